@@ -1,0 +1,3 @@
+from aboard.cli import main
+
+main()

@@ -1,0 +1,109 @@
+"""The one way from what a user wrote to a Cluster: names, a hostfile, aboard.yaml files, filters and overrides."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aboard.config.here import sources_toward
+from aboard.config.nodes import Entry, fill, hostfile_entries, named_entries, section_entries
+from aboard.config.read import read_text
+from aboard.core.cluster import Cluster
+from aboard.core.errors import InputError, Problem
+from aboard.core.filters import pick
+from aboard.core.head import LOCALHOST, Here, is_loopback, place_head
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aboard.config.document import Written
+    from aboard.core.node import Node
+
+DEFAULT_FILE = "aboard.yaml"
+_YAML = (".yaml", ".yml")
+
+
+def load_cluster(
+    sources: "Sequence[str]" = (),
+    *,
+    hostfile: str | None = None,
+    include: str = "",
+    exclude: str = "",
+    sets: "Sequence[str]" = (),
+    here: Here,
+    toward: "Callable[[Sequence[str]], Sequence[str]]" = sources_toward,
+) -> Cluster:
+    """The cluster of node sets and .yaml files; with none given that of ./aboard.yaml, else this machine alone."""
+    files = [source for source in sources if source.endswith(_YAML)]
+    names = [source for source in sources if not source.endswith(_YAML)]
+    if not sources and hostfile is None and Path(DEFAULT_FILE).exists():
+        files = [DEFAULT_FILE]
+    written = _written(files, sets)
+    origin = _origin(names, hostfile, written)
+    nodes = pick(fill(_entries(origin, written), written, here), include=include, exclude=exclude)
+    return Cluster(nodes=_with_head(nodes, here, toward), source=origin.source)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Origin:
+    """What names the nodes: names, a hostfile's path, or with neither the file's own section."""
+
+    source: str
+    where: str
+    names: tuple[str, ...] = ()
+    hostfile: str | None = None
+
+
+def _written(files: "Sequence[str]", sets: "Sequence[str]") -> "Written | None":
+    if not files and not sets:
+        return None
+    # Not at the top: pydantic takes 100 ms to import, which `aboard check n[1-4]` needn't wait for.
+    from aboard.config.document import load_document  # noqa: PLC0415
+
+    return load_document(files, sets)
+
+
+def _origin(names: "Sequence[str]", hostfile: str | None, written: "Written | None") -> _Origin:
+    """The one thing that names the nodes; two are an error, for neither is more right than the other."""
+    origins: list[_Origin] = []
+    if names:
+        origins.append(_Origin(source="the command line", where="the command line", names=tuple(names)))
+    if hostfile is not None:
+        origins.append(_Origin(source=hostfile, where=f"--hostfile {hostfile}", hostfile=hostfile))
+    if written is not None:
+        origins += _section_origins(written)
+    if len(origins) > 1:
+        first, second = origins[:2]
+        seen = f"the nodes are given twice, by {first.where} and by {second.where}"
+        fix = "keep one of them; to use a part of the nodes, add --include NODES"
+        raise InputError("cluster-twice", [Problem(where="cluster", seen=seen, fix=fix)])
+    return origins[0] if origins else _Origin(source="this machine", where="", names=(LOCALHOST,))
+
+
+def _section_origins(written: "Written") -> list[_Origin]:
+    section = written.document.cluster
+    origins: list[_Origin] = []
+    if section is not None and section.nodes is not None:
+        where = written.where("cluster", "nodes")
+        origins.append(_Origin(source=where.partition(":")[0], where=f"cluster.nodes ({where})"))
+    if section is not None and section.hostfile is not None:
+        where = written.where("cluster", "hostfile")
+        path = str(Path(written.base("cluster", "hostfile")) / section.hostfile)
+        origins.append(_Origin(source=path, where=f"cluster.hostfile ({where})", hostfile=path))
+    return origins
+
+
+def _entries(origin: _Origin, written: "Written | None") -> list[Entry]:
+    if origin.hostfile is not None:
+        text = read_text(origin.hostfile, fix='write one, with a line such as "worker-0 slots=8" for each node')
+        return hostfile_entries(text, origin.hostfile)
+    if written is not None and not origin.names:
+        return section_entries(written)
+    return named_entries(origin.names)
+
+
+def _with_head(
+    nodes: "tuple[Node, ...]", here: Here, toward: "Callable[[Sequence[str]], Sequence[str]]"
+) -> "tuple[Node, ...]":
+    peers = [node.target for node in nodes if not node.local]
+    asked = peers and any(node.local and is_loopback(node.target) for node in nodes)
+    return place_head(nodes, here, toward(peers) if asked else ())

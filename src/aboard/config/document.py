@@ -1,0 +1,63 @@
+"""aboard.yaml files and `--set` overrides to one checked document, with every mistake at its place."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import ValidationError
+
+from aboard.config.merge import merge, override
+from aboard.config.problems import find, problems_of
+from aboard.config.read import read_text
+from aboard.config.sections import Document
+from aboard.config.tree import Leaf, Table, plain, read_tree
+from aboard.core.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+VERBATIM = frozenset({"env"})
+_NO_FILE = "write one with: aboard init HOST…"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """A checked document, and the tree it was read from, for the places of its values."""
+
+    document: Document
+    tree: Table
+
+    def where(self, *path: int | str) -> str:
+        """The place of a value, or of the nearest thing around it."""
+        return find(self.tree, path)[0].where
+
+    def base(self, *path: int | str) -> str:
+        """The directory that a relative path in this value starts from."""
+        found = find(self.tree, path)[0]
+        return found.base if isinstance(found, Leaf) else "."
+
+
+def load_document(files: "Sequence[str]", sets: "Sequence[str]" = ()) -> Written:
+    """Reads, merges and overrides; raises InputError with all problems at once."""
+    tables: list[Table] = []
+    problems: list[Problem] = []
+    for file in files:
+        try:
+            text = read_text(file, fix=_NO_FILE)
+            tables.append(read_tree(text, file=file, base=str(Path(file).parent)))
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError("config", problems)
+    tree = override(merge(tables), sets)
+    try:
+        return Written(document=Document.model_validate(plain(tree, verbatim=VERBATIM)), tree=tree)
+    except ValidationError as error:
+        raise InputError("config", problems_of(error, tree, Document)) from None
+
+
+def schema() -> str:
+    """The JSON schema of aboard.yaml, for editors."""
+    found = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Document.model_json_schema()}
+    return json.dumps(found, indent=2) + "\n"

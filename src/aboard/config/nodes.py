@@ -1,0 +1,174 @@
+"""From what was written of each node, and of the cluster as a whole, to nodes."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from aboard.core.errors import InputError, Problem
+from aboard.core.head import Here, is_here
+from aboard.core.hostfile import MAX_SLOTS, read_hostfile
+from aboard.core.node import Container, Node
+from aboard.core.nodeset import MAX_NAMES, Login, expand_logins, fold
+from aboard.core.words import host_trouble, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aboard.config.document import Written
+    from aboard.config.sections import Defaults, NodeSection
+
+_WITH_SLOTS = re.compile(r"(.*?)\s+slots=([0-9]{1,5})\s*", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One node as it was written: its name, where that stands, and what it says of itself."""
+
+    name: str
+    where: str
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
+def named_entries(names: "Sequence[str]") -> list[Entry]:
+    """The nodes of node sets on the command line."""
+    entries: list[Entry] = []
+    problems: list[Problem] = []
+    for text in names:
+        where = visible(text)
+        if "/" in text:
+            fix = f"for a hostfile, type: --hostfile {where}"
+            problems.append(Problem(where=where, seen="this is no node set and no .yaml file", fix=fix))
+            continue
+        try:
+            entries += [_entry(login, where) for login in expand_logins(text, where=where)]
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError("nodeset", problems)
+    return entries
+
+
+def hostfile_entries(text: str, where: str) -> list[Entry]:
+    """The nodes of a DeepSpeed hostfile."""
+    return [
+        _entry(Login(name=node.name, user=node.user), where, slots=node.slots)
+        for node in read_hostfile(text, where=where)
+    ]
+
+
+def section_entries(written: "Written") -> list[Entry]:
+    """The nodes under `cluster.nodes`."""
+    entries: list[Entry] = []
+    problems: list[Problem] = []
+    section = written.document.cluster
+    for index, node in enumerate((section and section.nodes) or ()):
+        where = written.where("cluster", "nodes", index)
+        try:
+            entries += _line(node, where) if isinstance(node, str) else _mapping(node, where)
+        except InputError as error:
+            problems += error.problems
+        if len(entries) > MAX_NAMES:
+            problems.append(Problem(where=where, seen=f"more than {MAX_NAMES:,} nodes", fix="leave some of them out"))
+            break
+    if problems:
+        raise InputError("config", problems)
+    return entries
+
+
+def fill(entries: "Sequence[Entry]", written: "Written | None", here: Here) -> tuple[Node, ...]:
+    """The nodes, with the cluster's values where an entry has none, and the head marked as local."""
+    _refuse_twins(entries)
+    section = written.document.cluster if written else None
+    defaults = _given(section) if section else {}
+    nodes = [
+        replace(
+            Node(name=entry.name, **{**defaults, **entry.given}),
+            env={**defaults.get("env", {}), **entry.given.get("env", {})},
+            # Judged by its own words: a user or port for the whole cluster doesn't ask for ssh to oneself.
+            local=is_here(Node(name=entry.name, **entry.given), here),
+        )
+        for entry in entries
+    ]
+    return _with_fabric(nodes, written.where("cluster", "fabric_address") if written else "")
+
+
+def _entry(login: Login, where: str, **given: Any) -> Entry:
+    user = {} if login.user is None else {"user": login.user}
+    return Entry(name=login.name, where=where, given={**user, **given})
+
+
+def _line(text: str, where: str) -> list[Entry]:
+    match = _WITH_SLOTS.fullmatch(text)
+    names, slots = (match[1], {"slots": int(match[2])}) if match else (text, {})
+    if slots and slots["slots"] > MAX_SLOTS:
+        seen = f"'{visible(text)}': {MAX_SLOTS:,} slots is the most a node can have"
+        raise InputError("config", [Problem(where=where, seen=seen, fix=f'write "{visible(names)} slots=8"')])
+    if "=" in names:
+        seen = f"'{visible(text)}' is no node set and no 'NODES slots=N'"
+        host = visible(names.split()[0])
+        fix = f'write "{host} slots=8"' if "=" not in host else 'write "gpu[01-16] slots=8"'
+        raise InputError("config", [Problem(where=where, seen=seen, fix=fix)])
+    return [_entry(login, where, **slots) for login in expand_logins(names, where=where)]
+
+
+def _mapping(node: "NodeSection", where: str) -> list[Entry]:
+    logins = expand_logins(node.name, where=where)
+    if node.address is not None and len(logins) > 1:
+        seen = f"{visible(node.name)} is {len(logins)} nodes, which can't share the address {node.address}"
+        raise InputError(
+            "config", [Problem(where=where, seen=seen, fix="write an entry for each node, with its address")]
+        )
+    if node.user is not None and logins[0].user not in {None, node.user}:
+        seen = f"the user is given twice: {logins[0].user} in the name, and {node.user}"
+        raise InputError("config", [Problem(where=where, seen=seen, fix=f"write name: {visible(logins[0].name)}")])
+    return [_entry(login, where, **_given(node)) for login in logins]
+
+
+def _given(written: "Defaults") -> dict[str, Any]:
+    """What was given, under the names that Node has and as the values that it holds."""
+    names = ("slots", "user", "port", "python", "workdir", "fabric_address", "address", "env", "setup", "container")
+    given = {name: getattr(written, name, None) for name in names}
+    if written.setup is not None:
+        given["setup"] = tuple(written.setup)
+    if (box := written.container) is not None:
+        given["container"] = Container(runtime=box.runtime, image=box.image, options=tuple(box.options or ()))
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _refuse_twins(entries: "Sequence[Entry]") -> None:
+    first: dict[str, str] = {}
+    twins: dict[tuple[str, str], list[str]] = {}
+    for entry in entries:
+        if entry.name in first:
+            twins.setdefault((entry.where, first[entry.name]), []).append(entry.name)
+        first.setdefault(entry.name, entry.where)
+    if not twins:
+        return
+    problems: list[Problem] = []
+    for (where, other), names in twins.items():
+        seen = f"{fold(names)} is named twice" + (f", also at {other}" if other != where else "")
+        problems.append(Problem(where=where, seen=seen, fix=f"name {fold(names)} once"))
+    raise InputError("node-twice", problems)
+
+
+def _with_fabric(nodes: "Sequence[Node]", where: str) -> tuple[Node, ...]:
+    """Puts each node's name into its pattern. Only {name} is looked at: str.format would read attributes."""
+    placed: list[Node] = []
+    taken: dict[str, str] = {}
+    for node in nodes:
+        address = node.fabric_address and node.fabric_address.replace("{name}", node.name)
+        if address and (trouble := host_trouble(address)):
+            seen = f"fabric_address of {node.name}: {trouble}"
+            raise InputError(
+                "config", [Problem(where=where, seen=seen, fix=f"give {node.name} a fabric_address of its own")]
+            )
+        if address and address in taken:
+            seen = f"{taken[address]} and {node.name} would both have the fabric_address {address}"
+            raise InputError(
+                "config", [Problem(where=where, seen=seen, fix='use a pattern: fabric_address: "{name}i"')]
+            )
+        if address:
+            taken[address] = node.name
+        placed.append(replace(node, fabric_address=address))
+    return tuple(placed)

@@ -1,0 +1,151 @@
+"""Pydantic's errors in our words: the place in the file, what was seen, and what to write."""
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from aboard.config.sections import NODE_MAPPING
+from aboard.config.tree import Items, Table, Tree
+from aboard.core.errors import Problem
+from aboard.core.words import did_you_mean, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydantic import BaseModel, ValidationError
+    from pydantic_core import ErrorDetails
+
+Path = tuple[int | str, ...]
+
+_PLACE = re.compile(r"(.*):([0-9]+):([0-9]+)", re.DOTALL)
+_WANTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "string_type": "text",
+    "list_type": "a list",
+    "dict_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
+}
+_EMPTY, _A_LIST, _A_MAPPING = "empty", "a list", "a mapping"
+_A_NODE = "a node set or a mapping"
+_EXAMPLE = {
+    _A_NODE: '"gpu01", or {{name: gpu01, slots: 8}}',
+    "a whole number": "{key}: 8",
+    "text": '{key}: "{shown}"',
+    "a list": "{key}: [first, second]",
+    "a mapping of keys to values": "{key}: {{KEY: value}}",
+}
+
+
+def problems_of(error: "ValidationError", tree: Table, model: "type[BaseModel]") -> list[Problem]:
+    """One problem for each thing that pydantic found, in the order of the lines."""
+    problems = [_problem(detail, tree, model) for detail in error.errors(include_url=False, include_input=False)]
+    return sorted(problems, key=lambda problem: _line_of(problem.where))
+
+
+def find(tree: Tree, path: Path) -> tuple[Tree, Path]:
+    """The tree at a path, and the path as the user wrote it; steps that only pydantic knows are skipped."""
+    named: list[int | str] = []
+    for step in path:
+        if isinstance(tree, Table) and step in tree.values:
+            tree = tree.values[str(step)]
+            named.append(step)
+        elif isinstance(tree, Items) and isinstance(step, int) and step < len(tree.values):
+            tree = tree.values[step]
+            named.append(step)
+    return tree, tuple(named)
+
+
+def _problem(detail: "ErrorDetails", tree: Table, model: "type[BaseModel]") -> Problem:
+    kind, path = detail["type"], detail["loc"]
+    around, named = find(tree, path)
+    name = _spelled(named)
+    if kind == "extra_forbidden":
+        key = str(path[-1])
+        owner, above = find(tree, path[:-1])
+        where = owner.keys[key] if isinstance(owner, Table) else owner.where
+        inside = f" in {_spelled(above)}" if above else ""
+        seen = f"unknown key '{visible(key)}'{inside}"
+        return Problem(where=where, seen=seen, fix=did_you_mean(key, _keys(model, path[:-1])))
+    if kind == "missing":
+        key = str(path[-1])
+        return Problem(where=around.where, seen=f"{name} has no '{key}'", fix=f"add a line: {key}: …")
+    if path and path[-1] == "[key]":
+        owner, _ = find(tree, path[:-2])
+        where = owner.keys[str(path[-2])] if isinstance(owner, Table) else owner.where
+        return Problem(where=where, seen=f"{_spelled(named[:-1])}: {detail['ctx']['seen']}", fix=detail["ctx"]["fix"])
+    seen, fix = _said(detail, name, _shown(around, named))
+    return Problem(where=around.where, seen=seen, fix=fix)
+
+
+def _said(detail: "ErrorDetails", name: str, shown: str) -> tuple[str, str]:
+    kind, context = detail["type"], detail.get("ctx", {})
+    key = name.rpartition(".")[2]
+    if kind == "aboard":
+        return f"{name}: {context['seen']}", context["fix"]
+    if kind in _WANTED:
+        wanted = _A_NODE if detail["loc"][-1] == NODE_MAPPING else _WANTED[kind]
+        value = {_EMPTY: "", _A_LIST: "value", _A_MAPPING: "value"}.get(shown, shown.strip('"'))
+        return f"{name} must be {wanted}, not {shown}", "write " + _EXAMPLE[wanted].format(key=key, shown=value)
+    if kind in {"greater_than_equal", "less_than_equal"}:
+        bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
+        return f"{name} is {shown}", f"write a number that is {bound}"
+    if kind == "literal_error":
+        known = [word.strip("' ") for word in context["expected"].replace(" or ", ", ").split(",")]
+        return f"{name} can't be {shown}; it is one of {', '.join(known)}", did_you_mean(shown.strip('"'), known)
+    if kind == "too_short":
+        return (
+            f"{name} is empty",
+            f"write {key}: gpu[01-16]" if key == "nodes" else f"give {key} a value, or leave it out",
+        )
+    return f"{name}: {detail['msg']}", f"see what {key} may be: aboard init --schema"
+
+
+def _line_of(where: str) -> tuple[str, int, int]:
+    match = _PLACE.fullmatch(where)
+    return (match[1], int(match[2]), int(match[3])) if match else (where, 0, 0)
+
+
+def _spelled(path: Path) -> str:
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{visible(step)}" for step in path)
+    return text.removeprefix(".") or "the file"
+
+
+def _shown(tree: Tree, path: Path) -> str:
+    if isinstance(tree, Table):
+        return _A_MAPPING
+    if isinstance(tree, Items):
+        return _A_LIST
+    if tree.value is None:
+        return _EMPTY
+    if "env" in path:  # it may be a secret
+        return "this value"
+    return json.dumps(visible(tree.text), ensure_ascii=False) if isinstance(tree.value, str) else visible(tree.text)
+
+
+def _keys(model: "type[BaseModel]", path: Path) -> list[str]:
+    """The keys that the model knows at a path, read off its JSON schema."""
+    top = model.model_json_schema()
+    level = list(_flat(top, top))
+    for step in path:
+        below = [sub for schema in level for sub in _below(schema, step)]
+        # A step that the schema doesn't have is pydantic's name for a branch of a union.
+        level = [flat for sub in below for flat in _flat(sub, top)] or level
+    return list(dict.fromkeys(key for schema in level for key in schema.get("properties", {})))
+
+
+def _flat(schema: dict[str, Any], top: dict[str, Any]) -> "Iterator[dict[str, Any]]":
+    if "$ref" in schema:
+        yield from _flat(top["$defs"][schema["$ref"].rpartition("/")[2]], top)
+        return
+    yield schema
+    for branch in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        yield from _flat(branch, top)
+
+
+def _below(schema: dict[str, Any], step: int | str) -> "Iterator[dict[str, Any]]":
+    if isinstance(step, int):
+        if "items" in schema:
+            yield schema["items"]
+    elif step in schema.get("properties", {}):
+        yield schema["properties"][step]

@@ -1,0 +1,32 @@
+"""Reading a file that the user named, with a problem that says what to do when it can't be read."""
+
+from pathlib import Path
+
+from aboard.core.errors import InputError, Problem
+from aboard.core.words import visible
+
+MAX_BYTES = 8 * 1024 * 1024
+
+
+def read_text(path: str, *, fix: str) -> str:
+    """The file's text; `fix` is what to type when there is no such file."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+    except FileNotFoundError:
+        raise _unread(path, "there is no such file", fix) from None
+    except IsADirectoryError:
+        raise _unread(path, "this is a directory", "name a file in it") from None
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise _unread(path, f"can't be read: {getattr(error, 'strerror', None) or error}", fix) from None
+    if len(data) > MAX_BYTES:
+        raise _unread(path, f"has more than {MAX_BYTES // 1024 // 1024} MiB", "name the right file")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise _unread(f"{path}:{line}", "is no UTF-8 text", "save it as UTF-8, or name the right file") from None
+
+
+def _unread(path: str, seen: str, fix: str) -> InputError:
+    return InputError("file", [Problem(where=visible(path, 200), seen=seen, fix=fix)])

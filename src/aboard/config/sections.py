@@ -1,0 +1,103 @@
+"""The sections of aboard.yaml: what may be written, checked and described for editors. Only what is obeyed is here.
+
+A new section is a model in this room and one field of `Document`.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from aboard.config.fields import (
+    OR_TEXT,
+    Env,
+    Host,
+    Line,
+    Lines,
+    Path,
+    Pattern,
+    Port,
+    Program,
+    Slots,
+    User,
+    Word,
+)
+
+
+class Section(BaseModel):
+    """Unknown keys are errors and nothing is converted: `slots: "8"` is a mistake to show, not to guess about."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+
+
+class ContainerSection(Section):
+    """The container that ranks run in. The agent stays outside."""
+
+    runtime: Literal["apptainer", "singularity", "docker", "podman", "pyxis"]
+    """The program that starts it."""
+    image: Word
+    """The image: a .sif file, a registry reference, or a squashfs file."""
+    options: Lines | None = None
+    """Further options for the runtime, one argument each."""
+
+
+class Defaults(Section):
+    """What a node can have; written for the cluster it is the default of every node."""
+
+    slots: Slots | None = None
+    """Accelerators (or CPU processes) to use on a node. With 0 it is checked and starts no rank."""
+    user: User | None = None
+    """The login name. Without it, ssh's own configuration decides."""
+    port: Port | None = None
+    """The port of the ssh server. Without it, ssh's own configuration decides."""
+    python: Program | None = None
+    """The Python of the node: a name on its PATH, or an absolute path."""
+    workdir: Path | None = None
+    """The directory that ranks start in: an absolute path on the node."""
+    env: Env | None = None
+    """Environment variables of the ranks. A node's own are added to the cluster's, and win."""
+    fabric_address: Pattern | None = None
+    """Where peers reach the node for training traffic: an address, or a pattern such as {name}i."""
+    setup: Lines | None = None
+    """Shell lines that run before each rank: conda activate, source venv/bin/activate, module load."""
+    container: ContainerSection | None = None
+    """The container that ranks run in."""
+
+
+class NodeSection(Defaults):
+    """One node, or one node set whose nodes are all alike."""
+
+    name: Line
+    """A host name or a node set: gpu01, gpu[01-16], alice@gpu01."""
+    address: Host | None = None
+    """What ssh is given instead of the name."""
+
+
+NODE_LINE, NODE_MAPPING = "line", "mapping"
+
+
+def _kind(value: object) -> str:
+    return NODE_LINE if isinstance(value, str) else NODE_MAPPING
+
+
+NodeEntry = Annotated[
+    Annotated[Line, Tag(NODE_LINE)] | Annotated[NodeSection, Tag(NODE_MAPPING)],
+    Discriminator(_kind),
+]
+
+
+class ClusterSection(Defaults):
+    """The nodes of a run and how to reach them."""
+
+    nodes: Annotated[list[NodeEntry], *OR_TEXT, Field(min_length=1)] | None = None
+    """Node sets such as gpu[01-16] or "gpu01 slots=8", or mappings for nodes that differ."""
+    hostfile: Line | None = None
+    """A DeepSpeed hostfile, instead of nodes. A relative path starts at this file."""
+
+
+class Document(Section):
+    """The nodes, and later what runs on them."""
+
+    model_config = ConfigDict(title="aboard.yaml")
+
+    cluster: ClusterSection | None = None
+    """The nodes of a run and how to reach them."""

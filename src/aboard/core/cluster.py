@@ -1,0 +1,23 @@
+"""A cluster: the nodes of a run, in the order that ranks will be numbered."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aboard.core.node import Node
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """The nodes of this run. `source` is where they were read, for messages."""
+
+    nodes: tuple[Node, ...]
+    source: str = ""
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def node(self, name: str) -> Node:
+        return next(node for node in self.nodes if node.name == name)

@@ -1,0 +1,49 @@
+"""Facts: what the nodes answered, and what stayed unknown."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from aboard.core.cluster import Cluster
+from aboard.core.probe import Answer, Probe, Unparsed
+from aboard.core.reach import Contact
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unknown:
+    """A question that got no answer, or one that can't be read: a result, never a pass."""
+
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """All that is known of a cluster: how each node was reached, and its answer to each probe."""
+
+    cluster: Cluster
+    contacts: Mapping[str, Contact]
+    answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def of(self, probe: Probe[T]) -> dict[str, T]:
+        """The known answers by node, in the cluster's order."""
+        given = self.answers.get(probe.name, {})
+        return {
+            node.name: given[node.name]
+            for node in self.cluster
+            if node.name in given and not isinstance(given[node.name], Unknown)
+        }
+
+    def unknown(self, probe: Probe[Any]) -> dict[str, Unknown]:
+        """The nodes that were asked and whose answer stayed unknown."""
+        given = self.answers.get(probe.name, {})
+        return {name: fact for name, fact in given.items() if isinstance(fact, Unknown)}
+
+
+def read(probe: Probe[T], answer: Answer) -> T | Unknown:
+    """Parses an answer; what the parser doesn't know becomes Unknown instead of an exception."""
+    try:
+        return probe.parse(answer)
+    except Unparsed as error:
+        return Unknown(why=str(error))

@@ -1,0 +1,35 @@
+"""A finding: what is wrong, where, why it matters, and the command that mends it."""
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class Severity(IntEnum):
+    """`BLOCK` stops a launch, `WARN` doesn't, `INFO` is worth a line."""
+
+    INFO = 1
+    WARN = 2
+    BLOCK = 3
+
+    @property
+    def word(self) -> str:
+        return self.name.lower()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One judgement, drawn the same way before a launch and after a crash."""
+
+    code: str
+    severity: Severity
+    nodes: tuple[str, ...]
+    seen: str
+    why: str
+    fix: str
+    ranks: tuple[int, ...] = ()
+    consequences: tuple["Finding", ...] = ()
+
+
+def worst_first(findings: list[Finding]) -> list[Finding]:
+    """Orders by severity, keeping the order in which rules spoke within one."""
+    return sorted(findings, key=lambda finding: -finding.severity)

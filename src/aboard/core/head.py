@@ -1,0 +1,106 @@
+"""The head among the nodes: which of them is this machine, and what its peers are to call it.
+
+`localhost` means another machine on each of its peers. Beside other hosts it gets an address instead, and not the
+one that its own name has at home: Debian writes 127.0.1.1 for that in /etc/hosts.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import TYPE_CHECKING
+
+from aboard.core.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from aboard.core.node import Node
+
+LOCALHOST = "localhost"
+_LOOPBACK_NAMES = frozenset({LOCALHOST, "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Here:
+    """The machine that `aboard` runs on: the names and addresses it has, and the user who typed the command."""
+
+    names: frozenset[str]
+    addresses: tuple[str, ...]
+    user: str
+
+
+def is_here(node: "Node", here: Here) -> bool:
+    """Whether the node is this machine.
+
+    A port or another user asks for ssh: `localhost` with port 2222 is the end of a tunnel, or a container.
+    """
+    if node.port is not None or node.user not in {None, here.user}:
+        return False
+    target = node.target
+    return is_loopback(target) or target.lower() in here.names or _same(target, here.addresses)
+
+
+def is_loopback(target: str) -> bool:
+    """Whether a name or address means, on every machine, that machine itself."""
+    if target.lower() in _LOOPBACK_NAMES:
+        return True
+    address = _address(target)
+    return address is not None and address.is_loopback
+
+
+def place_head(nodes: "Sequence[Node]", here: Here, toward: "Iterable[str]") -> "tuple[Node, ...]":
+    """Sends the head over the local wire, and gives its peers an address for a `localhost` among them.
+
+    `toward` holds the address from which this machine would speak to each peer, as its routes say.
+    """
+    local = [node for node in nodes if node.local]
+    if len(local) > 1:
+        raise InputError("head-twice", [_twice(local)])
+    if not local or len(nodes) == 1 or not is_loopback(local[0].target):
+        return tuple(nodes)
+    address = reachable_address(here, toward)
+    if address is None:
+        raise InputError("head-address", [_no_address(local[0])])
+    return tuple(replace(node, address=address) if node.local else node for node in nodes)
+
+
+def reachable_address(here: Here, toward: "Iterable[str]") -> str | None:
+    """The address that most peers would see, else the first of this machine that peers could reach at all."""
+    seen = Counter(address for address in toward if _reachable(address))
+    if seen:
+        return seen.most_common(1)[0][0]
+    return next(filter(_reachable, here.addresses), None)
+
+
+def _reachable(text: str) -> bool:
+    address = _address(text)
+    return address is not None and not (address.is_loopback or address.is_link_local or address.is_unspecified)
+
+
+def _same(target: str, addresses: "Iterable[str]") -> bool:
+    address = _address(target)
+    return address is not None and any(address == _address(own) for own in addresses)
+
+
+def _address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
+
+
+def _twice(local: "Sequence[Node]") -> Problem:
+    first, second = (node.name for node in local[:2])
+    return Problem(
+        where="cluster",
+        seen=f"{first} and {second} are the same machine: this one",
+        fix=f"keep one of them: leave out {second}",
+    )
+
+
+def _no_address(node: "Node") -> Problem:
+    return Problem(
+        where="cluster",
+        seen=f"{node.name} stands beside other hosts, but this machine has no address that they could reach",
+        fix=f"write the head's name or address instead of {node.name}, or connect it: ip addr",
+    )

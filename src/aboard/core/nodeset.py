@@ -1,0 +1,164 @@
+"""Node sets: `gpu[01-16,20]`, `r[1-2]n[01-04]`, `a,b[1-3]` stand for lists of names, and back.
+
+A range keeps the width of its first number: `[08-11]` is 08 09 10 11, `[8-11]` is 8 9 10 11.
+"""
+
+import re
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+from aboard.core.errors import InputError, Problem
+from aboard.core.words import host_trouble, point_at, user_trouble, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+MAX_NAMES = 65_536
+MAX_DIGITS = 18
+
+_ITEM = re.compile(r"(?:\[[^\]]*(?:\]|$)|[^\s,\[])+")
+_PART = re.compile(r"\[(?P<ranges>[^\]]*)\]|(?P<literal>[^\[\]]+)|(?P<stray>[\[\]])")
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_NUMBERED = re.compile(rf"(.*?)([0-9]{{1,{MAX_DIGITS}}})([^0-9]*)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Login:
+    """A host name, and the user before its `@` if there was one."""
+
+    name: str
+    user: str | None = None
+
+
+def expand(text: str, *, where: str = "node set") -> tuple[str, ...]:
+    """The names that a node set stands for, in the order written; repeated names stay repeated."""
+    logins = expand_logins(text, where=where)
+    if any(login.user is not None for login in logins):
+        column = text.index("@")
+        raise InputError("nodeset", [_problem(where, text, column, "a user has no place here", "leave out 'user@'")])
+    return tuple(login.name for login in logins)
+
+
+def expand_logins(text: str, *, where: str = "node set") -> tuple[Login, ...]:
+    """As `expand`, for sets in which a user may stand before a name: `alice@gpu[01-04]`."""
+    logins: list[Login] = []
+    problems: list[Problem] = []
+    for item in _ITEM.finditer(text):
+        try:
+            logins += _expand_item(item.group(), item.start(), text, MAX_NAMES - len(logins))
+        except _Trouble as trouble:
+            problems.append(_problem(where, text, trouble.column, trouble.seen, trouble.fix))
+    if not logins and not problems:
+        problems.append(
+            Problem(where=where, seen="no node is named", fix="name a node, for example gpu01 or gpu[01-16]")
+        )
+    if problems:
+        raise InputError("nodeset", problems)
+    return tuple(logins)
+
+
+def split(text: str) -> list[str]:
+    """The members of a node set, brackets left as they are: `a,b[1,3]` is `a` and `b[1,3]`."""
+    return _ITEM.findall(text)
+
+
+def fold(names: "Iterable[str]") -> str:
+    """The short way to write a list of names, in its order: `n[1-3,7]`."""
+    groups: list[tuple[str, str, list[str]]] = []
+    for name in names:
+        match = _NUMBERED.fullmatch(name)
+        prefix, digits, suffix = match.groups() if match else (name, "", "")
+        if groups and digits and groups[-1][2][0] and groups[-1][:2] == (prefix, suffix):
+            groups[-1][2].append(digits)
+        else:
+            groups.append((prefix, suffix, [digits]))
+    return ",".join(_fold_group(*group) for group in groups)
+
+
+class _Trouble(Exception):
+    """Never leaves this file: expand_logins turns it into a Problem."""
+
+    def __init__(self, column: int, seen: str, fix: str) -> None:
+        super().__init__(seen)
+        self.column, self.seen, self.fix = column, seen, fix
+
+
+def _problem(where: str, text: str, column: int, seen: str, fix: str) -> Problem:
+    return Problem(where=where, seen=f"{seen}\n{point_at(text, column)}", fix=fix)
+
+
+def _expand_item(item: str, start: int, text: str, room: int) -> "Iterator[Login]":
+    user, at, hosts = item.rpartition("@")
+    if at and (trouble := user_trouble(user)):
+        raise _Trouble(start, trouble, f"write user@{visible(hosts)}, for example alice@{visible(hosts)}")
+    parts = list(_parts(hosts, start + len(user) + len(at), room))
+    count = 1
+    for part in parts:
+        count *= len(part)
+    if count > room:
+        raise _Trouble(start, f"more than {MAX_NAMES:,} names", f"name at most {MAX_NAMES:,} nodes, in smaller ranges")
+    for pieces in product(*parts):
+        name = "".join(pieces)
+        if trouble := host_trouble(name):
+            raise _Trouble(start, trouble, f"check the spelling in '{visible(text)}', for example gpu[01-16]")
+        yield Login(name=name, user=user if at else None)
+
+
+def _parts(hosts: str, column: int, room: int) -> "Iterator[list[str]]":
+    for match in _PART.finditer(hosts):
+        at = column + match.start()
+        if match["literal"] is not None:
+            yield [match["literal"]]
+        elif match["stray"] == "[":
+            raise _Trouble(at, "this bracket is never closed", f"write {visible(hosts)}]")
+        elif match["stray"] == "]":
+            raise _Trouble(at, "this bracket was never opened", "write ranges as in gpu[01-16]")
+        else:
+            yield _numbers(match["ranges"], at + 1, room)
+
+
+def _numbers(ranges: str, column: int, room: int) -> list[str]:
+    if not ranges.strip():
+        raise _Trouble(column - 1, "these brackets are empty", "write what they stand for, for example [01-16]")
+    numbers: list[str] = []
+    for written in ranges.split(","):
+        at = column + len(written) - len(written.lstrip())
+        numbers += _span(written.strip(), at, room - len(numbers))
+        column += len(written) + 1
+    return numbers
+
+
+def _span(written: str, column: int, room: int) -> list[str]:
+    match = _RANGE.fullmatch(written)
+    if not match:
+        why = f"'{visible(written)}' is no number and no range" if written else "a number is missing here"
+        hint = "; an IPv6 address is written without brackets" if ":" in written else ""
+        raise _Trouble(column, why, f"write numbers and ranges between the brackets: [01-16,20]{hint}")
+    first, last = match[1], match[2] or match[1]
+    if max(len(first), len(last)) > MAX_DIGITS:
+        raise _Trouble(column, f"a number of more than {MAX_DIGITS} digits", "write the number that the host name has")
+    low, high = int(first), int(last)
+    if high < low:
+        raise _Trouble(column, f"the range {first}-{last} runs backwards", f"write {last}-{first}")
+    if last.startswith("0") and len(last) != len(first):
+        wide = max(len(first), len(last))
+        right = f"{first.zfill(wide)}-{last.zfill(wide)}"
+        raise _Trouble(column, f"{first} and {last} are padded to different widths", f"write {right}")
+    if high - low >= room:
+        raise _Trouble(column, f"more than {MAX_NAMES:,} names", f"name at most {MAX_NAMES:,} nodes, in smaller ranges")
+    return [str(number).zfill(len(first)) for number in range(low, high + 1)]
+
+
+def _fold_group(prefix: str, suffix: str, digits: list[str]) -> str:
+    if len(digits) == 1:
+        return f"{prefix}{digits[0]}{suffix}"
+    runs: list[tuple[str, str]] = []
+    for number in digits:
+        # The next number of a run is the one that `expand` would write after it: padded as the run's first.
+        if runs and number == str(int(runs[-1][1]) + 1).zfill(len(runs[-1][0])):
+            runs[-1] = (runs[-1][0], number)
+        else:
+            runs.append((number, number))
+    inside = ",".join(low if low == high else f"{low}-{high}" for low, high in runs)
+    return f"{prefix}[{inside}]{suffix}"

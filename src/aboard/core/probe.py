@@ -1,0 +1,59 @@
+"""A probe: one question to a node, and a pure parser of the answer."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """Run argv on the node, as the user that ranks will run as."""
+
+    argv: tuple[str, ...]
+    timeout: float = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Read every file that matches the globs; what is missing or unreadable is simply not in the answer."""
+
+    globs: tuple[str, ...]
+    limit: int = 65536
+
+
+Question: TypeAlias = Command | Files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """What a command left behind."""
+
+    code: int
+    stdout: str
+    stderr: str = ""
+    timed_out: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """What the files held, by path."""
+
+    files: Mapping[str, str]
+
+
+Answer: TypeAlias = Output | Contents
+
+
+class Unparsed(ValueError):
+    """The answer isn't what the probe's parser knows: an unknown, never a pass and never a zero."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe(Generic[T]):
+    """`parse` raises Unparsed for an answer that it doesn't know; the fact is then unknown, with that reason."""
+
+    name: str
+    question: Question
+    parse: Callable[[Answer], T]

@@ -1,0 +1,35 @@
+"""How contact with a node went: the phases of a login, and where it ended."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from aboard.core.reason import Reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reached:
+    """An agent answered. `phases` are seconds since dialling at which each phase was over."""
+
+    hostname: str
+    user: str
+    address: str
+    python: str
+    round_trip: float
+    clock_offset: float
+    phases: Mapping[str, float] = field(default_factory=dict)
+    drops: int = 0
+    noise: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unreached:
+    """No agent answered; `said` is the far end's or ssh's own line."""
+
+    reason: Reason
+    said: str
+    phase: str = ""
+    seconds: float = 0.0
+
+
+Contact: TypeAlias = Reached | Unreached

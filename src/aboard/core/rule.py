@@ -1,0 +1,24 @@
+"""A rule: a pure function from facts to findings, and the subject that it belongs to."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from aboard.core.facts import Facts
+from aboard.core.finding import Finding
+from aboard.core.probe import Probe
+
+Rule: TypeAlias = Callable[[Facts], Iterator[Finding]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """What one file in `checks/` adds: questions to ask and rules to judge the answers."""
+
+    name: str
+    title: str
+    probes: tuple[Probe[Any], ...]
+    rules: tuple[Rule, ...]
+
+    def judge(self, facts: Facts) -> list[Finding]:
+        return [finding for rule in self.rules for finding in rule(facts)]

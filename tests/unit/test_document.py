@@ -1,0 +1,160 @@
+"""aboard.yaml: every mistake at its place, several files, overrides, and the schema."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from aboard.config.document import load_document, schema
+from aboard.core.errors import InputError
+
+GOLDEN = Path(__file__).parent / "golden"
+
+ALL_KEYS = """\
+cluster:
+  nodes:
+    - gpu[01-02] slots=4
+    - name: big
+      slots: 8
+      address: 10.0.0.9
+      user: bob
+      port: 2222
+      python: /opt/venv/bin/python
+      workdir: /data/my project
+      env: {NCCL_DEBUG: INFO, OMP_NUM_THREADS: 8, ON: yes}
+      fabric_address: 10.1.0.9
+      setup: [module load cuda, 'source "$HOME/venv/bin/activate"']
+      container: {runtime: apptainer, image: /img/a.sif, options: [--nv, --bind=/data]}
+  slots: 2
+  user: alice
+  port: 22
+  python: python3.12
+  workdir: /home/alice
+  env:
+  fabric_address: "{name}i"
+  setup: conda activate train
+  container:
+    runtime: pyxis
+    image: nvcr.io/nvidia/pytorch:25.01-py3
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def problems(*names: str, sets: tuple[str, ...] = ()) -> list[tuple[str, str]]:
+    with pytest.raises(InputError) as caught:
+        load_document(names, sets)
+    return [(str(problem), problem.fix) for problem in caught.value.problems]
+
+
+def test_all_keys(files: Path) -> None:
+    """Every key is read, and env values stay as they were written."""
+    (files / "a.yaml").write_text(ALL_KEYS)
+    section = load_document(["a.yaml"]).document.cluster
+    assert section is not None
+    assert section.nodes is not None
+    assert section.setup == ["conda activate train"]
+    big = section.nodes[1]
+    assert not isinstance(big, str)
+    assert big.env == {"NCCL_DEBUG": "INFO", "OMP_NUM_THREADS": "8", "ON": "yes"}
+
+
+def test_all_mistakes_at_once(files: Path) -> None:
+    """Each mistake is named with its line, what was seen, and what to write, in the order of the lines."""
+    (files / "a.yaml").write_text((GOLDEN / "mistakes.yaml").read_text())
+    text = "".join(f"{seen}\n    fix: {fix}\n" for seen, fix in problems("a.yaml"))
+    assert text == (GOLDEN / "mistakes.txt").read_text()
+
+
+def test_secret_stays_out_of_messages(files: Path) -> None:
+    """A wrong env value isn't repeated."""
+    (files / "a.yaml").write_text('cluster:\n  env:\n    TOKEN: "hf_secret\\0"\n    OTHER: [hf_secret]\n')
+    assert "hf_secret" not in str(problems("a.yaml"))
+
+
+def test_merge(files: Path) -> None:
+    """Several files make one document, section by section."""
+    (files / "nodes.yaml").write_text("cluster:\n  nodes: n[1-2]\n  env: {A: 1}\n")
+    (files / "user.yaml").write_text("cluster:\n  user: alice\n  env: {B: 2}\n")
+    (files / "empty.yaml").write_text("cluster:\n")
+    section = load_document(["empty.yaml", "nodes.yaml", "user.yaml"]).document.cluster
+    assert section is not None
+    assert (section.nodes, section.user, section.env) == (["n[1-2]"], "alice", {"A": "1", "B": "2"})
+
+
+def test_merge_refuses_a_key_in_two_files(files: Path) -> None:
+    """A value that two files give is an error that names both places."""
+    (files / "a.yaml").write_text("cluster:\n  user: alice\n  env: {A: 1}\n")
+    (files / "b.yaml").write_text("\ncluster:\n  env:\n    A: 1\n  user: bob\n")
+    assert [seen for seen, _ in problems("a.yaml", "b.yaml")] == [
+        "b.yaml:4:5: cluster.env.A is also given at a.yaml:3:9",
+        "b.yaml:5:3: cluster.user is also given at a.yaml:2:3",
+    ]
+
+
+def test_wrong_files_at_once(files: Path) -> None:
+    """A missing file doesn't hide what is wrong in another."""
+    (files / "a.yaml").write_text("a: 1\na: 2\n")
+    (files / "latin.yaml").write_bytes(b"a: 1\nb: \xe9\n")
+    assert [seen for seen, _ in problems("none.yaml", "a.yaml", "latin.yaml")] == [
+        "none.yaml: there is no such file",
+        "a.yaml:2:1: the key 'a' is already on line 1",
+        "latin.yaml:2: is no UTF-8 text",
+    ]
+
+
+def test_set(files: Path) -> None:
+    """--set wins over the files, makes sections that aren't there, and the last one wins."""
+    (files / "a.yaml").write_text("cluster:\n  slots: 4\n")
+    section = load_document(
+        ["a.yaml"], ["cluster.slots=8", "cluster.nodes=n[1-4]", "cluster.env.A=010", "cluster.slots=2"]
+    ).document.cluster
+    assert section is not None
+    assert (section.slots, section.nodes, section.env) == (2, ["n[1-4]"], {"A": "010"})
+
+
+@pytest.mark.parametrize(
+    ("text", "seen", "fix"),
+    [
+        ("cluster.slot=8", "--set cluster.slot: unknown key 'slot' in cluster", "did you mean 'slots'?"),
+        ("clutser.slots=8", "--set clutser.slots: unknown key 'clutser'", "did you mean 'cluster'?"),
+        ("cluster.slots=x", '--set cluster.slots: cluster.slots must be a whole number, not "x"', "write slots: 8"),
+        ("cluster.slots", "--set: can't read 'cluster.slots'", "write --set cluster.slots=8"),
+        (".=", "--set: can't read '.'", "write --set cluster.slots=8"),
+        ("cluster.nodes.0=x", "'nodes' at a.yaml:2:3 is a value, and has no keys below it", "change it in a.yaml"),
+    ],
+)
+def test_wrong_set(files: Path, text: str, seen: str, fix: str) -> None:
+    """A wrong override is refused by its own text."""
+    (files / "a.yaml").write_text("cluster:\n  nodes: a\n")
+    ((found, way),) = problems("a.yaml", sets=(text,))
+    assert seen in found
+    assert fix in way
+
+
+def test_schema_is_golden() -> None:
+    """The schema for editors changes only on purpose: aboard init --schema > tests/unit/golden/schema.json."""
+    assert schema() == (GOLDEN / "schema.json").read_text()
+
+
+SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
+KEYS = st.sampled_from(["cluster", "nodes", "name", "slots", "env", "container", "setup", "runtime", "x"]) | st.text(
+    max_size=4
+)
+TREES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4))
+
+
+@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(tree=st.dictionaries(KEYS, TREES), sets=st.lists(st.text(max_size=12) | st.just("cluster.env.A=x"), max_size=2))
+def test_any_document(files: Path, tree: object, sets: list[str]) -> None:
+    """No document and no override ends the loader with anything but a document or an InputError."""
+    (files / "a.yaml").write_text(json.dumps(tree))
+    with suppress(InputError):
+        load_document(["a.yaml"], sets)

@@ -1,0 +1,218 @@
+"""From what a user wrote to a Cluster, over every way in."""
+
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from aboard.config.cluster import load_cluster
+from aboard.core.cluster import Cluster
+from aboard.core.errors import InputError
+from aboard.core.head import Here
+from aboard.core.node import Container, Node
+from aboard.core.words import host_trouble, user_trouble
+
+HERE = Here(names=frozenset({"head"}), addresses=("10.0.0.1", "127.0.1.1"), user="alice")
+
+
+@pytest.fixture(autouse=True)
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def load(*sources: str, hostfile: str | None = None, sets: tuple[str, ...] = (), **filters: str) -> Cluster:
+    return load_cluster(
+        sources, hostfile=hostfile, sets=sets, here=HERE, toward=lambda peers: ["10.0.0.1" for _ in peers], **filters
+    )
+
+
+def problem(*sources: str, hostfile: str | None = None, sets: tuple[str, ...] = ()) -> tuple[str, str]:
+    with pytest.raises(InputError) as caught:
+        load(*sources, hostfile=hostfile, sets=sets)
+    (only,) = caught.value.problems
+    return str(only), only.fix
+
+
+def test_nothing_given() -> None:
+    """Without any input, the cluster is this machine."""
+    assert load() == Cluster(nodes=(Node(name="localhost", local=True, env={}),), source="this machine")
+
+
+def test_default_file(files: Path) -> None:
+    """Without any source, ./aboard.yaml is read if it is there; a named source goes without it."""
+    (files / "aboard.yaml").write_text("cluster: {nodes: n1}")
+    assert [node.name for node in load()] == ["n1"]
+    assert load().source == "aboard.yaml"
+    assert [node.name for node in load("m1")] == ["m1"]
+
+
+def test_names() -> None:
+    """Node sets on the command line are nodes; the head among them takes the local wire."""
+    nodes = load("bob@n[1-2]", "head").nodes
+    assert [(node.name, node.user, node.local) for node in nodes] == [
+        ("n1", "bob", False),
+        ("n2", "bob", False),
+        ("head", None, True),
+    ]
+
+
+def test_localhost_beside_others() -> None:
+    """`localhost` in a list keeps its name, and gets the address that its peers see."""
+    head = load("localhost", "n1").nodes[0]
+    assert (head.name, head.address, head.local) == ("localhost", "10.0.0.1", True)
+
+
+def test_filters_come_before_the_head() -> None:
+    """When a filter leaves localhost alone, it needs no address."""
+    (head,) = load("localhost", "n1", include="localhost:0,1").nodes
+    assert (head.address, head.picked) == (None, (0, 1))
+
+
+def test_hostfile_with_defaults(files: Path) -> None:
+    """A hostfile names the nodes, and the section says what they have in common."""
+    (files / "hosts").write_text("n1 slots=4\nbob@n2 slots=8\n")
+    nodes = load(hostfile="hosts", sets=("cluster.user=carol", "cluster.slots=1")).nodes
+    assert [(node.name, node.user, node.slots) for node in nodes] == [("n1", "carol", 4), ("n2", "bob", 8)]
+
+
+def test_hostfile_beside_its_yaml(files: Path) -> None:
+    """A relative hostfile is looked for beside the file that names it."""
+    (files / "sub").mkdir()
+    (files / "sub" / "hosts").write_text("n1 slots=4\nn2\n")
+    (files / "sub" / "a.yaml").write_text("cluster: {hostfile: hosts}")
+    seen, fix = problem("sub/a.yaml")
+    assert seen == "sub/hosts:2: 'n2' doesn't say how many slots it has"
+    assert fix == "write: n2 slots=8"
+
+
+def test_section(files: Path) -> None:
+    """A node has its own values, else the cluster's; env is joined, and patterns are filled in."""
+    (files / "a.yaml").write_text("""\
+cluster:
+  nodes:
+    - n1 slots=4
+    - {name: n2, python: python3, env: {A: own}, fabric_address: 10.1.0.2, setup: [], port: 2222}
+  slots: 8
+  user: bob
+  python: /opt/python
+  workdir: /data
+  env: {A: all, B: all}
+  fabric_address: "ib-{name}"
+  setup: module load cuda
+  container: {runtime: docker, image: a:1, options: [--gpus=all]}
+""")
+    box = Container(runtime="docker", image="a:1", options=("--gpus=all",))
+    assert load("a.yaml").nodes == (
+        Node(
+            name="n1",
+            slots=4,
+            user="bob",
+            python="/opt/python",
+            workdir="/data",
+            fabric_address="ib-n1",
+            env={"A": "all", "B": "all"},
+            setup=("module load cuda",),
+            container=box,
+        ),
+        Node(
+            name="n2",
+            slots=8,
+            user="bob",
+            port=2222,
+            python="python3",
+            workdir="/data",
+            fabric_address="10.1.0.2",
+            env={"A": "own", "B": "all"},
+            container=box,
+        ),
+    )
+
+
+def test_a_user_for_all_is_no_call_for_ssh(files: Path) -> None:
+    """The head stays on the local wire when user and port are the cluster's; its own port means ssh."""
+    (files / "a.yaml").write_text("cluster: {nodes: [head], user: bob, port: 2222}")
+    (files / "b.yaml").write_text("cluster: {nodes: [{name: head, port: 2222}]}")
+    assert load("a.yaml").nodes[0].local
+    assert not load("b.yaml").nodes[0].local
+
+
+@pytest.mark.parametrize(
+    ("text", "seen", "fix"),
+    [
+        ("nodes: [n1, n1]", "a.yaml:1:23: n1 is named twice, also at a.yaml:1:19", "name n1 once"),
+        ("nodes: 'n[1-'", "a.yaml:1:18: this bracket is never closed", "write n[1-]"),
+        ("nodes: n1 slot=8", "'n1 slot=8' is no node set and no 'NODES slots=N'", 'write "n1 slots=8"'),
+        ("nodes: n1 slots=99999", "65,536 slots is the most", 'write "n1 slots=8"'),
+        ("nodes: 'n[1-2]', fabric_address: x", "n1 and n2 would both have the fabric_address x", '"{name}i"'),
+        ("nodes: ['::1', b], fabric_address: '{name}i'", "fabric_address of ::1", "of its own"),
+        ("nodes: [{name: 'n[1-2]', address: x}]", "can't share the address x", "an entry for each node"),
+        ("nodes: [{name: a@n, user: b}]", "the user is given twice: a in the name, and b", "write name: n"),
+        ("nodes: n1, hostfile: h", "the nodes are given twice, by cluster.nodes (a.yaml:1:18)", "--include NODES"),
+        ("nodes: []", "cluster.nodes is empty", "write nodes: gpu[01-16]"),
+        ("hostfile: none", "none: there is no such file", "worker-0 slots=8"),
+        ("nodes: [localhost, head]", "localhost and head are the same machine", "leave out head"),
+    ],
+)
+def test_wrong_sections(files: Path, text: str, seen: str, fix: str) -> None:
+    """What can't be a cluster is refused at its place."""
+    (files / "a.yaml").write_text(f"cluster: {{{text}}}\n")
+    found, way = problem("a.yaml")
+    assert seen in found
+    assert fix in way
+
+
+def test_nodes_given_twice(files: Path) -> None:
+    """Names beside a file with nodes are an error that shows how to use a part of them."""
+    (files / "a.yaml").write_text("cluster: {nodes: n1}\n")
+    assert problem("n1", "a.yaml") == (
+        "cluster: the nodes are given twice, by the command line and by cluster.nodes (a.yaml:1:18)",
+        "keep one of them; to use a part of the nodes, add --include NODES",
+    )
+    assert "by --hostfile h and by" in problem("a.yaml", hostfile="h")[0]
+
+
+def test_a_path_is_no_name() -> None:
+    """A hostfile given as a name is pointed to its option."""
+    assert problem("etc/hosts")[1] == "for a hostfile, type: --hostfile etc/hosts"
+
+
+def test_a_file_that_is_none(files: Path) -> None:
+    """A directory is no file, and the message says so."""
+    (files / "d.yaml").mkdir()
+    assert problem("d.yaml")[0] == "d.yaml: this is a directory"
+
+
+def test_no_secret_in_a_repr() -> None:
+    """A node in a traceback or a log line doesn't show its environment."""
+    assert "hunter2" not in repr(load("n1", sets=("cluster.env.TOKEN=hunter2",)))
+
+
+def test_names_need_no_pydantic() -> None:
+    """A cluster of names or from a hostfile is there before pydantic or PyYAML could have been imported."""
+    code = (
+        "import sys; from aboard.config.cluster import load_cluster; from aboard.config.here import look_around;"
+        "load_cluster(['n[1-4]'], here=look_around());"
+        "assert not {'pydantic', 'yaml'} & set(sys.modules), 'imported'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sources=st.lists(st.text(max_size=12), max_size=2),
+    hostfile=st.none() | st.text(max_size=40),
+    include=st.just("") | st.text(max_size=8),
+)
+def test_nothing_odd_reaches_ssh(files: Path, sources: list[str], hostfile: str | None, include: str) -> None:
+    """Whatever is written, every host and user that comes out is one that ssh and a shell take as a plain word."""
+    if hostfile is not None:
+        (files / "hosts").write_text(hostfile, encoding="utf-8", errors="replace")
+    with suppress(InputError):
+        for node in load(*sources, hostfile=None if hostfile is None else "hosts", include=include):
+            assert host_trouble(node.target) is None
+            assert node.user is None or user_trouble(node.user) is None

@@ -1,0 +1,123 @@
+"""Node sets: what they stand for, what is refused, and the way back."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aboard.core.errors import InputError
+from aboard.core.nodeset import MAX_NAMES, Login, expand, expand_logins, fold, split
+from aboard.core.words import host_trouble
+
+NAMES = st.one_of(
+    st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,12}", fullmatch=True),
+    st.from_regex(r"(n|gpu|r1n)[0-9]{1,3}(i|-ib)?", fullmatch=True),
+    st.ip_addresses().map(str),
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("gpu01", ["gpu01"]),
+        ("gpu[01-03,20]", ["gpu01", "gpu02", "gpu03", "gpu20"]),
+        ("n[1-2]i", ["n1i", "n2i"]),
+        ("n[9-11]", ["n9", "n10", "n11"]),
+        ("n[09-11]", ["n09", "n10", "n11"]),
+        ("r[1-2]n[01-02]", ["r1n01", "r1n02", "r2n01", "r2n02"]),
+        ("a,b[1-2]", ["a", "b1", "b2"]),
+        ("  a \t b[1, 2],, c\n", ["a", "b1", "b2", "c"]),
+        ("n[3,1]", ["n3", "n1"]),
+        ("fe80::[1-2]", ["fe80::1", "fe80::2"]),
+    ],
+)
+def test_expands(text: str, names: list[str]) -> None:
+    """A set stands for its names, in the order written, with the padding of each range's first number."""
+    assert list(expand(text)) == names
+
+
+@pytest.mark.parametrize(
+    ("text", "seen", "column", "fix"),
+    [
+        ("gpu[16-01]", "runs backwards", 4, "write 01-16"),
+        ("gpu[]", "brackets are empty", 3, "for example [01-16]"),
+        ("gpu[01-16", "never closed", 3, "write gpu[01-16]"),
+        ("a,gpu01]", "never opened", 7, "gpu[01-16]"),
+        ("gpu[1-0016]", "different widths", 4, "write 0001-0016"),
+        ("gpu[a-c]", "'a-c' is no number and no range", 4, "[01-16,20]"),
+        ("gpu[1,,2]", "a number is missing", 6, "[01-16,20]"),
+        ("[::1]", "no number", 1, "without brackets"),
+        ("b,-oProxyCommand=id", "starts with '-'", 2, "check the spelling"),
+        ("x$(id)", "no host name", 0, "check the spelling"),
+        ("host:22", "has a port", 0, "check the spelling"),
+        ("-l@host", "starts with '-'", 0, "alice@host"),
+        (f"n[1-{MAX_NAMES + 1}]", "more than 65,536 names", 2, "smaller ranges"),
+        ("n[1-9999999999999999999]", "more than 18 digits", 2, "the number that the host name has"),
+        ("a[1-300]b[1-300]", "more than 65,536 names", 0, "smaller ranges"),
+    ],
+)
+def test_shows_the_place(text: str, seen: str, column: int, fix: str) -> None:
+    """A wrong set is refused with a caret under the place, and with the right way to write it."""
+    with pytest.raises(InputError) as caught:
+        expand_logins(text)
+    (problem,) = caught.value.problems
+    assert seen in problem.seen.splitlines()[0]
+    assert problem.seen.splitlines()[2] == " " * (4 + column) + "^"
+    assert fix in problem.fix
+
+
+def test_all_wrong_members_at_once() -> None:
+    """Each wrong member of a list is a problem of its own."""
+    with pytest.raises(InputError) as caught:
+        expand("a[], b, c[2-1]", where="--include")
+    assert [problem.where for problem in caught.value.problems] == ["--include", "--include"]
+
+
+def test_nothing_is_an_error() -> None:
+    """A set without a name is refused."""
+    with pytest.raises(InputError, match="no node is named"):
+        expand(" , ")
+
+
+def test_largest_set() -> None:
+    """The bound itself is allowed, over all members together."""
+    assert len(expand(f"n[1-{MAX_NAMES}]")) == MAX_NAMES
+    with pytest.raises(InputError):
+        expand(f"a n[1-{MAX_NAMES}]")
+
+
+def test_users() -> None:
+    """A user may stand before a set, where logins are asked for and nowhere else."""
+    assert expand_logins("alice@n[1-2],m") == (
+        Login(name="n1", user="alice"),
+        Login(name="n2", user="alice"),
+        Login(name="m"),
+    )
+    with pytest.raises(InputError, match="a user has no place here"):
+        expand("alice@n1")
+
+
+def test_folds() -> None:
+    """Names are folded for messages as people would write them."""
+    assert fold(["n1", "n2", "n3", "n7"]) == "n[1-3,7]"
+    assert fold(["gpu08", "gpu09", "gpu10", "login"]) == "gpu[08-10],login"
+    assert fold(["n9", "n10", "n010"]) == "n[9-10,010]"
+    assert split("a,b[1,3]") == ["a", "b[1,3]"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(NAMES.filter(lambda name: host_trouble(name) is None), min_size=1, max_size=30))
+def test_fold_is_undone_by_expand(names: list[str]) -> None:
+    """Folding loses nothing: not the order, not the padding, not a repeated name."""
+    assert list(expand(fold(names))) == names
+
+
+@settings(deadline=None)
+@given(st.text() | st.text(alphabet="an019[]-,@: \n") | st.binary().map(lambda data: data.decode("latin-1")))
+def test_any_text_is_safe(text: str) -> None:
+    """Whatever is written, names that can be given to ssh come out, or an InputError."""
+    try:
+        names = [login.name for login in expand_logins(text)]
+    except InputError:
+        return
+    assert names
+    assert all(host_trouble(name) is None for name in names)
