@@ -50,7 +50,10 @@ class SandboxError(AboardError):
 
 
 class WireError(AboardError):
-    """A node can't be reached, or stopped making sense."""
+    """A node can't be reached, or stopped making sense: `reason` says which, garbage where nothing more is known."""
+
+    reason = Reason.GARBAGE
+    detail = ""
 
 
 class Unreachable(WireError):

@@ -47,3 +47,5 @@ def read(probe: Probe[T], answer: Answer) -> T | Unknown:
         return probe.parse(answer)
     except Unparsed as error:
         return Unknown(why=str(error))
+    except Exception as error:  # noqa: BLE001 - what a node sends must not end the check of the others
+        return Unknown(why=f"its parser stumbled over the answer: {type(error).__name__}")

@@ -1,0 +1,261 @@
+"""Questions that a bridge answers by itself: run a command, read files. Each in a child with a time-out."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import json
+import os
+import signal
+import stat
+
+from aboard.agent import frames
+from aboard.agent.loop import Loop
+from aboard.agent.spawn import failure, spawn
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Reply = Callable[[frames.Message], None]
+
+# Both in one frame, also if each byte is one that JSON spells with six letters.
+OUTPUT_LIMIT = 512 * 1024
+# Of the answer as JSON.
+FILES_LIMIT = 4 * 1024 * 1024
+
+
+class Asks:
+    """The questions under way; `end` leaves none of their processes behind."""
+
+    def __init__(self, loop: Loop) -> None:
+        self._loop = loop
+        self._under_way: dict[int, _Ask] = {}
+        self._count = 0
+        loop.on_signal(signal.SIGCHLD, self._reap)
+
+    def run(self, message: frames.Message, reply: Reply) -> None:
+        """Runs argv in its own session; a reply says how it ended and what it printed."""
+        # Late, here and below, since a check that only reads files never needs it.
+        from aboard.agent import tree  # noqa: PLC0415 - the reason is above
+
+        env = dict(os.environ)
+        env.update(message.get("env") or {})
+        self._count += 1
+        env[tree.RUN_ID] = mark = "ask-%d-%d" % (os.getpid(), self._count)
+        argv = [str(word) for word in message["argv"]]
+        ask = _Ask(self._loop, reply, min(OUTPUT_LIMIT, int(message.get("limit", OUTPUT_LIMIT))), mark)
+        try:
+            pid, ask.told = spawn(
+                argv,
+                env=env,
+                cwd=message.get("cwd"),
+                stdin=ask.null,
+                stdout=ask.write_ends[0],
+                stderr=ask.write_ends[1],
+            )
+        except OSError as error:
+            ask.close()
+            reply({"code": 127, "stdout": "", "stderr": str(error.strerror)})
+            return
+        self._follow(pid, ask, message)
+
+    def read(self, message: frames.Message, reply: Reply) -> None:
+        """Reads files in a child of our own, since a dead mount would block us for ever."""
+
+        def tell(outcome: frames.Message) -> None:
+            files = json.loads(outcome["stdout"]) if outcome["code"] == 0 else None
+            reply({"files": files, "timed_out": outcome.get("timed_out", False)})
+
+        ask = _Ask(self._loop, tell, FILES_LIMIT * 2, "no mark: it starts nothing")
+        try:
+            pid = os.fork()
+        except OSError:
+            ask.close()
+            raise
+        if pid == 0:
+            _read_and_exit(message, ask.write_ends[0])
+        self._follow(pid, ask, message)
+
+    def end(self) -> None:
+        for pid, ask in self._under_way.items():
+            _kill(pid, ask.mark)
+
+    def _follow(self, pid: int, ask: _Ask, message: frames.Message) -> None:
+        self._under_way[pid] = ask
+        ask.follow()
+        self._loop.later(float(message.get("timeout", 10.0)), lambda: self._late(pid, ask))
+        self._reap()
+
+    def _late(self, pid: int, ask: _Ask) -> None:
+        if self._under_way.get(pid) is ask:
+            ask.timed_out = True
+            _kill(pid, ask.mark)
+            # A process in uninterruptible sleep (a dead mount) can't be killed: answer without it.
+            self._loop.later(0.5, lambda: self._abandon(pid, ask))
+
+    def _abandon(self, pid: int, ask: _Ask) -> None:
+        if self._under_way.get(pid) is ask:
+            del self._under_way[pid]
+            ask.finish(-signal.SIGKILL)
+
+    def _reap(self) -> None:
+        for pid, ask in list(self._under_way.items()):
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None:
+                del self._under_way[pid]
+                # What the command left behind in its group goes with it. Its number can't have been given to
+                # someone else, since it isn't reaped yet.
+                _kill_group(pid)
+                ask.finish(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+class _Ask:
+    """One process under way, and what it has printed so far."""
+
+    def __init__(self, loop: Loop, reply: Reply, limit: int, mark: str) -> None:
+        self.mark = mark
+        self._loop = loop
+        self._reply = reply
+        self._limit = limit
+        self.timed_out = False
+        self.told = -1
+        self._printed = (bytearray(), bytearray())
+        pipes = (os.pipe(), os.pipe())
+        self._read_ends = [pipe[0] for pipe in pipes]
+        self.write_ends = [pipe[1] for pipe in pipes]
+        self.null = os.open(os.devnull, os.O_RDONLY)
+
+    def follow(self) -> None:
+        self._close_ours()
+        for fd, printed in zip(self._read_ends, self._printed):
+            os.set_blocking(fd, False)
+            self._loop.on_readable(fd, lambda fd=fd, printed=printed: self._drain(fd, printed, 1))  # type: ignore[misc]
+
+    def finish(self, code: int) -> None:
+        for fd, printed in zip(self._read_ends, self._printed):
+            self._drain(fd, printed, 64)
+        why = failure(self.told) if self.told >= 0 else None
+        if why:
+            self._printed[1][:] = why.encode("utf-8", "replace")
+        self.close()
+        out, err = (frames.text(bytes(printed)) for printed in self._printed)
+        outcome: frames.Message = {"code": code, "stdout": out, "stderr": err}
+        if self.timed_out:
+            outcome["timed_out"] = True
+        self._reply(outcome)
+
+    def close(self) -> None:
+        self._close_ours()
+        for fd in self._read_ends:
+            self._loop.forget(fd)
+            os.close(fd)
+        self._read_ends = []
+        if self.told >= 0:
+            os.close(self.told)
+            self.told = -1
+
+    def _close_ours(self) -> None:
+        for fd in self.write_ends:
+            os.close(fd)
+        self.write_ends = []
+        if self.null >= 0:
+            os.close(self.null)
+            self.null = -1
+
+    def _drain(self, fd: int, printed: bytearray, rounds: int) -> None:
+        for _ in range(rounds):
+            try:
+                part = os.read(fd, 65536)
+            except OSError:
+                return
+            if not part:
+                self._loop.forget(fd)
+                return
+            printed += part[: max(0, self._limit - len(printed))]
+
+
+def _kill(pid: int, mark: str) -> None:
+    """Kills a command, all below it and all that has its mark; a child that was just forked has no group yet."""
+    from aboard.agent import tree  # noqa: PLC0415 - the reason is above
+
+    tree.send([pid, *tree.descendants(pid), *tree.marked(mark)], signal.SIGKILL)
+    _kill_group(pid)
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _read_and_exit(message: frames.Message, out: int) -> None:
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        os.setsid()
+        # A child that hangs on a dead mount can't be killed; it must not hold the wire open as well.
+        os.dup2(0, 2)
+        os.closerange(3, out)
+        answer = _answer([str(pattern) for pattern in message["globs"]], int(message.get("limit", 65536)))
+        while answer:
+            answer = answer[os.write(out, answer) :]
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _answer(patterns: list[str], limit: int) -> bytes:
+    """The files as JSON; those for which no room is left are not in it."""
+    files: dict[str, str] = {}
+    left = FILES_LIMIT
+    for pattern in patterns:
+        for path in _expand(pattern):
+            content = _content(path, min(left, limit))
+            # Counted as it is sent: JSON spells some bytes with six letters.
+            size = 0 if content is None else len(json.dumps({path: frames.text(content)}))
+            if content is not None and size <= left:
+                files[path] = frames.text(content)
+                left -= size
+    return json.dumps(files).encode()
+
+
+def _content(path: str, limit: int) -> bytes | None:
+    """Reads a regular file; anything else (a pipe, a socket) could block or never end."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return None
+        content = b""
+        while len(content) < limit:
+            part = os.read(fd, limit - len(content))
+            if not part:
+                break
+            content += part
+    except OSError:
+        return None
+    else:
+        return content
+    finally:
+        os.close(fd)
+
+
+def _expand(pattern: str) -> Iterator[str]:
+    """Yields the paths that match; the glob module would cost as much as the whole question."""
+    paths = ["/" if pattern.startswith("/") else "."]
+    for part in pattern.strip("/").split("/"):
+        if "*" in part:
+            paths = [
+                os.path.join(base, name) for base in paths for name in _names(base) if fnmatch.fnmatchcase(name, part)
+            ]
+        else:
+            paths = [os.path.join(base, part) for base in paths]
+    yield from sorted(paths)
+
+
+def _names(base: str) -> list[str]:
+    try:
+        return os.listdir(base)
+    except OSError:
+        return []

@@ -1,0 +1,143 @@
+"""The bridge: the agent's end of a wire. It answers questions, and carries frames to a keeper and back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from aboard.agent import frames
+from aboard.agent.asks import Asks
+from aboard.agent.channel import Channel
+from aboard.agent.hello import hello
+from aboard.agent.loop import Loop
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from typing import Any
+
+# Frames for the keeper wait in its socket, not in our memory, while the wire is slower than they come.
+BACKLOG = 1024 * 1024
+ALONE_SECONDS = 5.0
+
+
+def main(marker: bytes, silence: float) -> None:
+    """Serves the head over stdin and stdout; ends with the wire, or after `silence` seconds without a word."""
+    # The descriptors are ours alone: a stray print or a child of ours must not write into a frame.
+    wire = (os.dup(0), os.dup(1))
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    loop = Loop()
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        loop.on_signal(number, loop.stop)
+    bridge = Bridge(loop, wire, silence)
+    bridge.open(marker)
+    try:
+        loop.run()
+    finally:
+        bridge.end()
+
+
+class Bridge:
+    """Answers what it can by itself; what belongs to a run goes to the run's keeper, and comes back."""
+
+    def __init__(self, loop: Loop, wire: tuple[int, int], silence: float) -> None:
+        self._loop = loop
+        self._head = Channel(loop, wire, self._from_head, loop.stop)
+        self._asks = Asks(loop)
+        self._keeper: Channel | None = None
+        self._silence = silence
+        self._heard = time.monotonic()
+
+    def open(self, marker: bytes) -> None:
+        self._head.send_raw(marker)
+        self._head.send(hello())
+        self._watch()
+
+    def end(self) -> None:
+        self._asks.end()
+
+    def _watch(self) -> None:
+        left = self._heard + self._silence - time.monotonic()
+        if left <= 0:
+            self._loop.stop()
+        else:
+            self._loop.later(left, self._watch)
+
+    def _from_head(self, body: bytes) -> None:
+        self._heard = time.monotonic()
+        try:
+            message = frames.unpack(body)
+        except frames.FrameError:
+            self._loop.stop()
+            return
+        own = {
+            "ping": self._ping,
+            "run": self._ask,
+            "read": self._ask,
+            "hold": self._hold,
+            "attach": self._attach,
+        }
+        handle = own.get(str(message.get("op")))
+        if handle is None:
+            self._to_keeper(message, body)
+            return
+        try:
+            handle(message)
+        except Exception as error:  # noqa: BLE001 - whatever a frame holds, the bridge answers and lives on
+            self._answer(message, error="%s: %s" % (type(error).__name__, error))
+
+    def _answer(self, message: frames.Message, **fields: Any) -> None:
+        fields["re"] = message.get("id")
+        self._head.send(fields)
+
+    def _ping(self, message: frames.Message) -> None:
+        self._answer(message, wall=time.time())
+
+    def _ask(self, message: frames.Message) -> None:
+        ask = self._asks.run if message["op"] == "run" else self._asks.read
+        ask(message, lambda outcome: self._answer(message, **outcome))
+
+    def _hold(self, message: frames.Message) -> None:
+        # Late, since a check never holds: a keeper's modules cost more than all the rest.
+        from aboard.agent.keeper import begin  # noqa: PLC0415 - a check never pays for the keeper
+
+        begin(message)
+        self._attach(message)
+
+    def _attach(self, message: frames.Message) -> None:
+        from aboard.agent.keeper import connect  # noqa: PLC0415 - a check never pays for the keeper
+
+        if self._keeper is not None:
+            self._keeper.close()
+        self._silence = float(message["silence"])
+        fd = connect(str(message["run"]))
+        self._keeper = Channel(self._loop, (fd, fd), self._from_keeper, self._keeper_gone)
+        self._keeper.send(message)
+
+    def _to_keeper(self, message: frames.Message, body: bytes) -> None:
+        if self._keeper is None or not self._keeper.open:
+            if message.get("id") is not None:
+                self._answer(message, error="no keeper is attached")
+            return
+        self._keeper.send_body(body)
+
+    def _from_keeper(self, body: bytes) -> None:
+        self._head.send_body(body)
+        if self._keeper is not None and self._head.unsent > BACKLOG:
+            self._keeper.pause()
+            self._head.on_drained = self._drained
+
+    def _drained(self) -> None:
+        self._head.on_drained = None
+        if self._keeper is not None:
+            self._keeper.resume()
+
+    def _keeper_gone(self) -> None:
+        self._head.send({"gone": "keeper"})
+        # A head that is there closes or asks; one that was cut off won't, and there is nothing to wait for.
+        self._silence = min(self._silence, ALONE_SECONDS)
+        self._heard = time.monotonic()
+        self._watch()

@@ -1,0 +1,128 @@
+"""The processes of a run on this node: started, followed, ended."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+
+from aboard.agent import frames, tree
+from aboard.agent.loop import Loop
+from aboard.agent.outputs import Output
+from aboard.agent.spawn import failure, spawn
+from aboard.agent.spool import Spool
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Tell = Callable[..., None]
+
+SPOOL_LIMIT = 64 * 1024 * 1024
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(number: int) -> None:
+    """One layer only: it follows the thread that forked, and grandchildren don't have it. prctl(2)."""
+    _libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def become_subreaper() -> None:
+    """Whatever our descendants leave behind becomes ours instead of init's. prctl(2)."""
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+class Children:
+    """Named children with their outputs; `tell` takes the events."""
+
+    def __init__(self, loop: Loop, run: str, directory: str, tell: Tell, on_output: Callable[[], None]) -> None:
+        self._loop = loop
+        self._run = run
+        self._directory = directory
+        self._tell = tell
+        self._on_output = on_output
+        self._pids: dict[int, str] = {}
+        self._starting: dict[int, int] = {}
+        self.states: dict[str, dict[str, Any]] = {}
+        self.outputs: list[Output] = []
+        loop.on_signal(signal.SIGCHLD, self.reap)
+
+    def start(self, message: frames.Message) -> None:
+        """Starts one child; a name that is known already is left as it is, so that a repeat is harmless."""
+        name = str(message["child"])
+        if name in self.states:
+            return
+        env = dict(os.environ)
+        env.update(message.get("env") or {})
+        env[tree.RUN_ID] = self._run
+        secrets = [env[key] for key in message.get("secrets") or () if key in env]
+        outputs = [self._output(name, stream, secrets) for stream in ("stdout", "stderr")]
+        null = os.open(os.devnull, os.O_RDONLY)
+        try:
+            pid, told = spawn(
+                [str(word) for word in message["argv"]],
+                env=env,
+                cwd=message.get("cwd"),
+                stdin=null,
+                stdout=outputs[0].write_end,
+                stderr=outputs[1].write_end,
+                in_child=lambda: die_with_parent(signal.SIGKILL),
+            )
+        except OSError as error:
+            self._failed(name, str(error.strerror))
+        else:
+            self._pids[pid] = name
+            self._starting[pid] = told
+            self.states[name] = {"state": "starting", "pid": pid}
+            self._loop.on_readable(told, lambda: self._begun(pid))
+        finally:
+            os.close(null)
+            for output in outputs:
+                output.follow()
+            self.outputs += outputs
+
+    def signal(self, name: str, number: int) -> None:
+        """Signals the child's whole group, as a terminal would."""
+        state = self.states.get(name, {})
+        if state.get("state") in ("starting", "running"):
+            os.killpg(state["pid"], number)
+
+    def alive(self) -> set[int]:
+        return tree.descendants(os.getpid()) | tree.marked(self._run)
+
+    def reap(self) -> None:
+        for pid, code in tree.reap():
+            # One that ended before the loop saw it begin: what began is told first.
+            self._begun(pid)
+            name = self._pids.pop(pid, None)
+            if name is not None and self.states[name]["state"] == "running":
+                self.states[name] = {"state": "exited", "code": code}
+                self._tell("exited", child=name, code=code)
+
+    def _output(self, name: str, stream: str, secrets: list[str]) -> Output:
+        path = os.path.join(self._directory, "%d.%s" % (len(self.states), stream))
+        return Output(self._loop, (name, stream), Spool(path, SPOOL_LIMIT), secrets, self._on_output)
+
+    def _begun(self, pid: int) -> None:
+        told = self._starting.get(pid)
+        why = None if told is None else failure(told)
+        if told is None or why is None:
+            return
+        self._loop.forget(told)
+        os.close(told)
+        del self._starting[pid]
+        name = self._pids[pid]
+        if why:
+            self._failed(name, why)
+        else:
+            self.states[name] = {"state": "running", "pid": pid}
+            self._tell("started", child=name, pid=pid)
+
+    def _failed(self, name: str, why: str) -> None:
+        self.states[name] = {"state": "failed"}
+        self._tell("failed", child=name, why=why)

@@ -1,0 +1,304 @@
+"""The keeper: owns a run's processes on a node, and lets them live as long as its lease."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hmac
+import os
+import signal
+import socket
+import struct
+import time
+from collections import deque
+
+from aboard.agent import frames, place, tree
+from aboard.agent.channel import Channel
+from aboard.agent.children import Children
+from aboard.agent.guard import SWEEP_SECONDS, keep
+from aboard.agent.lease import deadline
+from aboard.agent.loop import Loop
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from typing import Any
+
+# Events are rare; a child that is restarted in a tight loop must still not fill our memory.
+EVENTS_LIMIT = 10_000
+ENOUGH = 65536
+# How often the end is looked at: soon enough for a person, rarely enough for a loop that also answers beats.
+STEP_SECONDS = 0.05
+READY = b"1"
+
+
+def begin(message: frames.Message) -> None:
+    """Starts the keeper of a run that has none yet, and returns when it listens."""
+    run = str(message["run"])
+    directory = place.make(run)
+    heard, ready = os.pipe()
+    keep(run, directory, ready, lambda guard: _serve(message, directory, ready, guard))
+    os.close(ready)
+    try:
+        said = os.read(heard, 4096)
+    finally:
+        os.close(heard)
+    if said != READY:
+        place.clear(directory)
+        raise OSError(5, "the keeper did not start: %s" % said.decode("utf-8", "replace"))
+
+
+def connect(run: str) -> int:
+    """A descriptor of a connection to the run's keeper."""
+    talk = socket.socket(socket.AF_UNIX)
+    talk.settimeout(5)
+    try:
+        talk.connect(os.path.join(place.directory(run), place.SOCKET))
+    except OSError as error:
+        talk.close()
+        raise OSError(error.errno, "no keeper holds run %s here" % run) from error
+    return talk.detach()
+
+
+def _serve(message: frames.Message, directory: str, ready: int, guard: int) -> None:
+    try:
+        loop, keeper = _open(message, directory, guard)
+    except Exception as error:
+        os.write(ready, ("%s: %s" % (type(error).__name__, error)).encode("utf-8", "replace"))
+        raise
+    os.write(ready, READY)
+    os.close(ready)
+    loop.run()
+    keeper.close()
+    if os.getppid() != guard:
+        # Else the guard does it, once it has swept: the same run may be held anew as soon as this is gone.
+        place.clear(directory)
+
+
+def _open(message: frames.Message, directory: str, guard: int) -> tuple[Loop, Keeper]:
+    # tmpfiles.d(5): a directory with a BSD lock is left alone by the ageing of /tmp; runs last for weeks.
+    lock = os.open(directory, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_SH)
+    loop = Loop()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(os.path.join(directory, place.SOCKET))
+    listener.listen(8)
+    listener.setblocking(False)
+    return loop, Keeper(loop, listener, message, directory, guard)
+
+
+class Keeper:
+    """One bridge at a time may speak to it, with the run's key; every word of the head's renews the lease."""
+
+    def __init__(
+        self, loop: Loop, listener: socket.socket, message: frames.Message, directory: str, guard: int
+    ) -> None:
+        self._loop = loop
+        self._listener = listener
+        self._guard = guard
+        self._run = str(message["run"])
+        self._key = str(message["key"])
+        self._set_lease(message)
+        self._events: deque[frames.Message] = deque()
+        self._seq = 0
+        self._lost_events = 0
+        self._bridge: Channel | None = None
+        self._credit = 0
+        self._turn = 0
+        self._heard = time.monotonic()
+        self._lost: float | None = self._heard
+        self._ending: float | None = None
+        self._killed: set[int] = set()
+        self._stubborn: set[int] = set()
+        self._ended = False
+        self._stay = True
+        self._children = Children(loop, self._run, directory, self._tell, self._pour)
+        loop.on_readable(listener.fileno(), self._accept)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.on_signal(number, lambda: self._end("the keeper got a signal"))
+        self._watch()
+
+    def close(self) -> None:
+        if self._bridge is not None:
+            self._bridge.close()
+        for output in self._children.outputs:
+            output.close()
+
+    # -- the lease ---------------------------------------------------------------------------------------
+
+    def _set_lease(self, message: frames.Message) -> None:
+        lease = message["lease"]
+        self._lease, self._beat, self._grace = (float(lease[name]) for name in ("seconds", "beat", "grace"))
+
+    def _watch(self) -> None:
+        if os.getppid() != self._guard:
+            # Seldom needed: the kernel sends a SIGTERM, unless the guard died before we could ask for it.
+            self._end("its guard is gone")
+        left = deadline(self._heard, self._lost, self._lease, self._beat) - time.monotonic()
+        if left > 0:
+            self._loop.later(min(left, self._beat), self._watch)
+        elif self._ended:
+            self._loop.stop()
+        else:
+            self._stay = False
+            self._end("the lease of %g s is over" % self._lease)
+
+    # -- bridges -----------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            talk, _address = self._listener.accept()
+            _pid, uid, _gid = struct.unpack("3i", talk.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            if uid != os.getuid():
+                talk.close()
+                return
+            fd = talk.detach()
+            channel = Channel(self._loop, (fd, fd), lambda body: self._from(channel, body), lambda: self._gone(channel))
+
+    def _from(self, channel: Channel, body: bytes) -> None:
+        try:
+            message = frames.unpack(body)
+        except frames.FrameError:
+            channel.close()
+            self._gone(channel)
+            return
+        try:
+            if channel is not self._bridge:
+                self._admit(channel, message)
+            else:
+                self._heard = time.monotonic()
+                self._obey(message)
+        except Exception as error:  # noqa: BLE001 - whatever a frame holds, the ranks must not lose their keeper
+            channel.send({"re": message.get("id"), "error": "%s: %s" % (type(error).__name__, error)})
+
+    def _admit(self, channel: Channel, message: frames.Message) -> None:
+        """The first frame of a bridge carries the run's key; whoever hasn't got it is sent away."""
+        given = str(message.get("key", ""))
+        if not hmac.compare_digest(given.encode(), self._key.encode()):
+            channel.send({"re": message.get("id"), "error": "the key does not fit run %s" % self._run})
+            channel.close()
+            return
+        # All is read before anything is done: a frame that is wrong must not leave a bridge half admitted.
+        credit, acked = int(message.get("credit", 0)), int(message.get("acked", 0))
+        have = {str(name): int(offset) for name, offset in (message.get("have") or {}).items()}
+        if self._bridge is not None:
+            self._bridge.close()
+        self._bridge = channel
+        self._lost = None
+        self._heard = time.monotonic()
+        self._credit = credit
+        for output in self._children.outputs:
+            output.rewind(have.get("/".join(output.name), 0))
+        channel.send({"re": message.get("id"), "children": self._children.states, "lost_events": self._lost_events})
+        self._ack(acked)
+        for event in self._events:
+            channel.send(event)
+        channel.on_drained = self._pour
+        self._pour()
+
+    def _gone(self, channel: Channel) -> None:
+        if channel is self._bridge:
+            self._bridge = None
+            self._lost = time.monotonic()
+
+    # -- what the head asks ------------------------------------------------------------------------------
+
+    def _obey(self, message: frames.Message) -> None:
+        op = message["op"]
+        answer: dict[str, Any] = {}
+        if op == "beat":
+            answer["wall"] = time.time()
+        elif op == "ack":
+            self._ack(int(message["seq"]))
+        elif op == "credit":
+            self._credit += int(message["bytes"])
+            self._pour()
+        elif op == "start":
+            if self._ending is not None:
+                raise ValueError("the run is ending here")
+            self._children.start(message)
+        elif op == "signal":
+            self._children.signal(str(message["child"]), int(message["signal"]))
+        elif op == "lease":
+            self._set_lease(message)
+        elif op == "end":
+            self._grace = float(message.get("grace", self._grace))
+            self._end("the head asked for it")
+        else:
+            raise ValueError("an unknown op: %s" % op)
+        if message.get("id") is not None and self._bridge is not None:
+            answer["re"] = message["id"]
+            self._bridge.send(answer)
+
+    # -- what the head hears -----------------------------------------------------------------------------
+
+    def _tell(self, kind: str, **fields: Any) -> None:
+        self._seq += 1
+        event = {"event": self._seq, "kind": kind, "wall": time.time()}
+        event.update(fields)
+        self._events.append(event)
+        if len(self._events) > EVENTS_LIMIT:
+            self._events.popleft()
+            self._lost_events += 1
+        if self._bridge is not None:
+            self._bridge.send(event)
+
+    def _ack(self, seq: int) -> None:
+        while self._events and self._events[0]["event"] <= seq:
+            self._events.popleft()
+        self._leave_if_done()
+
+    def _pour(self) -> None:
+        """Sends output while there is credit and the wire is free, each stream in its turn."""
+        self._pour_outputs()
+        self._leave_if_done()
+
+    def _pour_outputs(self) -> None:
+        outputs = self._children.outputs
+        idle = 0
+        while self._bridge is not None and self._bridge.open and self._bridge.unsent < ENOUGH and idle < len(outputs):
+            if self._credit <= 0:
+                return
+            output = outputs[self._turn % len(outputs)]
+            self._turn += 1
+            frame = output.next_frame(self._credit)
+            if frame is None:
+                idle += 1
+                continue
+            idle = 0
+            self._credit -= len(frame["data"])
+            self._bridge.send(frame)
+
+    def _leave_if_done(self) -> None:
+        """Nothing is left to tell: every event is heard, and all output is on its way."""
+        if not self._ended or self._events or (self._bridge is not None and self._bridge.unsent):
+            return
+        # Who would not die may hold an output open for ever; that isn't waited for.
+        if self._stubborn or all(output.told for output in self._children.outputs):
+            self._loop.stop()
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    def _end(self, why: str) -> None:
+        """TERM, then after the grace KILL; the keeper stays until its last event is heard or the lease is over."""
+        if self._ending is None:
+            self._ending = time.monotonic()
+            self._tell("ending", why=why)
+            tree.send(self._children.alive(), signal.SIGTERM)
+            self._see_off(self._ending + self._grace)
+
+    def _see_off(self, last_call: float) -> None:
+        """One step at a time, since a process that can't be killed must not keep the head from being answered."""
+        left = self._children.alive()
+        now = time.monotonic()
+        if left and now < last_call + SWEEP_SECONDS:
+            if now >= last_call:
+                self._killed |= left
+                tree.send(left, signal.SIGKILL)
+            self._loop.later(STEP_SECONDS, lambda: self._see_off(last_call))
+            return
+        self._children.reap()
+        self._stubborn = left
+        self._tell("ended", killed=len(self._killed), stubborn=sorted(left))
+        self._ended = True
+        if not self._stay:
+            self._loop.stop()

@@ -1,0 +1,55 @@
+"""Where a run's keeper lives on a node: a directory that only its user can enter."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+SOCKET = "keeper.sock"
+# A Unix socket's whole path has room for 107 bytes: unix(7).
+LONGEST = 64
+
+
+class UnsafePlace(OSError):
+    """Someone else could reach into our directory, so we don't use it."""
+
+
+def make(run: str) -> str:
+    """Makes the run's own directory; a run that has one is held already."""
+    for _ in range(10):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(_base(), 0o700)
+        # The guard of another run may remove the base under our feet, since it looks empty.
+        with contextlib.suppress(FileNotFoundError):
+            path = directory(run)
+            os.mkdir(path, 0o700)
+            return path
+    raise OSError(11, "%s comes and goes" % _base())
+
+
+def directory(run: str) -> str:
+    """The run's own; the name can't climb out of the base, and nobody else can reach into that."""
+    letters = all(letter in "-_." or (letter.isascii() and letter.isalnum()) for letter in run)
+    if not run or len(run) > LONGEST or run.startswith(".") or not letters:
+        raise UnsafePlace(22, "not a run id: %r" % run[:80])
+    base = _base()
+    found = os.lstat(base)
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise UnsafePlace(1, "%s is not a private directory of ours" % base)
+    return os.path.join(base, run)
+
+
+def clear(path: str) -> None:
+    """Removes a run's directory, and the base when it was the last one."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(path):
+            os.unlink(os.path.join(path, name))
+        os.rmdir(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(path))
+
+
+def _base() -> str:
+    """The user's own directory. Not XDG_RUNTIME_DIR: logind removes that at logout, and a run outlives its login."""
+    return "/tmp/aboard-%d" % os.getuid()  # noqa: S108 - made private below, refused if it isn't ours

@@ -1,0 +1,6 @@
+"""Preflight: one subject a file, each a few probes and rules; to add one, write its file and one line here."""
+
+from aboard.checks import host, reach
+from aboard.core.rule import Subject
+
+SUBJECTS: tuple[Subject, ...] = (reach.SUBJECT, host.SUBJECT)

@@ -1,0 +1,54 @@
+"""`aboard init`: a small commented aboard.yaml for these nodes, or its JSON schema."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from aboard.config.cluster import DEFAULT_FILE
+from aboard.config.nodes import hostfile_entries, named_entries
+from aboard.config.read import read_text
+from aboard.config.starter import starter
+from aboard.core.errors import InputError, Problem
+
+if TYPE_CHECKING:
+    from aboard.config.nodes import Entry
+
+
+@click.command()
+@click.argument("hosts", nargs=-1)
+@click.option("--hostfile", metavar="FILE", help="Take the nodes from a DeepSpeed hostfile.")
+@click.option("-o", "--output", metavar="FILE", default=DEFAULT_FILE, show_default=True, help="The file to write.")
+@click.option("--schema", "wants_schema", is_flag=True, help="Print the JSON schema of aboard.yaml for your editor.")
+def init(hosts: tuple[str, ...], hostfile: str | None, output: str, wants_schema: bool) -> None:
+    """Write an aboard.yaml for HOSTS, such as gpu[01-16] or alice@gpu01."""
+    if wants_schema:
+        from aboard.config.document import schema  # noqa: PLC0415 - the reason is above
+
+        click.echo(schema(), nl=False)
+        return
+    text = starter(_entries(hosts, hostfile))
+    _write_new(output, text)
+    click.echo(f"Wrote {output}. Next: aboard check" + ("" if output == DEFAULT_FILE else f" {output}"))
+
+
+def _entries(hosts: tuple[str, ...], hostfile: str | None) -> "list[Entry]":
+    if bool(hosts) == (hostfile is not None):
+        seen = "no node is named" if not hosts else "the nodes are given twice, by name and by --hostfile"
+        fix = "type: aboard init gpu[01-16], or: aboard init --hostfile FILE"
+        raise InputError("init", [Problem(where="aboard init", seen=seen, fix=fix)])
+    if hostfile is not None:
+        return hostfile_entries(read_text(hostfile, fix="name the hostfile that you have"), hostfile)
+    return named_entries(hosts)
+
+
+def _write_new(output: str, text: str) -> None:
+    try:
+        with Path(output).open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        fix = f"keep it, or choose another name: aboard init … -o {Path(output).stem}-2.yaml"
+        raise InputError("init-exists", [Problem(where=output, seen="the file is already there", fix=fix)]) from None
+    except OSError as error:
+        problem = Problem(where=output, seen=f"can't be written: {error.strerror}", fix="aboard init … -o FILE")
+        raise InputError("init-write", [problem]) from None

@@ -1,0 +1,1 @@
+"""One verb a file: acts on what core decides. Nothing here prints."""

@@ -1,0 +1,171 @@
+"""One visit to one node: dial it, meet it, ask it every probe's question. What it answers is data, never trusted."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from time import monotonic, time
+from typing import Any
+
+from aboard.agent.frames import FrameError
+from aboard.core.errors import AskError, Unreachable, WireError
+from aboard.core.facts import Unknown, read
+from aboard.core.node import Node
+from aboard.core.probe import Command, Contents, Files, Output, Probe
+from aboard.core.reach import Contact, Reached, Unreached
+from aboard.core.reason import Reason
+from aboard.core.words import visible
+from aboard.wires.fleet import Dialled, Fleet
+from aboard.wires.link import SAID, Link
+from aboard.wires.told import clock_of
+
+# An agent that has said hello answers at once; one that doesn't is stopped, swapping or hostile.
+ANSWER_SECONDS = 10.0
+PINGS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visit:
+    """How contact went, and each probe's fact (a value or Unknown) by the probe's name."""
+
+    contact: Contact
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+async def visit(fleet: Fleet, node: Node, probes: Sequence[Probe[Any]]) -> Visit:
+    """Never raises for what a node does: each way to fail is a contact that says so."""
+    began = monotonic()
+    try:
+        dialled = await fleet.dial(node)
+        try:
+            meeting = asyncio.create_task(_meet(dialled))
+            asking = asyncio.create_task(_ask_all(dialled.link, probes))
+            await _together(meeting, asking)
+        finally:
+            await dialled.link.close()
+    except WireError as error:
+        return Visit(
+            contact=Unreached(
+                reason=error.reason,
+                # Whoever reads a contact knows whose it is.
+                said=visible(error.seen.removeprefix(f"{node.name}: "), SAID),
+                phase=error.detail,
+                seconds=monotonic() - began,
+            )
+        )
+    return Visit(contact=meeting.result(), facts=asking.result())
+
+
+async def _together(*tasks: asyncio.Task[Any]) -> None:
+    """Waits for all; when one fails, or we are cancelled, the others aren't left running as gather leaves them."""
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+async def _meet(dialled: Dialled) -> Reached:
+    """The shortest of a few round trips gives the clock's offset with the least doubt."""
+    link = dialled.link
+    best = (float("inf"), 0.0)
+    for _ in range(PINGS):
+        sent, sent_wall = monotonic(), time()
+        pong = await link.ask("ping", ANSWER_SECONDS)
+        trip = monotonic() - sent
+        best = min(best, (trip, _clock(pong) - (sent_wall + trip / 2)))
+    return Reached(
+        hostname=_word(link.hello.get("hostname")),
+        user=_word(link.hello.get("user")),
+        address=_word(link.hello.get("address")),
+        python=_word(link.hello.get("python")),
+        round_trip=best[0],
+        clock_offset=best[1],
+        phases=link.ending.phases,
+        drops=dialled.drops,
+        noise=link.noise,
+    )
+
+
+async def _ask_all(link: Link, probes: Sequence[Probe[Any]]) -> dict[str, Any]:
+    """All files in one question, the commands side by side."""
+    files = {probe.name: probe.question for probe in probes if isinstance(probe.question, Files)}
+    commands = {probe.name: probe.question for probe in probes if isinstance(probe.question, Command)}
+    reading = asyncio.create_task(_read(link, tuple(files.values())))
+    running = {name: asyncio.create_task(_run(link, command)) for name, command in commands.items()}
+    await _together(reading, *running.values())
+    contents = reading.result()
+    facts: dict[str, Any] = {}
+    for probe in probes:
+        if probe.name in running:
+            answer: Output | Contents | Unknown = running[probe.name].result()
+        else:
+            answer = contents if isinstance(contents, Unknown) else _own(contents, files[probe.name])
+        facts[probe.name] = answer if isinstance(answer, Unknown) else read(probe, answer)
+    return facts
+
+
+async def _read(link: Link, questions: Sequence[Files]) -> Contents | Unknown:
+    if not questions:
+        return Contents(files={})
+    globs = sorted({glob for question in questions for glob in question.globs})
+    limit = max(question.limit for question in questions)
+    try:
+        reply = await link.ask("read", ANSWER_SECONDS, globs=globs, limit=limit, timeout=ANSWER_SECONDS / 2)
+    except AskError as error:
+        # The agent is there and says why it can't: that is the answer, not a failure to reach it.
+        return Unknown(why=error.seen)
+    given = reply.get("files")
+    if not isinstance(given, dict):
+        return Unknown(why="reading did not end in time: a mount there may be dead")
+    return Contents(files={str(path): _text(content) for path, content in given.items()})
+
+
+async def _run(link: Link, command: Command) -> Output | Unknown:
+    within = command.timeout + ANSWER_SECONDS
+    try:
+        reply = await link.ask("run", within, argv=list(command.argv), timeout=command.timeout)
+    except AskError as error:
+        return Unknown(why=error.seen)
+    code = reply.get("code")
+    if not isinstance(code, int):
+        return Unknown(why="an answer that is none")
+    return Output(
+        code=code,
+        stdout=_text(reply.get("stdout")),
+        stderr=_text(reply.get("stderr")),
+        timed_out=bool(reply.get("timed_out")),
+    )
+
+
+def _own(contents: Contents, question: Files) -> Contents:
+    """Of all files that were read, those that this probe asked for."""
+    wanted = [glob.split("*") for glob in question.globs]
+    own = {path: text for path, text in contents.files.items() if any(_fits(path, parts) for parts in wanted)}
+    return Contents(files=own)
+
+
+def _fits(path: str, parts: list[str]) -> bool:
+    if len(parts) == 1:
+        return path == parts[0]
+    return path.startswith(parts[0]) and path.endswith(parts[-1])
+
+
+def _text(carried: object) -> str:
+    """A node's bytes, as text; whatever else it sent is no text."""
+    if not isinstance(carried, str):
+        return ""
+    return carried.encode("latin-1", "replace").decode("utf-8", "replace")
+
+
+def _word(given: object) -> str:
+    """A short printable word from a node: it goes to a screen."""
+    return "".join(letter for letter in given[:80] if letter.isprintable()) if isinstance(given, str) else ""
+
+
+def _clock(pong: Mapping[str, Any]) -> float:
+    try:
+        return clock_of(pong.get("wall"))
+    except FrameError as error:
+        raise Unreachable(Reason.GARBAGE, str(error)) from None

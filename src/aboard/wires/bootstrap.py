@@ -1,0 +1,47 @@
+"""How an agent gets onto a node: one line of Python on the command line, the rest over stdin."""
+
+import secrets
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+
+MARKER = b"\n<aboard %s>\n"
+
+# Right in sh, csh and fish alike: no newline, no backslash, no single quote, no exclamation mark. It reads the
+# agent from stdin, so that no secret and no source is on a command line. -I and -S keep the node's own
+# PYTHONPATH, user site and .pth files out of an agent that needs none of them, and save 5 ms.
+LINE = (
+    'import sys;sys.version_info>=(3,9)or sys.exit("aboard: python "+sys.version.split()[0]);'
+    'f=open(0,"rb",closefd=False);exec(f.read(int(f.readline())))'
+)
+TOO_OLD = "aboard: python "
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bootstrap:
+    """What goes into the far end's stdin, and the marker after which its frames begin."""
+
+    stdin: bytes
+    marker: bytes
+
+
+def argv(python: str) -> tuple[str, ...]:
+    return (python, "-ISc", LINE)
+
+
+def bootstrap(silence: float) -> Bootstrap:
+    """The marker is made anew each time: nothing that a shell prints or echoes can look like it."""
+    marker = MARKER % secrets.token_hex(16).encode()
+    source = b"%s\nfrom aboard.agent.bridge import main\nmain(%r, %r)\n" % (_bundle(), marker, silence)
+    return Bootstrap(stdin=b"%d\n%s" % (len(source), source), marker=marker)
+
+
+@cache
+def _bundle() -> bytes:
+    room = resources.files("aboard.agent")
+    sources = {"aboard": "", "aboard.agent": ""}
+    for file in room.iterdir():
+        if file.name.endswith(".py") and file.name not in ("__init__.py", "shelf.py"):
+            sources[f"aboard.agent.{file.name.removesuffix('.py')}"] = file.read_text("utf-8")
+    shelf = room.joinpath("shelf.py").read_text("utf-8")
+    return f"{shelf}\nsys.meta_path.insert(0, Shelf({sources!r}))\n".encode()

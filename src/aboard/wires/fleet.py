@@ -1,0 +1,77 @@
+"""Dials many nodes: handshakes are bounded, sessions are not, and a handshake that sshd drops is tried again."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import uniform
+from time import monotonic
+
+from aboard.core.errors import Unreachable
+from aboard.core.node import Node
+from aboard.core.reason import Reason
+from aboard.wires.link import Link, open_link
+from aboard.wires.local import LocalWire
+from aboard.wires.ssh import SshWire
+from aboard.wires.wire import Wire
+
+# Bounds the handshakes under way, not the sessions: a window over sessions would leave the node after the last
+# place waiting for ever, since a training command doesn't end.
+HANDSHAKES = 64
+DIAL_SECONDS = 20.0
+TRIES = 6
+
+OnDial = Callable[[Node, str], None]
+WireOf = Callable[[Node], Wire]
+
+
+def usual_wire(node: Node) -> Wire:
+    return LocalWire() if node.local else SshWire()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialled:
+    """A link, and what it took to get it."""
+
+    link: Link
+    seconds: float
+    drops: int
+
+
+class Fleet:
+    """Hands out links; `wire_of` says how each node is reached."""
+
+    def __init__(
+        self,
+        wire_of: WireOf = usual_wire,
+        *,
+        handshakes: int = HANDSHAKES,
+        seconds: float = DIAL_SECONDS,
+        on_phase: OnDial = lambda _node, _phase: None,
+    ) -> None:
+        self._wire_of = wire_of
+        self._handshakes = asyncio.Semaphore(handshakes)
+        self._seconds = seconds
+        self._on_phase = on_phase
+
+    async def dial(self, node: Node) -> Dialled:
+        """Opens a link to one node; raises Unreachable when it can't be had within the time."""
+        for drops in range(TRIES):
+            async with self._handshakes:
+                # Time in the queue is ours, not the node's.
+                now = monotonic()
+                try:
+                    link = await open_link(
+                        node,
+                        self._wire_of(node),
+                        self._seconds,
+                        lambda phase: self._on_phase(node, phase),
+                    )
+                except Unreachable as error:
+                    if error.reason is not Reason.DROPPED or drops == TRIES - 1:
+                        raise
+                else:
+                    return Dialled(link=link, seconds=monotonic() - now, drops=drops)
+            # sshd drops at random above MaxStartups (sshd_config(5)); spread the next tries over time.
+            self._on_phase(node, "dropped, trying again")
+            await asyncio.sleep(uniform(0.5, 1.0) * 0.25 * 2**drops)  # noqa: S311 - jitter, no secret
+        raise AssertionError("the last try returns or raises")

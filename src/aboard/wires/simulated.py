@@ -1,0 +1,98 @@
+"""The simulated wire: agents that are only acted, in another process, over real frames.
+
+For whoever tests at sizes that no machine holds:
+
+    async with simulator() as path:
+        report = await check(cluster, SUBJECTS, wire_of=lambda node: SimulatedWire(path))
+"""
+
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+from aboard.core.errors import Unreachable
+from aboard.core.node import Node
+from aboard.core.reason import Reason
+from aboard.wires.process import use_pidfds
+from aboard.wires.wire import Ending, OnPhase, Stream
+
+READY_SECONDS = 20.0
+LAST_CALL = 5.0
+
+
+class SimulatedWire:
+    """Dials the simulator, which acts one agent for each connection with the given behaviour."""
+
+    def __init__(self, path: Path, behaviour: str = "answer") -> None:
+        self._path = path
+        self._behaviour = behaviour
+
+    async def open(self, node: Node, on_phase: OnPhase) -> Stream:
+        on_phase("connecting")
+        try:
+            reader, writer = await asyncio.open_unix_connection(self._path)
+        except OSError as error:
+            raise Unreachable(Reason.REFUSED, f"{node.name}: no simulator at {self._path}") from error
+        preface = {"node": node.name, "behaviour": self._behaviour}
+        writer.write(json.dumps(preface).encode() + b"\n")
+        return SocketStream(reader, writer)
+
+
+class SocketStream:
+    """A stream over a connected socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def read(self, size: int) -> bytes:
+        with suppress(ConnectionError):
+            return await self._reader.read(size)
+        return b""
+
+    def write(self, data: bytes) -> None:
+        self._writer.write(data)
+
+    async def drain(self) -> None:
+        with suppress(ConnectionError):
+            await self._writer.drain()
+
+    async def close(self, *, hurry: bool = False) -> Ending:
+        # What is unsent stays unsent: a far end that takes nothing in must not hold us.
+        self._writer.transport.abort()
+        with suppress(ConnectionError):
+            await self._writer.wait_closed()
+        return self.ending
+
+    @property
+    def ending(self) -> Ending:
+        return Ending(code=None)
+
+
+@asynccontextmanager
+async def simulator() -> AsyncIterator[Path]:
+    """Runs the simulator in a process of its own; it ends with us, whatever happens to us."""
+    with tempfile.TemporaryDirectory(prefix="aboard-simulator-") as folder:
+        path = Path(folder) / "agents.sock"
+        use_pidfds()
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "aboard.wires.simulator", str(path)),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        assert process.stdin is not None  # noqa: S101 - a pipe, see above
+        assert process.stdout is not None  # noqa: S101 - a pipe, see above
+        try:
+            await asyncio.wait_for(process.stdout.readline(), READY_SECONDS)
+            yield path
+        finally:
+            process.stdin.close()
+            try:
+                await asyncio.wait_for(process.wait(), LAST_CALL)
+            except (TimeoutError, asyncio.CancelledError):
+                process.kill()
+                raise

@@ -1,0 +1,113 @@
+"""Acts any number of agents: `python -m aboard.wires.simulator SOCKET`, until its stdin ends."""
+
+import asyncio
+import json
+import re
+import sys
+import time
+from contextlib import suppress
+
+from aboard.agent import frames
+
+FILES = {
+    "/proc/sys/kernel/osrelease": "6.8.0-simulated\n",
+    "/proc/self/status": "Name:\tpython3\nCpus_allowed_list:\t0-63\n",
+    "/proc/meminfo": "MemTotal:       528280060 kB\nMemFree:        1 kB\n",
+    **{
+        f"/proc/driver/nvidia/gpus/0000:{number:02x}:00.0/information": "Model: \t\t NVIDIA H100 80GB HBM3\n"
+        for number in range(8)
+    },
+}
+_MARKER = re.compile(rb"main\(b'\\n(<aboard [0-9a-f]+>)\\n'")
+
+
+class Actor:
+    """One agent, from the bootstrap on, behaving as the first line of the connection asks."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._name = ""
+        self._marker = b""
+
+    async def act(self) -> None:
+        behaviours = {
+            "answer": self._answer,
+            "silent": self._say_nothing,
+            "garbage": self._send_garbage,
+            "flood": self._flood,
+            "other-version": self._send_other_version,
+        }
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            preface = json.loads(await self._reader.readline())
+            source = await self._reader.readexactly(int(await self._reader.readline()))
+            self._name = preface["node"]
+            found = _MARKER.search(source)
+            if found is not None:
+                self._marker = b"\n" + found[1] + b"\n"
+                await behaviours[preface["behaviour"]]()
+        self._writer.close()
+
+    async def _answer(self) -> None:
+        self._writer.write(self._marker + frames.pack(self._hello()))
+        splitter = frames.Splitter()
+        while data := await self._reader.read(65536):
+            for body in splitter.feed(data):
+                self._writer.write(frames.pack(_reply(frames.unpack(body))))
+            await self._writer.drain()
+
+    async def _say_nothing(self) -> None:
+        """Takes all and says nothing, until the head has had enough."""
+        while await self._reader.read(65536):
+            pass
+
+    async def _send_garbage(self) -> None:
+        self._writer.write(self._marker + b"\x00\x00\x00\x05hello and more that is no frame")
+        await self._writer.drain()
+
+    async def _flood(self) -> None:
+        """A line without an end, until the head has had enough."""
+        while True:
+            self._writer.write(b"x" * 65536)
+            await self._writer.drain()
+
+    async def _send_other_version(self) -> None:
+        self._writer.write(self._marker + frames.pack({**self._hello(), "hello": frames.VERSION + 1}))
+        await self._writer.drain()
+
+    def _hello(self) -> frames.Message:
+        return {
+            "hello": frames.VERSION,
+            "hostname": self._name,
+            "python": "3.11.0",
+            "executable": "/usr/bin/python3",
+            "user": "simulated",
+            "address": "",
+            "pid": 1,
+            "wall": time.time(),
+        }
+
+
+def _reply(message: frames.Message) -> frames.Message:
+    reply: frames.Message = {"re": message.get("id")}
+    if message["op"] == "ping":
+        reply["wall"] = time.time()
+    elif message["op"] == "read":
+        reply["files"] = FILES
+    elif message["op"] == "run":
+        reply |= {"code": 0, "stdout": "", "stderr": ""}
+    else:
+        reply["error"] = f"a simulated agent can't {message['op']}"
+    return reply
+
+
+async def serve(path: str) -> None:
+    server = await asyncio.start_unix_server(lambda *ends: Actor(*ends).act(), path, backlog=4096)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    async with server:
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1]))

@@ -1,0 +1,62 @@
+"""The ssh wire: the user's own OpenSSH, so that their ssh_config, jump hosts, agents and masters just work."""
+
+import shutil
+from collections.abc import Sequence
+
+from aboard.core.errors import Unreachable
+from aboard.core.node import Node
+from aboard.core.reason import Reason
+from aboard.core.shell import join
+from aboard.wires import bootstrap
+from aboard.wires.process import start
+from aboard.wires.sshlog import phase_of
+from aboard.wires.wire import OnPhase, Stream
+
+CONNECT_SECONDS = 10
+
+OPTIONS = (
+    "-T",
+    "-v",  # its debug lines tell the phases of a slow or failed login apart
+    *("-o", "BatchMode=yes"),
+    *("-o", "StrictHostKeyChecking=yes"),  # host keys are checked whatever ssh_config says
+    *("-o", "ControlMaster=no"),  # an existing master is used, none is made
+    *("-o", "ClearAllForwardings=yes"),
+    *("-o", "RemoteCommand=none"),
+    *("-o", "RequestTTY=no"),
+    *("-o", "EscapeChar=none"),
+    *("-o", "PermitLocalCommand=no"),
+    *("-o", f"ConnectTimeout={CONNECT_SECONDS}"),
+)
+
+
+class SshWire:
+    """`ssh node python3 …`; `extra` options come first, so that they win over ours and over ssh_config."""
+
+    def __init__(self, extra: Sequence[str] = ()) -> None:
+        self._extra = tuple(extra)
+
+    async def open(self, node: Node, on_phase: OnPhase) -> Stream:
+        on_phase("connecting")
+        argv = command(node, self._extra)
+        if shutil.which(argv[0]) is None:
+            raise Unreachable(Reason.NO_SSH, "there is no ssh program on this machine")
+
+        def heed(line: str) -> str | None:
+            phase = phase_of(line)
+            if phase:
+                on_phase(phase)
+            return phase
+
+        try:
+            return await start(argv, heed)
+        except OSError as error:
+            # Not the node's fault: too many processes or open files here.
+            raise Unreachable(Reason.UNKNOWN, f"{node.name}: ssh can't be started here: {error}") from error
+
+
+def command(node: Node, extra: Sequence[str] = ()) -> tuple[str, ...]:
+    """The whole ssh command for a node; nothing in it is secret."""
+    port = () if node.port is None else ("-p", str(node.port))
+    user = () if node.user is None else ("-l", node.user)
+    remote = "exec " + join(bootstrap.argv(node.python))
+    return ("ssh", *extra, *OPTIONS, *port, *user, "--", node.target, remote)

@@ -1,0 +1,105 @@
+"""Whose process is whose: nothing that a run started can hide from its end."""
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from aboard.agent import tree
+
+FORKS = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    print(os.getpid(), flush=True)
+    time.sleep(60)
+time.sleep(60)
+"""
+THREADS = """
+import ctypes, os, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+os.write(1, b"ready\\n")
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def _start(source: str, **env: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-ISc", source], stdout=subprocess.PIPE, env={**os.environ, **env})
+
+
+def _first_line(process: subprocess.Popen[bytes]) -> bytes:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def _state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
+
+
+def _wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_descendants_are_found_across_sessions() -> None:
+    """A child's child in a session of its own is below us; we ourselves are not."""
+    with _start(FORKS) as process:
+        grandchild = int(_first_line(process))
+        assert {process.pid, grandchild} <= tree.descendants(os.getpid())
+        assert tree.descendants(process.pid) == {grandchild}
+        assert os.getpid() not in tree.descendants(os.getpid())
+        tree.send([grandchild, process.pid], signal.SIGKILL)
+
+
+def test_the_dead_are_not_counted() -> None:
+    """A zombie that nobody has reaped yet is not alive, and to signal who is gone is no error."""
+    with _start("print()") as process:
+        _first_line(process)
+        _wait_for(lambda: _state(process.pid) == "Z")
+        assert process.pid not in tree.parents()
+        process.wait()
+        tree.send([process.pid], signal.SIGTERM)
+
+
+def test_a_process_without_its_first_thread_is_alive() -> None:
+    """Its first thread has left, so /proc shows a zombie; its other threads still hold a GPU."""
+    with _start(THREADS) as process:
+        _first_line(process)
+        _wait_for(lambda: _state(process.pid) == "Z")
+        assert process.pid in tree.parents()
+        process.kill()
+
+
+def test_a_run_is_found_by_its_mark_and_no_other_by_a_part_of_it() -> None:
+    """The whole value counts: run `a1` is not run `a10`."""
+    run = f"test-{secrets.token_hex(4)}"
+    with (
+        _start("print(flush=True); import time; time.sleep(60)", ABOARD_RUN_ID=run) as own,
+        _start("print(flush=True); import time; time.sleep(60)", ABOARD_RUN_ID=f"{run}0") as other,
+    ):
+        _first_line(own)
+        _first_line(other)
+        assert tree.marked(run) == {own.pid}
+        own.kill()
+        other.kill()
+
+
+def test_a_sweep_returns_what_would_not_die() -> None:
+    """Here: nothing would, so the set is empty and the marked process is gone."""
+    run = f"test-{secrets.token_hex(4)}"
+    script = f"""
+import sys; sys.path[:0] = {sys.path!r}
+import os, subprocess
+from aboard.agent import tree
+subprocess.Popen(["setsid", "sleep", "60"], env={{**os.environ, "ABOARD_RUN_ID": {run!r}}})
+print(tree.sweep({run!r}, 5.0, tree.reap))
+"""
+    with _start(script) as process:
+        assert _first_line(process) == b"set()\n"
+        assert not tree.marked(run)

@@ -1,0 +1,275 @@
+"""`check` against real frames from another process: who is hostile costs the others nothing."""
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from aboard.agent import frames, tree
+from aboard.checks import SUBJECTS, host
+from aboard.core.cluster import Cluster
+from aboard.core.facts import Unknown
+from aboard.core.node import Node
+from aboard.core.probe import Answer, Command, Output, Probe
+from aboard.core.reach import Reached, Unreached
+from aboard.core.reason import Reason
+from aboard.core.rule import Subject
+from aboard.flows.check import Report, check
+from aboard.wires.bootstrap import MARKER
+from aboard.wires.simulated import SimulatedWire, simulator
+from aboard.wires.wire import Ending, OnPhase, Stream, Wire
+
+
+def _cluster(*names: str) -> Cluster:
+    return Cluster(nodes=tuple(Node(name=name) for name in names))
+
+
+def _check(cluster: Cluster, wire_of: Callable[[Node], Wire], subjects: tuple[Subject, ...] = SUBJECTS) -> Report:
+    return asyncio.run(check(cluster, subjects, wire_of=wire_of, dial_seconds=2.0))
+
+
+class Liar:
+    """A node that greets well and answers each question with what `lie` returns for it."""
+
+    def __init__(self, lie: Callable[[frames.Message], frames.Message], hello: frames.Message | None = None) -> None:
+        self._lie = lie
+        self._hello = {"hello": frames.VERSION, **(hello or {})}
+        self._out: asyncio.Queue[bytes] = asyncio.Queue()
+        self._splitter: frames.Splitter | None = None
+        self.ending = Ending(code=None)
+
+    async def open(self, node: Node, on_phase: OnPhase) -> Stream:
+        return self
+
+    async def read(self, size: int) -> bytes:
+        return await self._out.get()
+
+    def write(self, data: bytes) -> None:
+        if self._splitter is None:
+            self._splitter = frames.Splitter()
+            marker = MARKER % data.rpartition(b"<aboard ")[2].partition(b">")[0]
+            self._out.put_nowait(marker + frames.pack(self._hello))
+            return
+        for body in self._splitter.feed(data):
+            message = frames.unpack(body)
+            self._out.put_nowait(frames.pack({"re": message["id"], **self._lie(message)}))
+
+    async def drain(self) -> None:
+        return
+
+    async def close(self, *, hurry: bool = False) -> Ending:
+        return self.ending
+
+
+def _honest(message: frames.Message) -> frames.Message:
+    return {"wall": time.time()} if message["op"] == "ping" else {"files": {}, "code": 0, "stdout": "", "stderr": ""}
+
+
+def test_hostile_nodes_become_findings_and_the_others_are_served() -> None:
+    """Silent, garbage, a line without an end, another version: each named, and sixty nodes beside them answer."""
+    behaviours = {"h1": "silent", "h2": "garbage", "h3": "flood", "h4": "other-version"}
+    cluster = _cluster(*(f"n{number}" for number in range(60)), *behaviours)
+
+    async def story() -> Report:
+        async with simulator() as path:
+            return await check(
+                cluster,
+                SUBJECTS,
+                wire_of=lambda node: SimulatedWire(path, behaviours.get(node.name, "answer")),
+                dial_seconds=1.0,
+            )
+
+    report = asyncio.run(story())
+    met = [name for name, contact in report.facts.contacts.items() if isinstance(contact, Reached)]
+    assert met == [f"n{number}" for number in range(60)]
+    assert report.facts.of(host.CORES) == dict.fromkeys(met, 64)
+    assert {finding.nodes[0]: finding.code for finding in report.findings} == {
+        "h1": "reach-timeout",
+        "h2": "reach-garbage",
+        "h3": "reach-shell-noise",
+        "h4": "reach-wrong-version",
+    }
+
+
+def test_no_simulator_is_a_refused_connection() -> None:
+    """A wire that can't even be dialled is a contact like any other."""
+    report = _check(_cluster("n1"), lambda _node: SimulatedWire("/nowhere/agents.sock"))  # type: ignore[arg-type]
+    contact = report.facts.contacts["n1"]
+    assert isinstance(contact, Unreached)
+    assert contact.reason is Reason.REFUSED
+
+
+def test_the_simulator_ends_with_its_user() -> None:
+    """Also when connections are still open to it."""
+
+    async def story() -> set[int]:
+        before = tree.descendants(os.getpid())
+        async with simulator() as path:
+            streams = [await SimulatedWire(path, "silent").open(Node(name="n1"), lambda _phase: None) for _ in range(3)]
+            during = tree.descendants(os.getpid()) - before
+        for stream in streams:
+            await stream.close()
+        return during
+
+    assert asyncio.run(story())
+    assert not [pid for pid in tree.descendants(os.getpid()) if "simulator" in _command(pid)]
+
+
+def test_this_machine_is_met_for_real() -> None:
+    """The local agent answers with what this machine is, and nothing is found wrong with it."""
+    report = asyncio.run(check(Cluster(nodes=(Node(name="me", local=True),)), SUBJECTS))
+    contact = report.facts.contacts["me"]
+    assert isinstance(contact, Reached)
+    assert contact.hostname == os.uname().nodename
+    assert abs(contact.clock_offset) < 1
+    assert report.facts.of(host.KERNEL) == {"me": os.uname().release}
+    assert report.facts.of(host.CORES)["me"] == len(os.sched_getaffinity(0))
+    assert not report.findings
+
+
+@pytest.mark.parametrize(
+    "wall",
+    [None, "noon", [], float("nan"), float("inf"), 10**400, -(10**400)],
+    ids=["none", "text", "list", "nan", "inf", "huge", "huge below zero"],
+)
+def test_a_clock_that_shows_nonsense_is_garbage(wall: object) -> None:
+    """No number is made of it, and no other node's check ends by it."""
+    wires = {"n1": Liar(lambda _message: {"wall": wall}), "n2": Liar(_honest)}
+    report = _check(_cluster("n1", "n2"), lambda node: wires[node.name])
+    bad, good = report.facts.contacts["n1"], report.facts.contacts["n2"]
+    assert isinstance(bad, Unreached)
+    assert bad.reason is Reason.GARBAGE
+    assert isinstance(good, Reached)
+
+
+@pytest.mark.parametrize("given", [None, 7, [], {}, "\ud800\x1b[31m", "x" * 500, {"a": {"b": []}}])
+def test_whatever_a_hello_holds_is_fit_for_a_screen(given: Any) -> None:
+    """Words are short and printable, and JSON can be written of them; what is no word is empty."""
+    liar = Liar(_honest, dict.fromkeys(("hostname", "user", "address", "python"), given))
+    contact = _check(_cluster("n1"), lambda _node: liar).facts.contacts["n1"]
+    assert isinstance(contact, Reached)
+    for word in (contact.hostname, contact.user, contact.address, contact.python):
+        assert word.isprintable()
+        assert len(word) <= 80
+        json.dumps(word, ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        None,
+        [],
+        {"/proc/meminfo": 7},
+        {"/proc/meminfo": "MemTotal: \u0663 kB"},
+        {"/proc/self/status": "Cpus_allowed_list:\t\u00b2"},
+        {"/proc/self/status": "Cpus_allowed_list:\t" + "9" * 5000},
+        {"/proc/self/status": "Cpus_allowed_list:\t5-3"},
+        {"/proc/meminfo": "MemTotal: " + "9" * 5000 + " kB"},
+        {"/proc/sys/kernel/osrelease": "\ud800"},
+        {"\ud800": "\ud800"},
+    ],
+)
+def test_files_that_hold_nonsense_stay_unknown(files: Any) -> None:
+    """Each probe's answer is a value or an unknown with its reason; the node is still met."""
+    liar = Liar(lambda message: {"files": files} if message["op"] == "read" else _honest(message))
+    report = _check(_cluster("n1"), lambda _node: liar)
+    assert isinstance(report.facts.contacts["n1"], Reached)
+    assert report.facts.of(host.CORES) == {}
+    assert report.facts.of(host.MEMORY) == {}
+    assert {"unknown-cores", "unknown-memory"} <= {finding.code for finding in report.findings}
+
+
+def test_an_agent_that_can_not_do_it_is_met_and_says_why() -> None:
+    """A node without free processes can't be asked; that is what is unknown, not whether it is there."""
+    error = {"error": "BlockingIOError: [Errno 11] Resource temporarily unavailable \ud800\x1b[2J"}
+    liar = Liar(lambda message: _honest(message) if message["op"] == "ping" else error)
+    probe = Probe(name="load", question=Command(argv=("uptime",)), parse=lambda _answer: 1)
+    report = _check(
+        _cluster("n1"), lambda _node: liar, (*SUBJECTS, Subject(name="x", title="", probes=(probe,), rules=()))
+    )
+    assert isinstance(report.facts.contacts["n1"], Reached)
+    fact = report.facts.answers["load"]["n1"]
+    assert isinstance(fact, Unknown)
+    assert "Resource temporarily unavailable" in fact.why
+    assert fact.why.isprintable()
+
+
+def test_commands_run_beside_each_other_and_answer() -> None:
+    """Each probe gets its own command's outcome, from the real agent."""
+
+    def stdout(answer: Answer) -> str:
+        assert isinstance(answer, Output)
+        return answer.stdout
+
+    probes = tuple(
+        Probe(name=word, question=Command(argv=("sh", "-c", f"sleep 0.3; echo {word}")), parse=stdout)
+        for word in ("one", "two", "three")
+    )
+    subject = Subject(name="x", title="", probes=probes, rules=())
+    began = time.monotonic()
+    report = asyncio.run(check(Cluster(nodes=(Node(name="me", local=True),)), (subject,)))
+    assert {probe.name: report.facts.of(probe)["me"] for probe in probes} == {
+        "one": "one\n",
+        "two": "two\n",
+        "three": "three\n",
+    }
+    assert time.monotonic() - began < 0.85
+
+
+def test_a_parser_that_stumbles_is_an_unknown() -> None:
+    """A contributor's parser meets an answer that it never saw: one fact is unknown, the check goes on."""
+
+    def parse(answer: Answer) -> str:
+        assert isinstance(answer, Output)
+        return answer.stdout.split()[9]
+
+    probe = Probe(name="word", question=Command(argv=("echo",)), parse=parse)
+    subject = Subject(name="x", title="", probes=(probe,), rules=())
+    report = _check(_cluster("n1"), lambda _node: Liar(_honest), (subject,))
+    assert "IndexError" in report.facts.unknown(probe)["n1"].why
+
+
+@pytest.fixture
+def sleepers() -> Iterator[str]:
+    """A number that only this test's processes have on their command line; none may be left."""
+    mark = f"34{os.getpid()}"
+    yield mark
+    deadline = time.monotonic() + 3
+    while any(mark in _command(pid) for pid in tree.parents() if pid != os.getpid()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_cancelled_check_leaves_no_process(sleepers: str) -> None:
+    """Ctrl-C while nodes are being asked: agents, and what they run, are gone when the command is."""
+    probe = Probe(name="slow", question=Command(argv=("sleep", sleepers)), parse=lambda _answer: 1)
+    subject = Subject(name="x", title="", probes=(probe,), rules=())
+    nodes = tuple(Node(name=f"n{number}", local=True) for number in range(4))
+    agents: set[int] = set()
+
+    async def story() -> None:
+        before = tree.descendants(os.getpid())
+        running = asyncio.create_task(check(Cluster(nodes=nodes), (subject,)))
+        async with asyncio.timeout(5):
+            while sum(sleepers in _command(pid) for pid in tree.parents()) < 4:  # noqa: ASYNC110 - polls a process, which has no event
+                await asyncio.sleep(0.01)
+        agents.update(tree.descendants(os.getpid()) - before)
+        os.kill(os.getpid(), signal.SIGINT)
+        await running
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(story())
+    assert len(agents) >= 8
+    assert not agents & set(tree.parents())
+
+
+def _command(pid: int) -> str:
+    with suppress(OSError), open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as line:  # noqa: PTH123 - one line, read at once
+        return line.read()
+    return ""

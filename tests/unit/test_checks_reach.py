@@ -1,0 +1,63 @@
+"""Reach: each way not to answer has its own finding, with a fix that can be typed."""
+
+import pytest
+
+from aboard.checks.reach import SUBJECT
+from aboard.core.cluster import Cluster
+from aboard.core.facts import Facts
+from aboard.core.finding import Finding, Severity, worst_first
+from aboard.core.node import Node
+from aboard.core.reach import Contact, Reached, Unreached
+from aboard.core.reason import Reason
+
+NODE = Node(name="n1", address="10.0.0.1", user="me", port=2222, python="/opt/py")
+
+
+def _met(**fields: object) -> Reached:
+    usual = {"hostname": "n1", "user": "me", "address": "", "python": "3.11.0", "round_trip": 0.01, "clock_offset": 0.0}
+    return Reached(**{**usual, **fields})  # type: ignore[arg-type]
+
+
+def _judge(contact: Contact, node: Node = NODE) -> list[Finding]:
+    return SUBJECT.judge(Facts(cluster=Cluster(nodes=(node,)), contacts={node.name: contact}))
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_every_reason_has_a_story(reason: Reason) -> None:
+    """What was seen, why it matters and what to type, with no blank left to fill in."""
+    (finding,) = _judge(Unreached(reason=reason, said="what ssh said"))
+    assert finding.code == f"reach-{reason.value}"
+    assert finding.severity is Severity.BLOCK
+    assert finding.seen == "what ssh said"
+    assert finding.why.endswith(".")
+    assert not set("{}") & set(finding.fix.replace("{1,9}", ""))
+
+
+def test_a_fix_names_the_node_as_ssh_reaches_it() -> None:
+    """User, address and port are in it, so that it can be typed as it stands."""
+    (finding,) = _judge(Unreached(reason=Reason.HOST_KEY_CHANGED, said=""))
+    assert "ssh-keygen -R '[10.0.0.1]:2222'" in finding.fix
+    assert "ssh -p 2222 me@10.0.0.1" in finding.fix
+    (plain,) = _judge(Unreached(reason=Reason.HOST_KEY_CHANGED, said=""), Node(name="n1"))
+    assert "ssh-keygen -R n1 " in plain.fix
+
+
+def test_a_node_that_answers_is_no_finding() -> None:
+    """Healthy is quiet."""
+    assert _judge(_met()) == []
+
+
+def test_drops_and_noise_are_worth_a_line() -> None:
+    """They work today and break something tomorrow: told, and never in the way of a launch."""
+    findings = _judge(_met(drops=2, noise="Welcome"))
+    assert [finding.code for finding in findings] == ["reach-dropped-at-first", "reach-noisy-shell"]
+    assert all(finding.severity is Severity.INFO for finding in findings)
+    assert "2 of 3" in findings[0].seen
+    assert "Welcome" in findings[1].seen
+
+
+def test_the_worst_comes_first_and_else_the_order_stays() -> None:
+    """Of equal weight, the rule that spoke first stands first."""
+    bad = _judge(Unreached(reason=Reason.REFUSED, said=""))
+    mild = _judge(_met(drops=2, noise="Welcome"))
+    assert worst_first([*mild, *bad]) == [*bad, *mild]

@@ -1,0 +1,90 @@
+"""Dialling many nodes: handshakes are bounded, sessions are not, drops are tried again."""
+
+import asyncio
+
+import pytest
+
+from aboard.core.errors import Unreachable
+from aboard.core.node import Node
+from aboard.core.reason import Reason
+from aboard.wires import fleet as fleets
+from aboard.wires.fleet import Fleet, usual_wire
+from aboard.wires.local import LocalWire
+from aboard.wires.ssh import SshWire
+from aboard.wires.wire import OnPhase, Stream
+
+
+class Flaky:
+    """Refuses the first few dials for a reason, then is this machine; counts who dials at once."""
+
+    def __init__(self, reason: Reason, times: int) -> None:
+        self._reason = reason
+        self._times = times
+        self.dials = 0
+        self.now = 0
+        self.most = 0
+
+    async def open(self, node: Node, on_phase: OnPhase) -> Stream:
+        self.dials += 1
+        self.now += 1
+        self.most = max(self.most, self.now)
+        await asyncio.sleep(0.002)
+        self.now -= 1
+        if self.dials <= self._times:
+            raise Unreachable(self._reason, f"{node.name}: {self._reason.value}")
+        return await LocalWire().open(node, on_phase)
+
+
+def test_a_dropped_handshake_is_tried_again() -> None:
+    """As sshd's MaxStartups drops at random; what it took is told."""
+    wire = Flaky(Reason.DROPPED, 2)
+    phases: list[str] = []
+
+    async def story() -> int:
+        dialled = await Fleet(lambda _node: wire, on_phase=lambda _node, phase: phases.append(phase)).dial(
+            Node(name="n1")
+        )
+        await dialled.link.close()
+        return dialled.drops
+
+    assert asyncio.run(story()) == 2
+    assert phases.count("dropped, trying again") == 2
+
+
+@pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.DROPPED])
+def test_any_other_reason_is_final(reason: Reason) -> None:
+    """A refused key does not become right by asking again, and asking again may lock the account."""
+    wire = Flaky(reason, 9)
+    with pytest.raises(Unreachable):
+        asyncio.run(Fleet(lambda _node: wire).dial(Node(name="n1")))
+    assert wire.dials == 1
+
+
+def test_drops_without_end_are_a_reason_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six tries, spread over time, then it is said."""
+    monkeypatch.setattr(fleets, "uniform", lambda _low, _high: 0.0)
+    wire = Flaky(Reason.DROPPED, 99)
+    with pytest.raises(Unreachable) as caught:
+        asyncio.run(Fleet(lambda _node: wire).dial(Node(name="n1")))
+    assert caught.value.reason is Reason.DROPPED
+    assert wire.dials == fleets.TRIES
+
+
+def test_handshakes_are_bounded_and_sessions_are_not() -> None:
+    """Twelve links are open at once though only two may shake hands at a time."""
+    wire = Flaky(Reason.DROPPED, 0)
+
+    async def story() -> None:
+        fleet = Fleet(lambda _node: wire, handshakes=2)
+        dialled = await asyncio.gather(*(fleet.dial(Node(name=f"n{number}")) for number in range(12)))
+        await asyncio.gather(*(each.link.ask("ping", 5) for each in dialled))
+        await asyncio.gather(*(each.link.close() for each in dialled))
+
+    asyncio.run(story())
+    assert wire.most == 2
+
+
+def test_the_head_itself_needs_no_ssh() -> None:
+    """Its own name or address takes the local wire; every other node takes ssh."""
+    assert isinstance(usual_wire(Node(name="n1", local=True)), LocalWire)
+    assert isinstance(usual_wire(Node(name="n1")), SshWire)

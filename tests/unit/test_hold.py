@@ -1,0 +1,365 @@
+"""A hold over a keeper that is acted, so that it can lie: whatever it sends, nothing is made up and nobody hangs."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aboard.agent import frames
+from aboard.core.errors import Unreachable
+from aboard.core.event import Event
+from aboard.core.lease import Lease
+from aboard.core.node import Node
+from aboard.core.plan import Start
+from aboard.wires.bootstrap import MARKER
+from aboard.wires.fleet import Fleet
+from aboard.wires.hold import Hold, State
+from aboard.wires.told import Piece, clock_of, event_of, piece_of
+from aboard.wires.wire import Ending, OnPhase, Stream
+
+NODE = Node(name="n1")
+HELLO = {"hello": frames.VERSION, "wall": time.time()}
+Script = Callable[["Acted", frames.Message], None]
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+class Acted:
+    """A far end in memory: `script` sees each question and says what it likes."""
+
+    def __init__(self, script: Script) -> None:
+        self.asked: list[frames.Message] = []
+        self._script = script
+        self._out: asyncio.Queue[bytes] = asyncio.Queue()
+        self._splitter: frames.Splitter | None = None
+
+    def say(self, **message: Any) -> None:
+        self._out.put_nowait(frames.pack(message))
+
+    def hang_up(self) -> None:
+        self._out.put_nowait(b"")
+
+    async def read(self, size: int) -> bytes:
+        return await self._out.get()
+
+    def write(self, data: bytes) -> None:
+        if self._splitter is None:
+            token = data.rpartition(b"<aboard ")[2].partition(b">")[0]
+            self._splitter = frames.Splitter()
+            self._out.put_nowait(MARKER % token + frames.pack(HELLO))
+            return
+        for body in self._splitter.feed(data):
+            message = frames.unpack(body)
+            self.asked.append(message)
+            self._script(self, message)
+
+    async def drain(self) -> None:
+        return
+
+    async def close(self, *, hurry: bool = False) -> Ending:
+        self.hang_up()
+        return self.ending
+
+    @property
+    def ending(self) -> Ending:
+        return Ending(code=None)
+
+
+class ActedWire:
+    """Each dial meets the next of the scripts; the last one stays."""
+
+    def __init__(self, *scripts: Script) -> None:
+        self._scripts = list(scripts)
+        self.streams: list[Acted] = []
+
+    async def open(self, node: Node, on_phase: OnPhase) -> Stream:
+        script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
+        self.streams.append(Acted(script))
+        return self.streams[-1]
+
+
+class Heard:
+    """A hold over acted keepers, and what it told."""
+
+    def __init__(self, *scripts: Script, lease: Lease | None = None) -> None:
+        self.wire = ActedWire(*scripts)
+        self.events: list[Event] = []
+        self.pieces: list[Piece] = []
+        self.states: list[tuple[State, str]] = []
+        self.hold = Hold(
+            NODE,
+            Fleet(lambda _node: self.wire),
+            run="r",
+            key="k",
+            lease=lease or Lease(seconds=1.0, beat=0.05, grace=0.0),
+            on_event=self.events.append,
+            on_piece=self.pieces.append,
+            on_state=lambda state, why: self.states.append((state, why)),
+        )
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():  # noqa: ASYNC110 - polls a process, which has no event
+                await asyncio.sleep(0.002)
+
+
+def _keeper(far: Acted, message: frames.Message) -> None:
+    """An honest keeper: it answers what it is asked."""
+    if message["op"] in ("hold", "attach"):
+        far.say(re=message["id"], children={}, lost_events=0)
+    elif message["op"] == "beat":
+        far.say(re=message["id"], wall=time.time())
+    elif "id" in message:
+        far.say(re=message["id"])
+
+
+def _then(*said: dict[str, Any]) -> Script:
+    """An honest keeper that says these things right behind its first answer, in the same breath."""
+
+    def script(far: Acted, message: frames.Message) -> None:
+        _keeper(far, message)
+        if message["op"] in ("hold", "attach"):
+            for each in said:
+                far.say(**each)
+
+    return script
+
+
+def _ops(far: Acted, op: str) -> list[frames.Message]:
+    return [message for message in far.asked if message["op"] == op]
+
+
+def test_what_comes_with_the_first_answer_is_acknowledged_and_credited() -> None:
+    """Events and output follow the answer before the hold has taken it in; they must count all the same."""
+    event = {"event": 1, "kind": "started", "child": "a", "wall": time.time(), "pid": 5}
+    heard = Heard(_then(event, {"out": "a", "stream": "stdout", "offset": 0, "data": "xy"}))
+
+    async def story() -> None:
+        await heard.hold.begin()
+        await heard.until(lambda: _ops(heard.wire.streams[0], "credit"))
+        await heard.hold.leave()
+
+    asyncio.run(story())
+    far = heard.wire.streams[0]
+    assert [message["seq"] for message in _ops(far, "ack")] == [1]
+    assert [message["bytes"] for message in _ops(far, "credit")] == [2]
+    assert heard.events[0].data == {"pid": 5}
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"event": "x", "kind": "started", "wall": 1.0},
+        {"event": None, "kind": "started", "wall": 1.0},
+        {"event": 10**30, "kind": "started", "wall": 1.0},
+        {"event": 1, "kind": "started", "wall": "noon"},
+        {"event": 1, "kind": "started", "wall": float("nan")},
+        {"event": 1, "kind": "started", "wall": 10**400},
+        {"event": 1, "kind": "started", "wall": 1.0, "child": [1]},
+        {"event": 1, "kind": "generation", "wall": 1.0},
+        {"event": 1, "kind": "exited", "wall": 1.0, "code": "0"},
+        {"out": "a", "stream": "stdout", "offset": 0, "data": "\u20ac"},
+        {"out": "a", "stream": "stdout", "offset": 0, "data": "\ud800"},
+        {"out": "a", "stream": "stdout", "offset": -1, "data": "x"},
+        {"out": "a", "stream": "stdout", "offset": 1e9, "data": "x"},
+        {"out": "a", "stream": "stdout", "offset": 0, "data": 7},
+        {"out": [], "stream": {}, "offset": 0, "data": "x"},
+    ],
+)
+def test_a_frame_of_the_wrong_shape_ends_the_link_and_nothing_else(nonsense: dict[str, Any]) -> None:
+    """It is a cut with the reason, from which the hold will attach again; nothing of the nonsense was told."""
+    heard = Heard(_then(nonsense))
+
+    async def story() -> None:
+        await heard.hold.begin()
+        await heard.until(lambda: len(heard.states) >= 2)
+        await heard.hold.leave()
+
+    asyncio.run(story())
+    assert [state for state, _why in heard.states] == [State.HELD, State.CUT]
+    assert heard.states[1][1].startswith("n1 sent ")
+    assert not heard.events
+    assert not heard.pieces
+
+
+def test_a_node_that_always_breaks_off_is_not_dialled_without_a_pause() -> None:
+    """It answers and then sends nonsense, again and again: dials are spread, and asking ends with the hold."""
+    heard = Heard(_then({"event": "x"}), lease=Lease(seconds=30.0, beat=0.05, grace=0.0))
+
+    async def story() -> None:
+        await heard.hold.begin()
+        await asyncio.sleep(0.7)
+        await heard.hold.leave()
+
+    asyncio.run(story())
+    assert 2 <= len(heard.wire.streams) <= 3
+
+
+def test_clocks_that_show_nonsense_are_a_cut() -> None:
+    """A beat's answer without a time is no answer; the offset stays what it was."""
+
+    def script(far: Acted, message: frames.Message) -> None:
+        if message["op"] == "beat":
+            far.say(re=message["id"], wall=float("inf"))
+        else:
+            _keeper(far, message)
+
+    heard = Heard(script, _keeper)
+
+    async def story() -> None:
+        await heard.hold.begin()
+        await heard.until(lambda: len(heard.states) >= 3)
+        await heard.hold.leave()
+
+    asyncio.run(story())
+    assert abs(heard.hold._offset[1]) < 3600
+
+
+def test_output_that_comes_twice_is_told_once() -> None:
+    """After a cut the keeper sends from where it was told, and a little is known already; gaps are counted."""
+    first = {"out": "a", "stream": "stdout", "offset": 0, "data": "abcdef"}
+    again = {"out": "a", "stream": "stdout", "offset": 4, "data": "efgh"}
+    gap = {"out": "a", "stream": "stdout", "offset": 20, "data": "z", "dropped": 999}
+    end = {"out": "a", "stream": "stdout", "offset": 21, "data": "", "end": True}
+    heard = Heard(_then(first, again, gap, gap, end, end))
+
+    async def story() -> None:
+        await heard.hold.begin()
+        await heard.until(lambda: len(_ops(heard.wire.streams[0], "credit")) == 4)
+        await heard.until(lambda: heard.pieces[-1].end)
+        await heard.hold.leave()
+
+    asyncio.run(story())
+    told = [(piece.offset, piece.data, piece.dropped, piece.end) for piece in heard.pieces]
+    assert told == [(0, b"abcdef", 0, False), (6, b"gh", 0, False), (20, b"z", 12, False), (21, b"", 0, True)]
+
+
+def test_events_come_once_and_in_order() -> None:
+    """A replay of what is known is acknowledged again and told to nobody."""
+    event = {"kind": "started", "child": "a", "wall": time.time()}
+    heard = Heard(_then({**event, "event": 1}, {**event, "event": 2}, {**event, "event": 1}, {**event, "event": 2}))
+
+    async def story() -> None:
+        await heard.hold.begin()
+        await heard.until(lambda: len(_ops(heard.wire.streams[0], "ack")) == 4)
+        await heard.hold.leave()
+
+    asyncio.run(story())
+    assert [event.seq for event in heard.events] == [1, 2]
+    assert [message["seq"] for message in _ops(heard.wire.streams[0], "ack")] == [1, 2, 2, 2]
+
+
+def test_gone_is_the_last_state() -> None:
+    """The keeper is gone and then the stream breaks as well: nobody is told of a cut that could be mended."""
+    heard = Heard(_keeper)
+
+    async def story() -> None:
+        await heard.hold.begin()
+        far = heard.wire.streams[0]
+        far.say(gone="keeper")
+        far.hang_up()
+        await asyncio.wait_for(heard.hold.wait_gone(), 1)
+        await asyncio.sleep(0.15)
+        with pytest.raises(Unreachable, match="gone"):
+            await heard.hold.start(Start(child="a", argv=("true",)))
+        await heard.hold.leave()
+
+    asyncio.run(story())
+    assert [state for state, _why in heard.states] == [State.HELD, State.GONE]
+
+
+def test_a_start_is_asked_again_after_a_cut() -> None:
+    """The stream ends before the answer: the same start goes to the next bridge."""
+
+    def hangs_up(far: Acted, message: frames.Message) -> None:
+        if message["op"] == "start":
+            far.hang_up()
+        else:
+            _keeper(far, message)
+
+    heard = Heard(hangs_up, _keeper)
+
+    async def story() -> None:
+        await heard.hold.begin()
+        await heard.hold.start(Start(child="a", argv=("true",)))
+        await heard.hold.leave()
+
+    asyncio.run(story())
+    assert [len(_ops(far, "start")) for far in heard.wire.streams] == [1, 1]
+
+
+def test_a_silent_node_is_gone_when_its_lease_must_be_over() -> None:
+    """Nobody answers any more: the hold tries until the keeper can't hold either, and whoever asks is told."""
+
+    def silent(far: Acted, message: frames.Message) -> None:
+        return
+
+    heard = Heard(_keeper, silent, lease=Lease(seconds=0.3, beat=0.05, grace=0.0))
+
+    async def story() -> None:
+        await heard.hold.begin()
+        heard.wire.streams[0].hang_up()
+        began = time.monotonic()
+        with pytest.raises(Unreachable, match="gone"):
+            await heard.hold.start(Start(child="a", argv=("true",)))
+        assert 0.25 < time.monotonic() - began < 2
+        await heard.hold.leave()
+
+    asyncio.run(story())
+    assert heard.states[-1][0] is State.GONE
+
+
+def test_leaving_tells_whoever_still_asks() -> None:
+    """A question that waits out a cut is not left waiting for a hold that nobody tends any more."""
+
+    def silent(far: Acted, message: frames.Message) -> None:
+        return
+
+    heard = Heard(_keeper, silent, lease=Lease(seconds=30.0, beat=0.05, grace=0.0))
+
+    async def story() -> None:
+        await heard.hold.begin()
+        heard.wire.streams[0].hang_up()
+        await heard.until(lambda: heard.hold.state is State.CUT)
+        asking = asyncio.create_task(heard.hold.signal("a", 2))
+        await asyncio.sleep(0)
+        await heard.hold.leave()
+        with pytest.raises(Unreachable):
+            await asyncio.wait_for(asking, 1)
+
+    asyncio.run(story())
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.dictionaries(st.sampled_from(["event", "kind", "wall", "child", "code"]), ANYTHING))
+def test_any_frame_is_an_event_or_a_frame_error(message: frames.Message) -> None:
+    """Whatever types its fields have."""
+    try:
+        event = event_of(message, "n1", 0.0)
+    except frames.FrameError:
+        return
+    assert event.seq >= 0
+    assert clock_of(event.at) == event.at
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.dictionaries(st.sampled_from(["out", "stream", "offset", "data", "end", "dropped"]), ANYTHING),
+    st.integers(0, 20),
+)
+def test_any_frame_is_output_or_a_frame_error(message: frames.Message, have: int) -> None:
+    """And what is output never goes back behind what is known."""
+    try:
+        piece = piece_of(message, "n1", {f"{message.get('out', '')}/{message.get('stream', '')}": have})
+    except frames.FrameError:
+        return
+    assert piece.offset >= have
+    assert piece.dropped >= 0

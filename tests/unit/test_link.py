@@ -1,0 +1,306 @@
+"""A link over real programs on this machine: noise, silence, garbage, hang-ups, and no process left behind."""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from aboard.agent import frames, tree
+from aboard.core.errors import ProtocolError, Unreachable, WireError
+from aboard.core.node import Node
+from aboard.core.reason import Reason
+from aboard.core.shell import join
+from aboard.wires import bootstrap
+from aboard.wires.link import NOISE_LIMIT, Link, open_link
+from aboard.wires.local import LocalWire
+from aboard.wires.process import start
+from aboard.wires.ssh import SshWire, command
+from aboard.wires.sshlog import phase_of
+from aboard.wires.wire import OnPhase, Stream
+
+HERE = Node(name="here")
+AGENT = f"exec {join(bootstrap.argv(sys.executable))}"
+# Reads the marker out of the bootstrap as a far end would, and then says what its argument evaluates to.
+ACTOR = r"""
+import ast, json, re, sys, time
+source = sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))
+marker = ast.literal_eval(re.search(rb"main\((b'.*?'), ", source)[1].decode())
+def frame(message):
+    body = json.dumps(message).encode()
+    return len(body).to_bytes(4, "big") + body
+def say(*parts):
+    for part in parts:
+        sys.stdout.buffer.write(part)
+    sys.stdout.buffer.flush()
+def wait():
+    sys.stdin.buffer.read()
+exec(sys.argv[1])
+"""
+
+
+class ShellWire:
+    """A node whose login shell runs this script instead of our line."""
+
+    def __init__(self, script: str) -> None:
+        self._argv = ("sh", "-c", script)
+
+    async def open(self, node: Node, on_phase: OnPhase) -> Stream:
+        return await start(self._argv, phase_of)
+
+
+class ActorWire(ShellWire):
+    """A node that says what the given source says."""
+
+    def __init__(self, source: str) -> None:
+        super().__init__(f"exec {join((sys.executable, '-ISc', ACTOR, source))}")
+
+
+def _open(wire: ShellWire | LocalWire, seconds: float = 5.0) -> str:
+    """Opens a link and closes it; returns the noise before it."""
+
+    async def story() -> str:
+        link = await open_link(HERE, wire, seconds, lambda _phase: None)
+        await link.close()
+        return link.noise
+
+    return asyncio.run(story())
+
+
+def _reason(wire: ShellWire, seconds: float = 5.0) -> tuple[Reason, str]:
+    with pytest.raises(Unreachable) as caught:
+        _open(wire, seconds)
+    return caught.value.reason, caught.value.seen
+
+
+def _children() -> set[int]:
+    return {pid for pid, parent in tree.parents().items() if parent == os.getpid()}
+
+
+def _wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_what_a_shell_prints_at_login_is_skipped_and_kept_for_the_finding() -> None:
+    """A greeting on stdout comes before the marker; what a terminal would obey is not in it."""
+    assert _open(ShellWire(f"printf 'Welcome\\033[31m\\n to n1'; {AGENT}")) == "Welcome [31m  to n1"
+
+
+def test_a_shell_that_prints_without_end_is_noise() -> None:
+    """It is cut off after a bounded number of bytes."""
+    reason, seen = _reason(ShellWire("while echo spam; do :; done"))
+    assert reason is Reason.SHELL_NOISE
+    assert int(seen.split()[2]) < 2 * NOISE_LIMIT
+
+
+@pytest.mark.parametrize(
+    ("script", "reason", "seen"),
+    [
+        ("exec python9", Reason.NO_PYTHON, "not found"),
+        ("echo 'aboard: python 3.6.8' >&2; exit 1", Reason.OLD_PYTHON, "here: 3.6.8"),
+        ("exit 7", Reason.GARBAGE, "here: the shell ended with exit code 7"),
+        ("echo 'me@n1: Permission denied (publickey).' >&2; exit 255", Reason.KEY_REFUSED, "Permission denied"),
+        ("printf 'bad \\033]0;x\\007 \\377' >&2; exit 7", Reason.GARBAGE, r"here: bad \x1b]0;x\x07 �"),
+    ],
+    ids=["no python", "old python", "exit", "ssh", "escape codes"],
+)
+def test_an_end_before_the_agent_speaks_has_its_reason(script: str, reason: Reason, seen: str) -> None:
+    """From the exit code and what was said, which is made fit for a screen."""
+    found, said = _reason(ShellWire(script))
+    assert found is reason
+    assert seen in said
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("say(marker)", Reason.LOST),
+        ("say(marker, b'\\0\\0\\0\\5hello')", Reason.GARBAGE),
+        ("say(marker, b'\\xff' * 9)", Reason.GARBAGE),
+        ("say(marker, frame([1]))", Reason.GARBAGE),
+        ("say(marker, frame({'hello': 2}))", Reason.WRONG_VERSION),
+        ("say(marker, frame({'hello': eval('[' * 90 + ']' * 90)}))", Reason.WRONG_VERSION),
+        (
+            "say(marker, b'\\0\\0\\x07\\x6e' + b'{\"hello\":' + b'[' * 900 + b'\\x1b' * 100 + b']' * 900 )",
+            Reason.GARBAGE,
+        ),
+        ("say(marker, frame({}))", Reason.WRONG_VERSION),
+        ("wait()", Reason.TIMED_OUT),
+        ("say(marker); wait()", Reason.TIMED_OUT),
+    ],
+    ids=["end", "no json", "huge", "list", "other version", "nested", "deep", "no version", "silent", "half"],
+)
+def test_a_far_end_that_is_no_agent_is_told_apart(source: str, reason: Reason) -> None:
+    """Whatever it sends is a reason, within the time, and its program is gone afterwards."""
+    before = _children()
+    assert _reason(ActorWire(source), 0.5)[0] is reason
+    assert _children() <= before
+
+
+def test_a_marker_that_comes_byte_by_byte_is_found() -> None:
+    """Reads may cut it anywhere, also behind noise that looks like its beginning."""
+    source = "for at in range(len(marker)): say(marker[at:at + 1]); time.sleep(0.001)\n"
+    source = f"say(b'\\n<aboard \\n<')\n{source}say(frame({{'hello': 1}})); wait()"
+    assert _open(ActorWire(source)) == "<aboard  <"
+
+
+async def _linked(source: str) -> Link:
+    return await open_link(
+        HERE,
+        ActorWire(f"say(marker, frame({{'hello': 1}}))\nsys.stdin.buffer.read(4)\n{source}"),
+        5,
+        lambda _phase: None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("", Unreachable),
+        ("say(b'\\0\\0\\0\\2no'); wait()", ProtocolError),
+        ("say(b'\\xff' * 9); wait()", ProtocolError),
+    ],
+    ids=["end", "no json", "huge"],
+)
+def test_a_question_ends_when_the_stream_does(source: str, error: type[WireError]) -> None:
+    """Whoever waits, and whoever asks later, is told at once instead of waiting for the time-out."""
+
+    async def story() -> None:
+        link = await _linked(source)
+        try:
+            for _ in range(2):
+                with pytest.raises(error):
+                    await link.ask("ping", 30)
+            await asyncio.wait_for(link.wait_gone(), 1)
+        finally:
+            await link.close()
+
+    asyncio.run(story())
+
+
+def test_answers_that_answer_nothing_harm_nobody() -> None:
+    """Numbers that nobody asked with, of any type, are passed on; the right one is still paired."""
+    replies = "[None, 'x', -1, 1.5, 10**30, [1], {}, 99]"
+    source = f"for number in {replies}: say(frame({{'re': number}}))\nsay(frame({{'re': 1, 'ok': 2}})); wait()"
+
+    async def story() -> None:
+        link = await _linked(source)
+        others: list[frames.Message] = []
+        link.on_frame = others.append
+        try:
+            assert (await link.ask("ping", 5))["ok"] == 2
+        finally:
+            await link.close()
+        assert len(others) == 8
+
+    asyncio.run(story())
+
+
+def test_a_far_end_that_takes_nothing_in_does_not_hold_the_question() -> None:
+    """The agent is stopped and its pipe is full: the time-out covers the sending too."""
+
+    async def story() -> None:
+        link = await open_link(HERE, LocalWire(), 5, lambda _phase: None)
+        os.kill(link.hello["pid"], signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(Unreachable, match=r"did not answer within 0\.2 s"):
+            await link.ask("run", 0.2, argv=["true"], env={"BIG": "x" * 2_000_000})
+        assert time.monotonic() - began < 1
+        os.kill(link.hello["pid"], signal.SIGCONT)
+        await link.close()
+
+    asyncio.run(story())
+
+
+def test_a_link_may_be_closed_twice_and_from_two_places() -> None:
+    """Both get the same ending, and the agent is gone."""
+
+    async def story() -> int:
+        link = await open_link(HERE, LocalWire(), 5, lambda _phase: None)
+        first, second = await asyncio.gather(link.close(), link.close())
+        assert first == second == await link.close()
+        assert first.code == 0
+        return int(link.hello["pid"])
+
+    assert asyncio.run(story()) not in tree.parents()
+
+
+@pytest.mark.parametrize("after", [0.0, 0.01, 0.1], ids=["at once", "soon", "while it waits"])
+def test_a_cancelled_dial_leaves_no_process(after: float, tmp_path: Path) -> None:
+    """Ctrl-C at any moment ends the program that carried the stream, also one that is deaf to a closed stdin."""
+    before = _children()
+
+    async def story() -> None:
+        dial = asyncio.create_task(open_link(HERE, ShellWire("exec sleep 60"), 30, lambda _phase: None))
+        await asyncio.sleep(after)
+        dial.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await dial
+
+    began = time.monotonic()
+    asyncio.run(story())
+    assert time.monotonic() - began < 1.5
+    _wait_for(lambda: _children() <= before)
+
+
+def test_a_close_that_is_cancelled_still_ends_the_program() -> None:
+    """A second Ctrl-C while we wait for ssh to leave: it is killed, not forgotten."""
+    before = _children()
+
+    async def story() -> None:
+        stream = await ShellWire("trap '' TERM; exec sleep 60").open(HERE, lambda _phase: None)
+        closing = asyncio.create_task(stream.close())
+        await asyncio.sleep(0.05)
+        assert not closing.done()
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+
+    asyncio.run(story())
+    _wait_for(lambda: _children() <= before)
+
+
+def test_a_line_of_stderr_without_an_end_is_bounded() -> None:
+    """A hostile banner of megabytes is cut, and the lines that are kept are few."""
+
+    async def story() -> None:
+        script = (
+            "head -c 3000000 /dev/zero | tr '\\0' x >&2; i=0; while [ $i -lt 500 ]; do echo $i >&2; i=$((i+1)); done"
+        )
+        stream = await ShellWire(script).open(HERE, lambda _phase: None)
+        ending = await stream.close()
+        assert len(ending.said) < 10_000
+        assert ending.said.endswith("499")
+        assert "" not in ending.phases
+
+    asyncio.run(story())
+
+
+def test_the_ssh_command_is_the_users_own_with_ours_on_top() -> None:
+    """Nothing secret is on it, a name can't become an option, and the user's extras come first, so they win."""
+    node = Node(name="n1", address="10.0.0.1", user="me", port=2222)
+    argv = command(node, ("-F", "config"))
+    assert argv[:3] == ("ssh", "-F", "config")
+    assert argv[-7:-1] == ("-p", "2222", "-l", "me", "--", "10.0.0.1")
+    assert argv[-1].startswith("exec python3 -ISc ")
+    assert "BatchMode=yes" in argv
+    assert "StrictHostKeyChecking=yes" in argv
+
+
+def test_a_machine_that_can_start_nothing_more_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An ssh that can't be run here is a reason for that node, not the end of the whole check."""
+    (tmp_path / "ssh").write_bytes(b"\x7fELF no program")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unreachable, match="ssh can't be started here"):
+        asyncio.run(SshWire().open(HERE, lambda _phase: None))
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    with pytest.raises(Unreachable, match="no ssh program"):
+        asyncio.run(SshWire().open(HERE, lambda _phase: None))

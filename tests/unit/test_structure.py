@@ -1,0 +1,106 @@
+"""The structure holds: imports point down, `core` does no I/O, the agent runs alone on Python 3.9."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "aboard"
+PURE = ("core", "checks", "verdicts")
+# What reaches outside without an import that a contract could see.
+FORBIDDEN = {"open", "print", "input", "exec", "eval", "compile", "__import__", "breakpoint"}
+
+
+def _sources(*rooms: str) -> list[Path]:
+    return [path for room in rooms for path in sorted((PACKAGE / room).rglob("*.py"))]
+
+
+def _calls(tree: ast.AST) -> set[str]:
+    """The names of built-in functions that are called or passed on."""
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)} & FORBIDDEN
+
+
+def _lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs the project's contracts over a copy of the package."""
+    environment = {**os.environ, "PYTHONPATH": str(folder / "src")}
+    return subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from importlinter.cli import lint_imports_command; lint_imports_command()",
+            "--no-cache",
+        ],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    shutil.copytree(PACKAGE, tmp_path / "src" / "aboard", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("path", _sources(*PURE), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_what_decides_does_no_io(path: Path) -> None:
+    """No open, no print, no exec: such rooms get values and give values."""
+    assert not _calls(ast.parse(path.read_text("utf-8")))
+
+
+@pytest.mark.parametrize(
+    "line", ["open('x')", "print(1)", "list(map(open, names))", "f = eval", "x = __import__('os')"]
+)
+def test_io_in_a_pure_room_would_be_seen(line: str) -> None:
+    """The look above has teeth: called, or handed on to be called."""
+    assert _calls(ast.parse(line))
+
+
+def test_the_contracts_hold_and_break(copy: Path) -> None:
+    """Kept as they stand; broken by an import that points up, and by I/O or a clock in a pure room."""
+    kept = _lint_imports(copy)
+    assert kept.returncode == 0, kept.stdout
+    bad = {
+        "core/bad_up.py": "from aboard.wires import fleet",
+        "core/bad_clock.py": "import time",
+        "checks/bad_io.py": "from pathlib import Path",
+        "agent/bad_core.py": "from aboard.core import node",
+        "flows/bad_torch.py": "import torch",
+    }
+    for name, source in bad.items():
+        (copy / "src" / "aboard" / name).write_text(f"{source}\n")
+    broken = _lint_imports(copy)
+    assert broken.returncode == 1
+    for name in bad:
+        assert name.removesuffix(".py").replace("/", ".") in broken.stdout
+    assert "Contracts: 0 kept, 4 broken" in broken.stdout
+
+
+@pytest.mark.parametrize("path", _sources("agent"), ids=lambda path: path.name)
+def test_the_agent_imports_only_itself_and_the_standard_library(path: Path) -> None:
+    """It is shipped over the wire: nothing else will be there."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [str(node.module)] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            assert name.startswith("aboard.agent") or name.partition(".")[0] in sys.stdlib_module_names, name
+
+
+def test_the_agent_runs_on_python_3_9() -> None:
+    """What vermin finds in its sources is not newer than that."""
+    ran = subprocess.run(
+        ["vermin", "--quiet", "--no-tips", "--violations", "-t=3.9-", "--eval-annotations", "--backport", "typing",
+         str(PACKAGE / "agent")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout
