@@ -1,0 +1,115 @@
+"""`aboard sandbox`: a practice cluster to type at."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+
+import click
+
+from aboard.cli.sandbox_faults import COMMANDS, broken_lines
+from aboard.sandbox import Sandbox, down, names
+from aboard.sandbox.needs import require_root
+
+_NAME = click.option("--name", default="sandbox", show_default=True, help="Which sandbox, if you have several.")
+
+
+@click.group()
+def sandbox() -> None:
+    """Try aboard on a practice cluster of real hosts on this machine (Linux, root)."""
+
+
+@sandbox.command()
+@click.option("--nodes", default=4, show_default=True, help="How many nodes, beside the head.")
+@click.option("--slots", default=2, show_default=True, help="Slots of each node.")
+@click.option("--fabric", is_flag=True, help="A second network: eth1, with the names n1i, n2i, …")
+@click.option("--slurm", is_flag=True, help="A real Slurm: slurmctld on n1, slurmd on every node, a slot is a GPU.")
+@_NAME
+def up(nodes: int, slots: int, fabric: bool, slurm: bool, name: str) -> None:
+    """Build the cluster."""
+    started = time.monotonic()
+    box = Sandbox.up(name, nodes=nodes, slots=slots, fabric=fabric, slurm=slurm, progress=_progress(nodes + 1))
+    if box.found:
+        click.echo(f"Sandbox {name!r} is already up: head and {_nodes(box)}.")
+    else:
+        click.echo(f"Up in {time.monotonic() - started:.1f} s: head and {_nodes(box)}.")
+    option = "" if name == "sandbox" else f" --name {name}"
+    srun = f"  aboard sandbox exec{option} -- srun -N{nodes} hostname\n" if slurm else ""
+    click.echo(
+        "\n"
+        f"  aboard sandbox exec{option} -- aboard check --hostfile hostfile\n"
+        f"{srun}"
+        f"  aboard sandbox ssh{option}          a shell on the head, as the ordinary user crew\n"
+        f"  aboard sandbox ssh{option} n1       a shell on n1\n"
+        f"  aboard sandbox down{option}         end it; nothing of it is left\n"
+        "\n"
+        "/shared is the same on all hosts, /private is each host's own."
+    )
+
+
+@sandbox.command()
+@click.argument("node", default="head")
+@_NAME
+def ssh(node: str, name: str) -> None:
+    """Open a shell on NODE as crew, by ssh from the head."""
+    require_root("ssh")
+    box = Sandbox.attach(name)
+    box.head.become(["ssh", box.host(node).name], env=_terminal())
+
+
+@sandbox.command(name="exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.option("--node", default="head", show_default=True, help="Where to run it.")
+@click.option("--root", is_flag=True, help="As root instead of crew.")
+@_NAME
+@click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED)
+def execute(node: str, root: bool, name: str, argv: tuple[str, ...]) -> None:
+    """Run a command on a host and end as it ends."""
+    require_root("exec")
+    Sandbox.attach(name).host(node).become(argv, root=root, env=_terminal())
+
+
+@sandbox.command()
+@_NAME
+def status(name: str) -> None:
+    """Show the hosts."""
+    require_root("status")
+    box = Sandbox.attach(name)
+    slurm = ", with Slurm" if box.layout.slurm else ""
+    click.echo(f"Sandbox {name!r}: head and {_nodes(box)}, {box.layout.slots} slots each{slurm}.")
+    for host in box.hosts.values():
+        power = "on " if host.on else "off"
+        click.echo(f"  {host.name:6} {power}  {host.address:15} {host.fabric_address or ''}".rstrip())
+    for line in broken_lines(box):
+        click.echo(f"  {line}")
+    others = [other for other in names() if other != name]
+    if others:
+        click.echo(f"There are others: {', '.join(others)} (--name)")
+
+
+@sandbox.command(name="down")
+@_NAME
+def take_down(name: str) -> None:
+    """End the cluster; nothing of it is left."""
+    click.echo(f"Sandbox {name!r} is down." if down(name) else f"No sandbox {name!r} was up.")
+
+
+for command in COMMANDS:
+    sandbox.add_command(command)
+
+
+def _progress(hosts: int) -> Callable[[int], None]:
+    def show(count: int) -> None:
+        if sys.stderr.isatty():
+            click.echo(f"\r{hosts} hosts: {count} up", nl=count == hosts, err=True)
+
+    return show
+
+
+def _nodes(box: Sandbox) -> str:
+    return "n1" if box.layout.nodes == 1 else f"n1…n{box.layout.nodes}"
+
+
+def _terminal() -> dict[str, str]:
+    """What of our environment belongs to the terminal, not to us."""
+    wanted = ("TERM", "COLORTERM", "NO_COLOR", "COLUMNS")
+    return {key: os.environ[key] for key in wanted if key in os.environ}

@@ -1,0 +1,66 @@
+"""Clocks that differ: the one kernel under all hosts has one wall clock, so programs are told another time."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from aboard.core.errors import SandboxError
+from aboard.sandbox.faults import lines
+from aboard.sandbox.faults.fault import Fault
+from aboard.sandbox.faults.hands import do, script
+from aboard.sandbox.faults.sshd import SSHD_CONFIG, reload
+from aboard.sandbox.files import CREW_PATH
+from aboard.sandbox.host import Host
+from aboard.sandbox.sandbox import Sandbox
+
+_PRELOAD = "/etc/ld.so.preload"
+_OFFSET = "/etc/faketimerc"
+_LIBRARY = "faketime/libfaketimeMT.so.1"
+# A wrong wall clock leaves timers alone: without this, a lock's time-out would be off by as much as the clock.
+_TIMERS_STAY = "FAKETIME_DONT_FAKE_MONOTONIC=1"
+
+# What it leaves in shared memory for each process that didn't end by itself.
+_SWEEP = "rm -f /dev/shm/faketime_shm_* /dev/shm/sem.faketime_sem_*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClockOffset(Fault):
+    """The wall clock is off: every program that starts from now on, logins included, sees another time."""
+
+    name: ClassVar[str] = "clock-offset"
+    survives_power: ClassVar[bool] = True
+    seconds: Annotated[float, "How far ahead; negative is behind."] = 30.0
+
+    def check(self, box: Sandbox, host: Host) -> None:
+        _library()
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        library = _library()
+        lines.edit(host, f"{self.key}-env", SSHD_CONFIG, first=[_SETENV], drop=lambda line: line == _PLAIN_SETENV)
+        do(host, "tee", _OFFSET, text=f"{self.seconds:+f}\n")
+        lines.edit(host, f"{self.key}-preload", _PRELOAD, first=[library])
+        reload(host)
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        lines.undo(host, f"{self.key}-preload")
+        # Programs that run look here every ten seconds, and find the true time again.
+        do(host, "rm", "-f", _OFFSET)
+        script(host, _SWEEP)
+        lines.undo(host, f"{self.key}-env")
+        reload(host)
+
+    @property
+    def claims(self) -> frozenset[str]:
+        return frozenset({"the clock"})
+
+
+_PLAIN_SETENV = f"SetEnv PATH={CREW_PATH}"
+_SETENV = f"{_PLAIN_SETENV} {_TIMERS_STAY}"
+
+
+def _library() -> str:
+    places = [*Path("/usr/lib").glob(f"*/{_LIBRARY}"), Path("/usr/lib64", _LIBRARY), Path("/usr/lib", _LIBRARY)]
+    for path in places:
+        if path.exists():
+            return str(path)
+    raise SandboxError("sandbox-program", "not installed here: libfaketime", fix="sudo apt-get install -y libfaketime")

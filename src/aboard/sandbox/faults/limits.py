@@ -1,0 +1,77 @@
+"""Too little of something: shared memory, open files, locked memory, processes."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from aboard.core.errors import SandboxError
+from aboard.sandbox.boot import SSHD_PID_FILE
+from aboard.sandbox.faults.fault import Fault
+from aboard.sandbox.faults.hands import do, script
+from aboard.sandbox.faults.sshd import running
+from aboard.sandbox.host import Host
+from aboard.sandbox.sandbox import Sandbox
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallShm(Fault):
+    """The shared memory in /dev/shm is small, as in a container: data loaders and NCCL run out of it."""
+
+    name: ClassVar[str] = "small-shm"
+    mib: Annotated[int, "How many mebibytes it has."] = 1
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        do(host, "mount", "-o", f"remount,size={self.mib}m", "/dev/shm")  # noqa: S108 - a host's own, which is the point
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        # tmpfs(5): half of the memory is what one has that was told nothing.
+        do(host, "mount", "-o", "remount,size=50%", "/dev/shm")  # noqa: S108 - a host's own, which is the point
+
+    @property
+    def claims(self) -> frozenset[str]:
+        return frozenset({"size of /dev/shm"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowLimits(Fault):
+    """Sessions get low resource limits, as from an sshd or slurmd that was started with them."""
+
+    name: ClassVar[str] = "low-limits"
+    nofile: Annotated[int | None, "Open files."] = None
+    memlock: Annotated[int | None, "Locked memory, in KiB."] = None
+    nproc: Annotated[int | None, "Processes of the user; hosts share a kernel, so all hosts' are counted."] = None
+
+    def check(self, box: Sandbox, host: Host) -> None:
+        if not self._limits():
+            raise SandboxError(
+                "sandbox-fault-option",
+                "which limit is low? Nothing was said",
+                fix="aboard sandbox break low-limits --nofile 64",
+            )
+        if not running(host):
+            raise SandboxError(
+                "sandbox-fault-option",
+                f"sshd of {host.name} doesn't run, and sessions get their limits from it",
+                fix=f"aboard sandbox heal sshd-stopped --node {host.name}",
+            )
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        lower = 'read -r pid < "$1"; shift; prlimit --pid "$pid" "$@"'
+        script(host, lower, str(SSHD_PID_FILE), *self._limits())
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        # Not even root may raise a hard limit everywhere, so a new sshd takes the place of the limited one.
+        if running(host):
+            host.sshd_restart()
+
+    def hold(self, box: Sandbox, host: Host) -> None:
+        if running(host):
+            self.inject(box, host)
+
+    @property
+    def claims(self) -> frozenset[str]:
+        return frozenset({"limits"})
+
+    def _limits(self) -> list[str]:
+        bytes_locked = None if self.memlock is None else self.memlock * 1024
+        wanted = {"nofile": self.nofile, "memlock": bytes_locked, "nproc": self.nproc}
+        return [f"--{limit}={value}:{value}" for limit, value in wanted.items() if value is not None]

@@ -1,0 +1,206 @@
+"""Bad cables: pulled, slow, lossy, far away, too narrow."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from aboard.core.errors import SandboxError
+from aboard.sandbox.faults import nft, resident
+from aboard.sandbox.faults.fault import Fault
+from aboard.sandbox.faults.hands import do, need, script
+from aboard.sandbox.faults.nft import CARDS, Network, Way
+from aboard.sandbox.host import Host
+from aboard.sandbox.sandbox import Sandbox
+
+_MILLION = 1_000_000
+_QUEUE = 77
+# tbf cuts packets that are larger than its bucket; 10 ms of the rate lets it run at the rate.
+_LEAST_BURST = 128 * 1024
+_BURST_SECONDS = 0.01
+# iptables makes its tables and never removes them; one that is empty again was ours.
+_SWEEP = """
+if iptables -w -t mangle -S | grep -q '^-A'; then exit 0; fi
+nft delete table ip mangle 2>/dev/null || true
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkDown(Fault):
+    """The cable is pulled: the card has no carrier, and packets go nowhere."""
+
+    name: ClassVar[str] = "link-down"
+    network: Annotated[Network, "Which network's cable."] = "both"
+
+    def check(self, box: Sandbox, host: Host) -> None:
+        _cables(host, self.network)
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        # At the switch's end, as a pulled cable is: the card keeps its addresses and routes.
+        for _, port in _cables(host, self.network):
+            _switch(box, "ip", "link", "set", port, "down")
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        for _, port in _cables(host, self.network):
+            _switch(box, "ip", "link", "set", port, "up")
+
+    @property
+    def claims(self) -> frozenset[str]:
+        return frozenset(f"carrier of {card}" for card in _cards(self.network))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rate(Fault):
+    """The link is slow: it carries no more than so many megabits a second."""
+
+    name: ClassVar[str] = "rate"
+    mbit: Annotated[float, "Megabits a second."]
+    way: Annotated[Way, "What comes in, what goes out, or both."] = "both"
+    network: Annotated[Network, "Which network."] = "both"
+
+    def check(self, box: Sandbox, host: Host) -> None:
+        need("tc", "iproute2")
+        _cables(host, self.network)
+        if self.mbit <= 0:
+            raise _refused(f"{self.mbit} Mbit/s is no rate", "aboard sandbox break rate --mbit 50")
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        burst = max(_LEAST_BURST, int(self.mbit * _MILLION / 8 * _BURST_SECONDS))
+        shape = ("root", "tbf", "rate", f"{self.mbit:f}mbit", "burst", f"{burst}b", "latency", "100ms")
+        for card, port in _cables(host, self.network):
+            if self.way != "in":
+                do(host, "tc", "qdisc", "replace", "dev", card, *shape)
+            if self.way != "out":
+                _switch(box, "tc", "qdisc", "replace", "dev", port, *shape)
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        for card, port in _cables(host, self.network):
+            # An unknown or missing queue is fine: `inject` may have come half-way only.
+            if self.way != "in":
+                host.run(["tc", "qdisc", "del", "dev", card, "root"], root=True)
+            if self.way != "out":
+                box.switch(["tc", "qdisc", "del", "dev", port, "root"])
+
+    @property
+    def claims(self) -> frozenset[str]:
+        ways = ["in", "out"] if self.way == "both" else [self.way]
+        return frozenset(f"rate {way} of {card}" for way in ways for card in _cards(self.network))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss(Fault):
+    """The link loses packets at random: everything works, slowly, in fits and starts."""
+
+    name: ClassVar[str] = "loss"
+    percent: Annotated[float, "How many of a hundred packets are lost."]
+    way: Annotated[Way, "What comes in, what goes out, or both."] = "both"
+    network: Annotated[Network, "Which network."] = "both"
+
+    def check(self, box: Sandbox, host: Host) -> None:
+        nft.require()
+        if not 0 < self.percent <= 100:  # noqa: PLR2004 - a percentage
+            raise _refused(f"{self.percent} % can't be lost", "aboard sandbox break loss --percent 5")
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        rule = f"numgen random mod {_MILLION} < {round(self.percent * _MILLION / 100)} drop"
+        nft.load(host, self.key, nft.filters(self.way, rule, network=self.network))
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        nft.unload(host, self.key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delay(Fault):
+    """The link is long: each packet that comes in waits, so that a round trip takes so much longer."""
+
+    name: ClassVar[str] = "delay"
+    ms: Annotated[float, "Milliseconds that a round trip takes more."]
+    network: Annotated[Network, "Which network."] = "both"
+
+    def check(self, box: Sandbox, host: Host) -> None:
+        need("iptables", "iptables")
+        if self.ms <= 0:
+            raise _refused(f"{self.ms} ms is no delay", "aboard sandbox break delay --ms 50")
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        resident.start(box, host, self.key, "delay", {"queue": _QUEUE, "seconds": self.ms / 1000})
+        # iptables, since many kernels have its NFQUEUE target but not nftables' own queue.
+        if host.run(["iptables", "-C", *self._rule()], root=True).returncode == 0:
+            return
+        added = host.run(["iptables", "-A", *self._rule()], root=True)
+        if added.returncode != 0:
+            raise SandboxError(
+                "sandbox-kernel",
+                f"this kernel can't queue packets for a program: {added.stderr.strip()}",
+                fix="boot a kernel with CONFIG_NETFILTER_NETLINK_QUEUE and CONFIG_NETFILTER_XT_TARGET_NFQUEUE",
+            )
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        # The rule first: while its program is alive, no packet is lost.
+        while host.run(["iptables", "-D", *self._rule()], root=True).returncode == 0:
+            pass
+        script(host, _SWEEP)
+        resident.end(host, self.key)
+
+    @property
+    def claims(self) -> frozenset[str]:
+        return frozenset({"the packet queue"})
+
+    def _rule(self) -> list[str]:
+        card = CARDS[self.network].replace("*", "+")
+        # With the bypass, packets pass when the program is gone.
+        queue = ["-j", "NFQUEUE", "--queue-num", str(_QUEUE), "--queue-bypass"]
+        return ["PREROUTING", "-w", "-t", "mangle", "-i", card, *queue]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MtuBlackHole(Fault):
+    """Large packets vanish without a word, small ones pass: logins may work, data hangs."""
+
+    name: ClassVar[str] = "mtu-black-hole"
+    limit: Annotated[int, "The largest IP packet that passes, in bytes."] = 1400
+    way: Annotated[Way, "What comes in, what goes out, or both."] = "both"
+    network: Annotated[Network, "Which network."] = "both"
+
+    def check(self, box: Sandbox, host: Host) -> None:
+        nft.require()
+        _cables(host, self.network)
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        # One packet at a time: a bundle of small ones that the kernel passes on as one isn't large.
+        self._bundles(box, host, "1")
+        nft.load(host, self.key, nft.filters(self.way, f"meta length > {self.limit} drop", network=self.network))
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        nft.unload(host, self.key)
+        self._bundles(box, host, "65535")
+
+    @property
+    def claims(self) -> frozenset[str]:
+        return frozenset(f"packet size of {card}" for card in _cards(self.network))
+
+    def _bundles(self, box: Sandbox, host: Host, most: str) -> None:
+        for card, port in _cables(host, self.network):
+            do(host, "ip", "link", "set", card, "gso_max_segs", most)
+            _switch(box, "ip", "link", "set", port, "gso_max_segs", most)
+
+
+def _cables(host: Host, network: Network) -> list[tuple[str, str]]:
+    """The cards and the switch's ports behind them."""
+    plugged = dict(zip(("eth0", "eth1"), host.ports, strict=False))
+    found = [(card, plugged[card]) for card in _cards(network) if card in plugged]
+    if not found:
+        raise _refused("this sandbox has no fabric", "aboard sandbox down && aboard sandbox up --fabric")
+    return found
+
+
+def _cards(network: Network) -> list[str]:
+    return ["eth0", "eth1"] if network == "both" else [CARDS[network]]
+
+
+def _switch(box: Sandbox, *argv: str) -> None:
+    done = box.switch(argv)
+    if done.returncode != 0:
+        raise SandboxError("sandbox-fault", f"the switch: {argv[0]}: {done.stderr.strip()}", fix="aboard sandbox heal")
+
+
+def _refused(seen: str, fix: str) -> SandboxError:
+    return SandboxError("sandbox-fault-option", seen, fix=fix)

@@ -1,0 +1,56 @@
+"""Names that lead nowhere, or to the wrong place."""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from aboard.core.nodeset import expand
+from aboard.sandbox.faults import lines
+from aboard.sandbox.faults.fault import Fault
+from aboard.sandbox.host import Host
+from aboard.sandbox.sandbox import Sandbox
+
+_HOSTS = "/etc/hosts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unresolved(Fault):
+    """This host can't resolve the name of a peer."""
+
+    name: ClassVar[str] = "unresolved"
+    survives_power: ClassVar[bool] = True
+    peer: Annotated[str, "Whose names, as n1 or n[1-3]."]
+
+    def check(self, box: Sandbox, host: Host) -> None:
+        self._peers(box)
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        peers = self._peers(box)
+        lines.edit(host, self.key, _HOSTS, drop=lambda line: bool(peers & set(_names(line))))
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        lines.undo(host, self.key)
+
+    def _peers(self, box: Sandbox) -> set[str]:
+        """Their names in all networks: n1, and n1i on the fabric."""
+        hosts = [box.host(name).name for name in expand(self.peer, where="--peer")]
+        return {alias for name in hosts for alias in (name, f"{name}i")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnNameOnLoopback(Fault):
+    """The host's own name is 127.0.1.1, as Debian's installer writes it: peers can't use that address."""
+
+    name: ClassVar[str] = "own-name-on-loopback"
+    survives_power: ClassVar[bool] = True
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        line = f"127.0.1.1 {host.name}"
+        lines.edit(host, self.key, _HOSTS, first=[line], drop=lambda other: host.name in _names(other))
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        lines.undo(host, self.key)
+
+
+def _names(line: str) -> list[str]:
+    """The names that a line of a hosts file gives to its address."""
+    return line.partition("#")[0].split()[1:]

@@ -1,0 +1,169 @@
+"""A host of a practice cluster, as tests and faults see it."""
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from aboard.core.errors import SandboxError
+from aboard.sandbox import network, running
+from aboard.sandbox.boot import SSHD_PID_FILE
+from aboard.sandbox.process import Process
+from aboard.sandbox.running import Command
+
+if TYPE_CHECKING:
+    from aboard.sandbox.sandbox import Sandbox
+
+_PARENT_NAMESPACE = 0xB702  # NS_GET_PARENT, ioctl_ns(2)
+_OFF_TIMEOUT = 30.0
+_SSHD_TIMEOUT = 30.0
+_HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
+
+
+class Host:
+    """One host; what runs in it runs as `crew` unless root is asked for."""
+
+    def __init__(self, box: "Sandbox", name: str) -> None:
+        self._box = box
+        self._place = box.layout.places[name]
+        self.name = name
+        self.address = self._place.address
+        self.fabric_address = self._place.fabric_address
+        #: The switch's ends of its cables, for `Sandbox.switch`: ["n2"], with a fabric ["n2", "n2i"].
+        self.ports = network.ports(self._place)
+
+    def __repr__(self) -> str:
+        return f"Host({self.name!r}, {self.address})"
+
+    @property
+    def on(self) -> bool:
+        """Whether it has power."""
+        return self._box.first_process(self.name) is not None
+
+    @property
+    def pid(self) -> int:
+        """Its first process, as the machine numbers it."""
+        return self._first().pid
+
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        root: bool = False,
+        env: Mapping[str, str] | None = None,
+        input: str | None = None,  # noqa: A002 - subprocess.run's own word
+        timeout: float = 60,
+        cwd: str | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program in this host; past the time-out its whole session is ended."""
+        return running.run(self._first(), self._command(argv, env, cwd, root=root), text=input, timeout=timeout)
+
+    def popen(
+        self,
+        argv: Sequence[str],
+        *,
+        root: bool = False,
+        env: Mapping[str, str] | None = None,
+        cwd: str | None = None,
+        **streams: Any,
+    ) -> subprocess.Popen[Any]:
+        """Start a program in this host; `kill()` on the handle ends its whole session."""
+        return running.start(self._first(), self._command(argv, env, cwd, root=root), **streams)
+
+    def become(self, argv: Sequence[str], *, root: bool = False, env: Mapping[str, str] | None = None) -> NoReturn:
+        """Turn this very process into a program in this host, at the same terminal."""
+        running.become(self._first(), self._command(argv, env, None, root=root))
+
+    def pids(self) -> list[int]:
+        """Every process in this host, containers in it included, as the machine numbers them."""
+        namespace = _namespace(self.pid)
+        return [pid for pid in _all_pids() if namespace in _lineage(pid)]
+
+    def kill_power(self) -> None:
+        """Power loss: its cables go silent first, so that no peer hears a word of farewell."""
+        first = self._first()
+        for port in self.ports:
+            self._box.switch(["ip", "link", "delete", port])
+        if not first.kill(timeout=_OFF_TIMEOUT):
+            raise SandboxError("sandbox-stuck", f"{self.name} doesn't end", fix="aboard sandbox down")
+
+    def power_on(self) -> None:
+        """Boot it again from the disk it had; what lay in memory file systems is gone."""
+        if not self.on:
+            self._box.boot([self.name])
+
+    def sshd_stop(self) -> None:
+        """End the listening sshd; sessions that are open stay open."""
+        script = f'read -r pid < {SSHD_PID_FILE} && kill "$pid" && while kill -0 "$pid"; do sleep 0.01; done'
+        self.run(["sh", "-c", script], root=True, timeout=_SSHD_TIMEOUT)
+        self.run(["rm", "-f", str(SSHD_PID_FILE)], root=True)
+
+    def sshd_restart(self, options: Sequence[str] = ()) -> None:
+        """Start sshd anew, with `-o` options before those of its file, and wait until it listens."""
+        self.sshd_stop()
+        flags = [word for option in options for word in ("-o", option)]
+        done = self.run([self._box.programs.sshd, *flags], root=True)
+        deadline = time.monotonic() + _SSHD_TIMEOUT
+        while done.returncode == 0 and self.run(["test", "-s", str(SSHD_PID_FILE)]).returncode != 0:
+            if time.monotonic() > deadline:
+                break
+        else:
+            if done.returncode == 0:
+                return
+        raise SandboxError(
+            "sandbox-sshd",
+            f"sshd of {self.name} doesn't start: {done.stderr.strip() or 'it does not listen'}",
+            fix="aboard sandbox down",
+        )
+
+    def ssh_host_key(self, *, new: bool = False) -> str:
+        """The public host key; with `new`, one that nobody knows yet is put in its place first."""
+        if new:
+            script = f"rm -f {_HOST_KEY} && ssh-keygen -q -t ed25519 -N '' -f {_HOST_KEY}"
+            self.run(["sh", "-c", script], root=True)
+            self.sshd_restart()
+        return self.run(["cat", f"{_HOST_KEY}.pub"]).stdout.strip()
+
+    def _first(self) -> Process:
+        process = self._box.first_process(self.name)
+        if process is None:
+            raise SandboxError(
+                "sandbox-host-off",
+                f"{self.name} of sandbox {self._box.name!r} is off",
+                fix=f"aboard sandbox heal --name {self._box.name}",
+            )
+        return process
+
+    def _command(self, argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None, *, root: bool) -> Command:
+        return Command(argv=argv, uid=0 if root else self._box.crew_id, env=env or {}, cwd=cwd)
+
+
+def _all_pids() -> Iterator[int]:
+    return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
+
+
+def _namespace(pid: int) -> int:
+    return Path(f"/proc/{pid}/ns/pid").stat().st_ino
+
+
+def _lineage(pid: int) -> set[int]:
+    """The PID namespaces that a process is in, from its own outwards."""
+    found: set[int] = set()
+    with contextlib.ExitStack() as stack:
+        try:
+            handle = os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY)
+        except OSError:
+            return found
+        stack.callback(os.close, handle)
+        while True:
+            found.add(os.fstat(handle).st_ino)
+            try:
+                handle = fcntl.ioctl(handle, _PARENT_NAMESPACE)
+            except PermissionError:
+                # The parent is beyond what we may see: it is the machine's own.
+                return found
+            stack.callback(os.close, handle)

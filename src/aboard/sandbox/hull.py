@@ -1,0 +1,133 @@
+"""The hull: the process whose end is the end of the whole sandbox.
+
+    machine
+    └── hull (own PID, mount, net, UTS, IPC namespace; holds the switch and the disks)
+        ├── head (all of these once more, nested)
+        ├── n1
+        └── …
+
+The kernel ends everything in a PID namespace with its first process, and mounts and networks go with their
+last user. So there is no clean-up to get wrong: whoever kills the hull has cleaned up. Until it is told to
+stay, it ends by itself when the process that builds it does.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from aboard.core.errors import SandboxError
+from aboard.sandbox import inside, kernel
+from aboard.sandbox.needs import Programs, refused
+from aboard.sandbox.process import Process
+
+_START_TIMEOUT = 20.0
+# End of file (our builder died) or any other word ends the shell, and with it the hull.
+_WAIT_FOR_KEEP = 'read -r word && [ "$word" = keep ] && exec "$0" -- "$1" infinity </dev/null'
+
+
+class Launch:
+    """A hull that lives as long as this object's pipe is open, or for good after `keep`."""
+
+    def __init__(self, *, hull: Process, pipe: IO[bytes]) -> None:
+        self.hull = hull
+        self._pipe = pipe
+
+    def keep(self) -> None:
+        """From now on the hull stays when we end."""
+        self._pipe.write(b"keep\n")
+        self._pipe.close()
+
+    def abandon(self) -> None:
+        """Unless it was kept, the hull ends now."""
+        with contextlib.suppress(BrokenPipeError):
+            self._pipe.close()
+
+
+def launch(*, disks: Path, programs: Programs) -> Launch:
+    """Start a hull with no host in it yet."""
+    spec = inside.spec_file({"disks": str(disks), "tini": programs.tini, "sleep": programs.sleep})
+    # Without a buffer, so that nothing is left to write when the pipe breaks.
+    with subprocess.Popen(
+        inside.argv("hull", spec),
+        bufsize=0,
+        env=inside.environment(),
+        pass_fds=(spec,),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as starter:
+        os.close(spec)
+        pipe, starter.stdin = starter.stdin, None
+        answers, starter.stdout = starter.stdout, None
+        if pipe is None or answers is None:
+            raise AssertionError("Popen was given PIPE")
+        with answers:
+            try:
+                return Launch(hull=_answer(answers), pipe=pipe)
+            except BaseException:
+                pipe.close()
+                starter.kill()
+                raise
+
+
+def _answer(answers: IO[bytes]) -> Process:
+    ready, _, _ = select.select([answers], [], [], _START_TIMEOUT)
+    line = answers.readline() if ready else b""
+    if not line:
+        raise SandboxError(
+            "sandbox-build",
+            f"no namespaces could be made within {_START_TIMEOUT:.0f} s",
+            fix="aboard sandbox down",
+        )
+    message = json.loads(line)
+    inside.raise_error(message)
+    return Process.of(message["pid"])
+
+
+def main(handle: int) -> None:
+    """The started program: make the namespaces, leave their first process behind, say its number."""
+    spec = inside.read_spec(handle)
+    try:
+        kernel.unshare(kernel.ALL_NAMESPACES)
+    except OSError as error:
+        print(inside.error_line(refused("namespaces", error)), end="")  # noqa: T201 - its one word to the builder at the other end of the pipe
+        return
+    failed, failing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _first_process(spec, failing)
+    os.close(failing)
+    # The pipe closes by itself when the first process has become a shell.
+    line = os.read(failed, 65536).decode() or json.dumps({"pid": pid}) + "\n"
+    print(line, end="", flush=True)  # noqa: T201 - its one word to the builder at the other end of the pipe
+    os._exit(0)
+
+
+def _first_process(spec: dict[str, Any], failing: int) -> NoReturn:
+    try:
+        root, disks = Path("/"), Path(spec["disks"])
+        # Slave: what the machine unmounts is let go of here too, and nothing of ours shows there.
+        kernel.mount("none", root, flags=kernel.SLAVE | kernel.RECURSIVE)
+        kernel.mount("disks", disks, "tmpfs", options="mode=0755")
+        kernel.mount("proc", Path("/proc"), "proc")
+        kernel.set_hostname("aboard-sandbox")
+        shared = disks / "shared"
+        shared.mkdir()
+        shared.chmod(0o1777)
+        os.chdir("/")
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        os.execv("/bin/sh", ["sh", "-c", _WAIT_FOR_KEEP, spec["tini"], spec["sleep"]])  # noqa: S606 - no shell
+    except OSError as error:
+        os.write(failing, inside.error_line(refused("tmpfs", error)).encode())
+    finally:
+        os._exit(1)
+    sys.exit(1)

@@ -1,0 +1,53 @@
+"""How a small Python of ours is started that changes namespaces: apart, light, told in private."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from aboard.core.errors import SandboxError
+from aboard.sandbox.files import ROOT_PATH
+
+SOURCE = Path(__file__).resolve().parents[2]
+
+
+def argv(module: str, spec: int) -> list[str]:
+    """The command that runs `main(spec)` of a module of this package, without site-packages."""
+    code = f"import sys; sys.path.insert(0, {str(SOURCE)!r}); from aboard.sandbox.{module} import main; main({spec})"
+    return [sys.executable, "-E", "-s", "-S", "-c", code]
+
+
+def environment() -> dict[str, str]:
+    """What such a program inherits: nothing of the caller's but what its interpreter may need to start."""
+    wanted = ("LD_LIBRARY_PATH",)
+    return {"PATH": ROOT_PATH, **{key: os.environ[key] for key in wanted if key in os.environ}}
+
+
+def spec_file(spec: dict[str, Any]) -> int:
+    """A file in memory with what the program shall do: an env may hold secrets, so no command line has it."""
+    handle = os.memfd_create("spec")
+    data = json.dumps(spec).encode()
+    while data:
+        data = data[os.write(handle, data) :]
+    os.lseek(handle, 0, os.SEEK_SET)
+    return handle
+
+
+def read_spec(handle: int) -> dict[str, Any]:
+    """What `spec_file` wrote, in the started program."""
+    with os.fdopen(handle, "rb") as file:
+        spec: dict[str, Any] = json.load(file)
+    return spec
+
+
+def error_line(error: SandboxError) -> str:
+    """An error on its way out of the namespaces."""
+    return json.dumps({"error": [error.code, error.seen, error.fix]}) + "\n"
+
+
+def raise_error(message: dict[str, Any]) -> None:
+    """Raise the error that came out, if one did."""
+    if "error" in message:
+        code, seen, fix = message["error"]
+        raise SandboxError(code, seen, fix=fix)

@@ -1,0 +1,90 @@
+"""Programs inside namespaces: start one, run one to its end, or become one."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from aboard.sandbox import inside
+from aboard.sandbox.files import CREW, CREW_HOME, CREW_PATH, ROOT_PATH
+from aboard.sandbox.process import Process
+
+_AFTER_KILL = 5.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What to run, and as whom; the environment is that of a fresh login plus `env`."""
+
+    argv: Sequence[str]
+    uid: int
+    env: Mapping[str, str]
+    cwd: str | None = None
+
+    def spec(self, target: Process, *, own_session: bool) -> dict[str, Any]:
+        """What `enter` is told."""
+        login = _login(root=self.uid == 0)
+        return {
+            "target": asdict(target),
+            "argv": list(self.argv),
+            "uid": self.uid,
+            "gid": self.uid,
+            "env": {**login, **self.env},
+            "cwd": self.cwd or login["HOME"],
+            "own_session": own_session,
+        }
+
+
+def start(target: Process, command: Command, **streams: Any) -> subprocess.Popen[Any]:
+    """Start a command in the namespaces of a process; killing the handle ends the command's whole session."""
+    spec = inside.spec_file(command.spec(target, own_session=True))
+    try:
+        return subprocess.Popen(
+            inside.argv("enter", spec),
+            env=inside.environment(),
+            pass_fds=(spec,),
+            start_new_session=True,
+            **streams,
+        )
+    finally:
+        os.close(spec)
+
+
+def run(target: Process, command: Command, *, text: str | None, timeout: float) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; past the time-out it is ended, and TimeoutExpired raised."""
+    stdin: int | IO[str] = subprocess.DEVNULL if text is None else subprocess.PIPE
+    with start(target, command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            out, err = process.communicate(text, timeout=timeout)
+        except BaseException as error:
+            process.kill()
+            # A daemon that left the session may hold the pipes for ever.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.communicate(timeout=_AFTER_KILL)
+            if isinstance(error, subprocess.TimeoutExpired):
+                error.cmd = list(command.argv)
+            raise
+    return subprocess.CompletedProcess(list(command.argv), process.returncode, out, err)
+
+
+def become(target: Process, command: Command) -> NoReturn:
+    """Turn this process into a command inside, at the same terminal."""
+    spec = inside.spec_file(command.spec(target, own_session=False))
+    os.set_inheritable(spec, True)  # noqa: FBT003 - set_inheritable takes nothing else
+    os.execve(sys.executable, inside.argv("enter", spec), inside.environment())  # noqa: S606 - no shell
+
+
+def _login(*, root: bool) -> dict[str, str]:
+    home = Path("/root") if root else CREW_HOME
+    user = "root" if root else CREW
+    return {
+        "HOME": str(home),
+        "USER": user,
+        "LOGNAME": user,
+        "SHELL": "/bin/bash",
+        "PATH": ROOT_PATH if root else CREW_PATH,
+    }

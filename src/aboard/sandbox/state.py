@@ -1,0 +1,151 @@
+"""The one directory that a sandbox has on the machine, and the lock that guards it."""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from aboard.core.errors import SandboxError
+from aboard.sandbox.layout import Layout, checked_name
+from aboard.sandbox.process import Process, boot_id
+
+BASE = Path("/run/aboard-sandbox")
+_KILL_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """What is written down about a sandbox: enough to find it, use it and end it."""
+
+    layout: Layout
+    boot: str
+    hull: Process
+    crew_id: int
+    ready: bool
+    hosts: dict[str, Process] = field(default_factory=dict)
+
+    def alive(self) -> bool:
+        """Its hull runs: a number of another boot, or one that was given out again, isn't it."""
+        return self.boot == boot_id() and self.hull.alive()
+
+
+def directory(name: str) -> Path:
+    """Where the sandbox of this name keeps its state; `disks` in it is a mount point of the hull."""
+    return BASE / checked_name(name)
+
+
+def read(name: str) -> State | None:
+    """What was last written; None when there is nothing, or nothing that can be read."""
+    try:
+        raw = json.loads((directory(name) / "state.json").read_text())
+        return State(
+            layout=Layout(**raw["layout"]),
+            boot=raw["boot"],
+            hull=Process(**raw["hull"]),
+            crew_id=raw["crew_id"],
+            ready=raw["ready"],
+            hosts={host: Process(**process) for host, process in raw["hosts"].items()},
+        )
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write(state: State) -> None:
+    """All of it or nothing of it."""
+    raw = {
+        "layout": {key: getattr(state.layout, key) for key in ("name", "nodes", "slots", "fabric", "slurm")},
+        "boot": state.boot,
+        "hull": asdict(state.hull),
+        "crew_id": state.crew_id,
+        "ready": state.ready,
+        "hosts": {host: asdict(process) for host, process in state.hosts.items()},
+    }
+    target = directory(state.layout.name) / "state.json"
+    draft = target.with_suffix(".new")
+    draft.write_text(json.dumps(raw))
+    draft.replace(target)
+
+
+def names() -> list[str]:
+    """Every sandbox that has a directory, up or wrecked."""
+    return sorted(entry.name for entry in BASE.iterdir() if entry.is_dir()) if BASE.is_dir() else []
+
+
+@contextmanager
+def lock(name: str, verb: str) -> Iterator[None]:
+    """One `up`, `down`, `break` or `heal` at a time per sandbox; the kernel frees it when its holder dies."""
+    while True:
+        BASE.mkdir(mode=0o700, exist_ok=True)
+        _make(directory(name))
+        try:
+            handle = os.open(directory(name), os.O_RDONLY | os.O_DIRECTORY)
+        except FileNotFoundError:
+            continue
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SandboxError(
+                    "sandbox-busy",
+                    f"another aboard is building or changing sandbox {name!r} right now",
+                    fix=f"wait until it is done, then: aboard sandbox {verb} --name {name}",
+                ) from None
+            # A `down` between open and flock has removed this very directory: take the new one.
+            if _same(handle, directory(name)):
+                try:
+                    yield
+                finally:
+                    _drop_if_empty(name)
+                return
+        finally:
+            os.close(handle)
+
+
+def clear(name: str) -> None:
+    """Under the lock: end the hull, if it is this boot's, and empty the directory; works on any wreck."""
+    state = read(name)
+    if state is not None and state.alive() and not state.hull.kill(timeout=_KILL_TIMEOUT):
+        raise SandboxError(
+            "sandbox-stuck",
+            f"process {state.hull.pid} of sandbox {name!r} still runs {_KILL_TIMEOUT:.0f} s after SIGKILL",
+            fix=f"aboard sandbox down --name {name}",
+        )
+    for entry in directory(name).iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def remove(name: str) -> None:
+    """As `clear`, and the directory goes too."""
+    clear(name)
+    _drop_if_empty(name)
+
+
+def _drop_if_empty(name: str) -> None:
+    # Not empty: this sandbox is up, or another lives beside it.
+    with contextlib.suppress(OSError):
+        directory(name).rmdir()
+    with contextlib.suppress(OSError):
+        BASE.rmdir()
+
+
+def _make(path: Path) -> None:
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+    except FileNotFoundError:
+        # The last sandbox's `down` removed the base between two lines: the caller comes round again.
+        return
+
+
+def _same(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,48 @@
+"""Real hosts for the tests that need them; each pytest process has sandboxes of its own."""
+
+import os
+from collections.abc import Iterator
+from typing import Protocol
+
+import pytest
+
+from aboard.sandbox import Sandbox, down
+
+
+class MakeBox(Protocol):
+    """Builds a sandbox that is taken down when the test is over."""
+
+    def __call__(self, *, nodes: int = 4, slots: int = 2, fabric: bool = False) -> Sandbox: ...
+
+
+@pytest.fixture(scope="session")
+def box() -> Iterator[Sandbox]:
+    """Four nodes that tests share: leave them as you found them."""
+    name = f"test-{os.getpid()}-box"
+    try:
+        yield Sandbox.up(name, nodes=4)
+    finally:
+        down(name)
+
+
+@pytest.fixture
+def box_name(request: pytest.FixtureRequest) -> Iterator[str]:
+    """A name that no other test has; whatever is up under it is taken down when the test is over."""
+    name = f"test-{os.getpid()}-{abs(hash(request.node.nodeid)) % 10**8}"
+    yield name
+    down(name)
+
+
+@pytest.fixture
+def make_box(box_name: str) -> Iterator[MakeBox]:
+    """Sandboxes of any shape, for one test."""
+    made: list[Sandbox] = []
+
+    def make(*, nodes: int = 4, slots: int = 2, fabric: bool = False) -> Sandbox:
+        box = Sandbox.up(f"{box_name}-{len(made)}", nodes=nodes, slots=slots, fabric=fabric)
+        made.append(box)
+        return box
+
+    yield make
+    for box in made:
+        box.down()

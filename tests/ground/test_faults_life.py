@@ -1,0 +1,253 @@
+"""The life of faults: recorded, refused, healed by another process, and no trace of them afterwards."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from aboard.core.errors import AboardError, SandboxError
+from aboard.sandbox import Host, Sandbox
+from aboard.sandbox.faults import FAULTS, Fault, active, broken, heal, heal_all, inject
+from aboard.sandbox.faults.clock import ClockOffset
+from aboard.sandbox.faults.disk import DiskFull, PathMissing
+from aboard.sandbox.faults.firewall import Drop, Reject
+from aboard.sandbox.faults.limits import LowLimits, SmallShm
+from aboard.sandbox.faults.link import Delay, LinkDown, Loss, MtuBlackHole, Rate
+from aboard.sandbox.faults.names import OwnNameOnLoopback, Unresolved
+from aboard.sandbox.faults.process import PortTaken, PowerLoss, ProcessKilled, ProcessStopped
+from aboard.sandbox.faults.python import HostilePython, NoPython, OldPython, OtherPython
+from aboard.sandbox.faults.shell import LoginShell, NoisyShell
+from aboard.sandbox.faults.sshd import KeyRemoved, MaxStartups, OtherHostKey, SshdSlow, SshdStopped
+
+pytestmark = pytest.mark.ground
+
+EXAMPLES: tuple[Fault, ...] = (
+    Drop(ports="29500", peer="n1", way="both"),
+    Reject(answer="host-prohibited"),
+    LinkDown(),
+    Rate(mbit=10),
+    Loss(percent=5),
+    Delay(ms=5),
+    MtuBlackHole(),
+    SshdStopped(),
+    SshdSlow(seconds=1),
+    MaxStartups(),
+    OtherHostKey(),
+    KeyRemoved(),
+    Unresolved(peer="n1"),
+    OwnNameOnLoopback(),
+    ClockOffset(seconds=60),
+    SmallShm(),
+    LowLimits(nofile=100),
+    DiskFull(),
+    PathMissing(path="/shared"),
+    NoPython(),
+    OldPython(),
+    OtherPython(without="json"),
+    HostilePython(),
+    NoisyShell(),
+    LoginShell(shell="dash"),  # noqa: S604 - not that shell
+    PortTaken(),
+    ProcessStopped(environ="ABOARD_TEST=stop"),
+    PowerLoss(),
+)
+# All that a fault may have touched, as root sees it; what another fault of the same kind may leave shows up here.
+LOOK = r"""
+nft list ruleset
+tc qdisc | sort
+ip -d -o link | sed 's/^[0-9]*: //; s/@if[0-9]*//; s/ qlen [0-9]*//'
+findmnt -rn -o TARGET,FSTYPE,OPTIONS | sed 's/,size=[0-9]*k//; s/,uuid=on//'
+df -BG --output=target,size / /dev/shm /tmp /run /private /shared
+find /etc /home/crew /private /usr/bin/python* /usr/local/bin /var/lib/aboard-sandbox /run /dev/shm \
+    -xdev ! -name '*.lock' ! -path '/run/mount/*' ! -type d -printf '%p %m %u %g %l\n' | sort
+find /etc /home/crew /private -xdev -type f -exec sha256sum {} + | sort
+ss -ltnH | sed 's/  */ /g' | sort
+ps -eo user=,stat=,args= | cut -c 1-60 | grep -v -e defunct -e 'sh -c' -e ps -e sort -e grep -e cut | sort
+grep . /proc/"$(cat /run/sshd.pid)"/limits
+"""
+
+
+@pytest.fixture(autouse=True)
+def well(box: Sandbox) -> Iterator[None]:
+    """Each test leaves the shared hosts as it found them."""
+    yield
+    assert active(box) == {}
+
+
+def look(host: Host) -> list[str]:
+    return host.run(["sh", "-c", LOOK], root=True).stdout.splitlines()
+
+
+def settled(host: Host, wanted: list[str]) -> list[str]:
+    """What it looks like at last: sshd writes its number a moment before it takes its final name."""
+    deadline = time.monotonic() + 5
+    while (now := look(host)) != wanted and time.monotonic() < deadline:
+        pass
+    return now
+
+
+def aboard(box: Sandbox, *words: str) -> subprocess.CompletedProcess[str]:
+    """`aboard sandbox …` in a process of its own, as a user types it."""
+    argv = [sys.executable, "-m", "aboard", "sandbox", *words, "--name", box.name]
+    return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_examples_are_complete() -> None:
+    """Every fault that leaves something to heal is tried here."""
+    assert {type(example) for example in EXAMPLES} == {kind for kind in FAULTS if not kind.momentary}
+
+
+@pytest.mark.parametrize("fault", EXAMPLES, ids=lambda fault: fault.name)
+def test_no_trace(box: Sandbox, fault: Fault) -> None:
+    """A fault that was injected shows, and one that was healed has left no trace."""
+    n4 = box.host("n4")
+    sleeper = n4.popen(["sleep", "600"], env={"ABOARD_TEST": "stop"}) if isinstance(fault, ProcessStopped) else None
+    before = look(n4)
+    assert inject(box, n4, fault)
+    # Without power nothing can be looked at; a switch port that is down shows from its other end.
+    assert not n4.on or look(n4) != before
+    assert active(box) == {"n4": [fault]}
+    assert heal(box, n4, fault)
+    assert settled(n4, before) == before
+    assert not heal(box, n4, fault)
+    if sleeper:
+        sleeper.kill()
+        sleeper.wait(timeout=10)
+
+
+@pytest.mark.parametrize("fault", EXAMPLES, ids=lambda fault: fault.name)
+def test_healing_what_is_well(box: Sandbox, fault: Fault) -> None:
+    """A heal after an inject that never began, as when its process was killed, does no harm."""
+    n4 = box.host("n4")
+    before = look(n4)
+    fault.heal(box, n4)
+    assert settled(n4, before) == before
+
+
+def test_twice(box: Sandbox) -> None:
+    """The same fault once more changes nothing; another one in its place is refused with the way out."""
+    n2 = box.host("n2")
+    with broken(box, n2, Rate(mbit=5)):
+        before = look(n2)
+        assert not inject(box, n2, Rate(mbit=5))
+        assert look(n2) == before
+        with pytest.raises(SandboxError, match="rate --mbit 5") as caught:
+            inject(box, n2, Rate(mbit=6))
+        assert caught.value.fix == f"aboard sandbox heal rate --node n2 --name {box.name}"
+        assert look(n2) == before
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Drop(peer="n99"),
+        Drop(ports="high"),
+        Rate(mbit=0),
+        Rate(mbit=1, network="fabric"),
+        Loss(percent=101),
+        Delay(ms=-1),
+        LowLimits(),
+        DiskFull(path="/nowhere"),
+        DiskFull(path="/shared"),
+        PathMissing(path="private"),
+        OtherPython(),
+        OtherPython(program="/nowhere"),
+        PortTaken(port=22),
+        PortTaken(port=70000),
+        ProcessStopped(pid=1),
+        ProcessStopped(environ="nobody has this"),
+        ProcessKilled(),
+    ],
+    ids=lambda fault: fault.describe(),
+)
+def test_refused(box: Sandbox, fault: Fault) -> None:
+    """What can't be done is refused with a reason, and nothing is touched or recorded."""
+    n2 = box.host("n2")
+    before = look(n2)
+    with pytest.raises(AboardError) as caught:
+        inject(box, n2, fault)
+    assert caught.value.fix
+    assert active(box) == {}
+    assert look(n2) == before
+
+
+def test_two_faults_in_one_file(box: Sandbox) -> None:
+    """Two faults that edit one file heal in any order, and a line of the user's stays."""
+    n2 = box.host("n2")
+    before = look(n2)
+    names, own = Unresolved(peer="n1"), OwnNameOnLoopback()
+    for first, second in ((names, own), (own, names)):
+        inject(box, n2, names)
+        inject(box, n2, own)
+        n2.run(["sh", "-c", "echo 10.77.9.9 mine >> /etc/hosts"], root=True)
+        heal(box, n2, first)
+        assert (n2.run(["getent", "ahostsv4", "n2"]).stdout.split()[0] == "127.0.1.1") == (first is names)
+        assert (n2.run(["getent", "hosts", "n1"]).returncode == 0) == (first is names)
+        heal(box, n2, second)
+        assert n2.run(["getent", "hosts", "mine"]).returncode == 0
+        n2.run(["sed", "-i", "/mine/d", "/etc/hosts"], root=True)
+    assert sorted(set(look(n2)) - set(before)) == [line for line in look(n2) if line.endswith("  /etc/hosts")]
+
+
+def test_heal_all_boots(box: Sandbox) -> None:
+    """Healing all of a host gives it power, too, whoever took it."""
+    n2 = box.host("n2")
+    with broken(box, n2, MaxStartups()):
+        n2.kill_power()
+        assert [type(fault) for fault in heal_all(box, n2)] == [MaxStartups]
+    assert n2.on
+    assert box.head.run(["ssh", "-oBatchMode=yes", "n2", "true"]).returncode == 0
+
+
+def test_off_is_refused(box: Sandbox) -> None:
+    """A host without power can't be broken further, and the way out is said."""
+    n2 = box.host("n2")
+    with broken(box, n2, PowerLoss()):
+        with pytest.raises(SandboxError, match="is off") as caught:
+            inject(box, n2, MaxStartups())
+        assert "aboard sandbox heal" in caught.value.fix
+        assert active(box) == {"n2": [PowerLoss()]}
+
+
+def test_typed(box: Sandbox) -> None:
+    """`break`, `status` and `heal` as a user types them, each in a process of its own."""
+    done = aboard(box, "break", "drop", "--node", "n[2-3]", "--ports", "29500")
+    assert done.stdout == (
+        "n2 is broken: drop --ports 29500\n"
+        "n3 is broken: drop --ports 29500\n"
+        f"Undo: aboard sandbox heal drop --node 'n[2-3]' --name {box.name}\n"
+    )
+    assert "already" in aboard(box, "break", "drop", "--node", "n2", "--ports", "29500").stdout
+    aboard(box, "break", "max-startups", "--node", "n2", "--limit", "3")
+    assert active(box) == {"n2": [Drop(ports="29500"), MaxStartups(limit=3)], "n3": [Drop(ports="29500")]}
+    assert f"(aboard sandbox heal max-startups --node n2 --name {box.name})" in aboard(box, "status").stdout
+    assert aboard(box, "heal", "drop", "--node", "n2").stdout == "n2 is healed: drop --ports 29500\n"
+    assert active(box) == {"n2": [MaxStartups(limit=3)], "n3": [Drop(ports="29500")]}
+    assert aboard(box, "heal").stdout.splitlines() == [
+        "n2 is healed: max-startups --limit 3",
+        "n3 is healed: drop --ports 29500",
+    ]
+    assert aboard(box, "heal").stdout == "There was nothing to heal.\n"
+
+
+def test_typed_wrong(box: Sandbox) -> None:
+    """A wrong word or host is answered with the right ones, and nothing breaks."""
+    assert "did you mean 'link-down'?" in aboard(box, "break", "link-donw", "--node", "n2").stderr
+    assert "has no host 'n9'" in aboard(box, "break", "drop", "--node", "n[2,9]").stderr
+    assert "'sideways' is not one of" in aboard(box, "break", "drop", "--node", "n2", "--way", "sideways").stderr
+    assert active(box) == {}
+
+
+def test_down_needs_no_heal(box_name: str) -> None:
+    """A sandbox that is broken in many ways goes down like any other, programs of faults included."""
+    with Sandbox.up(box_name, nodes=1) as small:
+        n1 = small.host("n1")
+        for fault in (Delay(ms=5), PortTaken(), SshdSlow(), DiskFull(), PathMissing(path="/shared"), LinkDown()):
+            inject(small, n1, fault)
+        pids = n1.pids()
+        assert len(pids) > 3
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    assert not Path("/run/aboard-sandbox", box_name).exists()

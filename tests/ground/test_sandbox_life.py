@@ -1,0 +1,208 @@
+"""A sandbox comes, and goes without a trace, however it is ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from aboard.core.errors import SandboxError
+from aboard.sandbox import Host, Sandbox, down, state
+from aboard.sandbox.inside import SOURCE
+
+pytestmark = pytest.mark.ground
+
+UP = f"""
+import sys
+sys.path.insert(0, {str(SOURCE)!r})
+from aboard.sandbox import Sandbox
+Sandbox.up(sys.argv[1], nodes=8, progress=lambda count: print(count, flush=True))
+"""
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.002)
+
+
+def machine() -> dict[str, str]:
+    """The machine's own network and mounts."""
+    commands = (["ip", "-o", "link"], ["ip", "-o", "addr"], ["ip", "route", "show", "table", "all"])
+    seen = {" ".join(argv): _output(argv) for argv in commands}
+    rules = _output(["iptables-save"])
+    seen["iptables"] = "\n".join(line for line in rules.splitlines() if not line.startswith("#"))
+    seen["mounts"] = Path("/proc/self/mountinfo").read_text()
+    seen["netns"] = str(sorted(Path("/run/netns").glob("*")))
+    return seen
+
+
+def namespaces(pids: set[int]) -> set[str]:
+    """The namespaces that these processes are in and the machine isn't."""
+    return _namespaces(pids) - _namespaces({1})
+
+
+def traces(name: str) -> list[str]:
+    """Everything that is left of a sandbox: files, and processes that see its disks or its spec."""
+    found = [str(path) for path in (state.directory(name),) if path.exists()]
+    for pid in _pids():
+        for file in ("mountinfo", "cmdline"):
+            try:
+                if f"aboard-sandbox/{name}" in Path(f"/proc/{pid}/{file}").read_text():
+                    found.append(f"{pid} {file}")
+            except OSError:
+                continue
+    return found
+
+
+@contextmanager
+def building(name: str) -> Iterator[subprocess.Popen[str]]:
+    """An `up` of 9 hosts in a process of its own, which says a line for each host."""
+    with subprocess.Popen(
+        [sys.executable, "-c", UP, name], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        yield process
+
+
+def test_the_machine_is_untouched_and_nothing_is_left(box_name: str) -> None:
+    """Network and mounts of the machine are the same before, during and after; all else is gone."""
+    before = machine()
+    box = Sandbox.up(box_name, nodes=4, fabric=True)
+    inhabitants = {box.hull.pid, *(pid for host in box.hosts.values() for pid in host.pids())}
+    theirs = namespaces(inhabitants)
+    assert len(theirs) == 5 * (1 + 5), "a mount, net, PID, UTS and IPC namespace for the hull and each host"
+    assert machine() == before
+    box.down()
+    assert machine() == before
+    assert traces(box_name) == []
+    # The hull was a child of the machine's init, which collects its exit status in its own time.
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inhabitants))
+    assert not theirs & _namespaces(_pids())
+
+
+def test_nothing_of_our_environment_stays_behind(box_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token of the one who builds a sandbox is in no process of it."""
+    monkeypatch.setenv("ABOARD_TEST_TOKEN", "s3cr3t-8181")
+    with Sandbox.up(box_name, nodes=1) as box, box.hosts["n1"].popen(["sleep", "8181"]) as process:
+        wait_for(lambda: len(box.hosts["n1"].pids()) == 5)
+        pids = [box.hull.pid, process.pid, *box.head.pids(), *box.hosts["n1"].pids()]
+        assert not [pid for pid in pids if "s3cr3t-8181" in Path(f"/proc/{pid}/environ").read_text()]
+        process.kill()
+
+
+def test_up_twice_is_the_same_sandbox(box_name: str) -> None:
+    """The second finds the first; of another size, it says how to end it; down twice is fine."""
+    first = Sandbox.up(box_name, nodes=2)
+    second = Sandbox.up(box_name, nodes=2)
+    assert (first.found, second.found, second.hull) == (False, True, first.hull)
+    with pytest.raises(SandboxError) as caught:
+        Sandbox.up(box_name, nodes=3)
+    assert caught.value.code == "sandbox-differs"
+    assert caught.value.fix == f"aboard sandbox down --name {box_name}"
+    assert down(box_name)
+    assert not down(box_name)
+    first.down()
+    assert traces(box_name) == []
+
+
+@pytest.mark.parametrize("moment", ["directory", "hull", "1", "5", "9"])
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "SIGINT"])
+def test_an_up_that_is_killed_leaves_nothing_in_the_way(box_name: str, moment: str, how: signal.Signals) -> None:
+    """Its hull ends with it at any moment, and the next `up` and `down` work."""
+    directory = state.directory(box_name)
+    with building(box_name) as process:
+        assert process.stdout is not None
+        if moment == "directory":
+            wait_for(directory.exists)
+        elif moment == "hull":
+            wait_for((directory / "state.json").exists)
+        else:
+            while process.stdout.readline().strip() != moment:
+                assert process.poll() is None
+        process.send_signal(how)
+        ended = process.wait(timeout=20)
+    there = state.read(box_name)
+    # Past the last host, the cluster may have been done before the signal came.
+    if not (moment == "9" and there is not None and there.ready):
+        assert ended != 0
+        wait_for(lambda: not _mounted(box_name))
+        # Between two system calls of the lock an empty directory may stay; it is in nobody's way.
+        assert how is signal.SIGKILL or not list(directory.glob("*"))
+        with Sandbox.up(box_name, nodes=2) as box:
+            assert not box.found
+            assert box.hosts["n2"].run(["hostname"]).stdout == "n2\n"
+    down(box_name)
+    wait_for(lambda: traces(box_name) == [])
+
+
+def test_a_wreck_of_another_boot_is_cleared_away(box_name: str) -> None:
+    """A state whose process numbers now belong to others kills nobody."""
+    with subprocess.Popen(["sleep", "60"]) as bystander:
+        box = Sandbox.up(box_name, nodes=1)
+        written = (state.directory(box_name) / "state.json").read_text()
+        box.down()
+        state.directory(box_name).mkdir(parents=True)
+        wreck = written.replace(f'"pid": {box.hull.pid}', f'"pid": {bystander.pid}')
+        (state.directory(box_name) / "state.json").write_text(wreck)
+        with Sandbox.up(box_name, nodes=1) as again:
+            assert not again.found
+        assert bystander.poll() is None
+        bystander.kill()
+    assert traces(box_name) == []
+
+
+def test_two_at_once_are_told_apart(box_name: str) -> None:
+    """A second `up` during the first is told to wait."""
+    with building(box_name) as process:
+        wait_for((state.directory(box_name) / "state.json").exists)
+        with pytest.raises(SandboxError) as caught:
+            Sandbox.up(box_name, nodes=8)
+        assert caught.value.code == "sandbox-busy"
+        assert process.communicate(timeout=30)[0].split()[-1] == "9"
+    assert Sandbox.up(box_name, nodes=8).found
+
+
+def test_sixty_four_hosts_come_up_in_time_and_answer(box_name: str) -> None:
+    """64 hosts in at most 60 s, 4 in at most 10 s, and each answers ssh with its own name."""
+    for nodes, limit in ((4, 10), (64, 60)):
+        started = time.monotonic()
+        with Sandbox.up(box_name, nodes=nodes) as box:
+            assert time.monotonic() - started <= limit
+            assert _answers(box.head, nodes) == {host.name for host in box.nodes}
+    assert traces(box_name) == []
+
+
+def _answers(head: Host, nodes: int) -> set[str]:
+    # The key exchange costs most: the light one, and no more at once than sshd and two cores like.
+    ssh = "ssh -o BatchMode=yes -o KexAlgorithms=curve25519-sha256 {} hostname"
+    script = f"seq -f n%.0f {nodes} | xargs -P 8 -I{{}} {ssh}"
+    return set(head.run(["sh", "-c", script], timeout=120).stdout.split())
+
+
+def _mounted(name: str) -> bool:
+    return any("mountinfo" in trace for trace in traces(name))
+
+
+def _output(argv: list[str]) -> str:
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+def _pids() -> set[int]:
+    return {int(entry) for entry in os.listdir("/proc") if entry.isdigit()}  # noqa: PTH208 - only the names are wanted
+
+
+def _namespaces(pids: set[int]) -> set[str]:
+    found = set()
+    for pid in pids:
+        for kind in ("mnt", "net", "pid", "uts", "ipc"):
+            try:
+                found.add(os.readlink(f"/proc/{pid}/ns/{kind}"))  # noqa: PTH115 - a link of /proc, which leads nowhere
+            except OSError:
+                continue
+    return found

@@ -1,0 +1,179 @@
+"""A real Slurm on real hosts, used by crew from the head."""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from aboard.core.errors import SandboxError
+from aboard.sandbox import Host, Sandbox, down
+from aboard.sandbox.process import Process
+from aboard.sandbox.slurm import ready
+
+pytestmark = pytest.mark.ground
+
+# Where Slurm and munge keep things on a machine; a sandbox's own are on its hosts' disks.
+MACHINE = ("/etc/slurm", "/etc/munge", "/var/lib/munge", "/var/log/munge", "/var/log/slurm", "/run/munge")
+SPOOL = ("/var/spool/slurmctld", "/var/spool/slurmd", "/run/slurmctld.pid", "/run/slurmd.pid", "/dev/sandbox-gpu0")
+DAEMONS = {"munged", "slurmctld", "slurmd"}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Sandbox]:
+    """Four nodes with Slurm that tests share: leave every node idle."""
+    name = f"test-{os.getpid()}-slurm"
+    try:
+        yield Sandbox.up(name, nodes=4, slurm=True)
+    finally:
+        down(name)
+
+
+def test_srun_reaches_every_node_as_crew(cluster: Sandbox) -> None:
+    """One task on each node, each as the ordinary user who typed it on the head."""
+    said = ok(cluster.head, "srun", "-N4", "sh", "-c", "echo $(hostname) $(id -un)")
+    assert sorted(said.splitlines()) == ["n1 crew", "n2 crew", "n3 crew", "n4 crew"]
+
+
+def test_a_step_sees_its_gpus(cluster: Sandbox) -> None:
+    """Slots are GPUs to Slurm: a step is told which are its own, and one too many is refused."""
+    show = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    assert ok(cluster.head, "srun", "-N2", "--gpus-per-node=2", *show).splitlines() == ["0,1", "0,1"]
+    assert ok(cluster.head, "srun", "-N1", "--gpus-per-node=1", *show) == "0"
+    refused = cluster.head.run(["srun", "-N1", "--gpus-per-node=3", "true"])
+    assert "Requested node configuration is not available" in refused.stderr
+
+
+def test_a_batch_job_writes_to_the_shared_directory(cluster: Sandbox) -> None:
+    """What sbatch starts runs on a node, as crew, and its output is where every host sees it."""
+    script = "#!/bin/sh\n#SBATCH --nodes=4 --output=/shared/job.out\nsrun hostname > /shared/hosts\nid -un\n"
+    done = cluster.head.run(["sbatch", "--wait", "--parsable"], input=script)
+    assert done.returncode == 0, done.stderr
+    assert sorted(ok(cluster.head, "cat", "/shared/hosts").split()) == ["n1", "n2", "n3", "n4"]
+    assert ok(cluster.head, "cat", "/shared/job.out") == "crew"
+    wait_for(lambda: not ok(cluster.head, "squeue", "--noheader"), seconds=10)
+
+
+def test_the_head_submits_and_computes_nothing(cluster: Sandbox) -> None:
+    """It has munged for its clients and no slurmd; slurmctld is on n1 alone."""
+    assert daemons(cluster.head) == {"munged"}
+    assert daemons(cluster.host("n1")) == DAEMONS
+    assert daemons(cluster.host("n2")) == {"munged", "slurmd"}
+
+
+def test_crew_cannot_read_the_munge_key(cluster: Sandbox) -> None:
+    """Who has the key can be anyone; the machine's own key isn't the sandbox's."""
+    assert cluster.head.run(["cat", "/etc/munge/munge.key"]).returncode != 0
+    keys = {ok(host, "sha256sum", "/etc/munge/munge.key", root=True).split()[0] for host in cluster.hosts.values()}
+    assert len(keys) == 1
+    assert keys.isdisjoint(hash_ for _, _, hash_ in machine_files().values())
+
+
+def test_a_node_that_is_not_idle_is_named_with_its_log(cluster: Sandbox) -> None:
+    """Whoever waits for Slurm in vain is told for which node, in what state, and what its slurmd said last."""
+    hosts = {name: Process.of(host.pid) for name, host in cluster.hosts.items()}
+    control(cluster, "state=drain", "reason=test")
+    try:
+        with pytest.raises(SandboxError) as caught:
+            ready.wait(cluster.layout, hosts, crew_id=cluster.crew_id, timeout=0.5)
+    finally:
+        control(cluster, "state=resume")
+    assert caught.value.code == "sandbox-slurm"
+    assert "not idle: n3 is drained. The last lines of slurmd's log on n3:" in caught.value.seen
+    assert ok(cluster.host("n3"), "tail", "-n1", "/var/log/slurm/slurmd.log", root=True) in caught.value.seen
+    ready.wait(cluster.layout, hosts, crew_id=cluster.crew_id, timeout=10)
+
+
+def test_power_loss_fails_the_job_and_the_node_comes_back(cluster: Sandbox) -> None:
+    """A dead node is down and its job NODE_FAIL within 45 s; with power it is idle again by itself."""
+    job = ok(cluster.head, "sbatch", "--parsable", "-N4", "--no-requeue", "-o", "/dev/null", "--wrap=srun sleep 300")
+    wait_for(lambda: job_state(cluster.head, job) == "RUNNING", seconds=10)
+    cluster.host("n4").kill_power()
+    started = time.monotonic()
+    wait_for(lambda: states(cluster)["n4"].startswith("down"), seconds=45)
+    wait_for(lambda: job_state(cluster.head, job) == "NODE_FAIL", seconds=45 - (time.monotonic() - started))
+    cluster.host("n4").power_on()
+    wait_for(lambda: set(states(cluster).values()) == {"idle"}, seconds=20)
+    assert len(ok(cluster.head, "srun", "-N4", "hostname").splitlines()) == 4
+
+
+def test_slurm_survives_a_power_cycle_of_its_controller(box_name: str) -> None:
+    """With n1 back, every node is idle by itself and jobs run."""
+    # A sandbox where no job ran: one whose end slurmctld had not saved yet would count as running for ever.
+    with Sandbox.up(box_name, nodes=2, slurm=True) as made:
+        made.host("n1").kill_power()
+        made.host("n1").power_on()
+        wait_for(lambda: states(made) == {"n1": "idle", "n2": "idle"}, seconds=40)
+        assert sorted(ok(made.head, "srun", "-N2", "hostname").split()) == ["n1", "n2"]
+
+
+def test_down_leaves_nothing_of_slurm(box_name: str) -> None:
+    """No daemon is left, and the machine's own Slurm and munge files are as they were, to the byte."""
+    before = machine_files()
+    with Sandbox.up(box_name, nodes=2, slurm=True) as made:
+        assert states(made) == {"n1": "idle", "n2": "idle"}
+        found = {Process.of(pid) for host in made.hosts.values() for pid in host.pids() if name_of(pid) in DAEMONS}
+        # A daemon's first half, which ended when the daemon went to the background, may not be reaped yet.
+        ours = {process for process in found if process.alive()}
+        assert len(ours) == len(["munged"] * 3 + ["slurmctld"] + ["slurmd"] * 2)
+        assert machine_files() == before
+    assert not [process for process in ours if process.alive()]
+    assert machine_files() == before
+
+
+def test_another_shape_is_told_apart(cluster: Sandbox) -> None:
+    """A cluster with Slurm isn't one without."""
+    with pytest.raises(SandboxError, match="a Slurm; that isn't what you ask for"):
+        Sandbox.up(cluster.name, nodes=4)
+    assert Sandbox.up(cluster.name, nodes=4, slurm=True).found
+
+
+def ok(host: Host, *argv: str, root: bool = False) -> str:
+    done = host.run(argv, root=root)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def wait_for(condition: Callable[[], bool], *, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.05)
+
+
+def states(box: Sandbox) -> dict[str, str]:
+    """By sinfo; empty while slurmctld is away."""
+    return ready.node_states(box.head.run(["sinfo", "--noheader", "--Node", "--format=%N %T"]).stdout)
+
+
+def job_state(head: Host, job: str) -> str:
+    fields = ok(head, "scontrol", "--oneliner", "show", "job", job).split()
+    return next(field.removeprefix("JobState=") for field in fields if field.startswith("JobState="))
+
+
+def control(cluster: Sandbox, *words: str) -> None:
+    ok(cluster.host("n1"), "scontrol", "update", "nodename=n3", *words, root=True)
+
+
+def daemons(host: Host) -> set[str]:
+    return {name_of(pid) for pid in host.pids()} & DAEMONS
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def machine_files() -> dict[str, tuple[int, int, str]]:
+    """Mode, time of change and hash of all that Slurm and munge have on the machine itself."""
+    tops = [Path(path) for path in (*MACHINE, *SPOOL)]
+    paths = [path for top in tops for path in (top, *top.rglob("*")) if path.exists()]
+    return {str(path): (path.stat().st_mode, path.stat().st_mtime_ns, content_hash(path)) for path in paths}
+
+
+def content_hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""

@@ -1,0 +1,112 @@
+"""Faults as values, as text and as commands; nothing is broken here."""
+
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+from click.testing import CliRunner
+
+from aboard.cli.sandbox import sandbox
+from aboard.core.errors import SandboxError
+from aboard.sandbox.faults import FAULTS, Fault, kind_of
+from aboard.sandbox.faults.firewall import Drop, Reject, _ranges
+from aboard.sandbox.faults.lines import merged_back
+from aboard.sandbox.faults.link import Rate
+from aboard.sandbox.faults.nft import filters
+
+CLI = CliRunner()
+
+
+def test_names_are_unique() -> None:
+    """A name means one fault."""
+    assert len({kind.name for kind in FAULTS}) == len(FAULTS)
+
+
+@pytest.mark.parametrize("kind", FAULTS, ids=lambda kind: kind.name)
+def test_command_of_each_fault(kind: type[Fault]) -> None:
+    """Each fault is a command whose help is its sentence and whose options say what they are for."""
+    shown = CLI.invoke(sandbox, ["break", kind.name, "--help"], terminal_width=300).output
+    assert kind.__doc__ is not None
+    assert kind.__doc__ in shown
+    assert kind.__doc__.endswith(".")
+    assert all(f"--{item.name.replace('_', '-')} " in shown for item in fields(kind))
+
+
+def test_list() -> None:
+    """`break --list` shows every fault with its sentence, and needs neither root nor a sandbox."""
+    done = CLI.invoke(sandbox, ["break", "--list"])
+    assert done.exit_code == 0
+    assert all(f"{kind.name} " in done.output and str(kind.__doc__) in done.output for kind in FAULTS)
+
+
+def test_unknown_fault() -> None:
+    """A misspelt fault is answered with the one that was meant."""
+    with pytest.raises(SandboxError, match="did you mean 'drop'") as caught:
+        kind_of("dorp")
+    assert caught.value.fix == "aboard sandbox break --list"
+    assert isinstance(CLI.invoke(sandbox, ["break", "dorp", "--node", "n1"]).exception, SandboxError)
+
+
+def test_required_option() -> None:
+    """A fault that can't guess says which option is missing."""
+    assert "'--peer'" in CLI.invoke(sandbox, ["break", "unresolved", "--node", "n1"]).output
+    assert "'--node'" in CLI.invoke(sandbox, ["break", "drop"]).output
+
+
+def test_values() -> None:
+    """Equal faults have one key, others another, and none can be changed."""
+    assert Drop(ports="22").key == Drop(ports="22").key != Drop(ports="23").key
+    with pytest.raises(FrozenInstanceError):
+        Drop().ports = "22"  # type: ignore[misc]
+
+
+def test_describe() -> None:
+    """A fault describes itself as it would be typed, without its defaults."""
+    assert Drop(ports="29500", way="both", open_too=True).describe() == "drop --ports 29500 --way both --open-too"
+    assert Rate(mbit=50).describe() == "rate --mbit 50"
+
+
+def test_claims() -> None:
+    """Two rates of one direction clash, two directions and two firewalls don't."""
+    assert Rate(mbit=1, way="in").claims & Rate(mbit=2, way="both").claims
+    assert not Rate(mbit=1, way="in").claims & Rate(mbit=1, way="out").claims
+    assert not Drop().claims & Reject().claims
+
+
+def test_rules() -> None:
+    """A rule stands once per direction, with the cards and peers that it is for."""
+    assert filters("both", "drop", network="fabric", peers=["10.78.0.1"]) == (
+        "  chain input {\n"
+        "    type filter hook input priority 0;\n"
+        '    iifname "eth1" ip saddr { 10.78.0.1 } drop\n'
+        "  }\n"
+        "  chain output {\n"
+        "    type filter hook output priority 0;\n"
+        '    oifname "eth1" ip daddr { 10.78.0.1 } drop\n'
+        "  }\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ports", "ranges"), [("22", ["22"]), ("1024-65535, 80", ["1024-65535", "80"]), ("7-7", ["7"])]
+)
+def test_ports(ports: str, ranges: list[str]) -> None:
+    """Ports are numbers and ranges, with commas between them."""
+    assert _ranges(ports) == ranges
+
+
+@pytest.mark.parametrize("ports", ["", "ssh", "0", "65536", "9-1", "22;drop", "22,"])
+def test_no_ports(ports: str) -> None:
+    """What is no port is refused: nothing but numbers reaches the rules."""
+    with pytest.raises(SandboxError, match="no port"):
+        _ranges(ports)
+
+
+def test_lines_come_back_whole() -> None:
+    """A file that nobody else touched is byte for byte what it was."""
+    assert merged_back("x\na\n\n", before="a\n\nb", after="x\na\n\n", added=["x"], dropped=["b"]) == "a\n\nb"
+
+
+def test_lines_of_others_stay() -> None:
+    """What others wrote meanwhile stays, and what they put back isn't put back twice."""
+    now = "theirs\nx\nb\n"
+    assert merged_back(now, before="a\nb\n", after="x\na\n", added=["x"], dropped=["b"]) == "theirs\nb\n"

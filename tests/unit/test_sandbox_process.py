@@ -1,0 +1,82 @@
+"""Processes are told apart by more than their number, and what is missing is named."""
+
+import errno
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from aboard.core.errors import SandboxError
+from aboard.sandbox import needs
+from aboard.sandbox.process import Process
+
+
+def test_a_process_is_alive_until_it_ends() -> None:
+    """`kill` waits for the end, and a zombie isn't alive."""
+    with subprocess.Popen(["sleep", "60"]) as child:
+        process = Process.of(child.pid)
+        assert process.alive()
+        assert process.kill(timeout=10)
+        assert not process.alive()
+
+
+def test_a_number_that_was_given_out_again_is_another_process() -> None:
+    """Killing the old one leaves the new one alone."""
+    with subprocess.Popen(["sleep", "60"]) as child:
+        old = Process(pid=child.pid, start=Process.of(child.pid).start - 1)
+        assert not old.alive()
+        assert old.kill(timeout=1)
+        assert child.poll() is None
+        child.kill()
+
+
+def test_no_process_no_identity() -> None:
+    """A number that nobody has is a ProcessLookupError."""
+    with subprocess.Popen(["true"]) as child:
+        child.wait(timeout=10)
+    with pytest.raises(ProcessLookupError):
+        Process.of(child.pid)
+
+
+def test_without_root_it_says_why_and_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ordinary user is told kindly."""
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(SandboxError) as caught:
+        needs.require_root("up")
+    assert (caught.value.code, caught.value.fix) == ("sandbox-root", "sudo aboard sandbox up")
+
+
+def test_missing_programs_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All of them at once, each package once."""
+    for name in ("ip", "bash", "sleep", "sshd"):
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setattr(needs, "_SEARCH", str(tmp_path))
+    with pytest.raises(SandboxError) as caught:
+        needs.find_programs()
+    assert caught.value.code == "sandbox-program"
+    assert caught.value.fix == "sudo apt-get install -y openssh-client tini"
+
+
+def test_a_missing_kernel_part_is_named() -> None:
+    """What the kernel lacks, and what brings it."""
+    error = needs.refused("overlay", OSError(errno.ENODEV, "mount overlay on /x: No such device"))
+    assert error.code == "sandbox-kernel"
+    assert "CONFIG_OVERLAY_FS" in error.seen
+    assert error.fix == "sudo modprobe overlay"
+
+
+def test_a_container_without_privileges_is_named() -> None:
+    """Root that may not is told apart from a kernel that can't."""
+    error = needs.refused("namespaces", OSError(errno.EPERM, "unshare: Operation not permitted"))
+    assert error.code == "sandbox-privileges"
+
+
+def test_a_source_that_others_cannot_read_is_refused(tmp_path: Path) -> None:
+    """The ordinary user of a host runs it, so it is said before anything is built."""
+    (tmp_path / "aboard").mkdir()
+    (tmp_path / "aboard" / "__init__.py").touch(mode=0o600)
+    tmp_path.chmod(0o755)
+    with pytest.raises(SandboxError) as caught:
+        needs.require_readable(tmp_path)
+    assert (caught.value.code, caught.value.fix) == ("sandbox-source", f"chmod -R o+rX {tmp_path}")
