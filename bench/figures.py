@@ -1,0 +1,56 @@
+"""Figures with their bars: printed as they are measured, summed up in the last line, kept as JSON on request."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One measured number and the bar that it must stay under."""
+
+    name: str
+    value: float
+    bar: float
+    unit: str = ""
+    note: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return self.value <= self.bar
+
+
+class Figures:
+    """Collects the figures of one bench."""
+
+    def __init__(self, bench: str) -> None:
+        self._bench = bench
+        self._figures: list[Figure] = []
+
+    def add(self, name: str, value: float, bar: float, *, unit: str = "", note: str = "") -> None:
+        figure = Figure(name=name, value=round(value, 4), bar=bar, unit=unit, note=note)
+        self._figures.append(figure)
+        verdict = "holds" if figure.holds else "MISSED"
+        print(f"{name:<58} {value:>9.3f} {unit:<3} ≤ {bar:<7g} {verdict:<7} {note}", flush=True)
+
+    def finish(self, path: str | None) -> int:
+        held = sum(figure.holds for figure in self._figures)
+        if path is not None:
+            report = [{**asdict(figure), "holds": figure.holds} for figure in self._figures]
+            Path(path).write_text(json.dumps({"bench": self._bench, "figures": report}, indent=2) + "\n")
+        print(f"{self._bench}: {held} of {len(self._figures)} figures hold")
+        return 0 if held == len(self._figures) else 1
+
+
+def main(bench: str, measure: Callable[[Figures, bool], None]) -> None:
+    """`python bench/NAME.py [--quick] [--json FILE]`; exit 0 only if all figures hold."""
+    parser = argparse.ArgumentParser(description=measure.__doc__)
+    parser.add_argument("--quick", action="store_true", help="a smaller size, within 60 s")
+    parser.add_argument("--json", metavar="FILE", help="write the figures here too")
+    options = parser.parse_args()
+    figures = Figures(bench)
+    measure(figures, options.quick)
+    sys.exit(figures.finish(options.json))

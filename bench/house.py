@@ -1,0 +1,103 @@
+"""The house: how fast the sandbox comes up, and how a check of many hosts compares with pdsh on the same hosts."""
+
+import statistics
+import subprocess
+import sys
+from time import monotonic
+
+from aboard.sandbox import Host, Sandbox
+from figures import Figures, main
+
+# Both sides with OpenSSH's default key exchange, then both with the cheaper one.
+EXCHANGES = {"default kex": "", "curve25519": "KexAlgorithms curve25519-sha256\n"}
+
+SIMULATED = """
+import asyncio, json, resource, sys
+from time import monotonic
+from aboard.checks import SUBJECTS
+from aboard.core.cluster import Cluster
+from aboard.core.node import Node
+from aboard.flows.check import check
+from aboard.wires.limits import raise_files
+from aboard.wires.simulated import SimulatedWire, simulator
+
+async def measure(count):
+    cluster = Cluster(nodes=tuple(Node(name=f"s{number}") for number in range(count)))
+    raise_files(count)
+    async with simulator() as path:
+        began = monotonic()
+        report = await check(cluster, SUBJECTS, wire_of=lambda node: SimulatedWire(path))
+        seconds = monotonic() - began
+    assert not report.findings, report.findings[:3]
+    return seconds
+
+seconds = asyncio.run(measure(int(sys.argv[1])))
+print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024]))
+"""
+
+
+def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's one switch
+    """Figures of the house."""
+    many = 16 if quick else 64
+    rounds = 3 if quick else 7
+    _sandbox(figures, 4, 10)
+    with _sandbox(figures, many, 15 if quick else 60) as box:
+        for exchange, config in EXCHANGES.items():
+            box.head.run(["sh", "-c", "umask 077; mkdir -p ~/.ssh; cat > ~/.ssh/config"], input=config)
+            _against_pdsh(figures, box.head, many, rounds, exchange)
+    _simulated(figures, quick=quick)
+
+
+def _sandbox(figures: Figures, nodes: int, bar: float) -> Sandbox:
+    began = monotonic()
+    box = Sandbox.up(name=f"bench-{nodes}", nodes=nodes)
+    figures.add(f"sandbox up, {nodes} hosts", monotonic() - began, bar, unit="s")
+    if nodes == 4:
+        box.down()
+    return box
+
+
+def _against_pdsh(figures: Figures, head: Host, nodes: int, rounds: int, exchange: str) -> None:
+    """One after the other, again and again: whatever else the machine does falls on both."""
+    check = ["aboard", "check", "--hostfile", "hostfile", "--json"]
+    pdsh = ["pdsh", "-R", "ssh", "-f", "64", "-w", f"n[1-{nodes}]", "python3", "-c", "pass"]
+    ours, theirs = [], []
+    for _ in range(rounds):
+        ours.append(_timed(head, check))
+        theirs.append(_timed(head, pdsh))
+    ratio = statistics.median(ours) / statistics.median(theirs)
+    note = f"{statistics.median(ours):.2f} s against {statistics.median(theirs):.2f} s, median of {rounds}"
+    figures.add(f"aboard check / pdsh -f 64, {nodes} hosts, {exchange}", ratio, 1.5, unit="×", note=note)
+
+
+def _timed(head: Host, argv: list[str]) -> float:
+    began = monotonic()
+    done = head.run(argv, timeout=120)
+    seconds = monotonic() - began
+    if done.returncode != 0:
+        sys.exit(f"{argv[0]} failed with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return seconds
+
+
+def _simulated(figures: Figures, *, quick: bool) -> None:
+    sizes = (100, 200, 400) if quick else (250, 500, 1000)
+    memory = []
+    seconds = 0.0
+    for size in sizes:
+        done = subprocess.run(
+            [sys.executable, "-c", SIMULATED, str(size)], capture_output=True, text=True, check=True, timeout=120
+        )
+        seconds, peak = (float(word) for word in done.stdout.strip("[]\n").split(","))
+        memory.append(peak)
+    figures.add(f"check of {sizes[-1]} simulated agents", seconds, 5, unit="s")
+    # Linear: the second half of the agents costs no more each than the first, but for 4 MB of allocator noise.
+    first, second = (memory[1] - memory[0]) / (sizes[1] - sizes[0]), (memory[2] - memory[1]) / (sizes[2] - sizes[1])
+    spare = 4e6 / (sizes[2] - sizes[1])
+    note = f"{memory[-1] / 1e6:.0f} MB at {sizes[-1]}; {first / 1e3:.1f} then {second / 1e3:.1f} kB for each agent"
+    figures.add(
+        "head's memory: growth per agent, upper half / lower", second / (first + spare), 1.1, unit="×", note=note
+    )
+
+
+if __name__ == "__main__":
+    main("house", measure)
