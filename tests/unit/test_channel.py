@@ -113,11 +113,16 @@ def test_a_drain_that_a_later_send_completes_is_told_too(pair: Pair) -> None:
     assert drained
 
 
-def test_a_far_end_that_is_gone_is_found_by_writing(pair: Pair) -> None:
-    """A broken pipe is the end of the channel; with nobody left to tell, nothing is raised."""
-    pair.channel.pause()
+def test_last_words_are_heard_though_the_answer_can_not_be_sent(pair: Pair) -> None:
+    """The far end said something and left; that we can't write to it any more must not lose what it said."""
+    pair.theirs.send(frames.pack({"last": "words"}))
     pair.theirs.close()
     pair.channel.send({"a": 1})
+    pair.channel.send({"b": 2})
+    assert pair.channel.unsent == 0
+    assert pair.closed == 0
+    pair.run()
+    assert [frames.unpack(body) for body in pair.bodies] == [{"last": "words"}]
     assert pair.closed == 1
 
 
@@ -125,12 +130,25 @@ def test_a_paused_channel_reads_nothing_until_it_is_resumed(pair: Pair) -> None:
     """A flood waits in the sender's socket, not in our memory."""
     pair.channel.pause()
     pair.theirs.send(frames.pack({"a": 1}))
+    pair.theirs.shutdown(socket.SHUT_WR)
+    # The end of the stream, which stops the loop, is read behind the frame, and both only once it is resumed.
     pair.loop.later(0.01, lambda: pair.bodies.append(b"resumed"))
     pair.loop.later(0.01, pair.channel.resume)
-    pair.loop.later(0.02, pair.loop.stop)
     pair.run()
-    assert pair.bodies[0] == b"resumed"
-    assert frames.unpack(pair.bodies[1]) == {"a": 1}
+    assert pair.bodies == [b"resumed", frames.pack({"a": 1})[frames.HEADER :]]
+
+
+def test_a_pipe_that_nobody_reads_is_the_end() -> None:
+    """With a pipe for each direction, the one that is broken says nothing of the other: the wire is over."""
+    loop = Loop()
+    (to_us, their_out), (their_in, from_us) = os.pipe(), os.pipe()
+    closed: list[None] = []
+    channel = Channel(loop, (to_us, from_us), lambda _body: None, lambda: closed.append(None))
+    os.close(their_in)
+    channel.send({"a": 1})
+    assert len(closed) == 1
+    os.close(their_out)
+    signal.set_wakeup_fd(-1)
 
 
 def test_two_descriptors_make_a_channel_too() -> None:

@@ -27,6 +27,7 @@ class Channel:
         self._on_close = on_close
         self._splitter = frames.Splitter()
         self._unsent = bytearray()
+        self._deaf = False
         self.on_drained: Callable[[], None] | None = None
         for fd in set(fds):
             os.set_blocking(fd, False)
@@ -39,7 +40,7 @@ class Channel:
         self.send_raw(len(body).to_bytes(frames.HEADER, "big") + body)
 
     def send_raw(self, data: bytes) -> None:
-        if not self.open:
+        if not self.open or self._deaf:
             return
         self._unsent += data
         self._flush()
@@ -99,6 +100,14 @@ class Channel:
         except BlockingIOError:
             self._loop.on_writable(self._out, self._writable)
         except OSError:
+            self._unheard()
+
+    def _unheard(self) -> None:
+        """Nobody reads us any more; what a socket's far end said before it left is still there to be read."""
+        self._deaf = True
+        self._unsent.clear()
+        self._loop.on_writable(self._out, None)
+        if self._in != self._out:
             self._fail()
 
     def _fail(self) -> None:

@@ -53,9 +53,12 @@ def connect(run: str) -> int:
     talk.settimeout(5)
     try:
         talk.connect(os.path.join(place.directory(run), place.SOCKET))
-    except OSError as error:
+    except (FileNotFoundError, ConnectionRefusedError) as error:
         talk.close()
         raise OSError(error.errno, "no keeper holds run %s here" % run) from error
+    except OSError:
+        talk.close()
+        raise
     return talk.detach()
 
 

@@ -52,4 +52,4 @@ def clear(path: str) -> None:
 
 def _base() -> str:
     """The user's own directory. Not XDG_RUNTIME_DIR: logind removes that at logout, and a run outlives its login."""
-    return "/tmp/aboard-%d" % os.getuid()  # noqa: S108 - made private below, refused if it isn't ours
+    return "/tmp/aboard-%d" % os.getuid()  # noqa: S108 - made private, refused if it isn't ours

@@ -78,7 +78,7 @@ def _become(
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.execvpe(argv[0], list(argv), dict(env))  # noqa: S606 - no shell is wanted here
-    except BaseException as error:  # noqa: BLE001 - told to the parent, which raises it
+    except BaseException as error:  # noqa: BLE001 - nothing may unwind into a second copy of the caller
         why = getattr(error, "strerror", None) or error
         os.write(tell, ("%s: %s" % (step, why)).encode("utf-8", "replace")[:4096])
     finally:

@@ -14,6 +14,8 @@ LINE = (
     'import sys;sys.version_info>=(3,9)or sys.exit("aboard: python "+sys.version.split()[0]);'
     'f=open(0,"rb",closefd=False);exec(f.read(int(f.readline())))'
 )
+# The interpreter's own way to end takes 5 ms more, for nothing: an agent has nothing buffered.
+_START = b"%s\nimport os\nfrom aboard.agent.bridge import main\nmain(%r, %r)\nos._exit(0)\n"
 TOO_OLD = "aboard: python "
 
 
@@ -32,7 +34,7 @@ def argv(python: str) -> tuple[str, ...]:
 def bootstrap(silence: float) -> Bootstrap:
     """The marker is made anew each time: nothing that a shell prints or echoes can look like it."""
     marker = MARKER % secrets.token_hex(16).encode()
-    source = b"%s\nfrom aboard.agent.bridge import main\nmain(%r, %r)\n" % (_bundle(), marker, silence)
+    source = _START % (_bundle(), marker, silence)
     return Bootstrap(stdin=b"%d\n%s" % (len(source), source), marker=marker)
 
 
