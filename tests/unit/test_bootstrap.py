@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import zlib
+from importlib.util import MAGIC_NUMBER
 
 import pytest
 
@@ -18,10 +20,10 @@ def test_the_line_has_nothing_that_shells_disagree_on() -> None:
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_a_shell_runs_it(shell: str) -> None:
     """The far end reads the source from stdin and runs it, with nothing of it on the command line."""
-    source = b"print(sorted(set(__import__('sys').flags[:10])))"
+    source = zlib.compress(b"import sys; flags = sorted(set(sys.flags[:10]))")
     ran = subprocess.run(
         [shell, "-c", f"exec {join(bootstrap.argv(sys.executable))}"],
-        input=b"%d\n%s rest" % (len(source), source),
+        input=b"%d\n%sprint(flags)\nrest" % (len(source), source),
         capture_output=True,
         check=True,
     )
@@ -44,6 +46,17 @@ def test_the_bundle_brings_every_module_and_runs_alone() -> None:
     ran = subprocess.run([sys.executable, "-ISc", "import sys; exec(sys.stdin.read())"],
                          input=(bundle + check).encode(), capture_output=True, check=False)  # fmt: skip
     assert ran.stderr == b""
+
+
+def test_another_bytecode_is_left_alone() -> None:
+    """A node whose Python has another bytecode than the head's compiles the sources instead."""
+    bundle = bootstrap._bundle().replace(repr(MAGIC_NUMBER).encode(), b"b'other'")
+    check = b"import aboard.agent.bridge as b\nprint(b.main.__doc__ is not None)\n"
+    for source, kept in ((bundle, b"True\n"), (bootstrap._bundle(), b"False\n")):
+        # Ours is compiled without docstrings, which tells the two apart.
+        ran = subprocess.run([sys.executable, "-ISc", "import sys; exec(sys.stdin.buffer.read())"],
+                             input=source + check, capture_output=True, check=True)  # fmt: skip
+        assert ran.stdout == kept
 
 
 def test_the_agent_reads_no_module_that_costs_much() -> None:

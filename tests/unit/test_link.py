@@ -28,8 +28,9 @@ AGENT = f"exec {join(bootstrap.argv(sys.executable))}"
 # Reads the marker out of the bootstrap as a far end would, and then says what its argument evaluates to.
 ACTOR = r"""
 import ast, json, re, sys, time
-source = sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))
-marker = ast.literal_eval(re.search(rb"main\((b'.*?'), ", source)[1].decode())
+sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))
+source = sys.stdin.buffer.readline()
+marker = ast.literal_eval(re.search(rb"main\((b'.*?'),", source)[1].decode())
 def frame(message):
     body = json.dumps(message).encode()
     return len(body).to_bytes(4, "big") + body

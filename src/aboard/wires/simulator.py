@@ -40,9 +40,9 @@ class Actor:
         }
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             preface = json.loads(await self._reader.readline())
-            source = await self._reader.readexactly(int(await self._reader.readline()))
+            await self._reader.readexactly(int(await self._reader.readline()))
             self._name = preface["node"]
-            found = _MARKER.search(source)
+            found = _MARKER.search(await self._reader.readline())
             if found is not None:
                 self._marker = b"\n" + found[1] + b"\n"
                 await behaviours[preface["behaviour"]]()
