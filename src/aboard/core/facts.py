@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from aboard.core.cluster import Cluster
+from aboard.core.node import Node
 from aboard.core.probe import Answer, Probe, Unparsed
-from aboard.core.reach import Contact
+from aboard.core.reach import Contact, Reached
+
+if TYPE_CHECKING:
+    from aboard.core.exercise import Exercise
 
 T = TypeVar("T")
 
@@ -25,6 +29,7 @@ class Facts:
     cluster: Cluster
     contacts: Mapping[str, Contact]
     answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    outcomes: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, probe: Probe[T]) -> dict[str, T]:
         """The known answers by node, in the cluster's order."""
@@ -34,6 +39,15 @@ class Facts:
             for node in self.cluster
             if node.name in given and not isinstance(given[node.name], Unknown)
         }
+
+    def reached(self) -> list[Node]:
+        """The nodes that answered, in the cluster's order."""
+        return [node for node in self.cluster if isinstance(self.contacts.get(node.name), Reached)]
+
+    def outcome(self, exercise: "Exercise[T]") -> T | Unknown | None:
+        """What an exercise came to; None when it was not held."""
+        outcome: T | Unknown | None = self.outcomes.get(exercise.name)
+        return outcome
 
     def unknown(self, probe: Probe[Any]) -> dict[str, Unknown]:
         """The nodes that were asked and whose answer stayed unknown."""

@@ -52,8 +52,12 @@ class Unparsed(ValueError):
 
 @dataclass(frozen=True, kw_only=True)
 class Probe(Generic[T]):
-    """`parse` raises Unparsed for an answer that it doesn't know; the fact is then unknown, with that reason."""
+    """`parse` raises Unparsed for an answer that it doesn't know; the fact is then unknown, with that reason.
+
+    What isn't `quick` is asked by the full check only, not before every launch.
+    """
 
     name: str
     question: Question
     parse: Callable[[Answer], T]
+    quick: bool = True

@@ -4,21 +4,25 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from aboard.core.exercise import Exercise
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding
 from aboard.core.probe import Probe
+from aboard.core.story import Story
 
 Rule: TypeAlias = Callable[[Facts], Iterator[Finding]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What one file in `checks/` adds: questions to ask and rules to judge the answers."""
+    """What one file in `checks/` adds: questions to ask, rules to judge the answers, and the story of each code."""
 
     name: str
     title: str
     probes: tuple[Probe[Any], ...]
     rules: tuple[Rule, ...]
+    exercises: tuple[Exercise[Any], ...] = ()
+    stories: tuple[Story, ...] = ()
 
     def judge(self, facts: Facts) -> list[Finding]:
         return [finding for rule in self.rules for finding in rule(facts)]

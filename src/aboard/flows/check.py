@@ -1,4 +1,4 @@
-"""`aboard check`: visit every node, all at once, and judge what they answered."""
+"""`aboard check`: visit every node, all at once, hold the exercises, and judge what came of it."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +13,7 @@ from aboard.core.node import Node
 from aboard.core.probe import Probe
 from aboard.core.reach import Reached
 from aboard.core.rule import Subject
+from aboard.flows.drill import drill
 from aboard.flows.visit import Visit, visit
 from aboard.wires.fleet import DIAL_SECONDS, Fleet, WireOf, usual_wire
 
@@ -36,6 +37,7 @@ async def check(
     cluster: Cluster,
     subjects: Sequence[Subject],
     *,
+    quick: bool = False,
     wire_of: WireOf = usual_wire,
     on_progress: OnProgress = lambda _node, _phase: None,
     dial_seconds: float = DIAL_SECONDS,
@@ -43,23 +45,37 @@ async def check(
     """Asks all nodes at once; one that is slow or hostile costs the others nothing."""
     began = monotonic()
     fleet = Fleet(wire_of, on_phase=on_progress, seconds=dial_seconds)
-    probes = tuple(probe for subject in subjects for probe in subject.probes)
-    async with asyncio.TaskGroup() as group:
-        visits = [group.create_task(_visit(fleet, node, probes, on_progress)) for node in cluster]
-    visited = {node.name: task.result() for node, task in zip(cluster, visits, strict=True)}
-    facts = Facts(
-        cluster=cluster,
-        contacts={name: each.contact for name, each in visited.items()},
-        answers={
-            probe.name: {name: each.facts[probe.name] for name, each in visited.items() if probe.name in each.facts}
-            for probe in probes
-        },
-    )
+    probes = [probe for subject in subjects for probe in subject.probes if probe.quick or not quick]
+    exercises = [each for subject in subjects for each in subject.exercises if each.quick or not quick]
+    visits: dict[str, Visit] = {}
+
+    async def call(node: Node) -> None:
+        visits[node.name] = done = await visit(fleet, node, probes)
+        if done.link is not None and not exercises:
+            # Nobody needs it any more: its end goes on beside the others' beginnings.
+            await done.link.close()
+        on_progress(node, "answered" if isinstance(done.contact, Reached) else "failed")
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for node in cluster:
+                group.create_task(call(node))
+        facts = _facts(cluster, visits, probes)
+        links = {name: done.link for name, done in visits.items() if done.link is not None}
+        for exercise in exercises:
+            facts = await drill(exercise, facts, links)
+    finally:
+        await asyncio.gather(*(done.link.close() for done in visits.values() if done.link is not None))
     by_subject = {subject.name: tuple(subject.judge(facts)) for subject in subjects}
     return Report(facts=facts, by_subject=by_subject, seconds=monotonic() - began)
 
 
-async def _visit(fleet: Fleet, node: Node, probes: Sequence[Probe[Any]], on_progress: OnProgress) -> Visit:
-    done = await visit(fleet, node, probes)
-    on_progress(node, "answered" if isinstance(done.contact, Reached) else "failed")
-    return done
+def _facts(cluster: Cluster, visits: Mapping[str, Visit], probes: Sequence[Probe[Any]]) -> Facts:
+    return Facts(
+        cluster=cluster,
+        contacts={node.name: visits[node.name].contact for node in cluster},
+        answers={
+            probe.name: {name: done.facts[probe.name] for name, done in visits.items() if probe.name in done.facts}
+            for probe in probes
+        },
+    )

@@ -25,10 +25,11 @@ PINGS = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Visit:
-    """How contact went, and each probe's fact (a value or Unknown) by the probe's name."""
+    """How contact went, each probe's fact (a value or Unknown) by its name, and the link, still open, if any."""
 
     contact: Contact
     facts: Mapping[str, Any] = field(default_factory=dict)
+    link: Link | None = None
 
 
 async def visit(fleet: Fleet, node: Node, probes: Sequence[Probe[Any]]) -> Visit:
@@ -40,8 +41,9 @@ async def visit(fleet: Fleet, node: Node, probes: Sequence[Probe[Any]]) -> Visit
             meeting = asyncio.create_task(_meet(dialled))
             asking = asyncio.create_task(_ask_all(dialled.link, probes))
             await _together(meeting, asking)
-        finally:
+        except BaseException:
             await dialled.link.close()
+            raise
     except WireError as error:
         return Visit(
             contact=Unreached(
@@ -52,7 +54,7 @@ async def visit(fleet: Fleet, node: Node, probes: Sequence[Probe[Any]]) -> Visit
                 seconds=monotonic() - began,
             )
         )
-    return Visit(contact=meeting.result(), facts=asking.result())
+    return Visit(contact=meeting.result(), facts=asking.result(), link=dialled.link)
 
 
 async def _together(*tasks: asyncio.Task[Any]) -> None:

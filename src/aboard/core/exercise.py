@@ -1,0 +1,36 @@
+"""An exercise: a question that needs several nodes at once, told as rounds of asks and what came back.
+
+A script is a generator: it yields a round (whom to ask what), is sent the replies, and returns the outcome. It does no
+I/O, so it is tested by sending it recorded replies.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from aboard.core.facts import Facts, Unknown
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ask:
+    """One op of the agent, with its fields, and how long an answer may take."""
+
+    op: str
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    within: float = 10.0
+
+
+Round: TypeAlias = Mapping[str, Ask]
+Replies: TypeAlias = Mapping[str, Mapping[str, Any] | Unknown]
+Script: TypeAlias = Generator[Round, Replies, T]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exercise(Generic[T]):
+    """`script` gets the facts and the nodes that answered; `quick` ones are part of every launch."""
+
+    name: str
+    script: Callable[[Facts], "Script[T]"]
+    quick: bool = True

@@ -1,0 +1,17 @@
+"""A story: the long version of a finding's code, for `aboard why CODE` and for the page of the docs."""
+
+from dataclasses import dataclass
+
+from aboard.core.finding import Severity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Story:
+    """What a code means: how it shows (texts that people paste into a search box), why it happens, how to mend it."""
+
+    code: str
+    title: str
+    severity: Severity
+    shows: tuple[str, ...]
+    why: str
+    mend: str
