@@ -7,6 +7,7 @@ import click
 
 from aboard import __version__
 from aboard.core.errors import AboardError
+from aboard.core.words import did_you_mean
 
 # The order of the story, not of the alphabet. A new verb must replace one.
 VERBS = {
@@ -27,7 +28,8 @@ class Story(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
-            return None
+            seen = f"there is no command {cmd_name!r}: {did_you_mean(cmd_name, VERBS)}"
+            raise AboardError("command", seen, fix="aboard --help")
         command: click.Command = getattr(import_module(f"aboard.cli.{cmd_name}"), cmd_name)
         return command
 
@@ -49,7 +51,7 @@ def cli() -> None:
 def main() -> None:
     """Every error that a user can meet leaves here with its name, and with an exit code of its own."""
     try:
-        sys.exit(cli.main(standalone_mode=False))
+        sys.exit(cli.main(prog_name="aboard", standalone_mode=False))
     except click.exceptions.Abort:
         sys.exit(EXIT_INTERRUPTED)
     except KeyboardInterrupt:
