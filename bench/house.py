@@ -58,7 +58,7 @@ def _sandbox(figures: Figures, nodes: int, bar: float) -> Sandbox:
 
 def _against_pdsh(figures: Figures, head: Host, nodes: int, rounds: int, exchange: str) -> None:
     """One after the other, again and again: whatever else the machine does falls on both."""
-    check = ["aboard", "check", "--hostfile", "hostfile"]
+    check = ["aboard", "check", "--only", "reach", "--hostfile", "hostfile"]
     pdsh = ["pdsh", "-R", "ssh", "-f", "64", "-w", f"n[1-{nodes}]", "python3", "-c", "pass"]
     ours, theirs = [], []
     for _ in range(rounds):
