@@ -1,0 +1,140 @@
+"""What the keeper's tests share: a run on this machine, what it told, and how to wait for it."""
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from pathlib import Path
+
+from aboard.agent import tree
+from aboard.core.event import Event
+from aboard.core.lease import Lease
+from aboard.core.node import Node
+from aboard.wires.fleet import Fleet
+from aboard.wires.hold import Hold, State
+from aboard.wires.told import Piece
+
+HERE = Node(name="here", local=True)
+LONG = Lease(seconds=30.0, beat=1.0, grace=0.1)
+SHORT = Lease(seconds=1.0, beat=0.1, grace=0.1)
+
+# What training leaves around: a worker, a child in a session of its own, a double fork; all deaf to SIGTERM.
+FAMILY = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-Sc", "import time; time.sleep(300)"])
+subprocess.Popen(["setsid", "sleep", "300"])
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        time.sleep(300)
+    os._exit(0)
+os.wait()
+print("ready", flush=True)
+time.sleep(300)
+"""
+
+
+class Run:
+    """One run on this machine, and all that its hold tells."""
+
+    def __init__(self, lease: Lease = LONG) -> None:
+        self.id = f"test-{secrets.token_hex(6)}"
+        self.key = secrets.token_hex(8)
+        self.lease = lease
+        self.events: list[Event] = []
+        self.pieces: list[Piece] = []
+        self.states: list[State] = []
+
+    @property
+    def place(self) -> Path:
+        return Path(f"/tmp/aboard-{os.getuid()}") / self.id
+
+    def hold(self, key: str | None = None) -> Hold:
+        return Hold(
+            HERE,
+            Fleet(),
+            run=self.id,
+            key=key or self.key,
+            lease=self.lease,
+            on_event=self.events.append,
+            on_piece=self.pieces.append,
+            on_state=lambda state, _why: self.states.append(state),
+        )
+
+    def kinds(self, child: str = "") -> list[str]:
+        return [event.kind for event in self.events if event.child == child]
+
+    def output(self, child: str, stream: str = "stdout") -> bytes:
+        return b"".join(piece.data for piece in self.pieces if (piece.child, piece.stream) == (child, stream))
+
+    def finished(self, child: str) -> bool:
+        return sum(piece.end for piece in self.pieces if piece.child == child) == 2
+
+    def alive(self) -> set[int]:
+        """What carries the run's id; a zombie has no environment."""
+        return tree.marked(self.id)
+
+    def keeper(self) -> int:
+        child = next(event.data["pid"] for event in self.events if event.kind == "started")
+        return tree.parents()[child]
+
+    def gone(self) -> bool:
+        return not self.alive() and not self.place.exists()
+
+
+def wait_for(condition: Callable[[], object], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.01)
+
+
+async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    async with asyncio.timeout(seconds):
+        while not condition():  # noqa: ASYNC110 - polls a process, which has no event
+            await asyncio.sleep(0.01)
+
+
+def held(run: Run, story: Callable[[Hold], Awaitable[None]]) -> None:
+    """Tells a story with a held run, and ends the run afterwards."""
+
+    async def tell() -> None:
+        hold = run.hold()
+        await hold.begin()
+        try:
+            await story(hold)
+            if hold.state is State.HELD and not run.kinds():
+                await hold.end(grace=0.0)
+            await asyncio.wait_for(hold.wait_gone(), 10)
+        finally:
+            await hold.leave()
+
+    asyncio.run(tell())
+
+
+async def cut(run: Run, hold: Hold) -> None:
+    """Kills the bridge, and waits until another is attached."""
+    held = run.states.count(State.HELD)
+    assert hold._link is not None
+    os.kill(hold._link.hello["pid"], signal.SIGKILL)
+    await until(lambda: run.states.count(State.HELD) > held)
+
+
+def holding(secret: str, run: Run) -> list[Path]:
+    """The keeper's files and everybody's command lines in which the secret stands."""
+    found = []
+    for path in (*run.place.glob("*"), *Path("/proc").glob("[0-9]*/cmdline")):
+        # A socket can't be read, and a process may end while we look.
+        with suppress(OSError):
+            if secret.encode() in path.read_bytes():
+                found.append(path)
+    return found
+
+
+def python(source: str) -> tuple[str, ...]:
+    return (sys.executable, "-ISc", source)

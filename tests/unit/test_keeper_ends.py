@@ -1,0 +1,119 @@
+"""How a run ends on this machine, whoever is killed: all that it started is gone, and not before its time."""
+
+import asyncio
+import os
+import signal
+import time
+
+import pytest
+from keeping import FAMILY, SHORT, Run, held, python, until, wait_for
+
+from aboard.agent import tree
+from aboard.core.plan import Start
+from aboard.wires.hold import CREDIT, Hold, State
+
+
+def test_output_that_was_not_sent_yet_is_not_lost_by_the_end(clean: list[Run]) -> None:
+    """The end is acknowledged before the output has all been sent: the keeper stays until it has."""
+    run = Run()
+    clean.append(run)
+    size = 8 * CREDIT
+
+    async def story(hold: Hold) -> None:
+        await hold.start(Start(child="a", argv=python(f"import os; os.write(1, b'x' * {size})")))
+        await until(lambda: "exited" in run.kinds("a"))
+
+    held(run, story)
+    assert len(run.output("a")) == size
+    assert run.finished("a")
+
+
+def test_the_end_ends_sessions_and_double_forks_too(clean: list[Run]) -> None:
+    """A `setsid` child and a double fork, all deaf to SIGTERM, are gone when the end is told."""
+    run = Run()
+    clean.append(run)
+
+    async def story(hold: Hold) -> None:
+        await hold.start(Start(child="a", argv=python(FAMILY)))
+        await until(lambda: b"ready" in run.output("a"))
+        assert len(run.alive()) == 4
+        await hold.end(grace=0.1)
+        await until(lambda: "ended" in run.kinds())
+        assert not run.alive()
+
+    held(run, story)
+    assert run.events[-1].data["stubborn"] == []
+    assert run.events[-1].data["killed"] >= 1
+
+
+@pytest.mark.parametrize("victim", ["keeper", "guard"])
+def test_a_killed_keeper_or_guard_takes_the_children_along(clean: list[Run], victim: str) -> None:
+    """SIGKILL of the one, and the other ends every child within two seconds, whatever they ignore."""
+    run = Run()
+    clean.append(run)
+
+    async def story(hold: Hold) -> None:
+        await hold.start(Start(child="a", argv=python(FAMILY)))
+        await until(lambda: b"ready" in run.output("a"))
+        keeper = run.keeper()
+        os.kill(keeper if victim == "keeper" else tree.parents()[keeper], signal.SIGKILL)
+        await until(lambda: not run.alive(), 2)
+        await asyncio.wait_for(hold.wait_gone(), 5)
+
+    held(run, story)
+    if victim == "keeper":
+        assert run.states[-1] is State.GONE
+        assert State.CUT not in run.states
+
+
+def test_sigterm_to_the_keeper_is_an_orderly_end(clean: list[Run]) -> None:
+    """It is told why it ends, children get their grace, and the keeper stays until that is heard."""
+    run = Run()
+    clean.append(run)
+
+    async def story(hold: Hold) -> None:
+        await hold.start(Start(child="a", argv=("sleep", "300")))
+        await until(lambda: run.events)
+        os.kill(run.keeper(), signal.SIGTERM)
+        await asyncio.wait_for(hold.wait_gone(), 5)
+
+    held(run, story)
+    assert run.kinds() == ["ending", "ended"]
+    assert run.events[1].data == {"why": "the keeper got a signal"}
+    assert run.events[2].data == {"code": -signal.SIGTERM}
+
+
+def test_a_stopped_keeper_is_woken(clean: list[Run]) -> None:
+    """A keeper that is stopped could not end its children past the lease; its guard sends it on."""
+    run = Run()
+    clean.append(run)
+
+    async def story(hold: Hold) -> None:
+        await hold.start(Start(child="a", argv=("sleep", "300")))
+        await until(lambda: run.events)
+        os.kill(run.keeper(), signal.SIGSTOP)
+        await hold.start(Start(child="b", argv=("true",)))
+        await until(lambda: "exited" in run.kinds("b"), 3)
+
+    held(run, story)
+
+
+def test_the_lease_ends_all_and_not_before(clean: list[Run]) -> None:
+    """Left alone, children live for the whole lease, and are gone when it is over."""
+    run = Run(SHORT)
+    clean.append(run)
+
+    async def leave() -> float:
+        hold = run.hold()
+        await hold.begin()
+        await hold.start(Start(child="a", argv=python(FAMILY)))
+        await until(lambda: b"ready" in run.output("a"))
+        await hold.leave()
+        return time.monotonic()
+
+    left = asyncio.run(leave())
+    while time.monotonic() < left + SHORT.seconds - 0.3:
+        assert len(run.alive()) == 4
+        time.sleep(0.02)
+    wait_for(lambda: not run.alive(), 0.3 + SHORT.grace + 1.5)
+    assert time.monotonic() - left >= SHORT.seconds - 0.3
