@@ -184,13 +184,15 @@ from aboard.checks import SUBJECTS
 from aboard.core.cluster import Cluster
 from aboard.core.node import Node
 from aboard.flows.check import check
+from aboard.flows.watcher import Unwatched
 drops = []
-def progress(node, phase):
-    if phase.startswith("dropped"):
-        drops.append(node)
-        if len(drops) == 1:
-            print("dropped", flush=True)
-report = asyncio.run(check(Cluster(nodes=(Node(name="n2"),)), SUBJECTS, on_progress=progress))
+class Aloud(Unwatched):
+    def dialling(self, node, phase):
+        if phase.startswith("dropped"):
+            drops.append(node)
+            if len(drops) == 1:
+                print("dropped", flush=True)
+report = asyncio.run(check(Cluster(nodes=(Node(name="n2"),)), SUBJECTS, watcher=Aloud()))
 print(*(finding.code for finding in report.findings))
 """
 

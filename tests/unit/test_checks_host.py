@@ -2,21 +2,14 @@
 
 import pytest
 
-from aboard.checks.host import (
-    ACCELERATORS,
-    CORES,
-    PROBES,
-    SUBJECT,
-    parse_accelerators,
-    parse_cores,
-    parse_kernel,
-    parse_memory,
-)
+from aboard.checks.cores import CORES, parse_cores
+from aboard.checks.host import ACCELERATORS, PROBES, SUBJECT, parse_accelerators, parse_kernel
+from aboard.checks.memory import parse_memory
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts, Unknown, read
 from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
-from aboard.core.probe import Contents, Output, Unparsed
+from aboard.core.probe import Contents, Files, Output, Probe, Unparsed
 from aboard.core.reach import Reached
 
 
@@ -69,9 +62,10 @@ def test_accelerators_are_listed_by_model() -> None:
 
 
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: probe.name)
-def test_an_answer_of_another_kind_stays_unknown(probe: object) -> None:
-    """A probe that asked for files and got a command's output says so."""
-    assert isinstance(read(probe, Output(code=0, stdout="")), Unknown)  # type: ignore[arg-type]
+def test_an_answer_of_another_kind_stays_unknown(probe: Probe[object]) -> None:
+    """A probe that asked for files and got a command's output says so, and the other way round."""
+    other = Output(code=0, stdout="") if isinstance(probe.question, Files) else Contents(files={})
+    assert isinstance(read(probe, other), Unknown)
 
 
 def test_a_file_that_is_missing_is_a_finding_with_a_command_to_look() -> None:

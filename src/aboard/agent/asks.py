@@ -67,14 +67,18 @@ class Asks:
             files = json.loads(outcome["stdout"]) if outcome["code"] == 0 else None
             reply({"files": files, "timed_out": outcome.get("timed_out", False)})
 
-        ask = _Ask(self._loop, tell, FILES_LIMIT * 2, "no mark: it starts nothing")
+        self.fork(message, lambda: _answer(list(map(str, message["globs"])), int(message.get("limit", 65536))), tell)
+
+    def fork(self, message: frames.Message, work: Callable[[], bytes], reply: Reply) -> None:
+        """Does work of our own that may block, in a child; its stdout is what `work` returned."""
+        ask = _Ask(self._loop, reply, FILES_LIMIT * 2, "no mark: it starts nothing")
         try:
             pid = os.fork()
         except OSError:
             ask.close()
             raise
         if pid == 0:
-            _read_and_exit(message, ask.write_ends[0])
+            _work_and_exit(work, ask.write_ends[0])
         self._follow(pid, ask, message)
 
     def end(self) -> None:
@@ -187,15 +191,18 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _read_and_exit(message: frames.Message, out: int) -> None:
+def _work_and_exit(work: Callable[[], bytes], out: int) -> None:
     code = 1
     try:
         signal.set_wakeup_fd(-1)
         os.setsid()
-        # A child that hangs on a dead mount can't be killed; it must not hold the wire open as well.
+        # A child that hangs on a dead mount can't be killed; it must not hold the wire or a port as well.
         os.dup2(0, 2)
-        os.closerange(3, out)
-        answer = _answer([str(pattern) for pattern in message["globs"]], int(message.get("limit", 65536)))
+        for fd in os.listdir("/proc/self/fd"):
+            if int(fd) > 2 and int(fd) != out:  # noqa: PLR2004 - stdin, stdout and stderr
+                with contextlib.suppress(OSError):
+                    os.close(int(fd))
+        answer = work()
         while answer:
             answer = answer[os.write(out, answer) :]
         code = 0

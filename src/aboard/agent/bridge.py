@@ -16,6 +16,8 @@ TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from typing import Any
 
+    from aboard.agent.peers import Peers
+
 # Frames for the keeper wait in its socket, not in our memory, while the wire is slower than they come.
 BACKLOG = 1024 * 1024
 ALONE_SECONDS = 5.0
@@ -47,6 +49,7 @@ class Bridge:
         self._loop = loop
         self._head = Channel(loop, wire, self._from_head, loop.stop)
         self._asks = Asks(loop)
+        self._peers: Peers | None = None
         self._keeper: Channel | None = None
         self._silence = silence
         self._heard = time.monotonic()
@@ -77,6 +80,11 @@ class Bridge:
             "ping": self._ping,
             "run": self._ask,
             "read": self._ask,
+            "listen": self._peer,
+            "connect": self._peer,
+            "push": self._peer,
+            "leftovers": self._leftovers,
+            "clear": self._leftovers,
             "hold": self._hold,
             "attach": self._attach,
         }
@@ -99,6 +107,18 @@ class Bridge:
     def _ask(self, message: frames.Message) -> None:
         ask = self._asks.run if message["op"] == "run" else self._asks.read
         ask(message, lambda outcome: self._answer(message, **outcome))
+
+    def _peer(self, message: frames.Message) -> None:
+        from aboard.agent.peers import Peers  # noqa: PLC0415 - a check without exercises never pays for it
+
+        if self._peers is None:
+            self._peers = Peers(self._loop, self._asks)
+        self._peers.take(message, lambda outcome: self._answer(message, **outcome))
+
+    def _leftovers(self, message: frames.Message) -> None:
+        from aboard.agent import leftovers  # noqa: PLC0415 - a launch asks this once, and never again
+
+        leftovers.take(self._asks, message, lambda outcome: self._answer(message, **outcome))
 
     def _hold(self, message: frames.Message) -> None:
         # Late, since a check never holds: a keeper's modules cost more than all the rest.

@@ -40,6 +40,13 @@ def directory(run: str) -> str:
     return os.path.join(base, run)
 
 
+def runs() -> list[str]:
+    """The runs that have a directory here, whether a keeper lives in it or not."""
+    with contextlib.suppress(OSError):
+        return sorted(os.listdir(os.path.dirname(directory("any"))))
+    return []
+
+
 def clear(path: str) -> None:
     """Removes a run's directory, and the base when it was the last one."""
     with contextlib.suppress(OSError):

@@ -1,6 +1,14 @@
 """Preflight: one subject a file, each a few probes and rules; to add one, write its file and one line here."""
 
-from aboard.checks import host, reach
+from aboard.checks import fabric, gpu, host, network, reach, software, storage
 from aboard.core.rule import Subject
 
-SUBJECTS: tuple[Subject, ...] = (reach.SUBJECT, host.SUBJECT)
+SUBJECTS: tuple[Subject, ...] = (
+    reach.SUBJECT,
+    host.SUBJECT,
+    network.SUBJECT,
+    fabric.SUBJECT,
+    gpu.SUBJECT,
+    software.SUBJECT,
+    storage.SUBJECT,
+)

@@ -1,54 +1,34 @@
-"""Host basics: what each node is (kernel, cores, memory, accelerators) and whether its clock agrees."""
+"""Host: what each node is, whether its clock agrees, and whether it has room for a run; each part has its own file."""
 
 import re
 from collections.abc import Iterator
+from typing import Any
 
+from aboard.checks import busy, conntrack, cores, leftovers, limits, memory, own_name, shm
+from aboard.checks.answer import one_file
+from aboard.checks.cores import CORES
+from aboard.checks.memory import MEMORY
+from aboard.checks.unknown import unknown_facts, unknown_stories
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
 from aboard.core.reach import Reached
 from aboard.core.rule import Subject
+from aboard.core.story import Story
 from aboard.core.words import visible
+
+__all__ = ["ACCELERATORS", "CORES", "KERNEL", "MEMORY", "PROBES", "SUBJECT"]
 
 # torchrun's c10d rendezvous takes a peer whose clock is 15 s off for dead, and then runs with a smaller world.
 CLOCK_BLOCK_SECONDS = 10.0
 CLOCK_WARN_SECONDS = 1.0
 
 
-def _one_file(answer: Answer) -> str:
-    if isinstance(answer, Contents) and len(answer.files) == 1:
-        return next(iter(answer.files.values()))
-    raise Unparsed("the file is not there or can't be read")
-
-
 def parse_kernel(answer: Answer) -> str:
-    release = _one_file(answer).strip()
+    release = one_file(answer).strip()
     if not release:
         raise Unparsed("an empty kernel release")
     return visible(release)
-
-
-def parse_cores(answer: Answer) -> int:
-    """Counts the cores that a process started here may use, e.g. "0-3,8": fewer than the machine may have."""
-    allowed = re.search(r"^Cpus_allowed_list:\s*(\S+)$", _one_file(answer), re.MULTILINE)
-    if allowed is None:
-        raise Unparsed("no Cpus_allowed_list in /proc/self/status")
-    count = 0
-    for part in allowed[1].split(","):
-        span = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
-        first, last = (int(span[1]), int(span[2] or span[1])) if span else (0, -1)
-        if last < first:
-            raise Unparsed(f"a list of cores that can't be read: {visible(allowed[1])}")
-        count += last - first + 1
-    return count
-
-
-def parse_memory(answer: Answer) -> int:
-    """Bytes of memory, from /proc/meminfo."""
-    total = re.search(r"^MemTotal:\s*([0-9]{1,18}) kB$", _one_file(answer), re.MULTILINE)
-    if total is None:
-        raise Unparsed("no MemTotal in /proc/meminfo")
-    return int(total[1]) * 1024
 
 
 def parse_accelerators(answer: Answer) -> tuple[str, ...]:
@@ -63,8 +43,6 @@ def parse_accelerators(answer: Answer) -> tuple[str, ...]:
 
 
 KERNEL = Probe(name="kernel", question=Files(globs=("/proc/sys/kernel/osrelease",)), parse=parse_kernel)
-CORES = Probe(name="cores", question=Files(globs=("/proc/self/status",)), parse=parse_cores)
-MEMORY = Probe(name="memory", question=Files(globs=("/proc/meminfo",)), parse=parse_memory)
 ACCELERATORS = Probe(
     name="accelerators",
     question=Files(globs=("/proc/driver/nvidia/gpus/*/information",)),
@@ -92,29 +70,41 @@ def clock_offset(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def unknown_facts(facts: Facts) -> Iterator[Finding]:
-    """A question without an answer is said, never passed over."""
-    for probe in PROBES:
-        for name, unknown in facts.unknown(probe).items():
-            yield Finding(
-                code=f"unknown-{probe.name}",
-                severity=Severity.WARN,
-                nodes=(name,),
-                seen=f"{probe.name} stayed unknown: {unknown.why}",
-                why="What can't be asked can't be vouched for.",
-                fix=f"ssh {facts.cluster.node(name).target} cat {_first_glob(probe.question)}",
-            )
+_CLOCK = Story(
+    code="host-clock",
+    title="a node's clock is off",
+    severity=Severity.BLOCK,
+    shows=(
+        "WORLD_SIZE=1 on one node, with exit code 0, while the others fail",
+        "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
+        "slurm: error: Munge decode failed: Expired credential",
+    ),
+    why="torchrun's rendezvous compares time stamps of different machines, and takes a peer whose clock is 15 s off for"
+    " dead: one node then trains alone. Munge refuses credentials, certificates look not yet valid, and logs of several"
+    " nodes can't be put in order. The offset is measured over the wire, and corrected for the round trip.",
+    mend="On the node: `timedatectl` says whether it is synchronised, `chronyc tracking` how far it is off. Start a"
+    " time service: `sudo systemctl restart chrony` or `sudo systemctl restart systemd-timesyncd`; `sudo chronyc"
+    " makestep` sets it at once. If all nodes but this machine agree, it is this machine's clock that is off.",
+)
 
+_PARTS: tuple[Subject, ...] = (
+    leftovers.PART,
+    own_name.PART,
+    limits.PART,
+    shm.PART,
+    memory.PART,
+    cores.PART,
+    busy.PART,
+    conntrack.PART,
+)
 
-def _first_glob(question: object) -> str:
-    return question.globs[0] if isinstance(question, Files) else ""
-
-
-PROBES = (KERNEL, CORES, MEMORY, ACCELERATORS)
+PROBES: tuple[Probe[Any], ...] = (KERNEL, ACCELERATORS, *(probe for part in _PARTS for probe in part.probes))
 
 SUBJECT = Subject(
     name="host",
-    title="every host that answers is known",
+    title="every host that answers is known and has room for a run",
     probes=PROBES,
-    rules=(clock_offset, unknown_facts),
+    rules=(clock_offset, *(rule for part in _PARTS for rule in part.rules), unknown_facts(*PROBES)),
+    exercises=tuple(exercise for part in _PARTS for exercise in part.exercises),
+    stories=(_CLOCK, *(story for part in _PARTS for story in part.stories), *unknown_stories(PROBES)),
 )

@@ -13,6 +13,7 @@ from aboard.core.words import did_you_mean
 VERBS = {
     "init": "write aboard.yaml: which nodes, how to reach them",
     "check": "every node, in seconds: who answers, who doesn't, why, what to type",
+    "why": "the long story of a finding: how it shows, why it happens, how to mend it",
     "sandbox": "a practice cluster of real hosts on this machine",
 }
 

@@ -2,26 +2,26 @@
 
 import asyncio
 import sys
+from dataclasses import replace
 
 import click
 from rich.console import Console
 from rich.live import Live
-from rich.text import Text
 
 from aboard.checks import SUBJECTS
+from aboard.checks.leftovers import END_LEFTOVERS, LEFTOVERS
 from aboard.cli.nodes import node_options
 from aboard.core.cluster import Cluster
 from aboard.core.errors import InputError, Problem
 from aboard.core.finding import Severity
-from aboard.core.reach import Reached
 from aboard.core.rule import Subject
 from aboard.core.words import did_you_mean
-from aboard.flows.check import OnProgress, Report
+from aboard.flows.check import Report
 from aboard.flows.check import check as run_check
 from aboard.ui.as_json import check_json
 from aboard.ui.check_live import CheckLive
-from aboard.ui.check_table import CheckTable
-from aboard.ui.findings import FindingsView
+from aboard.ui.check_view import CheckView
+from aboard.ui.plain import plain_lines
 from aboard.wires.limits import raise_files
 
 EXIT_WARNED = 1
@@ -33,14 +33,16 @@ EXIT_BLOCKED = 2
 @click.option("--quick", is_flag=True, help="Only what every launch asks.")
 @click.option("--only", multiple=True, metavar="SUBJECT", help="Only this subject; may be given again.")
 @click.option("--skip", multiple=True, metavar="SUBJECT", help="All but this subject; may be given again.")
+@click.option("--fix", is_flag=True, help="End what dead runs of Aboard left on the nodes, by run id only.")
 @click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
-@click.option("-v", "--verbose", is_flag=True, help="One row for each node, however many there are.")
+@click.option("-v", "--verbose", is_flag=True, help="A row for each node, and infos in full.")
 def check(
     cluster: Cluster,
     quick: bool,
     only: tuple[str, ...],
     skip: tuple[str, ...],
+    fix: bool,
     as_json: bool,
     strict: bool,
     verbose: bool,
@@ -49,17 +51,34 @@ def check(
 
     NODES are names or node sets (n1 gpu[01-16]) or aboard.yaml files; without any, ./aboard.yaml is used.
 
+    On a terminal, a table fills in as answers come, then the findings follow, worst first, and a line for each
+    subject that is well. Into a pipe or a file go plain lines, each whole in itself: the severity (block, warn,
+    info), the code, the nodes, then seen:, why:, fix: or then: and its text; so grep ^block, grep -w n2 and
+    sed -n 's/.* fix: //p' do what they say. Lines with fine, node and done in front tell the rest.
+
     Exit code: 0 all well, 1 warnings with --strict, 2 something would stop a run, 3 the command itself is wrong.
     """
     raise_files(len(cluster))
     subjects = _chosen(only, skip)
-    if as_json:
-        report = asyncio.run(run_check(cluster, subjects, quick=quick))
-        click.echo(check_json(report.facts, report.findings, report.seconds))
-    else:
-        console = Console(highlight=False)
+    if fix:
+        subjects = _mending(subjects)
+    console = Console(highlight=False)
+    if console.is_terminal and not as_json:
         report = _watched(cluster, subjects, console, quick=quick)
-        _show(console, report, subjects, every_node=verbose)
+        console.print(
+            CheckView(
+                report.facts,
+                subjects,
+                report.by_subject,
+                report.findings,
+                seconds=report.seconds,
+                verbose=verbose,
+            ),
+            crop=False,
+        )
+    else:
+        report = asyncio.run(run_check(cluster, subjects, quick=quick))
+        click.echo(_text(report, subjects, as_json=as_json))
     sys.exit(_exit_code(report, strict=strict))
 
 
@@ -78,27 +97,29 @@ def _chosen(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[Subject, ...]
     return tuple(subject for subject in SUBJECTS if subject.name not in skip and (not only or subject.name in only))
 
 
+def _mending(subjects: tuple[Subject, ...]) -> tuple[Subject, ...]:
+    """The subjects with the one exercise that changes something; without its subject there is nothing to end."""
+    if not any(LEFTOVERS in subject.exercises for subject in subjects):
+        seen = "--fix ends leftovers, which are not looked for without the subject 'host'"
+        raise InputError(
+            "check-fix", [Problem(where="aboard check", seen=seen, fix="leave --fix out, or let 'host' be asked")]
+        )
+    return tuple(
+        replace(subject, exercises=(*subject.exercises, END_LEFTOVERS)) if LEFTOVERS in subject.exercises else subject
+        for subject in subjects
+    )
+
+
 def _watched(cluster: Cluster, subjects: tuple[Subject, ...], console: Console, *, quick: bool) -> Report:
-    if not console.is_terminal:
-        return asyncio.run(run_check(cluster, subjects, quick=quick))
-    live = CheckLive(cluster.nodes)
+    live = CheckLive()
     with Live(live, console=console, transient=True, refresh_per_second=8):
-        progress: OnProgress = live.progress
-        return asyncio.run(run_check(cluster, subjects, quick=quick, on_progress=progress))
+        return asyncio.run(run_check(cluster, subjects, quick=quick, watcher=live))
 
 
-def _show(console: Console, report: Report, subjects: tuple[Subject, ...], *, every_node: bool) -> None:
-    console.print(CheckTable(report.facts, every_node=every_node))
-    console.print()
-    console.print(FindingsView(report.findings), soft_wrap=False)
-    for subject in subjects:
-        if all(finding.severity is Severity.INFO for finding in report.by_subject[subject.name]):
-            console.print(Text.assemble(("✓ ", "bold green"), (subject.name, "green"), f"  {subject.title}"))
-    total = len(report.facts.cluster)
-    answer = sum(isinstance(contact, Reached) for contact in report.facts.contacts.values())
-    stops = sum(finding.severity is Severity.BLOCK for finding in report.findings)
-    verdict = f"{stops} finding{'s' if stops > 1 else ''} would stop a run" if stops else "all aboard"
-    console.print(f"{answer} of {total} nodes answer; {verdict}.  {report.seconds:.1f} s")
+def _text(report: Report, subjects: tuple[Subject, ...], *, as_json: bool) -> str:
+    if as_json:
+        return check_json(report.facts, report.findings, report.seconds)
+    return "\n".join(plain_lines(report.facts, subjects, report.by_subject, report.findings, report.seconds))
 
 
 def _exit_code(report: Report, *, strict: bool) -> int:

@@ -4,6 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
+from aboard.core.node import Node
+
 T = TypeVar("T")
 
 
@@ -54,10 +56,15 @@ class Unparsed(ValueError):
 class Probe(Generic[T]):
     """`parse` raises Unparsed for an answer that it doesn't know; the fact is then unknown, with that reason.
 
-    What isn't `quick` is asked by the full check only, not before every launch.
+    What isn't `quick` is asked by the full check only, not before every launch. A question that needs something of
+    the node itself (its Python, its directory) is a function of it.
     """
 
     name: str
-    question: Question
+    question: Question | Callable[[Node], Question]
     parse: Callable[[Answer], T]
     quick: bool = True
+
+    def asked(self, node: Node) -> Question:
+        """The question as this node gets it."""
+        return self.question(node) if callable(self.question) else self.question

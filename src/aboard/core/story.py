@@ -7,7 +7,10 @@ from aboard.core.finding import Severity
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """What a code means: how it shows (texts that people paste into a search box), why it happens, how to mend it."""
+    """What a code means: how it shows (texts that people paste into a search box), why it happens, how to mend it.
+
+    `leads_to` names the codes that it explains on the same nodes: mended, they are gone too.
+    """
 
     code: str
     title: str
@@ -15,3 +18,4 @@ class Story:
     shows: tuple[str, ...]
     why: str
     mend: str
+    leads_to: tuple[str, ...] = ()

@@ -1,23 +1,24 @@
 """`aboard check`: visit every node, all at once, hold the exercises, and judge what came of it."""
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from time import monotonic
 from typing import Any
 
+from aboard.core.cascade import cascade
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, worst_first
 from aboard.core.node import Node
 from aboard.core.probe import Probe
-from aboard.core.reach import Reached
 from aboard.core.rule import Subject
+from aboard.core.story import Story
 from aboard.flows.drill import drill
 from aboard.flows.visit import Visit, visit
+from aboard.flows.watcher import Unwatched, Watcher
 from aboard.wires.fleet import DIAL_SECONDS, Fleet, WireOf, usual_wire
-
-OnProgress = Callable[[Node, str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,10 +28,13 @@ class Report:
     facts: Facts
     by_subject: Mapping[str, tuple[Finding, ...]]
     seconds: float
+    stories: tuple[Story, ...] = ()
 
     @property
     def findings(self) -> list[Finding]:
-        return worst_first([finding for findings in self.by_subject.values() for finding in findings])
+        """Worst first, with what another finding explains folded under it."""
+        every = [finding for findings in self.by_subject.values() for finding in findings]
+        return worst_first(cascade(every, self.stories))
 
 
 async def check(
@@ -39,22 +43,27 @@ async def check(
     *,
     quick: bool = False,
     wire_of: WireOf = usual_wire,
-    on_progress: OnProgress = lambda _node, _phase: None,
+    watcher: Watcher | None = None,
     dial_seconds: float = DIAL_SECONDS,
 ) -> Report:
     """Asks all nodes at once; one that is slow or hostile costs the others nothing."""
     began = monotonic()
-    fleet = Fleet(wire_of, on_phase=on_progress, seconds=dial_seconds)
-    probes = [probe for subject in subjects for probe in subject.probes if probe.quick or not quick]
-    exercises = [each for subject in subjects for each in subject.exercises if each.quick or not quick]
+    watcher = watcher or Unwatched()
+    subjects = list(_asked(subjects, quick=quick))
+    probes = [probe for subject in subjects for probe in subject.probes]
+    exercises = any(subject.exercises for subject in subjects)
+    watcher.began(cluster, subjects)
+    fleet = Fleet(wire_of, on_phase=lambda node, phase: watcher.dialling(node.name, phase), seconds=dial_seconds)
     visits: dict[str, Visit] = {}
 
     async def call(node: Node) -> None:
-        visits[node.name] = done = await visit(fleet, node, probes)
+        on_met = partial(watcher.asking, node.name)
+        on_answer = partial(watcher.answered, node.name)
+        visits[node.name] = done = await visit(fleet, node, probes, on_met=on_met, on_answer=on_answer)
         if done.link is not None and not exercises:
             # Nobody needs it any more: its end goes on beside the others' beginnings.
             await done.link.close()
-        on_progress(node, "answered" if isinstance(done.contact, Reached) else "failed")
+        watcher.visited(node.name, done.contact)
 
     try:
         async with asyncio.TaskGroup() as group:
@@ -62,12 +71,27 @@ async def check(
                 group.create_task(call(node))
         facts = _facts(cluster, visits, probes)
         links = {name: done.link for name, done in visits.items() if done.link is not None}
-        for exercise in exercises:
-            facts = await drill(exercise, facts, links)
+        for subject in sorted(subjects, key=lambda subject: bool(subject.exercises)):
+            for exercise in subject.exercises:
+                on_round = partial(watcher.round, subject.name)
+                facts = await drill(exercise, facts, links, on_round=on_round, on_reply=watcher.replied)
+            if exercises:
+                # For the eye only, while others' exercises go on: rules may see more once all are held.
+                watcher.judged(subject.name, subject.judge(facts))
     finally:
         await asyncio.gather(*(done.link.close() for done in visits.values() if done.link is not None))
     by_subject = {subject.name: tuple(subject.judge(facts)) for subject in subjects}
-    return Report(facts=facts, by_subject=by_subject, seconds=monotonic() - began)
+    stories = tuple(story for subject in subjects for story in subject.stories)
+    return Report(facts=facts, by_subject=by_subject, seconds=monotonic() - began, stories=stories)
+
+
+def _asked(subjects: Sequence[Subject], *, quick: bool) -> Iterator[Subject]:
+    """Each subject with what this check asks; one of which nothing is asked can't be found well, so it is left out."""
+    for subject in subjects:
+        probes = tuple(probe for probe in subject.probes if probe.quick or not quick)
+        exercises = tuple(exercise for exercise in subject.exercises if exercise.quick or not quick)
+        if probes or exercises or not (subject.probes or subject.exercises):
+            yield replace(subject, probes=probes, exercises=exercises)
 
 
 def _facts(cluster: Cluster, visits: Mapping[str, Visit], probes: Sequence[Probe[Any]]) -> Facts:

@@ -1,8 +1,9 @@
 """Runs exercises: sends each round of a script to its nodes, and the replies back into the script."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 from aboard.core.errors import WireError
@@ -11,14 +12,22 @@ from aboard.core.facts import Facts, Unknown
 from aboard.wires.link import Link
 
 
-async def drill(exercise: Exercise[Any], facts: Facts, links: Mapping[str, Link]) -> Facts:
+async def drill(
+    exercise: Exercise[Any],
+    facts: Facts,
+    links: Mapping[str, Link],
+    *,
+    on_round: Callable[[int, Collection[str]], None] = lambda _number, _nodes: None,
+    on_reply: Callable[[str], None] = lambda _node: None,
+) -> Facts:
     """The facts with the exercise's outcome; a script that stumbles over a node's reply leaves an Unknown."""
     script = exercise.script(facts)
     outcome: Any
     try:
         asked = next(script)
-        while True:
-            asked = script.send(await _round(asked, links))
+        for number in count(1):
+            on_round(number, asked.keys())
+            asked = script.send(await _round(asked, links, on_reply))
     except StopIteration as done:
         outcome = done.value
     except Exception as error:  # noqa: BLE001 - what a node sends must not end the check of the others
@@ -26,9 +35,15 @@ async def drill(exercise: Exercise[Any], facts: Facts, links: Mapping[str, Link]
     return replace(facts, outcomes={**facts.outcomes, exercise.name: outcome})
 
 
-async def _round(asked: Round, links: Mapping[str, Link]) -> Replies:
+async def _round(asked: Round, links: Mapping[str, Link], on_reply: Callable[[str], None]) -> Replies:
     """All of a round's asks at once; a node that doesn't answer is an Unknown, and the others go on."""
-    replies = await asyncio.gather(*(_ask(links.get(name), ask) for name, ask in asked.items()))
+
+    async def told(name: str, ask: Ask) -> Mapping[str, Any] | Unknown:
+        reply = await _ask(links.get(name), ask)
+        on_reply(name)
+        return reply
+
+    replies = await asyncio.gather(*(told(name, ask) for name, ask in asked.items()))
     return dict(zip(asked, replies, strict=True))
 
 

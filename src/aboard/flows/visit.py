@@ -1,10 +1,10 @@
 """One visit to one node: dial it, meet it, ask it every probe's question. What it answers is data, never trusted."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from time import monotonic, time
-from typing import Any
+from typing import Any, TypeVar
 
 from aboard.agent.frames import FrameError
 from aboard.core.errors import AskError, Unreachable, WireError
@@ -22,6 +22,9 @@ from aboard.wires.told import clock_of
 ANSWER_SECONDS = 10.0
 PINGS = 3
 
+OnAnswer = Callable[[str], None]
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Visit:
@@ -32,14 +35,23 @@ class Visit:
     link: Link | None = None
 
 
-async def visit(fleet: Fleet, node: Node, probes: Sequence[Probe[Any]]) -> Visit:
+async def visit(
+    fleet: Fleet,
+    node: Node,
+    probes: Sequence[Probe[Any]],
+    *,
+    on_met: Callable[[], None] = lambda: None,
+    on_answer: OnAnswer = lambda _probe: None,
+) -> Visit:
     """Never raises for what a node does: each way to fail is a contact that says so."""
     began = monotonic()
+    own = [replace(probe, question=probe.asked(node)) for probe in probes]
     try:
         dialled = await fleet.dial(node)
+        on_met()
         try:
             meeting = asyncio.create_task(_meet(dialled))
-            asking = asyncio.create_task(_ask_all(dialled.link, probes))
+            asking = asyncio.create_task(_ask_all(dialled.link, own, on_answer))
             await _together(meeting, asking)
         except BaseException:
             await dialled.link.close()
@@ -84,18 +96,25 @@ async def _meet(dialled: Dialled) -> Reached:
         python=_word(link.hello.get("python")),
         round_trip=best[0],
         clock_offset=best[1],
-        phases=link.ending.phases,
+        phases={**link.ending.phases, "agent": dialled.seconds},
         drops=dialled.drops,
         noise=link.noise,
     )
 
 
-async def _ask_all(link: Link, probes: Sequence[Probe[Any]]) -> dict[str, Any]:
-    """All files in one question, the commands side by side."""
+async def _ask_all(link: Link, probes: Sequence[Probe[Any]], on_answer: OnAnswer) -> dict[str, Any]:
+    """All files in one question, the commands side by side; each probe is told of once, when its answer is in."""
     files = {probe.name: probe.question for probe in probes if isinstance(probe.question, Files)}
     commands = {probe.name: probe.question for probe in probes if isinstance(probe.question, Command)}
-    reading = asyncio.create_task(_read(link, tuple(files.values())))
-    running = {name: asyncio.create_task(_run(link, command)) for name, command in commands.items()}
+
+    async def told(names: Iterable[str], answer: Awaitable[T]) -> T:
+        given = await answer
+        for name in names:
+            on_answer(name)
+        return given
+
+    reading = asyncio.create_task(told(files, _read(link, tuple(files.values()))))
+    running = {name: asyncio.create_task(told([name], _run(link, command))) for name, command in commands.items()}
     await _together(reading, *running.values())
     contents = reading.result()
     facts: dict[str, Any] = {}

@@ -1,43 +1,76 @@
 """A check as JSON, for scripts: stable names, nothing drawn."""
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict
+import math
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import fields, is_dataclass
+from enum import Enum
 from typing import Any
 
 from aboard.checks import host
-from aboard.core.facts import Facts
-from aboard.core.finding import Finding
-from aboard.core.probe import Probe
+from aboard.core.facts import Facts, Unknown
+from aboard.core.finding import Finding, Severity
+from aboard.core.node import Node
 from aboard.core.reach import Reached
 
-PROBES: tuple[Probe[Any], ...] = (host.KERNEL, host.CORES, host.MEMORY, host.ACCELERATORS)
+# Stand beside `facts` as well, where they have been from the beginning; null is what isn't known.
+BASICS = (host.KERNEL, host.CORES, host.MEMORY, host.ACCELERATORS)
 
 
 def check_json(facts: Facts, findings: Iterable[Finding], seconds: float) -> str:
+    """All that was asked and answered: each probe's facts by node, each exercise's outcome, and the findings."""
+    basics = {probe.name: facts.of(probe) for probe in BASICS}
     return json.dumps(
         {
             "seconds": round(seconds, 3),
-            "nodes": [_node(facts, node.name) for node in facts.cluster],
-            "findings": [finding_json(finding) for finding in findings],
+            "nodes": [_node(facts, node, basics) for node in facts.cluster],
+            "exercises": as_plain(facts.outcomes),
+            "findings": as_plain(list(findings)),
         },
         indent=2,
         ensure_ascii=False,
     )
 
 
-def finding_json(finding: Finding) -> dict[str, Any]:
-    fields = asdict(finding)
-    fields["severity"] = finding.severity.word
-    fields["consequences"] = [finding_json(consequence) for consequence in finding.consequences]
-    return fields
+def as_plain(value: Any) -> Any:
+    """Any fact as JSON has it; an unknown says why, and a number that is none is null."""
+    plain: Any
+    match value:
+        case Severity():
+            plain = value.word
+        case Enum():
+            plain = as_plain(value.value)
+        case None | int() | str():
+            plain = value
+        case float():
+            plain = value if math.isfinite(value) else None
+        case Unknown(why=why):
+            plain = {"unknown": why}
+        case Mapping():
+            plain = {_key(key): as_plain(each) for key, each in value.items()}
+        case AbstractSet():
+            plain = sorted((as_plain(each) for each in value), key=str)
+        case Iterable():
+            plain = [as_plain(each) for each in value]
+        case _ if is_dataclass(value):
+            plain = {field.name: as_plain(getattr(value, field.name)) for field in fields(value)}
+        case _:
+            plain = str(value)
+    return plain
 
 
-def _node(facts: Facts, name: str) -> dict[str, Any]:
-    contact = facts.contacts[name]
-    fields: dict[str, Any] = {"name": name, "reached": isinstance(contact, Reached)}
-    for key, value in asdict(contact).items():
-        fields[key] = value.value if key == "reason" else value
-    for probe in PROBES:
-        fields[probe.name] = facts.of(probe).get(name)
-    return fields
+def _key(key: Any) -> str:
+    """A pair of nodes, say, is the two names with a blank between, which no name holds."""
+    return " ".join(map(_key, key)) if isinstance(key, tuple) else str(as_plain(key))
+
+
+def _node(facts: Facts, node: Node, basics: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    contact = facts.contacts[node.name]
+    return {
+        "name": node.name,
+        "reached": isinstance(contact, Reached),
+        **as_plain(contact),
+        **{name: as_plain(values.get(node.name)) for name, values in basics.items()},
+        "facts": {probe: as_plain(given[node.name]) for probe, given in facts.answers.items() if node.name in given},
+    }

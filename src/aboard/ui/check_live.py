@@ -1,49 +1,173 @@
-"""The live view of a check: how far each node is, and who is waited for."""
+"""The live view of a check: nodes and subjects filling in as answers come, and who is waited for since when."""
 
 from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from time import monotonic
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
-from aboard.core.node import Node
+from aboard.core.cluster import Cluster
+from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
+from aboard.core.reach import Contact, Unreached
+from aboard.core.rule import Subject
+from aboard.ui.check_table import ONE_BY_ONE
+from aboard.ui.grid import Grid, Row
+from aboard.ui.marks import ANSWERED, ASKED, FINE, NOT_ASKED, OF_SEVERITY, Mark, worst_of
 
-DONE = ("answered", "failed")
 # Named one by one while they are few; a wall of names helps nobody.
 NAMED = 8
+# A wait is worth its words only when somebody might wonder.
+WORTH_SAYING = 1.0
+
+QUEUED, ASKING, MET, SILENT = "queued", "asking", "answered", "no answer"
+
+
+@dataclass(kw_only=True)
+class _Seen:
+    """How far one node is. `waits` are the probes whose answers are not in, by subject."""
+
+    phase: str
+    since: float
+    waits: dict[str, set[str]] = field(default_factory=dict)
+    why: str = ""
 
 
 class CheckLive:
-    """A bar, and below it the nodes that are still on their way with what they are at and since when."""
+    """Is told by the check how far it is, and draws that: a `Watcher` that can be rendered at any time."""
 
-    def __init__(self, nodes: tuple[Node, ...]) -> None:
-        self._began = monotonic()
-        self._at: dict[str, tuple[str, float]] = {node.name: ("waiting", self._began) for node in nodes}
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._clock = clock
+        self._began = clock()
+        self._nodes: dict[str, _Seen] = {}
+        self._subjects: list[str] = []
+        self._drilled: set[str] = set()
+        self._probes: dict[str, tuple[str, ...]] = {}
+        self._worst: dict[str, dict[str, Severity]] = {}
+        self._round: tuple[str, int, float] | None = None
+        self._replying: set[str] = set()
 
-    def progress(self, node: Node, phase: str) -> None:
-        self._at[node.name] = (phase, monotonic())
+    def began(self, cluster: Cluster, subjects: Sequence[Subject]) -> None:
+        self._subjects = [subject.name for subject in subjects]
+        self._drilled = {subject.name for subject in subjects if subject.exercises}
+        self._probes = {subject.name: tuple(probe.name for probe in subject.probes) for subject in subjects}
+        self._nodes = {node.name: _Seen(phase=QUEUED, since=self._clock()) for node in cluster}
+
+    def dialling(self, node: str, phase: str) -> None:
+        self._at(node, phase.replace("-", " "))
+
+    def asking(self, node: str) -> None:
+        self._nodes[node].waits = {subject: set(probes) for subject, probes in self._probes.items()}
+        self._at(node, ASKING)
+
+    def answered(self, node: str, probe: str) -> None:
+        for probes in self._nodes[node].waits.values():
+            probes.discard(probe)
+
+    def visited(self, node: str, contact: Contact) -> None:
+        if isinstance(contact, Unreached):
+            self._nodes[node].why = contact.reason.value.replace("-", " ")
+        self._at(node, SILENT if isinstance(contact, Unreached) else MET)
+
+    def round(self, subject: str, number: int, nodes: Collection[str]) -> None:
+        self._replying = set(nodes)
+        self._round = (subject, number, self._clock())
+
+    def replied(self, node: str) -> None:
+        self._replying.discard(node)
+
+    def judged(self, subject: str, findings: Sequence[Finding]) -> None:
+        self._worst.update(worst_of({subject: findings}))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        total = len(self._at)
-        counts = Counter(phase for phase, _since in self._at.values())
-        done = sum(counts[phase] for phase in DONE)
-        line = Table.grid(padding=(0, 1))
-        line.add_row(
-            ProgressBar(total=total, completed=done, width=min(40, options.max_width - 30)),
-            Text(f"{counts['answered']}/{total} answer"),
-            Text(f"{counts['failed']} don't", style="red") if counts["failed"] else Text(""),
-            Text(f"{monotonic() - self._began:.1f} s", style="dim"),
-        )
-        yield line
-        waiting = [(name, *at) for name, at in self._at.items() if at[0] not in DONE]
-        if len(waiting) <= NAMED:
-            for name, phase, since in waiting:
-                yield Text(f"  {name}: {phase} for {monotonic() - since:.1f} s", style="dim")
+        if not self._nodes:
+            return
+        yield self._counts()
+        if self._round is not None:
+            yield self._exercise(*self._round)
+        if len(self._nodes) <= ONE_BY_ONE:
+            rows = [self._row(name) for name in self._nodes]
         else:
-            for phase in counts:
-                names = [name for name, at, _since in waiting if at == phase]
-                if names:
-                    yield Text(f"  {phase}: {fold(names)}", style="dim", overflow="ellipsis", no_wrap=True)
+            yield from self._stragglers()
+            rows = list(self._kinds())
+        if rows:
+            yield Grid(self._subjects, rows)
+
+    def _at(self, node: str, phase: str) -> None:
+        seen = self._nodes[node]
+        if seen.phase != phase:
+            seen.phase, seen.since = phase, self._clock()
+
+    def _counts(self) -> Text:
+        counts = Counter(seen.phase for seen in self._nodes.values())
+        line = Text(f"{self._clock() - self._began:.1f} s", style="dim", no_wrap=True, overflow="ellipsis")
+        line.append(f"  {counts.pop(MET, 0)} of {len(self._nodes)} answered", style="not dim")
+        if silent := counts.pop(SILENT, 0):
+            line.append(f", {silent} {'do' if silent > 1 else 'does'} not", style="not dim red")
+        for phase, count in counts.most_common():
+            line.append(f", {count} {phase}")
+        return line
+
+    def _row(self, name: str) -> Row:
+        seen = self._nodes[name]
+        marks = self._marks(name)
+        if not marks:
+            waited = "" if seen.phase == QUEUED else f" for {self._clock() - seen.since:.1f} s"
+            return Row(label=name, note=f"{seen.phase}{waited}", style="dim")
+        if seen.phase == SILENT:
+            return Row(label=name, marks=marks, note=seen.why, style="red")
+        late = seen.phase == ASKING and self._clock() - seen.since >= WORTH_SAYING
+        return Row(label=name, marks=marks, note=f"for {self._clock() - seen.since:.1f} s" if late else "")
+
+    def _marks(self, name: str) -> tuple[Mark, ...]:
+        """One for each subject; none while the node is being dialled."""
+        seen = self._nodes[name]
+        if seen.phase not in {ASKING, MET, SILENT}:
+            return ()
+        return tuple(self._mark(seen, name, subject) for subject in self._subjects)
+
+    def _mark(self, seen: _Seen, name: str, subject: str) -> Mark:
+        if seen.phase == SILENT:
+            return OF_SEVERITY[Severity.BLOCK] if subject == "reach" else NOT_ASKED
+        if subject in self._worst:
+            severity = self._worst[subject].get(name)
+            return FINE if severity is None else OF_SEVERITY[severity]
+        if seen.waits[subject] or (subject in self._drilled):
+            return ASKED
+        return ANSWERED
+
+    def _stragglers(self) -> Iterator[Text]:
+        """Those on their way, by name while they are few, by phase while they are many."""
+        late = {name: seen for name, seen in self._nodes.items() if seen.phase not in {MET, SILENT}}
+        now = self._clock()
+        if len(late) <= NAMED:
+            for name, seen in late.items():
+                owed = ", ".join(subject for subject, probes in seen.waits.items() if probes)
+                line = f"  {name}: {seen.phase}{owed and ' about '}{owed} for {now - seen.since:.1f} s"
+                yield Text(line, style="dim", no_wrap=True, overflow="ellipsis")
+            return
+        for phase in Counter(seen.phase for seen in late.values()):
+            names = [name for name, seen in late.items() if seen.phase == phase]
+            longest = now - min(late[name].since for name in names)
+            line = f"  {phase} for up to {longest:.1f} s: {fold(names)}"
+            yield Text(line, style="dim", no_wrap=True, overflow="ellipsis")
+
+    def _kinds(self) -> Iterator[Row]:
+        """Nodes that stand alike share a row, the largest lot first."""
+        alike: dict[tuple[Mark, ...], list[str]] = {}
+        for name in self._nodes:
+            if marks := self._marks(name):
+                alike.setdefault(marks, []).append(name)
+        lots = sorted(alike.items(), key=lambda lot: -len(lot[1]))
+        for marks, names in lots[:NAMED]:
+            yield Row(label=names[0] if len(names) == 1 else f"{len(names)} nodes", marks=marks)
+        if rest := sum(len(names) for _marks, names in lots[NAMED:]):
+            yield Row(label=f"{rest} others", note="each in another state", style="dim")
+
+    def _exercise(self, subject: str, number: int, since: float) -> Text:
+        left = fold(name for name in self._nodes if name in self._replying)
+        who = f", waits for {left}" if left else ""
+        line = f"  {subject}: round {number}{who}, {self._clock() - since:.1f} s"
+        return Text(line, no_wrap=True, overflow="ellipsis")

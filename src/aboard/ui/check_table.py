@@ -1,19 +1,22 @@
-"""The nodes of a check: a table of where they differ, and one line of what they have in common."""
+"""The nodes of a check: how each subject stands on each of them, where they differ, and what they have in common."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from rich.console import Console, ConsoleOptions, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from aboard.checks import host
 from aboard.core.facts import Facts
+from aboard.core.finding import Finding
 from aboard.core.node import Node
 from aboard.core.nodeset import fold
-from aboard.core.reach import Reached
+from aboard.core.reach import Reached, Unreached
+from aboard.ui.grid import Grid, Row
+from aboard.ui.hanging import hanging
+from aboard.ui.marks import FINE, NOT_ASKED, OF_SEVERITY, Mark, worst_of
 
 # Above this, nodes that are alike share a row.
-ONE_BY_ONE = 16
+ONE_BY_ONE = 20
 GIB = 1024**3
 
 # What may be equal on all nodes, and how it is said when it is.
@@ -30,64 +33,60 @@ TRAITS = {
 class CheckTable:
     """One row a node, or one for all that are alike when there are many; equal columns become one line below."""
 
-    def __init__(self, facts: Facts, *, every_node: bool) -> None:
+    def __init__(self, facts: Facts, by_subject: Mapping[str, Sequence[Finding]], *, every_node: bool) -> None:
         self._facts = facts
+        self._subjects = list(by_subject)
+        self._worst = worst_of(by_subject)
         self._met = {name: contact for name, contact in facts.contacts.items() if isinstance(contact, Reached)}
-        self._silent = [node.name for node in facts.cluster if node.name not in self._met]
-        self._traits = {name: _traits(facts, name, contact) for name, contact in self._met.items()}
+        self._traits = _traits(facts, self._met)
+        self._nodes = {node.name: node for node in facts.cluster}
         self._one_by_one = every_node or len(facts.cluster) <= ONE_BY_ONE
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        common = self._common()
-        shown = [trait for trait in TRAITS if trait not in common]
-        table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-        for column in ("node", "host", *shown):
-            table.add_column(column)
-        for column in ("round trip", "clock"):
-            table.add_column(column, justify="right")
-        for names in self._rows(shown):
-            table.add_row(*self._row(names, shown))
-        if self._silent:
-            style = "red"
-            many = len(self._silent)
-            table.add_row(
-                Text(fold(self._silent), style), Text("no answer" if many == 1 else f"{many} no answer", style)
-            )
-        yield table
+        values = {trait: {traits[trait] for traits in self._traits.values() if trait in traits} for trait in TRAITS}
+        common = {trait: min(found) for trait, found in values.items() if len(found) == 1}
+        differing = [trait for trait, found in values.items() if len(found) > 1]
+        rows = [self._row(names, differing) for names in self._groups(differing)]
+        yield Grid(self._subjects, rows, (*differing, "clock", "host", "round trip"))
         if common:
             said = ", ".join(TRAITS[trait].format(value) for trait, value in common.items())
             whose = {1: "it has", 2: "both have"}.get(len(self._met), f"all {len(self._met)} have")
-            yield Text(f"{whose}: {said}", style="dim")
+            yield from hanging(Text(f"{whose}: ", style="dim"), said, options.max_width, indent=2, style="dim")
 
-    def _common(self) -> dict[str, str]:
-        """The traits that all nodes that answered share."""
-        return {
-            trait: values.pop()
-            for trait in TRAITS
-            if len(values := {traits[trait] for traits in self._traits.values()}) == 1
-        }
-
-    def _rows(self, shown: list[str]) -> Iterable[list[str]]:
+    def _groups(self, differing: Sequence[str]) -> Iterable[list[str]]:
+        names = [node.name for node in self._facts.cluster]
         if self._one_by_one:
-            return [[name] for name in self._met]
-        alike: dict[tuple[str, ...], list[str]] = {}
-        for name, traits in self._traits.items():
-            alike.setdefault(tuple(traits[trait] for trait in shown), []).append(name)
+            return [[name] for name in names]
+        alike: dict[object, list[str]] = {}
+        for name in names:
+            traits = self._traits.get(name, {})
+            alike.setdefault((self._marks(name), *(traits.get(trait) for trait in differing)), []).append(name)
         return alike.values()
 
-    def _row(self, names: list[str], shown: list[str]) -> list[str | Text]:
-        first = names[0]
+    def _marks(self, name: str) -> tuple[Mark, ...]:
+        return tuple(
+            OF_SEVERITY[worst[name]] if name in worst else FINE if name in self._met else NOT_ASKED
+            for worst in (self._worst[subject] for subject in self._subjects)
+        )
+
+    def _row(self, names: list[str], differing: Sequence[str]) -> Row:
+        first, alone = names[0], len(names) == 1
+        label, marks = fold(names), self._marks(first)
+        contact = self._facts.contacts[first]
+        if isinstance(contact, Unreached):
+            note = contact.reason.value.replace("-", " ") if alone else f"{len(names)} nodes"
+            return Row(label=label, marks=marks, note=note, style="red")
         contacts = [self._met[name] for name in names]
-        trip = max(contact.round_trip for contact in contacts)
-        offset = max((contact.clock_offset for contact in contacts), key=abs)
-        alone = len(names) == 1
-        return [
-            fold(names),
-            Text(_where(self._facts.cluster.node(first), contacts[0]) if alone else f"{len(names)} nodes"),
-            *(Text(self._traits[first][trait]) for trait in shown),
-            ("" if alone else "≤ ") + milliseconds(trip),
-            signed(offset),
-        ]
+        return Row(
+            label=label,
+            marks=marks,
+            more={
+                **{trait: self._traits[first][trait] for trait in differing},
+                "clock": signed(max((contact.clock_offset for contact in contacts), key=abs)),
+                "host": _where(self._nodes[first], contact) if alone else f"{len(names)} nodes",
+                "round trip": ("" if alone else "≤ ") + milliseconds(max(each.round_trip for each in contacts)),
+            },
+        )
 
 
 def milliseconds(seconds: float) -> str:
@@ -104,17 +103,21 @@ def _where(node: Node, contact: Reached) -> str:
     return address if contact.hostname == node.name else f"{contact.hostname} {address}".strip()
 
 
-def _traits(facts: Facts, name: str, contact: Reached) -> dict[str, str]:
-    cores = facts.of(host.CORES).get(name)
-    memory = facts.of(host.MEMORY).get(name)
-    accelerators = facts.of(host.ACCELERATORS).get(name)
+def _traits(facts: Facts, met: Mapping[str, Reached]) -> dict[str, dict[str, str]]:
+    """By node, only what was asked; "?" is what stayed unknown on a node."""
+    known = {
+        "kernel": facts.of(host.KERNEL),
+        "cores": {name: str(cores) for name, cores in facts.of(host.CORES).items()},
+        "memory": {name: f"{memory / GIB:.0f} GiB" for name, memory in facts.of(host.MEMORY).items()},
+        "accelerators": {name: _models(models) for name, models in facts.of(host.ACCELERATORS).items()},
+    }
     return {
-        "user": contact.user,
-        "kernel": facts.of(host.KERNEL).get(name, "?"),
-        "python": contact.python,
-        "cores": "?" if cores is None else str(cores),
-        "memory": "?" if memory is None else f"{memory / GIB:.0f} GiB",
-        "accelerators": "?" if accelerators is None else _models(accelerators),
+        name: {
+            "user": contact.user,
+            "python": contact.python,
+            **{trait: values.get(name, "?") for trait, values in known.items() if trait in facts.answers},
+        }
+        for name, contact in met.items()
     }
 
 

@@ -12,11 +12,20 @@ from aboard.agent import frames
 FILES = {
     "/proc/sys/kernel/osrelease": "6.8.0-simulated\n",
     "/proc/self/status": "Name:\tpython3\nCpus_allowed_list:\t0-63\n",
-    "/proc/meminfo": "MemTotal:       528280060 kB\nMemFree:        1 kB\n",
+    "/proc/self/limits": "Max processes 2062000 2062000 processes\nMax open files 1048576 1048576 files\n"
+    "Max locked memory unlimited unlimited bytes\n",
+    "/proc/meminfo": "MemTotal:       528280060 kB\nMemFree:        1 kB\nMemAvailable:   507000000 kB\n",
+    "/sys/devices/system/cpu/online": "0-63\n",
     **{
         f"/proc/driver/nvidia/gpus/0000:{number:02x}:00.0/information": "Model: \t\t NVIDIA H100 80GB HBM3\n"
         for number in range(8)
     },
+}
+# What a command prints, by words that its argv has in it; any other prints nothing and ends well.
+PRINTED = {
+    "df -PB1 /dev/shm": "Filesystem 1-blocks Used Available Capacity Mounted on\n"
+    "tmpfs 270479390720 0 270479390720 0% /dev/shm\n",
+    "uname -n": "simulated\n10.0.0.1 STREAM simulated\n",
 }
 _MARKER = re.compile(rb"main\(b'\\n(<aboard [0-9a-f]+>)\\n'")
 
@@ -95,7 +104,11 @@ def _reply(message: frames.Message) -> frames.Message:
     elif message["op"] == "read":
         reply["files"] = FILES
     elif message["op"] == "run":
-        reply |= {"code": 0, "stdout": "", "stderr": ""}
+        argv = " ".join(message["argv"])
+        stdout = "".join(text for words, text in PRINTED.items() if words in argv)
+        reply |= {"code": 0, "stdout": stdout, "stderr": ""}
+    elif message["op"] == "leftovers":
+        reply |= {"runs": {}, "places": [], "strays": []}
     else:
         reply["error"] = f"a simulated agent can't {message['op']}"
     return reply

@@ -1,0 +1,177 @@
+"""What exercises ask of a node: listen for its peers, connect to them, push at them."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import socket
+
+from aboard.agent import frames
+from aboard.agent.asks import Asks
+from aboard.agent.loop import Loop
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Reply = Callable[[frames.Message], None]
+
+# The first byte of a connection says what is wanted of its listener.
+ECHO = b"E"
+SINK = b"S"
+COUNT_BYTES = 8
+
+CHUNK = 256 * 1024
+BACKLOG = 512
+# Far below the usual limit of 1024 descriptors; who comes later waits in the backlog.
+MOST_PEERS = 400
+PAUSE_SECONDS = 0.05
+
+
+class Peers:
+    """The listeners and the peers that came; all of them end with the bridge, whose loop they live in."""
+
+    def __init__(self, loop: Loop, asks: Asks) -> None:
+        self._loop = loop
+        self._asks = asks
+        self._listeners: list[socket.socket] = []
+        self._peers: set[_Peer] = set()
+
+    def take(self, message: frames.Message, reply: Reply) -> None:
+        """Answers `listen` at once; `connect` and `push` work in a child, since a name server may block."""
+        if message["op"] == "listen":
+            reply(self.listen([int(port) for port in message["ports"]]))
+            return
+
+        work: Callable[[frames.Message], frames.Message]
+        if message["op"] == "connect":
+            from aboard.agent.dials import connect as work  # noqa: PLC0415 - only who is asked for it pays for it
+        else:
+            from aboard.agent.push import push as work  # noqa: PLC0415 - as above
+
+        def tell(outcome: frames.Message) -> None:
+            if outcome["code"] == 0:
+                reply(json.loads(outcome["stdout"]))
+            else:
+                reply({"error": "%s did not end in time" % message["op"]})
+
+        self._asks.fork(message, lambda: json.dumps(work(message)).encode(), tell)
+
+    def listen(self, ports: list[int]) -> frames.Message:
+        """The ports that are ours now (0 asks for any), or why not; and this host's own addresses."""
+        from aboard.agent import addresses  # noqa: PLC0415 - only a node that listens needs it
+
+        bound: list[frames.Message] = []
+        for port in ports:
+            try:
+                listener = _listener(port)
+            except OSError as error:
+                name = errno.errorcode.get(error.errno or 0, str(error))
+                taken = error.errno == errno.EADDRINUSE
+                bound.append({"errno": name, "owner": addresses.owner(port) if taken else None})
+            else:
+                self._listeners.append(listener)
+                self._loop.on_readable(listener.fileno(), lambda of=listener: self._accept(of))  # type: ignore[misc]
+                bound.append({"port": listener.getsockname()[1]})
+        return {"ports": bound, "addresses": addresses.own()}
+
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            connection = None if len(self._peers) >= MOST_PEERS else listener.accept()[0]
+        except BlockingIOError:
+            return
+        except OSError:
+            connection = None
+        if connection is not None:
+            self._peers.add(_Peer(self._loop, connection, self._peers.discard))
+            return
+        # No descriptors left, most likely: peers wait in the backlog, and we must not spin meanwhile.
+        self._loop.on_readable(listener.fileno(), None)
+        self._loop.later(PAUSE_SECONDS, lambda: self._resume(listener))
+
+    def _resume(self, listener: socket.socket) -> None:
+        self._loop.on_readable(listener.fileno(), lambda: self._accept(listener))
+
+
+class _Peer:
+    """One that came: sent back what it sends, or told at its end how much that was."""
+
+    def __init__(self, loop: Loop, connection: socket.socket, on_gone: Callable[[_Peer], None]) -> None:
+        connection.setblocking(False)
+        self._loop = loop
+        self._connection = connection
+        self._on_gone = on_gone
+        self._mode = b""
+        self._unsent = bytearray()
+        self._count = 0
+        self._ended = False
+        loop.on_readable(connection.fileno(), self._readable)
+
+    def _readable(self) -> None:
+        try:
+            data = self._connection.recv(CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._close()
+            return
+        if data and not self._mode:
+            self._mode, data = data[:1], data[1:]
+        elif not data:
+            self._ended = True
+            self._loop.on_readable(self._connection.fileno(), None)
+            if self._mode == SINK:
+                self._unsent += self._count.to_bytes(COUNT_BYTES, "big")
+        if self._mode == SINK:
+            self._count += len(data)
+        else:
+            self._unsent += data
+        self._flush()
+
+    def _flush(self) -> None:
+        fd = self._connection.fileno()
+        try:
+            while self._unsent:
+                sent = self._connection.send(self._unsent)
+                del self._unsent[:sent]
+        except BlockingIOError:
+            self._loop.on_writable(fd, self._flush)
+            # A peer that sends and never reads waits in its own socket, not in our memory.
+            self._loop.on_readable(fd, None if self._ended or len(self._unsent) > CHUNK else self._readable)
+        except OSError:
+            self._close()
+        else:
+            self._loop.on_writable(fd, None)
+            if self._ended:
+                self._close()
+            else:
+                self._loop.on_readable(fd, self._readable)
+
+    def _close(self) -> None:
+        self._loop.forget(self._connection.fileno())
+        self._connection.close()
+        self._on_gone(self)
+
+
+def _listener(port: int) -> socket.socket:
+    """On every address of both families, as torch's store listens, or of IPv4 where that is all there is."""
+    with contextlib.suppress(OSError):
+        if socket.has_dualstack_ipv6():
+            return _bound(socket.AF_INET6, ("::", port))
+    return _bound(socket.AF_INET, ("0.0.0.0", port))  # noqa: S104 - peers come from any network
+
+
+def _bound(family: int, address: tuple[str, int]) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener

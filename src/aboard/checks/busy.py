@@ -1,0 +1,92 @@
+"""Busy accelerators: who holds GPU memory before our first rank has started."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aboard.checks.answer import printed
+from aboard.core.facts import Facts
+from aboard.core.finding import Finding, Severity
+from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
+from aboard.core.rule import Subject
+from aboard.core.story import Story
+from aboard.core.words import visible
+
+NOT_INSTALLED = 127
+_SHOWN = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """A process on a GPU; `mib` is None where the driver doesn't say."""
+
+    pid: int
+    mib: int | None
+
+
+def parse_holders(answer: Answer) -> tuple[Holder, ...]:
+    """One line each, "1234, 512 MiB"; nothing without the driver's tools."""
+    if isinstance(answer, Output) and answer.code == NOT_INSTALLED:
+        return ()
+    holders = []
+    for line in printed(answer).splitlines():
+        found = re.fullmatch(
+            r"\s*([0-9]{1,10})\s*,\s*(?:([0-9]{1,9}) MiB|\[?N/A\]?|\[Insufficient Permissions\])\s*", line
+        )
+        if found is not None:
+            holders.append(Holder(pid=int(found[1]), mib=int(found[2]) if found[2] else None))
+        elif line.strip() and "No running" not in line:
+            raise Unparsed(f"nvidia-smi answered in a way that is not known: {visible(line)}")
+    return tuple(holders)
+
+
+HOLDERS = Probe(
+    name="gpu-processes",
+    question=Command(argv=("nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader")),
+    parse=parse_holders,
+)
+
+
+def busy_accelerators(facts: Facts) -> Iterator[Finding]:
+    """GPU memory that someone else holds is an out-of-memory error in the first step."""
+    for name, holders in facts.of(HOLDERS).items():
+        if holders:
+            pids = list(dict.fromkeys(holder.pid for holder in holders))
+            mib = sum(holder.mib or 0 for holder in holders)
+            shown = ", ".join(map(str, pids[:_SHOWN])) + (" and more" if len(pids) > _SHOWN else "")
+            yield Finding(
+                code="host-busy-gpu",
+                severity=Severity.WARN,
+                nodes=(name,),
+                seen=f"{len(pids)} {'process holds' if len(pids) == 1 else 'processes hold'}"
+                f" {f'{mib} MiB of ' if mib else ''}GPU memory: {shown}",
+                why="What they hold ranks can't have: CUDA runs out of memory at once, or every step is slow.",
+                fix=f"ps -o user,pid,etime,args -p {','.join(map(str, pids))}    # on {name}; whose are they?\n"
+                f"kill {' '.join(map(str, pids))}    # on {name}, if they are yours and not needed",
+            )
+
+
+PART = Subject(
+    name="busy",
+    title="accelerators are free",
+    probes=(HOLDERS,),
+    rules=(busy_accelerators,),
+    stories=(
+        Story(
+            code="host-busy-gpu",
+            title="other processes hold GPU memory",
+            severity=Severity.WARN,
+            shows=(
+                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+                "Process 1234 has 77.98 GiB memory in use.",
+                "CUDA error: out of memory",
+            ),
+            why="A rank of an earlier run that was not ended, a notebook, or another user's job is on the GPU. Memory"
+            " that it holds is not given back until it ends.",
+            mend="`nvidia-smi` lists the processes; `ps -o user,pid,etime,args -p PID` says whose they are. End your"
+            " own with `kill PID`; what a run of Aboard's left is ended by `aboard check --fix`. If nvidia-smi shows"
+            " memory in use but no process, it belongs to a container or to a process that is a zombie: look on the"
+            " host.",
+        ),
+    ),
+)

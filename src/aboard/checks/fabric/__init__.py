@@ -1,0 +1,43 @@
+"""Fabric: InfiniBand and RoCE, up, complete and fast on every node, and what NCCL will make of them.
+
+Only recordings of such machines have proven these rules, so none of them stops a launch.
+"""
+
+from aboard.checks.fabric.direct import ACS, DIRECT, acs_on, memlock, no_gpudirect
+from aboard.checks.fabric.links import flapping, ports_down, ports_missing, slow_rate, would_use_sockets
+from aboard.checks.fabric.nccl import NCCL_CONF, NCCL_ENV
+from aboard.checks.fabric.ports import PORTS
+from aboard.checks.fabric.roce import gid_index, mixed_layers, no_gid
+from aboard.checks.fabric.stories import STORIES
+from aboard.checks.fabric.told import TOPOLOGIES, hca_absent, settings_differ, topology_differs
+from aboard.checks.limits import LIMITS
+from aboard.checks.unknown import unknown_facts, unknown_stories
+from aboard.core.rule import Subject
+
+_OWN = (PORTS, NCCL_CONF, NCCL_ENV, DIRECT, ACS)
+
+SUBJECT = Subject(
+    name="fabric",
+    title="nothing is wrong with InfiniBand or RoCE, where there is any",
+    # The limits are asked by `host` too, which says so when they stay unknown.
+    probes=(*_OWN, LIMITS),
+    rules=(
+        would_use_sockets,
+        ports_missing,
+        ports_down,
+        slow_rate,
+        flapping,
+        mixed_layers,
+        no_gid,
+        gid_index,
+        hca_absent,
+        settings_differ,
+        topology_differs,
+        no_gpudirect,
+        acs_on,
+        memlock,
+        unknown_facts(*_OWN),
+    ),
+    exercises=(TOPOLOGIES,),
+    stories=(*STORIES, *unknown_stories(_OWN)),
+)

@@ -1,0 +1,176 @@
+"""From the GPU's memory straight to the wire: GPUDirect, PCI switches in the way, and memory that may be pinned."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aboard.checks.fabric.nccl import active
+from aboard.checks.limits import limits_of
+from aboard.checks.usual import listed, together
+from aboard.core.facts import Facts
+from aboard.core.finding import Finding, Severity
+from aboard.core.nodeset import fold
+from aboard.core.probe import Answer, Command, Contents, Files, Output, Probe, Unparsed
+from aboard.core.reach import Reached
+
+# NCCL pins some MB for each peer and channel; below this a few dozen ranks are already too many.
+PINNED_BYTES = 4 << 30
+# From here on the open driver can hand memory to the adapter by DMA-BUF, without nvidia_peermem.
+DMA_BUF_KERNEL = (5, 12)
+_PEERMEM = (
+    "/sys/module/nvidia_peermem/version",
+    "/sys/kernel/mm/memory_peers/nv_mem/version",
+    "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direct:
+    """What decides whether an adapter may read a GPU's memory. GeForce cards, which can't, are not counted."""
+
+    gpus: int
+    peermem: bool
+    dma_buf: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Acs:
+    """PCI bridges that send traffic between two cards up to the CPU; `readable` is False for an ordinary user."""
+
+    readable: bool
+    bridges: tuple[str, ...]
+
+
+def parse_direct(answer: Answer) -> Direct:
+    if not isinstance(answer, Contents):
+        raise Unparsed("not a list of files")
+    cards = [text for path, text in answer.files.items() if path.startswith("/proc/driver/nvidia/gpus/")]
+    kernel = re.match(r"([0-9]{1,3})\.([0-9]{1,3})", answer.files.get("/proc/sys/kernel/osrelease", ""))
+    new = kernel is not None and (int(kernel[1]), int(kernel[2])) >= DMA_BUF_KERNEL
+    return Direct(
+        gpus=sum("GeForce" not in text for text in cards),
+        peermem=any(path in answer.files for path in _PEERMEM),
+        dma_buf=new and "Open Kernel Module" in answer.files.get("/proc/driver/nvidia/version", ""),
+    )
+
+
+def parse_acs(answer: Answer) -> Acs:
+    """From `lspci -vvv`: who may not read the capabilities sees `<access denied>` in their place."""
+    if not isinstance(answer, Output) or answer.timed_out:
+        raise Unparsed("lspci did not answer in time")
+    readable, bridges, device = False, [], ""
+    for line in answer.stdout.splitlines():
+        if re.match(r"[0-9a-f]{2}", line):
+            device = line
+        elif "ACSCtl" in line:
+            readable = True
+            if "PCI bridge" in device and ("SrcValid+" in line or "ReqRedir+" in line):
+                bridges.append(device.split()[0])
+    return Acs(readable=readable, bridges=tuple(bridges))
+
+
+def no_gpudirect(facts: Facts) -> Iterator[Finding]:
+    """Without it each byte goes through the CPU's memory, twice."""
+    up = active(facts)
+    lacking = tuple(
+        name
+        for name, direct in facts.of(DIRECT).items()
+        if direct.gpus and name in up and not (direct.peermem or direct.dma_buf)
+    )
+    if lacking:
+        yield Finding(
+            code="fabric-no-gpudirect",
+            severity=Severity.WARN,
+            nodes=lacking,
+            seen="GPUs and RDMA, but nvidia_peermem isn't loaded, and this driver has no DMA-BUF",
+            why="The adapters can't read the GPUs' memory, so all traffic takes a detour through the CPU's: about half"
+            " the bandwidth.",
+            fix=f"sudo modprobe nvidia_peermem    # on {fold(lacking)}\n"
+            f"echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia_peermem.conf    # there, to keep it",
+        )
+
+
+def acs_on(facts: Facts) -> Iterator[Finding]:
+    """ACS sends what one card sends to another up to the CPU and back."""
+    up = active(facts)
+    both = {name for name, direct in facts.of(DIRECT).items() if direct.gpus and name in up}
+    known = {name: acs for name, acs in facts.of(ACS).items() if name in both}
+    on = {name: acs.bridges for name, acs in known.items() if acs.bridges}
+    for bridges, names in together(on).items():
+        yield Finding(
+            code="fabric-acs",
+            severity=Severity.WARN,
+            nodes=names,
+            seen=f"ACS is on at {len(bridges)} PCI bridges: {listed(bridges, 4)}",
+            why="GPUDirect then goes through the CPU, is slow, or fails with `status 4` (LOC_PROT_ERR). Only virtual"
+            " machines need it.",
+            fix=f"sudo setpci -s {bridges[0]} ECAP_ACS+0x6.w=0000    # on {fold(names)}; for each, after every boot\n"
+            "# for good: turn ACS or IO virtualization (VT-d, AMD-Vi) off in the BIOS",
+        )
+    unread = tuple(name for name, acs in known.items() if not acs.readable)
+    if unread:
+        yield Finding(
+            code="unknown-acs",
+            severity=Severity.INFO,
+            nodes=unread,
+            seen="an ordinary user can't see whether ACS is on",
+            why="If it is, GPUDirect is slow; only root may look.",
+            fix=f"sudo lspci -vvv | grep ACSCtl    # on {fold(unread)}; SrcValid+ means that it is on",
+        )
+
+
+def memlock(facts: Facts) -> Iterator[Finding]:
+    """RDMA pins its buffers; the limit that counts is the one of a process started the way ranks are."""
+    up = active(facts)
+    low = {
+        name: (limits.locked.soft, limits.locked.hard is None or limits.locked.hard >= PINNED_BYTES)
+        for name, limits in limits_of(facts).items()
+        if limits.locked.soft is not None and limits.locked.soft < PINNED_BYTES
+        if name in up and not _is_root(facts, name)
+    }
+    for (limit, may), names in together(low).items():
+        who = fold(names)
+        yield Finding(
+            code="fabric-memlock",
+            severity=Severity.WARN,
+            nodes=names,
+            seen=f"a rank may lock {_size(limit)} of memory, and RDMA must lock its buffers",
+            why="Registering them fails with `Call to ibv_reg_mr failed with error Cannot allocate memory`.",
+            fix=f"setup: [ulimit -l unlimited]    # in aboard.yaml, for {who}"
+            if may
+            else f"echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/90-memlock.conf    # on {who}\n"
+            f"sudo systemctl restart ssh    # on {who}; for Slurm: LimitMEMLOCK=infinity in slurmd's service",
+        )
+
+
+def _is_root(facts: Facts, name: str) -> bool:
+    """The kernel doesn't hold root to this limit (CAP_IPC_LOCK)."""
+    contact = facts.contacts.get(name)
+    return isinstance(contact, Reached) and contact.user == "root"
+
+
+def _size(count: int) -> str:
+    return f"{count / (1 << 20):.0f} MiB" if count >= 1 << 20 else f"{count // 1024} KiB"
+
+
+DIRECT = Probe(
+    name="gpudirect",
+    question=Files(
+        globs=(
+            "/proc/driver/nvidia/version",
+            "/proc/driver/nvidia/gpus/*/information",
+            "/proc/sys/kernel/osrelease",
+            *_PEERMEM,
+        )
+    ),
+    parse=parse_direct,
+)
+# All of `lspci -vvv` is more than a megabyte on such machines.
+ACS = Probe(
+    name="acs",
+    question=Command(
+        argv=("sh", "-c", "[ -d /sys/class/infiniband ] && lspci -vvv | grep -E '^[0-9a-f]|ACSCtl'"), timeout=20
+    ),
+    parse=parse_acs,
+    quick=False,
+)

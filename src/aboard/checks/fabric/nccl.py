@@ -1,0 +1,110 @@
+"""What NCCL was told on each node: its variables and /etc/nccl.conf, and which ports that leaves it."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+
+from aboard.checks.fabric.ports import PORTS, Port
+from aboard.core.facts import Facts
+from aboard.core.probe import Answer, Command, Contents, Files, Output, Probe, Unparsed
+
+CONF = "/etc/nccl.conf"
+# NCCL takes this one by itself, without a variable.
+TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conf:
+    """What /etc/nccl.conf sets, and a digest of the topology that NCCL loads unasked; None where there is none."""
+
+    settings: Mapping[str, str]
+    topology: str | None
+
+
+def parse_conf(answer: Answer) -> Conf:
+    if not isinstance(answer, Contents):
+        raise Unparsed("not a list of files")
+    topology = answer.files.get(TOPOLOGY)
+    return Conf(
+        settings=_pairs(answer.files.get(CONF, "")),
+        topology=None if topology is None else digest(topology),
+    )
+
+
+def parse_env(answer: Answer) -> Mapping[str, str]:
+    """The NCCL_ variables that a process started on the node inherits."""
+    if not isinstance(answer, Output) or answer.timed_out or answer.code not in {0, 1}:
+        raise Unparsed("env did not say")
+    return _pairs(answer.stdout)
+
+
+def settings(facts: Facts) -> dict[str, dict[str, str]]:
+    """What NCCL will see in a rank of each node: aboard.yaml wins over the node's environment, that over nccl.conf."""
+    confs, envs = facts.of(NCCL_CONF), facts.of(NCCL_ENV)
+    return {
+        node.name: {
+            **(confs[node.name].settings if node.name in confs else {}),
+            **envs.get(node.name, {}),
+            **{key: value for key, value in node.env.items() if key.startswith("NCCL_")},
+        }
+        for node in facts.cluster
+    }
+
+
+def known_settings(facts: Facts) -> dict[str, dict[str, str]]:
+    """For nodes that answered both questions: half an answer would look like a difference."""
+    confs, envs = facts.of(NCCL_CONF), facts.of(NCCL_ENV)
+    return {name: told for name, told in settings(facts).items() if name in confs and name in envs}
+
+
+def usable(facts: Facts) -> dict[str, tuple[Port, ...]]:
+    """The ports of each node that NCCL may use, up or not."""
+    told = settings(facts)
+    return {name: chosen(ports, told[name]) for name, ports in facts.of(PORTS).items()}
+
+
+def active(facts: Facts) -> dict[str, tuple[Port, ...]]:
+    """The ports of each node that NCCL will use; not in it where there are none."""
+    up = {name: tuple(port for port in ports if port.active) for name, ports in usable(facts).items()}
+    return {name: ports for name, ports in up.items() if ports}
+
+
+def chosen(ports: tuple[Port, ...], told: Mapping[str, str]) -> tuple[Port, ...]:
+    """What NCCL_IB_DISABLE and NCCL_IB_HCA leave."""
+    if told.get("NCCL_IB_DISABLE", "0") not in {"", "0"}:
+        return ()
+    spec = told.get("NCCL_IB_HCA", "")
+    refused, wanted = spec.startswith("^"), hca_names(spec)
+    if not wanted:
+        return ports
+    return tuple(port for port in ports if any(_meant(port, name, spec) for name in wanted) != refused)
+
+
+def hca_names(spec: str) -> tuple[str, ...]:
+    """The names in a value of NCCL_IB_HCA, without its signs: `^` refuses, `=` wants the name whole."""
+    return tuple(name.strip() for name in spec.lstrip("^=").split(",") if name.strip())
+
+
+def absent(ports: tuple[Port, ...], spec: str) -> list[str]:
+    """The names in NCCL_IB_HCA that no adapter of the node has."""
+    return [name for name in hca_names(spec) if not any(_meant(port, name, spec) for port in ports)]
+
+
+def digest(text: str) -> str:
+    return sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
+
+
+def _meant(port: Port, name: str, spec: str) -> bool:
+    device, _, number = name.partition(":")
+    exact = "=" in spec[:2]
+    return (port.device == device if exact else port.device.startswith(device)) and number in {"", str(port.number)}
+
+
+def _pairs(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^\s*(NCCL_[A-Z0-9_]+)\s*=[ \t]*(.*?)\s*$", text, re.MULTILINE))
+
+
+NCCL_CONF = Probe(name="nccl-conf", question=Files(globs=(CONF, TOPOLOGY)), parse=parse_conf)
+# Only these: the rest of an environment may hold secrets, and is no business of ours.
+NCCL_ENV = Probe(name="nccl-env", question=Command(argv=("sh", "-c", "env | grep '^NCCL_'")), parse=parse_env)

@@ -1,0 +1,152 @@
+"""NCCL's settings, configuration and topology files: the same on all nodes, and fit for the adapters there."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from aboard.checks.fabric.nccl import CONF, NCCL_CONF, TOPOLOGY, absent, digest, known_settings, settings
+from aboard.checks.fabric.ports import PORTS
+from aboard.checks.usual import listed, usual
+from aboard.core.exercise import Ask, Exercise, Script
+from aboard.core.facts import Facts, Unknown
+from aboard.core.finding import Finding, Severity
+from aboard.core.nodeset import fold
+from aboard.core.words import visible
+
+# These may well differ: they name what each node has, or where it writes.
+OWN = ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_DEBUG", "NCCL_IGNORE", "NCCL_CONF")
+NAMED = "NCCL_TOPO_FILE"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Named:
+    """The file that NCCL_TOPO_FILE names on a node, and a digest of it; None when NCCL can't read it either."""
+
+    path: str
+    digest: str | None
+
+
+def read_topologies(facts: Facts) -> Script[Mapping[str, Named]]:
+    """Reads the file that each node's own setting names: no probe could know its path beforehand."""
+    paths = {name: told.get(NAMED, "") for name, told in known_settings(facts).items()}
+    # What has a star would be read as a pattern; nobody calls a file so.
+    paths = {name: path for name, path in paths.items() if path.startswith("/") and "*" not in path}
+    if not paths:
+        return {}
+    replies = yield {name: Ask(op="read", fields={"globs": [path], "timeout": 5.0}) for name, path in paths.items()}
+    found = {}
+    for name, path in paths.items():
+        reply = replies.get(name)
+        files = None if reply is None or isinstance(reply, Unknown) else reply.get("files")
+        if isinstance(files, dict):
+            text = files.get(path)
+            found[name] = Named(path=path, digest=digest(text) if isinstance(text, str) else None)
+    return found
+
+
+TOPOLOGIES = Exercise(name="nccl-topology", script=read_topologies)
+
+
+def hca_absent(facts: Facts) -> Iterator[Finding]:
+    """NCCL takes what is there of NCCL_IB_HCA and says nothing of the rest."""
+    told = settings(facts)
+    for name, ports in facts.of(PORTS).items():
+        spec = told[name].get("NCCL_IB_HCA", "")
+        gone = absent(ports, spec)
+        # What is refused and not there anyway is no loss.
+        if gone and ports and not spec.startswith("^"):
+            yield Finding(
+                code="fabric-hca-absent",
+                severity=Severity.WARN,
+                nodes=(name,),
+                seen=f"NCCL_IB_HCA={visible(spec)} names {visible(listed(gone))}, which it hasn't got:"
+                f" it has {listed([port.name for port in ports])}",
+                why="NCCL uses the others without a word, so this node has less bandwidth, or none at all.",
+                fix=f"NCCL_IB_HCA: '={','.join(port.name for port in ports if port.active)}'"
+                f"    # in `env:` of {name} in aboard.yaml; or find out where the card went",
+            )
+
+
+def settings_differ(facts: Facts) -> Iterator[Finding]:
+    """Ranks that choose another algorithm or network than their peers wait for each other for ever."""
+    every = {name: _shared(own) for name, own in known_settings(facts).items()}
+    for key in sorted({key for own in every.values() for key in own}):
+        values = {name: own.get(key) for name, own in every.items()}
+        odd, seen = _odd(values, key)
+        if odd:
+            yield Finding(
+                code="fabric-nccl-settings",
+                severity=Severity.WARN,
+                nodes=odd,
+                seen=seen,
+                why="NCCL must be told the same everywhere; ranks that decide differently hang or are slow.",
+                fix=f"env | grep {key}; grep -n {key} {CONF}    # on {fold(odd)}; where does it come from?\n"
+                f"{key}: …    # in `env:` of aboard.yaml, once for all nodes, wins over both",
+            )
+
+
+def _shared(told: Mapping[str, str]) -> dict[str, str]:
+    return {key: value for key, value in told.items() if not key.startswith(OWN)}
+
+
+def _odd(values: Mapping[str, str | None], key: str) -> tuple[tuple[str, ...], str]:
+    """Who differs from most, or all when there is no most; and how that reads."""
+    if len(set(values.values())) == 1:
+        return (), ""
+    most = usual(values)
+    settled = sum(value == most for value in values.values()) * 2 > len(values)
+    odd = tuple(name for name, value in values.items() if not settled or value != most)
+    seen = listed([f"{name} has {_shown(key, values[name])}" for name in odd])
+    return odd, seen + (f"; the others have {_shown(key, most)}" if settled else "")
+
+
+def _shown(key: str, value: str | None) -> str:
+    return f"no {key}" if value is None else f"{key}={visible(value)}"
+
+
+def topology_differs(facts: Facts) -> Iterator[Finding]:
+    """A topology file that is missing here makes NCCL guess, and guess slow rings."""
+    outcome = facts.outcome(TOPOLOGIES)
+    named = {} if outcome is None or isinstance(outcome, Unknown) else outcome
+    for name, file in named.items():
+        if file.digest is None:
+            container = "; bind it into the container too" if facts.cluster.node(name).container else ""
+            yield _topology(
+                name,
+                f"{NAMED} is {visible(file.path)}, which can't be read here",
+                f"scp {_giver(named, file.path)}:{file.path} {facts.cluster.node(name).target}:{file.path}"
+                f"    # or unset {NAMED}{container}",
+            )
+    yield from _other_text({name: file.digest for name, file in named.items() if file.digest}, "the topology file")
+    loaded = {name: conf.topology for name, conf in facts.of(NCCL_CONF).items()}
+    yield from _other_text(loaded, TOPOLOGY)
+
+
+def _giver(named: Mapping[str, Named], path: str) -> str:
+    return next((name for name, file in named.items() if file.path == path and file.digest), "NODE")
+
+
+def _other_text(digests: Mapping[str, str | None], what: str) -> Iterator[Finding]:
+    if len(set(digests.values())) <= 1:
+        return
+    most = usual(digests)
+    settled = sum(value == most for value in digests.values()) * 2 > len(digests)
+    for name, own in digests.items():
+        if settled and own != most:
+            seen = f"{what} is not there" if own is None else f"{what} differs"
+            yield _topology(name, f"{seen}; the others agree", f"ls -l {TOPOLOGY}; echo ${NAMED}    # on {name}")
+    if not settled:
+        yield Finding(
+            code="fabric-topology",
+            severity=Severity.WARN,
+            nodes=tuple(digests),
+            seen=f"{what} is not the same on these nodes",
+            why=_WHY_TOPOLOGY,
+            fix=f"md5sum {TOPOLOGY} ${NAMED}    # on each",
+        )
+
+
+_WHY_TOPOLOGY = "NCCL builds its rings from it; nodes that see another machine than they are pick slow paths."
+
+
+def _topology(name: str, seen: str, fix: str) -> Finding:
+    return Finding(code="fabric-topology", severity=Severity.WARN, nodes=(name,), seen=seen, why=_WHY_TOPOLOGY, fix=fix)

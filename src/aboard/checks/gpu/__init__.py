@@ -1,0 +1,44 @@
+"""GPUs: as many as slots, alike on all nodes, with a driver that works, and in good health.
+
+Only recordings of such machines have proven these rules, so none of them stops a launch.
+"""
+
+from aboard.checks.gpu.parity import drivers_differ, models_differ
+from aboard.checks.gpu.smi import DRIVER, GPUS, HEALTH
+from aboard.checks.gpu.state import (
+    NVLINK,
+    SERVICE,
+    ecc_errors,
+    fabric_manager,
+    nvlinks_down,
+    smi_complains,
+    smi_missing,
+    throttled,
+)
+from aboard.checks.gpu.stories import STORIES
+from aboard.checks.gpu.xid import KERNEL_LOG, gpus_gone, log_unreadable, xid_errors
+from aboard.checks.unknown import unknown_facts, unknown_stories
+from aboard.core.rule import Subject
+
+PROBES = (GPUS, DRIVER, SERVICE, KERNEL_LOG, HEALTH, NVLINK)
+
+SUBJECT = Subject(
+    name="gpu",
+    title="nothing is wrong with the GPUs, where there are any",
+    probes=PROBES,
+    rules=(
+        xid_errors,
+        smi_complains,
+        gpus_gone,
+        models_differ,
+        drivers_differ,
+        fabric_manager,
+        ecc_errors,
+        throttled,
+        nvlinks_down,
+        smi_missing,
+        log_unreadable,
+        unknown_facts(*PROBES),
+    ),
+    stories=(*STORIES, *unknown_stories(PROBES)),
+)

@@ -1,0 +1,147 @@
+"""What nvidia-smi and the driver's own files say: which GPUs there are, in what state, or why it can't tell."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from aboard.core.probe import Answer, Command, Contents, Files, Output, Probe, Unparsed
+from aboard.core.words import visible
+
+_FIELDS = "index,name,uuid,pci.bus_id,driver_version,ecc.errors.uncorrected.volatile.total"
+NOT_STARTED = 127
+_REASONS = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW Thermal Slowdown")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One GPU; `uncorrected` is None where the card has no ECC memory."""
+
+    index: int
+    model: str
+    uuid: str
+    bus: str
+    driver: str
+    uncorrected: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smi:
+    """What nvidia-smi printed: GPUs, or its own words for why it has none to show."""
+
+    installed: bool
+    gpus: tuple[Gpu, ...] = ()
+    complaint: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Driver:
+    """What the kernel module shows, with or without nvidia-smi; `version` is empty where it isn't loaded."""
+
+    version: str
+    cards: int
+    switches: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """Why a GPU runs slower than it could, and whether it has joined the fabric of NVSwitches."""
+
+    bus: str
+    slowed: tuple[str, ...]
+    fabric: str
+    status: str
+
+
+def parse_gpus(answer: Answer) -> Smi:
+    output = _said(answer)
+    if output.code == NOT_STARTED:
+        return Smi(installed=False)
+    lines = [line for line in output.stdout.splitlines() if line.strip()]
+    if output.code == 0 and lines and "No devices were found" not in lines[0]:
+        return Smi(installed=True, gpus=tuple(_gpu(line) for line in lines))
+    complaint = " ".join((output.stdout + " " + output.stderr).split())
+    if not complaint or "not a valid field" in complaint:
+        raise Unparsed(visible(complaint) or f"nvidia-smi ended with {output.code} and said nothing")
+    return Smi(installed=True, complaint=visible(complaint, 160))
+
+
+def _said(answer: Answer) -> Output:
+    if not isinstance(answer, Output):
+        raise Unparsed("not the output of a command")
+    if answer.timed_out:
+        raise Unparsed("it did not answer in time: a GPU that is lost or a driver in trouble makes it hang")
+    return answer
+
+
+def _gpu(line: str) -> Gpu:
+    fields = [field.strip() for field in line.split(",")]
+    if len(fields) != _FIELDS.count(",") + 1 or not fields[0].isdecimal():
+        raise Unparsed(f"a line of nvidia-smi that can't be read: {visible(line)}")
+    index, model, uuid, bus, driver, errors = (visible(field) for field in fields)
+    uncorrected = int(errors) if re.fullmatch(r"[0-9]{1,18}", errors) else None
+    return Gpu(index=int(index), model=model, uuid=uuid, bus=bus, driver=driver, uncorrected=uncorrected)
+
+
+def parse_driver(answer: Answer) -> Driver:
+    if not isinstance(answer, Contents):
+        raise Unparsed("not a list of files")
+    text = answer.files.get("/proc/driver/nvidia/version", "")
+    version = re.search(r"Kernel Module(?: for \S+)?\s+([0-9]{1,5}(?:\.[0-9]{1,5}){1,3})", text)
+    return Driver(
+        version=version[1] if version else "",
+        cards=sum(path.startswith("/proc/driver/nvidia/gpus/") for path in answer.files),
+        switches=sum(path.startswith("/proc/driver/nvidia-nvswitch/devices/") for path in answer.files),
+    )
+
+
+def parse_health(answer: Answer) -> tuple[Health, ...]:
+    """From `nvidia-smi -q`, which knows throttling under two titles: "Event" since driver 535, "Throttle" before."""
+    output = _said(answer)
+    if output.code != 0:
+        return ()  # told by the list of GPUs, with its reason
+    found = []
+    for block in re.split(r"^GPU (?=[0-9A-Fa-f]{8}:)", output.stdout, flags=re.MULTILINE)[1:]:
+        parts = dict(_sections(block))
+        reasons = parts.get("Clocks Event Reasons", parts.get("Clocks Throttle Reasons", {}))
+        fabric = parts.get("Fabric", {})
+        found.append(
+            Health(
+                bus=visible(block.partition("\n")[0]),
+                slowed=tuple(reason for reason in _REASONS if reasons.get(reason) == "Active"),
+                fabric=visible(fabric.get("State", "N/A")),
+                status=visible(fabric.get("Status", "N/A")),
+            )
+        )
+    if not found:
+        raise Unparsed("no GPU in the output of nvidia-smi -q")
+    return tuple(found)
+
+
+def _sections(block: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """The parts of a GPU that are indented by four, each with the names and values that are indented further."""
+    for part in re.split(r"^ {4}(?=\S)", block, flags=re.MULTILINE)[1:]:
+        title, _, rest = part.partition("\n")
+        if ":" not in title:
+            pairs = re.findall(r"^ +(\S.*?) +: (.*)$", rest, re.MULTILINE)
+            yield title.strip(), {key: value.strip() for key, value in pairs}
+
+
+GPUS = Probe(
+    name="gpus",
+    question=Command(argv=("nvidia-smi", f"--query-gpu={_FIELDS}", "--format=csv,noheader,nounits")),
+    parse=parse_gpus,
+)
+DRIVER = Probe(
+    name="gpu-driver",
+    question=Files(
+        globs=(
+            "/proc/driver/nvidia/version",
+            "/proc/driver/nvidia/gpus/*/information",
+            "/proc/driver/nvidia-nvswitch/devices/*/information",
+        )
+    ),
+    parse=parse_driver,
+)
+HEALTH = Probe(
+    name="gpu-health", question=Command(argv=("nvidia-smi", "-q"), timeout=20), parse=parse_health, quick=False
+)

@@ -1,0 +1,221 @@
+"""The state of GPUs and their driver: a driver in two versions, a lost GPU, bad memory, heat, and NVLink."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aboard.checks.gpu.smi import DRIVER, GPUS, HEALTH, NOT_STARTED, Driver, Smi
+from aboard.checks.usual import listed, usual_or_best
+from aboard.core.facts import Facts
+from aboard.core.finding import Finding, Severity
+from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
+from aboard.core.words import visible
+
+_LOST = re.compile(r"is lost|fallen off|determine the device handle")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """How many NVLinks of a GPU are up, and how many it has."""
+
+    gpu: int
+    model: str
+    up: int
+    all: int
+
+
+def parse_links(answer: Answer) -> tuple[Links, ...]:
+    """From `nvidia-smi nvlink -s`; a machine without NVLink, GPUs or the program has none."""
+    if not isinstance(answer, Output) or answer.timed_out:
+        raise Unparsed("nvidia-smi nvlink did not answer in time")
+    found = []
+    for block in re.split(r"^(?=GPU [0-9])", answer.stdout, flags=re.MULTILINE):
+        head = re.match(r"GPU ([0-9]{1,3}): (.*?)(?: \(UUID.*)?$", block, re.MULTILINE)
+        if head:
+            links = re.findall(r"^\s+Link [0-9]{1,3}: (.+?)\s*$", block, re.MULTILINE)
+            up = [link for link in links if re.match(r"[0-9.]+ GB/s", link) and not re.match(r"0(\.0+)? ", link)]
+            found.append(Links(gpu=int(head[1]), model=visible(head[2]), up=len(up), all=len(links)))
+    return tuple(found)
+
+
+def parse_service(answer: Answer) -> str:
+    """The one word of `systemctl is-active`; empty where there is no systemd to ask."""
+    if not isinstance(answer, Output) or answer.timed_out:
+        raise Unparsed("systemctl did not answer in time")
+    word = answer.stdout.strip()
+    return word if answer.code != NOT_STARTED and re.fullmatch(r"[a-z-]{1,20}", word) else ""
+
+
+def lost_gpus(facts: Facts) -> dict[str, Finding]:
+    """Nodes with a GPU that no longer answers on the PCI bus."""
+    return {name: _lost(name, smi) for name, smi in facts.of(GPUS).items() if _LOST.search(smi.complaint)}
+
+
+def _lost(name: str, smi: Smi) -> Finding:
+    return Finding(
+        code="gpu-lost",
+        severity=Severity.WARN,
+        nodes=(name,),
+        seen=smi.complaint,
+        why="Nothing can use it before a reboot, and often not after it; CUDA may not start at all on this node.",
+        fix=f"sudo reboot    # on {name}; if it comes again, take {name} out of the run: it needs repair",
+    )
+
+
+def smi_complains(facts: Facts) -> Iterator[Finding]:
+    """nvidia-smi that fails is what CUDA will say too, in other words and later."""
+    drivers, answers = facts.of(DRIVER), facts.of(GPUS)
+    # A login node with the driver's programs and no GPU is what it is, unless its peers have GPUs.
+    somewhere = any(smi.gpus for smi in answers.values())
+    for name, smi in answers.items():
+        driver = drivers.get(name)
+        if "version mismatch" in smi.complaint:
+            yield _driver_mismatch(name, smi.complaint, driver)
+        elif smi.complaint and not _LOST.search(smi.complaint) and (somewhere or driver is None or driver.cards):
+            yield Finding(
+                code="gpu-smi",
+                severity=Severity.WARN,
+                nodes=(name,),
+                seen=f"nvidia-smi says: {smi.complaint}",
+                why="It and CUDA speak with the driver in the same way: ranks won't find a GPU here either.",
+                fix=f"nvidia-smi; sudo dmesg | grep -iE 'nvrm|nvidia'    # on {name}\n"
+                f"sudo modprobe nvidia    # on {name}; if that fails, install its driver anew, and reboot",
+            )
+
+
+def _driver_mismatch(name: str, complaint: str, driver: Driver | None) -> Finding:
+    loaded = f"; the loaded kernel module is {driver.version}" if driver and driver.version else ""
+    return Finding(
+        code="gpu-driver-mismatch",
+        severity=Severity.WARN,
+        nodes=(name,),
+        seen=complaint + loaded,
+        why="The driver's libraries were upgraded under a running kernel module of the old version; CUDA won't start.",
+        fix=f"sudo reboot    # on {name}; or, with no program on the GPUs: sudo rmmod nvidia_uvm nvidia_drm"
+        " nvidia_modeset nvidia && sudo modprobe nvidia\n"
+        f"sudo apt-mark hold 'nvidia-*' 'libnvidia-*'    # on {name}; so that it doesn't happen again at night",
+    )
+
+
+def smi_missing(facts: Facts) -> Iterator[Finding]:
+    """No nvidia-smi beside a loaded driver isn't `no GPUs`: it is an unknown."""
+    drivers = facts.of(DRIVER)
+    for name, smi in facts.of(GPUS).items():
+        driver = drivers.get(name)
+        if not smi.installed and driver is not None and driver.version:
+            yield Finding(
+                code="unknown-gpus",
+                severity=Severity.WARN,
+                nodes=(name,),
+                seen=f"driver {driver.version} is loaded, with {driver.cards} GPUs, but there is no nvidia-smi to ask",
+                why="What can't be asked can't be vouched for.",
+                fix=f"command -v nvidia-smi    # on {name}; install nvidia-utils, or put it on the PATH of ssh logins",
+            )
+
+
+def ecc_errors(facts: Facts) -> Iterator[Finding]:
+    """Memory that returned wrong bits has already ended a program since the last boot."""
+    for name, smi in facts.of(GPUS).items():
+        bad = [gpu for gpu in smi.gpus if gpu.uncorrected]
+        if bad:
+            yield Finding(
+                code="gpu-ecc",
+                severity=Severity.WARN,
+                nodes=(name,),
+                seen="memory errors that could not be corrected since the last boot: "
+                + listed([f"GPU {gpu.index} has {gpu.uncorrected}" for gpu in bad]),
+                why="A rank there will sooner or later die with `uncorrectable ECC error encountered`.",
+                fix=f"sudo nvidia-smi --gpu-reset -i {bad[0].index}    # on {name}; replaces the bad rows\n"
+                f"nvidia-smi -q -d ROW_REMAPPER,ECC    # on {name}; if it comes again: take {name} out",
+            )
+
+
+def throttled(facts: Facts) -> Iterator[Finding]:
+    """A hot or underfed GPU makes every rank wait for it, and says so nowhere else."""
+    for name, gpus in facts.of(HEALTH).items():
+        slow = [f"{health.bus} ({', '.join(health.slowed)})" for health in gpus if health.slowed]
+        if slow:
+            yield Finding(
+                code="gpu-throttled",
+                severity=Severity.WARN,
+                nodes=(name,),
+                seen=f"slowed down right now: {listed(slow, 4)}",
+                why="Its rank will be the slowest, and every step takes as long as the slowest rank.",
+                fix=f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER    # on {name}; fans, inlet air, power cables\n"
+                f"sudo ipmitool sdr type Fan; sudo ipmitool sel list | tail    # on {name}; what the machine says",
+            )
+
+
+def fabric_manager(facts: Facts) -> Iterator[Finding]:
+    """Machines with NVSwitches need their fabric manager before CUDA works at all."""
+    health, services = facts.of(HEALTH), facts.of(SERVICE)
+    for name, driver in facts.of(DRIVER).items():
+        states = {(gpu.fabric, gpu.status) for gpu in health.get(name, ())}
+        joined = bool(states) and all(state == ("Completed", "Success") for state in states)
+        waiting = sorted(f"{state}/{status}" for state, status in states if state not in {"N/A", "Not Supported"})
+        service = services.get(name)
+        if joined or not (driver.switches or waiting):
+            continue
+        # A guest has GPUs of a switched machine whose fabric manager runs in its host; then only the state tells.
+        down = bool(driver.switches) and service not in {None, "", "active"}
+        if down or waiting:
+            yield _no_manager(name, driver.switches, service or "", waiting)
+        elif driver.switches and service == "":
+            yield Finding(
+                code="unknown-fabric-manager",
+                severity=Severity.INFO,
+                nodes=(name,),
+                seen=f"{driver.switches} NVSwitches, and no systemd to ask whether the fabric manager runs",
+                why="Without it CUDA doesn't start.",
+                fix=f"nvidia-smi -q | grep -A 2 Fabric    # on {name}; must say Completed and Success",
+            )
+
+
+def _no_manager(name: str, switches: int, service: str, waiting: list[str]) -> Finding:
+    seen = [f"{switches} NVSwitches"] if switches else []
+    seen += [f"nvidia-fabricmanager is {service}"] if service else []
+    seen += [f"the GPUs' fabric state is {listed(waiting)}"] if waiting else []
+    return Finding(
+        code="gpu-fabric-manager",
+        severity=Severity.WARN,
+        nodes=(name,),
+        seen=", ".join(seen),
+        why="CUDA on such a machine fails with `Error 802: system not yet initialized` until the fabric manager has"
+        " joined GPUs and switches.",
+        fix=f"sudo systemctl enable --now nvidia-fabricmanager    # on {name}\n"
+        f"sudo journalctl -u nvidia-fabricmanager | tail    # on {name}; its version must be exactly the driver's",
+    )
+
+
+def nvlinks_down(facts: Facts) -> Iterator[Finding]:
+    """A GPU with fewer NVLinks than its like makes the ring between the GPUs of its node slower."""
+    every = facts.of(NVLINK)
+    by_model: dict[str, dict[str, int]] = {}
+    for name, gpus in every.items():
+        for links in gpus:
+            by_model.setdefault(links.model, {})[f"{name}/{links.gpu}"] = links.up
+    usually = {model: usual_or_best(ups, better=int) or 0 for model, ups in by_model.items()}
+    for name, gpus in every.items():
+        # Not `fewer than it has`: a bridge between two cards leaves some of their links unused by design.
+        bad = [links for links in gpus if links.up < usually[links.model]]
+        if bad:
+            yield Finding(
+                code="gpu-nvlink",
+                severity=Severity.WARN,
+                nodes=(name,),
+                seen=listed([f"GPU {links.gpu} has {links.up} NVLinks up" for links in bad])
+                + f", its like have {usually[bad[0].model]}",
+                why="Traffic between the GPUs of the node takes the slower way; all ranks wait for it.",
+                fix=f"nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {name}; which links, and their errors\n"
+                f"sudo nvidia-smi --gpu-reset    # on {name}; if they stay down: take {name} out, it needs repair",
+            )
+
+
+NVLINK = Probe(
+    name="nvlink", question=Command(argv=("nvidia-smi", "nvlink", "-s"), timeout=20), parse=parse_links, quick=False
+)
+SERVICE = Probe(
+    name="fabric-manager",
+    question=Command(argv=("systemctl", "is-active", "nvidia-fabricmanager")),
+    parse=parse_service,
+)

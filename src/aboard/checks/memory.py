@@ -1,0 +1,193 @@
+"""Memory: how much there is, how much of it is free, and how much a control group lets ranks have."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aboard.checks.answer import one_file, printed
+from aboard.core.facts import Facts
+from aboard.core.finding import Finding, Severity
+from aboard.core.probe import Answer, Command, Files, Probe, Unparsed
+from aboard.core.rule import Subject
+from aboard.core.story import Story
+from aboard.core.words import visible
+
+GIB = 1 << 30
+# A limit below this part of the machine is seldom meant; above it, someone shares a node on purpose.
+FAR_BELOW = 0.25
+LITTLE_FREE = 0.05
+
+# All groups that hold us, from our own up to the root: the lowest limit counts. Version 1 has a tree for memory alone,
+# version 2 one for all; in a container the path may be the outer one, of which only the root is there.
+_GROUPS = """
+set --
+while IFS=: read -r number kinds path; do
+    case ",$kinds," in
+        *,memory,*) base=/sys/fs/cgroup/memory ;;
+        ,,) base=/sys/fs/cgroup ;;
+        *) continue ;;
+    esac
+    case $path in */..*) path= ;; esac
+    path=${path%/}
+    while :; do
+        for file in memory.max memory.events memory.limit_in_bytes memory.oom_control; do
+            set -- "$@" "$base$path/$file"
+        done
+        [ -n "$path" ] || break
+        path=${path%/*}
+    done
+done < /proc/self/cgroup
+grep -Hs -e '^[0-9][0-9]*$' -e '^max$' -e '^oom_kill ' "$@"
+exit 0
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """One control group: bytes that its processes may have (None is no limit), and how many were killed for more."""
+
+    path: str
+    limit: int | None
+    kills: int
+
+
+def parse_memory(answer: Answer) -> int:
+    """Bytes of memory, from /proc/meminfo."""
+    return _kilobytes(one_file(answer), "MemTotal")
+
+
+def parse_available(answer: Answer) -> int:
+    """Bytes that could be had without swapping."""
+    return _kilobytes(one_file(answer), "MemAvailable")
+
+
+def parse_groups(answer: Answer) -> tuple[Group, ...]:
+    """None at all where control groups aren't in use."""
+    limits: dict[str, int | None] = {}
+    kills: dict[str, int] = {}
+    for line in printed(answer).splitlines():
+        found = re.fullmatch(r"(/.*)/memory\.([a-z_]+):(?:oom_kill )?([0-9]{1,20}|max)", line)
+        if found is None:
+            raise Unparsed(f"a control group that can't be read: {visible(line)}")
+        path, file, value = found.groups()
+        if file in ("max", "limit_in_bytes"):
+            limits[path] = None if value == "max" else int(value)
+        elif value != "max":
+            kills[path] = int(value)
+    return tuple(Group(path=path, limit=limit, kills=kills.get(path, 0)) for path, limit in limits.items())
+
+
+MEMORY = Probe(name="memory", question=Files(globs=("/proc/meminfo",)), parse=parse_memory)
+AVAILABLE = Probe(name="available-memory", question=Files(globs=("/proc/meminfo",)), parse=parse_available)
+GROUPS = Probe(name="control-groups", question=Command(argv=("sh", "-c", _GROUPS)), parse=parse_groups)
+
+
+def little_memory(facts: Facts) -> Iterator[Finding]:
+    """A node whose memory is taken kills the first rank that loads a model."""
+    total = facts.of(MEMORY)
+    for name, available in facts.of(AVAILABLE).items():
+        if name in total and available < LITTLE_FREE * total[name]:
+            yield Finding(
+                code="host-memory",
+                severity=Severity.WARN,
+                nodes=(name,),
+                seen=f"{_size(available)} of {_size(total[name])} memory can be had",
+                why="Something else holds the memory: ranks will be killed when they load the model.",
+                fix=f"ps -eo user,pid,rss,args --sort=-rss | head    # on {name}; who holds it?",
+            )
+
+
+def low_limit(facts: Facts) -> Iterator[Finding]:
+    """A control group far smaller than the machine kills ranks while the machine looks empty."""
+    total = facts.of(MEMORY)
+    for name, groups in facts.of(GROUPS).items():
+        limited = [group for group in groups if group.limit is not None and group.limit < total.get(name, 0)]
+        if not limited:
+            continue
+        lowest = min(limited, key=lambda group: group.limit or 0)
+        if (lowest.limit or 0) < FAR_BELOW * total[name]:
+            yield Finding(
+                code="host-memory-limit",
+                severity=Severity.WARN,
+                nodes=(name,),
+                seen=f"ranks may have {_size(lowest.limit or 0)} of {_size(total[name])} memory, by {lowest.path}",
+                why="Above the limit of its control group a rank is killed with SIGKILL (exit code -9), however empty"
+                " the machine is.",
+                fix=_RAISE.format(node=name),
+            )
+        kills = max(group.kills for group in limited)
+        if kills:
+            yield Finding(
+                code="host-oom-kills",
+                severity=Severity.WARN,
+                nodes=(name,),
+                seen=f"{kills} processes were killed there for want of memory, within a limit of"
+                f" {_size(lowest.limit or 0)}",
+                why="The same will happen to ranks that need as much.",
+                fix=_RAISE.format(node=name) + "\n# or fewer data loader workers, a smaller batch, no copy per rank",
+            )
+
+
+_RAISE = "systemctl show user-$(id -u).slice -p MemoryMax    # on {node}; in Slurm ask for more --mem, in Docker too"
+
+
+def _kilobytes(text: str, word: str) -> int:
+    found = re.search(rf"^{word}:\s*([0-9]{{1,18}}) kB$", text, re.MULTILINE)
+    if found is None:
+        raise Unparsed(f"no {word} in /proc/meminfo")
+    return int(found[1]) * 1024
+
+
+def _size(count: int) -> str:
+    return f"{count / GIB:.0f} GiB" if count >= 10 * GIB else f"{count / GIB:.1f} GiB"
+
+
+PART = Subject(
+    name="memory",
+    title="ranks may have the machine's memory",
+    probes=(MEMORY, AVAILABLE, GROUPS),
+    rules=(little_memory, low_limit),
+    stories=(
+        Story(
+            code="host-memory",
+            title="there is hardly any free memory",
+            severity=Severity.WARN,
+            shows=(
+                "exitcode: -9",
+                "Out of memory: Killed process 1234 (python3)",
+                "RuntimeError: [enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory",
+            ),
+            why="Other processes, often those of an earlier run, hold the memory. Each rank loads its part of the model"
+            " through the node's memory, so the first to do so is killed.",
+            mend="`ps -eo user,pid,rss,args --sort=-rss | head` names the holders. Ranks that an earlier run left are"
+            " listed by `aboard check` and ended by `aboard check --fix`. Files in /dev/shm count as memory, too:"
+            " `df -h /dev/shm`.",
+        ),
+        Story(
+            code="host-memory-limit",
+            title="a control group gives ranks far less memory than the machine has",
+            severity=Severity.WARN,
+            shows=(
+                "exitcode: -9",
+                "Memory cgroup out of memory: Killed process",
+                "slurmstepd: error: Detected 1 oom_kill",
+            ),
+            why="A container, a Slurm job or a systemd slice limits the memory of all that runs inside it. Data loader"
+            " workers, pinned buffers and the page cache of mapped files count as well.",
+            mend="In Slurm ask for `--mem=0` (all of the node) or a figure that fits. In Docker leave `--memory` out or"
+            " raise it. For logins look at `systemctl show user-$(id -u).slice -p MemoryMax`, and raise it with"
+            " `sudo systemctl set-property user-UID.slice MemoryMax=infinity`.",
+        ),
+        Story(
+            code="host-oom-kills",
+            title="processes were killed within this memory limit",
+            severity=Severity.WARN,
+            shows=("exitcode: -9", "oom_kill 3 in memory.events"),
+            why="The kernel counts, for each control group, the processes that it killed because the group had used up"
+            " its memory. The count is that of the group in which ranks will run, since it was made.",
+            mend="Raise the limit (see `aboard why host-memory-limit`), or need less: fewer data loader workers, a"
+            " smaller batch, `low_cpu_mem_usage`, one copy of the data set on disk instead of one in each rank. The"
+            " count starts at 0 in a new job or container.",
+        ),
+    ),
+)

@@ -1,0 +1,147 @@
+"""Network: who can connect to whom, on which ports, with packets of which size, and over which interface."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from aboard.checks.network_exercise import ALL_PAIRS_UP_TO, MESH, mesh
+from aboard.checks.network_fold import Shape, fold
+from aboard.checks.network_interfaces import INTERFACES, chosen, interface_missing, link_down
+from aboard.checks.network_mesh import Mesh
+from aboard.checks.network_names import names_differ, peer_on_loopback, unresolved
+from aboard.checks.network_rates import RATES, bad_links
+from aboard.checks.network_stories import STORIES
+from aboard.checks.network_words import WHY, fix, listed, seen
+from aboard.checks.unknown import unknown_facts, unknown_stories
+from aboard.core.facts import Facts, Unknown
+from aboard.core.finding import Finding, Severity
+from aboard.core.rule import Subject
+
+
+def connections(facts: Facts) -> Iterator[Finding]:
+    """Connections that fail, folded to the nodes that explain them."""
+    outcome = facts.outcome(MESH)
+    if not isinstance(outcome, Mesh):
+        return
+    for blame in fold(outcome):
+        scope = "" if blame.scope == "every" else f"{blame.scope}-"
+        nodes = blame.nodes
+        if blame.shape is Shape.PAIRS:
+            # Who doesn't accept comes first: that is where the fix is typed.
+            nodes = tuple(dict.fromkeys([to for _, to in sorted(blame.pairs)] + list(nodes)))
+        yield Finding(
+            code="network-mtu" if blame.outcome == "stalled" else f"network-{scope}{blame.outcome}",
+            severity=Severity.BLOCK,
+            nodes=nodes,
+            seen=seen(outcome, blame),
+            why=WHY[blame.outcome],
+            fix=fix(outcome, blame),
+        )
+
+
+def port_taken(facts: Facts) -> Iterator[Finding]:
+    """A rendezvous port that somebody has: rank 0 can't listen on it."""
+    outcome = facts.outcome(MESH)
+    if not isinstance(outcome, Mesh):
+        return
+    first = facts.cluster.nodes[0].name
+    for node, taken in outcome.taken.items():
+        if taken.ours and any(outcome.addresses[node] == outcome.addresses[name] for name in _others(outcome, node)):
+            # Two names of one machine: its other agent has the port.
+            continue
+        severity = Severity.BLOCK if node == first else Severity.WARN
+        who = "another `aboard check`" if taken.ours else taken.owner or "a process of another user"
+        yield Finding(
+            code="network-port-taken",
+            severity=Severity.INFO if taken.ours else severity,
+            nodes=(node,),
+            seen=f"port {outcome.port} on {node} is taken ({taken.why}) by {who}",
+            why="Rank 0 listens on this port of the first node; a leftover of an earlier run often has it.",
+            fix=f"sudo ss -ltnp sport = :{outcome.port}    # on {node}: who has it?\n"
+            f"sudo fuser -k {outcome.port}/tcp    # on {node}, if it is a leftover; or set MASTER_PORT in `env:`",
+        )
+
+
+def flaky(facts: Facts) -> Iterator[Finding]:
+    """Connections that failed and worked when tried again: packets are being lost."""
+    outcome = facts.outcome(MESH)
+    if not isinstance(outcome, Mesh) or not outcome.flaky:
+        return
+    pairs = sorted({(frm, to) for frm, to, _ in outcome.flaky})
+    counts = {name: sum(name in pair for pair in pairs) for pair in pairs for name in pair}
+    common = tuple(name for name, count in counts.items() if count == len(pairs)) or tuple(counts)
+    yield Finding(
+        code="network-flaky",
+        severity=Severity.WARN,
+        nodes=common if len(pairs) > 1 else pairs[0],
+        seen=f"{listed([f'{frm} → {to}' for frm, to in pairs])} failed at first"
+        f" ({listed(sorted({each.outcome for each in outcome.flaky.values()}))}) and did better then",
+        why="Packets are lost, or a machine is too busy to answer for seconds. A collective waits for its worst link.",
+        fix=f"aboard check --only network    # measures rate and loss of the links of {listed(common)}",
+    )
+
+
+def sparse(facts: Facts) -> Iterator[Finding]:
+    """A mesh that isn't complete says so."""
+    outcome = facts.outcome(MESH)
+    if isinstance(outcome, Mesh) and outcome.sparse:
+        each = len(outcome.tries) // 2 // max(1, len(outcome.targets))
+        yield Finding(
+            code="network-sparse",
+            severity=Severity.INFO,
+            nodes=(),
+            seen=f"each of {len(outcome.targets)} nodes tried {each} of its peers; a single bad pair may be missed",
+            why=f"Above {ALL_PAIRS_UP_TO} nodes all pairs take long; every node and every half of them is covered.",
+            fix="aboard check --all-pairs",
+        )
+
+
+def not_held(facts: Facts) -> Iterator[Finding]:
+    """A node that took no part is said, never passed over."""
+    outcome = facts.outcome(MESH)
+    missing: Mapping[str, str] = {}
+    if isinstance(outcome, Unknown):
+        missing = {node.name: outcome.why for node in facts.reached()}
+    elif outcome is not None:
+        missing = outcome.missing
+    if missing:
+        yield Finding(
+            code="unknown-mesh",
+            severity=Severity.WARN,
+            nodes=tuple(missing),
+            seen=f"connections of {listed(list(missing))} stayed unknown: {next(iter(missing.values()))}",
+            why="What can't be asked can't be vouched for.",
+            fix="aboard check --only network",
+        )
+
+
+def _others(outcome: Mesh, node: str) -> list[str]:
+    return [name for name in outcome.addresses if name != node]
+
+
+SUBJECT = Subject(
+    name="network",
+    title="every node reaches every other",
+    probes=(INTERFACES,),
+    exercises=(MESH, RATES),
+    rules=(
+        link_down,
+        connections,
+        unresolved,
+        peer_on_loopback,
+        names_differ,
+        port_taken,
+        interface_missing,
+        chosen,
+        flaky,
+        bad_links,
+        sparse,
+        not_held,
+        unknown_facts(INTERFACES),
+    ),
+    stories=(*STORIES, *unknown_stories((INTERFACES,))),
+)
+
+
+def subject(*, all_pairs: bool = False) -> Subject:
+    """The subject; `all_pairs` tries each pair however many nodes there are."""
+    return replace(SUBJECT, exercises=(mesh(all_pairs=all_pairs), RATES))

@@ -1,0 +1,103 @@
+"""The mesh as a value: who could connect to whom, and what each node said of itself and of names."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from ipaddress import ip_address
+from typing import TypeAlias
+
+# torchrun's and DeepSpeed's own default.
+RENDEZVOUS_PORT = 29500
+
+
+class Port(Enum):
+    """Which kind of port was tried: a firewall may let one through and not the other."""
+
+    RENDEZVOUS = "rendezvous"
+    EPHEMERAL = "ephemeral"
+
+
+Pair: TypeAlias = tuple[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Try:
+    """One connection: ok, refused, dropped, rejected, unresolved, silent, stalled, crawled, reset or untried."""
+
+    outcome: str
+    seconds: float = 0.0
+    local: str = ""
+    remote: str = ""
+    said: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Taken:
+    """A port that a node could not have, and who has it as far as the node's user may know."""
+
+    why: str
+    owner: str = ""
+    ours: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """An address that an interface of a node has, as `10.77.0.3/16`."""
+
+    interface: str
+    address: str
+
+    @property
+    def host(self) -> str:
+        return self.address.partition("/")[0]
+
+    @property
+    def usable(self) -> bool:
+        """Whether peers could use it: neither loopback nor link-local."""
+        bare = ip_address(self.host)
+        return not (bare.is_loopback or bare.is_link_local)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mesh:
+    """Who could connect to whom. `targets` is what peers were told; `missing` says why a node took no part."""
+
+    port: int = RENDEZVOUS_PORT
+    targets: Mapping[str, str]
+    tries: Mapping[tuple[str, str, Port], Try]
+    taken: Mapping[str, Taken] = field(default_factory=dict)
+    flaky: Mapping[tuple[str, str, Port], Try] = field(default_factory=dict)
+    # What each node makes of each name: addresses, or why there are none.
+    resolved: Mapping[str, Mapping[str, tuple[str, ...] | str]] = field(default_factory=dict)
+    hostnames: Mapping[str, str] = field(default_factory=dict)
+    addresses: Mapping[str, tuple[Address, ...]] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    sparse: bool = False
+
+    @property
+    def interfaces(self) -> dict[str, str]:
+        """For each node, the interface that its peers reach it on; where they don't, the one it reaches them from."""
+        chosen: dict[str, str] = {}
+        came: dict[str, list[str]] = defaultdict(list)
+        went: dict[str, list[str]] = defaultdict(list)
+        for (frm, to, _), each in self.tries.items():
+            if each.outcome == "ok":
+                came[to].append(each.remote)
+                went[frm].append(each.local)
+        for node in self.addresses:
+            names = self._used(node, came[node]) or self._used(node, went[node])
+            if names:
+                chosen[node] = max(sorted(set(names)), key=names.count)
+        return chosen
+
+    def _used(self, node: str, addresses: Sequence[str]) -> list[str]:
+        return [name for name in (self.interface(node, each) for each in addresses) if name]
+
+    def interface(self, node: str, address: str) -> str:
+        """The interface of a node that has an address; "" when none has."""
+        return next((at.interface for at in self.addresses.get(node, ()) if _same(at.host, address)), "")
+
+
+def _same(one: str, other: str) -> bool:
+    return one == other or one == other.removeprefix("::ffff:")

@@ -1,0 +1,129 @@
+"""Names: what each node makes of the others' names."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from ipaddress import ip_address
+
+from aboard.checks.network_exercise import MESH
+from aboard.checks.network_mesh import Mesh
+from aboard.checks.network_words import address, listed
+from aboard.core.facts import Facts
+from aboard.core.finding import Finding, Severity
+
+
+def unresolved(facts: Facts) -> Iterator[Finding]:
+    """A node for whom a peer's name leads nowhere; a name that nobody knows is an alias of the head's ssh."""
+    outcome = facts.outcome(MESH)
+    if not isinstance(outcome, Mesh):
+        return
+    lost = _lost(outcome)
+    for names, nodes in _grouped(lost).items():
+        everywhere = all(_nobody_knows(outcome, name) for name in names)
+        works = all(
+            each.outcome != "unresolved"
+            for (frm, to, _), each in outcome.tries.items()
+            if frm in nodes and outcome.targets[to] in names
+        )
+        whose = [node for node, target in outcome.targets.items() if target in names]
+        lines = "\n".join(
+            f"echo '{address(outcome, node)} {outcome.targets[node]}' | sudo tee -a /etc/hosts    # on {listed(nodes)}"
+            for node in whose
+        )
+        severity = Severity.INFO if everywhere else Severity.WARN
+        yield Finding(
+            code="network-unresolved",
+            severity=severity if works else Severity.BLOCK,
+            nodes=nodes,
+            seen=f"{listed(nodes)} cannot resolve {listed(names)}: {outcome.resolved[nodes[0]][names[0]]}"
+            + (" (the address works)" if works else ""),
+            why="Whatever connects by that name fails, and torch only says that the client socket has timed out."
+            if not everywhere
+            else "Only this machine knows the name, from its ssh_config; what runs on the nodes must use addresses.",
+            fix=lines,
+        )
+
+
+def peer_on_loopback(facts: Facts) -> Iterator[Finding]:
+    """A node that takes a peer's name for itself would connect to itself."""
+    outcome = facts.outcome(MESH)
+    if not isinstance(outcome, Mesh):
+        return
+    for node, given in outcome.resolved.items():
+        wrong = [
+            peer
+            for peer, target in outcome.targets.items()
+            if peer != node and target != outcome.targets.get(node) and _loopback(given.get(target, ""))
+        ]
+        if wrong:
+            yield Finding(
+                code="network-peer-on-loopback",
+                severity=Severity.BLOCK,
+                nodes=(node, *wrong),
+                seen=f"{node} takes {listed(wrong)} for itself:"
+                f" {outcome.targets[wrong[0]]} is {listed(list(given[outcome.targets[wrong[0]]]))} there",
+                why="It would connect to itself instead of its peer, and wait.",
+                fix=f"sudoedit /etc/hosts    # on {node}: give {listed(wrong)} their own addresses",
+            )
+
+
+def names_differ(facts: Facts) -> Iterator[Finding]:
+    """A name that is one machine here and another there."""
+    outcome = facts.outcome(MESH)
+    if not isinstance(outcome, Mesh):
+        return
+    for node, target in outcome.targets.items():
+        views: dict[tuple[str, ...], list[str]] = defaultdict(list)
+        for other, given in outcome.resolved.items():
+            found = given.get(target, "")
+            if other != node and isinstance(found, tuple) and not _loopback(found):
+                views[found].append(other)
+        if len(views) > 1 and not set.intersection(*map(set, views)):
+            ranked = sorted(views.items(), key=lambda view: -len(view[1]))
+            said = "; ".join(f"{listed(list(found))} on {listed(nodes)}" for found, nodes in ranked)
+            odd = [name for _, names in ranked[1:] for name in names]
+            yield Finding(
+                code="network-names-differ",
+                severity=Severity.WARN,
+                nodes=tuple(odd),
+                seen=f"{target} is {said}",
+                why="Nodes that mean different machines by one name don't meet, or meet over different networks.",
+                fix=f"getent ahosts {target}    # on {listed(odd)}: correct /etc/hosts or the DNS there",
+            )
+
+
+def _lost(outcome: Mesh) -> dict[str, list[str]]:
+    """The targets that lead nowhere, by node."""
+    targets = list(dict.fromkeys(outcome.targets.values()))
+    found = {
+        node: [target for target in targets if isinstance(given.get(target), str)]
+        for node, given in outcome.resolved.items()
+    }
+    return {node: names for node, names in found.items() if names}
+
+
+def _grouped(lost: dict[str, list[str]]) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """Nodes that miss the same names in one finding, or one name that several nodes miss."""
+    by_name: dict[str, list[str]] = defaultdict(list)
+    for node, names in lost.items():
+        for name in names:
+            by_name[name].append(node)
+    grouped: dict[tuple[str, ...], list[str]] = defaultdict(list)
+    for name, nodes in by_name.items():
+        grouped[tuple(nodes)].append(name)
+    return {tuple(names): nodes for nodes, names in grouped.items()}
+
+
+def _nobody_knows(outcome: Mesh, name: str) -> bool:
+    """Whether a name means nothing to all nodes; one node's word is enough only if it knows no peer at all."""
+    asked = [given for given in outcome.resolved.values() if name in given]
+    unknown = all(isinstance(given[name], str) for given in asked)
+    targets = set(outcome.targets.values())
+    return unknown and (
+        len(asked) > 1
+        or all(isinstance(given[each], str) for given in outcome.resolved.values() for each in targets & set(given))
+    )
+
+
+def _loopback(given: tuple[str, ...] | str) -> bool:
+    """Whether all that a name leads to is the machine itself."""
+    return isinstance(given, tuple) and bool(given) and all(ip_address(each).is_loopback for each in given)

@@ -1,0 +1,183 @@
+"""Rates: what each link carries and loses, measured in rounds of pairs that don't share a node."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from aboard.checks.network_exercise import MESH
+from aboard.checks.network_mesh import Mesh, Pair
+from aboard.checks.network_words import address
+from aboard.core.exercise import Ask, Exercise, Replies, Script
+from aboard.core.facts import Facts, Unknown
+from aboard.core.finding import Finding, Severity
+
+PUSH_SECONDS = 0.2
+PUSH_WITHIN = 6.0
+# A tournament of many nodes would take minutes; with this many partners, a slow node stands out as well.
+MOST_ROUNDS = 15
+SLOW_FACTOR = 4.0
+# No link of a cluster is this slow by design.
+SLOW_MBIT = 100.0
+LOSS = 0.01
+FEWEST_LOST = 5
+AGAIN_ROUNDS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """What came through in one direction."""
+
+    mbit: float
+    segments: int
+    again: int
+    rtt: float
+
+    @property
+    def loss(self) -> float:
+        return self.again / self.segments if self.segments else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rates:
+    """The links by (from, to); those that were measured again alone have the better of both."""
+
+    links: Mapping[Pair, Link] = field(default_factory=dict)
+
+    @property
+    def usual(self) -> float:
+        return median(link.mbit for link in self.links.values()) if self.links else 0.0
+
+    @property
+    def slow(self) -> set[Pair]:
+        least = max(SLOW_MBIT, self.usual / SLOW_FACTOR)
+        return {pair for pair, link in self.links.items() if link.mbit < least}
+
+    @property
+    def lossy(self) -> set[Pair]:
+        return {pair for pair, link in self.links.items() if link.loss >= LOSS and link.again >= FEWEST_LOST}
+
+
+def rounds(names: Sequence[str]) -> list[list[Pair]]:
+    """A tournament by the circle method: in each round everybody has one partner, and never the same again."""
+    ring: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
+    half = len(ring) // 2
+    games: list[list[Pair]] = []
+    for _ in range(len(ring) - 1):
+        drawn = zip(ring[:half], reversed(ring[half:]), strict=True)
+        games.append([(one, other) for one, other in drawn if one is not None and other is not None])
+        ring = [ring[0], ring[-1], *ring[1:-1]]
+    step = max(1.0, len(games) / MOST_ROUNDS)
+    return [games[int(at * step)] for at in range(min(len(games), MOST_ROUNDS))] if len(names) > 1 else []
+
+
+def _script(facts: Facts) -> Script[Rates]:
+    outcome = facts.outcome(MESH)
+    if not isinstance(outcome, Mesh):
+        return Rates()
+    good = {(frm, to) for (frm, to, _), each in outcome.tries.items() if each.outcome == "ok"}
+    places = {name: address(outcome, name) for name in outcome.targets}
+    heard = yield {name: Ask(op="listen", fields={"ports": [0]}) for name in places}
+    ports = {name: port for name, port in ((name, _port(reply)) for name, reply in heard.items()) if port}
+    links: dict[Pair, Link] = {}
+    for pairs in rounds(list(ports)):
+        # Both ways at once, as an all-reduce uses a link.
+        both = [pair for one, other in pairs for pair in ((one, other), (other, one)) if pair in good]
+        links.update(_links(both, (yield _asks(both, places, ports))))
+    first = Rates(links=links)
+    for pair in sorted(first.slow | first.lossy)[:: max(1, len(first.slow | first.lossy) // AGAIN_ROUNDS)]:
+        again = _links([pair], (yield _asks([pair], places, ports)))
+        links.update({pair: link for pair, link in again.items() if link.mbit > links[pair].mbit})
+    return Rates(links=links)
+
+
+RATES = Exercise(name="rates", script=_script, quick=False)
+
+
+def bad_links(facts: Facts) -> Iterator[Finding]:
+    """Links that are slow or lose packets, folded to the nodes that they have in common."""
+    outcome = facts.outcome(RATES)
+    if not isinstance(outcome, Rates):
+        return
+    for nodes, pairs in cover(outcome.slow | outcome.lossy):
+        lost = max(outcome.links[pair].loss for pair in pairs)
+        worst = min(outcome.links[pair].mbit for pair in pairs)
+        rate = f"{worst:,.0f} Mbit/s where the median is {outcome.usual:,.0f}"
+        again = f"{lost:.1%} of the packets had to be sent again"
+        yield Finding(
+            code="network-loss" if lost >= LOSS else "network-slow",
+            severity=Severity.WARN,
+            nodes=nodes,
+            seen=f"{_whose(nodes, pairs)}: {f'{again}, {rate}' if lost >= LOSS else rate}",
+            why="A lost packet stops its link for a moment, and with it every collective."
+            if lost >= LOSS
+            else "Every collective waits for its slowest link, so the whole run goes at this rate.",
+            fix=_look(facts, nodes),
+        )
+
+
+def cover(bad: set[Pair]) -> Iterator[tuple[tuple[str, ...], frozenset[Pair]]]:
+    """The nodes that are in most bad links, until each link is explained; a link of its own is both of its ends."""
+    left = set(bad)
+    while left:
+        partners = {name: {other for pair in left if name in pair for other in pair} - {name} for name in _ends(left)}
+        worst = max(sorted(partners), key=lambda name: len(partners[name]))
+        pairs = frozenset(pair for pair in left if worst in pair)
+        yield ((worst,) if len(partners[worst]) > 1 else tuple(sorted(_ends(pairs)))), pairs
+        left -= pairs
+
+
+def _asks(pairs: Sequence[Pair], places: Mapping[str, str], ports: Mapping[str, int]) -> dict[str, Ask]:
+    return {
+        frm: Ask(
+            op="push",
+            fields={"target": [places[to], ports[to]], "seconds": PUSH_SECONDS, "timeout": PUSH_WITHIN},
+            within=PUSH_WITHIN + 5,
+        )
+        for frm, to in pairs
+    }
+
+
+def _links(pairs: Sequence[Pair], replies: Replies) -> dict[Pair, Link]:
+    to = dict(pairs)
+    read = {(frm, to[frm]): _link(reply) for frm, reply in replies.items()}
+    return {pair: link for pair, link in read.items() if link is not None}
+
+
+def _link(reply: Mapping[str, Any] | Unknown) -> Link | None:
+    """What can't be read was not measured; that the link works, the mesh has seen."""
+    if isinstance(reply, Unknown):
+        return None
+    try:
+        size, seconds = int(reply["bytes"]), float(reply["seconds"])
+        segments, again, rtt = int(reply["segments"]), int(reply["retransmits"]), float(reply["rtt"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return Link(mbit=size * 8 / 1e6 / max(seconds, 1e-6), segments=segments, again=again, rtt=rtt)
+
+
+def _port(reply: Mapping[str, Any] | Unknown) -> int:
+    try:
+        return 0 if isinstance(reply, Unknown) else int(reply["ports"][0]["port"])
+    except (KeyError, TypeError, ValueError, IndexError):
+        return 0
+
+
+def _ends(pairs: Iterable[Pair]) -> set[str]:
+    return {name for pair in pairs for name in pair}
+
+
+def _whose(nodes: tuple[str, ...], pairs: frozenset[Pair]) -> str:
+    if len(nodes) == 1:
+        return f"{len(pairs)} links of {nodes[0]}"
+    return f"{min(pairs)[0]} {'→' if len(pairs) == 1 else '↔'} {min(pairs)[1]}"
+
+
+def _look(facts: Facts, nodes: tuple[str, ...]) -> str:
+    outcome = facts.outcome(MESH)
+    cards = outcome.interfaces if isinstance(outcome, Mesh) else {}
+    return "\n".join(
+        f"sudo ethtool {cards.get(node, 'eth0')} | grep -E 'Speed|Duplex'    # on {node}; then try another cable\n"
+        f"ip -s link show {cards.get(node, 'eth0')}    # on {node}: do errors or drops grow?"
+        for node in nodes[:3]
+    )

@@ -1,0 +1,195 @@
+"""The stories of the network's codes: how each shows, why it happens, how to mend it."""
+
+from aboard.core.finding import Severity
+from aboard.core.story import Story
+
+_TIMED_OUT = "The client socket has timed out after 600000ms while trying to connect to"
+_RETRYING = "connect to 10.0.0.3<42713> returned Connection timed out, retrying (1/34)"
+_GLOO = "Connect timeout [none]"
+_WHERE = {
+    "": ("", "any port"),
+    "rendezvous-": (" on the rendezvous port", "the rendezvous port (29500, or MASTER_PORT)"),
+    "ephemeral-": (" on ephemeral ports", "the ports that NCCL and gloo pick at random (1024 to 65535)"),
+}
+_HOW = {
+    "dropped": (
+        "Connections vanish",
+        "A firewall drops the packets, on the node or between, or the machine is not where its address says.",
+        (
+            "Let the other nodes in: `sudo ufw allow proto tcp from NETWORK to any port {ports}` or"
+            " `sudo iptables -I INPUT -p tcp -s NETWORK --dport {ports} -j ACCEPT` on the named node. In a cloud, open"
+            " the security group for traffic within the group. If nothing is filtered, `ip route get PEER` shows the"
+            " way taken."
+        ),
+    ),
+    "refused": (
+        "Connections are refused",
+        (
+            "Our own agent listens on that port, so a firewall answers for it with a TCP reset, or the address that the"
+            " peer uses is another machine's."
+        ),
+        (
+            "Look for the rule: `sudo nft list ruleset | grep -n reset`. Compare the address in the finding with"
+            " `ip -br address` on the node. Then allow the ports {ports} from the other nodes."
+        ),
+    ),
+    "rejected": (
+        "Connections are rejected",
+        "A firewall answers that the host is prohibited (`No route to host`), or the network has no route to it.",
+        (
+            "`sudo iptables -S INPUT` on the named node shows the REJECT rule, which firewalld and many cloud images"
+            " have at the end. Allow the ports {ports} from the other nodes before it; `ip route get PEER` shows a"
+            " missing route."
+        ),
+    ),
+}
+
+
+def _connection(scope: str, outcome: str) -> Story:
+    where, ports = _WHERE[scope]
+    title, why, mend = _HOW[outcome]
+    shows = (_TIMED_OUT,) if scope == "rendezvous-" else (_GLOO, _RETRYING)
+    return Story(
+        code=f"network-{scope}{outcome}",
+        title=f"{title}{where}",
+        severity=Severity.BLOCK,
+        shows=shows if scope else (_TIMED_OUT, _GLOO, _RETRYING),
+        why=f"It is about {ports}. {why}",
+        mend=mend.format(ports="29500" if scope == "rendezvous-" else "1024:65535"),
+    )
+
+
+STORIES: tuple[Story, ...] = (
+    *(_connection(scope, outcome) for scope in _WHERE for outcome in _HOW),
+    Story(
+        code="network-reset",
+        title="Connections are made and then reset",
+        severity=Severity.BLOCK,
+        shows=("Connection reset by peer", "Read error [10.0.0.3]:64737: Connection reset by peer"),
+        why="A proxy, an intrusion filter or a full connection table between the nodes ends connections.",
+        mend="Take the nodes' own network out of such filters. `sudo dmesg | grep conntrack` tells whether the table of"
+        " connections is full; `sudo sysctl -w net.netfilter.nf_conntrack_max=1048576` makes it larger.",
+    ),
+    Story(
+        code="network-silent",
+        title="Connections are made, and not a byte comes back",
+        severity=Severity.BLOCK,
+        shows=("Timed out waiting 5000ms for recv operation to complete",),
+        why="Something accepts connections in the node's place and passes nothing on, or packets with data are lost.",
+        mend="`ip route get PEER` on the node that connects shows the way; look for a proxy or a filter on it.",
+    ),
+    Story(
+        code="network-mtu",
+        title="Large packets vanish",
+        severity=Severity.BLOCK,
+        shows=(
+            "Timed out waiting 5000ms for recv operation to complete",
+            "hangs in the first big all-reduce",
+        ),
+        why="An interface sends packets that are larger than a switch, a tunnel or the peer lets through, and the"
+        " message that would say so (ICMP fragmentation needed) is filtered. Small messages pass, so logins and the"
+        " rendezvous work.",
+        mend="Give all nodes and switch ports of a network the same MTU: `ip link show` on each node,"
+        " `sudo ip link set dev eth0 mtu 1500` to change it. `ping -M do -s 1472 PEER` must be answered (8972 for jumbo"
+        " frames). Do not filter ICMP type 3.",
+    ),
+    Story(
+        code="network-link-down",
+        title="An interface has no link",
+        severity=Severity.BLOCK,
+        shows=("NO-CARRIER", "state DOWN"),
+        why="The cable is out, the switch port is off, or the card is broken. Its address stays, so peers try.",
+        mend="Reseat the cable or enable the switch port. `sudo ip link set dev eth1 up` if somebody set it down.",
+        leads_to=(*(f"network-{scope}{outcome}" for scope in _WHERE for outcome in _HOW), "network-flaky"),
+    ),
+    Story(
+        code="network-unresolved",
+        title="A node does not know a peer's name",
+        severity=Severity.BLOCK,
+        shows=("Could not resolve hostname", "Name or service not known", _TIMED_OUT),
+        why="The name is in this machine's ssh_config or /etc/hosts, and not in those of the node, or its DNS doesn't"
+        " answer. torch says the same sentence as for a firewall.",
+        mend="Add a line `ADDRESS NAME` to /etc/hosts of the named node, or use addresses in aboard.yaml.",
+    ),
+    Story(
+        code="network-peer-on-loopback",
+        title="A node takes a peer for itself",
+        severity=Severity.BLOCK,
+        shows=("connectFullMesh failed … remote=[127.0.0.1]:41896",),
+        why="A line of its /etc/hosts gives the peer's name to 127.x, often from a copied image.",
+        mend="Give the name its real address in /etc/hosts of the named node.",
+    ),
+    Story(
+        code="network-names-differ",
+        title="A name is not the same machine everywhere",
+        severity=Severity.WARN,
+        shows=("ranks wait for each other although every host is up",),
+        why="Copies of /etc/hosts have drifted apart, or a DNS answers differently to different nodes.",
+        mend="`getent ahosts NAME` on each node must print the same; correct the odd one.",
+    ),
+    Story(
+        code="network-port-taken",
+        title="The rendezvous port is taken",
+        severity=Severity.BLOCK,
+        shows=("The server socket has failed to listen … code: -98, name: EADDRINUSE", "Address already in use"),
+        why="A rank of an earlier run is still there, or another program uses the port.",
+        mend="`sudo ss -ltnp 'sport = :29500'` names the process. End it if it is a leftover, or set MASTER_PORT.",
+    ),
+    Story(
+        code="network-interface-missing",
+        title="The env names an interface that a node doesn't have",
+        severity=Severity.BLOCK,
+        shows=("Unable to find address for: ib0", "Bootstrap : no socket interface found"),
+        why="Interfaces are called differently on different machines, and one NCCL_SOCKET_IFNAME was given to all.",
+        mend="Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME per node under `env:`; `ip -br link` lists the names.",
+    ),
+    Story(
+        code="network-interface",
+        title="There is a choice of interfaces",
+        severity=Severity.INFO,
+        shows=("wrong NIC used", "NET/Socket : Using [0]docker0"),
+        why="NCCL and gloo take the first interface that looks right, which may be a container bridge or the slow one.",
+        mend="Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME as proposed: they are what peers really reached.",
+    ),
+    Story(
+        code="network-flaky",
+        title="Connections fail at first and work when tried again",
+        severity=Severity.WARN,
+        shows=("intermittent timeouts",),
+        why="Packets are lost, or a machine is so busy that it doesn't answer for seconds. Data that came back only in"
+        " part within the time counts, too.",
+        mend="The full check measures rate and loss of each link and names the node that is in all bad ones.",
+    ),
+    Story(
+        code="network-slow",
+        title="A link is far slower than the others",
+        severity=Severity.WARN,
+        shows=("10x slower than expected", "one slow node"),
+        why="A link that negotiated a lower speed, a bad cable, a shared uplink or the wrong network.",
+        mend="`ethtool eth0 | grep Speed` on the named node; then another cable, another switch port.",
+    ),
+    Story(
+        code="network-loss",
+        title="A link loses packets",
+        severity=Severity.WARN,
+        shows=("retransmits grow", "slow in fits and starts"),
+        why="A bad cable or transceiver, a full switch buffer, or a duplex mismatch.",
+        mend="`ip -s link` on the named node: errors that grow point to the cable, drops to a buffer.",
+    ),
+    Story(
+        code="network-sparse",
+        title="Not every pair was tried",
+        severity=Severity.INFO,
+        shows=("a single bad pair may be missed",),
+        why="Above 64 nodes, each node tries O(log n) peers, in a pattern that connects all of them.",
+        mend="`aboard check --all-pairs` tries every pair.",
+    ),
+    Story(
+        code="unknown-mesh",
+        title="Some connections could not be tried",
+        severity=Severity.WARN,
+        shows=("connections stayed unknown",),
+        why="A node did not do what the exercise asked of it: too slow, out of memory, or gone.",
+        mend="Run `aboard check --only network` again; if it stays, look at that node's load.",
+    ),
+)

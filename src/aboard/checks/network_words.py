@@ -1,0 +1,167 @@
+"""What to say of connections that fail, and what to type: one sentence and a few commands for each way."""
+
+from collections.abc import Sequence
+from ipaddress import ip_address, ip_interface
+
+from aboard.checks.network_fold import Blame, Shape
+from aboard.checks.network_mesh import Mesh, Port
+
+HOW = {
+    "dropped": "nothing comes back: the packets are dropped",
+    "refused": "they are refused, although our agent listens there",
+    "rejected": "they are rejected: no route to host",
+    "reset": "they are made and then reset",
+    "silent": "they are made, and then not a byte comes back",
+    "stalled": "small messages pass, 64 KiB do not come back",
+}
+WHY = {
+    "dropped": "A firewall swallows the packets, or the machine is on another network. Ranks would wait for minutes"
+    " and then time out without a name.",
+    "refused": "A firewall answers with a reset, or the address belongs to another machine.",
+    "rejected": "A firewall says no, or there is no route. Ranks would fail to connect, or retry for minutes.",
+    "reset": "Something in between ends connections: a proxy, an intrusion filter, or a full connection table.",
+    "silent": "Something in between accepts connections for the node and passes nothing on: a proxy or a filter.",
+    "stalled": "Packets above some size vanish: the MTU differs along the way, and nobody says so. A run starts"
+    " well and hangs in its first large all-reduce.",
+}
+PORTS = {"every": "any port", "rendezvous": "the rendezvous port {port}", "ephemeral": "ephemeral ports"}
+_PREPOSITIONS = {Shape.IN: "to", Shape.OUT: "from", Shape.BOTH: "to and from"}
+_ALL_PORTS = "1024:65535"
+SHOWN = 6
+
+
+def seen(mesh: Mesh, blame: Blame) -> str:
+    """Who can't connect to whom, on which ports, and how it looks."""
+    ports = PORTS[blame.scope].format(port=mesh.port)
+    only = "" if blame.scope == "every" else " (others work)"
+    many = len(blame.nodes) > 1
+    names = listed(blame.nodes) if many else f"{blame.nodes[0]} ({address(mesh, blame.nodes[0])})"
+    peers = len({name for pair in blame.pairs for name in pair} - set(blame.nodes))
+    whom = "each other" if not peers else f"any of {peers} peers" if peers > 1 else "the other"
+    if blame.outcome == "stalled" and blame.shape in (Shape.IN, Shape.OUT, Shape.BOTH):
+        who = f"large messages {_PREPOSITIONS[blame.shape]} {names} vanish"
+    elif blame.shape is Shape.IN:
+        who = f"{names} accept{'' if many else 's'} nothing from {whom} on {ports}{only}"
+    elif blame.shape is Shape.OUT:
+        who = f"{names} cannot connect to {whom} on {ports}{only}"
+    elif blame.shape is Shape.BOTH:
+        who = f"{names} {'are' if many else 'is'} cut off: no connection to or from {whom} on {ports}{only}"
+    elif blame.shape is Shape.SPLIT:
+        who = f"the cluster is in {len(_groups(blame))} parts that don't reach each other on {ports}{only}: " + (
+            " | ".join(listed(group) for group in _groups(blame))
+        )
+    else:
+        who = f"{arrows(blame)} fail{'' if len(blame.pairs) > 1 else 's'} on {ports}{only}"
+    return f"{who}; {HOW[blame.outcome]}{_said(mesh, blame)}"
+
+
+def arrows(blame: Blame) -> str:
+    """The pairs as n1 → n2, and those that fail both ways as n1 ↔ n2."""
+    done, words = set(), []
+    for frm, to in sorted(blame.pairs):
+        if (frm, to) not in done:
+            both = (to, frm) in blame.pairs
+            words.append(f"{frm} {'↔' if both else '→'} {to}")
+            done |= {(frm, to), (to, frm)}
+    return listed(words)
+
+
+def listed(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`, and a count when they are many."""
+    if len(words) > SHOWN:
+        return f"{', '.join(words[:SHOWN])} and {len(words) - SHOWN} more"
+    return " and ".join(filter(None, (", ".join(words[:-1]), "".join(words[-1:]))))
+
+
+def fix(mesh: Mesh, blame: Blame) -> str:
+    """Lines to type, on the right nodes."""
+    if blame.outcome == "stalled":
+        return _fix_size(mesh, blame)
+    ends = {"in": [to for _, to in blame.pairs], "out": [frm for frm, _ in blame.pairs]}
+    ways = ["out"] if blame.shape is Shape.OUT else ["in", "out"] if blame.shape is Shape.BOTH else ["in"]
+    lines = []
+    for way in ways:
+        where = sorted(set(blame.nodes) if blame.shape in (Shape.IN, Shape.OUT, Shape.BOTH) else set(ends[way]))
+        others = sorted({name for pair in blame.pairs for name in pair} - set(where)) or where
+        lines += _allow(mesh, way, listed(where), others, _span(mesh, blame))
+    if blame.outcome != "dropped":
+        lines.insert(0, f"sudo nft list ruleset | grep -nE 'reject|reset'    # on {listed(_at(blame))}: who says no?")
+    elif blame.shape in (Shape.PAIRS, Shape.BOTH, Shape.SPLIT):
+        frm, to = min(blame.pairs)
+        lines.append(f"ip route get {address(mesh, to)}    # on {frm}: is it the right network?")
+    return "\n".join(lines)
+
+
+def address(mesh: Mesh, node: str) -> str:
+    """Where peers connect to a node, as an address if one is known."""
+    remotes = [each.remote for (_, to, _), each in mesh.tries.items() if to == node and each.remote]
+    return max(sorted(set(remotes)), key=remotes.count) if remotes else mesh.targets.get(node, node)
+
+
+def _at(blame: Blame) -> list[str]:
+    if blame.shape in (Shape.PAIRS, Shape.SPLIT):
+        return sorted({to for _, to in blame.pairs})
+    return list(blame.nodes)
+
+
+def _groups(blame: Blame) -> list[tuple[str, ...]]:
+    """The parts of a split: those that no failing pair leads between."""
+    cut = {frozenset(pair) for pair in blame.pairs}
+    parts: list[list[str]] = []
+    for name in blame.nodes:
+        home = next((part for part in parts if not any(frozenset((name, other)) in cut for other in part)), None)
+        if home is None:
+            parts.append([name])
+        else:
+            home.append(name)
+    return [tuple(part) for part in parts]
+
+
+def _said(mesh: Mesh, blame: Blame) -> str:
+    """How long it was waited, where waiting was the answer."""
+    waits = [each.seconds for (frm, to, _), each in mesh.tries.items() if (frm, to) in blame.pairs]
+    return f" (waited {max(waits):.1f} s)" if blame.outcome in ("dropped", "stalled", "silent") and waits else ""
+
+
+def _span(mesh: Mesh, blame: Blame) -> str:
+    return str(mesh.port) if blame.scope == Port.RENDEZVOUS.value else _ALL_PORTS
+
+
+def _allow(mesh: Mesh, way: str, where: str, others: Sequence[str], ports: str) -> list[str]:
+    net = _network(mesh, others)
+    if way == "in":
+        return [
+            f"sudo ufw allow proto tcp from {net} to any port {ports}    # on {where}, if ufw is the firewall there",
+            f"sudo iptables -I INPUT -p tcp -s {net} --dport {ports} -j ACCEPT    # on {where}, if it is not",
+        ]
+    return [
+        f"sudo ufw allow out proto tcp from any to {net} port {ports}    # on {where}, if ufw is the firewall there",
+        f"sudo iptables -I OUTPUT -p tcp -d {net} --dport {ports} -j ACCEPT    # on {where}, if it is not",
+    ]
+
+
+def _network(mesh: Mesh, others: Sequence[str]) -> str:
+    """The network that has all these nodes if one of theirs does, else their addresses."""
+    places = [address(mesh, name) for name in others]
+    for name in others:
+        for own in mesh.addresses.get(name, ()):
+            if own.usable and all(_in(place, own.address) for place in places):
+                return str(ip_interface(own.address).network) if len(places) > 1 else places[0]
+    return ",".join(sorted(places)[:SHOWN])
+
+
+def _in(place: str, network: str) -> bool:
+    try:
+        return ip_address(place) in ip_interface(network).network
+    except ValueError:
+        return False
+
+
+def _fix_size(mesh: Mesh, blame: Blame) -> str:
+    where = _at(blame)
+    card = next((name for name in (mesh.interface(node, address(mesh, node)) for node in where) if name), "eth0")
+    peer = next((name for pair in sorted(blame.pairs) for name in pair if name not in where), where[0])
+    return (
+        f"ping -M do -c 2 -s 1472 {address(mesh, peer)}    # on {listed(where)}: does a full packet pass?\n"
+        f"sudo ip link set dev {card} mtu 1400    # on {listed(where)}, or raise the MTU of its switch port"
+    )

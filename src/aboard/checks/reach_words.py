@@ -1,0 +1,194 @@
+"""Each way not to answer, in words: how it shows, what it means, what mends it."""
+
+from dataclasses import dataclass
+
+from aboard.core.finding import Severity
+from aboard.core.reason import Reason
+from aboard.core.story import Story
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """`fix` is lines to type, with what they are for behind a `#`; `more` is what a person should know besides."""
+
+    title: str
+    shows: tuple[str, ...]
+    why: str
+    fix: str
+    more: str
+
+
+WORDS: dict[Reason, Words] = {
+    Reason.REFUSED: Words(
+        title="nothing listens on the ssh port",
+        shows=("ssh: connect to host n2 port 22: Connection refused",),
+        why="The machine is up, but no ssh server listens on that port.",
+        fix="sudo systemctl start ssh    # on {node}; if its sshd has another port, set `port:` in aboard.yaml",
+        more="`sudo ss -ltnp | grep sshd` on the node tells its port. On Red Hat the service is called sshd. A firewall"
+        " that rejects with a TCP reset looks the same.",
+    ),
+    Reason.TIMED_OUT: Words(
+        title="nothing comes back from the node",
+        shows=("ssh: connect to host n2 port 22: Connection timed out",),
+        why="Nothing came back at all: the machine is down, or a firewall drops the packets.",
+        fix="ping -c 3 {target}    # is it up?\nsudo ufw allow {port}/tcp    # on {node}, if it is: let ssh through",
+        more="In a cloud, look at the security group first. If ping works and ssh doesn't, it is a firewall.",
+    ),
+    Reason.NO_ROUTE: Words(
+        title="there is no way to the node",
+        shows=("ssh: connect to host n2 port 22: No route to host", "Network is unreachable"),
+        why="The network says that there is no way to it: it is off, in another network, or a firewall rejects us.",
+        fix="ip route get {target}    # which way would it be?\n"
+        "sudo iptables -S INPUT    # on {node}: is there a REJECT before port {port} is accepted?",
+        more="`ip neigh` with FAILED beside the address means that nobody answers for it on the local network.",
+    ),
+    Reason.UNRESOLVED: Words(
+        title="the node's name means nothing here",
+        shows=("ssh: Could not resolve hostname n2: Name or service not known", "Temporary failure in name resolution"),
+        why="The name means nothing to this machine, so nobody was even dialled.",
+        fix="echo 'ADDRESS {target}' | sudo tee -a /etc/hosts    # or set `address:` of {node} in aboard.yaml",
+        more="A `Host` block with a `HostName` in ~/.ssh/config does as well, for ssh alone; peers need the name too.",
+    ),
+    Reason.KEY_REFUSED: Words(
+        title="the node accepts none of our keys",
+        shows=("Permission denied (publickey).", "Too many authentication failures"),
+        why="The node does not accept any key that this machine offers for this user.",
+        fix="ssh-copy-id {ssh}\n"
+        "chmod go-w ~ && chmod 700 ~/.ssh && chmod 600 ~/.ssh/authorized_keys    # on {node}, if the key is there",
+        more="sshd ignores a key whose file, or a directory above it, others may write (StrictModes): its log says"
+        " `Authentication refused: bad ownership or modes`; see `sudo journalctl -u ssh -n 20` on the node. Also check"
+        " the user name (`user:` in aboard.yaml) and that `ssh-add -l` lists your key.",
+    ),
+    Reason.HOST_KEY_CHANGED: Words(
+        title="the node shows another host key than before",
+        shows=("WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!", "Host key verification failed."),
+        why="The node shows another host key than before: it was reinstalled, or someone is in between.",
+        fix="ssh-keygen -R {known}    # only if you know that it was reinstalled\n"
+        "ssh {ssh}    # and compare the fingerprint that it shows",
+        more="On the node's own console `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` shows the right"
+        " fingerprint.",
+    ),
+    Reason.HOST_KEY_UNKNOWN: Words(
+        title="the node's host key was never seen here",
+        shows=(
+            "Host key verification failed.",
+            "No ED25519 host key is known for n2 and you have requested strict checking.",
+        ),
+        why="The node's host key has never been seen here, and is not trusted blindly.",
+        fix="ssh {ssh}    # once, and compare the fingerprint that it shows",
+        more="Keys are checked whatever ssh_config says: a run sends code and tokens to whoever answers.",
+    ),
+    Reason.DROPPED: Words(
+        title="sshd drops logins",
+        shows=(
+            "kex_exchange_identification: Connection closed by remote host",
+            "ssh_exchange_identification: read: Connection reset by peer",
+        ),
+        why="sshd closed connections before the key exchange: more logins are under way there than it lets in.",
+        fix="echo 'MaxStartups 100:30:200' | sudo tee /etc/ssh/sshd_config.d/startups.conf    # on {node}\n"
+        "sudo systemctl reload ssh    # on {node}",
+        more="sshd drops at random above MaxStartups (10:30:100 by default). A dropped login was tried again six times."
+        " Strangers who knock at an open port 22 fill the places too; fail2ban may have banned this machine.",
+    ),
+    Reason.NO_PYTHON: Words(
+        title="the shell that ranks get finds no Python",
+        shows=("bash: line 1: python3: command not found", "torchrun: command not found"),
+        why="The login works, but the shell that ranks will get finds no such Python.",
+        fix="ssh {ssh} 'command -v {python}'    # install it there, or set `python:` in aboard.yaml to its full path",
+        more="That shell is no login shell: ~/.profile and `conda activate` in ~/.bashrc don't count there. The full"
+        " path of the environment's interpreter always works: `python: /opt/venv/bin/python`.",
+    ),
+    Reason.OLD_PYTHON: Words(
+        title="the node's Python is too old",
+        shows=("aboard: python 3.6.8",),
+        why="The agent needs Python 3.9 or later on the node.",
+        fix="ssh {ssh} 'ls /usr/bin/python3* /opt/conda/bin/python'    # set `python:` of {node} to a newer one",
+        more="The system's python3 may be old while the environment that you train in is not: name that one.",
+    ),
+    Reason.SHELL_NOISE: Words(
+        title="the login shell prints without end",
+        shows=("a login that prints menus or a banner in a loop",),
+        why="The login shell there prints without end instead of running what it is given.",
+        fix="ssh {ssh} true    # must print nothing: in ~/.bashrc, put this first: [[ $- == *i* ]] || return",
+        more="A start-up file that waits for an answer, or restarts itself, does this.",
+    ),
+    Reason.GARBAGE: Words(
+        title="what answers is not our agent",
+        shows=("exec: a shell or a Python that isn't one",),
+        why="What came back is not our agent: the login shell or the Python there is not what it seems.",
+        fix="ssh {ssh} '{python} --version'    # must print a version and nothing else",
+        more="A forced command in authorized_keys, a restricted shell, or a wrapper script called python3 do this.",
+    ),
+    Reason.WRONG_VERSION: Words(
+        title="another version of Aboard answers",
+        shows=("speaks version 2 of the protocol",),
+        why="Another version of Aboard answers there; the two don't understand each other.",
+        fix="pip install --upgrade aboard    # on the machine where you type aboard",
+        more="It can only be a run that an older or newer Aboard started and still keeps.",
+    ),
+    Reason.SILENT: Words(
+        title="the node was reached, and then said nothing",
+        shows=("Connection timed out during banner exchange", "ssh hangs after `debug1: pledge: filesystem`"),
+        why="It was reached, and then said nothing: a login that hangs, a dead home directory, a stopped process.",
+        fix="ssh -v {ssh} true    # and look at where it stops",
+        more="A home directory on a dead NFS server hangs every login; `ssh root@NODE` often still works then. A"
+        " machine that swaps without end, or whose disk is broken, answers ping and nothing else.",
+    ),
+    Reason.NO_SSH: Words(
+        title="there is no ssh program on this machine",
+        shows=("ssh: command not found",),
+        why="Nodes are reached with the OpenSSH client.",
+        fix="sudo apt-get install openssh-client",
+        more="On Red Hat the package is openssh-clients.",
+    ),
+    Reason.LOST: Words(
+        title="the connection was made and then lost",
+        shows=("client_loop: send disconnect: Broken pipe", "Connection to n2 closed by remote host."),
+        why="The connection was made and then lost.",
+        fix="ssh {ssh} true    # a few times; if it comes and goes, look at the network of {node}",
+        more="Two machines with one address, a session limit of the node's (MaxSessions, systemd's TasksMax), or a"
+        " network that flaps do this.",
+    ),
+    Reason.UNKNOWN: Words(
+        title="ssh failed in a way that has no name yet",
+        shows=("ssh exits with 255",),
+        why="ssh failed in a way that we have no name for yet.",
+        fix="ssh -v {ssh} true",
+        more="Please open an issue with what it says: each way that we know has its own name and fix.",
+    ),
+}
+
+STORIES = (
+    *(
+        Story(
+            code=f"reach-{reason.value}",
+            title=words.title,
+            severity=Severity.BLOCK,
+            shows=words.shows,
+            why=f"{words.why} A node without an agent can't run a rank, so the run can't start.",
+            mend=words.fix.format(
+                node="NODE", target="NODE", python="PYTHON", port="PORT", ssh="USER@NODE", known="NODE"
+            )
+            + f"\n{words.more}",
+        )
+        for reason, words in WORDS.items()
+    ),
+    Story(
+        code="reach-dropped-at-first",
+        title="sshd dropped logins that worked when tried again",
+        severity=Severity.INFO,
+        shows=("kex_exchange_identification: Connection closed by remote host",),
+        why=f"{WORDS[Reason.DROPPED].why} It worked in the end, and will be worse with more nodes or slower logins.",
+        mend="Raise MaxStartups in the node's sshd_config, as in `MaxStartups 100:30:200`, and reload sshd. "
+        + WORDS[Reason.DROPPED].more,
+    ),
+    Story(
+        code="reach-noisy-shell",
+        title="the login shell prints before any command",
+        severity=Severity.INFO,
+        shows=("protocol error: unexpected text", "Received message too long 1416786277"),
+        why="A start-up file of the shell prints also when nobody looks. We skip it, but scp, rsync and git over ssh"
+        " break on it.",
+        mend="`ssh NODE true` must print nothing. In ~/.bashrc put this first: `[[ $- == *i* ]] || return`.",
+    ),
+)

@@ -1,0 +1,80 @@
+"""Questions that are a small Python script: how a node runs one as ranks will run, and the one line that it says."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from aboard.core import shell
+from aboard.core.facts import Unknown
+from aboard.core.node import Node
+from aboard.core.probe import Answer, Output, Unparsed
+from aboard.core.words import visible
+
+# What `setup` prints must not come before the answer; a step of it that fails shows in what it would have set up.
+_AFTER_SETUP = '{\n%s\n} >&2\nexec "$@"'
+
+
+def as_a_rank(node: Node, *words: str) -> tuple[str, ...]:
+    """The argv that runs the node's own Python after its `setup` lines, which are bash's (`module load`, `source`)."""
+    argv = (node.python, *words)
+    return ("bash", "-c", _AFTER_SETUP % "\n".join(node.setup), "bash", *argv) if node.setup else argv
+
+
+def typed(node: Node, command: str) -> str:
+    """The line that runs a shell command on the node from here."""
+    if node.local:
+        return command
+    target = f"{node.user}@{node.target}" if node.user else node.target
+    port = "" if node.port is None else f"-p {node.port} "
+    return f"ssh {port}{target} {shell.quote(command)}"
+
+
+def output(reply: Mapping[str, Any] | Unknown) -> Output:
+    """What the agent's op `run` replied to an exercise; Unparsed when it didn't."""
+    if isinstance(reply, Unknown):
+        raise Unparsed(reply.why)
+    code, out, err = reply.get("code"), reply.get("stdout"), reply.get("stderr")
+    if not isinstance(code, int) or not isinstance(out, str) or not isinstance(err, str):
+        raise Unparsed("an answer that is none")
+    return Output(code=code, stdout=out, stderr=err, timed_out=bool(reply.get("timed_out")))
+
+
+def said(answer: Answer) -> dict[str, Any]:
+    """The object on the last line that a script printed; a start-up file may have printed before it."""
+    if not isinstance(answer, Output):
+        raise Unparsed("not a program's answer")
+    if answer.timed_out:
+        raise Unparsed("no answer in time: a mount there may be dead, or the disk very slow")
+    if answer.code != 0:
+        last = answer.stderr.strip().rpartition("\n")[2] or f"ended with {answer.code}"
+        raise Unparsed(visible(last, 200))
+    try:
+        told = json.loads(answer.stdout.strip().rpartition("\n")[2])
+    except (ValueError, RecursionError):
+        raise Unparsed("what it printed can't be read") from None
+    if not isinstance(told, dict):
+        raise Unparsed("what it printed can't be read")
+    return told
+
+
+def word(told: Mapping[str, Any], name: str, limit: int = 500) -> str:
+    """A text of the answer, fit for a screen."""
+    value = told.get(name)
+    if not isinstance(value, str):
+        raise Unparsed(f"no {name} in what it printed")
+    return visible(value, limit)
+
+
+def number(told: Mapping[str, Any], name: str) -> int:
+    value = told.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise Unparsed(f"no {name} in what it printed")
+    return value
+
+
+def words(told: Mapping[str, Any], name: str, limit: int = 500) -> dict[str, str]:
+    """Texts by their names, both fit for a screen."""
+    value = told.get(name)
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+        raise Unparsed(f"no {name} in what it printed")
+    return {visible(key, limit): visible(each, limit) for key, each in value.items()}

@@ -1,0 +1,199 @@
+"""The shell that ranks get: not a login's, so what ~/.bashrc or /etc/profile gives a person is not there.
+
+Each node's `setup` lines are run there as they will be for a rank, one after the other in one `sh`; then its Python is
+looked for and its limits are read, since a line may change both.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aboard.core.exercise import Ask, Exercise, Script
+from aboard.core.facts import Facts, Unknown
+from aboard.core.finding import Finding, Severity
+from aboard.core.node import Node
+from aboard.core.story import Story
+from aboard.core.words import visible
+
+# `module load` and `conda activate` on a busy network file system take their time.
+SETUP_SECONDS = 20.0
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """Every line worked; `python` is where the node's was found ("" is nowhere), `limits` the kernel's table."""
+
+    python: str
+    limits: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failed:
+    """The line that failed, counted from 1, and what was said."""
+
+    line: int
+    said: str
+
+
+Shells = Mapping[str, Ready | Failed | Unknown]
+
+
+def script_of(node: Node) -> str:
+    """The lines, each announced before it is run; what they print goes to stderr, out of the way."""
+    steps = ["exec 9>&1 1>&2"]
+    if node.workdir:
+        # That it isn't there is another finding's.
+        steps.append(f"cd -- {shlex.quote(node.workdir)} 2>/dev/null")
+    for number, line in enumerate(node.setup, 1):
+        # Each in an eval: a line that can't be parsed must not take those before it along.
+        steps += [f"echo 'at {number}' >&9", f"eval {shlex.quote(line)} || exit"]
+    steps += [
+        "echo 'at 0' >&9",
+        f"""printf 'python %s\\n' "$(command -v {shlex.quote(node.python)})" >&9""",
+        "cat /proc/self/limits >&9",
+    ]
+    return "\n".join(steps)
+
+
+def shells(facts: Facts) -> "Script[Shells]":
+    """Asks the nodes for which it isn't plain already: those with lines, and our own, whose agent has our Python."""
+    asked = [node for node in facts.reached() if node.setup or node.local]
+    if not asked:
+        return {}
+    replies = yield {
+        node.name: Ask(
+            op="run",
+            fields={"argv": ["sh", "-c", script_of(node)], "env": dict(node.env), "timeout": SETUP_SECONDS},
+            within=SETUP_SECONDS + 10,
+        )
+        for node in asked
+    }
+    return {node.name: _outcome(node, replies[node.name]) for node in asked}
+
+
+SHELL = Exercise(name="shell", script=shells)
+
+
+def failed_setup(facts: Facts) -> Iterator[Finding]:
+    """A line that fails for us fails for every rank."""
+    for name, shell in _held(facts).items():
+        if isinstance(shell, Failed):
+            line = facts.cluster.node(name).setup[shell.line - 1]
+            yield Finding(
+                code="reach-setup",
+                severity=Severity.BLOCK,
+                nodes=(name,),
+                seen=f"line {shell.line} of `setup`, `{visible(line)}`, failed: {shell.said}",
+                why="Ranks get a plain `sh`, not a login shell: what ~/.bashrc, /etc/profile or conda gives you at a"
+                " terminal is not there.",
+                fix=_fix(line, facts.cluster.node(name)),
+            )
+        elif isinstance(shell, Unknown):
+            yield Finding(
+                code="unknown-shell",
+                severity=Severity.WARN,
+                nodes=(name,),
+                seen=f"the shell that ranks get stayed unknown: {shell.why}",
+                why="What can't be asked can't be vouched for.",
+                fix=f"ssh {facts.cluster.node(name).target} sh -c true",
+            )
+
+
+def lost_python(facts: Facts) -> Iterator[Finding]:
+    """The Python that ranks are to run on must still be found after the lines."""
+    for name, shell in _held(facts).items():
+        node = facts.cluster.node(name)
+        if isinstance(shell, Ready) and not shell.python:
+            after = "after its `setup` lines, " if node.setup else ""
+            yield Finding(
+                code="reach-no-python",
+                severity=Severity.BLOCK,
+                nodes=(name,),
+                seen=f"{after}sh finds no {node.python}",
+                why="The shell that ranks will get finds no such Python.",
+                fix=f"command -v {node.python}    # on {name}; set `python:` in aboard.yaml to its full path",
+            )
+
+
+def _held(facts: Facts) -> Shells:
+    held = facts.outcome(SHELL)
+    if isinstance(held, Unknown):
+        return {node.name: held for node in facts.reached() if node.setup}
+    return held or {}
+
+
+def _outcome(node: Node, reply: Mapping[str, Any] | Unknown) -> Ready | Failed | Unknown:
+    if isinstance(reply, Unknown):
+        return reply
+    told, said = (_text(reply.get(stream)) for stream in ("stdout", "stderr"))
+    at = [int(number) for number in re.findall(r"^at ([0-9]{1,4})$", told, re.MULTILINE)]
+    if at and at[-1] == 0:
+        python = re.search(r"^python (.*)$", told, re.MULTILINE)
+        return Ready(python=visible(python[1].strip(), 200) if python else "", limits=told.partition("\nLimit ")[2])
+    if not at or at[-1] > len(node.setup):
+        return Unknown(why=visible(said.strip(), 200) or "sh said nothing")
+    if reply.get("timed_out"):
+        return Failed(line=at[-1], said=f"it did not end within {SETUP_SECONDS:g} s")
+    lines = [line for line in said.splitlines() if line.strip()]
+    return Failed(line=at[-1], said=_safe(node, lines[-1]) if lines else f"it ended the shell with {reply.get('code')}")
+
+
+def _text(carried: object) -> str:
+    """Bytes travel in frames as Latin-1."""
+    return carried.encode("latin-1", "replace").decode("utf-8", "replace") if isinstance(carried, str) else ""
+
+
+def _safe(node: Node, said: str) -> str:
+    """What was said, without the secrets that a shell may repeat."""
+    said = re.sub(r"^sh: [0-9]+: (eval: )?", "", said.strip())
+    for name, value in node.env.items():
+        if value and _SECRET.search(name):
+            said = said.replace(value, f"${name}")
+    return visible(said, 200)
+
+
+def _fix(line: str, node: Node) -> str:
+    words = line.split()
+    first = words[0] if words else ""
+    if first == "source":
+        return f"setup: ['. {' '.join(words[1:])}']    # in aboard.yaml: sh has no `source`, it is called `.` there"
+    if first in ("module", "ml"):
+        return (
+            "setup: [. /etc/profile.d/modules.sh, …]    # in aboard.yaml, before it; with Lmod /etc/profile.d/lmod.sh"
+        )
+    if first == "conda":
+        return "setup: [. /opt/conda/etc/profile.d/conda.sh, …]    # in aboard.yaml, before it, with your path to conda"
+    return f"ssh {node.target} sh -c {shlex.quote(shlex.quote(line))}    # as ranks do it; mend it in aboard.yaml"
+
+
+STORIES = (
+    Story(
+        code="reach-setup",
+        title="a `setup` line fails in the shell that ranks get",
+        severity=Severity.BLOCK,
+        shows=(
+            "torchrun: command not found",
+            "module: command not found",
+            "sh: 1: source: not found",
+            "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.",
+        ),
+        why="A rank is not started from a login shell, so ~/.bashrc, ~/.profile and /etc/profile.d are not read there:"
+        " a PATH, `module` or `conda activate` that works at your terminal is missing. The lines under `setup` in"
+        " aboard.yaml are run in a plain `sh` before each rank, and one of them failed.",
+        mend="Try it as a rank would: `ssh NODE sh -c \"'LINE'\"`. Write `. FILE` instead of `source FILE`. For"
+        " `module`, put `. /etc/profile.d/modules.sh` (or lmod.sh) first; for conda `."
+        " /opt/conda/etc/profile.d/conda.sh`. Most often no line is needed at all: set `python:` to the environment's"
+        " own interpreter, as in `python: /opt/venv/bin/python`.",
+    ),
+    Story(
+        code="unknown-shell",
+        title="the shell that ranks get could not be asked",
+        severity=Severity.WARN,
+        shows=("the shell that ranks get stayed unknown",),
+        why="What can't be asked can't be vouched for: `sh` could not be run there, or its answer makes no sense.",
+        mend="Log in and try `sh -c true`. If it works, please open an issue with what the finding says.",
+    ),
+)

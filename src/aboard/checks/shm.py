@@ -1,0 +1,97 @@
+"""Shared memory: /dev/shm, in which data loaders hand over batches and NCCL's ranks of one node talk."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aboard.checks.answer import printed
+from aboard.core.facts import Facts
+from aboard.core.finding import Finding, Severity
+from aboard.core.probe import Answer, Command, Probe, Unparsed
+from aboard.core.rule import Subject
+from aboard.core.story import Story
+
+GIB = 1 << 30
+MIB = 1 << 20
+SMALL = GIB
+# NCCL alone takes about 10 MiB for each pair of ranks that talk this way.
+NEARLY_FULL = 128 * MIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shm:
+    """In bytes."""
+
+    size: int
+    free: int
+
+
+def parse_df(answer: Answer) -> Shm:
+    """The one line of `df -PB1` below its heading; what a file system is called may hold spaces."""
+    lines = printed(answer).strip().splitlines()
+    found = re.search(r"\s([0-9]{1,20})\s+([0-9]{1,20})\s+([0-9]{1,20})\s+\S+\s+/\S*$", lines[-1]) if lines else None
+    if len(lines) < 2 or found is None:  # noqa: PLR2004 - a heading and a line
+        raise Unparsed("df answered in a way that is not known")
+    return Shm(size=int(found[1]), free=int(found[3]))
+
+
+SHM = Probe(name="shm", question=Command(argv=("df", "-PB1", "/dev/shm")), parse=parse_df)  # noqa: S108 - asked about, not used
+
+
+def small_shm(facts: Facts) -> Iterator[Finding]:
+    """Data loaders hand over batches in /dev/shm; a full one kills them with a bus error."""
+    for name, shm in facts.of(SHM).items():
+        if shm.size < SMALL:
+            yield _finding(name, f"shared memory (/dev/shm) holds {_size(shm.size)}", _LARGER.format(node=name))
+        elif shm.free < NEARLY_FULL:
+            seen = f"shared memory (/dev/shm) is nearly full: {_size(shm.free)} of {_size(shm.size)} are free"
+            yield _finding(name, seen, _EMPTIER.format(node=name))
+
+
+_LARGER = (
+    "sudo mount -o remount,size=50% /dev/shm    # on {node}\n"
+    "docker run --shm-size=32g …    # instead, if {node} is a container; or --ipc=host"
+)
+_EMPTIER = (
+    "ls -lS /dev/shm | head    # on {node}; whose are they?\n"
+    "find /dev/shm -user $USER -name 'nccl-*' -delete    # on {node}, if no run of yours is there: what dead runs left"
+)
+
+
+def _finding(node: str, seen: str, fix: str) -> Finding:
+    why = (
+        "Data loaders hand over batches there, and NCCL's ranks of one node talk through it; when it is full they die."
+    )
+    return Finding(code="host-shm", severity=Severity.WARN, nodes=(node,), seen=seen, why=why, fix=fix)
+
+
+def _size(count: int) -> str:
+    return f"{count / GIB:.0f} GiB" if count >= 10 * GIB else f"{count / MIB:.0f} MiB"
+
+
+PART = Subject(
+    name="shm",
+    title="shared memory is large enough",
+    probes=(SHM,),
+    rules=(small_shm,),
+    stories=(
+        Story(
+            code="host-shm",
+            title="shared memory (/dev/shm) is too small, or full",
+            severity=Severity.WARN,
+            shows=(
+                "DataLoader worker (pid 1234) is killed by signal: Bus error.",
+                "It is possible that dataloader's workers are out of shared memory.",
+                "Error: failed to extend /dev/shm/nccl-AbCdEf to 9637892 bytes",
+                "OSError: [Errno 28] No space left on device: '/dev/shm/...'",
+            ),
+            why="Data loader workers pass tensors to their rank through files in /dev/shm, and NCCL connects ranks of"
+            " one node through it. Docker gives a container 64 MiB unless told otherwise. Runs that were killed hard"
+            " leave their segments there until the machine is rebooted.",
+            mend="On a machine of your own: `sudo mount -o remount,size=50% /dev/shm`, and a line in /etc/fstab:"
+            " `tmpfs /dev/shm tmpfs size=50% 0 0`. In Docker start the container with `--shm-size=32g` or `--ipc=host`;"
+            " in Kubernetes mount an emptyDir with `medium: Memory` at /dev/shm. If it is full, look at"
+            " `ls -lS /dev/shm` and delete what dead runs of yours left (`nccl-*`, `torch_*`).",
+        ),
+    ),
+)

@@ -1,0 +1,203 @@
+"""Software: what ranks will import and run (Python, packages, code, variables) is the same on every node."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from aboard.checks.difference import Difference
+from aboard.checks.scripted import typed
+from aboard.checks.software_code import LISTINGS, differing_code, differing_environment
+from aboard.checks.software_facts import SOFTWARE, Software
+from aboard.checks.software_script import MODULES
+from aboard.checks.software_stories import STORIES
+from aboard.core.facts import Facts
+from aboard.core.finding import Finding, Severity
+from aboard.core.node import Node
+from aboard.core.rule import Subject
+
+UNSET = "nothing set"
+# What may well be another on each node, by its nature.
+OWN_VARIABLES = {
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_HOSTID",
+    "NCCL_IB_HCA",
+    "NCCL_SOCKET_IFNAME",
+    "OMP_PLACES",
+}
+_SAME_EVERYWHERE = {"torch", "nccl", "cuda", "rocm"}
+_FIXES_SHOWN = 4
+
+_WHY = {
+    "python": "Ranks of different Pythons load different packages, and what one pickles the other may not read.",
+    "torch": "Collectives of different torch versions don't fit together: they hang, crash, or give wrong numbers.",
+    "nccl": "NCCL refuses to talk to another version of itself, and before 2.23 it just hangs.",
+    "cuda": "torch built for another CUDA brings other NCCL and kernel libraries, or finds no driver that fits.",
+    "rocm": "torch built for another ROCm brings other RCCL and kernel libraries.",
+    "package": "Ranks that run different library code may take different paths, and then wait for each other for ever.",
+    "variable": "Ranks that are configured differently may choose different algorithms or networks and not meet.",
+}
+
+
+def differences(facts: Facts) -> list[Difference]:
+    """What isn't the same on every node that answered: versions first, then variables."""
+    told = facts.of(SOFTWARE)
+    return [*_python(told), *_packages(told), *_variables(facts, told)]
+
+
+def differing_versions(facts: Facts) -> Iterator[Finding]:
+    """Says which node has another Python or package; what follows from another Python or torch stands below it."""
+    found: list[Finding] = []
+    for difference in differences(facts):
+        if difference.kind == "variable":
+            continue
+        finding = _version_finding(facts, difference)
+        cause = next((index for index, each in enumerate(found) if _explains(each, finding)), None)
+        if cause is None:
+            found.append(finding)
+        else:
+            found[cause] = replace(found[cause], consequences=(*found[cause].consequences, finding))
+    yield from found
+
+
+def differing_variables(facts: Facts) -> Iterator[Finding]:
+    """Variables that steer NCCL, torch and friends, and that not every rank would see alike."""
+    for difference in differences(facts):
+        if difference.kind == "variable":
+            name, nodes = difference.what, difference.odd
+            look = f"grep -n {shlex.quote(name)} ~/.bashrc ~/.profile ~/.ssh/environment /etc/environment"
+            yield Finding(
+                code="software-variable",
+                severity=difference.severity,
+                nodes=nodes,
+                seen=difference.sentence(),
+                why=_WHY["variable"],
+                fix=f"{typed(facts.cluster.node(nodes[0]), look)}    # is it set there?\n"
+                f"env: {{{name}: VALUE}}    # or one value for all, in aboard.yaml under cluster:",
+            )
+
+
+def unknown_software(facts: Facts) -> Iterator[Finding]:
+    """A node that can't say what it would run is not vouched for."""
+    for name, unknown in facts.unknown(SOFTWARE).items():
+        node = facts.cluster.node(name)
+        yield Finding(
+            code="unknown-software",
+            severity=Severity.WARN,
+            nodes=(name,),
+            seen=f"its software stayed unknown: {unknown.why}",
+            why="What can't be asked can't be compared with the other nodes.",
+            fix=typed(node, " && ".join([*node.setup, f"{node.python} -c 'import sys; print(sys.path)'"])),
+        )
+
+
+def _python(told: Mapping[str, Software]) -> Iterator[Difference]:
+    versions = {name: each.python for name, each in told.items()}
+    if len(set(versions.values())) > 1:
+        minors = {version.rpartition(".")[0] for version in versions.values()}
+        severity = Severity.BLOCK if len(minors) > 1 else Severity.WARN
+        yield Difference(what="Python", values=versions, severity=severity, kind="python")
+    else:
+        paths = {name: each.executable for name, each in told.items()}
+        if len(set(paths.values())) > 1:
+            yield Difference(what="path of Python", values=paths, severity=Severity.INFO, kind="python")
+
+
+def _packages(told: Mapping[str, Software]) -> Iterator[Difference]:
+    for what in ("torch", "cuda", "rocm", "nccl", *(name for name in MODULES if name != "torch")):
+        # Who has no torch at all lacks its CUDA and NCCL too; that is said once.
+        asked = {name: each for name, each in told.items() if what not in _SAME_EVERYWHERE - {"torch"} or _torch(each)}
+        values = {name: _version(each, what) for name, each in asked.items()}
+        if len(set(values.values())) > 1:
+            yield Difference(
+                what=what,
+                values=values,
+                severity=Severity.BLOCK if what in _SAME_EVERYWHERE else Severity.WARN,
+                kind=what if what in _SAME_EVERYWHERE else "package",
+            )
+
+
+def _variables(facts: Facts, told: Mapping[str, Software]) -> Iterator[Difference]:
+    # What aboard.yaml sets for a node is meant for it.
+    meant = {name for node in facts.cluster for name in node.env}
+    names = {name for each in told.values() for name in each.variables} - meant - OWN_VARIABLES
+    for name in sorted(names):
+        values = {node: each.variables.get(name, UNSET) for node, each in told.items()}
+        if len(set(values.values())) > 1:
+            shown = {node: _shown(value) for node, value in values.items()}
+            yield Difference(what=name, values=shown, severity=Severity.WARN, kind="variable")
+
+
+def _shown(value: str) -> str:
+    """A secret's digest is for comparing, and tells two secrets apart by its first letters only."""
+    return f"a secret ({value[7:11]}…)" if value.startswith("hidden ") else value or "an empty text"
+
+
+def _version(each: Software, what: str) -> str | None:
+    """`2.7.1` and `2.7.1+cu126` are one torch, from two indexes; its CUDA is compared by itself."""
+    version = each.packages.get(what)
+    return version.partition("+")[0] if version and what == "torch" else version
+
+
+def _torch(each: Software) -> str | None:
+    return each.packages.get("torch")
+
+
+def _version_finding(facts: Facts, difference: Difference) -> Finding:
+    info = difference.severity is Severity.INFO
+    return Finding(
+        code="software-python-path" if info else f"software-{difference.kind}",
+        severity=difference.severity,
+        nodes=difference.odd,
+        seen=difference.sentence(),
+        why=_WHY[difference.kind],
+        fix=_fix(facts, difference),
+    )
+
+
+def _fix(facts: Facts, difference: Difference) -> str:
+    lines = [_install(facts, difference, facts.cluster.node(name)) for name in difference.odd[:_FIXES_SHOWN]]
+    if len(difference.odd) > _FIXES_SHOWN:
+        lines.append(f"# and so on for {len(difference.odd) - _FIXES_SHOWN} more nodes")
+    return "\n".join(lines)
+
+
+def _install(facts: Facts, difference: Difference, node: Node) -> str:
+    if difference.kind == "python":
+        line = typed(node, f"ls {shlex.quote(facts.of(SOFTWARE)[_usual_node(difference)].executable)}")
+        return f"{line}    # if it is there, set `python:` of {node.name} in aboard.yaml to it; else install it"
+    wanted = _wanted(facts, difference)
+    again = " --force-reinstall" if difference.kind in {"cuda", "rocm"} else ""
+    return typed(node, " && ".join([*node.setup, f"{node.python} -m pip install{again} {shlex.quote(wanted)}"]))
+
+
+def _wanted(facts: Facts, difference: Difference) -> str:
+    """The requirement that makes a node like most others."""
+    like = facts.of(SOFTWARE)[_usual_node(difference)]
+    if difference.kind in {"torch", "cuda", "rocm"}:
+        return f"torch=={_torch(like)}"
+    if difference.kind == "nccl":
+        return f"nvidia-nccl-cu{like.packages.get('cuda', '12').partition('.')[0]}=={difference.usual}"
+    return f"{difference.what}=={difference.usual}"
+
+
+def _usual_node(difference: Difference) -> str:
+    return next(node for node, value in difference.values.items() if value == difference.usual)
+
+
+def _explains(cause: Finding, finding: Finding) -> bool:
+    """Another Python is another environment, and torch brings its CUDA, NCCL and Triton along."""
+    whole = cause.code == "software-python"
+    brought = cause.code == "software-torch" and (finding.code != "software-package" or "triton" in finding.seen)
+    return (whole or brought) and finding.severity <= cause.severity and set(finding.nodes) <= set(cause.nodes)
+
+
+SUBJECT = Subject(
+    name="software",
+    title="the same Python, packages, code and variables everywhere",
+    probes=(SOFTWARE,),
+    rules=(differing_versions, differing_code, differing_environment, differing_variables, unknown_software),
+    exercises=(LISTINGS,),
+    stories=STORIES,
+)

@@ -1,0 +1,186 @@
+"""Code and packages that differ: which files, which packages, asked for only where digests disagree."""
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from aboard.checks.difference import usual
+from aboard.checks.scripted import output, typed
+from aboard.checks.software_facts import SOFTWARE, Listing, Software, parse_listing, question
+from aboard.checks.software_script import CODE, CONFIG, MAX_FILES, MODULES
+from aboard.core.exercise import Ask, Exercise, Script
+from aboard.core.facts import Facts, Unknown
+from aboard.core.finding import Finding, Severity
+from aboard.core.probe import Unparsed
+
+# One node speaks for all that have the same digests.
+_MAX_LISTINGS = 8
+_NAMED = 5
+_COPIED = 20
+_FIXES_SHOWN = 4
+
+_WHY = (
+    "Ranks that run different code make different collectives:"
+    " they crash with sizes that don't match, or wait for ever."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strangers:
+    """Nodes that have one digest, which isn't the usual one, and what the listings say of them, if there are any."""
+
+    nodes: tuple[str, ...]
+    model: str
+    theirs: Listing | None
+    model_s: Listing | None
+
+
+def list_both_sides(facts: Facts) -> Script[dict[str, Listing]]:
+    """Asks one node of each kind for everything behind its digests; nobody, when all are alike."""
+    told = facts.of(SOFTWARE)
+    kinds: dict[tuple[str, str], str] = {}
+    for of in (_code, _environment):
+        # The usual ones come first: without them there is nothing to compare with.
+        common = usual({name: of(each) for name, each in told.items()})
+        for name, each in told.items():
+            if of(each) is not None and of(each) == common:
+                kinds.setdefault((each.environment, each.code), name)
+                break
+    for name, each in told.items():
+        kinds.setdefault((each.environment, each.code), name)
+    if len(kinds) < 2:  # noqa: PLR2004 - nothing differs
+        return {}
+    chosen = [facts.cluster.node(name) for name in list(kinds.values())[:_MAX_LISTINGS]]
+    commands = {node.name: question(node, "list") for node in chosen}
+    replies = yield {
+        name: Ask(op="run", fields={"argv": list(each.argv), "timeout": each.timeout}, within=each.timeout + 5)
+        for name, each in commands.items()
+    }
+    listings = {}
+    for name, reply in replies.items():
+        try:
+            listings[name] = parse_listing(output(reply))
+        except Unparsed:
+            # The difference itself is known without it, and said.
+            continue
+    return listings
+
+
+LISTINGS = Exercise(name="software-listings", script=list_both_sides)
+
+
+def differing_code(facts: Facts) -> Iterator[Finding]:
+    """Code that differs crashes or hangs collectives; settings that differ may."""
+    for strangers in _strangers(facts, _code):
+        cut = any(facts.of(SOFTWARE)[name].cut for name in strangers.nodes)
+        yield _code_finding(facts, strangers, f" (of the first {MAX_FILES:,} files)" if cut else "")
+
+
+def differing_environment(facts: Facts) -> Iterator[Finding]:
+    """Other packages that differ are worth a line: one of them may be imported."""
+    for strangers in _strangers(facts, _environment):
+        if strangers.theirs is None or strangers.model_s is None:
+            continue
+        theirs, model_s = strangers.theirs.packages, strangers.model_s.packages
+        names = [name for name in sorted({*theirs, *model_s}) if theirs.get(name) != model_s.get(name)]
+        others = [name for name in names if name not in MODULES and not name.startswith("nvidia-")]
+        if others:
+            told = [f"{name} {theirs.get(name, 'none')} instead of {model_s.get(name, 'none')}" for name in others]
+            node = facts.cluster.node(strangers.nodes[0])
+            pins = [f"{name}=={model_s[name]}" for name in others if name in model_s][:_COPIED]
+            command = f"{node.python} -m pip install {shlex.join(pins)}" if pins else f"{node.python} -m pip list"
+            yield Finding(
+                code="software-environment",
+                severity=Severity.INFO,
+                nodes=strangers.nodes,
+                seen=f"compared with {strangers.model}: {_some(told)}",
+                why="Small packages seldom matter to collectives, but results may differ from node to node.",
+                fix=typed(node, " && ".join([*node.setup, command])),
+            )
+
+
+def _code(each: Software) -> str | None:
+    return each.code or None
+
+
+def _environment(each: Software) -> str | None:
+    return each.environment
+
+
+def _strangers(facts: Facts, of: Callable[[Software], str | None]) -> Iterator[Strangers]:
+    told = facts.of(SOFTWARE)
+    digests = {name: digest for name, each in told.items() if (digest := of(each)) is not None}
+    common = usual(digests)
+    outcome = facts.outcome(LISTINGS)
+    listings: Mapping[str, Listing] = {} if outcome is None or isinstance(outcome, Unknown) else outcome
+    by_digest = {digests[name]: listing for name, listing in listings.items() if name in digests}
+    for digest in dict.fromkeys(digests.values()):
+        if digest != common and common is not None:
+            yield Strangers(
+                nodes=tuple(name for name, each in digests.items() if each == digest),
+                model=next(name for name, each in digests.items() if each == common),
+                theirs=by_digest.get(digest),
+                model_s=by_digest.get(common),
+            )
+
+
+def _code_finding(facts: Facts, strangers: Strangers, note: str) -> Finding:
+    node, model = facts.cluster.node(strangers.nodes[0]), facts.cluster.node(strangers.model)
+    where, source = node.workdir or "", model.workdir or ""
+    if strangers.theirs is None or strangers.model_s is None:
+        return Finding(
+            code="software-config",
+            severity=Severity.WARN,
+            nodes=strangers.nodes,
+            seen=f"{where} holds other code or settings than {source} of {model.name}{note}",
+            why=_WHY,
+            fix=typed(node, f"cd {shlex.quote(where)} && git status"),
+        )
+    theirs, model_s = strangers.theirs.files, strangers.model_s.files
+    changed = sorted(path for path in theirs if path in model_s and theirs[path] != model_s[path])
+    lacking = sorted(path for path in model_s if path not in theirs)
+    extra = sorted(path for path in theirs if path not in model_s)
+    wrong = [*changed, *lacking]
+    code = any(path.endswith(CODE) for path in wrong)
+    parts = [
+        f"{_some(paths)} {word}"
+        for paths, word in ((changed, "differ"), (lacking, "missing"), (extra, "only there"))
+        if paths
+    ]
+    commits = {name: facts.of(SOFTWARE)[name].commit for name in (node.name, model.name)}
+    git = f"; git: {commits[node.name]}, not {commits[model.name]}" if len(set(commits.values())) > 1 else ""
+    return Finding(
+        code="software-code" if code or not wrong else "software-config",
+        severity=Severity.BLOCK if code else Severity.WARN if wrong else Severity.INFO,
+        nodes=strangers.nodes,
+        seen=f"in {where}, compared with {model.name}: {'; '.join(parts)}{note}{git}",
+        why=_WHY,
+        fix=_copy(facts, strangers, wrong)
+        if wrong
+        else typed(node, f"cd {shlex.quote(where)} && ls -l {shlex.join(extra[:_COPIED])}"),
+    )
+
+
+def _copy(facts: Facts, strangers: Strangers, wrong: list[str]) -> str:
+    """From the usual node to each of the others, by way of here: no node needs to trust another."""
+    model = facts.cluster.node(strangers.model)
+    read = typed(model, f"cd {shlex.quote(model.workdir or '')} && {_pack(wrong)}")
+    lines = []
+    for node in map(facts.cluster.node, strangers.nodes[:_FIXES_SHOWN]):
+        unpack = f"tar -C {shlex.quote(node.workdir or '')} -xf -"
+        lines.append(f"{read} | {typed(node, unpack)}")
+    if len(strangers.nodes) > _FIXES_SHOWN:
+        lines.append(f"# and so on for {len(strangers.nodes) - _FIXES_SHOWN} more nodes")
+    return "\n".join(lines)
+
+
+def _pack(wrong: list[str]) -> str:
+    if len(wrong) <= _COPIED:
+        return f"tar -cf - -- {shlex.join(wrong)}"
+    names = " -o ".join(f"-name '*{ending}'" for ending in CODE + CONFIG)
+    return f"find . {names} | tar -cf - -T -"
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -1,0 +1,194 @@
+"""Shared or not: one node leaves a nonce in the working directory, the others look for it, and each maps a file."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aboard.checks.scripted import output, said, typed, word
+from aboard.checks.storage_facts import STORAGE, Mount, Place, command
+from aboard.checks.storage_space import Shortage, full
+from aboard.core import nodeset
+from aboard.core.exercise import Ask, Exercise, Round, Script
+from aboard.core.facts import Facts, Unknown
+from aboard.core.finding import Finding, Severity
+from aboard.core.probe import Unparsed
+
+# Some network file systems show a new file to others only after a while.
+NETWORK_WAIT = 2.0
+_SECONDS = 10.0
+# Nobody has three shares of one name; two nodes that find nobody tell that each has its own.
+_MAX_GROUPS = 3
+_MAX_LONELY = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """How far a node came with a file of its own: `write` or `map` is where it failed, nothing is well."""
+
+    step: str
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sharing:
+    """Nodes that see each other's files, a group each; `alone` are those that no group has; and each node's trial."""
+
+    groups: tuple[tuple[str, ...], ...] = ()
+    alone: tuple[str, ...] = ()
+    trials: Mapping[str, Trial] = field(default_factory=dict)
+
+
+def exchange(facts: Facts) -> Script[Sharing]:
+    """A nonce written here and read there, for as long as there are nodes that have found nobody."""
+    places = _workdirs(facts)
+    left = list(places)
+    groups: list[tuple[str, ...]] = []
+    alone: list[str] = []
+    trials: dict[str, Trial] = {}
+    failed: set[str] = set()
+    while len(groups) < _MAX_GROUPS and len(alone) < _MAX_LONELY:
+        writer = next((name for name in left if places[name].writable and name not in failed), None)
+        if writer is None:
+            break
+        wrote = _told((yield _round(facts, [writer], "write"))[writer])
+        if "name" not in wrote:
+            failed.add(writer)
+            trials[writer] = Trial(step="write", error=word(wrote, "error"))
+            continue
+        read = yield _round(facts, left, "read", word(wrote, "name"))
+        yield _round(facts, [writer], "remove", word(wrote, "name"))
+        answers = {name: _told(reply) for name, reply in read.items()}
+        for name, answer in answers.items():
+            trials.setdefault(name, _trial(answer))
+        mates = tuple(name for name in left if answers[name].get("nonce") == wrote.get("nonce"))
+        if len(mates) > 1:
+            groups.append(mates)
+        else:
+            alone.append(writer)
+        left = [name for name in left if name not in mates and name != writer]
+    return Sharing(groups=tuple(groups), alone=(*alone, *left), trials=trials)
+
+
+EXCHANGE = Exercise(name="storage-exchange", script=exchange, quick=False)
+
+
+def not_shared(facts: Facts) -> Iterator[Finding]:
+    """A directory that some nodes share and one does not is a mount that is missing there."""
+    sharing = _sharing(facts)
+    lost = outsiders(facts)
+    places = _workdirs(facts)
+    if lost:
+        inside = _inside(facts, sharing)
+        place, model = places[lost[0]], places[inside[0]]
+        yield Finding(
+            code="storage-not-shared",
+            severity=Severity.BLOCK,
+            nodes=lost,
+            seen=f"{place.path} there is not the {model.path} that {nodeset.fold(inside)} share: a file written on"
+            f" {inside[0]} isn't there; it is {_what(place)}, on {inside[0]} it is {_what(model)}",
+            why="Ranks there read other files, and what they write (checkpoints, caches) the others never see.",
+            fix=f"sudo mount {how_to_mount(model.mount)}    # on {nodeset.fold(lost)}",
+        )
+    elif len(sharing.alone) > 1:
+        yield Finding(
+            code="storage-private",
+            severity=Severity.INFO,
+            nodes=sharing.alone,
+            seen=f"{places[sharing.alone[0]].path} is not shared: each node has its own",
+            why="Code must then be copied to every node, and each node keeps its own checkpoint files.",
+            fix="workdir: PATH    # in aboard.yaml, if there is a directory that all nodes share",
+        )
+
+
+def not_mapped(facts: Facts) -> Iterator[Finding]:
+    """Datasets and weights are mapped into memory; some cloud and FUSE file systems can't do that."""
+    for name, trial in _sharing(facts).trials.items():
+        place = _workdirs(facts)[name]
+        path, node = place.path, facts.cluster.node(name)
+        if trial.step == "map":
+            yield Finding(
+                code="storage-no-mmap",
+                severity=Severity.WARN,
+                nodes=(name,),
+                seen=f"a file in {path} ({_what(place)}) can't be mapped into memory: {trial.error}",
+                why="Arrow datasets and safetensors are read through memory maps; there they fail or crash the rank.",
+                fix=f"{typed(node, f'findmnt -T {shlex.quote(path)}')}    # if FUSE: mount it without direct_io",
+            )
+        elif trial.step == "write" and trial.error in {"No space left on device", "Disk quota exceeded"}:
+            seen = f"nothing can be written to {path}: {trial.error}"
+            shortage = Shortage(code="storage-full", severity=Severity.BLOCK, path=path, seen=seen)
+            if place.disk is not None and place.disk.free and place.disk.inodes_free:
+                yield full(facts, shortage, (name,))
+        elif trial.step and place.writable:
+            yield Finding(
+                code="storage-read-only",
+                severity=Severity.WARN,
+                nodes=(name,),
+                seen=f"nothing can be written to {path}: {trial.error}",
+                why="Checkpoints, logs and caches that ranks write there fail.",
+                fix=typed(node, f"cd {shlex.quote(path)} && touch .test && rm .test"),
+            )
+
+
+def outsiders(facts: Facts) -> tuple[str, ...]:
+    """The nodes that have a directory of their own where others share one."""
+    sharing = _sharing(facts)
+    inside = _inside(facts, sharing)
+    everyone = [name for group in sharing.groups for name in group] + list(sharing.alone)
+    return tuple(node.name for node in facts.cluster if node.name in everyone and node.name not in inside)
+
+
+def how_to_mount(mount: Mount) -> str:
+    """What comes after `mount`; what isn't a network's is in /etc/fstab, or nobody else knows how."""
+    words = ("-t", mount.type, mount.source, mount.point) if mount.network else (mount.point,)
+    return shlex.join(words)
+
+
+def _inside(facts: Facts, sharing: Sharing) -> tuple[str, ...]:
+    """Whose directory is the right one: the largest group's; of nodes all alone, those with a network mount."""
+    if sharing.groups:
+        return max(sharing.groups, key=len)
+    places = _workdirs(facts)
+    remote = tuple(name for name in sharing.alone if places[name].mount.network)
+    return remote if 2 * len(remote) >= len(sharing.alone) > 0 else sharing.alone
+
+
+def _sharing(facts: Facts) -> Sharing:
+    outcome = facts.outcome(EXCHANGE)
+    return Sharing() if outcome is None or isinstance(outcome, Unknown) else outcome
+
+
+def _workdirs(facts: Facts) -> dict[str, Place]:
+    """The working directories that are there."""
+    told = facts.of(STORAGE)
+    return {name: each.workdir for name, each in told.items() if each.workdir and each.workdir.disk}
+
+
+def _round(facts: Facts, names: list[str], what: str, *words: str) -> Round:
+    places = _workdirs(facts)
+    asks = {}
+    for name in names:
+        wait = [str(NETWORK_WAIT if places[name].mount.network else 0)] if what == "read" else []
+        asked = command(facts.cluster.node(name), what, *words, *wait, timeout=_SECONDS)
+        asks[name] = Ask(op="run", fields={"argv": list(asked.argv), "timeout": _SECONDS}, within=_SECONDS + 5)
+    return asks
+
+
+def _told(reply: Mapping[str, Any] | Unknown) -> dict[str, Any]:
+    try:
+        return said(output(reply))
+    except Unparsed as error:
+        return {"error": str(error)}
+
+
+def _trial(answer: Mapping[str, Any]) -> Trial:
+    mapped = answer.get("mapped")
+    if not isinstance(mapped, dict):
+        return Trial(step="write", error=word(answer, "error"))
+    return Trial(step=word(mapped, "step"), error=word(mapped, "error"))
+
+
+def _what(place: Place) -> str:
+    mount = place.mount
+    return f"{mount.type} of {mount.source}" if mount.network else f"{mount.type} mounted at {mount.point}"

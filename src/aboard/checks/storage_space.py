@@ -1,0 +1,95 @@
+"""Room: what is full, or nearly so, in bytes and in files."""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aboard.checks.scripted import typed
+from aboard.checks.storage_facts import ROLES, STORAGE, Place
+from aboard.core.facts import Facts
+from aboard.core.finding import Finding, Severity
+
+GIB = 1 << 30
+LOW_BYTES = GIB
+# A hundredth of a large disk is room enough.
+LOW_SHARE = 0.01
+ROOM_ENOUGH = 100 * GIB
+# Sockets, compiled kernels and small files go to /tmp.
+LOW_TMP = 64 << 20
+LOW_INODES = 10_000
+
+FULL_WHY = "What ranks write there (checkpoints, logs, caches) fails, and the others then wait for the rank that died."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shortage:
+    """One shortage, which several nodes may have alike: those that share the disk do."""
+
+    code: str
+    severity: Severity
+    path: str
+    seen: str
+
+
+def short_of_room(facts: Facts) -> Iterator[Finding]:
+    """A full disk loses the checkpoint that the run was for, and fails in ways that don't say so."""
+    found: dict[Shortage, list[str]] = {}
+    for name, storage in facts.of(STORAGE).items():
+        told: set[str] = set()
+        for role in ROLES:
+            place = storage.places.get(role)
+            # Two directories on one disk are one shortage.
+            if place is not None and place.mount.point not in told:
+                shortages = [each for each in (_bytes(role, place), _inodes(place)) if each is not None]
+                told |= {place.mount.point for _each in shortages}
+                for each in shortages:
+                    found.setdefault(each, []).append(name)
+    for shortage, nodes in found.items():
+        yield full(facts, shortage, tuple(nodes))
+
+
+def full(facts: Facts, shortage: Shortage, nodes: tuple[str, ...]) -> Finding:
+    count = "--inodes " if shortage.code == "storage-inodes" else ""
+    line = f"du -x {count}--max-depth=2 {shlex.quote(shortage.path)} 2>/dev/null | sort -n | tail"
+    return Finding(
+        code=shortage.code,
+        severity=shortage.severity,
+        nodes=nodes,
+        seen=shortage.seen,
+        why=FULL_WHY,
+        fix=f"{typed(facts.cluster.node(nodes[0]), line)}    # what is largest there; remove what nobody needs",
+    )
+
+
+def _bytes(role: str, place: Place) -> Shortage | None:
+    disk = place.disk
+    if disk is None or disk.size == 0 or place.read_only:
+        return None
+    where = f"{place.path} ({place.mount.type} on {place.mount.point})"
+    if disk.free == 0:
+        seen = f"{where} is full: 0 bytes of {_size(disk.size)} are free"
+        return Shortage(code="storage-full", severity=Severity.BLOCK, path=place.path, seen=seen)
+    low = disk.free < LOW_BYTES or (disk.free < LOW_SHARE * disk.size and disk.free < ROOM_ENOUGH)
+    if disk.free < LOW_TMP if role == "tmp" else low:
+        seen = f"{where} has only {_size(disk.free)} free of {_size(disk.size)}"
+        return Shortage(code="storage-low", severity=Severity.WARN, path=place.path, seen=seen)
+    return None
+
+
+def _inodes(place: Place) -> Shortage | None:
+    disk = place.disk
+    if disk is None or disk.inodes == 0 or place.read_only:
+        return None
+    if disk.inodes_free < min(LOW_INODES, LOW_SHARE * disk.inodes) or disk.inodes_free == 0:
+        severity = Severity.WARN if disk.inodes_free else Severity.BLOCK
+        where = f"{place.path} ({place.mount.type} on {place.mount.point})"
+        seen = f"{where} has room for {disk.inodes_free:,} more files only"
+        return Shortage(code="storage-inodes", severity=severity, path=place.path, seen=seen)
+    return None
+
+
+def _size(count: int) -> str:
+    for unit, size in (("TiB", 1 << 40), ("GiB", GIB), ("MiB", 1 << 20)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:,} bytes"

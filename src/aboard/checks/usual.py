@@ -1,0 +1,37 @@
+"""What is usual in a cluster: the value that most nodes have, against which an odd one out is told."""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+
+def usual(values: Mapping[str, T]) -> T | None:
+    """The value that more than half of the nodes have; None when there is no such value."""
+    if not values:
+        return None
+    value, count = Counter(values.values()).most_common(1)[0]
+    return value if 2 * count > len(values) else None
+
+
+def usual_or_best(values: Mapping[str, T], better: Callable[[T], Any]) -> T | None:
+    """The most frequent value, and of equally frequent ones the better: two nodes that differ have no majority."""
+    if not values:
+        return None
+    counts = Counter(values.values())
+    return max(counts, key=lambda value: (counts[value], better(value)))
+
+
+def listed(words: Sequence[str], limit: int = 6) -> str:
+    """Words with commas, cut when there are many."""
+    shown = ", ".join(words[:limit])
+    return shown if len(words) <= limit else f"{shown} and {len(words) - limit} more"
+
+
+def together(values: Mapping[str, T]) -> dict[T, tuple[str, ...]]:
+    """The nodes of each value: what holds for many nodes alike is said once."""
+    groups: dict[T, list[str]] = {}
+    for name, value in values.items():
+        groups.setdefault(value, []).append(name)
+    return {value: tuple(names) for value, names in groups.items()}

@@ -1,0 +1,49 @@
+"""Equal findings on many nodes, told once: sixteen equal lines are one fact."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from aboard.core.finding import Finding
+
+_NAME = "\0"
+
+
+def folded(findings: Iterable[Finding]) -> list[Finding]:
+    """Joins findings that differ only in the node's name."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
+        name = finding.nodes[0] if len(finding.nodes) == 1 else ""
+        shape = tuple(_without(text, name) for text in (finding.seen, finding.why, finding.fix))
+        groups.setdefault((finding.code, finding.severity, finding.consequences, shape), []).append(finding)
+    return [_joined(group) for group in groups.values()]
+
+
+def _joined(group: list[Finding]) -> Finding:
+    first = group[0]
+    if len(group) == 1:
+        return first
+    name = first.nodes[0] if len(first.nodes) == 1 else ""
+    seen, why, fix = (_without(text, name) for text in (first.seen, first.why, first.fix))
+    return replace(
+        first,
+        nodes=tuple(dict.fromkeys(node for finding in group for node in finding.nodes)),
+        ranks=tuple(rank for finding in group for rank in finding.ranks),
+        seen=seen.replace(_NAME, "NODE"),
+        why=why.replace(_NAME, "NODE"),
+        fix=fix.replace(_NAME, "NODE"),
+    )
+
+
+def _without(text: str, name: str) -> str:
+    """Blanks the node's name out, as a whole word only: `n1` is not in `n10`."""
+    if not name:
+        return text
+    parts: list[str] = []
+    rest = text
+    while True:
+        before, found, after = rest.partition(name)
+        if not found:
+            return "".join(parts) + rest
+        alone = not (before[-1:].isalnum() or after[:1].isalnum())
+        parts += [before, _NAME if alone else name]
+        rest = after

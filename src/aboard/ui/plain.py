@@ -1,0 +1,54 @@
+"""A check as plain lines, for grep and for logs: each line is whole in itself, and says what it is in its first word.
+
+block reach-refused n2 seen: ssh: connect to host n2 port 22: Connection refused
+block reach-refused n2 why: The machine is up, but no ssh server listens on that port.
+block reach-refused n2 fix: sudo systemctl start ssh    # on n2
+block reach-refused n2 then: warn network-refused n1,n3: 2 links to n2 are refused
+fine host: every host that answers is known
+node n1: 10.0.0.1, round trip 1.0 ms, clock +0.1 ms
+done: 3 of 4 nodes answer; 1 finding would stop a run; 2.1 s
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from aboard.core.facts import Facts
+from aboard.core.finding import Finding
+from aboard.core.reach import Unreached
+from aboard.core.rule import Subject
+from aboard.ui.check_table import milliseconds, signed
+from aboard.ui.verdict import healthy, verdict
+
+
+def plain_lines(
+    facts: Facts,
+    subjects: Sequence[Subject],
+    by_subject: Mapping[str, Sequence[Finding]],
+    findings: Sequence[Finding],
+    seconds: float,
+) -> Iterator[str]:
+    """Findings in the order given and never folded, so that each node's name and each command is there to be found."""
+    for finding in findings:
+        yield from _finding(finding)
+    for subject, so_far in healthy(facts, subjects, by_subject):
+        yield f"fine {subject.name}: {subject.title}{so_far and ' '}{so_far}"
+    for node in facts.cluster:
+        contact = facts.contacts[node.name]
+        if isinstance(contact, Unreached):
+            yield f"node {node.name}: no answer, {contact.reason.value}"
+        else:
+            trip, clock = milliseconds(contact.round_trip), signed(contact.clock_offset)
+            yield f"node {node.name}: {contact.address or contact.hostname}, round trip {trip}, clock {clock}"
+    yield f"done: {verdict(facts, findings)}; {seconds:.1f} s"
+
+
+def _finding(finding: Finding) -> Iterator[str]:
+    head = f"{_short(finding)} "
+    for field, text in (("seen", finding.seen), ("why", finding.why), ("fix", finding.fix)):
+        for line in text.splitlines():
+            yield f"{head}{field}: {line}".rstrip()
+    for consequence in finding.consequences:
+        yield f"{head}then: {_short(consequence)}: {' '.join(consequence.seen.split())}"
+
+
+def _short(finding: Finding) -> str:
+    return f"{finding.severity.word} {finding.code} {','.join(finding.nodes) or 'all'}"

@@ -1,0 +1,66 @@
+"""The pages of the docs: one for each code, and an index by subject; what `aboard why` tells, as Markdown."""
+
+from collections.abc import Mapping, Sequence
+
+from aboard.core.finding import Severity
+from aboard.core.rule import Subject
+from aboard.core.story import Story
+
+_MEANS = {
+    Severity.BLOCK: "`block`: it would stop a run, and a launch is refused.",
+    Severity.WARN: "`warn`: a run may go wrong, or slowly; a launch goes on.",
+    Severity.INFO: "`info`: worth knowing.",
+}
+_NOTE = "<!-- Written by scripts/codes from the stories in src/aboard/checks/: change them there. -->"
+
+
+def pages(subjects: Sequence[Subject]) -> Mapping[str, str]:
+    """All pages by file name."""
+    told = {f"{story.code}.md": _page(subject, story) for subject in subjects for story in subject.stories}
+    return {"README.md": _index(subjects), **told}
+
+
+def _page(subject: Subject, story: Story) -> str:
+    shows = "\n".join(story.shows)
+    links = ", ".join(f"[{code}]({code}.md)" for code in story.leads_to)
+    leads_to = f"\nIt leads to {links}; mended, they are gone too.\n" if links else ""
+    return f"""\
+{_NOTE}
+
+# {story.code}: {story.title}
+
+At worst {_MEANS[story.severity]} Found by `aboard check --only {subject.name}`.
+
+## How it shows
+
+```text
+{shows}
+```
+
+## Why
+
+{story.why}
+
+## How to mend it
+
+{story.mend}
+{leads_to}
+[All codes](README.md)
+"""
+
+
+def _index(subjects: Sequence[Subject]) -> str:
+    parts = [_NOTE, "# Codes", "What `aboard check` can find. `aboard why CODE` tells the same story in the terminal."]
+    for subject in subjects:
+        if subject.stories:
+            rows = [f"| [{s.code}]({s.code}.md) | {s.severity.word} | {_cell(s.title)} |" for s in subject.stories]
+            parts += [
+                f"## {subject.name}",
+                f"{subject.title[:1].upper()}{subject.title[1:]}.",
+                "\n".join(["| code | at worst | |", "|---|---|---|", *rows]),
+            ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,204 @@
+"""The network's subject on real hosts: what is broken is named, with its node or pair, and green when it is mended."""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from aboard.sandbox import Sandbox
+from aboard.sandbox.faults import broken
+from aboard.sandbox.faults.fault import Fault
+from aboard.sandbox.faults.firewall import Drop, Reject
+from aboard.sandbox.faults.link import LinkDown, Loss, MtuBlackHole, Rate
+from aboard.sandbox.faults.names import Unresolved
+from aboard.sandbox.faults.process import PortTaken
+
+pytestmark = pytest.mark.ground
+
+ALL = "1024-65535"
+NOT_RENDEZVOUS = "1024-29499,29501-65535"
+
+# Checks n1 to nN of which `fabric` says whether their peers reach them there; the rest of the line is an env for n2.
+CHECK = """
+import asyncio, json, sys
+from aboard.checks.network import SUBJECT
+from aboard.checks.network_exercise import MESH
+from aboard.core.cluster import Cluster
+from aboard.core.node import Node
+from aboard.flows.check import check
+count, quick, fabric, env = json.loads(sys.argv[1])
+nodes = [
+    Node(name=f"n{at}", fabric_address=f"n{at}i" if fabric else None, env=env if at == 2 else {})
+    for at in range(1, count + 1)
+]
+report = asyncio.run(check(Cluster(nodes=tuple(nodes)), (SUBJECT,), quick=quick))
+print(json.dumps({
+    "seconds": report.seconds,
+    "interfaces": report.facts.outcome(MESH).interfaces,
+    "findings": [
+        [each.code, each.severity.word, each.nodes, each.seen, each.fix, [under.code for under in each.consequences]]
+        for each in report.findings
+    ],
+}))
+"""
+
+
+class Report:
+    """What the check said, above info."""
+
+    def __init__(self, said: dict[str, Any]) -> None:
+        self.seconds: float = said["seconds"]
+        self.interfaces: dict[str, str] = said["interfaces"]
+        self.infos = [finding for finding in said["findings"] if finding[1] == "info"]
+        self.findings = [finding for finding in said["findings"] if finding[1] != "info"]
+
+    @property
+    def named(self) -> list[tuple[str, set[str]]]:
+        return [(finding[0], set(finding[2])) for finding in self.findings]
+
+
+def check(
+    box: Sandbox, *, count: int = 4, quick: bool = True, fabric: bool = False, env: dict[str, str] | None = None
+) -> Report:
+    asked = json.dumps([count, quick, fabric, env or {}])
+    done = box.head.run([sys.executable, "-c", CHECK, asked], timeout=90)
+    assert done.returncode == 0, done.stderr
+    return Report(json.loads(done.stdout))
+
+
+@pytest.fixture(scope="module")
+def fabric_box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """Four nodes with a second network: leave them as you found them."""
+    with Sandbox.up(f"test-{tmp_path_factory.getbasetemp().name}-fabric", nodes=4, fabric=True) as box:
+        yield box
+
+
+@pytest.mark.parametrize("quick", [True, False], ids=["quick", "full"])
+def test_healthy(box: Sandbox, *, quick: bool) -> None:
+    """Nothing at all is said, three times in a row, and each node's interface is known."""
+    for _ in range(3):
+        report = check(box, quick=quick)
+        assert report.findings + report.infos == []
+        assert report.interfaces == dict.fromkeys(("n1", "n2", "n3", "n4"), "eth0")
+
+
+def test_healthy_with_a_fabric(fabric_box: Sandbox) -> None:
+    """The fabric is what was asked for, and what is proposed."""
+    report = check(fabric_box, fabric=True, quick=False)
+    assert report.findings == []
+    assert report.interfaces == dict.fromkeys(("n1", "n2", "n3", "n4"), "eth1")
+    (info,) = report.infos
+    assert info[0] == "network-interface"
+    assert "NCCL_SOCKET_IFNAME: eth1" in info[4]
+
+
+def test_sixteen_healthy_nodes(make_box: Any) -> None:
+    """All pairs of sixteen, without a false alarm."""
+    report = check(make_box(nodes=16), count=16)
+    assert report.findings + report.infos == []
+    assert report.seconds < 20
+
+
+# Where which fault is put, and what is then named.
+CASES: list[tuple[str, Fault, str, set[str]]] = [
+    ("n3", Drop(ports=ALL), "network-dropped", {"n3"}),
+    ("n3", Drop(ports=ALL, way="out"), "network-dropped", {"n3"}),
+    ("n3", Drop(ports="29500"), "network-rendezvous-dropped", {"n3"}),
+    ("n3", Drop(ports=NOT_RENDEZVOUS), "network-ephemeral-dropped", {"n3"}),
+    ("n2", Drop(ports=ALL, peer="n1"), "network-dropped", {"n1", "n2"}),
+    ("n2", Drop(peer="n1"), "network-dropped", {"n1", "n2"}),
+    ("n2", Drop(peer="n[1,4]", ports=ALL), "network-dropped", {"n1", "n2", "n4"}),
+    ("n3", Reject(ports=ALL), "network-refused", {"n3"}),
+    ("n3", Reject(ports="29500"), "network-rendezvous-refused", {"n3"}),
+    ("n3", Reject(ports=ALL, answer="host-prohibited"), "network-rejected", {"n3"}),
+    ("n3", Reject(ports=NOT_RENDEZVOUS, answer="host-prohibited"), "network-ephemeral-rejected", {"n3"}),
+    ("n2", Unresolved(peer="n3"), "network-unresolved", {"n2"}),
+    ("n1", PortTaken(), "network-port-taken", {"n1"}),
+    ("n2", PortTaken(owner="root"), "network-port-taken", {"n2"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("where", "fault", "code", "nodes"), CASES, ids=[f"{case[2]}-{case[1].describe()}" for case in CASES]
+)
+def test_named_and_mended(box: Sandbox, where: str, fault: Fault, code: str, nodes: set[str]) -> None:
+    """One finding, with the right code and node or pair, within seconds; mended, the next check is green."""
+    with broken(box, box.host(where), fault):
+        report = check(box)
+    assert report.named == [(code, nodes)]
+    assert re.search(rf"# on [^,:;]*\b{where}\b", report.findings[0][4])
+    assert report.seconds < 12
+    assert check(box).findings == []
+
+
+# The same on the fabric, where losing it doesn't lose the node.
+LINKS: list[tuple[Fault, bool, str, list[str]]] = [
+    (LinkDown(network="fabric"), True, "network-link-down", ["network-dropped"]),
+    (MtuBlackHole(network="fabric"), True, "network-mtu", []),
+    (MtuBlackHole(network="fabric", way="in"), True, "network-mtu", []),
+    (Rate(mbit=50, network="fabric"), False, "network-slow", []),
+    (Loss(percent=5, network="fabric"), False, "network-loss", []),
+    (Drop(network="fabric"), True, "network-dropped", []),
+]
+
+
+@pytest.mark.parametrize(("fault", "quick", "code", "under"), LINKS, ids=[case[0].describe() for case in LINKS])
+def test_links(fabric_box: Sandbox, fault: Fault, *, quick: bool, code: str, under: list[str]) -> None:
+    """A bad cable, port or switch is named by its node, with what follows from it below; mended, all is green."""
+    with broken(fabric_box, fabric_box.host("n3"), fault):
+        report = check(fabric_box, fabric=True, quick=quick)
+    assert (code, {"n3"}) in report.named
+    assert {name for name, _ in report.named} <= {code, "network-flaky"}
+    assert report.findings[0][5] == under
+    assert check(fabric_box, fabric=True, quick=quick).findings == []
+
+
+def test_a_rule_of_iptables_mends_it(box: Sandbox) -> None:
+    """The very line that the finding tells to type, typed on the node that it names."""
+    node = box.host("n3")
+    block = ["iptables", "-A", "INPUT", "-p", "tcp", "--syn", "--dport", "1024:65535", "-j", "DROP"]
+    assert node.run(block, root=True).returncode == 0
+    try:
+        (finding,) = check(box).findings
+        assert (finding[0], finding[2]) == ("network-dropped", ["n3"])
+        line = next(line for line in finding[4].splitlines() if "iptables" in line)
+        typed = line.partition("    #")[0].removeprefix("sudo ")
+        assert node.run(["sh", "-c", typed], root=True).returncode == 0
+        assert check(box).findings == []
+    finally:
+        node.run(["sh", "-c", "iptables -F INPUT; nft delete table ip filter"], root=True)
+
+
+def test_two_faults_at_once(box: Sandbox) -> None:
+    """Each is named with its own code and node."""
+    faults: dict[str, Fault] = {"n1": PortTaken(), "n3": Drop(ports=ALL), "n4": Unresolved(peer="n2")}
+    with ExitStack() as stack:
+        for name, fault in faults.items():
+            stack.enter_context(broken(box, box.host(name), fault))
+        report = check(box)
+    assert sorted(report.named, key=lambda each: each[0]) == [
+        ("network-dropped", {"n3"}),
+        ("network-port-taken", {"n1"}),
+        ("network-unresolved", {"n4"}),
+    ]
+
+
+def test_an_interface_that_is_not_there(box: Sandbox) -> None:
+    """The env that names it blocks, with the one that peers reach as the fix."""
+    (finding,) = check(box, env={"NCCL_SOCKET_IFNAME": "ib0"}).findings
+    assert (finding[0], finding[2]) == ("network-interface-missing", ["n2"])
+    assert "NCCL_SOCKET_IFNAME: eth0" in finding[4]
+    assert check(box, env={"NCCL_SOCKET_IFNAME": "eth0"}).findings == []
+
+
+def test_the_interface_that_the_env_names_is_tried(fabric_box: Sandbox) -> None:
+    """A firewall on the other network is found, and one on the network that isn't used is not."""
+    with broken(fabric_box, fabric_box.host("n2"), Drop(ports=ALL, network="fabric")):
+        assert check(fabric_box).findings == []
+        asked = check(fabric_box, env={"NCCL_SOCKET_IFNAME": "eth1", "GLOO_SOCKET_IFNAME": "eth1"})
+    assert asked.named == [("network-dropped", {"n2"})]
+    assert fabric_box.host("n2").fabric_address in asked.findings[0][3]

@@ -1,0 +1,206 @@
+"""Leftovers: what the agent finds among real processes, what is ended, and what is said of it."""
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from aboard.agent import leftovers, place, tree
+from aboard.checks.host import SUBJECT
+from aboard.checks.leftovers import END_LEFTOVERS, LEFTOVERS, Leftovers, Remains, Stray, end, parse_leftovers
+from aboard.core.cluster import Cluster
+from aboard.core.exercise import Ask
+from aboard.core.facts import Facts, Unknown
+from aboard.core.finding import Severity
+from aboard.core.node import Node
+from aboard.core.reach import Reached
+
+CLUSTER = Cluster(nodes=(Node(name="n1"), Node(name="n2")))
+MET = Reached(hostname="", user="", address="", python="", round_trip=0.01, clock_offset=0.0)
+# Prints the number of a grandchild that has lost its parent.
+ORPHAN = """
+import os, sys
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        os.dup2(os.open(os.devnull, os.O_RDWR), 1)
+        os.execvp("sleep", ["sleep", "3600"])
+    os._exit(0)
+"""
+
+
+def _facts(**outcomes: Any) -> Facts:
+    return Facts(cluster=CLUSTER, contacts={"n1": MET, "n2": MET}, outcomes=outcomes)
+
+
+def _orphan(**env: str) -> int:
+    done = subprocess.run(
+        [sys.executable, "-c", ORPHAN], env={**os.environ, **env}, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return int(done.stdout)
+
+
+@pytest.fixture
+def run() -> str:
+    return f"test-{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def orphans() -> Iterator[list[int]]:
+    """Numbers of processes that end with the test."""
+    found: list[int] = []
+    yield found
+    tree.send(found, signal.SIGKILL)
+
+
+def _gone(pid: int) -> bool:
+    deadline = time.monotonic() + 5
+    while pid in tree.parents():
+        if time.monotonic() > deadline:
+            return False
+    return True
+
+
+def test_a_process_without_a_keeper_is_found_and_ended_by_run_id(run: str, orphans: list[int]) -> None:
+    """Only the runs that are named are ended, and only by their id."""
+    mine, other = _orphan(ABOARD_RUN_ID=run), _orphan(ABOARD_RUN_ID=f"{run}-b")
+    orphans += [mine, other]
+    found = leftovers.find()["runs"]
+    assert found[run] == {"pids": [mine], "what": "sleep 3600"}
+    assert leftovers.clear([run]) == {"ended": 1, "left": []}
+    assert _gone(mine)
+    assert leftovers.find()["runs"][f"{run}-b"]["pids"] == [other]
+
+
+def test_a_run_with_a_keeper_is_left_alone(run: str, orphans: list[int]) -> None:
+    """Whoever answers in the run's directory keeps it; that it stopped answering makes it a leftover."""
+    orphans.append(_orphan(ABOARD_RUN_ID=run))
+    directory = place.make(run)
+    with socket.socket(socket.AF_UNIX) as keeper:
+        keeper.bind(f"{directory}/{place.SOCKET}")
+        keeper.listen(8)
+        assert run not in leftovers.find()["runs"]
+        assert leftovers.clear([run]) == {"ended": 0, "left": []}
+    found = leftovers.find()
+    assert run in found["runs"]
+    assert run in found["places"]
+    assert leftovers.clear([run])["ended"] == 1
+    assert run not in place.runs()
+
+
+def test_a_keeper_that_is_about_to_listen_is_waited_for(run: str) -> None:
+    """A new directory without a socket belongs to a run that begins; an old one to nobody."""
+    directory = place.make(run)
+    try:
+        assert run not in leftovers.find()["places"]
+        os.utime(directory, (1, 1))
+        assert run in leftovers.find()["places"]
+    finally:
+        place.clear(directory)
+
+
+def test_a_question_of_a_check_is_no_leftover(orphans: list[int]) -> None:
+    """As long as its agent lives; a mark whose agent is gone is one."""
+    orphans.append(_orphan(ABOARD_RUN_ID="ask-999999999-1"))
+    assert "ask-999999999-1" in leftovers.find()["runs"]
+    assert leftovers.clear(["ask-999999999-1"])["ended"] == 1
+    # What an agent is known by is on its command line.
+    line = "print(1, flush=True); input()  # aboard: python"
+    with subprocess.Popen(
+        [sys.executable, "-ISc", line], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as agent:
+        assert agent.stdout is not None
+        assert agent.stdout.readline()
+        orphans.append(_orphan(ABOARD_RUN_ID=f"ask-{agent.pid}-1"))
+        assert f"ask-{agent.pid}-1" not in leftovers.find()["runs"]
+
+
+def test_ranks_of_other_launchers_are_told_and_never_ended(orphans: list[int]) -> None:
+    """By RANK and MASTER_ADDR; one of the two alone is nothing."""
+    rank = _orphan(RANK="0", MASTER_ADDR="n1")
+    orphans += [rank, _orphan(RANK="0")]
+    strays = {pid: what for pid, _orphan_, what in leftovers.find()["strays"]}
+    assert strays[rank] == "sleep 3600"
+    assert orphans[1] not in strays
+
+
+def test_the_environment_stays_on_the_node(run: str, orphans: list[int]) -> None:
+    """Of what a process has in it only the run id leaves, of its arguments only the script's name."""
+    orphans.append(_orphan(ABOARD_RUN_ID=run, RANK="0", MASTER_ADDR="secret-host", KEY_OF_SOMETHING="a secret"))
+    assert "secret" not in str(leftovers.find())
+
+
+FOUND = {
+    "runs": {"run-7": {"pids": [11, 12], "what": "python3 train.py"}},
+    "places": ["run-7", "run-8"],
+    "strays": [[21, True, "python3 a.py"], [22, False, "python3 b.py"]],
+}
+
+
+def test_what_is_said_of_it() -> None:
+    """Running leftovers and orphans warn, directories and ranks that have a launcher are worth a line."""
+    facts = _facts(**{LEFTOVERS.name: {"n1": parse_leftovers(FOUND), "n2": Leftovers()}})
+    findings = SUBJECT.judge(facts)
+    assert [(finding.code, finding.severity, finding.nodes) for finding in findings] == [
+        ("host-leftovers", Severity.WARN, ("n1",)),
+        ("host-leftover-files", Severity.INFO, ("n1",)),
+        ("host-other-ranks", Severity.WARN, ("n1",)),
+        ("host-other-ranks", Severity.INFO, ("n1",)),
+    ]
+    assert "2 processes of run run-7" in findings[0].seen
+    assert "run-8" in findings[1].seen
+    assert "run-7" not in findings[1].seen
+    assert "kill 21 " in findings[2].fix
+
+
+def test_the_end_is_asked_of_those_that_have_some() -> None:
+    """By run id, then they look again, and what was done is said."""
+    script = end(_facts(**{LEFTOVERS.name: {"n1": parse_leftovers(FOUND), "n2": Leftovers()}}))
+    assert next(script) == {"n1": Ask(op="clear", fields={"runs": ["run-7", "run-8"]})}
+    assert script.send({"n1": {"ended": 2, "left": []}}) == {"n1": Ask(op="leftovers")}
+    with pytest.raises(StopIteration) as done:
+        script.send({"n1": {"runs": {}, "places": [], "strays": FOUND["strays"]}})
+    strays = (Stray(pid=21, orphan=True, what="python3 a.py"), Stray(pid=22, orphan=False, what="python3 b.py"))
+    assert done.value.value == {"n1": Leftovers(ended=2, strays=strays), "n2": Leftovers()}
+    findings = SUBJECT.judge(_facts(**{LEFTOVERS.name: {}, END_LEFTOVERS.name: {"n1": Leftovers(ended=2)}}))
+    assert [(finding.code, finding.severity) for finding in findings] == [("host-leftovers-ended", Severity.INFO)]
+
+
+def test_nothing_to_end_asks_nobody() -> None:
+    """A clean cluster, or one that wasn't looked at, is left in peace."""
+    for outcomes in ({}, {LEFTOVERS.name: {"n1": Leftovers(), "n2": Unknown(why="x")}}):
+        with pytest.raises(StopIteration):
+            next(end(_facts(**outcomes)))
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {},
+        {"runs": [], "places": 5, "strays": []},
+        {"runs": {"r": {"pids": ["1; reboot"], "what": ""}}, "places": [], "strays": []},
+        {"runs": {"r": {"pids": [-1], "what": ""}}, "places": [], "strays": []},
+        {"runs": {}, "places": [], "strays": [[1, 2]]},
+        {"runs": {}, "places": [], "strays": [["$(reboot)", True, ""]]},
+    ],
+)
+def test_a_hostile_answer_is_unknown(reply: dict[str, Any]) -> None:
+    """Numbers of processes get into commands, so they are numbers."""
+    left = parse_leftovers(reply)
+    assert isinstance(left, Unknown)
+    (finding,) = SUBJECT.judge(_facts(**{LEFTOVERS.name: {"n1": left}}))
+    assert (finding.code, finding.severity) == ("unknown-leftovers", Severity.WARN)
+
+
+def test_words_of_a_node_are_fit_for_a_screen() -> None:
+    """Escape codes are spelled out."""
+    left = parse_leftovers({"runs": {"\x1b[31m": {"pids": [1], "what": "\n"}}, "places": ["\a"], "strays": []})
+    assert left == Leftovers(runs=(Remains(run=r"\x1b[31m", pids=(1,), what=r"\n"),), places=(r"\x07",))

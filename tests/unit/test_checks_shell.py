@@ -1,0 +1,100 @@
+"""The shell that ranks get: real `sh` runs the script, and the failing line is told."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from aboard.checks.reach import SUBJECT
+from aboard.checks.shell import SHELL, Failed, Ready, _outcome
+from aboard.core.cluster import Cluster
+from aboard.core.facts import Facts, Unknown
+from aboard.core.finding import Severity
+from aboard.core.node import Node
+from aboard.flows.check import Report, check
+
+
+def _check(*setup: str, **fields: Any) -> Report:
+    node = Node(name="me", local=True, setup=setup, **fields)
+    return asyncio.run(check(Cluster(nodes=(node,)), (SUBJECT,)))
+
+
+def _seen(report: Report) -> list[tuple[str, str]]:
+    return [(finding.code, finding.seen) for finding in report.findings]
+
+
+def test_lines_that_work() -> None:
+    """Each sees what those before it did, prints what it likes, and has no arguments to stumble over."""
+    report = _check("X=5", "echo noise; echo 'at 3'", '[ "$X$#" = 50 ]', "exec >/dev/null")
+    assert _seen(report) == []
+    shells = report.facts.outcome(SHELL)
+    assert shells is not None
+    assert not isinstance(shells, Unknown)
+    assert isinstance(shells["me"], Ready)
+    assert "Max open files" in shells["me"].limits
+
+
+@pytest.mark.parametrize(
+    ("line", "said", "fix"),
+    [
+        ("module load cuda", "module: not found", "modules.sh"),
+        ("source /opt/venv/bin/activate", "source: not found", ". /opt/venv/bin/activate"),
+        ("conda activate x", "conda: not found", "conda.sh"),
+        (". /nowhere/activate", "No such file", "ssh me"),
+        ("if then", "yntax error", "ssh me"),
+        ("exit 0", "ended the shell with 0", "ssh me"),
+        ("false", "ended the shell with 1", "ssh me"),
+    ],
+)
+def test_the_failing_line_is_named(line: str, said: str, fix: str) -> None:
+    """With its number, its own words and what to write instead; lines after it don't matter."""
+    report = _check("true", line, "false")
+    (finding,) = report.findings
+    assert (finding.code, finding.severity) == ("reach-setup", Severity.BLOCK)
+    assert finding.seen.startswith(f"line 2 of `setup`, `{line}`, failed: ")
+    assert said in finding.seen
+    assert fix in finding.fix
+
+
+def test_a_python_that_is_not_there() -> None:
+    """Looked for in that shell, after the lines: a line that empties PATH loses it."""
+    assert _seen(_check(python="/nowhere/python3")) == [("reach-no-python", "sh finds no /nowhere/python3")]
+    assert _seen(_check("PATH=/nowhere")) == [("reach-no-python", "after its `setup` lines, sh finds no python3")]
+
+
+def test_lines_are_run_where_and_with_what_ranks_have() -> None:
+    """The node's `workdir` and `env` are theirs."""
+    assert _seen(_check('[ "$PWD" = / ]', '[ "$COLOUR" = red ]', workdir="/", env={"COLOUR": "red"})) == []
+
+
+def test_a_secret_is_not_repeated() -> None:
+    """A shell says which command it didn't find; a token is not shown."""
+    report = _check("$HF_TOKEN", env={"HF_TOKEN": "hf_abcdefgh"})
+    assert "hf_abcdefgh" not in str(report.findings)
+    assert "$HF_TOKEN" in report.findings[0].seen
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {},
+        {"stdout": 5, "stderr": None},
+        {"stdout": "at 7\n", "stderr": ""},
+        {"stdout": "at \u00b2\n"},
+        {"stdout": "", "stderr": "sh: can't fork"},
+    ],
+)
+def test_a_reply_that_makes_no_sense_is_unknown(reply: Mapping[str, Any]) -> None:
+    """It is told as such, never a pass."""
+    node = Node(name="n1", setup=("true",))
+    assert isinstance(_outcome(node, reply), Unknown)
+    facts = Facts(cluster=Cluster(nodes=(node,)), contacts={}, outcomes={SHELL.name: {"n1": _outcome(node, reply)}})
+    (finding,) = SUBJECT.judge(facts)
+    assert (finding.code, finding.severity) == ("unknown-shell", Severity.WARN)
+
+
+def test_a_line_that_does_not_end() -> None:
+    """The time-out names the line at which it was."""
+    outcome = _outcome(Node(name="n1", setup=("a", "b")), {"stdout": "at 1\nat 2\n", "timed_out": True})
+    assert outcome == Failed(line=2, said="it did not end within 20 s")

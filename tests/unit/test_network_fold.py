@@ -1,0 +1,399 @@
+"""From a matrix of connections to the few findings that explain it."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from aboard.checks.network import SUBJECT, subject
+from aboard.checks.network_exercise import MESH, peers
+from aboard.checks.network_fold import Blame, Shape, fold
+from aboard.checks.network_interfaces import INTERFACES, Interface, parse_interfaces
+from aboard.checks.network_mesh import Address, Mesh, Pair, Port, Taken, Try
+from aboard.checks.network_rates import RATES, Link, Rates, cover, rounds
+from aboard.core.cascade import cascade
+from aboard.core.cluster import Cluster
+from aboard.core.facts import Facts, Unknown
+from aboard.core.finding import Finding, Severity
+from aboard.core.node import Node
+from aboard.core.probe import Contents, Output, Unparsed
+from aboard.core.reach import Reached
+
+R, E = Port.RENDEZVOUS, Port.EPHEMERAL
+BOTH = (R, E)
+
+
+def names(count: int) -> list[str]:
+    return [f"n{number}" for number in range(1, count + 1)]
+
+
+def made(count: int, bad: Mapping[tuple[Pair, Port], str] | None = None, **fields: object) -> Mesh:
+    """A mesh of so many nodes, all well but what is said."""
+    whom = peers(names(count))
+    tries = {
+        (frm, to, port): Try(
+            outcome=(bad or {}).get(((frm, to), port), "ok"), local=f"10.0.0.{frm[1:]}", remote=f"10.0.0.{to[1:]}"
+        )
+        for frm in whom
+        for to in whom[frm]
+        for port in Port
+    }
+    usual = {
+        "targets": {name: name for name in names(count)},
+        "addresses": {
+            name: (
+                Address(interface="lo", address="127.0.0.1/8"),
+                Address(interface="eth0", address=f"10.0.0.{name[1:]}/24"),
+            )
+            for name in names(count)
+        },
+        "resolved": {name: {peer: (f"10.0.0.{peer[1:]}",) for peer in (*whom[name], name)} for name in names(count)},
+        "hostnames": {name: name for name in names(count)},
+        "sparse": count > 64,
+    }
+    return Mesh(tries=tries, **{**usual, **fields})  # type: ignore[arg-type]
+
+
+def wrong(pairs: list[Pair], outcome: str = "dropped", ports: tuple[Port, ...] = BOTH) -> dict[tuple[Pair, Port], str]:
+    return {(pair, port): outcome for pair in pairs for port in ports}
+
+
+def into(node: str, count: int) -> list[Pair]:
+    return [(name, node) for name in names(count) if name != node]
+
+
+def out_of(node: str, count: int) -> list[Pair]:
+    return [(node, name) for name in names(count) if name != node]
+
+
+def facts(mesh: Mesh | Unknown | None, *nodes: Node, rates: Rates | None = None) -> Facts:
+    nodes = nodes or tuple(Node(name=name) for name in (mesh.targets if isinstance(mesh, Mesh) else ("n1", "n2")))
+    met = Reached(hostname="", user="", address="", python="", round_trip=0, clock_offset=0)
+    cards = {"lo": Interface(state="unknown", mtu=65536), "eth0": Interface(state="up", mtu=1500)}
+    return Facts(
+        cluster=Cluster(nodes=nodes),
+        contacts={node.name: met for node in nodes},
+        answers={INTERFACES.name: {node.name: cards for node in nodes}},
+        outcomes={MESH.name: mesh, RATES.name: rates},
+    )
+
+
+def judged(mesh: Mesh, *nodes: Node) -> list[Finding]:
+    return SUBJECT.judge(facts(mesh, *nodes))
+
+
+def blamed(mesh: Mesh) -> list[tuple[str, str, Shape, tuple[str, ...]]]:
+    return [(blame.outcome, blame.scope, blame.shape, blame.nodes) for blame in fold(mesh)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 16, 100])
+def test_a_healthy_mesh_says_nothing(count: int) -> None:
+    """Nothing above info; above 64 nodes, that a pair may be missed."""
+    assert [finding.code for finding in judged(made(count))] == (["network-sparse"] if count > 64 else [])
+
+
+@pytest.mark.parametrize("count", [3, 4, 16, 64, 100])
+@pytest.mark.parametrize("outcome", ["dropped", "refused", "rejected"])
+def test_a_deaf_node_is_one_finding(count: int, outcome: str) -> None:
+    """Not one for each of its peers."""
+    mesh = made(count, wrong(into("n3", count), outcome))
+    assert blamed(mesh) == [(outcome, "every", Shape.IN, ("n3",))]
+    finding = judged(mesh)[0]
+    assert (finding.code, finding.nodes, finding.severity) == (f"network-{outcome}", ("n3",), Severity.BLOCK)
+    assert "n3 (10.0.0.3) accepts nothing" in finding.seen
+    assert "# on n3" in finding.fix
+
+
+def test_a_mute_node() -> None:
+    """It can connect to nobody, and is connected to."""
+    mesh = made(4, wrong(out_of("n2", 4)))
+    assert blamed(mesh) == [("dropped", "every", Shape.OUT, ("n2",))]
+    assert "n2 (10.0.0.2) cannot connect to any of 3 peers" in judged(mesh)[0].seen
+    assert "OUTPUT" in judged(mesh)[0].fix
+
+
+def test_a_node_that_is_cut_off() -> None:
+    """Both ways are one finding."""
+    assert blamed(made(8, wrong(into("n5", 8) + out_of("n5", 8)))) == [("dropped", "every", Shape.BOTH, ("n5",))]
+
+
+def test_a_single_pair() -> None:
+    """One way, and both ways, with the node that doesn't accept first."""
+    one = judged(made(16, wrong([("n1", "n2")])))[0]
+    assert one.nodes == ("n2", "n1")
+    assert "n1 → n2 fails" in one.seen
+    assert "-s 10.0.0.1 --dport 1024:65535" in one.fix
+    two = judged(made(16, wrong([("n1", "n2"), ("n2", "n1")])))
+    assert len(two) == 1
+    assert "n1 ↔ n2 fail" in two[0].seen
+
+
+def test_two_nodes_are_a_pair() -> None:
+    """With one peer each, nobody can tell whose fault it is."""
+    assert blamed(made(2, wrong([("n1", "n2")]))) == [("dropped", "every", Shape.PAIRS, ("n1", "n2"))]
+
+
+def test_some_peers_of_a_node_are_bundled() -> None:
+    """A node that takes nothing from a few of many is one finding with its pairs."""
+    (finding,) = judged(made(16, wrong([("n1", "n3"), ("n2", "n3")])))
+    assert finding.nodes[0] == "n3"
+    assert "n1 → n3 and n2 → n3" in finding.seen
+
+
+def test_a_firewall_on_all_nodes_is_one_finding() -> None:
+    """Everybody is deaf; and all but one are just those."""
+    everybody = [pair for name in names(16) for pair in into(name, 16)]
+    assert blamed(made(16, wrong(everybody, ports=(E,)))) == [("dropped", "ephemeral", Shape.IN, tuple(names(16)))]
+    all_but_one = [pair for name in names(16)[1:] for pair in into(name, 16)]
+    assert blamed(made(16, wrong(all_but_one))) == [("dropped", "every", Shape.IN, tuple(names(16)[1:]))]
+
+
+def test_a_cluster_in_two_parts() -> None:
+    """Two switches without a cable between them."""
+    left, right = names(6)[:3], names(6)[3:]
+    cut = [pair for one in left for other in right for pair in ((one, other), (other, one))]
+    assert blamed(made(6, wrong(cut))) == [("dropped", "every", Shape.SPLIT, tuple(names(6)))]
+    assert "n1, n2 and n3 | n4, n5 and n6" in judged(made(6, wrong(cut)))[0].seen
+
+
+@pytest.mark.parametrize(("port", "word"), [(R, "rendezvous"), (E, "ephemeral")])
+def test_ports_are_told_apart(port: Port, word: str) -> None:
+    """A firewall that lets one kind through has another code and another fix."""
+    finding = judged(made(4, wrong(into("n3", 4), ports=(port,))))[0]
+    assert finding.code == f"network-{word}-dropped"
+    assert ("--dport 29500" if port is R else "--dport 1024:65535") in finding.fix
+
+
+def test_two_faults_at_once_are_both_named() -> None:
+    """Of one kind in one finding, of two kinds in two."""
+    same = made(8, wrong(into("n3", 8) + into("n5", 8)))
+    assert blamed(same) == [("dropped", "every", Shape.IN, ("n3", "n5"))]
+    mixed = made(8, wrong(into("n3", 8)) | wrong(out_of("n6", 8), "rejected", (E,)))
+    assert [(finding.code, finding.nodes) for finding in judged(mixed)] == [
+        ("network-dropped", ("n3",)),
+        ("network-ephemeral-rejected", ("n6",)),
+    ]
+
+
+def test_large_packets_that_vanish() -> None:
+    """Named with the interface, and not as a matter of ports."""
+    mesh = made(4, wrong(into("n3", 4) + out_of("n3", 4), "stalled", (E,)))
+    (finding,) = judged(mesh)
+    assert (finding.code, finding.nodes) == ("network-mtu", ("n3",))
+    assert "large messages to and from n3 (10.0.0.3) vanish" in finding.seen
+    assert "dev eth0 mtu" in finding.fix
+
+
+def test_a_port_that_is_taken() -> None:
+    """It blocks where rank 0 listens, warns elsewhere, and another check of ours is only mentioned."""
+    taken = Taken(why="EADDRINUSE", owner="python (pid 7) of crew")
+    found = judged(made(3, taken={"n1": taken, "n2": taken, "n3": Taken(why="EADDRINUSE", ours=True)}))
+    assert [(finding.nodes, finding.severity) for finding in found] == [
+        (("n1",), Severity.BLOCK),
+        (("n2",), Severity.WARN),
+        (("n3",), Severity.INFO),
+    ]
+    assert "python (pid 7) of crew" in found[0].seen
+
+
+def test_a_name_that_leads_nowhere() -> None:
+    """Warns where one node misses it; one that nobody knows is an alias of the head's."""
+    mesh = made(3)
+    one = {**mesh.resolved, "n2": {**mesh.resolved["n2"], "n3": "Name or service not known"}}
+    (finding,) = judged(made(3, resolved=one))
+    assert (finding.code, finding.nodes, finding.severity) == ("network-unresolved", ("n2",), Severity.WARN)
+    assert "echo '10.0.0.3 n3'" in finding.fix
+    alias = {name: dict.fromkeys(names(3), "unknown") for name in names(3)}
+    assert {finding.severity for finding in judged(made(3, resolved=alias))} == {Severity.INFO}
+
+
+def test_a_name_without_any_address_blocks() -> None:
+    """Nothing could be dialled at all."""
+    mesh = made(3, wrong([("n2", "n3")], "unresolved"))
+    lost = {**mesh.resolved, "n2": {**mesh.resolved["n2"], "n3": "no answer came in time"}}
+    (finding,) = judged(made(3, wrong([("n2", "n3")], "unresolved"), resolved=lost))
+    assert (finding.code, finding.severity) == ("network-unresolved", Severity.BLOCK)
+
+
+def test_a_peer_on_loopback() -> None:
+    """A node that takes its peer for itself is named with it; IPv6's loopback counts."""
+    mesh = made(3)
+    for wrongly in (("127.0.0.1",), ("127.0.1.1", "::1")):
+        (finding,) = judged(made(3, resolved={**mesh.resolved, "n2": {**mesh.resolved["n2"], "n3": wrongly}}))
+        assert (finding.code, finding.nodes) == ("network-peer-on-loopback", ("n2", "n3"))
+    assert judged(made(3, resolved={**mesh.resolved, "n2": {**mesh.resolved["n2"], "n2": ("127.0.1.1",)}})) == []
+
+
+def test_names_that_differ() -> None:
+    """The odd node is named; a further address beside the same one is no difference, IPv6 or not."""
+    mesh = made(4)
+    odd = {**mesh.resolved, "n2": {**mesh.resolved["n2"], "n4": ("10.9.9.9",)}}
+    (finding,) = judged(made(4, resolved=odd))
+    assert (finding.code, finding.nodes) == ("network-names-differ", ("n2",))
+    more = {**mesh.resolved, "n2": {**mesh.resolved["n2"], "n4": ("10.0.0.4", "fd00::4")}}
+    assert judged(made(4, resolved=more)) == []
+
+
+def test_interfaces_are_chosen_by_who_reaches_whom() -> None:
+    """Where there are several, those that carried connections are proposed, for each node its own."""
+    two = {
+        name: (
+            Address(interface="docker0", address="172.17.0.1/16"),
+            Address(interface="eth0" if name != "n3" else "ens3", address=f"10.0.0.{name[1:]}/24"),
+        )
+        for name in names(3)
+    }
+    mesh = made(3, addresses=two)
+    assert mesh.interfaces == {"n1": "eth0", "n2": "eth0", "n3": "ens3"}
+    (finding,) = judged(mesh)
+    assert (finding.code, finding.severity) == ("network-interface", Severity.INFO)
+    assert "NCCL_SOCKET_IFNAME: ens3    # under `env:` of n3" in finding.fix
+    assert "docker0" not in finding.seen
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "fires"),
+    [
+        ("GLOO_SOCKET_IFNAME", "ib0", True),
+        ("GLOO_SOCKET_IFNAME", "eth0", False),
+        ("GLOO_SOCKET_IFNAME", "eth0,ib0", True),
+        ("GLOO_SOCKET_IFNAME", "eth", True),
+        ("NCCL_SOCKET_IFNAME", "ib0", True),
+        ("NCCL_SOCKET_IFNAME", "eth", False),
+        ("NCCL_SOCKET_IFNAME", "=eth", True),
+        ("NCCL_SOCKET_IFNAME", "=eth0", False),
+        ("NCCL_SOCKET_IFNAME", "ib,eth", False),
+        ("NCCL_SOCKET_IFNAME", "^docker,lo", False),
+        ("NCCL_SOCKET_IFNAME", "", False),
+    ],
+)
+def test_an_interface_that_is_not_there(variable: str, value: str, *, fires: bool) -> None:
+    """NCCL takes prefixes, exact names after `=`, and exclusions; gloo takes names."""
+    found = judged(made(2), Node(name="n1"), Node(name="n2", env={variable: value}))
+    assert [(finding.code, finding.nodes) for finding in found] == (
+        [("network-interface-missing", ("n2",))] if fires else []
+    )
+    assert not fires or f"{variable}: eth0" in found[0].fix
+
+
+def test_a_dead_link_has_its_consequences_under_it() -> None:
+    """Not beside it."""
+    mesh = made(4, wrong(into("n3", 4) + out_of("n3", 4)))
+    known = facts(mesh)
+    cards = {"eth0": Interface(state="lowerlayerdown", mtu=1500)}
+    known.answers[INTERFACES.name]["n3"] = cards  # type: ignore[index] # a dict, as it is made above
+    (finding,) = cascade(SUBJECT.judge(known), SUBJECT.stories)
+    assert (finding.code, finding.nodes) == ("network-link-down", ("n3",))
+    assert [each.code for each in finding.consequences] == ["network-dropped"]
+
+
+def test_a_mesh_that_was_not_held_is_unknown() -> None:
+    """For one node, and for all of them."""
+    (one,) = judged(made(3, missing={"n2": "it did not answer"}))
+    assert (one.code, one.nodes, one.severity) == ("unknown-mesh", ("n2",), Severity.WARN)
+    (every,) = SUBJECT.judge(facts(Unknown(why="stumbled")))
+    assert every.nodes == ("n1", "n2")
+    assert SUBJECT.judge(facts(None)) == []
+
+
+def test_what_works_at_the_second_try_is_flaky() -> None:
+    """And names the node that all of it has in common."""
+    flaky = {("n1", "n3", E): Try(outcome="dropped"), ("n3", "n2", R): Try(outcome="stalled")}
+    (finding,) = judged(made(4, flaky=flaky))
+    assert (finding.code, finding.nodes, finding.severity) == ("network-flaky", ("n3",), Severity.WARN)
+
+
+@pytest.mark.parametrize("count", [65, 100, 128, 1000, 4096])
+def test_the_sparse_pattern_is_connected_and_small(count: int) -> None:
+    """O(log n) peers each, both ways, and everybody is reached from anybody."""
+    whom = peers(names(count))
+    assert max(map(len, whom.values())) <= 2 * count.bit_length()
+    assert all(name in whom[peer] for name in whom for peer in whom[name])
+    assert all(name not in whom[name] for name in whom)
+    seen, ahead = {"n1"}, ["n1"]
+    while ahead:
+        new = set(whom[ahead.pop()]) - seen
+        seen |= new
+        ahead.extend(new)
+    assert len(seen) == count
+    assert len(peers(names(100), all_pairs=True)["n1"]) == 99
+    assert subject(all_pairs=True).exercises[0].name == MESH.name
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 7, 16, 64])
+def test_a_tournament(count: int) -> None:
+    """In a round nobody plays twice; up to sixteen everybody meets everybody, beyond fifteen rounds are enough."""
+    games = rounds(names(count))
+    for game in games:
+        ends = [name for pair in game for name in pair]
+        assert len(ends) == len(set(ends))
+    met = {frozenset(pair) for game in games for pair in game}
+    assert len(met) == (count * (count - 1) // 2 if count <= 16 else 15 * count // 2)
+
+
+def _rates(count: int, odd: Mapping[Pair, Link]) -> Rates:
+    usual = Link(mbit=9400, segments=10000, again=1, rtt=0.0001)
+    every = {(frm, to): usual for frm in names(count) for to in names(count) if frm != to}
+    return Rates(links={**every, **odd})
+
+
+def _links(count: int, odd: Mapping[Pair, Link]) -> list[Finding]:
+    return SUBJECT.judge(facts(made(count), rates=_rates(count, odd)))
+
+
+def test_a_slow_node_is_named_with_its_rate() -> None:
+    """All links of one node are one finding; both ends of one link are that link."""
+    slow = Link(mbit=48, segments=1000, again=0, rtt=0.05)
+    assert _links(8, {}) == []
+    (finding,) = _links(8, dict.fromkeys(into("n3", 8) + out_of("n3", 8), slow))
+    assert (finding.code, finding.nodes) == ("network-slow", ("n3",))
+    assert "48 Mbit/s where the median is 9,400" in finding.seen
+    (finding,) = _links(8, dict.fromkeys([("n3", "n4"), ("n4", "n3")], slow))
+    assert finding.nodes == ("n3", "n4")
+
+
+def test_a_lossy_node_is_named_with_its_loss() -> None:
+    """Also where only some of its links are slow."""
+    lossy = Link(mbit=8000, segments=1000, again=50, rtt=0.001)
+    slow = Link(mbit=400, segments=1000, again=0, rtt=0.001)
+    (finding,) = _links(4, {("n1", "n3"): lossy, ("n3", "n2"): slow, ("n4", "n3"): lossy})
+    assert (finding.code, finding.nodes, finding.severity) == ("network-loss", ("n3",), Severity.WARN)
+    assert "5.0% of the packets" in finding.seen
+
+
+def test_two_bad_nodes_cover_their_links() -> None:
+    """Each is named once."""
+    bad = {*into("n3", 8), *out_of("n3", 8), *into("n5", 8)}
+    assert [nodes for nodes, _ in cover(bad)] == [("n3",), ("n5",)]
+
+
+def test_every_code_has_a_story() -> None:
+    """Of all that can fail, in all shapes."""
+    told = {story.code for story in SUBJECT.stories}
+    assert len(told) == len(SUBJECT.stories)
+    for outcome in ("dropped", "refused", "rejected"):
+        for scope in ("", "rendezvous-", "ephemeral-"):
+            assert f"network-{scope}{outcome}" in told
+    for outcome in ("reset", "silent", "stalled"):
+        for ports in (BOTH, (R,), (E,)):
+            assert judged(made(4, wrong(into("n3", 4), outcome, ports)))[0].code in told
+
+
+def test_interfaces_are_read_from_sys() -> None:
+    """With state and MTU; what isn't whole stays unknown."""
+    files = {
+        "/sys/class/net/eth0/operstate": "up\n",
+        "/sys/class/net/eth0/mtu": "9000\n",
+        "/sys/class/net/eth0/queues/mtu": "1\n",
+    }
+    assert parse_interfaces(Contents(files=files)) == {"eth0": Interface(state="up", mtu=9000)}
+    for answer in (Output(code=0, stdout=""), Contents(files={}), Contents(files={"/sys/class/net/eth0/mtu": "x"})):
+        with pytest.raises(Unparsed):
+            parse_interfaces(answer)
+
+
+def test_a_blame_is_a_value() -> None:
+    """So that it can be compared and kept."""
+    (blame,) = fold(made(3, wrong(into("n3", 3))))
+    assert blame == Blame(
+        outcome="dropped", scope="every", shape=Shape.IN, nodes=("n3",), pairs=frozenset(into("n3", 3))
+    )

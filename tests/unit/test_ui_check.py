@@ -1,0 +1,262 @@
+"""A check on the screen, as plain lines and as JSON: generated text, compared whole."""
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from aboard.checks import host
+from aboard.core.cluster import Cluster
+from aboard.core.facts import Facts, Unknown
+from aboard.core.finding import Finding, Severity, worst_first
+from aboard.core.node import Node
+from aboard.core.probe import Contents, Files, Probe
+from aboard.core.reach import Contact, Reached, Unreached
+from aboard.core.reason import Reason
+from aboard.core.rule import Subject
+from aboard.ui.as_json import as_plain, check_json
+from aboard.ui.check_view import CheckView
+from aboard.ui.plain import plain_lines
+
+GOLDEN = Path(__file__).parent / "golden" / "ui"
+SUBJECTS = tuple(
+    Subject(name=name, title=title, probes=(), rules=())
+    for name, title in {
+        "reach": "every node answers",
+        "host": "every host that answers is known",
+        "network": "every node reaches every other",
+        "fabric": "no fast fabric is expected, and none is there",
+        "gpu": "accelerators are alike",
+        "software": "the same versions everywhere",
+        "storage": "every path is there",
+    }.items()
+)
+
+REFUSED = "The machine is up, but no ssh server listens on that port."
+TORCH = Finding(
+    code="software-torch",
+    severity=Severity.WARN,
+    nodes=("n3",),
+    seen="torch is 2.5.1 in /opt/conda/envs/a-long-name-of-an-environment/lib/python3.11/site-packages/torch;"
+    " 3 of 4 nodes have 2.6.0",
+    why="Ranks with another torch may hang in the first collective, or exchange wrong numbers in silence.",
+    fix="/opt/conda/envs/a-long-name-of-an-environment/bin/python -m pip install --force-reinstall 'torch==2.6.0'"
+    "    # on n3; or give the others 2.5.1, whichever the run was made for\n"
+    "python -c 'import torch; print(torch.__version__)'    # on n3, to see it",
+)
+SHELL = Finding(
+    code="reach-noisy-shell",
+    severity=Severity.INFO,
+    nodes=("n1",),
+    seen="before any command, the login shell prints: Welcome! Please read the rules of this machine.",
+    why="We skip it, but scp, rsync and git over ssh break on it.",
+    fix="ssh n1 true    # must print nothing",
+)
+
+
+def refused(node: str, *consequences: Finding) -> Finding:
+    return Finding(
+        code="reach-refused",
+        severity=Severity.BLOCK,
+        nodes=(node,),
+        seen=f"ssh: connect to host {node} port 22: Connection refused",
+        why=REFUSED,
+        fix=f"sudo systemctl start ssh    # on {node}; if its sshd has another port, set `port:` in aboard.yaml",
+        consequences=consequences,
+    )
+
+
+def unheard(node: str) -> Finding:
+    return Finding(
+        code="network-unheard",
+        severity=Severity.WARN,
+        nodes=(node,),
+        seen=f"{node} could not be asked whom it reaches",
+        why="-",
+        fix="-",
+    )
+
+
+def reached(number: int, **others: Any) -> Reached:
+    known = {"address": f"10.0.0.{number}", "user": "crew", "python": "3.11.2", "clock_offset": 0.0001}
+    return Reached(**{"hostname": f"n{number}", "round_trip": 0.001, **known, **others})
+
+
+def facts_of(contacts: Mapping[str, Contact], **answers: Mapping[str, Any]) -> Facts:
+    met = [name for name, contact in contacts.items() if isinstance(contact, Reached)]
+    usual: dict[str, Mapping[str, Any]] = {
+        "kernel": dict.fromkeys(met, "6.8.0-45-generic"),
+        "cores": dict.fromkeys(met, 64),
+        "memory": dict.fromkeys(met, 512 * 1024**3),
+        "accelerators": dict.fromkeys(met, ("NVIDIA H100",) * 8),
+    }
+    return Facts(
+        cluster=Cluster(nodes=tuple(Node(name=name) for name in contacts)),
+        contacts=contacts,
+        answers={**usual, **answers},
+    )
+
+
+def four(*findings: Finding) -> tuple[Facts, dict[str, list[Finding]]]:
+    """Four nodes; the second refuses when a finding says so, the fourth has fewer cores."""
+    gone = Unreached(reason=Reason.REFUSED, said="Connection refused")
+    silent = {node for finding in findings if finding.code == "reach-refused" for node in finding.nodes}
+    contacts: dict[str, Contact] = {
+        f"n{number}": gone if f"n{number}" in silent else reached(number) for number in range(1, 5)
+    }
+    cores = {name: 32 if name == "n4" else 64 for name, contact in contacts.items() if contact is not gone}
+    return facts_of(contacts, cores=cores), sorted_out(findings)
+
+
+def sorted_out(findings: Sequence[Finding]) -> dict[str, list[Finding]]:
+    by_subject: dict[str, list[Finding]] = {subject.name: [] for subject in SUBJECTS}
+    for finding in findings:
+        by_subject[finding.code.partition("-")[0]].append(finding)
+    return by_subject
+
+
+def drawn(view: RenderableType, width: int) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None, highlight=False).print(view, crop=False)
+    return out.getvalue()
+
+
+def view(facts: Facts, by_subject: Mapping[str, Sequence[Finding]], *, verbose: bool = False) -> CheckView:
+    findings = worst_first([finding for each in by_subject.values() for finding in each])
+    return CheckView(facts, SUBJECTS, by_subject, findings, seconds=2.345, verbose=verbose)
+
+
+def golden(name: str, text: str) -> None:
+    assert text == (GOLDEN / name).read_text("utf-8")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_four_nodes_with_trouble(width: int) -> None:
+    """Worst first, a consequence under its cause, commands whole on lines of their own, an info on its line."""
+    text = drawn(view(*four(SHELL, TORCH, refused("n2", unheard("n2")))), width)
+    golden(f"trouble-{width}.txt", text)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_all_is_well(width: int) -> None:
+    """One green line for each subject."""
+    golden(f"well-{width}.txt", drawn(view(*four()), width))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_many_nodes_that_are_alike_share_a_row_and_a_finding(width: int) -> None:
+    """Sixty-four nodes, five of them refusing, fit on a screen, and the folded fix says NODE."""
+    gone = Unreached(reason=Reason.REFUSED, said="Connection refused")
+    contacts: dict[str, Contact] = {
+        f"n{number}": gone if 5 <= number <= 9 else reached(number, round_trip=number / 1000) for number in range(1, 65)
+    }
+    by_subject = sorted_out([refused(f"n{number}") for number in range(5, 10)])
+    golden(f"many-{width}.txt", drawn(view(facts_of(contacts), by_subject), width))
+
+
+def test_long_names_leave_room_for_the_marks() -> None:
+    """Subjects are shortened first; a set of names that is still too long gets a line of its own, whole."""
+    names = [f"gpu-worker-{number}.rack-{number}.cluster.example.com" for number in (1, 2)]
+    contacts: dict[str, Contact] = {name: reached(1, hostname=name) for name in names}
+    golden("long-names-80.txt", drawn(view(facts_of(contacts), sorted_out([])), 80))
+    golden("long-names-50.txt", drawn(view(facts_of(contacts), sorted_out([])), 50))
+
+
+def test_verbose_shows_infos_in_full() -> None:
+    """What is worth a line has its reason and its fix too."""
+    text = drawn(view(*four(SHELL), verbose=True), 120)
+    assert "  fix   ssh n1 true    # must print nothing\n" in text
+    assert "  why   We skip it" in text
+
+
+def test_a_consequence_spoils_its_own_subject() -> None:
+    """A subject isn't called well when its trouble is told under another's."""
+    text = drawn(view(*four(refused("n2", unheard("n3")))), 120)
+    assert "✓ network" not in text
+    assert "✓ software" in text
+
+
+def test_nobody_answering_is_no_good_news() -> None:
+    """What could not be asked isn't called well."""
+    text = drawn(view(*four(*(refused(f"n{number}") for number in range(1, 5)))), 80)
+    assert "✓" not in text
+    assert "0 of 4 nodes answer; 1 finding would stop a run." in text
+
+
+def test_a_command_is_never_broken() -> None:
+    """However narrow the terminal, what is to be typed stands on one line."""
+    lines = drawn(view(*four(TORCH)), 40).splitlines()
+    command = TORCH.fix.partition("    #")[0]
+    assert f"        {command}" in lines
+
+
+def test_plain_lines() -> None:
+    """Into a pipe: each line tells severity, code and nodes, nothing is folded, nothing trails."""
+    facts, by_subject = four(SHELL, TORCH, refused("n2", unheard("n2")))
+    findings = worst_first([finding for each in by_subject.values() for finding in each])
+    text = "\n".join(plain_lines(facts, SUBJECTS, by_subject, findings, 2.345)) + "\n"
+    golden("plain.txt", text)
+    assert not [line for line in text.splitlines() if line != line.rstrip()]
+
+
+def test_plain_fixes_can_be_cut_out() -> None:
+    """What --help promises of `sed -n 's/.* fix: //p'`: the lines to type, of each node."""
+    facts, by_subject = four(refused("n2"), refused("n3"))
+    lines = plain_lines(facts, SUBJECTS, by_subject, by_subject["reach"], 1.0)
+    fixes = [line.partition(" fix: ")[2] for line in lines if " fix: " in line]
+    assert fixes == [refused("n2").fix, refused("n3").fix]
+
+
+def test_json_carries_every_fact() -> None:
+    """Every probe of every subject by node, unknowns with their reason, exercises with their outcome."""
+    contacts: dict[str, Contact] = {"n1": reached(1), "n2": Unreached(reason=Reason.LOST, said="gone")}
+    probe = Probe(name="paths", question=Files(globs=("/x",)), parse=lambda _answer: Contents(files={}))
+    facts = facts_of(contacts, **{probe.name: {"n1": Unknown(why="a dead mount")}})
+    facts = Facts(
+        cluster=facts.cluster,
+        contacts=facts.contacts,
+        answers=facts.answers,
+        outcomes={"pairs": {("n1", "n2"): Reason.REFUSED, ("n2", "n1"): float("inf")}, "rate": Unknown(why="no time")},
+    )
+    told = json.loads(check_json(facts, [refused("n2", unheard("n2"))], 1.23456))
+    assert told["seconds"] == 1.235
+    first, second = told["nodes"]
+    assert (first["kernel"], first["cores"], first["accelerators"]) == ("6.8.0-45-generic", 64, ["NVIDIA H100"] * 8)
+    assert first["facts"]["memory"] == first["memory"] == 512 * 1024**3
+    assert first["facts"]["paths"] == {"unknown": "a dead mount"}
+    assert (second["reached"], second["reason"], second["kernel"], second["facts"]) == (False, "lost", None, {})
+    assert told["exercises"] == {"pairs": {"n1 n2": "refused", "n2 n1": None}, "rate": {"unknown": "no time"}}
+    (finding,) = told["findings"]
+    assert (finding["severity"], finding["nodes"]) == ("block", ["n2"])
+    assert finding["consequences"][0]["code"] == "network-unheard"
+
+
+@pytest.mark.parametrize(
+    ("value", "plain"),
+    [
+        (frozenset({"b", "a"}), ["a", "b"]),
+        (Contents(files={"/a": "1"}), {"files": {"/a": "1"}}),
+        ((1, 2.5, None, True, "x"), [1, 2.5, None, True, "x"]),
+        (float("nan"), None),
+        (10**400, 10**400),
+        (Path("/a"), "/a"),
+        ({1: {("a", 2): Severity.WARN}}, {"1": {"a 2": "warn"}}),
+    ],
+)
+def test_any_fact_becomes_json(value: Any, plain: Any) -> None:
+    """Whatever a parser makes of an answer can be written down."""
+    assert as_plain(value) == plain
+
+
+def test_the_basics_are_probes_of_host() -> None:
+    """The keys that scripts know stand for the same probes as ever."""
+    assert [host.KERNEL.name, host.CORES.name, host.MEMORY.name, host.ACCELERATORS.name] == [
+        "kernel",
+        "cores",
+        "memory",
+        "accelerators",
+    ]

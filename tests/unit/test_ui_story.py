@@ -1,0 +1,102 @@
+"""The story of a code in the terminal and in the docs: one source, compared whole."""
+
+import io
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from aboard.checks import SUBJECTS
+from aboard.cli import cli
+from aboard.core.errors import InputError
+from aboard.core.finding import Severity
+from aboard.core.rule import Subject
+from aboard.core.story import Story
+from aboard.ui.story import CodesView, StoryView
+from aboard.ui.story_page import pages
+
+GOLDEN = Path(__file__).parent / "golden" / "ui"
+DOCS = Path(__file__).parents[2] / "docs" / "codes"
+
+CLOCK = Story(
+    code="host-clock",
+    title="a node's clock is off",
+    severity=Severity.BLOCK,
+    shows=("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError", "munge: Expired credential"),
+    why="Nobody sets it, or what sets it can't reach its server. torchrun takes a peer whose clock is 15 s off for"
+    " dead, and goes on without it.",
+    mend="Let chrony set it: `sudo apt-get install --yes chrony && sudo systemctl enable --now chrony.service` there,"
+    " then look at `chronyc tracking`.",
+    leads_to=("reach-noisy-shell",),
+)
+SHELL = Story(
+    code="reach-noisy-shell",
+    title="the login shell prints before any command, which breaks scp, rsync and git over ssh",
+    severity=Severity.INFO,
+    shows=("protocol error: unexpected <newline>",),
+    why="A line in ~/.bashrc prints.",
+    mend="Put it behind `[[ $- == *i* ]] || return`.",
+)
+HOST = Subject(name="host", title="every host is known", probes=(), rules=(), stories=(CLOCK,))
+REACH = Subject(name="reach", title="every node answers", probes=(), rules=(), stories=(SHELL,))
+PAGES = pages((REACH, HOST))
+
+
+def told(width: int) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None, highlight=False).print(StoryView(HOST, CLOCK), crop=False)
+    return out.getvalue()
+
+
+def listed(width: int) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None, highlight=False).print(CodesView((REACH, HOST)), crop=False)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_story(width: int) -> None:
+    """Title, how it shows, why, how to mend it; what stands between backticks is never broken."""
+    assert told(width) == (GOLDEN / f"story-{width}.txt").read_text("utf-8")
+
+
+def test_the_list() -> None:
+    """All codes by subject, each with its title."""
+    assert listed(80) == (GOLDEN / "codes-80.txt").read_text("utf-8")
+
+
+def test_a_page_and_the_index() -> None:
+    """The same story as Markdown."""
+    assert PAGES["host-clock.md"] == (GOLDEN / "page.md").read_text("utf-8")
+    assert PAGES["README.md"] == (GOLDEN / "index.md").read_text("utf-8")
+    assert set(PAGES) == {"README.md", "host-clock.md", "reach-noisy-shell.md"}
+
+
+def test_the_pages_are_those_that_scripts_codes_writes() -> None:
+    """Docs can't drift: after a change of a story, run scripts/codes."""
+    committed = {path.name: path.read_text("utf-8") for path in DOCS.glob("*.md")}
+    assert committed == pages(SUBJECTS), "run scripts/codes"
+
+
+def test_every_code_has_one_story() -> None:
+    """Two stories of one code would make one page."""
+    codes = [story.code for subject in SUBJECTS for story in subject.stories]
+    assert sorted(set(codes)) == sorted(codes)
+
+
+def test_why_tells_and_lists() -> None:
+    """`aboard why CODE` has the story of a real code, `aboard why` has them all."""
+    some = SUBJECTS[0].stories[0]
+    assert some.title in CliRunner().invoke(cli, ["why", some.code]).output
+    every = CliRunner().invoke(cli, ["why"]).output
+    assert all(story.code in every for subject in SUBJECTS for story in subject.stories)
+
+
+@pytest.mark.parametrize(("typed", "fix"), [("reach-refusd", "aboard why reach-refused"), ("\x1b[2Jx", "lists all")])
+def test_why_of_no_code(typed: str, fix: str) -> None:
+    """A code that isn't one is answered with the nearest, or with where they all are."""
+    error = CliRunner().invoke(cli, ["why", typed]).exception
+    assert isinstance(error, InputError)
+    assert fix in error.fix
+    assert error.seen.isprintable()
