@@ -23,7 +23,7 @@ _REST = """
   # workdir: /home/alice/project             # where ranks start
   # fabric_address: "{name}i"                # the name that peers use for training traffic
   # env: {NCCL_DEBUG: INFO}
-  # setup: [module load cuda, source /opt/venv/bin/activate]
+  # setup: [module load cuda, . /opt/venv/bin/activate]
 """
 _SLOTS = "  # slots: 8                                 # accelerators to use on each node\n"
 

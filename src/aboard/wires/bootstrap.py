@@ -64,4 +64,8 @@ def _bundle() -> bytes:
     return f"{shelf}\nsys.meta_path.insert(0, Shelf({sources!r}, {compiled!r}, {MAGIC_NUMBER!r}))\n".encode()
 
 
-_EARLY = [f"aboard.agent.{name}" for name in ("asks", "bridge", "channel", "frames", "hello", "loop", "spawn")]
+# What every check imports on every node.
+_EARLY = [
+    f"aboard.agent.{name}"
+    for name in ("asks", "bridge", "channel", "frames", "hello", "leftovers", "loop", "place", "spawn", "tree")
+]
