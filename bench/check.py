@@ -80,7 +80,7 @@ def _faults(figures: Figures, box: Sandbox, cases: tuple[Case, ...]) -> None:
         _, after = _check(box.head, *flags)
         # The worst must be the cause; what it leads to is folded under it.
         first = findings[0] if findings else {"code": "nothing", "nodes": []}
-        named = first["code"] == case.code and tuple(sorted(first["nodes"])) == case.nodes
+        named = first["code"] in (case.code, case.or_code) and tuple(sorted(first["nodes"])) == case.nodes
         left = [_word(finding) for finding in after if finding["severity"] != "info"]
         if not named or left:
             missed.append(f"{case.fault.describe()} on {case.where}")

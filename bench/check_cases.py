@@ -30,6 +30,8 @@ class Case:
     nodes: tuple[str, ...]
     full: bool = False
     workdir: str = WORKDIR
+    # What it may be called as well: a dead host is a time-out or no route, as the kernel's neighbour table has it.
+    or_code: str = ""
 
 
 CASES = (
@@ -38,7 +40,7 @@ CASES = (
     Case(row=3, where="n2", fault=SshdStopped(), code="reach-refused", nodes=("n2",)),
     Case(row=4, where="n2", fault=Drop(network="management"), code="reach-timeout", nodes=("n2",)),
     Case(row=4, where="n2", fault=Reject(answer="host-prohibited"), code="reach-no-route", nodes=("n2",)),
-    Case(row=4, where="n4", fault=PowerLoss(), code="reach-no-route", nodes=("n4",)),
+    Case(row=4, where="n4", fault=PowerLoss(), code="reach-timeout", nodes=("n4",), or_code="reach-no-route"),
     Case(row=5, where="head", fault=Unresolved(peer="n2"), code="reach-unresolved", nodes=("n2",)),
     Case(row=5, where="n2", fault=Unresolved(peer="n3"), code="network-unresolved", nodes=("n2",)),
     Case(row=6, where="n2", fault=SshdSlow(seconds=5), code="reach-slow-login", nodes=("n2",)),

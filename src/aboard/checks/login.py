@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
-from statistics import median
 
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
@@ -45,7 +44,8 @@ def slow_login(facts: Facts) -> Iterator[Finding]:
     most = OWN_SECONDS * min(len(took), MOST_AT_ONCE)
     for phase, (what, fix) in _PHASES.items():
         seconds = {name: durations[phase] for name, durations in took.items() if phase in durations}
-        slow = [name for name in seconds if seconds[name] - _ours(seconds, name, most) >= SLOW_SECONDS]
+        late = [name for name in seconds if seconds[name] >= SLOW_SECONDS]
+        slow = [name for name in late if seconds[name] - _ours(seconds, name, most) >= SLOW_SECONDS]
         for name in slow:
             node = facts.cluster.node(name)
             yield Finding(
@@ -59,9 +59,9 @@ def slow_login(facts: Facts) -> Iterator[Finding]:
 
 
 def _ours(seconds: dict[str, float], name: str, most: float) -> float:
-    """What may be our own load: the usual time of the other nodes, as far as load can explain that."""
-    others = [other for node, other in seconds.items() if node != name]
-    return min(median(others), most) if others else 0.0
+    """What may be our own load: what three of four other nodes stay below, as far as load can explain that."""
+    others = sorted(other for node, other in seconds.items() if node != name)
+    return min(others[len(others) * 3 // 4], most) if others else 0.0
 
 
 def _durations(contact: Reached) -> dict[str, float]:

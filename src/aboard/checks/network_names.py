@@ -48,11 +48,13 @@ def peer_on_loopback(facts: Facts) -> Iterator[Finding]:
     outcome = facts.outcome(MESH)
     if not isinstance(outcome, Mesh):
         return
+    owners = _owners(outcome)
     for node, given in outcome.resolved.items():
         wrong = [
             peer
-            for peer, target in outcome.targets.items()
-            if peer != node and target != outcome.targets.get(node) and _loopback(given.get(target, ""))
+            for target, found in given.items()
+            if target != outcome.targets.get(node) and _loopback(found)
+            for peer in owners.get(target, ())
         ]
         if wrong:
             yield Finding(
@@ -71,12 +73,14 @@ def names_differ(facts: Facts) -> Iterator[Finding]:
     outcome = facts.outcome(MESH)
     if not isinstance(outcome, Mesh):
         return
-    for node, target in outcome.targets.items():
-        views: dict[tuple[str, ...], list[str]] = defaultdict(list)
-        for other, given in outcome.resolved.items():
-            found = given.get(target, "")
-            if other != node and isinstance(found, tuple) and not _loopback(found):
-                views[found].append(other)
+    owners = _owners(outcome)
+    seen: dict[str, dict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
+    for other, given in outcome.resolved.items():
+        for target, found in given.items():
+            if isinstance(found, tuple) and not _loopback(found) and owners.get(target, []) != [other]:
+                seen[target][found].append(other)
+    for target in owners:
+        views = seen[target]
         if len(views) > 1 and not set.intersection(*map(set, views)):
             ranked = sorted(views.items(), key=lambda view: -len(view[1]))
             said = "; ".join(f"{listed(list(found))} on {listed(nodes)}" for found, nodes in ranked)
@@ -91,11 +95,21 @@ def names_differ(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def _owners(outcome: Mesh) -> dict[str, list[str]]:
+    """Whose each target is. A node asks for a few of thousands: what it was told is walked, never all of them."""
+    owners: dict[str, list[str]] = {}
+    for node, target in outcome.targets.items():
+        owners.setdefault(target, []).append(node)
+    return owners
+
+
 def _lost(outcome: Mesh) -> dict[str, list[str]]:
     """The targets that lead nowhere, by node."""
-    targets = list(dict.fromkeys(outcome.targets.values()))
+    place = {target: at for at, target in enumerate(_owners(outcome))}
     found = {
-        node: [target for target in targets if isinstance(given.get(target), str)]
+        node: sorted(
+            (each for each, led in given.items() if isinstance(led, str) and each in place), key=place.__getitem__
+        )
         for node, given in outcome.resolved.items()
     }
     return {node: names for node, names in found.items() if names}

@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from aboard.checks import SUBJECTS
+from aboard.checks import SUBJECTS, network
 from aboard.checks.leftovers import END_LEFTOVERS, LEFTOVERS
 from aboard.cli.nodes import node_options
 from aboard.core.cluster import Cluster
@@ -33,6 +33,7 @@ EXIT_BLOCKED = 2
 @click.option("--quick", is_flag=True, help="Only what every launch asks.")
 @click.option("--only", multiple=True, metavar="SUBJECT", help="Only this subject; may be given again.")
 @click.option("--skip", multiple=True, metavar="SUBJECT", help="All but this subject; may be given again.")
+@click.option("--all-pairs", is_flag=True, help="Try each pair of nodes, above 64 nodes too.")
 @click.option("--fix", is_flag=True, help="End what dead runs of Aboard left on the nodes, by run id only.")
 @click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
@@ -42,6 +43,7 @@ def check(
     quick: bool,
     only: tuple[str, ...],
     skip: tuple[str, ...],
+    all_pairs: bool,
     fix: bool,
     as_json: bool,
     strict: bool,
@@ -60,6 +62,8 @@ def check(
     """
     raise_files(len(cluster))
     subjects = _chosen(only, skip)
+    if all_pairs:
+        subjects = tuple(network.subject(all_pairs=True) if each is network.SUBJECT else each for each in subjects)
     if fix:
         subjects = _mending(subjects)
     console = Console(highlight=False)

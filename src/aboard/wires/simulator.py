@@ -6,6 +6,8 @@ import re
 import sys
 import time
 from contextlib import suppress
+from ipaddress import IPv4Address
+from zlib import crc32
 
 from aboard.agent import frames
 
@@ -16,6 +18,8 @@ FILES = {
     "Max locked memory unlimited unlimited bytes\n",
     "/proc/meminfo": "MemTotal:       528280060 kB\nMemFree:        1 kB\nMemAvailable:   507000000 kB\n",
     "/sys/devices/system/cpu/online": "0-63\n",
+    "/sys/class/net/eth0/operstate": "up\n",
+    "/sys/class/net/eth0/mtu": "9000\n",
     **{
         f"/proc/driver/nvidia/gpus/0000:{number:02x}:00.0/information": "Model: \t\t NVIDIA H100 80GB HBM3\n"
         for number in range(8)
@@ -62,7 +66,7 @@ class Actor:
         splitter = frames.Splitter()
         while data := await self._reader.read(65536):
             for body in splitter.feed(data):
-                self._writer.write(frames.pack(_reply(frames.unpack(body))))
+                self._writer.write(frames.pack(_reply(frames.unpack(body), self._name)))
             await self._writer.drain()
 
     async def _say_nothing(self) -> None:
@@ -97,7 +101,7 @@ class Actor:
         }
 
 
-def _reply(message: frames.Message) -> frames.Message:
+def _reply(message: frames.Message, name: str) -> frames.Message:
     reply: frames.Message = {"re": message.get("id")}
     if message["op"] == "ping":
         reply["wall"] = time.time()
@@ -107,11 +111,24 @@ def _reply(message: frames.Message) -> frames.Message:
         argv = " ".join(message["argv"])
         stdout = "".join(text for words, text in PRINTED.items() if words in argv)
         reply |= {"code": 0, "stdout": stdout, "stderr": ""}
+    elif message["op"] == "listen":
+        # As the agent's `peers` answers: where it listens, and at which addresses.
+        ports = [{"port": port or 40000} for port in message["ports"]]
+        reply |= {"ports": ports, "addresses": [["eth0", _address(name), 8]]}
+    elif message["op"] == "connect":
+        hosts = {str(host) for host, _port, _size in message["targets"]}
+        results = [["ok", 0.001, _address(name), _address(str(host)), ""] for host, _port, _size in message["targets"]]
+        reply |= {"results": results, "resolved": {host: [_address(host)] for host in hosts}, "hostname": name}
     elif message["op"] == "leftovers":
         reply |= {"runs": {}, "places": [], "strays": []}
     else:
         reply["error"] = f"a simulated agent can't {message['op']}"
     return reply
+
+
+def _address(name: str) -> str:
+    """The same for a name whoever is asked, as a good name service has it."""
+    return str(IPv4Address((10 << 24) + 1 + crc32(name.encode()) % ((1 << 24) - 2)))
 
 
 async def serve(path: str) -> None:
