@@ -58,9 +58,14 @@ def script_of(node: Node) -> str:
     return "\n".join(steps)
 
 
+def needs_a_look(node: Node) -> bool:
+    """With lines of its own, or our own machine: elsewhere the agent itself runs on the node's Python."""
+    return bool(node.setup) or node.local
+
+
 def shells(facts: Facts) -> "Script[Shells]":
     """Asks the nodes for which it isn't plain already: those with lines, and our own, whose agent has our Python."""
-    asked = [node for node in facts.reached() if node.setup or node.local]
+    asked = [node for node in facts.reached() if needs_a_look(node)]
     if not asked:
         return {}
     replies = yield {
@@ -74,7 +79,7 @@ def shells(facts: Facts) -> "Script[Shells]":
     return {node.name: _outcome(node, replies[node.name]) for node in asked}
 
 
-SHELL = Exercise(name="shell", script=shells)
+SHELL = Exercise(name="shell", script=shells, needs=needs_a_look)
 
 
 def failed_setup(facts: Facts) -> Iterator[Finding]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from aboard.core.facts import Facts, Unknown
+from aboard.core.node import Node
 
 T = TypeVar("T")
 
@@ -29,8 +30,12 @@ Script: TypeAlias = Generator[Round, Replies, T]
 
 @dataclass(frozen=True, kw_only=True)
 class Exercise(Generic[T]):
-    """`script` gets the facts and the nodes that answered; `quick` ones are part of every launch."""
+    """`script` gets the facts of all nodes; `quick` ones are part of every launch.
+
+    A node that it never `needs` is let go as soon as its probes are answered.
+    """
 
     name: str
     script: Callable[[Facts], "Script[T]"]
     quick: bool = True
+    needs: Callable[[Node], bool] = lambda _node: True

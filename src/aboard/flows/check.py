@@ -51,7 +51,7 @@ async def check(
     watcher = watcher or Unwatched()
     subjects = list(_asked(subjects, quick=quick))
     probes = [probe for subject in subjects for probe in subject.probes]
-    exercises = any(subject.exercises for subject in subjects)
+    exercises = [exercise for subject in subjects for exercise in subject.exercises]
     watcher.began(cluster, subjects)
     fleet = Fleet(wire_of, on_phase=lambda node, phase: watcher.dialling(node.name, phase), seconds=dial_seconds)
     visits: dict[str, Visit] = {}
@@ -60,7 +60,7 @@ async def check(
         on_met = partial(watcher.asking, node.name)
         on_answer = partial(watcher.answered, node.name)
         visits[node.name] = done = await visit(fleet, node, probes, on_met=on_met, on_answer=on_answer)
-        if done.link is not None and not exercises:
+        if done.link is not None and not any(exercise.needs(node) for exercise in exercises):
             # Nobody needs it any more: its end goes on beside the others' beginnings.
             await done.link.close()
         watcher.visited(node.name, done.contact)
