@@ -8,7 +8,7 @@ from aboard.core import shell
 from aboard.core.facts import Unknown
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Output, Unparsed
-from aboard.core.words import visible
+from aboard.core.words import carried, visible
 
 # What `setup` prints must not come before the answer; a step of it that fails shows in what it would have set up.
 _AFTER_SETUP = '{\n%s\n} >&2\nexec "$@"'
@@ -36,7 +36,7 @@ def output(reply: Mapping[str, Any] | Unknown) -> Output:
     code, out, err = reply.get("code"), reply.get("stdout"), reply.get("stderr")
     if not isinstance(code, int) or not isinstance(out, str) or not isinstance(err, str):
         raise Unparsed("an answer that is none")
-    return Output(code=code, stdout=out, stderr=err, timed_out=bool(reply.get("timed_out")))
+    return Output(code=code, stdout=carried(out), stderr=carried(err), timed_out=bool(reply.get("timed_out")))
 
 
 def said(answer: Answer) -> dict[str, Any]:

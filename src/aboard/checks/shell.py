@@ -15,7 +15,7 @@ from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.story import Story
-from aboard.core.words import visible
+from aboard.core.words import carried, visible
 
 # `module load` and `conda activate` on a busy network file system take their time.
 SETUP_SECONDS = 20.0
@@ -133,7 +133,7 @@ def _held(facts: Facts) -> Shells:
 def _outcome(node: Node, reply: Mapping[str, Any] | Unknown) -> Ready | Failed | Unknown:
     if isinstance(reply, Unknown):
         return reply
-    told, said = (_text(reply.get(stream)) for stream in ("stdout", "stderr"))
+    told, said = (carried(reply.get(stream)) for stream in ("stdout", "stderr"))
     at = [int(number) for number in re.findall(r"^at ([0-9]{1,4})$", told, re.MULTILINE)]
     if at and at[-1] == 0:
         python = re.search(r"^python (.*)$", told, re.MULTILINE)
@@ -144,11 +144,6 @@ def _outcome(node: Node, reply: Mapping[str, Any] | Unknown) -> Ready | Failed |
         return Failed(line=at[-1], said=f"it did not end within {SETUP_SECONDS:g} s")
     lines = [line for line in said.splitlines() if line.strip()]
     return Failed(line=at[-1], said=_safe(node, lines[-1]) if lines else f"it ended the shell with {reply.get('code')}")
-
-
-def _text(carried: object) -> str:
-    """Bytes travel in frames as Latin-1."""
-    return carried.encode("latin-1", "replace").decode("utf-8", "replace") if isinstance(carried, str) else ""
 
 
 def _safe(node: Node, said: str) -> str:

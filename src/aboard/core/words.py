@@ -74,6 +74,11 @@ def nearest(word: str, known: "Iterable[str]") -> str | None:
     return near[0] if near else None
 
 
+def carried(given: object) -> str:
+    """A node's bytes, which travel in frames as Latin-1, as text; whatever else it sent is no text."""
+    return given.encode("latin-1", "replace").decode("utf-8", "replace") if isinstance(given, str) else ""
+
+
 def did_you_mean(word: str, known: "Iterable[str]") -> str:
     """A question for the nearest known word, or the list of known words when none is near."""
     known = list(known)

@@ -13,7 +13,7 @@ from aboard.core.node import Node
 from aboard.core.probe import Command, Contents, Files, Output, Probe
 from aboard.core.reach import Contact, Reached, Unreached
 from aboard.core.reason import Reason
-from aboard.core.words import visible
+from aboard.core.words import carried, visible
 from aboard.wires.fleet import Dialled, Fleet
 from aboard.wires.link import SAID, Link
 from aboard.wires.told import clock_of
@@ -140,7 +140,7 @@ async def _read(link: Link, questions: Sequence[Files]) -> Contents | Unknown:
     given = reply.get("files")
     if not isinstance(given, dict):
         return Unknown(why="reading did not end in time: a mount there may be dead")
-    return Contents(files={str(path): _text(content) for path, content in given.items()})
+    return Contents(files={str(path): carried(content) for path, content in given.items()})
 
 
 async def _run(link: Link, command: Command) -> Output | Unknown:
@@ -154,8 +154,8 @@ async def _run(link: Link, command: Command) -> Output | Unknown:
         return Unknown(why="an answer that is none")
     return Output(
         code=code,
-        stdout=_text(reply.get("stdout")),
-        stderr=_text(reply.get("stderr")),
+        stdout=carried(reply.get("stdout")),
+        stderr=carried(reply.get("stderr")),
         timed_out=bool(reply.get("timed_out")),
     )
 
@@ -171,13 +171,6 @@ def _fits(path: str, parts: list[str]) -> bool:
     if len(parts) == 1:
         return path == parts[0]
     return path.startswith(parts[0]) and path.endswith(parts[-1])
-
-
-def _text(carried: object) -> str:
-    """A node's bytes, as text; whatever else it sent is no text."""
-    if not isinstance(carried, str):
-        return ""
-    return carried.encode("latin-1", "replace").decode("utf-8", "replace")
 
 
 def _word(given: object) -> str:
