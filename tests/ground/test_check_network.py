@@ -26,7 +26,7 @@ NOT_RENDEZVOUS = "1024-29499,29501-65535"
 CHECK = """
 import asyncio, json, sys
 from aboard.checks.network import SUBJECT
-from aboard.checks.network_exercise import MESH
+from aboard.checks.network.exercise import MESH
 from aboard.core.cluster import Cluster
 from aboard.core.node import Node
 from aboard.flows.check import check

@@ -2,9 +2,9 @@
 
 import pytest
 
-from aboard.checks.cores import CORES, parse_cores
 from aboard.checks.host import ACCELERATORS, PROBES, SUBJECT, parse_accelerators, parse_kernel
-from aboard.checks.memory import parse_memory
+from aboard.checks.host.cores import CORES, parse_cores
+from aboard.checks.host.memory import parse_memory
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts, Unknown, read
 from aboard.core.finding import Finding, Severity

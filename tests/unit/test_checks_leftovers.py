@@ -14,7 +14,7 @@ import pytest
 
 from aboard.agent import leftovers, place, tree
 from aboard.checks.host import SUBJECT
-from aboard.checks.leftovers import END_LEFTOVERS, LEFTOVERS, Leftovers, Remains, Stray, end, parse_leftovers
+from aboard.checks.host.leftovers import END_LEFTOVERS, LEFTOVERS, Leftovers, Remains, Stray, end, parse_leftovers
 from aboard.core.cluster import Cluster
 from aboard.core.exercise import Ask
 from aboard.core.facts import Facts, Unknown

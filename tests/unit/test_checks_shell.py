@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aboard.checks.reach import SUBJECT
-from aboard.checks.shell import SHELL, Failed, Ready, _outcome
+from aboard.checks.reach.shell import SHELL, Failed, Ready, _outcome
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Severity

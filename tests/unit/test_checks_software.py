@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from aboard.checks.scripted import as_a_rank, said
 from aboard.checks.software import SUBJECT, differences
-from aboard.checks.software_code import LISTINGS
-from aboard.checks.software_facts import Listing, parse_listing, parse_software
-from aboard.checks.software_script import SCRIPT
+from aboard.checks.software.code import LISTINGS
+from aboard.checks.software.facts import Listing, parse_listing, parse_software
+from aboard.checks.software.script import SCRIPT
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity

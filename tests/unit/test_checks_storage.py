@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aboard.checks.storage import SUBJECT
-from aboard.checks.storage_facts import parse_storage
-from aboard.checks.storage_script import SCRIPT
-from aboard.checks.storage_share import EXCHANGE, Sharing, Trial
+from aboard.checks.storage.facts import parse_storage
+from aboard.checks.storage.script import SCRIPT
+from aboard.checks.storage.share import EXCHANGE, Sharing, Trial
 from aboard.core.cluster import Cluster
 from aboard.core.exercise import Ask
 from aboard.core.facts import Facts, Unknown

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 import pytest
 
 from aboard.checks.network import SUBJECT, subject
-from aboard.checks.network_exercise import MESH, peers
-from aboard.checks.network_fold import Blame, Shape, fold
-from aboard.checks.network_interfaces import INTERFACES, Interface, parse_interfaces
-from aboard.checks.network_mesh import Address, Mesh, Pair, Port, Taken, Try
-from aboard.checks.network_rates import RATES, Link, Rates, cover, rounds
+from aboard.checks.network.exercise import MESH, peers
+from aboard.checks.network.fold import Blame, Shape, fold
+from aboard.checks.network.interfaces import INTERFACES, Interface, parse_interfaces
+from aboard.checks.network.mesh import Address, Mesh, Pair, Port, Taken, Try
+from aboard.checks.network.rates import RATES, Link, Rates, cover, rounds
 from aboard.core.cascade import cascade
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts, Unknown

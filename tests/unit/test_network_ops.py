@@ -11,9 +11,9 @@ import pytest
 
 from aboard.agent import tree
 from aboard.checks.network import SUBJECT
-from aboard.checks.network_exercise import MESH
-from aboard.checks.network_mesh import Mesh, Port
-from aboard.checks.network_rates import RATES, Rates
+from aboard.checks.network.exercise import MESH
+from aboard.checks.network.mesh import Mesh, Port
+from aboard.checks.network.rates import RATES, Rates
 from aboard.core.cluster import Cluster
 from aboard.core.errors import AskError
 from aboard.core.exercise import Script

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.live import Live
 
 from aboard.checks import SUBJECTS, network
-from aboard.checks.leftovers import END_LEFTOVERS, LEFTOVERS
+from aboard.checks.host.leftovers import END_LEFTOVERS, LEFTOVERS
 from aboard.cli.nodes import node_options
 from aboard.core.cluster import Cluster
 from aboard.core.errors import InputError, Problem

@@ -10,7 +10,7 @@ from aboard.checks.fabric.ports import PORTS
 from aboard.checks.fabric.roce import gid_index, mixed_layers, no_gid
 from aboard.checks.fabric.stories import STORIES
 from aboard.checks.fabric.told import TOPOLOGIES, hca_absent, settings_differ, topology_differs
-from aboard.checks.limits import LIMITS
+from aboard.checks.host.limits import LIMITS
 from aboard.checks.unknown import unknown_facts, unknown_stories
 from aboard.core.rule import Subject
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aboard.checks.fabric.nccl import active
-from aboard.checks.limits import limits_of
+from aboard.checks.host.limits import limits_of
 from aboard.checks.usual import listed, together
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity

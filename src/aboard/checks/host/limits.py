@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aboard.checks.answer import one_file
-from aboard.checks.shell import SHELL, Ready
+from aboard.checks.reach.shell import SHELL, Ready
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed

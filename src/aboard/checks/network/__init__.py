@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from aboard.checks.network_exercise import ALL_PAIRS_UP_TO, MESH, mesh
-from aboard.checks.network_fold import Shape, fold
-from aboard.checks.network_interfaces import INTERFACES, chosen, interface_missing, link_down
-from aboard.checks.network_mesh import Mesh
-from aboard.checks.network_names import names_differ, peer_on_loopback, unresolved
-from aboard.checks.network_rates import RATES, bad_links
-from aboard.checks.network_stories import STORIES
-from aboard.checks.network_words import WHY, fix, listed, seen
+from aboard.checks.network.exercise import ALL_PAIRS_UP_TO, MESH, mesh
+from aboard.checks.network.fold import Shape, fold
+from aboard.checks.network.interfaces import INTERFACES, chosen, interface_missing, link_down
+from aboard.checks.network.mesh import Mesh
+from aboard.checks.network.names import names_differ, peer_on_loopback, unresolved
+from aboard.checks.network.rates import RATES, bad_links
+from aboard.checks.network.stories import STORIES
+from aboard.checks.network.words import WHY, fix, listed, seen
 from aboard.checks.unknown import unknown_facts, unknown_stories
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity

@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from aboard.checks import busy, conntrack, cores, leftovers, limits, memory, own_name, shm
 from aboard.checks.answer import one_file
-from aboard.checks.cores import CORES
-from aboard.checks.memory import MEMORY
+from aboard.checks.host import busy, conntrack, cores, leftovers, limits, memory, own_name, shm
+from aboard.checks.host.cores import CORES
+from aboard.checks.host.memory import MEMORY
 from aboard.checks.unknown import unknown_facts, unknown_stories
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity

@@ -4,10 +4,10 @@ import shlex
 from collections.abc import Iterator
 
 from aboard.checks.scripted import typed
-from aboard.checks.storage_facts import STORAGE, Mount, Place
-from aboard.checks.storage_share import EXCHANGE, how_to_mount, not_mapped, not_shared, outsiders
-from aboard.checks.storage_space import short_of_room
-from aboard.checks.storage_stories import STORIES
+from aboard.checks.storage.facts import STORAGE, Mount, Place
+from aboard.checks.storage.share import EXCHANGE, how_to_mount, not_mapped, not_shared, outsiders
+from aboard.checks.storage.space import short_of_room
+from aboard.checks.storage.stories import STORIES
 from aboard.core import nodeset
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity

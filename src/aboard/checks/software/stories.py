@@ -1,6 +1,6 @@
 """The long stories of the software codes."""
 
-from aboard.checks.software_facts import SOFTWARE
+from aboard.checks.software.facts import SOFTWARE
 from aboard.checks.unknown import unknown_stories
 from aboard.core.finding import Severity
 from aboard.core.story import Story

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface
 from typing import Any
 
-from aboard.checks.network_mesh import RENDEZVOUS_PORT, Address, Mesh, Port, Taken, Try
+from aboard.checks.network.mesh import RENDEZVOUS_PORT, Address, Mesh, Port, Taken, Try
 from aboard.core.exercise import Ask, Exercise, Replies, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.node import Node

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from aboard.checks.scripted import as_a_rank, number, said, word, words
-from aboard.checks.software_script import SCRIPT
+from aboard.checks.software.script import SCRIPT
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Probe
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from aboard.checks.difference import usual
 from aboard.checks.scripted import output, typed
-from aboard.checks.software_facts import SOFTWARE, Listing, Software, parse_listing, question
-from aboard.checks.software_script import CODE, CONFIG, MAX_FILES, MODULES
+from aboard.checks.software.facts import SOFTWARE, Listing, Software, parse_listing, question
+from aboard.checks.software.script import CODE, CONFIG, MAX_FILES, MODULES
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity

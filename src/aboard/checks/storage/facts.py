@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aboard.checks.scripted import as_a_rank, number, said, word
-from aboard.checks.storage_script import MOUNT_SECONDS, SCRIPT
+from aboard.checks.storage.script import MOUNT_SECONDS, SCRIPT
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Probe, Unparsed
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from aboard.checks import login, reach_words, shell
-from aboard.checks.reach_words import WORDS
+from aboard.checks.reach import login, shell
+from aboard.checks.reach.words import STORIES, WORDS
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
@@ -17,14 +17,14 @@ def unreachable(facts: Facts) -> Iterator[Finding]:
     for node in facts.cluster:
         contact = facts.contacts.get(node.name)
         if isinstance(contact, Unreached):
-            words = WORDS[contact.reason]
+            told = WORDS[contact.reason]
             yield Finding(
                 code=f"reach-{contact.reason.value}",
                 severity=Severity.BLOCK,
                 nodes=(node.name,),
                 seen=contact.said,
-                why=words.why,
-                fix=words.fix.format(**_words(node)),
+                why=told.why,
+                fix=told.fix.format(**_words(node)),
             )
 
 
@@ -32,14 +32,14 @@ def dropped_at_first(facts: Facts) -> Iterator[Finding]:
     """Logins that sshd dropped at first and that worked when tried again: it will be worse with more nodes."""
     for name, contact in facts.contacts.items():
         if isinstance(contact, Reached) and contact.drops:
-            words = WORDS[Reason.DROPPED]
+            told = WORDS[Reason.DROPPED]
             yield Finding(
                 code="reach-dropped-at-first",
                 severity=Severity.INFO,
                 nodes=(name,),
                 seen=f"sshd dropped {contact.drops} of {contact.drops + 1} logins",
-                why=words.why,
-                fix=words.fix.format(**_words(facts.cluster.node(name))),
+                why=told.why,
+                fix=told.fix.format(**_words(facts.cluster.node(name))),
             )
 
 
@@ -76,5 +76,5 @@ SUBJECT = Subject(
     probes=(),
     rules=(unreachable, dropped_at_first, noisy_shell, login.slow_login, shell.failed_setup, shell.lost_python),
     exercises=(shell.SHELL,),
-    stories=(*reach_words.STORIES, *login.STORIES, *shell.STORIES),
+    stories=(*STORIES, *login.STORIES, *shell.STORIES),
 )

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-from aboard.checks.network_exercise import MESH
-from aboard.checks.network_mesh import Mesh, Pair
-from aboard.checks.network_words import address
+from aboard.checks.network.exercise import MESH
+from aboard.checks.network.mesh import Mesh, Pair
+from aboard.checks.network.words import address
 from aboard.core.exercise import Ask, Exercise, Replies, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from aboard.checks.difference import Difference
 from aboard.checks.scripted import typed
-from aboard.checks.software_code import LISTINGS, differing_code, differing_environment
-from aboard.checks.software_facts import SOFTWARE, Software
-from aboard.checks.software_script import MODULES
-from aboard.checks.software_stories import STORIES
+from aboard.checks.software.code import LISTINGS, differing_code, differing_environment
+from aboard.checks.software.facts import SOFTWARE, Software
+from aboard.checks.software.script import MODULES
+from aboard.checks.software.stories import STORIES
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node

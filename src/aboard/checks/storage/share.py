@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aboard.checks.scripted import output, said, typed, word
-from aboard.checks.storage_facts import STORAGE, Mount, Place, command
-from aboard.checks.storage_space import Shortage, full
+from aboard.checks.storage.facts import STORAGE, Mount, Place, command
+from aboard.checks.storage.space import Shortage, full
 from aboard.core import nodeset
 from aboard.core.exercise import Ask, Exercise, Round, Script
 from aboard.core.facts import Facts, Unknown

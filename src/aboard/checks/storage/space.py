@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aboard.checks.scripted import typed
-from aboard.checks.storage_facts import ROLES, STORAGE, Place
+from aboard.checks.storage.facts import ROLES, STORAGE, Place
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 

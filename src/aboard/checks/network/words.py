@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_interface
 
-from aboard.checks.network_fold import Blame, Shape
-from aboard.checks.network_mesh import Mesh, Port
+from aboard.checks.network.fold import Blame, Shape
+from aboard.checks.network.mesh import Mesh, Port
 
 HOW = {
     "dropped": "nothing comes back: the packets are dropped",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from aboard.checks.network_mesh import Mesh, Pair, Port
+from aboard.checks.network.mesh import Mesh, Pair, Port
 
 # A node with one peer explains nothing that the pair doesn't.
 FEWEST = 2

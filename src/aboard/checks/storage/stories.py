@@ -1,6 +1,6 @@
 """The long stories of the storage codes."""
 
-from aboard.checks.storage_facts import STORAGE
+from aboard.checks.storage.facts import STORAGE
 from aboard.checks.unknown import unknown_stories
 from aboard.core.finding import Severity
 from aboard.core.story import Story

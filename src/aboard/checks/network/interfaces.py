@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from aboard.checks.network_exercise import IFNAMES, MESH
-from aboard.checks.network_mesh import Mesh
-from aboard.checks.network_words import address, listed
+from aboard.checks.network.exercise import IFNAMES, MESH
+from aboard.checks.network.mesh import Mesh
+from aboard.checks.network.words import address, listed
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
