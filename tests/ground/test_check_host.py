@@ -150,7 +150,7 @@ def test_setup_line_that_fails(box: Sandbox) -> None:
         with config(box, before % "'true', module load cuda") as path:
             (finding,) = findings = check(box, nodes=(path,))
         assert told(findings) == [("reach-setup", "block", ["n2"])]
-        assert "line 2 of `setup`, `module load cuda`, failed: module: not found" in finding["seen"]
+        assert "line 2 of `setup`, `module load cuda`, failed: module: command not found" in finding["seen"]
         assert ". /etc/profile.d/modules.sh" in finding["fix"]
         with config(box, before % "'true', . /etc/profile.d/modules.sh, module load cuda") as path:
             assert check(box, nodes=(path,)) == []

@@ -38,9 +38,9 @@ def test_lines_that_work() -> None:
 @pytest.mark.parametrize(
     ("line", "said", "fix"),
     [
-        ("module load cuda", "module: not found", "modules.sh"),
-        ("source /opt/venv/bin/activate", "source: not found", ". /opt/venv/bin/activate"),
-        ("conda activate x", "conda: not found", "conda.sh"),
+        ("module load cuda", "module: command not found", "modules.sh"),
+        ("source /opt/venv/bin/activate", "No such file or directory", "ssh me bash"),
+        ("conda activate x", "conda: command not found", "conda.sh"),
         (". /nowhere/activate", "No such file", "ssh me"),
         ("if then", "yntax error", "ssh me"),
         ("exit 0", "ended the shell with 0", "ssh me"),
@@ -59,8 +59,8 @@ def test_the_failing_line_is_named(line: str, said: str, fix: str) -> None:
 
 def test_a_python_that_is_not_there() -> None:
     """Looked for in that shell, after the lines: a line that empties PATH loses it."""
-    assert _seen(_check(python="/nowhere/python3")) == [("reach-no-python", "sh finds no /nowhere/python3")]
-    assert _seen(_check("PATH=/nowhere")) == [("reach-no-python", "after its `setup` lines, sh finds no python3")]
+    assert _seen(_check(python="/nowhere/python3")) == [("reach-no-python", "the shell finds no /nowhere/python3")]
+    assert _seen(_check("PATH=/nowhere")) == [("reach-no-python", "after its `setup` lines, the shell finds no python3")]
 
 
 def test_lines_are_run_where_and_with_what_ranks_have() -> None:

@@ -8,16 +8,13 @@ from aboard.core import shell
 from aboard.core.facts import Unknown
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Output, Unparsed
+from aboard.core.setup import after_setup
 from aboard.core.words import carried, visible
-
-# What `setup` prints must not come before the answer; a step of it that fails shows in what it would have set up.
-_AFTER_SETUP = '{\n%s\n} >&2\nexec "$@"'
 
 
 def as_a_rank(node: Node, *words: str) -> tuple[str, ...]:
-    """The argv that runs the node's own Python after its `setup` lines, which are bash's (`module load`, `source`)."""
-    argv = (node.python, *words)
-    return ("bash", "-c", _AFTER_SETUP % "\n".join(node.setup), "bash", *argv) if node.setup else argv
+    """The argv that runs the node's own Python after its `setup` lines."""
+    return after_setup(node, (node.python, *words))
 
 
 def typed(node: Node, command: str) -> str:

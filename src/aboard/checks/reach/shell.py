@@ -1,7 +1,7 @@
 """The shell that ranks get: not a login's, so what ~/.bashrc or /etc/profile gives a person is not there.
 
-Each node's `setup` lines are run there as they will be for a rank, one after the other in one `sh`; then its Python is
-looked for and its limits are read, since a line may change both.
+Each node's `setup` lines are run there as they will be for a rank, one after the other in one `bash`; then its Python
+is looked for and its limits are read, since a line may change both.
 """
 
 import re
@@ -71,7 +71,11 @@ def shells(facts: Facts) -> "Script[Shells]":
     replies = yield {
         node.name: Ask(
             op="run",
-            fields={"argv": ["sh", "-c", script_of(node)], "env": dict(node.env), "timeout": SETUP_SECONDS},
+            fields={
+                "argv": ["bash" if node.setup else "sh", "-c", script_of(node)],
+                "env": dict(node.env),
+                "timeout": SETUP_SECONDS,
+            },
             within=SETUP_SECONDS + 10,
         )
         for node in asked
@@ -92,7 +96,7 @@ def failed_setup(facts: Facts) -> Iterator[Finding]:
                 severity=Severity.BLOCK,
                 nodes=(name,),
                 seen=f"line {shell.line} of `setup`, `{visible(line)}`, failed: {shell.said}",
-                why="Ranks get a plain `sh`, not a login shell: what ~/.bashrc, /etc/profile or conda gives you at a"
+                why="Ranks get a plain `bash`, not a login shell: what ~/.bashrc, /etc/profile or conda gives you at a"
                 " terminal is not there.",
                 fix=_fix(line, facts.cluster.node(name)),
             )
@@ -117,7 +121,7 @@ def lost_python(facts: Facts) -> Iterator[Finding]:
                 code="reach-no-python",
                 severity=Severity.BLOCK,
                 nodes=(name,),
-                seen=f"{after}sh finds no {node.python}",
+                seen=f"{after}the shell finds no {node.python}",
                 why="The shell that ranks will get finds no such Python.",
                 fix=f"command -v {node.python}    # on {name}; set `python:` in aboard.yaml to its full path",
             )
@@ -143,12 +147,14 @@ def _outcome(node: Node, reply: Mapping[str, Any] | Unknown) -> Ready | Failed |
     if reply.get("timed_out"):
         return Failed(line=at[-1], said=f"it did not end within {SETUP_SECONDS:g} s")
     lines = [line for line in said.splitlines() if line.strip()]
-    return Failed(line=at[-1], said=_safe(node, lines[-1]) if lines else f"it ended the shell with {reply.get('code')}")
+    # Behind a syntax error bash repeats the line.
+    last = next((line for line in lines if "syntax error" in line), lines[-1] if lines else "")
+    return Failed(line=at[-1], said=_safe(node, last) if last else f"it ended the shell with {reply.get('code')}")
 
 
 def _safe(node: Node, said: str) -> str:
     """What was said, without the secrets that a shell may repeat."""
-    said = re.sub(r"^sh: [0-9]+: (eval: )?", "", said.strip())
+    said = re.sub(r"^bash: (eval: )?(line [0-9]+: )?", "", said.strip())
     for name, value in node.env.items():
         if value and _SECRET.search(name):
             said = said.replace(value, f"${name}")
@@ -158,15 +164,13 @@ def _safe(node: Node, said: str) -> str:
 def _fix(line: str, node: Node) -> str:
     words = line.split()
     first = words[0] if words else ""
-    if first == "source":
-        return f"setup: ['. {' '.join(words[1:])}']    # in aboard.yaml: sh has no `source`, it is called `.` there"
     if first in ("module", "ml"):
         return (
             "setup: [. /etc/profile.d/modules.sh, …]    # in aboard.yaml, before it; with Lmod /etc/profile.d/lmod.sh"
         )
     if first == "conda":
         return "setup: [. /opt/conda/etc/profile.d/conda.sh, …]    # in aboard.yaml, before it, with your path to conda"
-    return f"ssh {node.target} sh -c {shlex.quote(shlex.quote(line))}    # as ranks do it; mend it in aboard.yaml"
+    return f"ssh {node.target} bash -c {shlex.quote(shlex.quote(line))}    # as ranks do it; mend it in aboard.yaml"
 
 
 STORIES = (
@@ -177,13 +181,12 @@ STORIES = (
         shows=(
             "torchrun: command not found",
             "module: command not found",
-            "sh: 1: source: not found",
             "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.",
         ),
         why="A rank is not started from a login shell, so ~/.bashrc, ~/.profile and /etc/profile.d are not read there:"
         " a PATH, `module` or `conda activate` that works at your terminal is missing. The lines under `setup` in"
-        " aboard.yaml are run in a plain `sh` before each rank, and one of them failed.",
-        mend="Try it as a rank would: `ssh NODE sh -c \"'LINE'\"`. Write `. FILE` instead of `source FILE`. For"
+        " aboard.yaml are run in a plain `bash` before each rank, and one of them failed.",
+        mend="Try it as a rank would: `ssh NODE bash -c \"'LINE'\"`. For"
         " `module`, put `. /etc/profile.d/modules.sh` (or lmod.sh) first; for conda `."
         " /opt/conda/etc/profile.d/conda.sh`. Most often no line is needed at all: set `python:` to the environment's"
         " own interpreter, as in `python: /opt/venv/bin/python`.",
