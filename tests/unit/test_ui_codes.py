@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from aboard.checks import SUBJECTS
+from aboard.verdicts import TOLD
 
 CHECKS = Path(__file__).parents[2] / "src" / "aboard" / "checks"
 # These have a `code` of another kind, or are the stories themselves.
@@ -23,7 +23,7 @@ def emitted(source: str) -> Iterator[str]:
                 yield from _patterns(keyword.value)
                 handed_on |= isinstance(keyword.value, ast.Name)
     if handed_on:
-        names = "|".join(subject.name for subject in SUBJECTS)
+        names = "|".join(subject.name for subject in TOLD)
         for part in ast.walk(tree):
             word = part.value if isinstance(part, ast.Constant) and id(part) not in stories else None
             if isinstance(word, str) and re.fullmatch(rf"({names})-[a-z0-9-]+", word):
@@ -51,7 +51,7 @@ def _patterns(value: ast.expr) -> Iterator[str]:
 
 def test_every_code_has_its_story() -> None:
     """Lists, by file, what `aboard why` could not explain."""
-    told = [story.code for subject in SUBJECTS for story in subject.stories]
+    told = [story.code for subject in TOLD for story in subject.stories]
     missing = sorted(
         f"{path.relative_to(CHECKS)}: {pattern}"
         for path in CHECKS.rglob("*.py")

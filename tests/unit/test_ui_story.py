@@ -7,7 +7,6 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from aboard.checks import SUBJECTS
 from aboard.cli import cli
 from aboard.core.errors import InputError
 from aboard.core.finding import Severity
@@ -15,6 +14,7 @@ from aboard.core.rule import Subject
 from aboard.core.story import Story
 from aboard.ui.story import CodesView, StoryView
 from aboard.ui.story_page import pages
+from aboard.verdicts import TOLD
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 DOCS = Path(__file__).parents[2] / "docs" / "codes"
@@ -76,21 +76,21 @@ def test_a_page_and_the_index() -> None:
 def test_the_pages_are_those_that_scripts_codes_writes() -> None:
     """Docs can't drift: after a change of a story, run scripts/codes."""
     committed = {path.name: path.read_text("utf-8") for path in DOCS.glob("*.md")}
-    assert committed == pages(SUBJECTS), "run scripts/codes"
+    assert committed == pages(TOLD), "run scripts/codes"
 
 
 def test_every_code_has_one_story() -> None:
     """Two stories of one code would make one page."""
-    codes = [story.code for subject in SUBJECTS for story in subject.stories]
+    codes = [story.code for subject in TOLD for story in subject.stories]
     assert sorted(set(codes)) == sorted(codes)
 
 
 def test_why_tells_and_lists() -> None:
     """`aboard why CODE` has the story of a real code, `aboard why` has them all."""
-    some = SUBJECTS[0].stories[0]
+    some = TOLD[0].stories[0]
     assert some.title in CliRunner().invoke(cli, ["why", some.code]).output
     every = CliRunner().invoke(cli, ["why"]).output
-    assert all(story.code in every for subject in SUBJECTS for story in subject.stories)
+    assert all(story.code in every for subject in TOLD for story in subject.stories)
 
 
 @pytest.mark.parametrize(("typed", "fix"), [("reach-refusd", "aboard why reach-refused"), ("\x1b[2Jx", "lists all")])

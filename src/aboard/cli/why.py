@@ -3,10 +3,10 @@
 import click
 from rich.console import Console
 
-from aboard.checks import SUBJECTS
 from aboard.core.errors import InputError, Problem
 from aboard.core.words import nearest, visible
 from aboard.ui.story import CodesView, StoryView
+from aboard.verdicts import TOLD
 
 
 @click.command()
@@ -18,9 +18,9 @@ def why(code: str | None) -> None:
     """
     console = Console(highlight=False)
     if code is None:
-        console.print(CodesView(SUBJECTS), crop=False)
+        console.print(CodesView(TOLD), crop=False)
         return
-    stories = {story.code: (subject, story) for subject in SUBJECTS for story in subject.stories}
+    stories = {story.code: (subject, story) for subject in TOLD for story in subject.stories}
     if code not in stories:
         near = nearest(code, stories)
         fix = f"aboard why {near}    # did you mean this?" if near else "aboard why    # lists all codes"

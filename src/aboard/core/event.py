@@ -7,7 +7,11 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something rare that happened on a node; durable, numbered by its keeper, at the head's corrected time."""
+    """Something rare that happened on a node; durable, numbered by its keeper, at the head's corrected time.
+
+    Kinds that keepers tell: started, phase, raised, exited, failed, ending, ended. The conductor's own, with no number:
+    generation, held, cut, gone (of a node), stopped (of a rank), stopping, restarting, finished.
+    """
 
     node: str
     seq: int
@@ -20,10 +24,9 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """A figure of which only the latest value matters: a step, a load, a memory size."""
+    """Figures of one child of which only the latest values matter: step, step_seconds, rss, cpu, state."""
 
     node: str
-    name: str
     at: float
-    value: float
-    rank: int | None = None
+    child: str = ""
+    values: Mapping[str, float] = field(default_factory=dict)

@@ -1,9 +1,10 @@
 """A plan: exactly what will be started where."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from aboard.core.node import NO_ENV, Node
+from aboard.core.program import Program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,6 +17,9 @@ class Start:
     secrets: tuple[str, ...] = ()
     cwd: str | None = None
     rank: int | None = None
+    beacon: bool = False
+    # The cores that it may run on; none means all that its node gives.
+    cores: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         """Shows no env values: a traceback or a log line is no place for a token."""
@@ -31,8 +35,29 @@ class NodePlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Master:
+    """Where rank 0 listens; `port` 0 is one that its keeper finds free just before ranks start."""
+
+    node: str
+    address: str
+    port: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """All nodes' parts, in rank order."""
 
     run: str
+    program: Program
+    master: Master
     parts: tuple[NodePlan, ...]
+
+    @property
+    def world(self) -> int:
+        return sum(len(part.starts) for part in self.parts)
+
+    def starts(self) -> Iterator[tuple[str, Start]]:
+        """Each rank with the name of its node."""
+        for part in self.parts:
+            for start in part.starts:
+                yield part.node.name, start

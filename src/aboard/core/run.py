@@ -1,22 +1,57 @@
 """A run is a fold over its events: O(1) per event, the same live and replayed from disk."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Self
+from typing import Any, Self
 
 from aboard.core.event import Event, Sample
+from aboard.core.phase import TOLD, Phase
+
+
+@dataclass(frozen=True, kw_only=True)
+class Raised:
+    """The exception that ended a rank, as its own process told it."""
+
+    type: str
+    message: str
+    trace: str = ""
 
 
 @dataclass(kw_only=True)
 class Child:
-    """One process of a run, as its events tell it."""
+    """One process of a run, as its events tell it. `since` is when it came to its phase."""
 
     node: str
     name: str
-    state: str
-    at: float
+    state: str = "waiting"
+    at: float = 0.0
+    phase: Phase = Phase.WAITING
+    since: float = 0.0
     code: int | None = None
     why: str = ""
+    raised: Raised | None = None
+    raised_at: float | None = None
+
+    @property
+    def dead(self) -> bool:
+        return self.state == "failed" or (self.state == "exited" and self.code != 0)
+
+    @property
+    def died_at(self) -> float:
+        """The first sign of it: an exception is told before the process takes itself down."""
+        return self.at if self.raised_at is None else min(self.at, self.raised_at)
+
+
+@dataclass(kw_only=True)
+class Place:
+    """A node of the run: held, cut since a time, or gone with the reason."""
+
+    state: str = "waiting"
+    at: float = 0.0
+    why: str = ""
+    ended: bool = False
+    stubborn: tuple[int, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -24,8 +59,19 @@ class Generation:
     """One attempt at running all ranks; a restart is the next one of the same run."""
 
     number: int = 0
+    at: float = 0.0
     children: dict[tuple[str, str], Child] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+    phases: Counter[Phase] = field(default_factory=Counter)
     first_death: Child | None = None
+    # Nodes that were gone while ranks of theirs had not finished, in the order of it.
+    lost: list[str] = field(default_factory=list)
+    # A rank that somebody stopped, and that was not let go on.
+    stopped: Child | None = None
+    running: int = 0
+    exited: int = 0
+    # When any rank last came to a new phase.
+    moved: float = 0.0
 
 
 @dataclass(kw_only=True)
@@ -34,8 +80,9 @@ class Run:
 
     id: str
     generation: Generation = field(default_factory=Generation)
-    ended_nodes: set[str] = field(default_factory=set)
-    samples: dict[tuple[str, int | None, str], Sample] = field(default_factory=dict)
+    samples: dict[tuple[str, str], Sample] = field(default_factory=dict)
+    stopping: str = ""
+    finished: Mapping[str, Any] | None = None
 
     @classmethod
     def replay(cls, run: str, events: Iterable[Event]) -> Self:
@@ -46,30 +93,75 @@ class Run:
 
     def apply(self, event: Event) -> None:
         """Takes one event in; kinds that it doesn't know are for others, and change nothing here."""
-        if event.kind == "generation":
-            self.generation = Generation(number=int(event.data["number"]))
-            self.ended_nodes.clear()
-        elif event.kind == "ended":
-            self.ended_nodes.add(event.node)
-        elif event.kind in ("started", "exited", "failed"):
-            self._apply_child(event)
+        match event.kind:
+            case "generation":
+                self.generation = Generation(number=int(event.data["number"]), at=event.at, moved=event.at)
+                self.samples.clear()
+                self.stopping = ""
+            case "held" | "cut" | "gone":
+                place = self._place(event.node)
+                place.state, place.at, place.why = event.kind, event.at, str(event.data.get("why", ""))
+                if event.kind == "gone" and not place.ended and event.node not in self.generation.lost:
+                    self.generation.lost.append(event.node)
+            case "ended":
+                place = self._place(event.node)
+                place.ended = True
+                place.stubborn = tuple(event.data.get("stubborn", ()))
+            case "stopped":
+                self.generation.stopped = self.generation.children.get((event.node, event.child))
+            case "started" | "exited" | "failed" | "phase" | "raised":
+                self._apply_child(event)
+            case "stopping":
+                self.stopping = str(event.data.get("why", ""))
+            case "finished":
+                self.finished = event.data
+            case _:
+                pass
 
     def take(self, sample: Sample) -> None:
-        """The latest value wins."""
-        self.samples[sample.node, sample.rank, sample.name] = sample
+        """The latest values win; the first step is a phase of its own."""
+        self.samples[sample.node, sample.child] = sample
+        if sample.child and sample.values.get("step", 0) > 0:
+            child = self.generation.children.get((sample.node, sample.child))
+            if child is not None:
+                self._come_to(child, Phase.STEPS, sample.at)
+
+    def _place(self, node: str) -> Place:
+        return self.generation.places.setdefault(node, Place())
 
     def _apply_child(self, event: Event) -> None:
-        child = Child(
-            node=event.node,
-            name=event.child,
-            state=event.kind,
-            at=event.at,
-            code=event.data.get("code"),
-            why=str(event.data.get("why", "")),
-        )
-        self.generation.children[event.node, event.child] = child
-        died = event.kind == "failed" or (event.kind == "exited" and child.code != 0)
-        first = self.generation.first_death
+        now = self.generation
+        child = now.children.get((event.node, event.child))
+        if child is None:
+            child = now.children[event.node, event.child] = Child(node=event.node, name=event.child)
+            now.phases[Phase.WAITING] += 1
+        if event.kind == "phase":
+            self._come_to(child, TOLD.get(str(event.data.get("phase")), Phase.WAITING), event.at)
+        elif event.kind == "raised":
+            data = {name: str(event.data.get(name, "")) for name in ("type", "message", "trace")}
+            child.raised, child.raised_at = Raised(**data), event.at
+        else:
+            self._change(child, event)
+        first = now.first_death
         # Events of two nodes may arrive in another order than they happened: the corrected time decides.
-        if died and (first is None or child.at < first.at):
-            self.generation.first_death = child
+        if child.dead and (first is None or child.died_at < first.died_at):
+            now.first_death = child
+
+    def _change(self, child: Child, event: Event) -> None:
+        now = self.generation
+        now.running += (event.kind == "started") - (child.state == "started")
+        now.exited += (event.kind == "exited") - (child.state == "exited")
+        child.state, child.at = event.kind, event.at
+        child.code, child.why = event.data.get("code"), str(event.data.get("why", ""))
+        if event.kind == "started":
+            self._come_to(child, Phase.STARTED, event.at)
+        elif event.kind == "exited" and child.code == 0:
+            self._come_to(child, Phase.DONE, event.at)
+
+    def _come_to(self, child: Child, phase: Phase, at: float) -> None:
+        if phase > child.phase:
+            now = self.generation
+            now.phases[child.phase] -= 1
+            now.phases[phase] += 1
+            child.phase, child.since = phase, at
+            now.moved = max(now.moved, at)

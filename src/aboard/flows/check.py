@@ -1,7 +1,8 @@
 """`aboard check`: visit every node, all at once, hold the exercises, and judge what came of it."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
@@ -18,7 +19,7 @@ from aboard.core.story import Story
 from aboard.flows.drill import drill
 from aboard.flows.visit import Visit, visit
 from aboard.flows.watcher import Unwatched, Watcher
-from aboard.wires.fleet import DIAL_SECONDS, Fleet, WireOf, usual_wire
+from aboard.wires.fleet import DIAL_SECONDS, Dialled, Fleet, WireOf, usual_wire
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,22 +48,47 @@ async def check(
     dial_seconds: float = DIAL_SECONDS,
 ) -> Report:
     """Asks all nodes at once; one that is slow or hostile costs the others nothing."""
-    began = monotonic()
     watcher = watcher or Unwatched()
+    fleet = watched_fleet(watcher, wire_of, dial_seconds)
+    async with examined(cluster, subjects, fleet, quick=quick, watcher=watcher) as (report, _links):
+        return report
+
+
+def watched_fleet(watcher: Watcher, wire_of: WireOf = usual_wire, seconds: float = DIAL_SECONDS) -> Fleet:
+    return Fleet(wire_of, on_phase=lambda node, phase: watcher.dialling(node.name, phase), seconds=seconds)
+
+
+@asynccontextmanager
+async def examined(
+    cluster: Cluster,
+    subjects: Sequence[Subject],
+    fleet: Fleet,
+    *,
+    quick: bool,
+    watcher: Watcher,
+    keep: bool = False,
+) -> AsyncIterator[tuple[Report, dict[str, Dialled]]]:
+    """A check and the links that it was made over, for whoever goes on with them; what is left of them is closed.
+
+    With `keep` none is closed before that; else a node that no exercise needs is let go as soon as it can be.
+    """
+    began = monotonic()
     subjects = list(_asked(subjects, quick=quick))
     probes = [probe for subject in subjects for probe in subject.probes]
     exercises = [exercise for subject in subjects for exercise in subject.exercises]
     watcher.began(cluster, subjects)
-    fleet = Fleet(wire_of, on_phase=lambda node, phase: watcher.dialling(node.name, phase), seconds=dial_seconds)
     visits: dict[str, Visit] = {}
+    links: dict[str, Dialled] = {}
 
     async def call(node: Node) -> None:
         on_met = partial(watcher.asking, node.name)
         on_answer = partial(watcher.answered, node.name)
         visits[node.name] = done = await visit(fleet, node, probes, on_met=on_met, on_answer=on_answer)
-        if done.link is not None and not any(exercise.needs(node) for exercise in exercises):
-            # Nobody needs it any more: its end goes on beside the others' beginnings.
-            await done.link.close()
+        if done.dialled is not None:
+            links[node.name] = done.dialled
+            if not keep and not any(exercise.needs(node) for exercise in exercises):
+                # Nobody needs it any more: its end goes on beside the others' beginnings.
+                await links.pop(node.name).link.close()
         watcher.visited(node.name, done.contact)
 
     try:
@@ -70,19 +96,19 @@ async def check(
             for node in cluster:
                 group.create_task(call(node))
         facts = _facts(cluster, visits, probes)
-        links = {name: done.link for name, done in visits.items() if done.link is not None}
+        open_links = {name: dialled.link for name, dialled in links.items()}
         for subject in sorted(subjects, key=lambda subject: bool(subject.exercises)):
             for exercise in subject.exercises:
                 on_round = partial(watcher.round, subject.name)
-                facts = await drill(exercise, facts, links, on_round=on_round, on_reply=watcher.replied)
+                facts = await drill(exercise, facts, open_links, on_round=on_round, on_reply=watcher.replied)
             if exercises:
                 # For the eye only, while others' exercises go on: rules may see more once all are held.
                 watcher.judged(subject.name, subject.judge(facts))
+        by_subject = {subject.name: tuple(subject.judge(facts)) for subject in subjects}
+        stories = tuple(story for subject in subjects for story in subject.stories)
+        yield Report(facts=facts, by_subject=by_subject, seconds=monotonic() - began, stories=stories), links
     finally:
-        await asyncio.gather(*(done.link.close() for done in visits.values() if done.link is not None))
-    by_subject = {subject.name: tuple(subject.judge(facts)) for subject in subjects}
-    stories = tuple(story for subject in subjects for story in subject.stories)
-    return Report(facts=facts, by_subject=by_subject, seconds=monotonic() - began, stories=stories)
+        await asyncio.gather(*(dialled.link.close() for dialled in links.values()))
 
 
 def _asked(subjects: Sequence[Subject], *, quick: bool) -> Iterator[Subject]:

@@ -28,11 +28,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Visit:
-    """How contact went, each probe's fact (a value or Unknown) by its name, and the link, still open, if any."""
+    """How contact went, each probe's fact (a value or Unknown) by its name, and the open link, if any."""
 
     contact: Contact
     facts: Mapping[str, Any] = field(default_factory=dict)
-    link: Link | None = None
+    dialled: Dialled | None = None
 
 
 async def visit(
@@ -66,7 +66,7 @@ async def visit(
                 seconds=monotonic() - began,
             )
         )
-    return Visit(contact=meeting.result(), facts=asking.result(), link=dialled.link)
+    return Visit(contact=meeting.result(), facts=asking.result(), dialled=dialled)
 
 
 async def _together(*tasks: asyncio.Task[Any]) -> None:

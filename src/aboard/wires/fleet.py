@@ -52,9 +52,23 @@ class Fleet:
         self._handshakes = asyncio.Semaphore(handshakes)
         self._seconds = seconds
         self._on_phase = on_phase
+        self._kept: dict[str, Dialled] = {}
+
+    def keep(self, links: "dict[str, Dialled]") -> None:
+        """Takes links that are open already, by node: the next dial of each gets it, without another handshake."""
+        self._kept.update(links)
+        links.clear()
+
+    async def close(self) -> None:
+        """Closes the links that were kept and that nobody asked for."""
+        kept, self._kept = self._kept, {}
+        await asyncio.gather(*(dialled.link.close() for dialled in kept.values()))
 
     async def dial(self, node: Node) -> Dialled:
         """Opens a link to one node; raises Unreachable when it can't be had within the time."""
+        kept = self._kept.pop(node.name, None)
+        if kept is not None and kept.link.lost is None:
+            return kept
         for drops in range(TRIES):
             async with self._handshakes:
                 # Time in the queue is ours, not the node's.

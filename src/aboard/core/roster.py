@@ -1,0 +1,172 @@
+"""The roster: who is aboard, how far each has come, and whom all are waiting for. A value, drawn elsewhere."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from aboard.core.phase import Phase
+from aboard.core.plan import Plan
+from aboard.core.run import Child, Run
+
+# A cut this short is a beat that was late.
+SILENT_SECONDS = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One node: its ranks by phase, how it is held, what it uses. `step` is its slowest rank's."""
+
+    node: str
+    ranks: tuple[int, ...]
+    phases: tuple[tuple[Phase, int], ...]
+    state: str
+    since: float
+    note: str = ""
+    step: int | None = None
+    step_seconds: float | None = None
+    load: float | None = None
+    memory: float | None = None
+    rss: float | None = None
+    cpu: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Missing:
+    """Whom the others wait for: a node, its ranks, why, and since when (seconds)."""
+
+    node: str
+    ranks: tuple[int, ...]
+    why: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roster:
+    """A whole run at one moment. `phase` is the furthest that any rank has come to; `there` is how many have."""
+
+    run: str
+    program: str
+    master: str
+    began: float
+    now: float
+    world: int
+    generation: int
+    phase: Phase
+    there: int
+    rows: tuple[Row, ...]
+    missing: tuple[Missing, ...] = ()
+    step: int | None = None
+    step_seconds: float | None = None
+    stopping: str = ""
+    finished: str = ""
+    interest: int | None = None
+    tail: tuple[str, ...] = field(default=())
+
+
+def roster(plan: Plan, run: Run, now: float, *, tail: tuple[str, ...] = ()) -> Roster:
+    """O(ranks): once for each picture, not for each event. `tail` is what the rank of interest said last."""
+    rows = [_row(plan, run, index) for index in range(len(plan.parts))]
+    phases = Counter[Phase]()
+    for row in rows:
+        phases.update(dict(row.phases))
+    furthest = max((phase for phase, count in phases.items() if count and phase is not Phase.DONE), default=Phase.DONE)
+    there = sum(count for phase, count in phases.items() if phase >= furthest)
+    slowest = min((row for row in rows if row.step is not None), key=lambda row: row.step or 0, default=None)
+    return Roster(
+        run=plan.run,
+        program=plan.program.target,
+        master=f"{plan.master.address}:{plan.master.port}",
+        began=run.generation.at,
+        now=now,
+        world=plan.world,
+        generation=run.generation.number,
+        phase=furthest,
+        there=there,
+        rows=tuple(rows),
+        missing=tuple(_missing(plan, run, furthest, now)),
+        step=slowest.step if slowest else None,
+        step_seconds=slowest.step_seconds if slowest else None,
+        stopping=run.stopping,
+        finished=str(run.finished.get("why", "")) if run.finished else "",
+        interest=interest_of(run),
+        tail=tail,
+    )
+
+
+def _row(plan: Plan, run: Run, index: int) -> Row:
+    part = plan.parts[index]
+    name = part.node.name
+    now = run.generation
+    phases: Counter[Phase] = Counter()
+    steps: list[tuple[float, float | None]] = []
+    used: Counter[str] = Counter()
+    for start in part.starts:
+        child = now.children.get((name, start.child))
+        phases[child.phase if child else Phase.WAITING] += 1
+        sample = run.samples.get((name, start.child))
+        if sample is not None:
+            values = sample.values
+            if values.get("step"):
+                steps.append((values["step"], values.get("step_seconds")))
+            used.update({key: values[key] for key in ("rss", "cpu") if key in values})
+    place = now.places.get(name)
+    node = run.samples.get((name, ""))
+    slowest = min(steps, key=lambda step: step[0], default=None)
+    return Row(
+        node=name,
+        ranks=tuple(start.rank or 0 for start in part.starts),
+        phases=tuple(sorted(phases.items())),
+        state=place.state if place else "waiting",
+        since=place.at if place else now.at,
+        note=place.why if place else "",
+        step=int(slowest[0]) if slowest else None,
+        step_seconds=slowest[1] if slowest else None,
+        load=node.values.get("load") if node else None,
+        memory=node.values.get("memory") if node else None,
+        rss=used.get("rss"),
+        cpu=used.get("cpu"),
+    )
+
+
+def _missing(plan: Plan, run: Run, furthest: Phase, now: float) -> list[Missing]:
+    """Who has not come to where the furthest are; before the first step only, since then ranks differ by nature."""
+    found = []
+    places = run.generation.places
+    for part in plan.parts:
+        name = part.node.name
+        place = places.get(name)
+        late: dict[str, list[tuple[int, float]]] = {}
+        silent = place is not None and place.state in ("cut", "gone")
+        for start in part.starts:
+            child = run.generation.children.get((name, start.child))
+            if child is not None and child.state == "exited" and child.code == 0:
+                continue
+            behind = child is None or child.phase < min(furthest, Phase.STEPS) or child.dead
+            if behind and not silent:
+                why, since = _why(child, run)
+                late.setdefault(why, []).append((start.rank or 0, since))
+        if silent and place is not None and now - place.at >= SILENT_SECONDS:
+            what = "gone" if place.state == "gone" else "silent"
+            ranks = tuple(start.rank or 0 for start in part.starts)
+            found.append(Missing(node=name, ranks=ranks, why=f"{what}: {place.why}", seconds=now - place.at))
+        for why, ranks_since in late.items():
+            oldest = min(since for _, since in ranks_since)
+            ranks = tuple(rank for rank, _ in ranks_since)
+            found.append(Missing(node=name, ranks=ranks, why=why, seconds=max(0.0, now - oldest)))
+    return found
+
+
+def _why(child: Child | None, run: Run) -> tuple[str, float]:
+    if child is None:
+        return "not started yet", run.generation.at
+    if child.raised is not None:
+        return f"{child.raised.type}: {child.raised.message.strip().partition(chr(10))[0]}"[:160], child.died_at
+    if child.dead:
+        return child.why or f"ended with {child.code}", child.at
+    return child.phase.word, child.since
+
+
+def interest_of(run: Run) -> int | None:
+    """The rank to look at: the first that died, else rank 0."""
+    first = run.generation.first_death
+    name = first.name if first is not None else "0"
+    return int(name) if name.isdigit() else None

@@ -1,0 +1,147 @@
+"""Why a run ended: the earliest death across nodes, what it says, and what only followed from it."""
+
+import re
+from collections.abc import Iterator
+
+from aboard.core.evidence import Evidence
+from aboard.core.finding import Finding, Severity
+from aboard.core.nodeset import fold
+from aboard.core.run import Child
+from aboard.core.words import visible
+from aboard.verdicts.words import Told, told_of
+
+# How ranks cry out when a peer has died: never the cause while there is a death that says something else.
+_ECHO = re.compile(
+    r"connection (was )?(closed|reset|refused|aborted)|closed by (remote )?peer|broken pipe|socket closed"
+    r"|remote process (has )?exited|connectFullMesh failed|recvValue|sendBytes failed|failed to recv"
+    r"|client socket has (failed|timed out)|DistNetworkError|NCCL.*remote error|unhandled system error"
+    r"|watchdog (caught|got)|heartbeat",
+    re.IGNORECASE,
+)
+# A cry comes within this time of what it cries about.
+_ECHO_SECONDS = 5.0
+
+
+def ending(evidence: Evidence) -> list[Finding]:
+    """The verdict with its consequences folded under it, then what else there is to say; a good end has none."""
+    cause = cause_of(evidence)
+    findings = []
+    if cause is not None:
+        findings.append(_verdict(evidence, cause))
+    else:
+        findings += list(_without_death(evidence))
+    return [*findings, *_stubborn(evidence)]
+
+
+def cause_of(evidence: Evidence) -> Child | None:
+    """The earliest death on the corrected clock that isn't an echo of another one."""
+    dead = sorted((child for child in evidence.run.generation.children.values() if child.dead), key=_when)
+    if not dead or not _echoes(evidence, dead[0]):
+        return dead[0] if dead else None
+    if evidence.run.generation.lost or _silent(evidence):
+        return None
+    near = [child for child in dead if child.died_at <= dead[0].died_at + _ECHO_SECONDS]
+    return next((child for child in near if not _echoes(evidence, child)), dead[0])
+
+
+def _when(child: Child) -> float:
+    return child.died_at
+
+
+def _echoes(evidence: Evidence, child: Child) -> bool:
+    return _ECHO.search(_text(evidence, child)) is not None
+
+
+def _text(evidence: Evidence, child: Child) -> str:
+    if child.raised is not None:
+        return f"{child.raised.type}: {child.raised.message}"
+    return "\n".join(evidence.tails.get(_rank(child), ())[-5:])
+
+
+def _verdict(evidence: Evidence, cause: Child) -> Finding:
+    told = told_of(cause, evidence.tails.get(_rank(cause), ()))
+    others = [child for child in evidence.run.generation.children.values() if child.dead and child is not cause]
+    return Finding(
+        code=told.code,
+        severity=Severity.BLOCK,
+        nodes=(cause.node,),
+        ranks=(_rank(cause),),
+        seen=f"rank {cause.name} on {cause.node}, {cause.phase.word}, {told.seen}",
+        why=told.why,
+        fix=_fix(evidence, cause, told),
+        consequences=tuple(_followed(evidence, cause, others)),
+    )
+
+
+def _fix(evidence: Evidence, cause: Child, told: Told) -> str:
+    logs = f"aboard logs {evidence.plan.run} --rank {cause.name}    # all that it said"
+    return f"{told.fix}\n{logs}" if told.fix else logs
+
+
+def _followed(evidence: Evidence, cause: Child, others: list[Child]) -> Iterator[Finding]:
+    """One line for all the ranks that died of the first one's death, or were ended because of it."""
+    after = [child for child in others if child.died_at >= cause.died_at or _echoes(evidence, child)]
+    if after:
+        own = [child for child in after if child.code is None or child.code > 0]
+        ended = f"{len(after) - len(own)} were ended" if len(after) > len(own) else ""
+        died = f"{len(own)} died by themselves, first rank {min(own, key=_when).name}" if own else ""
+        yield Finding(
+            code="run-followed",
+            severity=Severity.INFO,
+            nodes=tuple(sorted({child.node for child in after})),
+            ranks=tuple(sorted(_rank(child) for child in after)),
+            seen=f"of the other ranks, {', '.join(part for part in (died, ended) if part)}",
+            why="They followed from the first death: whatever they say of closed connections is no cause.",
+            fix="",
+        )
+
+
+def _without_death(evidence: Evidence) -> Iterator[Finding]:
+    now = evidence.run.generation
+    lost = now.lost[0] if now.lost else _silent(evidence)
+    if lost:
+        place = now.places[lost]
+        ranks = tuple(start.rank or 0 for node, start in evidence.plan.starts() if node == lost)
+        yield Finding(
+            code="run-node-gone",
+            severity=Severity.BLOCK,
+            nodes=(lost,),
+            ranks=ranks,
+            seen=f"{lost} with {len(ranks)} ranks is gone: {visible(place.why, 200)}",
+            why="It lost power or its network, or its agent was killed. A run never goes on with fewer nodes.",
+            fix=f"aboard check {lost}    # is it back?",
+        )
+    elif now.stopped is not None:
+        child = now.stopped
+        yield Finding(
+            code="run-rank-stopped",
+            severity=Severity.BLOCK,
+            nodes=(child.node,),
+            ranks=(_rank(child),),
+            seen=f"rank {child.name} on {child.node} was stopped (SIGSTOP) and not let go on",
+            why="All other ranks wait for it in the next collective, without a word.",
+            fix="kill -CONT PID    # lets a stopped process go on, if you meant to; then launch again",
+        )
+
+
+def _silent(evidence: Evidence) -> str:
+    return next((name for name, place in evidence.run.generation.places.items() if place.state == "cut"), "")
+
+
+def _stubborn(evidence: Evidence) -> Iterator[Finding]:
+    places = evidence.run.generation.places
+    left = {name: place.stubborn for name, place in places.items() if place.stubborn}
+    if left:
+        pids = "; ".join(f"{name}: {', '.join(map(str, found))}" for name, found in left.items())
+        yield Finding(
+            code="run-stubborn",
+            severity=Severity.WARN,
+            nodes=tuple(left),
+            seen=f"processes on {fold(left)} would not die: {pids}",
+            why="They hang in the kernel, on a dead mount or a dead device, where no signal reaches them.",
+            fix=f"aboard check --fix {' '.join(left)}    # ends them once the mount or device answers",
+        )
+
+
+def _rank(child: Child) -> int:
+    return int(child.name) if child.name.isdigit() else 0

@@ -1,0 +1,80 @@
+"""The story of each code that a run's end can have."""
+
+from aboard.core.finding import Severity
+from aboard.core.story import Story
+
+STORIES = (
+    Story(
+        code="run-raised",
+        title="a rank raised an exception",
+        severity=Severity.BLOCK,
+        shows=("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "exitcode  : 1 (pid: "),
+        why="A rank's own code raised, and the exception was caught by nobody. It is the earliest death of all nodes on"
+        " the corrected clock; what other ranks say of closed connections came after it.",
+        mend="Read the exception, and the whole traceback with `aboard logs RUN --rank N`. `aboard launch --trial -- …`"
+        " runs the same command on each node alone and names the node that can't.",
+    ),
+    Story(
+        code="run-exited",
+        title="a rank ended with an exit code",
+        severity=Severity.BLOCK,
+        shows=("exitcode  : 1", "exits with return code = 1"),
+        why="The process ended by itself with a code other than 0 and left no exception: sys.exit, a usage error of its"
+        " arguments, a program that isn't Python.",
+        mend="Its last line on stderr is shown; all of it is in `aboard logs RUN --rank N --stream stderr`.",
+    ),
+    Story(
+        code="run-killed",
+        title="a rank was killed by a signal",
+        severity=Severity.BLOCK,
+        shows=("Signal 9 (SIGKILL) received by PID", "exits with return code = -9", "Bus error (core dumped)"),
+        why="SIGKILL is mostly the kernel out of memory, SIGBUS a full /dev/shm, SIGSEGV and SIGABRT bugs in native"
+        " code or libraries that don't fit each other.",
+        mend="`sudo dmesg -T | tail` on the node tells an out-of-memory kill. `aboard check --only host` shows memory,"
+        " limits and /dev/shm; `aboard check --only software` what differs between nodes.",
+    ),
+    Story(
+        code="run-not-started",
+        title="a node could not start a rank",
+        severity=Severity.BLOCK,
+        shows=("No such file or directory", "Permission denied"),
+        why="The working directory or the program is not on this node, or may not be entered or run.",
+        mend="Ranks start in `workdir:` of aboard.yaml, else in the directory in which `aboard launch` was typed: it"
+        " must be there on every node. `aboard check` compares what is in it.",
+    ),
+    Story(
+        code="run-node-gone",
+        title="a node was lost",
+        severity=Severity.BLOCK,
+        shows=("Connection closed by remote host", "client_loop: send disconnect: Broken pipe"),
+        why="Nothing was heard of the node for a whole lease, or its agent was killed: power, kernel, network. A run"
+        " never goes on with fewer nodes than asked for.",
+        mend="`aboard check NODE` tells whether it is back, and why not. A management network that is cut for less than"
+        " the lease does no harm: the run goes on.",
+    ),
+    Story(
+        code="run-rank-stopped",
+        title="a rank was stopped by a signal",
+        severity=Severity.BLOCK,
+        shows=("State:\tT (stopped)",),
+        why="Somebody sent SIGSTOP (or pressed Ctrl-Z); the process lives and does nothing, and all wait for it.",
+        mend="`kill -CONT PID` lets it go on. A debugger that is attached shows as another state and is left alone.",
+    ),
+    Story(
+        code="run-followed",
+        title="ranks that died because another one had",
+        severity=Severity.INFO,
+        shows=("Connection closed by peer", "Connection reset by peer", "NCCL WARN Net : Connection closed by remote"),
+        why="When one rank dies, its peers' connections to it break. They are not the cause.",
+        mend="Nothing is to be mended here: look at the finding that stands above it.",
+    ),
+    Story(
+        code="run-stubborn",
+        title="processes that would not die",
+        severity=Severity.WARN,
+        shows=("State:\tD (disk sleep)",),
+        why="A process that waits in the kernel for a dead mount or a dead device can't be killed until that answers.",
+        mend="Bring the mount or the device back, or restart the node. `aboard check --fix` ends what is left, by run"
+        " id.",
+    ),
+)

@@ -1,0 +1,145 @@
+"""Why a run ended: the earliest cause, and what only followed from it."""
+
+from typing import Any
+
+import pytest
+
+from aboard.core.event import Event
+from aboard.core.evidence import Evidence
+from aboard.core.finding import Finding
+from aboard.core.node import Node
+from aboard.core.plan import Master, NodePlan, Plan, Start
+from aboard.core.program import Kind, Program
+from aboard.core.run import Run
+from aboard.verdicts import TOLD
+from aboard.verdicts.ending import ending
+
+PLAN = Plan(
+    run="r",
+    program=Program(kind=Kind.SCRIPT, target="train.py"),
+    master=Master(node="n1", address="10.0.0.1", port=29500),
+    parts=tuple(
+        NodePlan(node=Node(name=f"n{at}"), starts=(Start(child=str(at - 1), argv=("x",), rank=at - 1),))
+        for at in (1, 2, 3)
+    ),
+)
+
+
+def _event(kind: str, rank: int, at: float = 1.0, **data: Any) -> Event:
+    return Event(node=f"n{rank + 1}", seq=1, at=at, kind=kind, child=str(rank), data=data)
+
+
+def _ending(*events: Event, tails: dict[int, tuple[str, ...]] | None = None) -> list[Finding]:
+    found = ending(Evidence(plan=PLAN, run=Run.replay("r", events), tails=tails or {}))
+    known = {story.code for subject in TOLD for story in subject.stories}
+    for finding in found:
+        assert {finding.code, *(each.code for each in finding.consequences)} <= known
+    return found
+
+
+def test_a_good_end_has_no_finding() -> None:
+    """Nothing is said where nothing is wrong."""
+    assert _ending(*(_event("exited", rank, code=0) for rank in range(3))) == []
+
+
+def test_an_exception_is_the_verdict_and_the_others_are_folded() -> None:
+    """Who, where, in which phase, what it said; ranks that died of it or were ended are one line below."""
+    (finding,) = _ending(
+        _event("phase", 1, phase="group"),
+        _event("raised", 1, 5.0, type="ValueError", message="no such column: text\nsecond line"),
+        _event("exited", 0, 5.1, code=1),
+        _event("exited", 1, 5.4, code=1),
+        _event("exited", 2, 6.0, code=-15),
+        tails={0: ("RuntimeError: Connection closed by peer [10.0.0.2]:4711",)},
+    )
+    assert (finding.code, finding.nodes, finding.ranks) == ("run-raised", ("n2",), (1,))
+    assert finding.seen == "rank 1 on n2, group ready, raised ValueError: no such column: text second line"
+    assert "aboard logs r --rank 1" in finding.fix
+    (after,) = finding.consequences
+    assert (after.code, after.ranks) == ("run-followed", (0, 2))
+    assert after.seen == "of the other ranks, 1 died by themselves, first rank 0, 1 were ended"
+
+
+def test_a_cry_about_a_closed_connection_is_no_cause() -> None:
+    """A peer that cries before the death of the one it cries about is heard: that other one is named."""
+    (finding,) = _ending(
+        _event("raised", 0, 5.0, type="RuntimeError", message="Connection closed by peer"),
+        _event("exited", 0, 5.2, code=1),
+        _event("exited", 2, 5.1, code=-9),
+    )
+    assert (finding.code, finding.ranks) == ("run-killed", (2,))
+    assert "SIGKILL" in finding.seen
+    assert "# on n3" in finding.fix
+
+
+def test_a_cry_alone_is_the_best_that_is_known() -> None:
+    """With no other death it is the verdict itself."""
+    (finding,) = _ending(_event("exited", 0, code=1), tails={0: ("Connection reset by peer",)})
+    assert finding.ranks == (0,)
+
+
+def test_a_node_that_is_gone_comes_before_cries_about_it() -> None:
+    """Peers may cry sooner than we know that it is gone."""
+    (finding,) = _ending(
+        _event("raised", 0, 5.0, type="RuntimeError", message="Connection reset by peer"),
+        _event("exited", 0, 5.2, code=1),
+        Event(node="n2", seq=0, at=6.0, kind="cut", data={"why": "it did not answer"}),
+    )
+    assert (finding.code, finding.nodes, finding.ranks) == ("run-node-gone", ("n2",), (1,))
+
+
+@pytest.mark.parametrize(
+    ("event", "tail", "code", "said", "fix"),
+    [
+        (
+            _event("failed", 1, why="can't enter /job: No such file or directory"),
+            (),
+            "run-not-started",
+            "/job",
+            "mkdir",
+        ),
+        (_event("failed", 1, why="can't start nope: not there"), (), "run-not-started", "nope", "command -v nope"),
+        (
+            _event("exited", 1, code=2),
+            ("python3: can't open file '/x/t.py': [Errno 2]",),
+            "run-exited",
+            "/x/t.py",
+            "ls",
+        ),
+        (_event("exited", 1, code=3), (), "run-exited", "said nothing", "aboard logs"),
+        (_event("exited", 1, code=-7), (), "run-killed", "SIGBUS", "df -h /dev/shm    # on n2"),
+        (_event("exited", 1, code=-40), (), "run-killed", "signal 40", "aboard logs"),
+        (
+            _event("exited", 1, code=1),
+            ("ModuleNotFoundError: No module named 'flash_attn'",),
+            "run-exited",
+            "flash_attn",
+            "pip install flash_attn    # on n2",
+        ),
+    ],
+)
+def test_each_way_to_die(event: Event, tail: tuple[str, ...], code: str, said: str, fix: str) -> None:
+    """Each has its code, what was seen, and something to type."""
+    (finding,) = _ending(event, tails={1: tail})
+    assert (finding.code, finding.nodes) == (code, ("n2",))
+    assert said in finding.seen
+    assert fix in finding.fix
+
+
+def test_a_stopped_rank() -> None:
+    """It lives and does nothing; it is named all the same."""
+    (finding,) = _ending(_event("started", 1), _event("stopped", 1))
+    assert (finding.code, finding.ranks) == ("run-rank-stopped", (1,))
+
+
+def test_what_would_not_die_is_said() -> None:
+    """Beside the verdict, with its process numbers."""
+    _, finding = _ending(_event("exited", 0, code=1), _event("ended", 1, stubborn=[4711]))
+    assert (finding.code, finding.nodes) == ("run-stubborn", ("n2",))
+    assert "4711" in finding.seen
+
+
+def test_words_of_a_rank_can_not_touch_a_terminal() -> None:
+    """An escape sequence in an exception is shown, not obeyed."""
+    (finding,) = _ending(_event("raised", 1, type="E", message="\x1b[2J"), _event("exited", 1, code=1))
+    assert "\x1b" not in finding.seen
