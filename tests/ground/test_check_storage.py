@@ -24,8 +24,8 @@ DRIVER = Path(__file__).parent / "drivers" / "some_subjects.py"
 JOB = "/private/job"
 
 
-def check(box: Sandbox, workdir: str | None, how: str = "full") -> list[dict[str, Any]]:
-    words = [f"cluster.workdir={workdir}"] if workdir else []
+def check(box: Sandbox, workdir: str | None, how: str = "full", *more: str) -> list[dict[str, Any]]:
+    words = [*([f"cluster.workdir={workdir}"] if workdir else []), *more]
     done = box.head.run([sys.executable, "-c", DRIVER.read_text(), how, "storage", "n[1-4]", *words], timeout=90)
     assert done.stdout, done.stderr
     findings: list[dict[str, Any]] = json.loads(done.stdout)["findings"]
@@ -95,6 +95,32 @@ def test_full(box: Sandbox, job: str, free: int, code: str, severity: str) -> No
             assert told(findings) == [(code, severity, ["n2"])]
         assert box.head.run(["sh", "-c", findings[0]["fix"]]).returncode == 0
     assert told(check(box, job)) == []
+
+
+def test_less_room_than_the_run_will_write(box: Sandbox, job: str) -> None:
+    """A disk that looks well is too small for what `run:` says; the fix shows what fills it."""
+    run = [f"run.output={job}/new/out", "run.writes=3GiB"]
+    with broken(box, box.host("n2"), DiskFull(path=job, free_mib=2048)):
+        box.host("n2").run(["sh", "-c", f"head -c 30M /dev/zero > {job}/old.ckpt"])
+        assert told(check(box, job)) == []
+        for how in ("quick", "full"):
+            findings = check(box, job, how, *run)
+            assert told(findings) == [("storage-space", "block", ["n2"])]
+        assert "the run will write 3.0 GiB" in findings[0]["seen"]
+        assert f"tmpfs on {job}), 1.0 GiB too little" in findings[0]["seen"]
+        shown = box.head.run(["sh", "-c", findings[0]["fix"].splitlines()[0]])
+        assert shown.returncode == 0
+        assert "30M" in shown.stdout
+        assert told(check(box, job, "quick", run[0], "run.writes=1GiB")) == []
+        box.host("n2").run(["rm", f"{job}/old.ckpt"])
+    assert told(check(box, job, "quick", *run)) == []
+
+
+def test_where_the_run_may_not_write(box: Sandbox, job: str) -> None:
+    """A directory that can't be made stops the run on the first node."""
+    findings = check(box, job, "quick", "run.output=/opt/out", "run.writes=1MB")
+    assert told(findings)[0] == ("storage-output", "block", ["n1"])
+    assert [each["nodes"] for each in findings] == [["n1"], ["n2"], ["n3"], ["n4"]]
 
 
 def test_room_for_no_more_files(box: Sandbox, job: str) -> None:

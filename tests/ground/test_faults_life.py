@@ -12,8 +12,10 @@ from aboard.core.errors import AboardError, SandboxError
 from aboard.sandbox import Host, Sandbox
 from aboard.sandbox.faults import FAULTS, Fault, active, broken, heal, heal_all, inject
 from aboard.sandbox.faults.clock import ClockOffset
+from aboard.sandbox.faults.conntrack import ConntrackFull
 from aboard.sandbox.faults.disk import DiskFull, PathMissing
 from aboard.sandbox.faults.firewall import Drop, Reject
+from aboard.sandbox.faults.groups import CpuQuota, FewTasks, MemoryLimit
 from aboard.sandbox.faults.limits import LowLimits, SmallShm
 from aboard.sandbox.faults.link import Delay, LinkDown, Loss, MtuBlackHole, Rate
 from aboard.sandbox.faults.names import OwnNameOnLoopback, Unresolved
@@ -32,6 +34,7 @@ EXAMPLES: tuple[Fault, ...] = (
     Loss(percent=5),
     Delay(ms=5),
     MtuBlackHole(),
+    ConntrackFull(percent=10),
     SshdStopped(),
     SshdSlow(seconds=1),
     MaxStartups(),
@@ -42,6 +45,9 @@ EXAMPLES: tuple[Fault, ...] = (
     ClockOffset(seconds=60),
     SmallShm(),
     LowLimits(nofile=100),
+    MemoryLimit(killed=True),
+    CpuQuota(),
+    FewTasks(),
     DiskFull(),
     PathMissing(path="/shared"),
     NoPython(),
@@ -58,6 +64,8 @@ EXAMPLES: tuple[Fault, ...] = (
 LOOK = r"""
 nft list ruleset
 tc qdisc | sort
+cat /proc/sys/net/netfilter/nf_conntrack_udp_timeout
+cut -d: -f2- /proc/"$(cat /run/sshd.pid)"/cgroup
 ip -d -o link | sed 's/^[0-9]*: //; s/@if[0-9]*//; s/ qlen [0-9]*//'
 findmnt -rn -o TARGET,FSTYPE,OPTIONS | sed 's/,size=[0-9]*k//; s/,uuid=on//'
 df -BG --output=target,size / /dev/shm /tmp /run /private /shared

@@ -1,5 +1,6 @@
 """The fabric's rules on recorded nodes: each fires on its fault, names the odd node, and is silent on the healthy."""
 
+import subprocess
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
@@ -10,12 +11,14 @@ import pytest
 from aboard.checks.fabric import SUBJECT
 from aboard.checks.fabric.direct import parse_acs, parse_direct
 from aboard.checks.fabric.nccl import absent, chosen, parse_env
+from aboard.checks.fabric.plugin import PLUGINS, parse_plugins
 from aboard.checks.fabric.ports import PORTS, Port, parse_ports
+from aboard.checks.fabric.rails import PINGS, RAILS, send_echoes
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts, Unknown, read
 from aboard.core.finding import Finding, Severity
-from aboard.core.node import Node
-from aboard.core.probe import Contents, Output, Unparsed
+from aboard.core.node import Container, Node
+from aboard.core.probe import Command, Contents, Output, Unparsed
 from aboard.core.reach import Reached
 from aboard.core.recording import Recording, replay
 from aboard.wires import recorded
@@ -70,7 +73,7 @@ def test_nodes_that_are_alike_and_well_yield_nothing(name: str, count: int) -> N
         ("flapping", "fabric-flaps", "mlx5_2 went down 57 times; usual is 0 link-downs"),
         ("mixed-infiniband-roce", "fabric-mixed", "8 InfiniBand, 1 Ethernet (mlx5_bond_0)"),
         ("no-peermem", "fabric-no-gpudirect", "nvidia_peermem isn't loaded"),
-        ("acs-on", "fabric-acs", "ACS is on at 2 PCI bridges: 15:01.0, 97:01.0"),
+        ("acs-on", "fabric-acs", "ACS is on at 2 PCI bridges: 15:01.0 and 97:01.0"),
         ("low-memlock", "fabric-memlock", "a rank may lock 64 KiB of memory"),
     ],
 )
@@ -197,7 +200,7 @@ def test_a_gid_index_that_is_set_and_wrong_is_told() -> None:
     """The one for all fits three nodes, and points at RoCE v2's link-local entry on the fourth."""
     (finding,) = _judge(ROCE, ROCE, ROCE, "roce-shifted-gids", env={"NCCL_IB_GID_INDEX": "3"})
     assert finding.nodes == ("n4",)
-    assert "NCCL_IB_GID_INDEX=3 is set, which is no RoCE v2 address; it is 5 on mlx5_0, mlx5_1" in finding.seen
+    assert "NCCL_IB_GID_INDEX=3 is set, which is no RoCE v2 address; it is 5 on mlx5_0 and mlx5_1" in finding.seen
 
 
 def test_an_adapter_that_is_asked_for_and_not_there_is_told() -> None:
@@ -358,3 +361,107 @@ def test_no_rule_speaks_about_what_was_not_asked() -> None:
     """Without a single answer there is no finding, and no stumble."""
     assert SUBJECT.judge(Facts(cluster=Cluster(nodes=(Node(name="n1"),)), contacts={})) == []
     assert SUBJECT.judge(replay(Cluster(nodes=(Node(name="n1"),)), SUBJECT, {"n1": Recording()})) != []
+
+
+def test_a_plugin_that_the_loader_does_not_find_is_told() -> None:
+    """EFA can't do without one: it is said where it lies, and nothing on nodes that have it."""
+    assert _judge(*["h100-efa"] * 4) == []
+    (finding,) = _judge("h100-efa", "h100-efa", "h100-efa", "efa-plugin-aside")
+    assert (finding.code, finding.nodes, finding.severity) == ("fabric-plugin", ("n4",), Severity.WARN)
+    assert finding.seen.startswith("it has 32 EFA adapters, which NCCL can use through a plugin only, but the loader")
+    assert finding.fix.startswith("setup: ['export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib/x86_64-linux-gnu:")
+
+
+@pytest.mark.parametrize(
+    ("env", "reason"),
+    [
+        ({"NCCL_NET_PLUGIN": "aws-ofi"}, "NCCL_NET_PLUGIN is aws-ofi, but the loader finds no libnccl-net-aws-ofi.so"),
+        ({"NCCL_NET_PLUGIN": "/opt/x.so"}, "NCCL_NET_PLUGIN is /opt/x.so, but the loader finds no /opt/x.so here"),
+        ({"NCCL_NET": "AWS Libfabric"}, "NCCL_NET is AWS Libfabric, which is no part of NCCL itself"),
+        ({"NCCL_NET": "IB"}, None),
+        ({"NCCL_NET_PLUGIN": "none"}, None),
+    ],
+)
+def test_a_plugin_that_is_asked_for_must_be_there(env: dict[str, str], reason: str | None) -> None:
+    """What NCCL has itself, and none by wish, is nothing to find."""
+    found = [finding.seen for finding in _judge(HEALTHY, HEALTHY, env=env) if finding.code == "fabric-plugin"]
+    assert [seen[: len(reason or "")] for seen in found] == [reason] * 2 if reason else found == []
+
+
+def test_a_plugin_that_most_nodes_have_is_missed() -> None:
+    """With who has it; in a container other files count, so nothing is said."""
+    found = [finding for finding in _judge("h100-efa", "h100-efa", HEALTHY) if finding.code == "fabric-plugin"]
+    assert [finding.nodes for finding in found] == [("n3",)]
+    assert found[0].fix.startswith("ls -l /opt/amazon/ofi-nccl/lib/x86_64-linux-gnu/libnccl-net.so; dpkg -S")
+    facts = _facts("efa-plugin-aside")
+    inside = replace(facts.cluster.nodes[0], container=Container(runtime="docker", image="train"))
+    assert SUBJECT.judge(replace(facts, cluster=Cluster(nodes=(inside,)))) == []
+
+
+def test_the_search_for_plugins_for_real(tmp_path: Path) -> None:
+    """The script finds what is on the path that aboard.yaml gives, after the `setup` lines."""
+    (tmp_path / "libnccl-net-x.so").touch()
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "libnccl-net.so").touch()
+    node = Node(
+        name="n1",
+        env={"LD_LIBRARY_PATH": str(tmp_path)},
+        setup=(f"export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:{tmp_path}/more",),
+    )
+    question = PLUGINS.asked(node)
+    assert isinstance(question, Command)
+    done = subprocess.run(question.argv, capture_output=True, text=True, check=True, timeout=20)
+    found = parse_plugins(Output(code=0, stdout=done.stdout)).found
+    assert {f"{tmp_path}/libnccl-net-x.so", f"{tmp_path}/more/libnccl-net.so"} <= set(found)
+
+
+def test_rails_with_a_way_between_them_are_well() -> None:
+    """Also where nobody is pinged, since two names are one machine."""
+    assert _judge(ROCE, "rails-joined") == []
+    assert _judge(ROCE, "rails-joined", env={"NCCL_CROSS_NIC": "1"}) == []
+
+
+@pytest.mark.parametrize(("told", "severity"), [(None, Severity.INFO), ("1", Severity.WARN), ("0", None)])
+def test_rails_that_are_apart(told: str | None, severity: Severity | None) -> None:
+    """How many build them: a warning only if NCCL is told to send across, and nothing if it is told not to."""
+    findings = _judge(ROCE, "rails-apart", env={} if told is None else {"NCCL_CROSS_NIC": told})
+    assert [(each.code, each.severity) for each in findings] == ([("fabric-rails", severity)] if severity else [])
+    if findings:
+        assert findings[0].nodes == ("n2", "n1")
+        assert "mlx5_0 of n2 (10.1.0.8) gets no echo from mlx5_1 of n1 (10.2.0.7)" in findings[0].seen
+        assert findings[0].fix.startswith("NCCL_CROSS_NIC: '0'")
+
+
+def test_a_rail_that_is_cut_is_told_with_its_two_ends() -> None:
+    """The other rail passes echoes, so they are not filtered; whether rails are connected stays open."""
+    (finding,) = _judge(ROCE, "rail-cut")
+    assert (finding.code, finding.nodes, finding.severity) == ("fabric-rail-cut", ("n2", "n1"), Severity.WARN)
+    assert "no echo comes back from n1 to n2 on mlx5_1 (10.2.0.8 → 10.2.0.7); on 1 other rails it does" in finding.seen
+
+
+def test_echoes_that_can_not_be_sent_say_nothing() -> None:
+    """No ping on the node, one that may not be sent, or none that comes back at all: nobody is blamed."""
+    facts = _facts(ROCE, "rails-apart")
+    script = send_echoes(facts)
+    plan = next(script)["n2"].fields["argv"][4:]
+    for code in ("2", "127", "1"):
+        script = send_echoes(facts)
+        next(script)
+        with pytest.raises(StopIteration) as done:
+            script.send(
+                {
+                    "n1": Unknown(why="gone"),
+                    "n2": {"code": 0, "stdout": "".join(f"{pair} {code}\n" for pair in plan), "stderr": ""},
+                }
+            )
+        outcomes = {**facts.outcomes, RAILS.name: done.value.value}
+        assert SUBJECT.judge(replace(facts, outcomes=outcomes)) == []
+
+
+def test_the_pings_for_real() -> None:
+    """The script says each pair with ping's own code: an address that isn't ours can't be sent from."""
+    argv = ["sh", "-c", PINGS, "sh", "127.0.0.1>127.0.0.1", "192.0.2.1>192.0.2.2"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=20)
+    assert {line.rpartition(" ")[0] for line in done.stdout.splitlines()} == set(argv[4:])
+    assert "127.0.0.1>127.0.0.1 1\n" not in done.stdout
+    assert "192.0.2.1>192.0.2.2 0\n" not in done.stdout

@@ -9,6 +9,7 @@ import pytest
 from aboard.checks.gpu import SUBJECT
 from aboard.checks.gpu.smi import DRIVER, GPUS, parse_driver, parse_gpus, parse_health
 from aboard.checks.gpu.state import NVLINK, parse_links, parse_service
+from aboard.checks.gpu.visible import NAME, parse_visible, shown
 from aboard.checks.gpu.xid import KERNEL_LOG, MEANINGS, parse_log
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts, Unknown, read
@@ -58,7 +59,8 @@ def test_nodes_that_are_alike_and_well_yield_nothing(name: str, gpus: int, count
         ("driver-mismatch", "gpu-driver-mismatch", "the loaded kernel module is 550.90.07"),
         ("driver-not-loaded", "gpu-smi", "couldn't communicate with the NVIDIA driver"),
         ("lost-gpu", "gpu-lost", "Unable to determine the device handle for GPU0000:9B:00.0"),
-        ("xid-79", "gpu-xid", "Xid 79 for 0000:9b:00 (it has fallen off the bus), Xid 154"),
+        ("gpus-hidden", "gpu-hidden", "CUDA_VISIBLE_DEVICES=0 leaves 1 of 8 GPUs to 8 ranks"),
+        ("xid-79", "gpu-xid", "Xid 79 for 0000:9b:00 (it has fallen off the bus) and Xid 154"),
         ("xid-63", "gpu-xid", "Xid 63 for 0000:3b:00 (a memory row was marked for replacement"),
         ("ecc-errors", "gpu-ecc", "GPU 6 has 3"),
         ("throttling", "gpu-throttled", "00000000:4C:00.0 (HW Slowdown, HW Thermal Slowdown)"),
@@ -142,7 +144,7 @@ def test_two_drivers_on_two_nodes_name_both() -> None:
     """There is no majority, so both are shown."""
     (finding,) = _judge(HEALTHY, "other-driver")
     assert finding.nodes == ("n1", "n2")
-    assert finding.seen == "driver: n1 has 550.90.07, n2 has 535.161.07"
+    assert finding.seen == "driver: n1 has 550.90.07 and n2 has 535.161.07"
 
 
 def test_two_models_in_one_node_are_told() -> None:
@@ -150,7 +152,9 @@ def test_two_models_in_one_node_are_told() -> None:
     mixed = load(RECORDINGS / ROCE).commands[_argv(GPUS.question)].stdout.replace("A100-PCIE-40GB", "L40S", 1)
     node = replace(load(RECORDINGS / ROCE), commands={_argv(GPUS.question): Output(code=0, stdout=mixed)})
     found = [finding for finding in _judge(ROCE, last=node) if finding.code == "gpu-model"]
-    assert [finding.seen for finding in found] == ["GPUs of several models: 1 × NVIDIA L40S, 1 × NVIDIA A100-PCIE-40GB"]
+    assert [finding.seen for finding in found] == [
+        "GPUs of several models: 1 × NVIDIA L40S and 1 × NVIDIA A100-PCIE-40GB"
+    ]
 
 
 def _argv(question: object) -> tuple[str, ...]:
@@ -283,6 +287,45 @@ def test_no_rule_speaks_about_what_was_not_asked() -> None:
     """Without a single answer there is no finding, and no stumble; the quick check asks less."""
     facts = Facts(cluster=Cluster(nodes=(Node(name="n1", slots=8),)), contacts={})
     assert SUBJECT.judge(facts) == []
-    quick = {DRIVER.name, GPUS.name, KERNEL_LOG.name, "fabric-manager"}
+    quick = {DRIVER.name, GPUS.name, KERNEL_LOG.name, "fabric-manager", "visible-gpus"}
     assert {probe.name for probe in SUBJECT.probes if probe.quick} == quick
     assert not NVLINK.quick
+
+
+@pytest.mark.parametrize(
+    ("value", "left"),
+    [
+        ("0,1,2,3,4,5,6,7", 8),
+        ("7, 0", 2),
+        ("", 0),
+        ("-1", 0),
+        ("0,8,1", 1),
+        ("0,0", 1),
+        ("GPU-8f2c,MIG-1", 2),
+        ("none", 0),
+    ],
+)
+def test_gpus_are_counted_as_cuda_does(value: str, left: int) -> None:
+    """Up to the first entry that is no GPU of eight, or that comes again."""
+    assert shown(value, 8) == left
+
+
+def test_hidden_gpus_matter_only_to_ranks_that_need_them() -> None:
+    """Fewer slots are enough; aboard.yaml's own value wins over the node's; picked slots set it anyway."""
+    hidden = {"n1": load(RECORDINGS / "gpus-hidden")}
+
+    def codes(node: Node) -> list[str]:
+        facts = replay(Cluster(nodes=(node,)), SUBJECT, hidden)
+        return [finding.code for finding in SUBJECT.judge(facts)]
+
+    assert codes(Node(name="n1")) == ["gpu-hidden"]
+    assert codes(Node(name="n1", slots=1)) == []
+    assert codes(Node(name="n1", slots=2, env={NAME: "3,4"})) == []
+    assert codes(Node(name="n1", slots=4, env={NAME: "3,4"})) == ["gpu-hidden"]
+    assert codes(Node(name="n1", slots=2, picked=(0, 1))) == []
+
+
+def test_a_variable_that_is_not_set_hides_nothing() -> None:
+    """An empty one hides all."""
+    assert parse_visible(Output(code=0, stdout="all\n")) is None
+    assert parse_visible(Output(code=0, stdout="\n")) == ""

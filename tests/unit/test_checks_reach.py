@@ -1,8 +1,11 @@
 """Reach: each way not to answer has its own finding, with a fix that can be typed."""
 
+from dataclasses import replace
+
 import pytest
 
 from aboard.checks.reach import SUBJECT
+from aboard.checks.reach.elsewhere import ELSEWHERE
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity, worst_first
@@ -40,6 +43,51 @@ def test_a_fix_names_the_node_as_ssh_reaches_it() -> None:
     assert "ssh -p 2222 me@10.0.0.1" in finding.fix
     (plain,) = _judge(Unreached(reason=Reason.HOST_KEY_CHANGED, said=""), Node(name="n1"))
     assert "ssh-keygen -R n1 " in plain.fix
+
+
+def test_a_key_file_that_others_may_read_is_one_finding() -> None:
+    """It is wrong here, whoever is dialled, and the fix has its real path."""
+    said = "Permissions 0644 for '/home/me/my keys/id' are too open."
+    cluster = Cluster(nodes=(Node(name="n1"), Node(name="n2")))
+    contacts = {node.name: Unreached(reason=Reason.KEY_REFUSED, said=said) for node in cluster}
+    (finding,) = SUBJECT.judge(Facts(cluster=cluster, contacts=contacts))
+    assert finding.nodes == ("n1", "n2")
+    assert finding.fix.startswith("chmod 600 '/home/me/my keys/id'    # here")
+
+
+@pytest.mark.parametrize(
+    ("said", "fix"),
+    [
+        ("3.6.8; beside it: /usr/bin/python3.9 /usr/bin/python3.12 /usr/bin/python3.6", "python: /usr/bin/python3.12 "),
+        ("3.6.8; beside it: /usr/bin/python3.6", "ssh "),
+        ("3.6.8; beside it: /x/$(reboot)/python3.12", "ssh "),
+        ("3.6.8", "ssh "),
+    ],
+)
+def test_an_old_python_has_a_newer_one_beside_it(said: str, fix: str) -> None:
+    """Then that one is proposed, by its path."""
+    (finding,) = _judge(Unreached(reason=Reason.OLD_PYTHON, said=said))
+    assert finding.fix.startswith(fix)
+
+
+def test_another_node_knows_the_address() -> None:
+    """Who can't resolve a name asks those who answer; what is no address that others can dial doesn't count."""
+    lost, first, second = Node(name="n1"), Node(name="n2"), Node(name="n3")
+    contacts: dict[str, Contact] = {"n1": Unreached(reason=Reason.UNRESOLVED, said=""), "n2": _met(), "n3": _met()}
+    facts = Facts(cluster=Cluster(nodes=(lost, first, second)), contacts=contacts)
+    script = ELSEWHERE.script(facts)
+    assert list(next(script)) == ["n2"]
+    assert list(script.send({"n2": {"stdout": "of n1\n127.0.1.1 STREAM n1\nnonsense\n"}})) == ["n3"]
+    with pytest.raises(StopIteration) as done:
+        script.send({"n3": {"stdout": "of n1\n10.0.0.1      STREAM n1\nof other\n10.0.0.9 STREAM\n"}})
+    (finding,) = SUBJECT.judge(replace(facts, outcomes={ELSEWHERE.name: done.value.value}))
+    assert finding.fix.startswith("echo '10.0.0.1 n1' | sudo tee -a /etc/hosts    # here")
+
+
+def test_nobody_is_asked_for_names_that_are_known() -> None:
+    """Where all could be resolved, there is no round."""
+    with pytest.raises(StopIteration):
+        next(ELSEWHERE.script(Facts(cluster=Cluster(nodes=(NODE,)), contacts={"n1": _met()})))
 
 
 def test_a_node_that_answers_is_no_finding() -> None:

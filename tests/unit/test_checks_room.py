@@ -1,6 +1,7 @@
 """Room for a run: limits, shared memory, memory, cores, connections, GPUs, from recorded answers to findings."""
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +14,14 @@ from aboard.checks.host.cores import CORES, ONLINE, parse_online
 from aboard.checks.host.limits import LIMITS, Limit, limits_of, parse_limits
 from aboard.checks.host.memory import AVAILABLE, GROUPS, MEMORY, Group, parse_available, parse_groups
 from aboard.checks.host.own_name import OWN_NAME, OwnName, parse_own_name
+from aboard.checks.host.quota import QUOTA, Quota, parse_quota
 from aboard.checks.host.shm import SHM, Shm, parse_df
 from aboard.checks.reach.shell import SHELL, Ready
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
-from aboard.core.probe import Contents, Output, Probe, Unparsed
+from aboard.core.probe import Command, Contents, Output, Probe, Unparsed
 from aboard.core.reach import Reached
 from aboard.core.reason import Reason
 
@@ -356,3 +358,60 @@ def test_every_code_has_its_story(subject: Any) -> None:
     codes |= {f"unknown-{probe.name}" for probe in subject.probes}
     codes |= {f"reach-{reason.value}" for reason in Reason} if subject is reach.SUBJECT else set()
     assert codes == {story.code for story in subject.stories}
+
+
+# -- quotas
+
+
+@pytest.mark.parametrize(
+    ("lines", "cores", "tasks"),
+    [
+        ("", None, None),
+        ("/sys/fs/cgroup/a/cpu.max:max 100000\n/sys/fs/cgroup/pids.max:max\n", None, None),
+        ("/sys/fs/cgroup/a/cpu.max:150000 100000\n/sys/fs/cgroup/cpu.max:400000 100000\n", 1.5, None),
+        ("/sys/fs/cgroup/cpu/j/cpu.cfs_quota_us:-1\n/sys/fs/cgroup/cpu/j/cpu.cfs_period_us:100000\n", None, None),
+        ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us:50000\n/sys/fs/cgroup/cpu/cpu.cfs_period_us:100000\n", 0.5, None),
+        ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us:50000\n", None, None),
+        ("/sys/fs/cgroup/a/pids.max:512\n/sys/fs/cgroup/pids.max:9000\n", None, 512),
+    ],
+)
+def test_quotas_of_both_versions_of_control_groups(lines: str, cores: float | None, tasks: int | None) -> None:
+    """The lowest on the way up counts; no limit is none."""
+    quota = parse_quota(_printed(lines))
+    assert (quota.cores, quota.tasks) == (cores, tasks)
+
+
+@pytest.mark.parametrize("line", ["/sys/fs/cgroup/cpu.max:", "/sys/fs/cgroup/cpu.max:a b", "grep: trouble"])
+def test_a_quota_that_can_not_be_read_is_unknown(line: str) -> None:
+    """Not taken for no limit."""
+    with pytest.raises(Unparsed):
+        parse_quota(_printed(line))
+
+
+@pytest.mark.parametrize(
+    ("quota", "code"),
+    [
+        (Quota(), None),
+        (Quota(cores=4.0, cores_by="/sys/fs/cgroup"), None),
+        (Quota(cores=1.5, cores_by="/sys/fs/cgroup"), "host-cpu-quota"),
+        (Quota(tasks=1024, tasks_by="/sys/fs/cgroup"), None),
+        (Quota(tasks=512, tasks_by="/sys/fs/cgroup"), "host-tasks"),
+    ],
+)
+def test_quotas_that_are_too_small_for_four_ranks(quota: Quota, code: str | None) -> None:
+    """Each is a warning with the group that sets it."""
+    findings = _judge(QUOTA, quota, **{CORES.name: 64})
+    assert [each.code for each in findings] == ([code] if code else [])
+    if findings:
+        assert (findings[0].severity, findings[0].nodes) == (Severity.WARN, ("n1",))
+        assert "/sys/fs/cgroup" in findings[0].seen
+    # A machine of one core has no more to give.
+    assert _judge(QUOTA, Quota(cores=1.0), **{CORES.name: 1}) == []
+
+
+def test_the_groups_of_this_machine_can_be_read() -> None:
+    """Whatever it has, the script's answer is known to its parser."""
+    question = QUOTA.question
+    assert isinstance(question, Command)
+    done = subprocess.run(question.argv, capture_output=True, text=True, check=True, timeout=10)
+    assert parse_quota(_printed(done.stdout))

@@ -60,7 +60,30 @@ def test_the_failing_line_is_named(line: str, said: str, fix: str) -> None:
 def test_a_python_that_is_not_there() -> None:
     """Looked for in that shell, after the lines: a line that empties PATH loses it."""
     assert _seen(_check(python="/nowhere/python3")) == [("reach-no-python", "the shell finds no /nowhere/python3")]
-    assert _seen(_check("PATH=/nowhere")) == [("reach-no-python", "after its `setup` lines, the shell finds no python3")]
+    assert _seen(_check("PATH=/nowhere")) == [
+        ("reach-no-python", "after its `setup` lines, the shell finds no python3")
+    ]
+
+
+def test_the_fix_is_the_whole_setting() -> None:
+    """What to write stands there as it is written, with the lines that were there already."""
+    (finding,) = _check("true", "module load cuda").findings
+    wanted = 'setup: ["true", ". /etc/profile.d/modules.sh", "module load cuda"]    # in aboard.yaml, under cluster:;'
+    assert finding.fix.startswith(wanted)
+    (lost,) = _check("PATH=/nowhere").findings
+    assert lost.fix.startswith('setup: ["PATH=/nowhere:$PATH"]    # in aboard.yaml, under cluster:;')
+    (gone,) = _check('unset "PATH"; PATH=/').findings
+    assert gone.fix.startswith("python: /")
+
+
+def test_nodes_that_fail_alike_are_one_finding() -> None:
+    """A line of the whole cluster that fails everywhere is said once."""
+    nodes = tuple(Node(name=name, setup=("module load x",)) for name in ("n1", "n2", "n3"))
+    failed = Failed(line=1, said="module: command not found")
+    held: dict[str, Any] = {SHELL.name: {"n1": failed, "n2": failed, "n3": Failed(line=1, said="other")}}
+    findings = SUBJECT.judge(Facts(cluster=Cluster(nodes=nodes), contacts={}, outcomes=held))
+    assert [finding.nodes for finding in findings] == [("n1", "n2"), ("n3",)]
+    assert "in aboard.yaml, for n[1-2];" in findings[0].fix
 
 
 def test_lines_are_run_where_and_with_what_ranks_have() -> None:

@@ -276,8 +276,9 @@ def test_the_script_writes_reads_and_removes(tmp_path: Path) -> None:
 
 def test_every_code_has_a_story() -> None:
     """Each code that a rule can find is told at length."""
-    words = "missing not-shared not-mounted private full low inodes read-only dead-mount no-mmap"
+    words = "missing not-shared not-mounted private full low inodes read-only dead-mount no-mmap space output"
     assert {story.code for story in SUBJECT.stories} == {
         *(f"storage-{word}" for word in words.split(" ")),
         "unknown-storage",
+        "unknown-storage-room",
     }

@@ -39,6 +39,9 @@ cluster:
   container:
     runtime: pyxis
     image: nvcr.io/nvidia/pytorch:25.01-py3
+run:
+  output: /data/out
+  writes: 1.5TB
 """
 
 
@@ -57,8 +60,11 @@ def problems(*names: str, sets: tuple[str, ...] = ()) -> list[tuple[str, str]]:
 def test_all_keys(files: Path) -> None:
     """Every key is read, and env values stay as they were written."""
     (files / "a.yaml").write_text(ALL_KEYS)
-    section = load_document(["a.yaml"]).document.cluster
+    document = load_document(["a.yaml"]).document
+    section, run = document.cluster, document.run
     assert section is not None
+    assert run is not None
+    assert (run.output, run.writes) == ("/data/out", 1_500_000_000_000)
     assert section.nodes is not None
     assert section.setup == ["conda activate train"]
     big = section.nodes[1]
@@ -137,6 +143,29 @@ def test_wrong_set(files: Path, text: str, seen: str, fix: str) -> None:
     ((found, way),) = problems("a.yaml", sets=(text,))
     assert seen in found
     assert fix in way
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("200GB", 200 * 10**9), ("1.5 TiB", 3 << 39), ("512kib", 512 << 10), ("4096", 4096)]
+)
+def test_sizes(files: Path, text: str, size: int) -> None:
+    """With a unit, of a thousand or of 1024, or in bytes."""
+    run = load_document([], ["run.output=/out", f"run.writes={text}"]).document.run
+    assert run is not None
+    assert run.writes == size
+
+
+@pytest.mark.parametrize("text", ["200G", "many", "-1GB", "0", "[1]", "1e3", "999999PB", ""])
+def test_wrong_sizes(files: Path, text: str) -> None:
+    """What isn't clear is asked for, in words that show how."""
+    ((seen, fix),) = problems(sets=("run.output=/out", f"run.writes={text}"))
+    assert "run.writes" in seen
+    assert "write" in fix
+
+
+def test_a_run_says_both_where_and_how_much(files: Path) -> None:
+    """One without the other can't be held against a disk."""
+    assert [seen for seen, _ in problems(sets=("run.writes=1GB",))] == ["--set run.writes: run has no 'output'"]
 
 
 def test_schema_is_golden() -> None:

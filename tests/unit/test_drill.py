@@ -2,12 +2,16 @@
 
 import asyncio
 
+import pytest
+
 from aboard.core.cluster import Cluster
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.node import Node
 from aboard.core.rule import Subject
+from aboard.flows import drill
 from aboard.flows.check import Report, check
+from aboard.wires import link
 
 CLUSTER = Cluster(nodes=(Node(name="a", local=True), Node(name="b", local=True)))
 
@@ -53,3 +57,17 @@ def test_a_script_that_stumbles_is_an_unknown() -> None:
     outcome = _check(exercise).facts.outcome(exercise)
     assert isinstance(outcome, Unknown)
     assert "KeyError" in outcome.why
+
+
+def test_a_long_round_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Agents end themselves when the head says nothing; while a round lasts it does, also to who isn't asked."""
+    monkeypatch.setattr(link, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(drill, "BEAT_SECONDS", 0.2)
+
+    def script(_facts: Facts) -> "Script[object]":
+        yield {"a": Ask(op="run", fields={"argv": ["sleep", "2"]})}
+        replies = yield {"a": Ask(op="ping"), "b": Ask(op="ping")}
+        return {name: isinstance(reply, Unknown) for name, reply in replies.items()}
+
+    exercise = Exercise(name="long", script=script)
+    assert _check(exercise).facts.outcome(exercise) == {"a": False, "b": False}

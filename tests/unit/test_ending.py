@@ -143,3 +143,15 @@ def test_words_of_a_rank_can_not_touch_a_terminal() -> None:
     """An escape sequence in an exception is shown, not obeyed."""
     (finding,) = _ending(_event("raised", 1, type="E", message="\x1b[2J"), _event("exited", 1, code=1))
     assert "\x1b" not in finding.seen
+
+
+def test_who_dies_after_the_end_was_decided_is_no_cause() -> None:
+    """A run that is ended because of a stopped rank takes the others down: none of them is blamed."""
+    (finding,) = _ending(
+        _event("started", 1),
+        _event("stopped", 1, 5.0),
+        Event(node="", seq=0, at=6.0, kind="deciding", data={"why": "rank 1 is stopped"}),
+        _event("exited", 0, 6.5, code=-15),
+        _event("exited", 1, 7.0, code=-9),
+    )
+    assert finding.code == "run-rank-stopped"

@@ -1,6 +1,7 @@
 """Faults as values, as text and as commands; nothing is broken here."""
 
 from dataclasses import FrozenInstanceError, fields
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -84,6 +85,19 @@ def test_rules() -> None:
         '    oifname "eth1" ip daddr { 10.78.0.1 } drop\n'
         "  }\n"
     )
+
+
+def test_firewall_rules() -> None:
+    """Where an administrator's stand, for first packets only, and as many as the ports need."""
+    nowhere: Any = None
+    (rule,) = Reject(ports="22,80-90", network="fabric").rules(nowhere)
+    wanted = "INPUT -i eth1 -p tcp -m multiport --dports 22,80:90 -m tcp --syn -j REJECT --reject-with tcp-reset"
+    assert " ".join(rule) == wanted
+    assert list(Drop(way="both").rules(nowhere)) == [
+        ("INPUT", "-i", "eth+", "-j", "DROP"),
+        ("OUTPUT", "-o", "eth+", "-j", "DROP"),
+    ]
+    assert len(list(Drop(ports=",".join(map(str, range(1, 16)))).rules(nowhere))) == 3
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aboard.agent import frames
-from aboard.core.errors import Unreachable
+from aboard.core.errors import ProtocolError, Unreachable
 from aboard.core.event import Event
 from aboard.core.lease import Lease
 from aboard.core.node import Node
@@ -18,7 +18,7 @@ from aboard.core.plan import Start
 from aboard.wires.bootstrap import MARKER
 from aboard.wires.fleet import Fleet
 from aboard.wires.hold import Hold, State
-from aboard.wires.told import Piece, clock_of, event_of, piece_of
+from aboard.wires.told import KINDS, NO_STACKS, Piece, clock_of, event_of, piece_of, samples_of
 from aboard.wires.wire import Ending, OnPhase, Stream
 
 NODE = Node(name="n1")
@@ -94,6 +94,7 @@ class Heard:
         self.events: list[Event] = []
         self.pieces: list[Piece] = []
         self.states: list[tuple[State, str]] = []
+        self.samples: list[dict[str, Any]] = []
         self.hold = Hold(
             NODE,
             Fleet(lambda _node: self.wire),
@@ -103,6 +104,7 @@ class Heard:
             on_event=self.events.append,
             on_piece=self.pieces.append,
             on_state=lambda state, why: self.states.append((state, why)),
+            on_samples=lambda _node, samples: self.samples.append(samples),
         )
 
     async def until(self, condition: Callable[[], object]) -> None:
@@ -114,7 +116,7 @@ class Heard:
 def _keeper(far: Acted, message: frames.Message) -> None:
     """An honest keeper: it answers what it is asked."""
     if message["op"] in ("hold", "attach"):
-        far.say(re=message["id"], children={}, lost_events=0)
+        far.say(re=message["id"], children={"a": {"state": "running"}}, lost_events=0, wall=time.time())
     elif message["op"] == "beat":
         far.say(re=message["id"], wall=time.time())
     elif "id" in message:
@@ -140,7 +142,7 @@ def _ops(far: Acted, op: str) -> list[frames.Message]:
 def test_what_comes_with_the_first_answer_is_acknowledged_and_credited() -> None:
     """Events and output follow the answer before the hold has taken it in; they must count all the same."""
     event = {"event": 1, "kind": "started", "child": "a", "wall": time.time(), "pid": 5}
-    heard = Heard(_then(event, {"out": "a", "stream": "stdout", "offset": 0, "data": "xy"}))
+    heard = Heard(_then(event, {"out": "a", "stream": "stdout", "offset": 0, "wall": 1.0, "data": "xy"}))
 
     async def story() -> None:
         await heard.hold.begin()
@@ -157,21 +159,42 @@ def test_what_comes_with_the_first_answer_is_acknowledged_and_credited() -> None
 @pytest.mark.parametrize(
     "nonsense",
     [
-        {"event": "x", "kind": "started", "wall": 1.0},
-        {"event": None, "kind": "started", "wall": 1.0},
-        {"event": 10**30, "kind": "started", "wall": 1.0},
-        {"event": 1, "kind": "started", "wall": "noon"},
-        {"event": 1, "kind": "started", "wall": float("nan")},
-        {"event": 1, "kind": "started", "wall": 10**400},
+        {"event": "x", "kind": "started", "wall": 1.0, "child": "a"},
+        {"event": None, "kind": "started", "wall": 1.0, "child": "a"},
+        {"event": 10**30, "kind": "started", "wall": 1.0, "child": "a"},
+        {"event": 1, "kind": "started", "wall": "noon", "child": "a"},
+        {"event": 1, "kind": "started", "wall": float("nan"), "child": "a"},
+        {"event": 1, "kind": "started", "wall": 10**400, "child": "a"},
         {"event": 1, "kind": "started", "wall": 1.0, "child": [1]},
+        {"event": 1, "kind": "started", "wall": 1.0, "child": "nobody"},
+        {"event": 1, "kind": "started", "wall": 1.0, "child": "a", "pid": -1},
         {"event": 1, "kind": "generation", "wall": 1.0},
-        {"event": 1, "kind": "exited", "wall": 1.0, "code": "0"},
-        {"out": "a", "stream": "stdout", "offset": 0, "data": "\u20ac"},
-        {"out": "a", "stream": "stdout", "offset": 0, "data": "\ud800"},
-        {"out": "a", "stream": "stdout", "offset": -1, "data": "x"},
-        {"out": "a", "stream": "stdout", "offset": 1e9, "data": "x"},
-        {"out": "a", "stream": "stdout", "offset": 0, "data": 7},
-        {"out": [], "stream": {}, "offset": 0, "data": "x"},
+        {"event": 1, "kind": ["started"], "wall": 1.0, "child": "a"},
+        {"event": 1, "kind": "exited", "wall": 1.0, "child": "a", "code": "0"},
+        {"event": 1, "kind": "exited", "wall": 1.0, "child": "a"},
+        {"event": 1, "kind": "ended", "wall": 1.0, "stubborn": ["x"]},
+        {"event": 1, "kind": "phase", "wall": 1.0, "child": "a", "phase": "dancing"},
+        {"event": 1, "kind": "phase", "wall": 1.0, "child": "a"},
+        {"event": 1, "kind": "raised", "wall": 1.0, "child": "a", "message": 5},
+        {"out": "a", "stream": "stdout", "offset": 0, "wall": 1.0, "data": "\u20ac"},
+        {"out": "a", "stream": "stdout", "offset": 0, "wall": 1.0, "data": "\ud800"},
+        {"out": "a", "stream": "stdout", "offset": -1, "wall": 1.0, "data": "x"},
+        {"out": "a", "stream": "stdout", "offset": 1e9, "wall": 1.0, "data": "x"},
+        {"out": "a", "stream": "stdout", "offset": 0, "wall": 1.0, "data": 7},
+        {"out": "a", "stream": "stdout", "offset": 0, "data": "x"},
+        {"out": "a", "stream": "stdlog", "offset": 0, "wall": 1.0, "data": "x"},
+        {"out": "nobody", "stream": "stdout", "offset": 0, "wall": 1.0, "data": "x"},
+        {"out": [], "stream": {}, "offset": 0, "wall": 1.0, "data": "x"},
+        {"samples": []},
+        {"samples": {"children": {}}},
+        {"samples": {"wall": 1.0, "node": {"load": float("nan")}}},
+        {"samples": {"wall": 1.0, "node": {"memory": -1}}},
+        {"samples": {"wall": 1.0, "children": {"nobody": {}}}},
+        {"samples": {"wall": 1.0, "children": {"a": 7}}},
+        {"samples": {"wall": 1.0, "children": {"a": {"step": 1.5}}}},
+        {"samples": {"wall": 1.0, "children": {"a": {"step": 2**60}}}},
+        {"samples": {"wall": 1.0, "children": {"a": {"cpu": float("inf")}}}},
+        {"samples": {"wall": 1.0, "children": {"a": {"rss": "much"}}}},
     ],
 )
 def test_a_frame_of_the_wrong_shape_ends_the_link_and_nothing_else(nonsense: dict[str, Any]) -> None:
@@ -188,6 +211,7 @@ def test_a_frame_of_the_wrong_shape_ends_the_link_and_nothing_else(nonsense: dic
     assert heard.states[1][1].startswith("n1 sent ")
     assert not heard.events
     assert not heard.pieces
+    assert not heard.samples
 
 
 def test_a_node_that_always_breaks_off_is_not_dialled_without_a_pause() -> None:
@@ -225,10 +249,11 @@ def test_clocks_that_show_nonsense_are_a_cut() -> None:
 
 def test_output_that_comes_twice_is_told_once() -> None:
     """After a cut the keeper sends from where it was told, and a little is known already; gaps are counted."""
-    first = {"out": "a", "stream": "stdout", "offset": 0, "data": "abcdef"}
-    again = {"out": "a", "stream": "stdout", "offset": 4, "data": "efgh"}
-    gap = {"out": "a", "stream": "stdout", "offset": 20, "data": "z", "dropped": 999}
-    end = {"out": "a", "stream": "stdout", "offset": 21, "data": "", "end": True}
+    of = {"out": "a", "stream": "stdout", "wall": 1.0}
+    first = {**of, "offset": 0, "data": "abcdef"}
+    again = {**of, "offset": 4, "data": "efgh"}
+    gap = {**of, "offset": 20, "data": "z", "dropped": 999}
+    end = {**of, "offset": 21, "data": "", "end": True}
     heard = Heard(_then(first, again, gap, gap, end, end))
 
     async def story() -> None:
@@ -339,11 +364,17 @@ def test_leaving_tells_whoever_still_asks() -> None:
 
 
 @settings(deadline=None, max_examples=50)
-@given(st.dictionaries(st.sampled_from(["event", "kind", "wall", "child", "code"]), ANYTHING))
+@given(st.fixed_dictionaries({}, optional={
+    "event": st.integers(0, 5) | ANYTHING,
+    "kind": st.sampled_from(sorted(KINDS)) | ANYTHING,
+    "wall": st.floats() | ANYTHING,
+    "child": st.just("a") | ANYTHING,
+    **dict.fromkeys(("code", "pid", "why", "killed", "stubborn", "phase", "type", "message", "trace"), ANYTHING),
+}))  # fmt: skip
 def test_any_frame_is_an_event_or_a_frame_error(message: frames.Message) -> None:
     """Whatever types its fields have."""
     try:
-        event = event_of(message, "n1", 0.0)
+        event = event_of(message, "n1", 0.0, {"", "a"})
     except frames.FrameError:
         return
     assert event.seq >= 0
@@ -352,14 +383,138 @@ def test_any_frame_is_an_event_or_a_frame_error(message: frames.Message) -> None
 
 @settings(deadline=None, max_examples=50)
 @given(
-    st.dictionaries(st.sampled_from(["out", "stream", "offset", "data", "end", "dropped"]), ANYTHING),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "out": st.just("a") | ANYTHING,
+            "stream": st.just("stdout") | ANYTHING,
+            "wall": st.floats() | ANYTHING,
+            "offset": st.integers(0, 40) | ANYTHING,
+            **dict.fromkeys(("data", "end", "dropped"), ANYTHING),
+        },
+    ),
     st.integers(0, 20),
 )
 def test_any_frame_is_output_or_a_frame_error(message: frames.Message, have: int) -> None:
     """And what is output never goes back behind what is known."""
     try:
-        piece = piece_of(message, "n1", {f"{message.get('out', '')}/{message.get('stream', '')}": have})
+        piece = piece_of(message, "n1", 0.0, {"a/stdout": have}, {"", "a"})
     except frames.FrameError:
         return
-    assert piece.offset >= have
+    assert piece.offset >= (have if (piece.child, piece.stream) == ("a", "stdout") else 0)
     assert piece.dropped >= 0
+
+
+@settings(deadline=None, max_examples=50)
+@given(st.dictionaries(st.sampled_from(["wall", "node", "children"]), ANYTHING))
+def test_any_samples_are_figures_or_a_frame_error(samples: dict[str, Any]) -> None:
+    """Whatever types they have; names are those of children that were started."""
+    try:
+        told = samples_of({"samples": samples}, 0.0, {"a"})
+    except frames.FrameError:
+        return
+    assert set(told["children"]) <= {"a"}
+    assert clock_of(told["wall"]) == told["wall"]
+
+
+def test_samples_and_output_come_at_the_heads_time() -> None:
+    """A node whose clock is an hour ahead: what it says is put back by that hour; what it says besides is left out."""
+    ahead = 3600.0
+    samples = {"wall": time.time() + ahead, "node": {"load": 2.5, "mood": "x" * 999}}
+    samples["children"] = {"a": {"step": 7, "step_seconds": 0.25, "rss": 2**30, "cpu": 1.5, "more": []}}
+    piece = {"out": "a", "stream": "stdout", "offset": 0, "wall": time.time() + ahead, "data": "x"}
+
+    def script(far: Acted, message: frames.Message) -> None:
+        if message["op"] == "beat":
+            far.say(re=message["id"], wall=time.time() + ahead)
+            far.say(samples=samples)
+            far.say(**piece)
+        else:
+            _keeper(far, message)
+
+    heard = Heard(script)
+
+    async def story() -> None:
+        await heard.hold.begin()
+        heard.hold._offset = (9.0, 0.0)
+        await heard.until(lambda: len(heard.samples) >= 2 and heard.pieces)
+        await heard.hold.leave()
+
+    asyncio.run(story())
+    told = heard.samples[-1]
+    assert told["node"] == {"load": 2.5}
+    assert told["children"] == {"a": {"step": 7, "step_seconds": 0.25, "rss": 2**30, "cpu": 1.5}}
+    assert abs(told["wall"] - time.time()) < 60
+
+
+def test_a_new_head_knows_the_children_from_the_first_answer() -> None:
+    """Who resumes has started nobody; what comes in the same breath as the list of children is told all the same."""
+    heard = Heard(_then({"event": 1, "kind": "exited", "child": "a", "wall": 1.0, "code": 3}))
+
+    async def story() -> None:
+        await heard.hold.resume()
+        await heard.until(lambda: heard.events)
+        await heard.hold.leave()
+
+    asyncio.run(story())
+    assert heard.events[0].data == {"code": 3}
+
+
+@pytest.mark.parametrize("children", [[], {"x" * 201: {}}, {f"c{n}": {} for n in range(5000)}])
+def test_a_node_can_not_have_more_children_than_a_node_has(children: Any) -> None:
+    """A list of them that only a liar would send is no answer."""
+
+    def script(far: Acted, message: frames.Message) -> None:
+        far.say(re=message["id"], children=children, lost_events=0, wall=time.time())
+
+    heard = Heard(script)
+    with pytest.raises(ProtocolError):
+        asyncio.run(heard.hold.begin())
+
+
+def test_what_an_event_says_is_cut_to_size() -> None:
+    """A node that sends megabytes with an event leaves the head with what was agreed, and with no key more."""
+    said = {"type": "T" * 9999, "message": "m" * 10**6, "trace": "t" * 10**6, "more": "x" * 10**6}
+    heard = Heard(_then({"event": 1, "kind": "raised", "child": "a", "wall": 1.0, **said}))
+
+    async def story() -> None:
+        await heard.hold.begin()
+        await heard.until(lambda: heard.events)
+        await heard.hold.leave()
+
+    asyncio.run(story())
+    assert {key: len(text) for key, text in heard.events[0].data.items()} == {
+        "type": 200,
+        "message": 2000,
+        "trace": 8000,
+    }
+
+
+def test_stacks_are_text_or_a_reason() -> None:
+    """What the keeper couldn't get has its reason behind a word that no stack begins with; others' are refused."""
+    answers: list[Any] = [{"a": "Thread 0x1", "b": {"why": "it is stopped"}}, {"nobody": "x"}, {"a": 5}, None]
+
+    def script(far: Acted, message: frames.Message) -> None:
+        if message["op"] == "stacks":
+            far.say(re=message["id"], stacks=answers.pop(0))
+        else:
+            _keeper(far, message)
+
+    heard = Heard(script)
+
+    async def story() -> None:
+        await heard.hold.begin()
+        await heard.hold.start(Start(child="b", argv=("true",), beacon=True))
+        assert await heard.hold.stacks() == {"a": "Thread 0x1", "b": NO_STACKS + "it is stopped"}
+        for _ in range(3):
+            with pytest.raises(ProtocolError):
+                await heard.hold.stacks(["a"], within=0.5)
+        await heard.hold.leave()
+
+    asyncio.run(story())
+    far = heard.wire.streams[0]
+    assert [(message.get("children"), message["within"]) for message in _ops(far, "stacks")][:2] == [
+        (None, 2.0),
+        (["a"], 0.5),
+    ]
+    assert _ops(far, "start")[0]["beacon"] is True

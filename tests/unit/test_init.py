@@ -10,6 +10,7 @@ from aboard.cli.init import init
 from aboard.config.cluster import load_cluster
 from aboard.core.errors import InputError
 from aboard.core.head import Here
+from aboard.core.writes import Writes
 
 GOLDEN = Path(__file__).parent / "golden"
 HERE = Here(names=frozenset(), addresses=(), user="alice")
@@ -42,8 +43,10 @@ def test_comments_can_be_uncovered(files: Path) -> None:
     """Every key in a comment is right as it stands."""
     run("n[1-2]")
     text = (files / "aboard.yaml").read_text()
-    (files / "aboard.yaml").write_text(re.sub(r"^  # (?=\w+: )", "  ", text, flags=re.MULTILINE))
-    node = load_cluster(here=HERE).nodes[0]
+    (files / "aboard.yaml").write_text(re.sub(r"^( *)# (?=\w+: )", r"\1", text, flags=re.MULTILINE))
+    cluster = load_cluster(here=HERE)
+    node = cluster.nodes[0]
+    assert cluster.writes == Writes(path="/data/out", size=200 * 10**9)
     assert (node.user, node.slots, node.fabric_address, len(node.setup)) == ("alice", 8, "n1i", 2)
 
 

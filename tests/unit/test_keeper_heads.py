@@ -152,3 +152,70 @@ def test_frames_of_the_wrong_shape_are_answered_and_harm_nobody(clean: list[Run]
         assert run.kinds("a") == ["started"]
 
     held(run, story)
+
+
+def test_an_output_that_the_head_has_gives_its_files_back(clean: list[Run]) -> None:
+    """While the run goes on: its length and end are still told to a new head, and the rest counts as dropped."""
+    run = Run()
+    clean.append(run)
+    first = Run()
+    first.id, first.key = run.id, run.key
+
+    def spools(run: Run) -> list[str]:
+        return sorted(path.name for path in run.place.glob("*.std*"))
+
+    async def leave() -> None:
+        hold = first.hold()
+        await hold.begin()
+        await hold.start(Start(child="stays", argv=("sleep", "300")))
+        source = "import os\nfor n in range(60): os.write(1, b'x' * 10000)"
+        await hold.start(Start(child="a", argv=python(source)))
+        await until(lambda: first.finished("a") and spools(run) == ["0.stderr.0", "0.stdout.0"])
+        await cut(first, hold)
+        assert first.finished("a")
+        await hold.leave()
+
+    async def resume() -> None:
+        hold = run.hold()
+        await hold.resume()
+        await until(lambda: run.finished("a"))
+        await hold.end()
+        await asyncio.wait_for(hold.wait_gone(), 5)
+        await hold.leave()
+
+    asyncio.run(leave())
+    asyncio.run(resume())
+    assert first.output("a") == b"x" * 600_000
+    assert run.output("a") == b""
+    assert sum(piece.dropped for piece in run.pieces if piece.child == "a") == 600_000
+
+
+def test_a_piece_has_the_time_of_its_first_byte(clean: list[Run]) -> None:
+    """Also when it is read much later: what came at another time is another piece."""
+    run = Run()
+    clean.append(run)
+    first = Run()
+    first.id, first.key = run.id, run.key
+    source = "import os, time\nfor n in range(4):\n    os.write(1, b'%f\\n' % time.time())\n    time.sleep(0.25)"
+
+    async def leave() -> None:
+        hold = first.hold()
+        await hold.begin()
+        await hold.start(Start(child="a", argv=python(source)))
+        await hold.leave()
+
+    async def resume() -> None:
+        hold = run.hold()
+        await hold.resume()
+        await until(lambda: run.finished("a"))
+        await hold.end()
+        await asyncio.wait_for(hold.wait_gone(), 5)
+        await hold.leave()
+
+    asyncio.run(leave())
+    wait_for(lambda: not run.alive(), 5)
+    asyncio.run(resume())
+    told = [(piece.at, float(piece.data)) for piece in run.pieces if piece.data]
+    assert len(told) == 4
+    for at, printed in told:
+        assert abs(at - printed) < 0.1

@@ -15,6 +15,7 @@ from aboard.core.errors import InputError
 from aboard.core.head import Here
 from aboard.core.node import Container, Node
 from aboard.core.words import host_trouble, user_trouble
+from aboard.core.writes import Writes
 
 HERE = Here(names=frozenset({"head"}), addresses=("10.0.0.1", "127.0.1.1"), user="alice")
 
@@ -49,6 +50,15 @@ def test_default_file(files: Path) -> None:
     assert [node.name for node in load()] == ["n1"]
     assert load().source == "aboard.yaml"
     assert [node.name for node in load("m1")] == ["m1"]
+
+
+def test_what_the_run_writes(files: Path) -> None:
+    """It comes with the nodes, also where those come from elsewhere; nobody is asked to say it."""
+    (files / "run.yaml").write_text("run: {output: /data/out, writes: 1.5TB}")
+    wanted = Writes(path="/data/out", size=1_500_000_000_000)
+    assert load("n1", "run.yaml").writes == wanted
+    assert load("n1", sets=("run.output=/data/out", "run.writes=1.5TB")).writes == wanted
+    assert load("n1").writes is None
 
 
 def test_names() -> None:

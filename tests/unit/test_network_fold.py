@@ -1,11 +1,12 @@
 """From a matrix of connections to the few findings that explain it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
 from aboard.checks.network import SUBJECT, subject
-from aboard.checks.network.exercise import MESH, peers
+from aboard.checks.network.exercise import MESH, _taken, peers
 from aboard.checks.network.fold import Blame, Shape, fold
 from aboard.checks.network.interfaces import INTERFACES, Interface, parse_interfaces
 from aboard.checks.network.mesh import Address, Mesh, Pair, Port, Taken, Try
@@ -397,3 +398,27 @@ def test_a_blame_is_a_value() -> None:
     assert blame == Blame(
         outcome="dropped", scope="every", shape=Shape.IN, nodes=("n3",), pairs=frozenset(into("n3", 3))
     )
+
+
+def test_packets_of_another_size_are_worth_a_line() -> None:
+    """Named with the interface and the usual size; large messages that vanish there are its consequence."""
+    whole = facts(made(4))
+    sizes = {**whole.answers[INTERFACES.name], "n3": {"eth0": Interface(state="up", mtu=9000)}}
+    odd = replace(whole, answers={INTERFACES.name: sizes})
+    (finding,) = SUBJECT.judge(odd)
+    assert (finding.code, finding.severity, finding.nodes) == ("network-mtu-differs", Severity.INFO, ("n3",))
+    assert finding.seen == "eth0 of n3 sends packets of up to 9000 bytes, the others of up to 1500"
+    assert finding.fix.startswith("sudo ip link set dev eth0 mtu 1500    # on n3; ")
+    stalled = replace(odd, outcomes={MESH.name: made(4, wrong(into("n3", 4), "stalled", (E,)))})
+    (cause,) = cascade(SUBJECT.judge(stalled), SUBJECT.stories)
+    assert (cause.code, cause.severity) == ("network-mtu-differs", Severity.BLOCK)
+    assert [each.code for each in cause.consequences] == ["network-mtu"]
+
+
+def test_the_pid_that_has_the_port_is_kept() -> None:
+    """For who knows why that process is there."""
+    owner = {"name": "python3", "pid": 77, "user": "ann"}
+    assert _taken({"errno": "EADDRINUSE", "owner": owner}).pid == 77
+    assert _taken({"errno": "EADDRINUSE", "owner": {**owner, "pid": "77"}}).pid == 0
+    mesh = made(2, taken={"n1": Taken(why="EADDRINUSE", owner="python3 (pid 77) of ann", pid=77)})
+    assert [finding.about for finding in judged(mesh)] == [("pid 77",)]

@@ -62,3 +62,17 @@ def test_a_link_in_its_stead_is_refused(base: Path, tmp_path: Path) -> None:
     base.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(place.UnsafePlace, match="not a private directory"):
         place.make("a-run")
+
+
+def test_folders_inside_go_too_and_links_are_not_followed(base: Path, tmp_path: Path) -> None:
+    """A run's beacon has a folder of its own, in which Python leaves another; what a link points to is not ours."""
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "file").touch()
+    run = Path(place.make("a-run"))
+    (run / "beacon" / "__pycache__").mkdir(parents=True)
+    (run / "beacon" / "__pycache__" / "x.pyc").touch()
+    (run / "link").symlink_to(kept)
+    place.clear(str(run))
+    assert not base.exists()
+    assert (kept / "file").exists()

@@ -76,7 +76,7 @@ def test_what_a_rank_runs() -> None:
     assert _plan(node, request=module).parts[0].starts[0].argv == ("/opt/py", "-m", "pkg.train")
     program = replace(REQUEST, program=Program(kind=Kind.PROGRAM, target="./run.sh", args=("a b",)))
     assert _plan(node, request=program).parts[0].starts[0].argv == ("./run.sh", "a b")
-    told = replace(REQUEST, program=replace(SCRIPT, local_rank=True))
+    told = replace(REQUEST, program=replace(SCRIPT, local_rank="--local_rank"))
     assert _plan(node, request=told).parts[0].starts[1].argv[2] == "--local_rank=1"
     assert second.child == "1"
 

@@ -78,6 +78,9 @@ FAILED = {
     "ssh: Could not resolve hostname n1: Temporary failure in name resolution": Reason.UNRESOLVED,
     "me@n1: Permission denied (publickey).": Reason.KEY_REFUSED,
     "me@n1: Permission denied (publickey,gssapi-keyex,gssapi-with-mic).": Reason.KEY_REFUSED,
+    "Permissions 0644 for '/home/me/.ssh/id_ed25519' are too open.\nme@n1: Permission denied (publickey).": (
+        Reason.KEY_REFUSED
+    ),
     "Received disconnect from 10.77.0.2 port 22:2: Too many authentication failures\n"
     "Disconnected from 10.77.0.2 port 22": Reason.KEY_REFUSED,
     "No ED25519 host key is known for n1 and you have requested strict checking.\n"
@@ -151,6 +154,8 @@ def test_a_shell_that_finds_no_python_says_so_in_its_own_words(said: str, code: 
 def test_an_old_python_tells_its_version() -> None:
     """Our own line refuses to run there."""
     assert reason_of(_ending(LOGIN + "aboard: python 3.6.8\n" + TRAILER, 1)) == (Reason.OLD_PYTHON, "3.6.8")
+    more = LOGIN + "aboard: python 3.6.8 /usr/bin/python3.6 /usr/bin/python3.9\n" + TRAILER
+    assert reason_of(_ending(more, 1))[1] == "3.6.8; beside it: /usr/bin/python3.6 /usr/bin/python3.9"
 
 
 def test_a_connection_that_breaks_after_login_is_lost() -> None:

@@ -124,6 +124,8 @@ class Bridge:
         # Late, since a check never holds: a keeper's modules cost more than all the rest.
         from aboard.agent.keeper import begin  # noqa: PLC0415 - a check never pays for the keeper
 
+        if self._peers is not None:
+            self._peers.close()
         begin(message)
         self._attach(message)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 
 from aboard.agent import frames, tree
+from aboard.agent.beacons import Beacons
 from aboard.agent.loop import Loop
 from aboard.agent.outputs import Output
 from aboard.agent.spawn import failure, spawn
@@ -37,6 +39,13 @@ def become_subreaper() -> None:
     _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def _prepare(cores: list[int]) -> None:
+    """In the child, before it becomes its program; a core that isn't there fails the start, by name."""
+    die_with_parent(signal.SIGKILL)
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
 class Children:
     """Named children with their outputs; `tell` takes the events."""
 
@@ -50,6 +59,7 @@ class Children:
         self._starting: dict[int, int] = {}
         self.states: dict[str, dict[str, Any]] = {}
         self.outputs: list[Output] = []
+        self.beacons = Beacons(loop, directory, tell)
         loop.on_signal(signal.SIGCHLD, self.reap)
 
     def start(self, message: frames.Message) -> None:
@@ -57,21 +67,28 @@ class Children:
         name = str(message["child"])
         if name in self.states:
             return
+        # All is read before anything is done: a frame that is wrong must not leave half a child behind.
+        argv, cwd = [str(word) for word in message["argv"]], message.get("cwd")
+        cores = [int(core) for core in message.get("cores") or ()]
         env = dict(os.environ)
         env.update(message.get("env") or {})
         env[tree.RUN_ID] = self._run
         secrets = [env[key] for key in message.get("secrets") or () if key in env]
+        if message.get("beacon"):
+            # On a full disk a rank does without.
+            with contextlib.suppress(OSError):
+                self.beacons.prepare(name, len(self.states), env, secrets)
         outputs = [self._output(name, stream, secrets) for stream in ("stdout", "stderr")]
         null = os.open(os.devnull, os.O_RDONLY)
         try:
             pid, told = spawn(
-                [str(word) for word in message["argv"]],
+                argv,
                 env=env,
-                cwd=message.get("cwd"),
+                cwd=cwd,
                 stdin=null,
                 stdout=outputs[0].write_end,
                 stderr=outputs[1].write_end,
-                in_child=lambda: die_with_parent(signal.SIGKILL),
+                in_child=lambda: _prepare(cores),
             )
         except OSError as error:
             self._failed(name, str(error.strerror))
@@ -92,6 +109,10 @@ class Children:
         if state.get("state") in ("starting", "running"):
             os.killpg(state["pid"], number)
 
+    def roots(self) -> dict[str, int]:
+        """The first process of each child that runs."""
+        return {name: state["pid"] for name, state in self.states.items() if state["state"] == "running"}
+
     def alive(self) -> set[int]:
         return tree.descendants(os.getpid()) | tree.marked(self._run)
 
@@ -102,6 +123,7 @@ class Children:
             name = self._pids.pop(pid, None)
             if name is not None and self.states[name]["state"] == "running":
                 self.states[name] = {"state": "exited", "code": code}
+                self.beacons.exited(name, code)
                 self._tell("exited", child=name, code=code)
 
     def _output(self, name: str, stream: str, secrets: list[str]) -> Output:

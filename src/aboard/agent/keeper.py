@@ -12,12 +12,15 @@ import struct
 import time
 from collections import deque
 
-from aboard.agent import frames, place, tree
+from aboard.agent import frames, place, stacks, tree
 from aboard.agent.channel import Channel
 from aboard.agent.children import Children
+from aboard.agent.gauges import Gauges
 from aboard.agent.guard import SWEEP_SECONDS, keep
 from aboard.agent.lease import deadline
 from aboard.agent.loop import Loop
+from aboard.agent.outputs import Output
+from aboard.agent.ports import Ports
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ EVENTS_LIMIT = 10_000
 ENOUGH = 65536
 # How often the end is looked at: soon enough for a person, rarely enough for a loop that also answers beats.
 STEP_SECONDS = 0.05
+SAMPLE_SECONDS = 1.0
 READY = b"1"
 
 
@@ -106,6 +110,9 @@ class Keeper:
         self._lost_events = 0
         self._bridge: Channel | None = None
         self._credit = 0
+        self._poured = 0
+        self._credited = 0
+        self._told: deque[tuple[int, Output]] = deque()
         self._turn = 0
         self._heard = time.monotonic()
         self._lost: float | None = self._heard
@@ -118,13 +125,18 @@ class Keeper:
         loop.on_readable(listener.fileno(), self._accept)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.on_signal(number, lambda: self._end("the keeper got a signal"))
+        self._gauges = Gauges()
+        self._ports = Ports()
         self._watch()
+        self._sample()
 
     def close(self) -> None:
         if self._bridge is not None:
             self._bridge.close()
         for output in self._children.outputs:
             output.close()
+        self._children.beacons.close()
+        self._ports.close()
 
     # -- the lease ---------------------------------------------------------------------------------------
 
@@ -189,9 +201,12 @@ class Keeper:
         self._lost = None
         self._heard = time.monotonic()
         self._credit = credit
+        self._poured = self._credited = 0
+        self._told.clear()
         for output in self._children.outputs:
             output.rewind(have.get("/".join(output.name), 0))
-        channel.send({"re": message.get("id"), "children": self._children.states, "lost_events": self._lost_events})
+        told = {"children": self._children.states, "lost_events": self._lost_events, "wall": time.time()}
+        channel.send(dict(told, re=message.get("id")))
         self._ack(acked)
         for event in self._events:
             channel.send(event)
@@ -206,21 +221,31 @@ class Keeper:
     # -- what the head asks ------------------------------------------------------------------------------
 
     def _obey(self, message: frames.Message) -> None:
-        op = message["op"]
-        answer: dict[str, Any] = {}
+        if message["op"] == "stacks":
+            self._show_stacks(message)
+            return
+        answer = self._do(message["op"], message)
+        if message.get("id") is not None and self._bridge is not None:
+            answer["re"] = message["id"]
+            self._bridge.send(answer)
+
+    def _do(self, op: str, message: frames.Message) -> frames.Message:
+        """What is done at once; returns what there is to answer."""
+        answer: frames.Message = {}
         if op == "beat":
             answer["wall"] = time.time()
         elif op == "ack":
             self._ack(int(message["seq"]))
         elif op == "credit":
             self._credit += int(message["bytes"])
+            self._credited += int(message["bytes"])
             self._pour()
         elif op == "start":
-            if self._ending is not None:
-                raise ValueError("the run is ending here")
-            self._children.start(message)
+            self._start(message)
         elif op == "signal":
             self._children.signal(str(message["child"]), int(message["signal"]))
+        elif op == "reserve":
+            answer["port"] = self._ports.reserve(int(message["port"]), bool(message.get("fixed")))
         elif op == "lease":
             self._set_lease(message)
         elif op == "end":
@@ -228,15 +253,32 @@ class Keeper:
             self._end("the head asked for it")
         else:
             raise ValueError("an unknown op: %s" % op)
-        if message.get("id") is not None and self._bridge is not None:
-            answer["re"] = message["id"]
-            self._bridge.send(answer)
+        return answer
+
+    def _start(self, message: frames.Message) -> None:
+        if self._ending is not None:
+            raise ValueError("the run is ending here")
+        self._children.start(message)
+
+    def _show_stacks(self, message: frames.Message) -> None:
+        """Answered later, to the bridge that asked: the ranks need a moment, and beats go on meanwhile."""
+        bridge, number = self._bridge, message.get("id")
+        roots, heard = self._children.roots(), self._children.beacons.heard
+        given = message.get("children")
+        wanted = [str(name) for name in (self._children.states if given is None else given)]
+        ranks = {name: (roots.get(name, 0), heard.get(name)) for name in wanted}
+
+        def answer(found: dict[str, Any]) -> None:
+            if bridge is not None:
+                bridge.send({"re": number, "stacks": found})
+
+        stacks.take(self._loop, ranks, float(message.get("within", 2.0)), answer)
 
     # -- what the head hears -----------------------------------------------------------------------------
 
-    def _tell(self, kind: str, **fields: Any) -> None:
+    def _tell(self, kind: str, wall: float | None = None, **fields: Any) -> None:
         self._seq += 1
-        event = {"event": self._seq, "kind": kind, "wall": time.time()}
+        event = {"event": self._seq, "kind": kind, "wall": time.time() if wall is None else wall}
         event.update(fields)
         self._events.append(event)
         if len(self._events) > EVENTS_LIMIT:
@@ -260,7 +302,7 @@ class Keeper:
         idle = 0
         while self._bridge is not None and self._bridge.open and self._bridge.unsent < ENOUGH and idle < len(outputs):
             if self._credit <= 0:
-                return
+                break
             output = outputs[self._turn % len(outputs)]
             self._turn += 1
             frame = output.next_frame(self._credit)
@@ -269,7 +311,26 @@ class Keeper:
                 continue
             idle = 0
             self._credit -= len(frame["data"])
+            self._poured += len(frame["data"])
             self._bridge.send(frame)
+            if output.told:
+                self._told.append((self._poured, output))
+        # Credit comes back for what the head has taken in: an output of which that is all is only kept for its end.
+        while self._told and self._told[0][0] <= self._credited:
+            self._told.popleft()[1].release()
+
+    def _sample(self) -> None:
+        """Figures of this second, if the wire is free: they are never queued, the next ones will do."""
+        self._loop.later(SAMPLE_SECONDS, self._sample)
+        roots = self._children.roots()
+        if self._bridge is None or self._bridge.unsent or not roots:
+            return
+        # A /proc that can't be read, or not as we know it: then there are no figures, but there is a keeper.
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            children = self._gauges.children(roots)
+            for name, steps in self._children.beacons.steps().items():
+                children.setdefault(name, {}).update(steps)
+            self._bridge.send({"samples": {"wall": time.time(), "node": self._gauges.node(), "children": children}})
 
     def _leave_if_done(self) -> None:
         """Nothing is left to tell: every event is heard, and all output is on its way."""
@@ -286,7 +347,10 @@ class Keeper:
         if self._ending is None:
             self._ending = time.monotonic()
             self._tell("ending", why=why)
-            tree.send(self._children.alive(), signal.SIGTERM)
+            alive = self._children.alive()
+            tree.send(alive, signal.SIGTERM)
+            # A stopped process would take no notice until the grace is over.
+            tree.send(alive, signal.SIGCONT)
             self._see_off(self._ending + self._grace)
 
     def _see_off(self, last_call: float) -> None:

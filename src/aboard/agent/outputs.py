@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 
 from aboard.agent import frames
 from aboard.agent.loop import Loop
+from aboard.agent.marks import Marks
 from aboard.agent.redact import Redactor
 from aboard.agent.spool import Spool
 
@@ -33,6 +35,7 @@ class Output:
         self._told_end = False
         self._loop = loop
         self._spool = spool
+        self._marks = Marks(time.time())
         self._redactor = Redactor(secrets)
         self._on_more = on_more
         self._sent = 0
@@ -56,17 +59,28 @@ class Output:
     def next_frame(self, room: int) -> frames.Message | None:
         """The next piece to send, at most `room` bytes of it, or None while there is nothing new."""
         child, stream = self.name
-        offset, data = self._spool.read(self._sent, min(room, SEND))
+        start = max(self._sent, self._spool.start)
+        later = self._marks.until(start)
+        size = min(room, SEND) if later is None else min(room, SEND, later - start)
+        offset, data = self._spool.read(self._sent, size)
+        frame = {"out": child, "stream": stream, "offset": offset, "wall": self._marks.at(offset), "data": ""}
         if data or offset != self._sent:
-            frame = {"out": child, "stream": stream, "offset": offset, "data": frames.text(data)}
+            frame["data"] = frames.text(data)
             if offset != self._sent:
                 frame["dropped"] = offset - self._sent
             self._sent = offset + len(data)
             return frame
         if self.finished and not self._told_end:
             self._told_end = True
-            return {"out": child, "stream": stream, "offset": offset, "data": "", "end": True}
+            frame["end"] = True
+            return frame
         return None
+
+    def release(self) -> None:
+        """The head has all of it: only its length and its end are kept."""
+        if self._told_end:
+            self._spool.release()
+            self._marks.forget(self._spool.end)
 
     def close(self) -> None:
         if not self.finished:
@@ -79,13 +93,20 @@ class Output:
         except BlockingIOError:
             return
         if data:
-            self._spool.append(self._redactor.feed(data))
+            self._append(self._redactor.feed(data))
         else:
             self._finish()
         self._on_more()
 
+    def _append(self, data: bytes) -> None:
+        if data:
+            self._marks.add(self._spool.end, time.time())
+            self._spool.append(data)
+            self._marks.forget(self._spool.start)
+
     def _finish(self) -> None:
-        self._spool.append(self._redactor.flush())
+        self._append(self._redactor.flush())
+        self._marks.add(self._spool.end, time.time())
         self.finished = True
         self._loop.forget(self._fd)
         os.close(self._fd)

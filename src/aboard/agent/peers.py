@@ -76,6 +76,15 @@ class Peers:
                 bound.append({"port": listener.getsockname()[1]})
         return {"ports": bound, "addresses": addresses.own()}
 
+    def close(self) -> None:
+        """Lets the ports go, before a rank wants one of them."""
+        for listener in self._listeners:
+            self._loop.forget(listener.fileno())
+            listener.close()
+        self._listeners.clear()
+        for peer in list(self._peers):
+            peer.close()
+
     def _accept(self, listener: socket.socket) -> None:
         try:
             connection = None if len(self._peers) >= MOST_PEERS else listener.accept()[0]
@@ -114,7 +123,7 @@ class _Peer:
         except BlockingIOError:
             return
         except OSError:
-            self._close()
+            self.close()
             return
         if data and not self._mode:
             self._mode, data = data[:1], data[1:]
@@ -140,15 +149,15 @@ class _Peer:
             # A peer that sends and never reads waits in its own socket, not in our memory.
             self._loop.on_readable(fd, None if self._ended or len(self._unsent) > CHUNK else self._readable)
         except OSError:
-            self._close()
+            self.close()
         else:
             self._loop.on_writable(fd, None)
             if self._ended:
-                self._close()
+                self.close()
             else:
                 self._loop.on_readable(fd, self._readable)
 
-    def _close(self) -> None:
+    def close(self) -> None:
         self._loop.forget(self._connection.fileno())
         self._connection.close()
         self._on_gone(self)

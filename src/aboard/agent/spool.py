@@ -52,6 +52,11 @@ class Spool:
                 return offset, os.pread(fd, min(size, self.end - offset), offset - base) if fd >= 0 else b""
         return offset, b""
 
+    def release(self) -> None:
+        """Gives the files back; what was in them counts as dropped, should anybody ask again."""
+        self.close()
+        self._segments.append(_Segment(self.end, -1, ""))
+
     def close(self) -> None:
         while self._segments:
             self._drop_oldest()

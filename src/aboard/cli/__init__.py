@@ -13,6 +13,10 @@ from aboard.core.words import did_you_mean
 VERBS = {
     "init": "write aboard.yaml: which nodes, how to reach them",
     "check": "every node, in seconds: who answers, who doesn't, why, what to type",
+    "launch": "any script over all nodes: looked at first, watched, ended whole",
+    "status": "your runs, and how far each has come",
+    "logs": "what the ranks of a run printed, merged by time, equal lines folded",
+    "stop": "end a run, gently or now; nothing is left behind",
     "why": "the long story of a finding: how it shows, why it happens, how to mend it",
     "sandbox": "a practice cluster of real hosts on this machine",
 }

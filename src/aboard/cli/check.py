@@ -8,7 +8,7 @@ import click
 from rich.console import Console
 from rich.live import Live
 
-from aboard.checks import SUBJECTS, network
+from aboard.checks import SUBJECTS, collective, network
 from aboard.checks.host.leftovers import END_LEFTOVERS, LEFTOVERS
 from aboard.cli.nodes import node_options
 from aboard.core.cluster import Cluster
@@ -64,6 +64,8 @@ def check(
     subjects = _chosen(only, skip)
     if all_pairs:
         subjects = tuple(network.subject(all_pairs=True) if each is network.SUBJECT else each for each in subjects)
+    if collective.SUBJECT.name in only:
+        subjects = tuple(collective.subject(every=True) if each is collective.SUBJECT else each for each in subjects)
     if fix:
         subjects = _mending(subjects)
     console = Console(highlight=False)

@@ -1,6 +1,7 @@
 """How a command is told its nodes: the same arguments and options for every verb."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any
 
@@ -8,10 +9,42 @@ import click
 
 from aboard.config.cluster import load_cluster
 from aboard.config.here import look_around
+from aboard.core.cluster import Cluster
 
 
-def node_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds NODES, --hostfile, --include, --exclude and --set, and hands the command one `cluster`."""
+@dataclass(frozen=True, kw_only=True)
+class NodeWords:
+    """What was typed about nodes, before it is read."""
+
+    nodes: tuple[str, ...]
+    hostfile: str | None
+    include: str
+    exclude: str
+    sets: tuple[str, ...]
+
+    def cluster(self) -> Cluster:
+        return load_cluster(
+            self.nodes,
+            hostfile=self.hostfile,
+            include=self.include,
+            exclude=self.exclude,
+            sets=self.sets,
+            here=look_around(),
+        )
+
+    def with_default(self, *, hostfile: str | None, include: str, exclude: str) -> "NodeWords":
+        """With what a pasted command says, where nothing was typed before it."""
+        given = bool(self.nodes or self.hostfile)
+        return replace(
+            self,
+            hostfile=self.hostfile if given else hostfile,
+            include=self.include or include,
+            exclude=self.exclude or exclude,
+        )
+
+
+def node_words(command: Callable[..., None]) -> Callable[..., None]:
+    """Adds NODES, --hostfile, --include, --exclude and --set, and hands the command one `where`."""
 
     @click.argument("nodes", nargs=-1)
     @click.option("-H", "--hostfile", metavar="FILE", help="A DeepSpeed hostfile: `gpu01 slots=8`, one node a line.")
@@ -19,7 +52,7 @@ def node_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option("-e", "--exclude", default="", metavar="NODES", help="All but these, written as for --include.")
     @click.option("--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of aboard.yaml.")
     @wraps(command)
-    def with_cluster(
+    def with_words(
         *,
         nodes: tuple[str, ...],
         hostfile: str | None,
@@ -28,9 +61,17 @@ def node_options(command: Callable[..., None]) -> Callable[..., None]:
         sets: tuple[str, ...],
         **others: Any,
     ) -> None:
-        cluster = load_cluster(
-            nodes, hostfile=hostfile, include=include, exclude=exclude, sets=sets, here=look_around()
-        )
-        command(cluster=cluster, **others)
+        where = NodeWords(nodes=nodes, hostfile=hostfile, include=include, exclude=exclude, sets=sets)
+        command(where=where, **others)
 
-    return with_cluster
+    return with_words
+
+
+def node_options(command: Callable[..., None]) -> Callable[..., None]:
+    """As `node_words`, for commands that want the cluster itself."""
+
+    @wraps(command)
+    def with_cluster(*, where: NodeWords, **others: Any) -> None:
+        command(cluster=where.cluster(), **others)
+
+    return node_words(with_cluster)

@@ -11,6 +11,7 @@ from aboard.core.cluster import Cluster
 from aboard.core.errors import InputError, Problem
 from aboard.core.filters import pick
 from aboard.core.head import LOCALHOST, Here, is_loopback, place_head
+from aboard.core.writes import Writes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ def load_cluster(
     written = _written(files, sets)
     origin = _origin(names, hostfile, written)
     nodes = pick(fill(_entries(origin, written), written, here), include=include, exclude=exclude)
-    return Cluster(nodes=_with_head(nodes, here, toward), source=origin.source)
+    return Cluster(nodes=_with_head(nodes, here, toward), source=origin.source, writes=_writes(written))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +100,11 @@ def _entries(origin: _Origin, written: "Written | None") -> list[Entry]:
     if written is not None and not origin.names:
         return section_entries(written)
     return named_entries(origin.names)
+
+
+def _writes(written: "Written | None") -> Writes | None:
+    section = written.document.run if written else None
+    return Writes(path=section.output, size=section.writes) if section else None
 
 
 def _with_head(

@@ -1,5 +1,6 @@
 """The kinds of value that aboard.yaml holds, each with its check and its words for the JSON schema."""
 
+import re
 from typing import Annotated, Any, NoReturn
 
 from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema
@@ -71,6 +72,16 @@ def _env_name(text: str) -> str:
     return text
 
 
+def _size(value: object) -> object:
+    """Bytes, from `200GB` and the like; what is neither text nor a number is left for pydantic to refuse."""
+    if isinstance(value, str):
+        found = _SIZE.fullmatch(value.strip())
+        if found is None:
+            refuse(f"'{visible(value)}' is no size", "write it with its unit: 200GB, 1.5TB, or 500GiB")
+        return round(float(found[1]) * (1024 if found[3] else 1000) ** (" KMGTP".index(found[2].upper())))
+    return value
+
+
 def _listed(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
@@ -82,12 +93,21 @@ class _OrText:
         return {"anyOf": [{"type": "string"}, handler(core)]}
 
 
+# Without the B it would be 1000 to some and 1024 to others: 7 % of a terabyte.
+_SIZE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?) ?([KMGTP])(i)?B", re.IGNORECASE)
+
 OR_TEXT = (BeforeValidator(_listed), _OrText())
 
 Host = Annotated[str, AfterValidator(_host)]
 User = Annotated[str, AfterValidator(_user)]
 Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
 Slots = Annotated[int, Field(ge=0, le=MAX_SLOTS)]
+Size = Annotated[
+    int,
+    BeforeValidator(_size),
+    Field(ge=1, le=10**18),
+    WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "examples": ["200GB", "1.5TiB"]}),
+]
 Line = Annotated[str, AfterValidator(_line)]
 Word = Annotated[str, AfterValidator(_word)]
 Path = Annotated[str, AfterValidator(_path)]

@@ -17,6 +17,7 @@ from aboard.config.fields import (
     Pattern,
     Port,
     Program,
+    Size,
     Slots,
     User,
     Word,
@@ -94,10 +95,21 @@ class ClusterSection(Defaults):
     """A DeepSpeed hostfile, instead of nodes. A relative path starts at this file."""
 
 
+class RunSection(Section):
+    """What runs on the nodes, as far as it must be known beforehand."""
+
+    output: Path
+    """The directory that the run writes to: an absolute path on the nodes. It need not be there yet."""
+    writes: Size
+    """How much the disk behind it must have room for: 200GB, 1.5TiB, or bytes. Old checkpoints count until removed."""
+
+
 class Document(Section):
-    """The nodes, and later what runs on them."""
+    """The nodes, and what runs on them."""
 
     model_config = ConfigDict(title="aboard.yaml")
 
     cluster: ClusterSection | None = None
     """The nodes of a run and how to reach them."""
+    run: RunSection | None = None
+    """What the run will write; `aboard check` holds the free space against it."""

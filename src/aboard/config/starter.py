@@ -26,13 +26,17 @@ _REST = """
   # setup: [module load cuda, . /opt/venv/bin/activate]
 """
 _SLOTS = "  # slots: 8                                 # accelerators to use on each node\n"
+_RUN = """
+# What the run will write; `aboard check` says beforehand whether there is room for it:
+# run: {output: /data/out, writes: 200GB}
+"""
 
 
 def starter(entries: "Sequence[Entry]") -> str:
     """A file that the loader accepts as it is, and with any of its comments uncovered."""
     lines = "".join(f'    - "{line}"\n' for line in _lines(entries))
     missing = any("slots" not in entry.given for entry in entries)
-    return _TOP + lines + _REST + (_SLOTS if missing else "")
+    return _TOP + lines + _REST + (_SLOTS if missing else "") + _RUN
 
 
 def _lines(entries: "Sequence[Entry]") -> "Iterator[str]":

@@ -6,21 +6,43 @@ from dataclasses import replace
 from aboard.core.finding import Finding
 from aboard.core.story import Story
 
+_LeadsTo = Mapping[str, tuple[str, ...]]
+
 
 def cascade(findings: Iterable[Finding], stories: Iterable[Story]) -> list[Finding]:
-    """The findings in their order, without those that another one on the same nodes explains: they are its own now."""
-    leads_to: Mapping[str, tuple[str, ...]] = {story.code: story.leads_to for story in stories}
-    left = list(findings)
-    for cause in list(left):
-        explained = [other for other in left if other is not cause and _explains(cause, other, leads_to)]
+    """The findings in their order, without those that another one explains: they are its own now, and weigh as much."""
+    leads_to: _LeadsTo = {story.code: story.leads_to for story in stories}
+    every = list(findings)
+    left = list(every)
+    for cause in every:
+        explained = [other for other in left if other is not cause and _explains(cause, other, every, leads_to)]
         # Looked up by identity: an earlier cause may have taken this one, or been given consequences of its own.
         place = next((place for place, each in enumerate(left) if each is cause), None)
         if explained and place is not None:
-            left[place] = replace(cause, consequences=(*cause.consequences, *explained))
+            left[place] = _with(cause, explained)
             left = [each for each in left if not any(each is other for other in explained)]
     return left
 
 
-def _explains(cause: Finding, other: Finding, leads_to: Mapping[str, tuple[str, ...]]) -> bool:
-    """A cause explains what it leads to wherever one of its own nodes is involved."""
-    return other.code in leads_to.get(cause.code, ()) and bool(set(cause.nodes) & set(other.nodes))
+def _explains(cause: Finding, other: Finding, every: Iterable[Finding], leads_to: _LeadsTo) -> bool:
+    """Where one of its own nodes is involved, and it is about the same thing, if it says what it is about."""
+    if other.code not in leads_to.get(cause.code, ()) or not set(cause.nodes) & set(other.nodes):
+        return False
+    if cause.about and not set(cause.about) & set(other.about):
+        return False
+    # A bad link is explained by one of its ends. What another subject found on several nodes is not a link: it is
+    # explained when something like this cause is wrong with each of them.
+    if _subject(cause) == _subject(other):
+        return True
+    causes = [each for each in every if other.code in leads_to.get(each.code, ())]
+    return set(other.nodes) <= {node for each in causes for node in each.nodes}
+
+
+def _subject(finding: Finding) -> str:
+    return finding.code.partition("-")[0]
+
+
+def _with(cause: Finding, explained: list[Finding]) -> Finding:
+    """A warning that leads to what stops a run stops it too: folded away, the consequence could not say so."""
+    worst = max(cause.severity, *(each.severity for each in explained))
+    return replace(cause, severity=worst, consequences=(*cause.consequences, *explained))

@@ -4,14 +4,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aboard.core.node import Node
+from aboard.core.writes import Writes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """The nodes of this run. `source` is where they were read, for messages."""
+    """The nodes of this run. `source` is where they were read, for messages; `writes` is None when nobody said."""
 
     nodes: tuple[Node, ...]
     source: str = ""
+    writes: Writes | None = None
 
     def __iter__(self) -> Iterator[Node]:
         return iter(self.nodes)

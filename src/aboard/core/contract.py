@@ -52,7 +52,9 @@ def contract(berth: Berth, master: Master, run: str) -> dict[str, str]:
 
 def surroundings(node: Node, seat: Seat, berth: Berth, threads: int | None) -> dict[str, str]:
     """What is the node's own; all of it gives way to what the user says."""
-    env = {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": str(threads or _threads(seat, berth))}
+    # The second as torchrun sets it: a collective that fails takes its process down instead of hanging it.
+    env = {"PYTHONUNBUFFERED": "1", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}
+    env |= {"OMP_NUM_THREADS": str(threads or _threads(seat, berth))}
     if berth.groups > 1 and seat.interface:
         env |= dict.fromkeys(IFNAMES, seat.interface)
     if node.picked is not None:

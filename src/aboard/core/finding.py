@@ -18,7 +18,11 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One judgement, drawn the same way before a launch and after a crash."""
+    """One judgement, drawn the same way before a launch and after a crash.
+
+    `about` names what it is about beyond its nodes, as `pid 4711` or `NCCL_PROTO`: what two findings share shows which
+    of them explains the other.
+    """
 
     code: str
     severity: Severity
@@ -27,6 +31,7 @@ class Finding:
     why: str
     fix: str
     ranks: tuple[int, ...] = ()
+    about: tuple[str, ...] = ()
     consequences: tuple["Finding", ...] = ()
 
 

@@ -17,12 +17,15 @@ class Kind(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Program:
-    """`args` go to it as they are. With `local_rank` it is also told `--local_rank=N`, as DeepSpeed's launcher does."""
+    """`args` go to it as they are. `local_rank` is the option by which it is told its own, "" where it needs none.
+
+    DeepSpeed's launcher says `--local_rank=N`, torch.distributed.launch `--local-rank=N`.
+    """
 
     kind: Kind
     target: str
     args: tuple[str, ...] = ()
-    local_rank: bool = False
+    local_rank: str = ""
 
     def argv(self, node: Node, local_rank: int) -> tuple[str, ...]:
         """What a node starts for one of its ranks, its `setup` lines first."""
@@ -31,5 +34,5 @@ class Program:
             Kind.MODULE: (node.python, "-m", self.target),
             Kind.PROGRAM: (self.target,),
         }[self.kind]
-        told = (f"--local_rank={local_rank}",) if self.local_rank else ()
+        told = (f"{self.local_rank}={local_rank}",) if self.local_rank else ()
         return after_setup(node, (*head, *told, *self.args))

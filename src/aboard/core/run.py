@@ -68,6 +68,8 @@ class Generation:
     lost: list[str] = field(default_factory=list)
     # A rank that somebody stopped, and that was not let go on.
     stopped: Child | None = None
+    # When the end was decided: who dies later dies of that.
+    decided: float | None = None
     running: int = 0
     exited: int = 0
     # When any rank last came to a new phase.
@@ -111,6 +113,8 @@ class Run:
                 self.generation.stopped = self.generation.children.get((event.node, event.child))
             case "started" | "exited" | "failed" | "phase" | "raised":
                 self._apply_child(event)
+            case "deciding":
+                self.generation.decided = event.at
             case "stopping":
                 self.stopping = str(event.data.get("why", ""))
             case "finished":

@@ -9,7 +9,8 @@ from aboard.core.finding import Severity
 class Story:
     """What a code means: how it shows (texts that people paste into a search box), why it happens, how to mend it.
 
-    `leads_to` names the codes that it explains on the same nodes: mended, they are gone too.
+    `leads_to` names the codes that it explains on the same nodes: mended, they are gone too. `severity` is the worst
+    that it can have by itself.
     """
 
     code: str

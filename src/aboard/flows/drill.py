@@ -11,6 +11,8 @@ from aboard.core.exercise import Ask, Exercise, Replies, Round
 from aboard.core.facts import Facts, Unknown
 from aboard.wires.link import Link
 
+BEAT_SECONDS = 5.0
+
 
 async def drill(
     exercise: Exercise[Any],
@@ -23,6 +25,7 @@ async def drill(
     """The facts with the exercise's outcome; a script that stumbles over a node's reply leaves an Unknown."""
     script = exercise.script(facts)
     outcome: Any
+    beating = asyncio.create_task(_beat(links))
     try:
         asked = next(script)
         for number in count(1):
@@ -32,7 +35,16 @@ async def drill(
         outcome = done.value
     except Exception as error:  # noqa: BLE001 - what a node sends must not end the check of the others
         outcome = Unknown(why=f"the exercise stumbled over an answer: {type(error).__name__}")
+    finally:
+        beating.cancel()
     return replace(facts, outcomes={**facts.outcomes, exercise.name: outcome})
+
+
+async def _beat(links: Mapping[str, Link]) -> None:
+    """An agent that hears nothing ends itself: a long round must not pass for a head that is gone."""
+    while True:
+        await asyncio.sleep(BEAT_SECONDS)
+        await asyncio.gather(*(_ask(link, Ask(op="ping", within=BEAT_SECONDS)) for link in links.values()))
 
 
 async def _round(asked: Round, links: Mapping[str, Link], on_reply: Callable[[str], None]) -> Replies:

@@ -9,6 +9,7 @@ from aboard.core.facts import Facts
 from aboard.core.finding import Finding
 from aboard.core.rule import Subject
 from aboard.ui.check_table import CheckTable
+from aboard.ui.collective_table import CollectiveTable
 from aboard.ui.findings import FindingsView
 from aboard.ui.folded import folded
 from aboard.ui.hanging import hanging
@@ -31,6 +32,7 @@ class CheckView:
         self._table = CheckTable(facts, by_subject, every_node=verbose)
         told = folded(findings)
         self._findings = FindingsView(told, in_full=verbose)
+        self._collective = CollectiveTable(facts)
         self._well = list(healthy(facts, subjects, by_subject))
         self._last = f"{verdict(facts, told)}.  {seconds:.1f} s"
 
@@ -38,6 +40,7 @@ class CheckView:
         yield self._table
         yield ""
         yield self._findings
+        yield self._collective
         widest = max((len(subject.name) for subject, _so_far in self._well), default=0)
         for subject, so_far in self._well:
             label = Text.assemble(("✓ ", "bold green"), (subject.name.ljust(widest), "green"), "  ")

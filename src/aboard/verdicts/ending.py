@@ -35,10 +35,12 @@ def ending(evidence: Evidence) -> list[Finding]:
 
 def cause_of(evidence: Evidence) -> Child | None:
     """The earliest death on the corrected clock that isn't an echo of another one."""
-    dead = sorted((child for child in evidence.run.generation.children.values() if child.dead), key=_when)
+    now = evidence.run.generation
+    decided = float("inf") if now.decided is None else now.decided
+    dead = sorted((child for child in now.children.values() if child.dead and child.died_at <= decided), key=_when)
     if not dead or not _echoes(evidence, dead[0]):
         return dead[0] if dead else None
-    if evidence.run.generation.lost or _silent(evidence):
+    if now.lost or _silent(evidence):
         return None
     near = [child for child in dead if child.died_at <= dead[0].died_at + _ECHO_SECONDS]
     return next((child for child in near if not _echoes(evidence, child)), dead[0])

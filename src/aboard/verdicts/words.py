@@ -72,10 +72,10 @@ class Told:
 def told_of(child: Child, tail: Sequence[str]) -> Told:
     """By what is surest: that it never started, its own exception, the signal, the last words on stderr."""
     if child.state == "failed":
-        why = "The node could not start it: the directory or the program is not there, or may not be used."
-        return Told(
-            code="run-not-started", seen=f"was not started: {_clear(child.why)}", why=why, fix=_start_fix(child)
-        )
+        known, fix = _known(child.why, child)
+        why = known or "The node could not start it: the directory or the program is not there, or may not be used."
+        seen = f"was not started: {_clear(child.why)}"
+        return Told(code="run-not-started", seen=seen, why=why, fix=_start_fix(child) or fix)
     if child.raised is not None:
         text = f"{child.raised.type}: {child.raised.message.strip()}"
         why, fix = _known(text, child)

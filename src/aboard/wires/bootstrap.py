@@ -13,9 +13,10 @@ MARKER = b"\n<aboard %s>\n"
 # Right in sh, csh and fish alike: no newline, no backslash, no single quote, no exclamation mark. It reads the
 # agent from stdin, so that no secret and no source is on a command line: a length, that much of compressed source,
 # and a last line that starts it. -I and -S keep the node's own PYTHONPATH, user site and .pth files out of an agent
-# that needs none of them, and save 5 ms.
+# that needs none of them, and save 5 ms. A Python that is too old says which others stand beside it.
 LINE = (
-    'import sys;sys.version_info>=(3,9)or sys.exit("aboard: python "+sys.version.split()[0]);'
+    'import sys;sys.version_info>=(3,9)or sys.exit("aboard: python "+" ".join([sys.version.split()[0]]'
+    '+__import__("glob").glob("/usr/bin/python3.*[0-9]")));'
     'import zlib;f=open(0,"rb",closefd=False);exec(zlib.decompress(f.read(int(f.readline()))));exec(f.readline())'
 )
 # The interpreter's own way to end takes 5 ms more, for nothing: an agent has nothing buffered.
@@ -59,11 +60,15 @@ def _bundle() -> bytes:
     for file in room.iterdir():
         if file.name.endswith(".py") and file.name not in ("__init__.py", "shelf.py"):
             sources[f"aboard.agent.{file.name.removesuffix('.py')}"] = file.read_text("utf-8")
+    for name in _BEACON:
+        sources[f"aboard.agent.beacon.{name}"] = room.joinpath("beacon", f"{name}.py").read_text("utf-8")
     compiled = {name: marshal.dumps(compile(sources[name], f"<{name}>", "exec", optimize=2)) for name in _EARLY}
     shelf = room.joinpath("shelf.py").read_text("utf-8")
     return f"{shelf}\nsys.meta_path.insert(0, Shelf({sources!r}, {compiled!r}, {MAGIC_NUMBER!r}))\n".encode()
 
 
+# For the keeper to pass on, as text: its ranks run under a Python of their own.
+_BEACON = ("sitecustomize", "aboard_beacon", "aboard_beacon_torch")
 # What every check imports on every node.
 _EARLY = [
     f"aboard.agent.{name}"

@@ -1,7 +1,7 @@
 """A hold: the head's end of one node's keeper. It beats, re-attaches after a cut, and misses nothing."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from enum import Enum
 from time import monotonic, time
@@ -16,14 +16,25 @@ from aboard.core.plan import Start
 from aboard.core.reason import Reason
 from aboard.wires.fleet import Fleet
 from aboard.wires.link import Link
-from aboard.wires.told import Piece, clock_of, count_of, event_of, piece_of
+from aboard.wires.told import (
+    NO_STACKS,
+    Piece,
+    children_of,
+    clock_of,
+    count_of,
+    event_of,
+    piece_of,
+    samples_of,
+    stacks_of,
+)
 
-__all__ = ["CREDIT", "Hold", "OnEvent", "OnPiece", "OnState", "Piece", "State"]
+__all__ = ["CREDIT", "NO_STACKS", "Hold", "OnEvent", "OnPiece", "OnSamples", "OnState", "Piece", "State"]
 
 # How much output may be under way from one node: enough for a fast link, too little to delay a beat.
 CREDIT = 256 * 1024
 ASK_SECONDS = 10.0
 REDIAL_SECONDS = 0.5
+EARLY_LIMIT = 4 * 1024 * 1024
 
 
 class State(Enum):
@@ -37,6 +48,7 @@ class State(Enum):
 OnEvent = Callable[[Event], None]
 OnPiece = Callable[[Piece], None]
 OnState = Callable[[State, str], None]
+OnSamples = Callable[[str, dict[str, Any]], None]
 
 
 class Hold:
@@ -53,6 +65,7 @@ class Hold:
         on_event: OnEvent = lambda _event: None,
         on_piece: OnPiece = lambda _piece: None,
         on_state: OnState = lambda _state, _why: None,
+        on_samples: OnSamples = lambda _node, _samples: None,
     ) -> None:
         self.node = node
         self.state = State.CUT
@@ -64,6 +77,8 @@ class Hold:
         self._on_event = on_event
         self._on_piece = on_piece
         self._on_state = on_state
+        self._on_samples = on_samples
+        self._children: set[str] = set()
         self._acked = 0
         self._have: dict[str, int] = {}
         self._ended: set[str] = set()
@@ -84,8 +99,13 @@ class Hold:
         await self._attach("attach")
         self._beating = asyncio.create_task(self._beat())
 
+    async def reserve(self, port: int, *, fixed: bool = False) -> int:
+        """A port of the node that is kept from others until a child listens on it: this one, or any that is free."""
+        return count_of(await self._ask("reserve", port=port, fixed=fixed), "port")
+
     async def start(self, start: Start) -> None:
         """Starts a child; through a cut it is asked again, which is harmless: the keeper knows the name."""
+        self._children.add(start.child)
         await self._ask(
             "start",
             child=start.child,
@@ -93,10 +113,21 @@ class Hold:
             env=dict(start.env),
             secrets=list(start.secrets),
             cwd=start.cwd,
+            beacon=start.beacon,
+            cores=list(start.cores),
         )
 
     async def signal(self, child: str, number: int) -> None:
         await self._ask("signal", child=child, signal=int(number))
+
+    async def stacks(self, children: Collection[str] | None = None, within: float = 2.0) -> dict[str, str]:
+        """Where each child is in its Python code; for one that can't say, the reason behind NO_STACKS."""
+        wanted = {} if children is None else {"children": list(children)}
+        reply = await self._ask("stacks", within=within, wait=within + ASK_SECONDS, **wanted)
+        try:
+            return stacks_of(reply, self._children)
+        except frames.FrameError as error:
+            raise ProtocolError(f"{self.node.name} sent {error}") from None
 
     async def end(self, grace: float | None = None) -> None:
         """Asks the keeper to end all; its `ended` event says when that is done."""
@@ -115,7 +146,7 @@ class Hold:
     async def wait_gone(self) -> None:
         await self._gone.wait()
 
-    async def _ask(self, op: str, **fields: Any) -> None:
+    async def _ask(self, op: str, *, wait: float = ASK_SECONDS, **fields: Any) -> frames.Message:
         while True:
             await self._held_or_gone()
             if self._gone.is_set():
@@ -125,11 +156,9 @@ class Hold:
                 # Cut again between the news and now.
                 continue
             try:
-                await link.ask(op, ASK_SECONDS, **fields)
+                return await link.ask(op, wait, **fields)
             except (Unreachable, ProtocolError) as error:
                 self._cut(link, error.seen)
-            else:
-                return
 
     async def _held_or_gone(self) -> None:
         waiters = [asyncio.create_task(event.wait()) for event in (self._held, self._gone)]
@@ -142,11 +171,11 @@ class Hold:
     async def _attach(self, op: str) -> None:
         dialled = await self._fleet.dial(self.node)
         link = dialled.link
-        # Frames come before this coroutine runs again: what they ask for goes to the link that they came by.
-        link.on_frame = lambda message: self._take(link, message)
+        # Frames come before this coroutine runs again, and the answer says whose they may be.
+        early = _Early()
+        link.on_frame = early.take
         try:
-            # Good enough for the events that come before the first beat.
-            self._offset = min(self._offset, (dialled.seconds, clock_of(link.hello.get("wall")) - time()))
+            sent, wall = monotonic(), time()
             reply = await link.ask(
                 op,
                 ASK_SECONDS,
@@ -158,7 +187,9 @@ class Hold:
                 have=self._have,
                 credit=CREDIT,
             )
+            self._set_clock(monotonic() - sent, wall, reply)
             self.missed = count_of(reply, "lost_events")
+            self._children |= children_of(reply)
         except frames.FrameError as error:
             await link.close()
             raise ProtocolError(f"{self.node.name} sent {error}") from None
@@ -168,6 +199,13 @@ class Hold:
         self._link = link
         self._heard = self._attached = monotonic()
         self._become(State.HELD, "")
+        # What they ask for goes to the link that they came by.
+        link.on_frame = lambda message: self._take(link, message)
+        try:
+            for message in early.frames:
+                self._take(link, message)
+        except frames.FrameError as error:
+            self._cut(link, f"{self.node.name} sent {error}")
 
     async def _beat(self) -> None:
         """Beats while held; while cut, dials again until the keeper's lease must be over."""
@@ -183,7 +221,7 @@ class Hold:
         try:
             reply = await link.ask("beat", 2 * self._lease.beat)
             trip = monotonic() - sent
-            theirs = clock_of(reply.get("wall"))
+            self._set_clock(trip, wall, reply)
         except WireError as error:
             self._cut(link, error.seen)
             return
@@ -191,11 +229,14 @@ class Hold:
             self._cut(link, f"{self.node.name} sent {error}")
             return
         self._heard = monotonic()
-        # The shortest trip has the least doubt; old ones age, since clocks drift over weeks.
-        self._offset = min((self._offset[0] * 1.05, self._offset[1]), (trip, theirs - (wall + trip / 2)))
         with suppress(TimeoutError):
             await asyncio.wait_for(link.wait_gone(), max(0.0, self._lease.beat - trip))
             self._cut(link, link.lost.seen if link.lost else "the link ended")
+
+    def _set_clock(self, trip: float, wall: float, reply: frames.Message) -> None:
+        """The shortest trip has the least doubt; old ones age, since clocks drift over weeks."""
+        offset = clock_of(reply.get("wall")) - (wall + trip / 2)
+        self._offset = min((self._offset[0] * 1.05, self._offset[1]), (trip, offset))
 
     async def _reattach(self) -> None:
         left = self._heard + self._lease.seconds + self._lease.beat - monotonic()
@@ -233,19 +274,21 @@ class Hold:
     def _take(self, link: Link, message: frames.Message) -> None:
         """Raises FrameError for what no keeper sends; the link is then lost."""
         if "event" in message:
-            event = event_of(message, self.node.name, self._offset[1])
+            event = event_of(message, self.node.name, self._offset[1], self._children)
             if event.seq > self._acked:
                 self._acked = event.seq
                 self._on_event(event)
             link.tell("ack", seq=self._acked)
         elif "out" in message:
             self._take_output(link, message)
+        elif "samples" in message:
+            self._on_samples(self.node.name, samples_of(message, self._offset[1], self._children))
         elif "gone" in message and link is self._link:
             # The bridge lives and the keeper doesn't: nothing is left to hold.
             self._become(State.GONE, f"the keeper on {self.node.name} is gone")
 
     def _take_output(self, link: Link, message: frames.Message) -> None:
-        piece = piece_of(message, self.node.name, self._have)
+        piece = piece_of(message, self.node.name, self._offset[1], self._have, self._children)
         name = f"{piece.child}/{piece.stream}"
         last = piece.end and name not in self._ended
         if piece.data or piece.dropped or last:
@@ -256,6 +299,20 @@ class Hold:
         sent = len(message.get("data", ""))
         if sent:
             link.tell("credit", bytes=sent)
+
+
+class _Early:
+    """The frames behind an answer that is not taken in yet; there is never much of it."""
+
+    def __init__(self) -> None:
+        self.frames: list[frames.Message] = []
+        self._bytes = 0
+
+    def take(self, message: frames.Message) -> None:
+        self._bytes += len(frames.pack(message))
+        if self._bytes > EARLY_LIMIT:
+            raise frames.FrameError("more than an answer")
+        self.frames.append(message)
 
 
 _CLOSING: set[asyncio.Task[Any]] = set()

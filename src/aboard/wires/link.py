@@ -19,6 +19,9 @@ CHUNK = 65536
 NOISE_LIMIT = 256 * 1024
 # A bridge that hears nothing for this long is alone: its head was cut off without a word.
 SILENCE_SECONDS = 30.0
+# A clock that rings so much too late shows that the loop was held up; and how many times a wait may grow by that.
+LATE = 0.05
+MOST_PATIENCE = 5
 # How much of what a far end said goes into a message.
 SAID = 500
 
@@ -48,7 +51,7 @@ class Link:
         """Takes the frames that came with the hello, then reads on until the stream ends."""
         self._reading = asyncio.create_task(self._read(bodies))
 
-    async def ask(self, op: str, within: float, **fields: Any) -> frames.Message:
+    async def ask(self, op: str, within: float, /, **fields: Any) -> frames.Message:
         """One question, one answer; raises AskError, ProtocolError or Unreachable(LOST)."""
         if self.lost is not None:
             raise self.lost
@@ -60,8 +63,9 @@ class Link:
                 self._stream.write(frames.pack({"op": op, "id": number, **fields}))
                 # A far end that is stopped takes nothing in: this waits too.
                 await self._stream.drain()
-                reply = await answer
-        except TimeoutError:
+            await _patiently(answer, within)
+            reply = answer.result()
+        except (TimeoutError, asyncio.InvalidStateError):
             raise Unreachable(Reason.SILENT, f"{self.node.name} did not answer within {within:g} s") from None
         finally:
             del self._waiting[number]
@@ -124,6 +128,20 @@ class Link:
                     waiting.set_exception(error)
                     # Who asked may be cancelled before it looks; that is no error of its own.
                     waiting.exception()
+
+
+async def _patiently(answer: "asyncio.Future[frames.Message]", within: float) -> None:
+    """Waits for the time given and for as long as we ourselves were held up in it: that is no silence of the node's.
+
+    On a head that is busy or was stopped, the clock rings before the answers that lie there are read.
+    """
+    clock = asyncio.get_running_loop().time
+    left, last = within, clock() + MOST_PATIENCE * within
+    while not answer.done() and left > 0:
+        due = clock() + left
+        await asyncio.wait([answer], timeout=left)
+        late = clock() - due
+        left = min(late, last - clock()) if late > LATE else 0.0
 
 
 async def open_link(node: Node, wire: Wire, seconds: float, on_phase: OnPhase) -> Link:

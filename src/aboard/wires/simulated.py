@@ -4,6 +4,8 @@ For whoever tests at sizes that no machine holds:
 
     async with simulator() as path:
         report = await check(cluster, SUBJECTS, wire_of=lambda node: SimulatedWire(path))
+
+A run may be held there too: its ranks are acted with it, and die on demand.
 """
 
 import asyncio
@@ -12,24 +14,28 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 
 from aboard.core.errors import Unreachable
 from aboard.core.node import Node
 from aboard.core.reason import Reason
+from aboard.wires.acted_keeper import Part
 from aboard.wires.process import use_pidfds
 from aboard.wires.wire import Ending, OnPhase, Stream
 
 READY_SECONDS = 20.0
 LAST_CALL = 5.0
+WELL = Part()
 
 
 class SimulatedWire:
-    """Dials the simulator, which acts one agent for each connection with the given behaviour."""
+    """Dials the simulator, which acts one agent for each connection with the given behaviour; `part` is its keeper's."""
 
-    def __init__(self, path: Path, behaviour: str = "answer") -> None:
+    def __init__(self, path: Path, behaviour: str = "answer", part: Part = WELL) -> None:
         self._path = path
         self._behaviour = behaviour
+        self._part = part
 
     async def open(self, node: Node, on_phase: OnPhase) -> Stream:
         on_phase("connecting")
@@ -37,7 +43,7 @@ class SimulatedWire:
             reader, writer = await asyncio.open_unix_connection(self._path)
         except OSError as error:
             raise Unreachable(Reason.REFUSED, f"{node.name}: no simulator at {self._path}") from error
-        preface = {"node": node.name, "behaviour": self._behaviour}
+        preface = {"node": node.name, "behaviour": self._behaviour, "part": asdict(self._part)}
         writer.write(json.dumps(preface).encode() + b"\n")
         return SocketStream(reader, writer)
 

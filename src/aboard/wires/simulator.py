@@ -10,6 +10,7 @@ from ipaddress import IPv4Address
 from zlib import crc32
 
 from aboard.agent import frames
+from aboard.wires.acted_keeper import ActedKeeper, Part
 
 FILES = {
     "/proc/sys/kernel/osrelease": "6.8.0-simulated\n",
@@ -34,14 +35,34 @@ PRINTED = {
 _MARKER = re.compile(rb"main\(b'\\n(<aboard [0-9a-f]+>)\\n'")
 
 
+class Stage:
+    """All keepers that are acted, by node and run: they outlive the bridges that lead to them."""
+
+    def __init__(self) -> None:
+        self._keepers: dict[str, dict[str, ActedKeeper]] = {}
+
+    def begin(self, node: str, message: frames.Message, part: Part) -> None:
+        run, keepers = str(message["run"]), self._keepers.setdefault(node, {})
+        keepers[run] = ActedKeeper(node, message, part, lambda: keepers.pop(run, None))
+
+    def keeper(self, node: str, run: str) -> ActedKeeper | None:
+        return self._keepers.get(node, {}).get(run)
+
+    def is_cut_off(self, node: str) -> bool:
+        return any(keeper.cut_off for keeper in self._keepers.get(node, {}).values())
+
+
 class Actor:
     """One agent, from the bootstrap on, behaving as the first line of the connection asks."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, stage: Stage, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._stage = stage
         self._reader = reader
         self._writer = writer
         self._name = ""
         self._marker = b""
+        self._part = Part()
+        self._keeper: ActedKeeper | None = None
 
     async def act(self) -> None:
         behaviours = {
@@ -54,20 +75,44 @@ class Actor:
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             preface = json.loads(await self._reader.readline())
             await self._reader.readexactly(int(await self._reader.readline()))
-            self._name = preface["node"]
+            self._name, self._part = preface["node"], Part(**preface["part"])
             found = _MARKER.search(await self._reader.readline())
             if found is not None:
                 self._marker = b"\n" + found[1] + b"\n"
-                await behaviours[preface["behaviour"]]()
+                silent = self._stage.is_cut_off(self._name)
+                await behaviours["silent" if silent else preface["behaviour"]]()
+        if self._keeper is not None:
+            self._keeper.lose(self)
         self._writer.close()
+
+    def send(self, message: frames.Message) -> None:
+        self._writer.write(frames.pack(message))
+
+    @property
+    def unsent(self) -> int:
+        return self._writer.transport.get_write_buffer_size()
 
     async def _answer(self) -> None:
         self._writer.write(self._marker + frames.pack(self._hello()))
         splitter = frames.Splitter()
         while data := await self._reader.read(65536):
             for body in splitter.feed(data):
-                self._writer.write(frames.pack(_reply(frames.unpack(body), self._name)))
+                self._take(frames.unpack(body))
             await self._writer.drain()
+
+    def _take(self, message: frames.Message) -> None:
+        if message["op"] == "hold":
+            self._stage.begin(self._name, message, self._part)
+        if message["op"] in ("hold", "attach"):
+            self._keeper = self._stage.keeper(self._name, str(message["run"]))
+            if self._keeper is None:
+                self.send({"re": message["id"], "error": f"no keeper holds run {message['run']} here"})
+            else:
+                self._keeper.admit(self, message)
+        elif self._keeper is not None:
+            self._keeper.obey(self, message)
+        else:
+            self.send(_reply(message, self._name))
 
     async def _say_nothing(self) -> None:
         """Takes all and says nothing, until the head has had enough."""
@@ -132,7 +177,8 @@ def _address(name: str) -> str:
 
 
 async def serve(path: str) -> None:
-    server = await asyncio.start_unix_server(lambda *ends: Actor(*ends).act(), path, backlog=4096)
+    stage = Stage()
+    server = await asyncio.start_unix_server(lambda *ends: Actor(stage, *ends).act(), path, backlog=4096)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     async with server:

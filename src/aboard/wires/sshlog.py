@@ -29,6 +29,8 @@ _REASONS = (
     (Reason.HOST_KEY_CHANGED, ("host key for .* has changed", "REMOTE HOST IDENTIFICATION HAS CHANGED")),
     (Reason.HOST_KEY_UNKNOWN, ("No .* host key is known for", "authenticity of host .* can't be established")),
     (Reason.HOST_KEY_UNKNOWN, ("^Host key verification failed",)),
+    # Before the denial that follows from it: ssh passes over a key file that others may read.
+    (Reason.KEY_REFUSED, (r"^Permissions [0-7]+ for '.+' are too open",)),
     (Reason.KEY_REFUSED, (r"Permission denied \([a-z,-]+\)", "Too many authentication failures")),
     (Reason.KEY_REFUSED, ("no more authentication methods", "^Account .* locked")),
     (
@@ -76,7 +78,8 @@ def _reason_inside(ending: Ending) -> tuple[Reason, str]:
     said = _last_line(ending.said)
     old = ending.said.find(TOO_OLD)
     if old >= 0:
-        return Reason.OLD_PYTHON, ending.said[old + len(TOO_OLD) :].splitlines()[0][:20]
+        version, *others = ending.said[old + len(TOO_OLD) :].splitlines()[0].split() or ["unknown"]
+        return Reason.OLD_PYTHON, version[:20] + (f"; beside it: {' '.join(others)}" if others else "")
     # csh ends with 1; fish draws a picture below the line that says it.
     missing = _NO_PYTHON.search(ending.said)
     if ending.code in _EXIT_NOT_FOUND or (ending.code == 1 and missing):

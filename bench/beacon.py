@@ -1,0 +1,185 @@
+"""The beacon: what it costs a training step, and what the keeper's looking costs a node."""
+
+import asyncio
+import json
+import secrets
+import statistics
+import sys
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from aboard.agent import tree
+from aboard.agent.gauges import Gauges
+from aboard.core.lease import Lease
+from aboard.core.node import Node
+from aboard.core.plan import Start
+from aboard.wires.fleet import Fleet
+from aboard.wires.hold import Hold
+from figures import Figures, main
+
+CHILDREN = 8
+
+# A rank: a small model, trained with the beacon's hook and without it in turns, so that whatever else the machine does
+# falls on both. The rest of the beacon costs nothing in a step: it is gone after the first collective.
+RANK = """
+import json, sys, time
+import torch
+from torch.optim import optimizer as room
+torch.set_num_threads(1)
+rounds, steps = int(sys.argv[1]), int(sys.argv[2])
+model = torch.nn.Sequential(torch.nn.Linear(256, 512), torch.nn.ReLU(), torch.nn.Linear(512, 256))
+optimizer = torch.optim.AdamW(model.parameters())
+batch = torch.randn(32, 256)
+hooks = dict(room._global_optimizer_post_hooks)
+assert len(hooks) == 1, hooks
+
+def train():
+    # Of the processor, not of the wall: the beacon never waits, and others on the machine are not measured along.
+    began = time.thread_time()
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+    return (time.thread_time() - began) / steps
+
+def with_beacon():
+    room._global_optimizer_post_hooks.update(hooks)
+    return train()
+
+def without():
+    room._global_optimizer_post_hooks.clear()
+    return train()
+
+with_beacon(), without()
+ours, bare = [], []
+for number in range(rounds):
+    # Neither is always first.
+    for way, times in ((with_beacon, ours), (without, bare))[:: 1 if number % 2 else -1]:
+        times.append(way())
+hook = next(iter(hooks.values()))
+calls = 200_000
+began = time.perf_counter()
+for _ in range(calls):
+    hook(optimizer, (), {})
+cost = (time.perf_counter() - began) / calls
+print(json.dumps([ours, bare, cost]))
+"""
+# As busy with words as a rank can be: a report whenever there may be one, and a worker beside it.
+TALKER = """
+import gc, os, time
+if os.fork():
+    beacon = next(found for found in gc.get_objects() if type(found).__name__ == "Beacon")
+    step = 0
+    while True:
+        step += 1
+        beacon.mention('"step":%d,"seconds":0.2' % step)
+        time.sleep(0.2)
+time.sleep(300)
+"""
+
+
+def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's one switch
+    """Figures of the beacon."""
+    asyncio.run(_step(figures, *((400, 10) if quick else (3000, 10))))
+    asyncio.run(_looking(figures, 10 if quick else 60))
+
+
+async def _step(figures: Figures, rounds: int, steps: int) -> None:
+    """A rank with its beacon, at a real keeper; the bar is on the median over rounds, each with and without."""
+    async with _Held() as held:
+        await held.start("rank0", RANK, str(rounds), str(steps))
+        text = await held.output("rank0")
+    ours, bare, cost = json.loads(text)
+    ratio = statistics.median(mine / other for mine, other in zip(ours, bare, strict=True))
+    note = f"{statistics.median(ours) * 1e6:.0f} µs against {statistics.median(bare) * 1e6:.0f} µs, {rounds} rounds"
+    figures.add("a step with the beacon / without", ratio, 1.005, unit="×", note=note)
+    note = f"{cost / statistics.median(bare):.3%} of that step; reports included"
+    figures.add("the hook itself, per step", cost * 1e6, 5, unit="µs", note=note)
+
+
+async def _looking(figures: Figures, seconds: int) -> None:
+    """Eight ranks that report five times a second: what the gauges use, and what the whole keeper uses."""
+    gauges = Gauges()
+    async with _Held() as held:
+        for number in range(CHILDREN):
+            await held.start(f"rank{number}", TALKER)
+        await held.until(lambda: len(held.steps) == CHILDREN)
+        roots = dict(held.pids)
+        keeper = tree.parents()[roots["rank0"]]
+        gauges.children(roots)
+        began, before, spent = time.monotonic(), _runtime(keeper), 0.0
+        for _ in range(seconds):
+            await asyncio.sleep(1.0)
+            since = time.process_time()
+            gauges.children(roots)
+            gauges.node()
+            spent += time.process_time() - since
+        took, used = time.monotonic() - began, _runtime(keeper) - before
+    processes = sum(path.name.isdigit() for path in Path("/proc").iterdir())
+    note = f"{CHILDREN} ranks with a worker each, {processes} processes on the node, {took:.0f} s"
+    figures.add("gauges, share of a core", 100 * spent / took, 0.5, unit="%", note=note)
+    figures.add("the whole keeper, share of a core", 100 * used / took, 1.5, unit="%", note="beats and reports too")
+
+
+def _runtime(pid: int) -> float:
+    """The processor time of a process, finer than the clock ticks of its stat: proc(5)."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+class _Held:
+    """A run on this machine; it is ended when it is left."""
+
+    def __init__(self) -> None:
+        self.pids: dict[str, int] = {}
+        self.steps: set[str] = set()
+        self._ended: dict[str, bool] = {}
+        self._printed: dict[str, bytes] = {}
+        self._hold = Hold(
+            Node(name="here", local=True),
+            Fleet(),
+            run=f"bench-{secrets.token_hex(6)}",
+            key=secrets.token_hex(8),
+            lease=Lease(seconds=30.0, beat=2.0, grace=0.1),
+            on_event=self._take,
+            on_piece=self._read,
+            on_samples=lambda _node, told: self.steps.update(name for name in told["children"]),
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._hold.begin()
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._hold.end(grace=0.0)
+        await asyncio.wait_for(self._hold.wait_gone(), 20)
+        await self._hold.leave()
+
+    async def start(self, child: str, source: str, *args: str) -> None:
+        await self._hold.start(Start(child=child, argv=(sys.executable, "-c", source, *args), beacon=True))
+
+    async def output(self, child: str) -> bytes:
+        """All that it printed, when it has ended."""
+        await self.until(lambda: len(self._ended) >= 2, 600)
+        return self._printed[f"{child}/stdout"]
+
+    async def until(self, condition: Any, seconds: float = 60.0) -> None:
+        async with asyncio.timeout(seconds):
+            while not condition():  # noqa: ASYNC110 - polls a process, which has no event
+                await asyncio.sleep(0.05)
+
+    def _take(self, event: Any) -> None:
+        if event.kind == "started":
+            self.pids[event.child] = event.data["pid"]
+        elif event.kind == "raised":
+            sys.exit(f"{event.child}: {event.data['trace']}")
+
+    def _read(self, piece: Any) -> None:
+        name = f"{piece.child}/{piece.stream}"
+        self._printed[name] = self._printed.get(name, b"") + piece.data
+        if piece.end:
+            self._ended[name] = True
+
+
+if __name__ == "__main__":
+    main("beacon", measure)

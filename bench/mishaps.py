@@ -1,0 +1,124 @@
+"""What goes wrong by hand: lines that root types on a host, for what isn't in the sandbox's own catalogue of faults."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from aboard.sandbox import Host, Sandbox
+
+_SECONDS = 20.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mishap:
+    """`what` for the table; `lines` for root's bash on the host, or `act` where lines can't do it."""
+
+    what: str
+    lines: str = "true"
+    act: Callable[[Sandbox, Host], None] | None = None
+
+    def describe(self) -> str:
+        return self.what
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        done = host.run(["bash", "-euc", self.lines], root=True, timeout=_SECONDS)
+        assert done.returncode == 0, f"{self.what}: {done.stderr}"
+        if self.act is not None:
+            self.act(box, host)
+
+
+# A real keeper with a real child, held by a head that then goes away.
+_HOLD = """
+import asyncio, sys
+from aboard.core.lease import Lease
+from aboard.core.node import Node
+from aboard.core.plan import Start
+from aboard.wires.fleet import Fleet
+from aboard.wires.hold import Hold
+async def main():
+    lease = Lease(seconds=60, beat=5, grace=1)
+    hold = Hold(Node(name=sys.argv[1]), Fleet(), run="left-1", key="k" * 32, lease=lease)
+    await hold.begin()
+    await hold.start(Start(child="rank", argv=("sh", "-c", "setsid sleep 7200 & exec sleep 7200")))
+    print("ready", flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    await hold.leave()
+asyncio.run(main())
+"""
+
+
+def leave_behind(box: Sandbox, host: Host) -> None:
+    """A run of ours whose keeper and guard are killed such that neither can sweep up after the other."""
+    argv = [sys.executable, "-c", _HOLD, host.name]
+    with box.head.popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as head:
+        assert head.stdin is not None
+        assert head.stdout is not None
+        assert head.stdout.readline() == "ready\n"
+        # A child that is being started looks like its keeper.
+        _wait_for_sleepers(host, 2)
+        agents = [pid for pid in host.pids() if "-ISc" in _words(pid)]
+        (keeper,) = (pid for pid in agents if _parent(pid) in agents)
+        guard = _parent(keeper)
+        # The guard first: it would wake a keeper that is stopped.
+        for pid, number in ((guard, signal.SIGSTOP), (keeper, signal.SIGSTOP), (keeper, signal.SIGKILL)):
+            os.kill(pid, number)
+        os.kill(guard, signal.SIGKILL)
+        head.stdin.close()
+    _wait_for_sleepers(host, 1)
+
+
+def _wait_for_sleepers(host: Host, count: int) -> None:
+    deadline = time.monotonic() + _SECONDS
+    while sum(_words(pid)[:2] == ["sleep", "7200"] for pid in host.pids()) != count:
+        assert time.monotonic() < deadline, f"not {count} ranks"
+
+
+def _words(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace").split("\0")
+    except OSError:
+        return []
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+# Two who have connected and don't log in.
+STRANGERS = Mishap(
+    what="two strangers wait at its sshd",
+    lines="""
+setsid python3 -c 'import socket, time
+links = [socket.create_connection(("127.0.0.1", 22)) for _ in range(2)]
+print([link.recv(4) for link in links], file=open("/run/strangers", "w"), flush=True)
+time.sleep(600)' </dev/null >/dev/null 2>&1 &
+until [ -s /run/strangers ]; do sleep 0.02; done""",
+)
+# sshd asks a name server that isn't there for the name of whoever logs in.
+DEAD_DNS = Mishap(
+    what="UseDNS and a dead name server",
+    lines="""
+sed -i '/ head$/d' /etc/hosts
+echo 'nameserver 10.77.255.250' > /etc/resolv.conf
+echo 'UseDNS yes' > /etc/ssh/sshd_config.d/50-dns.conf
+systemctl reload ssh""",
+)
+# An sftp server at the other end of a socket: no network, no login; then it hangs.
+HANGING_MOUNT = Mishap(
+    what="a mount whose server hangs",
+    lines="""
+mkdir -p /var/tmp/job; chmod 777 /var/tmp/job
+setsid python3 -c 'import socket, subprocess
+ours, theirs = socket.socketpair()
+subprocess.Popen(["/usr/lib/openssh/sftp-server"], stdin=theirs, stdout=theirs)
+options = "passive,allow_other,default_permissions"
+subprocess.run(["sshfs", "-f", "-o", options, "there:/var/tmp/job", "/private/job"], stdin=ours, stdout=ours)
+' </dev/null >/dev/null 2>&1 &
+until mountpoint -q /private/job; do sleep 0.02; done
+kill -STOP "$(pgrep -x sshfs)" """,
+)

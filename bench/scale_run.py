@@ -1,0 +1,183 @@
+"""One size of the scale bench, in a process of its own: two runs over acted nodes, and what they cost the conductor."""
+
+import asyncio
+import io
+import json
+import resource
+import sys
+import tempfile
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from time import monotonic, perf_counter, process_time, time
+
+from rich.console import Console
+
+from aboard.core.cluster import Cluster
+from aboard.core.event import Event
+from aboard.core.lease import Lease
+from aboard.core.node import Node
+from aboard.core.phase import Phase
+from aboard.core.program import Kind, Program
+from aboard.core.request import Request
+from aboard.flows.conductor import Conductor
+from aboard.flows.control import roster_of
+from aboard.flows.launch import Launched, Look, launch
+from aboard.flows.watcher import Unwatched
+from aboard.record.record import Record
+from aboard.record.runs import Runs
+from aboard.ui.roster import RosterView
+from aboard.wires.acted_keeper import Part
+from aboard.wires.limits import raise_files
+from aboard.wires.simulated import SimulatedWire, simulator
+from aboard.wires.told import Piece
+
+RANKS = 8
+WELL = Part()
+# Until the last rank trains: what the acted ranks take, and what we may take for each node.
+START_SECONDS, START_SECONDS_A_NODE = 4.0, 0.02
+SETTLE_SECONDS = 2.0
+
+
+@dataclass(kw_only=True)
+class Cost:
+    """What one size took. Seconds are by the wall, `cpu` ones by the processor."""
+
+    start: float = 0.0
+    start_cpu: float = 0.0
+    steady: float = 0.0
+    steady_cpu: float = 0.0
+    picture_cpu: float = 0.0
+    picture_gap: float = 0.0
+    sample_age: float = 0.0
+    fail: float = 0.0
+    fail_cpu: float = 0.0
+    stop: float = 0.0
+    stop_cpu: float = 0.0
+    megabytes: float = 0.0
+    wrong: str = ""
+
+
+class Watch:
+    """A viewer that draws the roster at each tick as a terminal of 120 × 40 shows it, and takes the times."""
+
+    def __init__(self, cost: Cost, *, stop: bool) -> None:
+        self.ended_from = (0.0, 0.0)
+        self._cost = cost
+        self._stop = stop
+        self._console = Console(file=io.StringIO(), force_terminal=True, width=120, height=40)
+        self._began = (monotonic(), process_time())
+        self._started = 0
+        self._steady_from: tuple[float, float] | None = None
+        self._pictures = 0.0
+        self._drawn = 0.0
+        self._world = 0
+        self.conductor: Conductor | None = None
+
+    def began(self, conductor: Conductor) -> None:
+        self.conductor = conductor
+        self._world = conductor.plan.world
+
+    def event(self, event: Event) -> None:
+        if event.kind == "started":
+            self._started += 1
+            if self._started == self._world and not self._stop:
+                self._cost.start, self._cost.start_cpu = self._since(self._began)
+        elif event.kind == "raised":
+            self._end_steady(event.at)
+            self.ended_from = (monotonic() - (time() - event.at), process_time())
+
+    def piece(self, piece: Piece, rank: int) -> None:
+        pass
+
+    def tick(self, now: float) -> None:
+        assert self.conductor is not None
+        conductor = self.conductor
+        steady = self._steady_from is not None and not self.ended_from[0]
+        if steady and self._drawn:
+            self._cost.picture_gap = max(self._cost.picture_gap, monotonic() - self._drawn)
+        before = process_time()
+        self._console.print(RosterView(roster_of(conductor)))
+        self._console.file = io.StringIO()
+        self._drawn = monotonic()
+        self._pictures += process_time() - before
+        if conductor.run.generation.phases[Phase.STEPS] == self._world and self._steady_from is None:
+            self._steady_from = (monotonic() + SETTLE_SECONDS, 0.0)
+        if self._steady_from and not self._steady_from[1] and monotonic() >= self._steady_from[0]:
+            if self._stop:
+                self.ended_from = (monotonic(), process_time())
+                conductor.stop("the bench has seen enough")
+            self._steady_from = (monotonic(), process_time())
+            self._pictures = 0.0
+
+    def _end_steady(self, now: float) -> None:
+        assert self.conductor is not None
+        if self._steady_from is None:
+            return
+        self._cost.steady, self._cost.steady_cpu = self._since(self._steady_from)
+        self._cost.picture_cpu = self._pictures
+        self._cost.sample_age = max(now - sample.at for sample in self.conductor.run.samples.values())
+
+    @staticmethod
+    def _since(then: tuple[float, float]) -> tuple[float, float]:
+        return monotonic() - then[0], process_time() - then[1]
+
+
+async def measure(nodes: int, steady: float) -> Cost:
+    """A run in which a rank dies after some time of training, then one that is stopped."""
+    cluster = Cluster(nodes=tuple(Node(name=f"s{number}", slots=RANKS) for number in range(nodes)))
+    raise_files(nodes)
+    cost = Cost()
+    victim = nodes // 2 * RANKS + 3
+    after = START_SECONDS + START_SECONDS_A_NODE * nodes + SETTLE_SECONDS + steady
+    part = Part(dies={str(victim): after})
+    async with simulator() as path:
+        with tempfile.TemporaryDirectory(prefix="aboard-scale-") as folder:
+            watch = Watch(cost, stop=False)
+            launched = await _launch(cluster, watch, Path(folder), path, {f"s{victim // RANKS}": part})
+            cost.fail, cost.fail_cpu = watch._since(watch.ended_from)
+            cost.wrong = _wrong(launched, watch, (victim,))
+            watch = Watch(cost, stop=True)
+            launched = await _launch(cluster, watch, Path(folder), path, {})
+            cost.stop, cost.stop_cpu = watch._since(watch.ended_from)
+            cost.wrong += _wrong(launched, watch, ())
+    cost.megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return cost
+
+
+async def _launch(cluster: Cluster, watch: Watch, folder: Path, path: Path, parts: dict[str, Part]) -> Launched:
+    run = Runs(folder).create(datetime.now(UTC), Random())
+    record = Record.open(run, ranks=len(cluster) * RANKS)
+    request = Request(program=Program(kind=Kind.SCRIPT, target="train.py", args=("--config", "llama-8b.yaml")))
+    try:
+        return await launch(
+            cluster,
+            request,
+            Look(subjects=()),
+            record,
+            watcher=Unwatched(),
+            viewer=watch,
+            lease=Lease(),
+            wire_of=lambda node: SimulatedWire(path, part=parts.get(node.name, WELL)),
+        )
+    finally:
+        record.close()
+        assert not record.dropped, record.dropped
+
+
+def _wrong(launched: Launched, watch: Watch, victim: tuple[int, ...]) -> str:
+    """What a run did not do as it should: name the rank that died, hear the end of every node."""
+    assert launched.outcome is not None
+    assert watch.conductor is not None
+    findings = launched.outcome.findings
+    print([f.seen for f in findings], launched.outcome.why, file=sys.stderr)
+    named = findings[0].ranks if findings else ()
+    places = watch.conductor.run.generation.places.values()
+    still = sum(not place.ended for place in places)
+    wrong = [f"ranks {named} were named, not {victim}"] * (named != victim) + [f"{still} nodes not ended"] * (still > 0)
+    return "; ".join(wrong)
+
+
+if __name__ == "__main__":
+    print(json.dumps(asdict(asyncio.run(measure(int(sys.argv[1]), float(sys.argv[2]))))))

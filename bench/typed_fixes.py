@@ -1,0 +1,76 @@
+"""Types a finding's fix as a person would: each line as it stands, where its comment says.
+
+    COMMAND    # on NODES; why          on those nodes
+    COMMAND    # here; why              on the head, as is every line that says nothing of where
+    KEY: VALUE    # in aboard.yaml, under cluster:; why      into that file on the head, in place of what KEY was
+    KEY: VALUE    # in aboard.yaml, for NODES; why           the same, below the nodes' own names
+    # advice                            isn't typed
+
+Commands run in bash as the ordinary user. Practice hosts have no sudo: a line that says `sudo` is run by root, in a
+shell in which that word runs what follows it. Nothing in a line is changed. What a line's exit code is doesn't count,
+since some only look; that the next check is green does.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aboard.core.nodeset import expand
+from aboard.sandbox import Host, Sandbox
+
+CONFIG = "aboard.yaml"
+_COMMENT = "    # "
+_SUDO = 'sudo() { "$@"; }\n'
+_LINE_SECONDS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Typed:
+    """A line that was typed: where, how it ended, and what it said."""
+
+    where: str
+    line: str
+    code: int
+    said: str
+
+
+def type_fix(box: Sandbox, fix: str) -> list[Typed]:
+    """Carries out a fix as `aboard check --json` printed it."""
+    return [typed for line in fix.splitlines() for typed in _type(box, line)]
+
+
+def write_config(head: Host, whose: str, line: str) -> None:
+    """Puts a line into aboard.yaml `under cluster:` or `for NODES`, in place of one with the same key there."""
+    text = head.run(["cat", CONFIG]).stdout
+    for heading in ["cluster:"] if whose == "under cluster:" else [f"- name: {name}" for name in expand(whose[4:])]:
+        text = _put(text.splitlines(), heading, line)
+    head.run(["sh", "-c", f"cat > {CONFIG}"], input=text)
+
+
+def _type(box: Sandbox, line: str) -> Iterator[Typed]:
+    command, _, comment = line.partition(_COMMENT)
+    place = comment.partition(";")[0].strip()
+    if not command.strip() or command.startswith("#"):
+        return
+    if place.startswith("in aboard.yaml, "):
+        write_config(box.head, place.removeprefix("in aboard.yaml, "), command)
+        yield Typed(where=CONFIG, line=line, code=0, said="")
+        return
+    for name in expand(place[3:]) if place.startswith("on ") else ["head"]:
+        root = re.search(r"\bsudo\b", command) is not None
+        argv = ["bash", "-c", (_SUDO if root else "") + command]
+        done = box.host(name).run(argv, root=root, timeout=_LINE_SECONDS)
+        yield Typed(where=name, line=line, code=done.returncode, said=(done.stdout + done.stderr).strip())
+
+
+def _put(lines: list[str], heading: str, line: str) -> str:
+    at = next(number for number, each in enumerate(lines) if each.strip() == heading)
+    inside = _indent(lines[at]) + 2
+    end = next((number for number in range(at + 1, len(lines)) if _indent(lines[number]) < inside), len(lines))
+    key = f"{' ' * inside}{line.partition(':')[0]}:"
+    kept = [each for each in lines[at + 1 : end] if not each.startswith(key)]
+    return "".join(f"{each}\n" for each in [*lines[: at + 1], " " * inside + line, *kept, *lines[end:]])
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

@@ -1,0 +1,196 @@
+"""The beacon: inside a rank, it tells the keeper how far the script has come, and leaves the script alone.
+
+It never raises into the rank, never blocks, prints, starts a thread or imports torch: a rank that says less is no
+failure, one that we disturbed would be.
+"""
+
+from __future__ import annotations
+
+import _socket  # socket itself would cost each rank 4 ms to import
+import atexit
+import errno
+import faulthandler
+import os
+import sys
+import time
+from _json import encode_basestring_ascii as quoted  # json would cost 3 ms
+from contextlib import suppress
+
+TYPE_CHECKING = False  # typing itself costs each rank 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Any
+
+PHASES = ("started", "torch", "store", "group", "collective")
+# What a rank that ends may wait, in all, for a keeper that is behind with its reading.
+LAST_WORDS_SECONDS = 0.2
+TYPE_CHARS, MESSAGE_CHARS, TRACE_CHARS = 200, 2000, 8000
+WAITING = 16
+# The keeper isn't there, and won't be: it never comes back under the same name.
+GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.EACCES, errno.EPERM)
+# The kernel's for a process that lets another trace it: prctl(2), Yama.
+PR_SET_PTRACER = 0x59616D61
+
+
+def arm(folder: str) -> None:
+    """Takes what the keeper left in the environment, so that no child of this process finds it, and begins."""
+    path, child, stacks = (os.environ.pop(name, "") for name in ("ABOARD_BEACON", "ABOARD_CHILD", "ABOARD_STACKS"))
+    # By its name, since it stands beside this file: on a node there is no package around it.
+    torch = __import__("aboard_beacon_torch")
+    _leave(folder)
+    if not path or not child:
+        return
+    beacon = Beacon(path, child)
+    beacon.reach("started")
+    _safely(lambda: _hear_out(beacon))
+    _safely(lambda: torch.watch(beacon, os.path.dirname(path)))
+    _safely(lambda: _show_stacks(*stacks.split(":", 2)))
+
+
+class Beacon:
+    """Sends to the keeper's socket what there is to say; what can't be sent now waits, or is superseded."""
+
+    def __init__(self, path: str, child: str) -> None:
+        self._path = path
+        self._child = quoted(child)
+        self._pid = os.getpid()
+        self._waiting: list[bytes] = []
+        self._phase = -1
+        self.gone = False
+
+    def reach(self, phase: str) -> None:
+        """A phase is told once; a later one implies it."""
+        if not self.reached(phase):
+            self._phase = PHASES.index(phase)
+            self.tell('"phase":"%s"' % phase)
+
+    def reached(self, phase: str) -> bool:
+        return self._phase >= PHASES.index(phase)
+
+    def tell(self, said: str) -> None:
+        """What must not be lost: if it can't be sent now, it is tried again with the next report, and at the end."""
+        self._waiting.append(self._line(said))
+        del self._waiting[:-WAITING]
+        self.flush()
+
+    def mention(self, said: str) -> bool:
+        """What the next report supersedes; whether it was taken."""
+        return self.flush() and self._send(self._line(said))
+
+    def flush(self) -> bool:
+        while self._waiting:
+            if not self._send(self._waiting[0]):
+                return False
+            del self._waiting[0]
+        return True
+
+    def _line(self, said: str) -> bytes:
+        return ('{"child":%s,"pid":%d,"wall":%.6f,%s}' % (self._child, self._pid, time.time(), said)).encode("ascii")
+
+    def _send(self, line: bytes) -> bool:
+        """Whether it is out of our hands: sent, or never to be."""
+        if self.gone or os.getpid() != self._pid:
+            return True
+        try:
+            # Opened for each report: a script that closes descriptors that it doesn't know must not make us write
+            # into one of its own that has got our number.
+            talk = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK | _socket.SOCK_CLOEXEC)
+            try:
+                talk.sendto(line, self._path)
+            finally:
+                talk.close()
+        except OSError as error:
+            self.gone = error.errno in GONE
+            return self.gone or error.errno == errno.EMSGSIZE
+        return True
+
+
+# -- the end ---------------------------------------------------------------------------------------------------------
+
+
+def _hear_out(beacon: Beacon) -> None:
+    """An exception that ends the rank is told before it is printed as ever."""
+    previous = sys.excepthook
+    told: list[int] = []
+
+    def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
+        _safely(lambda: tell(value))
+        previous(kind, value, trace)
+
+    def tell(value: BaseException) -> None:
+        told.append(id(value))
+        beacon.tell('"raised":%s' % _words(value))
+
+    def last_words() -> None:
+        # Python keeps it here too, for when someone has put another hook in the place of ours.
+        value = getattr(sys, "last_value", None)
+        if isinstance(value, BaseException) and id(value) not in told:
+            tell(value)
+        deadline = time.monotonic() + LAST_WORDS_SECONDS
+        while not beacon.flush() and time.monotonic() < deadline:
+            time.sleep(0.005)
+
+    sys.excepthook = excepthook
+    atexit.register(_safely, last_words)
+
+    def in_child() -> None:
+        beacon.gone = True
+        if sys.excepthook is excepthook:
+            sys.excepthook = previous
+
+    os.register_at_fork(after_in_child=in_child)
+
+
+def _words(value: BaseException) -> str:
+    import traceback  # noqa: PLC0415 - only a rank that ends badly pays for it
+
+    kind = type(value)
+    name = kind.__qualname__
+    if kind.__module__ not in ("builtins", "__main__"):
+        name = "%s.%s" % (kind.__module__, name)
+    try:
+        message = str(value)
+    except Exception:  # noqa: BLE001 - as Python itself prints such a one
+        message = "<exception str() failed>"
+    trace = "".join(traceback.format_exception(kind, value, value.__traceback__))
+    return '{"type":%s,"message":%s,"trace":%s}' % (
+        quoted(name[:TYPE_CHARS]),
+        quoted(message[:MESSAGE_CHARS]),
+        quoted(trace[-TRACE_CHARS:]),
+    )
+
+
+# -- stacks ----------------------------------------------------------------------------------------------------------
+
+
+def _show_stacks(number: str, keeper: str, path: str) -> None:
+    """The keeper's signal writes all threads' stacks there, also when none of them runs Python code any more."""
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    faulthandler.register(int(number), file=file, all_threads=True, chain=False)
+    os.register_at_fork(after_in_child=lambda: _safely(lambda: faulthandler.unregister(int(number))))
+    with open("/proc/sys/kernel/yama/ptrace_scope", "rb") as scope:
+        if scope.read(1) == b"1":
+            import ctypes  # noqa: PLC0415 - 8 ms, and only Ubuntu and its kind need it
+
+            ctypes.CDLL(None).prctl(PR_SET_PTRACER, int(keeper), 0, 0, 0)
+
+
+# -- the ground rules ------------------------------------------------------------------------------------------------
+
+
+def _safely(act: Callable[[], Any]) -> None:
+    """The rank is not ours to disturb: whatever fails in here stays in here."""
+    with suppress(Exception):
+        act()
+
+
+def _leave(folder: str) -> None:
+    """Takes our folder off the path, here and for all children."""
+    kept = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part != folder]
+    if any(kept):
+        os.environ["PYTHONPATH"] = os.pathsep.join(kept)
+    else:
+        os.environ.pop("PYTHONPATH", None)
+    sys.path[:] = [part for part in sys.path if part != folder]
+    sys.path_importer_cache.pop(folder, None)

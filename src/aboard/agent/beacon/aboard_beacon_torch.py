@@ -1,0 +1,247 @@
+"""The beacon's eyes on torch: what is to be told when its modules come, its group is made, its optimizer steps.
+
+It imports nothing of torch itself, and what a torch hasn't (2.1 to 2.13 differ) is done without.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from contextlib import suppress
+
+TYPE_CHECKING = False  # typing itself costs each rank 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any, Protocol
+
+    class Beacon(Protocol):
+        """Who tells the keeper."""
+
+        def reach(self, phase: str) -> None: ...
+        def reached(self, phase: str) -> bool: ...
+        def mention(self, said: str) -> bool: ...
+
+
+REPORT_SECONDS = 0.2
+
+
+def watch(beacon: Beacon, folder: str) -> None:
+    """From here on, what torch does in this process is told; the flight recorder's files go to the folder."""
+    steps = Steps(beacon)
+
+    def torch_came(torch: ModuleType) -> None:
+        beacon.reach("torch")
+        with suppress(Exception):
+            _record_flight(torch, folder)
+        optimizer = sys.modules.get("torch.optim.optimizer")
+        if optimizer is not None:
+            optimizer_came(optimizer)
+
+    def optimizer_came(optimizer: Any) -> None:
+        # It comes as a part of torch, which is not whole by then; then it is done with the whole.
+        if beacon.reached("torch"):
+            optimizer.register_optimizer_step_post_hook(_hook(steps, sys.modules["torch"]))
+
+    after = {
+        "torch": torch_came,
+        "torch.distributed.distributed_c10d": lambda c10d: _follow_group(beacon, c10d),
+        "torch.optim.optimizer": optimizer_came,
+    }
+    # It stays there for good: taken away, it could make another thread's import miss the finder behind it.
+    sys.meta_path.insert(0, Watch(after))
+
+
+class Watch:
+    """Finds no module itself: it calls back when one of those that it waits for has been imported by the others."""
+
+    def __init__(self, after: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._after = after
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in self._after:
+            return None
+        after = self._after.pop(name)
+        try:
+            for finder in list(sys.meta_path):
+                if finder is not self:
+                    spec = finder.find_spec(name, path, target)
+                    if spec is not None:
+                        self._attend(spec.loader, name, after)
+                        return spec
+        except Exception:  # noqa: BLE001 - whoever raised it is asked again by Python itself, and raises it again
+            return None
+        return None
+
+    def _attend(self, loader: Any, name: str, after: Callable[[ModuleType], None]) -> None:
+        """On the loader of this one module, not around it: what a module says about its loader stays true."""
+        plain = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            if module.__name__ != name:
+                # A loader that is shared, as those of zip files are.
+                plain(module)
+                return
+            del loader.exec_module
+            try:
+                plain(module)
+            except BaseException:
+                self._after[name] = after
+                raise
+            with suppress(Exception):
+                after(module)
+
+        loader.exec_module = exec_module
+
+
+def _record_flight(torch: ModuleType, folder: str) -> None:
+    """Torch's flight recorder is on, unless the user said otherwise. The names are those that this torch reads."""
+    version = tuple(int(part) for part in str(torch.__version__).split(".")[:2])
+    size, file = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
+    old_size, old_file = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+    if not {size, old_size} & set(os.environ):
+        os.environ[size if version >= (2, 9) else old_size] = "2000"
+    if not {file, old_file} & set(os.environ):
+        # The rank's number is put behind it.
+        os.environ[file if version >= (2, 9) else old_file] = os.path.join(folder, "flight.")
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+
+
+# -- the phases of torch.distributed ---------------------------------------------------------------------------------
+
+
+def _follow_group(beacon: Beacon, c10d: Any) -> None:
+    plain = c10d.init_process_group
+
+    def init_process_group(*args: Any, **named: Any) -> Any:
+        made = plain(*args, **named)
+        with suppress(Exception):
+            grouped()
+        return made
+
+    def grouped() -> None:
+        if not beacon.reached("group"):
+            beacon.reach("group")
+            parts = ((c10d.Work, "wait"), (sys.modules["torch.distributed"], "_verify_params_across_processes"))
+            # Work.wait is what every collective of Python's ends in; DDP and its kind begin with the other.
+            once = Once(lambda: beacon.reach("collective"))
+            for holder, name in parts:
+                with suppress(Exception):
+                    once.follow(holder, name)
+
+    for name in ("__module__", "__name__", "__qualname__", "__doc__"):
+        setattr(init_process_group, name, getattr(plain, name))
+    init_process_group.__wrapped__ = plain  # type: ignore[attr-defined]
+    # It stays: it is called once or twice in a process, and others have it by now.
+    c10d.init_process_group = init_process_group
+    Once(lambda: beacon.reach("store")).follow(sys.modules["torch._C._distributed_c10d"].TCPStore, "__init__")
+
+
+class Once:
+    """Calls back when the first of some functions has returned, and is then nowhere any more: none of it stays hot."""
+
+    def __init__(self, done: Callable[[], None]) -> None:
+        self._done: Callable[[], None] | None = done
+        self._followed: list[tuple[Any, str, Any, Any]] = []
+
+    def follow(self, holder: Any, name: str) -> None:
+        plain = vars(holder)[name]
+
+        def once(*args: Any, **named: Any) -> Any:
+            result = plain(*args, **named)
+            with suppress(Exception):
+                self._leave()
+            return result
+
+        setattr(holder, name, once)
+        self._followed.append((holder, name, plain, once))
+
+    def _leave(self) -> None:
+        done, self._done = self._done, None
+        for holder, name, plain, once in self._followed:
+            # Unless someone has put another in its place since.
+            if vars(holder).get(name) is once:
+                setattr(holder, name, plain)
+        self._followed = []
+        if done is not None:
+            done()
+
+
+# -- steps -----------------------------------------------------------------------------------------------------------
+
+
+class Steps:
+    """Counts the steps of the first optimizer that is seen to step, and reports at most five times a second."""
+
+    def __init__(self, beacon: Beacon) -> None:
+        self._beacon = beacon
+        self._which = 0
+        self._others = 0
+        self._patience = 64
+        self._count = 0
+        self._told = 0
+        self._since = 0.0
+        self._next = 0.0
+        atexit.register(self._last_report)
+
+    def take(self, optimizer: Any) -> None:
+        # By its first parameter: DeepSpeed's ZeRO calls one optimizer again for each group or part of a step.
+        which = id(optimizer.param_groups[0]["params"][0])
+        if which != self._which and not self._adopt(which):
+            return
+        self._others = 0
+        self._count += 1
+        if time.monotonic() >= self._next:
+            self._report()
+
+    def _adopt(self, which: int) -> bool:
+        """Another one counts only when the first has not stepped for long: a script may train twice."""
+        self._others += 1
+        if self._which and self._others <= self._patience:
+            return False
+        # The more of them take turns, the longer one has to wait for the same again.
+        self._patience *= 2
+        self._which = which
+        return True
+
+    def _report(self) -> None:
+        now = time.monotonic()
+        self._next = now + REPORT_SECONDS
+        steps = self._count - self._told
+        if not steps:
+            return
+        said = '"step":%d' % self._count
+        if self._told:
+            said += ',"seconds":%.6f' % ((now - self._since) / steps)
+        if self._beacon.mention(said):
+            self._told, self._since = self._count, now
+        if self._beacon.reached("group") and not self._beacon.reached("collective"):
+            self._look_for_collectives()
+
+    def _last_report(self) -> None:
+        with suppress(Exception):
+            self._report()
+
+    def _look_for_collectives(self) -> None:
+        """Those that torch makes without Python (functional ones, FSDP's) show in the groups' own counts."""
+        groups = sys.modules["torch.distributed.distributed_c10d"]._world.pg_map  # noqa: SLF001 - there is no other
+        if any(group._get_sequence_number_for_group() for group in list(groups)):  # noqa: SLF001 - nor here
+            self._beacon.reach("collective")
+
+
+def _hook(steps: Steps, torch: Any) -> Callable[..., None]:
+    def stepped(optimizer: Any, _args: Any, _named: Any) -> None:
+        # Inside torch.compile there is nothing to count, and nothing that could be traced.
+        if not compiling():
+            try:  # noqa: SIM105 - suppress() is three times as dear, and this is in every step
+                steps.take(optimizer)
+            except Exception:  # noqa: BLE001, S110 - a step that isn't counted is no reason to end a training
+                pass
+
+    def never() -> bool:
+        return False
+
+    compiling = getattr(getattr(torch, "compiler", None), "is_dynamo_compiling", never)
+    return stepped

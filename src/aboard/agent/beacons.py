@@ -1,0 +1,214 @@
+"""What the beacons inside the ranks send to the keeper: phases, steps, and the exception that ends a rank."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import stat
+import struct
+import time
+from math import isfinite
+
+from aboard.agent import frames
+from aboard.agent.loop import Loop
+from aboard.agent.redact import Redactor
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+SOCKET = "beacon.sock"
+FOLDER = "beacon"
+FILES = ("sitecustomize", "aboard_beacon", "aboard_beacon_torch")
+PHASES = ("started", "torch", "store", "group", "collective")
+# A real-time signal: Slurm, Lightning and torch use USR1 and USR2, and glibc the first two of these itself.
+STACKS_SIGNAL = signal.SIGRTMIN + 7
+TYPE_CHARS, MESSAGE_CHARS, TRACE_CHARS = 200, 2000, 8000
+# A hook may be called by a script that lives on; one that does so without end is not told without end.
+RAISED_LIMIT = 8
+DATAGRAM = 128 * 1024
+# How many are read before others have their turn.
+AT_ONCE = 64
+ERROR_FILE = 256 * 1024
+CREDENTIALS = struct.Struct("3i")
+MOST = 2**53
+OLDEST_SECONDS = 3600.0
+
+
+class Heard:
+    """What one rank has told so far."""
+
+    def __init__(self, number: int, directory: str, secrets: list[str]) -> None:
+        self.phase = -1
+        self.raised = 0
+        self.pid = 0
+        self.step: int | None = None
+        self.step_seconds: float | None = None
+        self.secrets = secrets
+        self.stacks = os.path.join(directory, "%d.stacks" % number)
+        self.error_file = os.path.join(directory, "%d.error.json" % number)
+
+
+class Beacons:
+    """Listens once there is a child with a beacon; what is no report of one is counted and ignored."""
+
+    def __init__(self, loop: Loop, directory: str, tell: Callable[..., None]) -> None:
+        self.heard: dict[str, Heard] = {}
+        self.malformed = 0
+        self._loop = loop
+        self._directory = directory
+        self._tell = tell
+        self._talk: socket.socket | None = None
+
+    def prepare(self, child: str, number: int, env: dict[str, str], secrets: list[str]) -> None:
+        """Puts into a child's environment what brings the beacon into it."""
+        if self._talk is None:
+            self._talk = self._open()
+        heard = self.heard[child] = Heard(number, self._directory, secrets)
+        folder = os.path.join(self._directory, FOLDER)
+        # An empty part of the path would be the current directory.
+        env["PYTHONPATH"] = os.pathsep.join(part for part in (folder, env.get("PYTHONPATH", "")) if part)
+        env["ABOARD_BEACON"] = os.path.join(self._directory, SOCKET)
+        env["ABOARD_CHILD"] = child
+        env["ABOARD_STACKS"] = "%d:%d:%s" % (STACKS_SIGNAL, os.getpid(), heard.stacks)
+        if env.setdefault("TORCHELASTIC_ERROR_FILE", heard.error_file) != heard.error_file:
+            heard.error_file = ""
+
+    def exited(self, child: str, code: int) -> None:
+        """Hears the rank out before its end is told; torch's error file speaks for one that said nothing itself."""
+        heard = self.heard.get(child)
+        if heard is None:
+            return
+        self._drain(AT_ONCE * AT_ONCE)
+        if code and not heard.raised and heard.error_file:
+            raised = _from_error_file(heard.error_file)
+            if raised is not None:
+                self._raise(child, heard, time.time(), raised)
+        heard.pid = 0
+        heard.step = heard.step_seconds = None
+
+    def steps(self) -> dict[str, dict[str, Any]]:
+        """The latest step of each child that has told one."""
+        found: dict[str, dict[str, Any]] = {}
+        for name, heard in self.heard.items():
+            if heard.step is not None:
+                found[name] = {"step": heard.step}
+                if heard.step_seconds is not None:
+                    found[name]["step_seconds"] = heard.step_seconds
+        return found
+
+    def close(self) -> None:
+        if self._talk is not None:
+            self._loop.forget(self._talk.fileno())
+            self._talk.close()
+
+    def _open(self) -> socket.socket:
+        folder = os.path.join(self._directory, FOLDER)
+        os.mkdir(folder, 0o700)
+        loader: Any = __spec__.loader
+        for name in FILES:
+            fd = os.open(os.path.join(folder, name + ".py"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(fd, "w", encoding="utf-8") as file:
+                file.write(loader.get_source("aboard.agent.beacon." + name))
+        talk = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        talk.setblocking(False)
+        # The kernel says who sent it: in a container a process knows another number of itself.
+        talk.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        talk.bind(os.path.join(self._directory, SOCKET))
+        self._loop.on_readable(talk.fileno(), lambda: self._drain(AT_ONCE))
+        return talk
+
+    def _drain(self, most: int) -> None:
+        if self._talk is None:
+            return
+        with contextlib.suppress(OSError):
+            for _ in range(most):
+                data, extra, _flags, _from = self._talk.recvmsg(DATAGRAM, socket.CMSG_SPACE(CREDENTIALS.size))
+                try:
+                    self._take(frames.unpack(data), _sender(extra))
+                except Exception:  # noqa: BLE001 - whatever a rank sends, the others must not lose their keeper
+                    self.malformed += 1
+
+    def _take(self, message: frames.Message, sender: int) -> None:
+        child = message["child"]
+        heard = self.heard[child]
+        wall = _time(message["wall"])
+        if "phase" in message:
+            phase = PHASES.index(message["phase"])
+            if phase > heard.phase:
+                heard.phase = phase
+                self._tell("phase", wall=wall, child=child, phase=PHASES[phase])
+        elif "step" in message:
+            heard.step = _number(int(message["step"]))
+            if "seconds" in message:
+                heard.step_seconds = _number(float(message["seconds"]))
+        else:
+            raised = message["raised"]
+            self._raise(child, heard, wall, {key: str(raised[key]) for key in ("type", "message", "trace")})
+        heard.pid = sender or heard.pid
+
+    def _raise(self, child: str, heard: Heard, wall: float, raised: dict[str, str]) -> None:
+        heard.raised += 1
+        if heard.raised <= RAISED_LIMIT:
+            words = _masked(raised, heard.secrets)
+            self._tell("raised", wall=wall, child=child, **words)
+
+
+def _sender(extra: list[tuple[int, int, bytes]]) -> int:
+    for level, kind, data in extra:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) >= CREDENTIALS.size:
+            return int(CREDENTIALS.unpack_from(data)[0])
+    return 0
+
+
+def _time(wall: Any) -> float:
+    """When it was sent, by our own clock; one that lies far off is replaced by now."""
+    now = time.time()
+    given = float(wall)
+    return given if now - OLDEST_SECONDS <= given <= now else now
+
+
+def _number(given: Any) -> Any:
+    if isfinite(given) and 0 <= given < MOST:
+        return given
+    raise ValueError("a number that counts nothing: %r" % given)
+
+
+def _masked(raised: dict[str, str], secrets: list[str]) -> dict[str, str]:
+    """Without the child's secrets, and not longer than agreed: a half one at a cut edge goes too."""
+    edge = max((len(secret) for secret in secrets), default=1) - 1
+    message, trace = (_mask(raised[key], secrets) for key in ("message", "trace"))
+    if len(raised["message"]) >= MESSAGE_CHARS:
+        message = message[: min(MESSAGE_CHARS, len(message) - edge)]
+    if len(raised["trace"]) >= TRACE_CHARS:
+        trace = trace[max(edge, len(trace) - TRACE_CHARS) :]
+    return {"type": raised["type"][:TYPE_CHARS], "message": message, "trace": trace}
+
+
+def _mask(text: str, secrets: list[str]) -> str:
+    redactor = Redactor(secrets)
+    data = text.encode("utf-8", "surrogatepass")
+    return (redactor.feed(data) + redactor.flush()).decode("utf-8", "replace")
+
+
+def _from_error_file(path: str) -> dict[str, str] | None:
+    """What torch's `record` wrote: {"message": {"message": "Type: text", "extraInfo": {"py_callstack": …}}}."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            # A rank may have put anything there; only a file is read, and not without end.
+            told = os.read(fd, ERROR_FILE) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        finally:
+            os.close(fd)
+        message = frames.unpack(told)["message"]
+        # A process that died in C++ leaves its message alone.
+        text = message if isinstance(message, str) else str(message["message"])
+        trace = "" if isinstance(message, str) else str(message["extraInfo"]["py_callstack"])
+        kind, colon, rest = text.partition(": ")
+        if not colon or not kind.replace(".", "").isidentifier():
+            kind, rest = "", text
+        return {"type": kind, "message": rest, "trace": trace}
+    return None

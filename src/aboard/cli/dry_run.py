@@ -1,0 +1,49 @@
+"""`aboard launch --dry-run`: the plan, shown and not carried out."""
+
+import asyncio
+
+import click
+from rich.console import Console
+
+from aboard.core.cluster import Cluster
+from aboard.core.export import SETUP_FILE, as_deepspeed, as_torchrun, view
+from aboard.core.finding import Severity
+from aboard.core.plan import Plan
+from aboard.core.request import Request
+from aboard.flows.launch import Look, planned
+from aboard.flows.watcher import Unwatched
+from aboard.ui.findings import FindingsView
+from aboard.ui.plan_json import plan_json
+from aboard.ui.plan_text import PlanView
+
+EXIT_BLOCKED = 2
+NAMED_LATER = "dry-run"
+
+
+def dry_run(
+    cluster: Cluster, request: Request, look: Look, *, other: str | None, as_json: bool, notes: tuple[str, ...]
+) -> int:
+    """Shows what would be started; with findings that would stop it, those too, and exits as the launch would."""
+    report, plan = asyncio.run(planned(cluster, request, look, run=NAMED_LATER, watcher=Unwatched()))
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
+    findings = [finding for finding in report.findings if finding.severity > Severity.INFO] if report else []
+    if as_json:
+        click.echo(plan_json(plan))
+    elif other:
+        click.echo(_for_another(plan, other), nl=False)
+    else:
+        Console(highlight=False).print(PlanView(plan), crop=False)
+    if findings:
+        Console(stderr=True, highlight=False).print(FindingsView(findings, in_full=False), crop=False)
+    return EXIT_BLOCKED if any(finding.severity is Severity.BLOCK for finding in findings) else 0
+
+
+def _for_another(plan: Plan, other: str) -> str:
+    if other == "torchrun":
+        return as_torchrun(view(plan))
+    files = as_deepspeed(view(plan))
+    named = {"hostfile": files.hostfile, ".deepspeed_env": files.deepspeed_env, SETUP_FILE: files.setup}
+    made = "".join(f"cat > {name} <<'END'\n{text}END\n" for name, text in named.items() if text)
+    first, _, rest = files.command.partition("\n")
+    return f"{first}\n{made}{rest}"

@@ -1,0 +1,215 @@
+"""`aboard launch`."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from random import SystemRandom
+
+import click
+
+from aboard.checks import SUBJECTS
+from aboard.cli.dry_run import dry_run
+from aboard.cli.launching import Launching, detached, elsewhere, held
+from aboard.cli.nodes import NodeWords, node_words
+from aboard.cli.trying import tried
+from aboard.config.accelerate import HeadFiles
+from aboard.core.cluster import Cluster
+from aboard.core.envfile import read_envfile
+from aboard.core.errors import InputError, Problem
+from aboard.core.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
+from aboard.core.paste import paste
+from aboard.core.paste.placed import placed
+from aboard.core.program import Kind, Program
+from aboard.core.request import Request
+from aboard.core.words import env_name_trouble
+from aboard.flows.launch import Look, prepared
+from aboard.flows.session import Order
+from aboard.record.runs import Runs
+from aboard.ui.plan_json import plan_json
+from aboard.wires.limits import raise_files
+
+CHECKS = ("quick", "full", "none")
+OTHERS = ("torchrun", "deepspeed")
+
+
+@click.command(cls=Launching)
+@node_words
+@click.option("-m", "--module", is_flag=True, help="The command is a Python module.")
+@click.option("--no-python", is_flag=True, help="The command is a program of its own, also if it ends in .py.")
+@click.option("--ranks", type=click.IntRange(1), metavar="N", help="Ranks on each node; else one for each slot.")
+@click.option(
+    "--env", "envs", multiple=True, metavar="NAME[=VALUE]", help="For every rank; a NAME alone is taken from here."
+)
+@click.option("--env-file", multiple=True, metavar="FILE", help="The same, a line each, as in .deepspeed_env.")
+@click.option("--threads", type=click.IntRange(1), metavar="N", help="OMP_NUM_THREADS; else the cores of each rank.")
+@click.option("--bind", is_flag=True, help="Keep each rank on the cores of one NUMA node.")
+@click.option("--master-address", metavar="ADDRESS", help="Where rank 0 listens; else where all were seen to reach it.")
+@click.option(
+    "--master-port", type=click.IntRange(1, 65535), metavar="PORT", help="This one or none; else one that is free."
+)
+@click.option(
+    "--check", "how", type=click.Choice(CHECKS), default="quick", show_default=True, help="What is looked at first."
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(0),
+    default=Lease.grace,
+    show_default=True,
+    metavar="SECONDS",
+    help="Between SIGTERM and SIGKILL.",
+)
+@click.option(
+    "--lease",
+    type=click.FloatRange(4),
+    metavar="SECONDS",
+    help="How long ranks live without word from here; 20, detached 600.",
+)
+@click.option("--no-beacon", is_flag=True, help="Put nothing into ranks: no phases, no steps, no stacks.")
+@click.option("--trial", is_flag=True, help="Try it for seconds: on each node alone, on pairs, on all; name who can't.")
+@click.option("-d", "--detach", is_flag=True, help="Go on in the background: aboard status, logs, stop.")
+@click.option("--on", "host", metavar="HOST", help="Conduct from there, detached; it needs aboard and your ssh.")
+@click.option("--dry-run", "dry", is_flag=True, help="Show exactly what would be started where, and start nothing.")
+@click.option("--as", "other", type=click.Choice(OTHERS), help="With --dry-run: the same for another launcher.")
+@click.option("--json", "as_json", is_flag=True, help="With --dry-run: the plan as JSON.")
+def launch(
+    where: NodeWords,
+    command: tuple[str, ...],
+    module: bool,
+    no_python: bool,
+    ranks: int | None,
+    envs: tuple[str, ...],
+    env_file: tuple[str, ...],
+    threads: int | None,
+    bind: bool,
+    master_address: str | None,
+    master_port: int | None,
+    how: str,
+    grace: float,
+    lease: float | None,
+    no_beacon: bool,
+    trial: bool,
+    detach: bool,
+    host: str | None,
+    dry: bool,
+    other: str | None,
+    as_json: bool,
+) -> None:
+    """Run a script over all nodes, and never wait in silence.
+
+    aboard launch [NODES] [OPTIONS] -- COMMAND
+
+    COMMAND is train.py and its arguments, or one that you have: torchrun …, deepspeed …, accelerate launch …. Without
+    NODES, those of ./aboard.yaml take part, else this machine alone.
+
+    The nodes are looked at first. Then every rank starts with torchrun's environment; the roster tells how far each
+    has come and whom the others wait for. The first that fails is named, and the others are ended. Ctrl-C once ends
+    gently (SIGTERM and the grace), twice at once.
+
+    Exit code: that of the rank that failed (128 + N for signal N); 2 when the look at the nodes stopped it, 3 when
+    the command itself is wrong, 130 after Ctrl-C.
+    """
+    if host is not None:
+        sys.exit(elsewhere(host, sys.argv[1:]))
+    typed = _Typed(where=where, command=command, module=module, no_python=no_python)
+    request, cluster, notes = typed.read()
+    request = replace(
+        request,
+        ranks=ranks or request.ranks,
+        env={**request.env, **_env(envs, env_file)},
+        threads=threads or request.threads,
+        bind=bind or request.bind,
+        beacon=not no_beacon,
+        master_address=master_address or request.master_address,
+        master_port=master_port or request.master_port,
+    )
+    cluster, request = prepared(cluster, request, str(Path.cwd()))
+    look = Look(subjects=() if how == "none" else SUBJECTS, quick=how == "quick")
+    raise_files(len(cluster))
+    if dry or other or as_json:
+        _needs_dry(dry, other, as_json=as_json)
+        sys.exit(dry_run(cluster, request, look, other=other, as_json=as_json, notes=notes))
+    seconds = lease or (DETACHED_SECONDS if detach else ATTACHED_SECONDS)
+    runs = Runs.of(os.environ)
+    runs.prune()
+    order = Order(
+        cluster=cluster,
+        request=request,
+        look=look,
+        lease=Lease(seconds=seconds, grace=grace),
+        run=runs.create(datetime.now(UTC).astimezone(), SystemRandom()),
+        told=lambda plan: json.loads(plan_json(plan)),
+        notes=notes,
+    )
+    if trial:
+        sys.exit(tried(order))
+    sys.exit(detached(order) if detach else held(order))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Typed:
+    """The words of the command, as they were typed."""
+
+    where: NodeWords
+    command: tuple[str, ...]
+    module: bool
+    no_python: bool
+
+    def read(self) -> tuple[Request, Cluster, tuple[str, ...]]:
+        """What to run, where, and what is to be said about it; a pasted command brings its own words about nodes."""
+        pasted = None
+        if not self.module and not self.no_python:
+            pasted = paste(self.command, HeadFiles(), environ=os.environ, cwd=str(Path.cwd()))
+        if pasted is None:
+            return Request(program=self._program()), self.where.cluster(), ()
+        where = self.where.with_default(hostfile=pasted.hostfile, include=pasted.include, exclude=pasted.exclude)
+        cluster = where.cluster()
+        return pasted.request, replace(cluster, nodes=placed(pasted, cluster.nodes)), pasted.notes
+
+    def _program(self) -> Program:
+        first, *args = self.command
+        if first == "-m" and args:
+            return Program(kind=Kind.MODULE, target=args[0], args=tuple(args[1:]))
+        kind = Kind.MODULE if self.module else Kind.PROGRAM
+        if first.endswith(".py") and not self.no_python and not self.module:
+            kind = Kind.SCRIPT
+        return Program(kind=kind, target=first, args=tuple(args))
+
+
+def _env(envs: Sequence[str], files: Sequence[str]) -> dict[str, str]:
+    env: dict[str, str] = {}
+    for file in files:
+        try:
+            env |= read_envfile(Path(file).read_text("utf-8"), where=file)
+        except (OSError, UnicodeDecodeError) as error:
+            seen = f"it can't be read: {error}"
+            raise InputError("launch-env", [Problem(where=file, seen=seen, fix=f"ls -l {file}")]) from None
+    problems = []
+    for text in envs:
+        name, equals, value = text.partition("=")
+        trouble = env_name_trouble(name)
+        if trouble is None and not equals and name not in os.environ:
+            trouble = f"{name} is not set here"
+        if trouble:
+            problems.append(Problem(where=f"--env {name}", seen=trouble, fix=f"--env {name}=VALUE"))
+        else:
+            env[name] = value if equals else os.environ[name]
+    if problems:
+        raise InputError("launch-env", problems)
+    return env
+
+
+def _needs_dry(dry: bool, other: str | None, *, as_json: bool) -> None:
+    if not dry:
+        option = f"--as {other}" if other else "--json"
+        fix = f"aboard launch --dry-run {option} -- …"
+        problem = Problem(where=option, seen="it shows a plan, and this would start one", fix=fix)
+        raise InputError("launch-dry", [problem])
+    if other and as_json:
+        problem = Problem(
+            where="--json", seen="--as writes for a launcher, which reads no JSON", fix="leave --json out"
+        )
+        raise InputError("launch-dry", [problem])

@@ -1,0 +1,151 @@
+"""What a launch shows: the look at the nodes, the roster with the ranks' lines above it, and the end."""
+
+import sys
+from collections.abc import Callable, Mapping
+
+from rich.console import Console
+from rich.live import Live
+
+from aboard.core.event import Event
+from aboard.core.finding import Severity
+from aboard.core.roster import interest_of
+from aboard.flows.check import Report
+from aboard.flows.conductor import Conductor
+from aboard.flows.control import roster_of
+from aboard.flows.launch import Launched
+from aboard.flows.logs import Follower, Wanted
+from aboard.flows.watcher import Unwatched, Watcher
+from aboard.record.merged import Selection
+from aboard.record.places import RunDirectory
+from aboard.record.reading import LogReader
+from aboard.ui.check_live import CheckLive
+from aboard.ui.findings import FindingsView
+from aboard.ui.launch_live import LaunchLive
+from aboard.ui.launch_plain import PlainLaunch
+from aboard.ui.logs import LogLines
+from aboard.ui.summary import Ended, SummaryView, summary_lines
+from aboard.wires.told import Piece
+
+EXIT_BLOCKED = 2
+
+
+class Quiet:
+    """Shows nothing; `look` is called at each tick."""
+
+    def __init__(self, look: Callable[[Conductor], None]) -> None:
+        self._look = look
+        self._conductor: Conductor | None = None
+
+    def began(self, conductor: Conductor) -> None:
+        self._conductor = conductor
+
+    def event(self, event: Event) -> None:
+        self.tick(event.at)
+
+    def piece(self, piece: Piece, rank: int) -> None:
+        pass
+
+    def tick(self, now: float) -> None:
+        if self._conductor is not None:
+            self._look(self._conductor)
+
+
+class LaunchView:
+    """On a terminal the roster stands below the ranks' lines; into a pipe go whole lines only."""
+
+    def __init__(self, console: Console, run: RunDirectory) -> None:
+        self._console = console
+        self._run = run
+        self._conductor: Conductor | None = None
+        self._styled = console.is_terminal
+        self._lines = LogLines(styled=self._styled)
+        self._reader: LogReader | None = None
+        self._follower: Follower | None = None
+        self._live = LaunchLive(console) if self._styled else None
+        self._plain = PlainLaunch(self._write)
+        self._check = CheckLive()
+        self._looking: Live | None = None
+        if self._styled:
+            self._looking = Live(self._check, console=console, transient=True, refresh_per_second=8)
+            self._looking.start()
+
+    @property
+    def watcher(self) -> Watcher:
+        return self._check if self._styled else Unwatched()
+
+    def looked(self, report: Report) -> None:
+        """The look is over: what it found that doesn't stop the run is shown before the run begins."""
+        if self._looking is not None:
+            self._looking.stop()
+            self._looking = None
+        warned = [finding for finding in report.findings if finding.severity is Severity.WARN]
+        if warned and not any(finding.severity is Severity.BLOCK for finding in report.findings):
+            self._console.print(FindingsView(warned, in_full=False), crop=False)
+
+    def say(self, text: str) -> None:
+        if self._live is not None:
+            self._live.say(text)
+        else:
+            self._write(text)
+
+    def began(self, conductor: Conductor) -> None:
+        self._conductor = conductor
+        self._reader = LogReader(self._run.logs)
+        self._follower = Follower(self._reader, Wanted(selection=Selection()))
+
+    def event(self, event: Event) -> None:
+        pass
+
+    def piece(self, piece: Piece, rank: int) -> None:
+        pass
+
+    def tick(self, now: float) -> None:
+        if self._conductor is None:
+            return
+        self._tell_logs()
+        roster = roster_of(self._conductor, self._conductor.tail(interest_of(self._conductor.run) or 0))
+        if self._live is not None:
+            self._live.update(roster)
+        else:
+            self._plain.update(roster)
+
+    def close(self) -> None:
+        if self._looking is not None:
+            self._looking.stop()
+        if self._reader is not None:
+            # What was written last, after the last tick.
+            self._tell_logs()
+            self._reader.close()
+        if self._live is not None:
+            self._live.close()
+
+    def _tell_logs(self) -> None:
+        if self._follower is not None:
+            for told in self._follower.more():
+                for line in self._lines.text(told):
+                    self.say(line)
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+
+def show_end(console: Console, run: RunDirectory, launched: Launched, dropped: Mapping[str, int]) -> int:
+    """The findings that stopped it or the verdict on it, and where to look; returns the exit code."""
+    if launched.outcome is None or launched.roster is None:
+        found = [] if launched.report is None else launched.report.findings
+        grave = [finding for finding in found if finding.severity > Severity.INFO]
+        console.print(FindingsView(grave, in_full=False), crop=False)
+        return EXIT_BLOCKED
+    end = Ended(
+        roster=launched.roster,
+        findings=launched.outcome.findings,
+        exit_code=launched.outcome.code,
+        directory=str(run.path),
+        dropped=dropped,
+    )
+    if console.is_terminal:
+        console.print(SummaryView(end), crop=False)
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in summary_lines(end))
+    return launched.outcome.code

@@ -1,0 +1,118 @@
+"""`aboard logs`."""
+
+import os
+import re
+import sys
+from collections.abc import Iterable
+from time import time
+
+import click
+
+from aboard.core.duration import parse_duration
+from aboard.core.errors import InputError, Problem
+from aboard.core.logline import Told
+from aboard.core.nodeset import expand
+from aboard.core.rankset import parse_ranks
+from aboard.core.words import visible
+from aboard.flows.logs import Wanted, read_logs
+from aboard.record.index import STREAMS
+from aboard.record.merged import Selection
+from aboard.record.runs import Runs
+from aboard.ui.logs import LogLines, raw
+
+LAST = 200
+MOST = 100_000
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option("--rank", metavar="RANKS", help="Only these ranks: 3,5-7.")
+@click.option("--node", metavar="NODES", help="Only ranks on these nodes: n2 or gpu[01-04].")
+@click.option("--grep", "pattern", metavar="REGEX", help="Only lines in which this is found; (?i) ignores case.")
+@click.option("--since", metavar="TIME", help="Only the last 10m, 2h, …; of a run that is over, before its end.")
+@click.option("--stream", type=click.Choice(STREAMS), help="Only this one of the two.")
+@click.option("-n", "--lines", metavar="N|all", help=f"The last N lines; {LAST}, unless --since or --raw is given.")
+@click.option("-f", "--follow", is_flag=True, help="Go on with what is printed, until the run ends.")
+@click.option("--no-fold", is_flag=True, help="Each line of each rank, also where many ranks say the same.")
+@click.option("--raw", "as_raw", is_flag=True, help="The bytes as ranks wrote them: no times, no names, no folding.")
+def logs(
+    run: str | None,
+    rank: str | None,
+    node: str | None,
+    pattern: str | None,
+    since: str | None,
+    stream: str | None,
+    lines: str | None,
+    follow: bool,
+    no_fold: bool,
+    as_raw: bool,
+) -> None:
+    """Show what the ranks of a run printed, merged by time.
+
+    RUN is a run's name or the beginning of it; without one, the latest is meant.
+
+    Equal lines of several ranks within two seconds are one: [ranks 0-7,9 ×9]. With ≈ behind, they differ in numbers,
+    and the earliest is shown. What could not be kept is said where it is missing. Without -n, no more than the last
+    100,000 lines of ranks are looked at.
+    """
+    selection = Selection(
+        ranks=None if rank is None else parse_ranks(rank),
+        nodes=None if node is None else frozenset(expand(node, where="--node")),
+        stream=stream,
+        grep=None if pattern is None else _compiled(pattern),
+    )
+    default = None if since is not None or as_raw else LAST
+    wanted = Wanted(
+        selection=selection,
+        last=default if lines is None else _count(lines),
+        most=MOST if lines is None else None,
+        back=None if since is None else parse_duration(since, where="--since"),
+        follow=follow,
+        folded=not (no_fold or as_raw),
+    )
+    found = Runs.of(os.environ).find(run)
+    if sys.stderr.isatty():
+        click.secho(f"{found.id}, {found.state.value}", err=True, dim=True)
+    told = read_logs(found, wanted, now=time())
+    try:
+        _print(told, as_raw=as_raw, follow=follow)
+    except BrokenPipeError:
+        # `aboard logs | head` has seen enough; Python would complain when it flushes at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _print(told: Iterable[Told], *, as_raw: bool, follow: bool) -> None:
+    out = click.get_binary_stream("stdout")
+    lines = LogLines(styled=sys.stdout.isatty())
+    missing = 0
+    for each in told:
+        if as_raw:
+            missing += each.line.missing
+            out.write(raw(each.line))
+        else:
+            out.writelines(f"{line}\n".encode("utf-8", "replace") for line in lines.text(each))
+        if follow:
+            out.flush()
+    out.flush()
+    if missing:
+        click.echo(f"{missing} bytes are missing; without --raw, it is said where and why", err=True)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        seen = f"'{visible(pattern)}' is no regular expression: {error}"
+        fix = f"aboard logs --grep '{visible(re.escape(pattern))}'    # finds it as it stands"
+        raise InputError("logs-grep", [Problem(where="--grep", seen=seen, fix=fix)]) from None
+
+
+def _count(text: str) -> int | None:
+    if text == "all":
+        return None
+    if text.isdecimal() and int(text):
+        return int(text)
+    problem = Problem(
+        where="-n", seen=f"'{visible(text)}' is no number of lines", fix="write it as in: -n 500, or -n all"
+    )
+    raise InputError("logs-lines", [problem])

@@ -1,0 +1,50 @@
+"""`aboard stop`."""
+
+import asyncio
+import os
+from time import monotonic
+
+import click
+
+from aboard.core.errors import AboardError
+from aboard.flows.control import ask_stop
+from aboard.record.places import RunDirectory
+from aboard.record.runs import Runs
+
+WAIT_SECONDS = 120.0
+LOOK_SECONDS = 0.1
+
+
+@click.command()
+@click.argument("run", required=False)
+@click.option("--now", is_flag=True, help="Without the grace: as a second Ctrl-C would.")
+def stop(run: str | None, now: bool) -> None:
+    """End a run: every rank gets SIGTERM and the grace, then SIGKILL; nothing is left behind.
+
+    RUN is a run's name or the beginning of it; without one, the only one that runs is meant.
+    """
+    found = _meant(Runs.of(os.environ), run)
+    asyncio.run(_stop(found, now=now))
+    click.echo(f"{found.id} has ended")
+
+
+async def _stop(run: RunDirectory, *, now: bool) -> None:
+    await ask_stop(run, "aboard stop", now=now)
+    deadline = monotonic() + WAIT_SECONDS
+    while run.live:
+        if monotonic() > deadline:
+            seen = f"{run.id} did not end within {WAIT_SECONDS:g} s"
+            raise AboardError("stop-slow", seen, fix=f"aboard stop {run.id} --now")
+        await asyncio.sleep(LOOK_SECONDS)
+
+
+def _meant(runs: Runs, name: str | None) -> RunDirectory:
+    if name is not None:
+        return runs.find(name)
+    live = [run for run in runs.all() if run.live]
+    if not live:
+        raise AboardError("stop-none", "no run of yours is under way from here", fix="aboard status")
+    if len(live) > 1:
+        names = ", ".join(run.id for run in live)
+        raise AboardError("stop-which", f"several runs are under way: {names}", fix=f"aboard stop {live[0].id}")
+    return live[0]

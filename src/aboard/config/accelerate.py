@@ -1,0 +1,67 @@
+"""The head's files as a pasted command finds them, and accelerate's config file among them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aboard.config.read import read_text
+from aboard.config.tree import Leaf, Table, plain, read_tree
+from aboard.core.errors import InputError, Problem
+from aboard.core.paste.accelerate_flags import KEYS, NUMBERS, SECTIONS
+from aboard.core.words import did_you_mean, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_NO_FILE = "make one with: accelerate config --config_file FILE"
+
+
+class HeadFiles:
+    """What `aboard.core.paste` may look at on the head."""
+
+    def exists(self, path: str) -> bool:
+        try:
+            return Path(path).expanduser().is_file()
+        except (OSError, RuntimeError, ValueError):  # no home, a NUL in the path, a folder that may not be entered
+            return False
+
+    def read(self, path: str) -> str:
+        return read_text(_expanded(path), fix="leave it out, or name a file that is there")
+
+    def settings(self, path: str) -> "Mapping[str, object]":
+        return read_settings(read_text(_expanded(path), fix=_NO_FILE), file=path)
+
+
+def read_settings(text: str, *, file: str) -> dict[str, Any]:
+    """The file's values; unknown keys and values of the wrong kind are reported with their lines, all at once.
+
+    It may be JSON too, which is YAML. What YAML 1.1 takes for a truth value and 1.2 for text (`no`) is text here, and
+    means to accelerate what its author meant.
+    """
+    tree = read_tree(text, file=file)
+    problems = list(_problems(tree, file))
+    if problems:
+        raise InputError("paste-config", problems)
+    return dict(plain(tree))
+
+
+def _expanded(path: str) -> str:
+    try:
+        return str(Path(path).expanduser())
+    except RuntimeError:  # the user has no home
+        return path
+
+
+def _problems(tree: Table, file: str) -> "Iterator[Problem]":
+    for key, value in tree.values.items():
+        place = tree.keys[key]
+        empty = isinstance(value, Leaf) and value.value is None
+        if key not in KEYS:
+            seen = f"accelerate knows no key '{visible(key)}'"
+            yield Problem(where=place, seen=seen, fix=did_you_mean(key, sorted(KEYS)))
+        elif key in SECTIONS and not empty and not isinstance(value, Table):
+            yield Problem(where=place, seen=f"{key} is a section", fix=f"write its keys below it, or {key}: {{}}")
+        elif key in NUMBERS and not empty and not (isinstance(value, Leaf) and type(value.value) is int):
+            yield Problem(where=value.where, seen=f"{key} must be a whole number", fix=f"write {key}: 2")
+    if "distributed_type" not in tree.values:
+        seen = "distributed_type is missing, and accelerate asks for it"
+        yield Problem(where=file, seen=seen, fix="add a line: distributed_type: FSDP")

@@ -1,0 +1,261 @@
+"""The same plan for another launcher, as text that a person reads before running it.
+
+Nothing is locked in: what Aboard would start can be started by torchrun or by DeepSpeed. Values that may be secrets are
+never written; the text asks the reader's own environment for them.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from aboard.core.contract import Berth, contract
+from aboard.core.errors import InputError, Problem
+from aboard.core.node import NO_ENV, Node
+from aboard.core.nodeset import fold
+from aboard.core.plan import NodePlan, Plan
+from aboard.core.program import Kind, Program
+from aboard.core.secrets import is_secret, secret_names
+from aboard.core.words import visible
+
+DEFAULT_PORT = 29_500  # torch's own, for a plan whose port is to be found at the start
+
+SETUP_FILE = "setup.sh"
+
+_DEVICES = "CUDA_VISIBLE_DEVICES"
+_SLOT_NUMBERS = re.compile(r"\d+(,\d+)*")
+_PDSH_MARK = re.compile(r"%[hnu%]")  # pdsh puts a host, a rank or a user in their place
+_PLAIN_VALUE = re.compile(r"[\w@%+=:,./-]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One node's part: `env` is what all of its ranks get beside torch's contract, `slots` are its accelerators."""
+
+    node: Node
+    ranks: int
+    slots: tuple[int, ...] | None = None
+    env: Mapping[str, str] = field(default_factory=lambda: NO_ENV, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """What of a plan another launcher has to be told; the places stand in the order of the ranks."""
+
+    places: tuple[Place, ...]
+    program: Program
+    master_address: str
+    master_port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSpeedFiles:
+    """The texts by which DeepSpeed starts a plan, each saved under its name; `setup` is "" where nodes need none."""
+
+    hostfile: str
+    deepspeed_env: str
+    setup: str
+    command: str
+
+
+def view(plan: Plan) -> View:
+    """What of the plan other launchers have to be told; what they set themselves is left out."""
+    nowhere = Berth(rank=0, world=1, local=0, local_world=1, group=0, groups=1)
+    # The second is what torchrun sets, and torch without it does as much.
+    theirs = {*contract(nowhere, plan.master, plan.run), "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
+    return View(
+        places=tuple(_place(part, theirs) for part in plan.parts),
+        program=plan.program,
+        master_address=plan.master.address,
+        master_port=plan.master.port or DEFAULT_PORT,
+    )
+
+
+def as_torchrun(view: View) -> str:
+    """A block of shell lines for each node, to be run there, all at about the same time."""
+    ranks = sum(place.ranks for place in view.places)
+    top = [
+        "#!/usr/bin/env bash",
+        f"# {ranks} ranks on {len(view.places)} nodes by torchrun. Run each part on its node, all at once: torchrun",
+        "# waits for the others, and names none that is missing.",
+    ]
+    uneven = len({place.ranks for place in view.places}) > 1
+    if uneven:
+        top.append(
+            "# The nodes have different numbers of ranks, which torchrun takes though its manual says otherwise."
+        )
+    return "\n".join([*top, *(line for rank in range(len(view.places)) for line in _part(view, rank))]) + "\n"
+
+
+def as_deepspeed(view: View) -> DeepSpeedFiles:
+    """A hostfile, an env file, and the command to type on a node that reaches the others by ssh and has pdsh."""
+    _refuse_different(view)
+    first = view.places[0]
+    return DeepSpeedFiles(
+        hostfile="".join(f"{place.node.target} slots={_slots(place)}\n" for place in view.places),
+        deepspeed_env="".join(_env_lines(first.env)),
+        setup="".join(f"{line}\n" for line in first.node.setup),
+        command="\n".join(_deepspeed_lines(view)) + "\n",
+    )
+
+
+def _place(part: NodePlan, theirs: Iterable[str]) -> Place:
+    left_out = {*theirs, _DEVICES}
+    env = {name: value for name, value in part.starts[0].env.items() if name not in left_out}
+    devices = part.starts[0].env.get(_DEVICES)
+    if devices is not None and not _SLOT_NUMBERS.fullmatch(devices):
+        env[_DEVICES], devices = devices, None  # UUIDs, or none at all: these are no slots
+    slots = tuple(map(int, devices.split(","))) if devices else None
+    return Place(node=part.node, ranks=len(part.starts), slots=slots, env=env)
+
+
+def _part(view: View, rank: int) -> Iterator[str]:
+    place = view.places[rank]
+    node = place.node
+    count = f"{place.ranks} rank" + ("s" if place.ranks != 1 else "")
+    yield ""
+    yield f"# {node.name}" + (f" ({node.address})" if node.address else "") + f": node {rank}, {count}"
+    if node.workdir:
+        yield f"cd {shlex.quote(node.workdir)}"
+    yield from node.setup
+    for name, value in sorted(_with_slots(place).items()):
+        yield _export(name, value)
+    yield _folded(
+        [
+            [node.python, "-m", "torch.distributed.run"],
+            ["--nnodes", str(len(view.places)), "--node-rank", str(rank), "--nproc-per-node", str(place.ranks)],
+            ["--master-addr", view.master_address, "--master-port", str(view.master_port)],
+            _torchrun_program(view.program, node),
+            *_arguments(view.program.args),
+        ]
+    )
+
+
+def _torchrun_program(program: Program, node: Node) -> list[str]:
+    """A script that wants --local_rank=N gets it from a shell, since torchrun tells it by LOCAL_RANK only."""
+    if program.local_rank:
+        start = {Kind.SCRIPT: [node.python], Kind.MODULE: [node.python, "-m"], Kind.PROGRAM: []}[program.kind]
+        line = f'exec {shlex.join([*start, program.target])} {program.local_rank}="$LOCAL_RANK" "$@"'
+        return ["--no-python", "bash", "-c", line, "bash"]
+    return [*{Kind.SCRIPT: [], Kind.MODULE: ["--module"], Kind.PROGRAM: ["--no-python"]}[program.kind], program.target]
+
+
+def _deepspeed_lines(view: View) -> Iterator[str]:
+    node = view.places[0].node
+    ranks = sum(place.ranks for place in view.places)
+    yield "#!/usr/bin/env bash"
+    yield f"# {ranks} ranks on {len(view.places)} nodes by DeepSpeed, which needs pdsh on the machine that runs this."
+    yield f"# Save hostfile and .deepspeed_env in {node.workdir or 'the directory that this is run in'}."
+    if node.setup:
+        yield f"# Save {SETUP_FILE} there on every node: DeepSpeed sources it first."
+    for rank, place in enumerate(view.places):
+        yield f"# {place.node.name}: node {rank}, {place.ranks} of {_slots(place)} slots"
+        if place.node.user or place.node.port:
+            login = f"{place.node.user or ''}@{place.node.target}:{place.node.port or ''}".strip("@:")
+            yield f"#   reached as {login}, which ~/.ssh/config must say"
+    if secrets := sorted(secret_names(view.places[0].env)):
+        yield "# Not written down: put your own values into .deepspeed_env, as NAME=value, for"
+        yield f"#   {' '.join(secrets)}"
+    if node.workdir:
+        yield f"cd {shlex.quote(node.workdir)}"
+    setup = [["--venv_script", f"{node.workdir or '.'}/{SETUP_FILE}"]] if node.setup else []
+    kind = {Kind.SCRIPT: [], Kind.MODULE: ["--module"], Kind.PROGRAM: ["--no_python"]}[view.program.kind]
+    told = [] if view.program.local_rank else ["--no_local_rank"]
+    include = [["--include", _include(view)]] if any(_is_part(place) for place in view.places) else []
+    yield _folded(
+        [
+            [node.python, "-m", "deepspeed.launcher.runner", "--hostfile", "hostfile", "--force_multi"],
+            *include,
+            *setup,
+            ["--master_addr", view.master_address, "--master_port", str(view.master_port)],
+            [*told, *kind, shlex.quote(view.program.target)],
+            *_arguments(tuple(map(_for_pdsh, view.program.args))),
+        ]
+    )
+
+
+def _for_pdsh(word: str) -> str:
+    """A word as the far shell must get it from DeepSpeed, which puts `"` around those with a blank and no others."""
+    return re.sub(r"([\\$`])", r"\\\1", word) if " " in word else shlex.quote(word)
+
+
+def _refuse_different(view: View) -> None:
+    """DeepSpeed starts one command everywhere: what a node has of its own can't be said to it."""
+    first = view.places[0]
+    odd = [word for word in (view.program.target, *view.program.args) if _PDSH_MARK.search(word) or "\n" in word]
+    if not _PLAIN_VALUE.fullmatch(first.node.workdir or "") or odd:
+        word = odd[0] if odd else first.node.workdir or ""
+        seen = f"'{visible(word)}' can't be said to DeepSpeed, which gives it to a shell as it is"
+        fix = "spell it in letters and digits, or type: aboard launch --dry-run --as torchrun -- …"
+        raise InputError("export-deepspeed", [Problem(where="--as deepspeed", seen=seen, fix=fix)])
+    for what, value in (
+        ("python", lambda place: place.node.python),
+        ("workdir", lambda place: place.node.workdir),
+        ("setup", lambda place: place.node.setup),
+        ("env", lambda place: dict(place.env)),
+    ):
+        others = [place.node.name for place in view.places if value(place) != value(first)]
+        if others:
+            seen = f"{fold(others)} has another {what} than {first.node.name}, and DeepSpeed has one for all nodes"
+            fix = f"give all nodes the same {what}, or type: aboard launch --dry-run --as torchrun -- …"
+            raise InputError("export-deepspeed", [Problem(where="--as deepspeed", seen=seen, fix=fix)])
+
+
+def _with_slots(place: Place) -> dict[str, str]:
+    if place.slots is None:
+        return dict(place.env)
+    return {**place.env, _DEVICES: ",".join(map(str, place.slots))}
+
+
+def _slots(place: Place) -> int:
+    """A hostfile counts slots from 0, so it must reach past the last one that is used."""
+    used = place.ranks if place.slots is None else max(place.slots) + 1
+    return max(used, place.node.slots or 0)
+
+
+def _is_part(place: Place) -> bool:
+    return _numbers(place) != tuple(range(_slots(place)))
+
+
+def _numbers(place: Place) -> tuple[int, ...]:
+    return tuple(range(place.ranks)) if place.slots is None else place.slots[: place.ranks]
+
+
+def _include(view: View) -> str:
+    return "@".join(f"{place.node.target}:{','.join(map(str, _numbers(place)))}" for place in view.places)
+
+
+def _export(name: str, value: str) -> str:
+    if is_secret(name):
+        return f'export {name}="${name}"  # not written down: set it in the shell that runs this'
+    return f"export {name}={shlex.quote(value)}"
+
+
+def _env_lines(env: Mapping[str, str]) -> Iterator[str]:
+    """DeepSpeed splits at the first `=` and puts bare double quotes around odd values, for a shell to expand."""
+    for name, value in sorted(env.items()):
+        if is_secret(name):
+            continue  # named in the command's comments: a comment here would end DeepSpeed with a traceback
+        if "\n" in value:
+            seen = f"{name} has a line break in its value, which .deepspeed_env can't hold"
+            raise InputError(
+                "export-deepspeed", [Problem(where="--as deepspeed", seen=seen, fix=f"leave {name} out of env")]
+            )
+        safe = value if _PLAIN_VALUE.fullmatch(value) else re.sub(r'([\\"$`])', r"\\\1", value)
+        yield f"{name}={safe}\n"
+
+
+def _arguments(words: tuple[str, ...]) -> Iterator[list[str]]:
+    """The script's arguments, a flag and its value on one line."""
+    line: list[str] = []
+    for word in words:
+        if line and word.startswith("-"):
+            yield line
+            line = []
+        line.append(word)
+    if line:
+        yield line
+
+
+def _folded(lines: list[list[str]]) -> str:
+    return " \\\n    ".join(shlex.join(line) for line in lines)

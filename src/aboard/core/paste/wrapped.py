@@ -1,0 +1,69 @@
+"""Commands that only hold a launcher's command, or make one: refused, each with what to type instead.
+
+Started as they are, they would run once on every rank, and each would start a whole run of its own.
+"""
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from aboard.core.errors import InputError, Problem
+from aboard.core.words import visible
+
+CODE = "paste-wrapped"
+
+_STARTERS = frozenset({"srun", "mpirun", "mpiexec", "pdsh", "clush", "ssh"})
+_CONTAINERS = frozenset({"singularity", "apptainer", "docker", "podman"})
+_SHELL_SCRIPT = re.compile(r".*\.(sh|bash|sbatch|slurm)")
+# gpt-neox's own code writes hundreds of derived values into the command that deepy.py then gives to DeepSpeed; only
+# that code can make the command, and it prints other lines before.
+_DEEPY = (
+    "import shlex; from megatron.neox_arguments import NeoXArgs; "
+    "print(shlex.join(NeoXArgs.consume_deepy_args().get_deepspeed_main_args()))"
+)
+
+
+def refuse_wrapped(words: Sequence[str], launchers: frozenset[str]) -> None:
+    """Raises if the command is none of a launcher's but would start one on every rank."""
+    first = _base(words[0])
+    held = next((place for place, word in enumerate(words) if place and _base(word) in launchers), None)
+    if first == "sbatch":
+        seen = "sbatch submits a script to Slurm, and Aboard can't read what that script starts"
+        fix = "type the command that the script starts: aboard launch NODES -- accelerate launch …"
+        raise _refusal(first, seen, fix)
+    if first in _STARTERS | _CONTAINERS and held is not None:
+        launcher = _base(words[held])
+        box = next((place for place, word in enumerate(words[:held]) if _base(word) in _CONTAINERS), None)
+        if box is not None:
+            seen = f"{launcher} stands inside of a container, so every rank would start a run of its own"
+            inside = f"{_shown(words[box:held])} python SCRIPT ARGUMENTS"
+            bare = "--no-python" if launcher == "torchrun" else "--no_python"
+            fix = f"let each rank start the container: aboard launch NODES -- {launcher} FLAGS {bare} {inside}"
+        else:
+            seen = f"{first} starts {launcher} on each node, and Aboard does that itself"
+            fix = f"leave {first} out: aboard launch NODES -- {_shown(words[held:])}"
+        raise _refusal(first, seen, fix)
+    script = next((place for place, word in enumerate(words[:3]) if _base(word) == "deepy.py"), None)
+    if script is not None:
+        seen = "deepy.py makes a deepspeed command from its config files by code of gpt-neox, and starts it"
+        made = f'"$(python -c {shlex.quote(_DEEPY)} {_shown(words[script + 1 :])} | tail -n 1)"'
+        raise _refusal("deepy.py", seen, f"let gpt-neox print that command: eval aboard launch -- deepspeed {made}")
+    asked = next((place for place, word in enumerate(words) if word.startswith("--deepspeed_args")), None)
+    if asked is not None and any(_SHELL_SCRIPT.fullmatch(word) for word in words[:2]):
+        _, equals, attached = words[asked].partition("=")
+        given = attached if equals else " ".join(words[asked + 1 : asked + 2])
+        seen = f"{visible(words[0])} starts deepspeed by itself, so every rank would start a run of its own"
+        fix = f"type what it starts, with the script and arguments from it: aboard launch -- deepspeed {given} SCRIPT …"
+        raise _refusal(_base(words[0]), seen, fix)
+
+
+def _refusal(where: str, seen: str, fix: str) -> InputError:
+    return InputError(CODE, [Problem(where=where, seen=seen, fix=fix)])
+
+
+def _base(word: str) -> str:
+    return word.rpartition("/")[2]
+
+
+def _shown(words: Sequence[str], most: int = 40) -> str:
+    return shlex.join(words[:most]) + (" …" if len(words) > most else "")

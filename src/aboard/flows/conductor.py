@@ -1,0 +1,325 @@
+"""The conductor: holds every node, starts every rank, folds what they tell, and ends all when one has failed."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from secrets import token_hex
+from time import monotonic, time
+from typing import Any, Protocol
+
+from aboard.core.decide import STOPPED_SECONDS, End, decide
+from aboard.core.errors import AboardError, AskError, WireError
+from aboard.core.event import Event, Sample
+from aboard.core.evidence import Evidence
+from aboard.core.finding import Finding
+from aboard.core.lease import Lease
+from aboard.core.plan import NodePlan, Plan, Start
+from aboard.core.run import Run
+from aboard.record.record import Record
+from aboard.verdicts.ending import cause_of, ending
+from aboard.wires.fleet import Fleet
+from aboard.wires.hold import Hold, State
+from aboard.wires.told import Piece
+
+STACKS_SECONDS = 2.0
+# Deaths that follow from the first are heard too before the others are ended: one of them may have been earlier.
+HEAR_SECONDS = 0.3
+TICK_SECONDS = 0.25
+# After the grace: for the keeper's own sweep, and for the last output to come over.
+LAST_SECONDS = 10.0
+TAIL_LINES = 20
+TAIL_BYTES = 4096
+
+
+class Viewer(Protocol):
+    """Who looks on; it must neither wait nor raise."""
+
+    def began(self, conductor: "Conductor") -> None: ...
+
+    def event(self, event: Event) -> None: ...
+
+    def piece(self, piece: Piece, rank: int) -> None: ...
+
+    def tick(self, now: float) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a run ended: the verdict first, and the exit code of the rank that it names."""
+
+    why: str
+    findings: tuple[Finding, ...]
+    code: int
+
+
+class Conductor:
+    """One run. `plan` may have port 0: the keeper of rank 0's node then finds one just before the start."""
+
+    def __init__(
+        self, plan: Plan, fleet: Fleet, *, lease: Lease, record: Record, viewer: Viewer, fixed_port: bool = False
+    ) -> None:
+        self.plan = plan
+        self.run = Run(id=plan.run)
+        self.stacks: dict[int, str] = {}
+        self._tails: dict[int, bytearray] = {}
+        self._fleet = fleet
+        self._lease = lease
+        self._record = record
+        self._viewer = viewer
+        self._fixed_port = fixed_port
+        self._wanted_port = plan.master.port
+        self._holds: dict[str, Hold] = {}
+        self._begun: set[str] = set()
+        self._ranks = {start.child: rank for rank, (_, start) in enumerate(plan.starts())}
+        self._end: asyncio.Future[End] | None = None
+        self._ending = False
+        self._stops = 0
+        self._hurry = asyncio.Event()
+        self._stopped_since: dict[tuple[str, str], float] = {}
+
+    # -- what others may ask -----------------------------------------------------------------------------
+
+    def stop(self, why: str) -> None:
+        """Once: ends gently, with the grace that scripts need to save. Twice: at once."""
+        self._stops += 1
+        self._note("stopping", why=why)
+        if self._stops > 1:
+            self._hurry.set()
+        self._want(End(why=why))
+
+    def tail(self, rank: int) -> tuple[str, ...]:
+        """What a rank printed last."""
+        return self._record.tail(rank)
+
+    def evidence(self) -> Evidence:
+        tails = {rank: self._last_lines(rank) for rank in self._tails}
+        return Evidence(plan=self.plan, run=self.run, tails=tails, stacks=self.stacks)
+
+    async def conduct(self) -> Outcome:
+        """Runs generation after generation until one is the last; nothing is left behind, whatever happens."""
+        ticking = asyncio.create_task(self._tick())
+        self._viewer.began(self)
+        try:
+            number = 0
+            while True:
+                number += 1
+                end = await self._generation(number)
+                if not end.again or self._stops:
+                    break
+                # Whoever took the port may have it for long: any other one will do.
+                self._wanted_port = 0
+                self._note("restarting", why=end.why)
+            return self._outcome(end)
+        finally:
+            ticking.cancel()
+            await asyncio.wait([ticking])
+
+    # -- one generation ----------------------------------------------------------------------------------
+
+    async def _generation(self, number: int) -> End:
+        self._ending = False
+        self._begun.clear()
+        self._end = asyncio.get_running_loop().create_future()
+        self._note("generation", number=number)
+        name = self.plan.run if number == 1 else f"{self.plan.run}.{number}"
+        self._holds = {part.node.name: self._hold(part, name) for part in self.plan.parts}
+        beginning = asyncio.create_task(self._begin())
+        try:
+            both: list[asyncio.Future[Any]] = [beginning, self._end]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if beginning.done() and beginning.exception() is not None:
+                # Only what is no node's fault comes here.
+                await beginning
+            end = await self._end
+            if end.stacks:
+                await asyncio.sleep(HEAR_SECONDS)
+        finally:
+            beginning.cancel()
+            await asyncio.wait([beginning])
+            end = self._end.result() if self._end.done() and not self._end.cancelled() else End(why="it was given up")
+            await self._wind_down(end)
+        return end
+
+    def _hold(self, part: NodePlan, name: str) -> Hold:
+        node = part.node.name
+        return Hold(
+            part.node,
+            self._fleet,
+            run=name,
+            key=token_hex(16),
+            lease=self._lease,
+            on_event=self._take,
+            on_piece=self._take_piece,
+            on_state=lambda state, why: self._take_state(node, state, why),
+            on_samples=self._take_samples,
+        )
+
+    async def _begin(self) -> None:
+        """All nodes at once; each starts its ranks as soon as it is held and the port is known."""
+        port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def begin(part: NodePlan) -> None:
+            hold = self._holds[part.node.name]
+            try:
+                await hold.begin()
+                self._begun.add(part.node.name)
+                if part.node.name == self.plan.master.node:
+                    port.set_result(await hold.reserve(self._wanted_port, fixed=self._fixed_port))
+                starts = _with_port(part.starts, await asyncio.shield(port))
+                await asyncio.gather(*(hold.start(start) for start in starts))
+            except WireError as error:
+                if not port.done() and part.node.name == self.plan.master.node:
+                    port.cancel()
+                self._not_begun(part, error)
+            except asyncio.CancelledError:
+                if not port.cancelled():
+                    raise
+
+        await asyncio.gather(*(begin(part) for part in self.plan.parts))
+        if port.done() and not port.cancelled():
+            self.plan = replace(self.plan, master=replace(self.plan.master, port=port.result()))
+
+    def _not_begun(self, part: NodePlan, error: WireError) -> None:
+        """A node that can't do what it is asked fails its ranks; one that isn't there is gone."""
+        node = part.node.name
+        if not isinstance(error, AskError):
+            self._take_state(node, State.GONE, error.seen)
+            return
+        why = error.seen.removeprefix(f"{node}: ")
+        for start in part.starts:
+            self._take(Event(node=node, seq=0, at=time(), kind="failed", child=start.child, data={"why": why}))
+
+    async def _wind_down(self, end: End) -> None:
+        """Stacks first, then the end of all; the last output of each is heard."""
+        self._ending = True
+        holds = [hold for hold in self._holds.values() if hold.state is not State.GONE]
+        if end.stacks:
+            await asyncio.gather(*(self._take_stacks(hold) for hold in holds if hold.state is State.HELD))
+            self._record.write_stacks(self.stacks)
+        ends = [asyncio.create_task(self._see_off(hold)) for hold in holds]
+        if ends:
+            await asyncio.wait(ends)
+
+    async def _take_stacks(self, hold: Hold) -> None:
+        try:
+            found = await hold.stacks(within=STACKS_SECONDS)
+        except AboardError:
+            return
+        self.stacks.update({self._ranks[child]: text for child, text in found.items()})
+
+    async def _see_off(self, hold: Hold) -> None:
+        """Asks for the end, again with no grace when the user hurries, and waits until the keeper has left."""
+        try:
+            async with asyncio.timeout(self._lease.grace + LAST_SECONDS):
+                if hold.node.name not in self._begun:
+                    return
+                await hold.end(0.0 if self._hurry.is_set() else None)
+                gone = asyncio.create_task(hold.wait_gone())
+                hurry = asyncio.create_task(self._hurry.wait())
+                try:
+                    await asyncio.wait([gone, hurry], return_when=asyncio.FIRST_COMPLETED)
+                    if not gone.done():
+                        await hold.end(0.0)
+                    await gone
+                finally:
+                    gone.cancel()
+                    hurry.cancel()
+        except (TimeoutError, WireError):
+            # Cut off: its keeper ends its ranks by itself when the lease is over.
+            pass
+        finally:
+            await hold.leave()
+
+    # -- what the nodes tell -----------------------------------------------------------------------------
+
+    def _take(self, event: Event) -> None:
+        event = replace(event, rank=self._ranks.get(event.child))
+        self.run.apply(event)
+        self._record.event(event)
+        self._viewer.event(event)
+        self._judge()
+
+    def _take_state(self, node: str, state: State, why: str) -> None:
+        if state is State.GONE and self._ending:
+            return
+        self._take(Event(node=node, seq=0, at=time(), kind=state.value, data={"why": why}))
+
+    def _take_samples(self, node: str, samples: Mapping[str, Any]) -> None:
+        at = samples["wall"]
+        for child, values in (("", samples["node"]), *samples["children"].items()):
+            self.run.take(Sample(node=node, at=at, child=child, values=values))
+            self._watch_stopped(node, child, values, at)
+        self._record.samples(node, at, {"node": samples["node"], "children": samples["children"]})
+
+    def _take_piece(self, piece: Piece) -> None:
+        rank = self._ranks[piece.child]
+        if piece.data and piece.stream == "stderr":
+            tail = self._tails.setdefault(rank, bytearray())
+            tail += piece.data[-TAIL_BYTES:]
+            del tail[:-TAIL_BYTES]
+        self._record.piece(piece.node, rank, piece.stream, piece.data, piece.at, dropped=piece.dropped, end=piece.end)
+        self._viewer.piece(piece, rank)
+
+    def _watch_stopped(self, node: str, child: str, values: Mapping[str, float], at: float) -> None:
+        if not values.get("stopped"):
+            self._stopped_since.pop((node, child), None)
+            return
+        since = self._stopped_since.setdefault((node, child), at)
+        if at - since >= STOPPED_SECONDS and self.run.generation.stopped is None:
+            self._take(Event(node=node, seq=0, at=since, kind="stopped", child=child))
+
+    def _judge(self) -> None:
+        if self._ending or self._end is None or self._end.done():
+            return
+        first = self.run.generation.first_death
+        said = "\n".join(self._last_lines(self._ranks[first.name])) if first else ""
+        end = decide(self.run, len(self._ranks), said=said, may_move=not self._fixed_port)
+        if end is not None:
+            self._want(end)
+
+    def _last_lines(self, rank: int) -> tuple[str, ...]:
+        return tuple(self._tails.get(rank, b"").decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
+
+    def _want(self, end: End) -> None:
+        if self._end is not None and not self._end.done():
+            self._end.set_result(end)
+            self._note("deciding", why=end.why)
+
+    def _note(self, kind: str, **data: Any) -> None:
+        """An event of the conductor's own."""
+        event = Event(node="", seq=0, at=time(), kind=kind, data=data)
+        self.run.apply(event)
+        self._record.event(event)
+        self._viewer.event(event)
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            self._record.tick(monotonic())
+            self._viewer.tick(time())
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    def _outcome(self, end: End) -> Outcome:
+        evidence = self.evidence()
+        findings = tuple(ending(evidence)) if not self._stops else ()
+        cause = cause_of(evidence)
+        if self._stops:
+            code = 130
+        elif cause is not None:
+            code = exit_code(cause.code)
+        else:
+            code = 1 if findings else 0
+        self._note("finished", why=end.why, code=code)
+        return Outcome(why=end.why, findings=findings, code=code)
+
+
+def exit_code(code: int | None) -> int:
+    """As a shell has it: a rank that was killed by signal N is 128 + N; one that never started is 127."""
+    if code is None:
+        return 127
+    return code if code >= 0 else 128 - code
+
+
+def _with_port(starts: tuple[Start, ...], port: int) -> list[Start]:
+    return [replace(start, env={**start.env, "MASTER_PORT": str(port)}) for start in starts]

@@ -1,0 +1,129 @@
+"""How other commands speak to a conductor: lines of JSON over a Unix socket that only its user can reach."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from time import time
+from typing import Any
+
+from aboard.core.errors import AboardError
+from aboard.core.roster import Roster, roster
+from aboard.core.roster_words import from_words, to_words
+from aboard.flows.conductor import Conductor
+from aboard.record.places import RunDirectory
+
+# unix(7): the whole path has room for 107 bytes.
+LONGEST = 100
+ASK_SECONDS = 10.0
+WATCH_SECONDS = 0.25
+LINE_LIMIT = 64 * 1024 * 1024
+
+
+def roster_of(conductor: Conductor, tail: tuple[str, ...] = ()) -> Roster:
+    """The run as it is now."""
+    return roster(conductor.plan, conductor.run, time(), tail=tail)
+
+
+@asynccontextmanager
+async def served(run: RunDirectory, conductor: Conductor) -> AsyncIterator[None]:
+    """While it is open, `aboard status` and `aboard stop` are answered."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError, ValueError, TimeoutError):
+            asked = json.loads(await asyncio.wait_for(reader.readline(), ASK_SECONDS))
+            async for answer in _answers(conductor, asked):
+                writer.write(json.dumps(answer).encode() + b"\n")
+                await asyncio.wait_for(writer.drain(), ASK_SECONDS)
+        writer.close()
+
+    with _short(run.socket) as path:
+        with suppress(FileNotFoundError):
+            run.socket.unlink()
+        server = await asyncio.start_unix_server(talk, path)
+    try:
+        yield
+    finally:
+        server.close()
+        with suppress(OSError):
+            run.socket.unlink()
+
+
+async def watch(run: RunDirectory) -> AsyncIterator[Roster]:
+    """The run's roster, again and again, until its conductor is gone."""
+    async for answer in _asked(run, {"ask": "watch"}):
+        yield from_words(answer["roster"])
+
+
+async def look(run: RunDirectory) -> Roster:
+    """The run's roster, once."""
+    async for answer in _asked(run, {"ask": "roster"}):
+        return from_words(answer["roster"])
+    raise _gone(run)
+
+
+async def ask_stop(run: RunDirectory, why: str, *, now: bool) -> None:
+    """Asks for the end of a run, as Ctrl-C at its terminal would; with `now`, as a second one."""
+    async for _ in _asked(run, {"ask": "stop", "why": why, "now": now}):
+        return
+    raise _gone(run)
+
+
+async def _answers(conductor: Conductor, asked: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    match asked.get("ask"):
+        case "roster":
+            yield {"roster": to_words(roster_of(conductor))}
+        case "watch":
+            while True:
+                yield {"roster": to_words(roster_of(conductor))}
+                if conductor.run.finished:
+                    return
+                await asyncio.sleep(WATCH_SECONDS)
+        case "stop":
+            conductor.stop(str(asked.get("why", "it was asked to stop")))
+            if asked.get("now"):
+                conductor.stop("at once")
+            yield {"stopping": True}
+        case other:
+            yield {"error": f"can't {other}"}
+
+
+async def _asked(run: RunDirectory, question: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    with _short(run.socket) as path:
+        try:
+            reader, writer = await asyncio.open_unix_connection(path, limit=LINE_LIMIT)
+        except OSError:
+            raise _gone(run) from None
+    try:
+        writer.write(json.dumps(question).encode() + b"\n")
+        while line := await asyncio.wait_for(reader.readline(), ASK_SECONDS):
+            yield json.loads(line)
+    except TimeoutError:
+        seen = f"the conductor of {run.id} did not answer within {ASK_SECONDS:g} s"
+        raise AboardError("run-silent", seen, fix=f"aboard logs {run.id}") from None
+    finally:
+        writer.close()
+
+
+class _short:  # noqa: N801 - a context manager, used as a function
+    """A path to a socket that is short enough: through a descriptor of its directory where it must be."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+
+    def __enter__(self) -> str:
+        if len(os.fsencode(self._path)) <= LONGEST:
+            return str(self._path)
+        self._fd = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY)
+        return f"/proc/self/fd/{self._fd}/{self._path.name}"
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+def _gone(run: RunDirectory) -> AboardError:
+    return AboardError("run-over", f"no conductor of {run.id} answers: the run is over", fix=f"aboard logs {run.id}")

@@ -1,0 +1,93 @@
+"""The record of a run, as its conductor writes it. Nothing here raises for what a disk does: it is counted."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from aboard.core.event import Event
+from aboard.core.finding import Finding
+from aboard.record.documents import Documents, findings_document
+from aboard.record.events import EventLog
+from aboard.record.logs import LogLimits, LogWriter
+from aboard.record.places import RunDirectory
+from aboard.record.samples import NodeSample, SampleLog
+
+DEFAULT_LIMITS = LogLimits()
+
+
+class Record:
+    """All that a run leaves behind, in one run directory."""
+
+    def __init__(self, run: RunDirectory, events: EventLog, samples: SampleLog, logs: LogWriter) -> None:
+        self.run = run
+        self._events = events
+        self._samples = samples
+        self._logs = logs
+        self._documents = Documents()
+
+    @classmethod
+    def open(cls, run: RunDirectory, *, ranks: int, limits: LogLimits = DEFAULT_LIMITS) -> Self:
+        """`ranks` is how many there will be, by which the room for logs is shared out."""
+        return cls(
+            run,
+            EventLog(run.events),
+            SampleLog(run.samples),
+            LogWriter(run.logs, ranks=ranks, limits=limits),
+        )
+
+    def event(self, event: Event) -> None:
+        self._events.append(event)
+
+    def samples(self, node: str, at: float, figures: Mapping[str, Any]) -> None:
+        self._samples.take(NodeSample(node=node, at=at, figures=figures))
+
+    def piece(
+        self, node: str, rank: int, stream: str, data: bytes, at: float, *, dropped: int = 0, end: bool = False
+    ) -> None:
+        """A piece of a rank's output; `at` is the head's corrected time of its first byte."""
+        self._logs.take(rank, node, stream, data, at, dropped=dropped, end=end)
+
+    def tail(self, rank: int) -> tuple[str, ...]:
+        """The last few lines of a rank, for a live view."""
+        return self._logs.tail(rank)
+
+    def write_plan(self, plan: Mapping[str, Any]) -> None:
+        self._documents.write(self.run.plan, plan)
+
+    def write_check(self, check: Any) -> None:
+        self._documents.write(self.run.check, check)
+
+    def write_findings(self, findings: Iterable[Finding]) -> None:
+        self._documents.write(self.run.findings, findings_document(findings))
+
+    def write_stacks(self, stacks: Mapping[int, str]) -> None:
+        self._documents.write(self.run.stacks, {str(rank): text for rank, text in stacks.items()})
+
+    def tick(self, now: float) -> None:
+        """To be called about once a second, by a monotonic clock: what waits in memory goes to disk."""
+        self._logs.tick(now)
+        self._documents.retry()
+
+    def flush(self) -> None:
+        """All whole lines go to disk now: when a rank has died, say."""
+        self._logs.flush()
+        self._documents.retry()
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """What could not be kept, by kind; only what is not zero."""
+        counts = {
+            "events": self._events.dropped,
+            "samples": self._samples.dropped,
+            "documents": self._documents.waiting,
+            "log bytes lost on nodes": self._logs.lost_on_nodes,
+            "log bytes without room on the head": self._logs.lost_on_disk,
+            "log bytes past the limits": self._logs.past_limits,
+        }
+        return {kind: count for kind, count in counts.items() if count}
+
+    def close(self) -> None:
+        """Writes all that is left; the lock on the run is the caller's to release, after this."""
+        self._logs.close()
+        self._samples.close()
+        self._events.close()
+        self._documents.retry()

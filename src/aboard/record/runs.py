@@ -1,0 +1,140 @@
+"""All runs of this user: found by name, and pruned by limits."""
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from random import Random
+from typing import Self
+
+from aboard.core.errors import AboardError, InputError, Problem
+from aboard.core.words import did_you_mean, visible
+from aboard.record.names import new_run_id
+from aboard.record.places import PRIVATE, RunDirectory
+
+KEEP_RUNS = 100
+KEEP_BYTES = 32 * 2**30
+_GONE = ".gone-"
+_NAMES_TRIED = 20
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The directory that holds the run directories."""
+
+    base: Path
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> Self:
+        """`$XDG_STATE_HOME/aboard/runs`; a relative path there is to be ignored, says the XDG specification."""
+        state = environ.get("XDG_STATE_HOME", "")
+        home = Path(environ.get("HOME") or Path.home())
+        return cls((Path(state) if state.startswith("/") else home / ".local/state") / "aboard/runs")
+
+    def create(self, now: datetime, random: Random) -> RunDirectory:
+        """A new run's directory, under a name that no run has."""
+        try:
+            self.base.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
+            for _ in range(_NAMES_TRIED):
+                run = self.named(new_run_id(now, random))
+                try:
+                    run.make()
+                except FileExistsError:
+                    continue
+                return run
+        except OSError as error:
+            raise _unwritable(self.base, error) from None
+        seen = f"{_NAMES_TRIED} new names were all taken under {self.base}"
+        raise AboardError("run-directory", seen, fix="wait a minute, and type it again")
+
+    def named(self, run: str) -> RunDirectory:
+        return RunDirectory(self.base / run)
+
+    def all(self) -> list[RunDirectory]:
+        """The newest first."""
+        try:
+            names = [entry.name for entry in os.scandir(self.base) if entry.is_dir()]
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise _unreadable(self.base, error) from None
+        runs = [self.named(name) for name in names if not name.startswith(".")]
+        # By the minute in the id, then by birth: a copied directory keeps its place.
+        return sorted(runs, key=lambda run: (run.id[:13], run.began), reverse=True)
+
+    def latest(self) -> RunDirectory:
+        """The newest run; that there is none yet is an error which says how to get one."""
+        runs = self.all()
+        if not runs:
+            seen = f"there is no run yet under {self.base}"
+            raise AboardError("run-none", seen, fix="aboard launch -- train.py    # makes one")
+        return runs[0]
+
+    def find(self, name: str | None) -> RunDirectory:
+        """The run of this id, or the one whose id, or words at the end of it, begin so; None is the latest."""
+        if name is None:
+            return self.latest()
+        known = {run.id: run for run in self.all()}
+        if name in known:
+            return known[name]
+        near = [run for run in known.values() if name and (run.id.startswith(name) or run.id[14:].startswith(name))]
+        if len(near) == 1:
+            return near[0]
+        if near:
+            seen = f"'{visible(name)}' fits {len(near)} runs: {', '.join(run.id for run in near[:5])}"
+            raise InputError("run-name", [Problem(where="run", seen=seen, fix="type more of its name")])
+        fix = did_you_mean(name, list(known)[:20]) if known else "aboard launch -- train.py    # makes a first one"
+        raise InputError("run-name", [Problem(where="run", seen=f"there is no run '{visible(name)}'", fix=fix)])
+
+    def prune(self, *, runs: int = KEEP_RUNS, size: int = KEEP_BYTES) -> list[str]:
+        """Removes what is past either limit, oldest first, and tells which; never a live run, nor the newest."""
+        kept = 0
+        total = 0
+        gone = []
+        for run in self.all():
+            bytes_held = _size(run.path)
+            if kept and not run.live and (kept >= runs or total + bytes_held > size):
+                _remove(run.path)
+                gone.append(run.id)
+            else:
+                kept += 1
+                total += bytes_held
+        self._sweep()
+        return gone
+
+    def _sweep(self) -> None:
+        """What an interrupted prune had begun to remove."""
+        for path in self.base.glob(f"{_GONE}*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _size(path: Path) -> int:
+    total = 0
+    for folder, _folders, files in os.walk(path):
+        for name in files:
+            try:
+                total += os.lstat(f"{folder}/{name}").st_size
+            except OSError:  # gone since: it holds nothing
+                continue
+    return total
+
+
+def _remove(path: Path) -> None:
+    """By another name first, so that half of a run is never taken for a run."""
+    gone = path.with_name(f"{_GONE}{path.name}")
+    try:
+        path.rename(gone)
+    except OSError:
+        return
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _unwritable(base: Path, error: OSError) -> AboardError:
+    seen = f"no run directory can be made under {base}: {error.strerror}"
+    return AboardError("run-directory", seen, fix="XDG_STATE_HOME=/a/disk/with/room aboard launch …")
+
+
+def _unreadable(base: Path, error: OSError) -> AboardError:
+    return AboardError("run-directory", f"{base} can't be read: {error.strerror}", fix=f"ls -ld {base}")

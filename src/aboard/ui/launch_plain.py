@@ -1,0 +1,138 @@
+"""A launch as plain lines, for grep and for logs: each is whole in itself, and says what it is in its first word.
+
+run 20261115-0507-brave-otter: train.py, 16 ranks on 16 nodes, master 10.0.0.1:29500
+phase torch 14/16 3.2 s
+phase torch 16/16 4.0 s
+waiting n07 rank 12-13: torch imported, for 8.1 s
+node n12 silent for 4.0 s: no beat came over the wire
+node n12 back after 9.0 s
+step 120 0.35 s/step
+died n07 rank 12 0.1 s ago: RuntimeError: CUDA error
+ending: rank 12 on n07 died
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from aboard.core.phase import Phase
+from aboard.core.roster import SILENT_SECONDS, Missing, Roster
+from aboard.ui.figures import many, pace, span
+from aboard.ui.waits import Kind, kind_of, waits
+
+# A count that changes is told so often, a wait after so long, and what goes on so often again.
+COUNT_SECONDS = 1.0
+WAIT_SECONDS = 5.0
+AGAIN_SECONDS = 30.0
+
+NEVER = float("-inf")
+
+
+class PlainLaunch:
+    """Writes lines, without their ends, for what has changed since the roster before; its clock is the rosters' own."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._generation: int | None = None
+        self._forget()
+
+    def update(self, roster: Roster) -> None:
+        for line in self._lines(roster):
+            self._write(line)
+
+    def _forget(self) -> None:
+        """A new generation begins from nothing."""
+        self._counted: tuple[Phase, int] = (Phase.WAITING, 0)
+        self._counted_at = NEVER
+        self._complete = Phase.WAITING
+        self._dead: set[int] = set()
+        self._waiting: dict[tuple[str, str], float] = {}
+        self._waited_at = NEVER
+        self._cut: dict[str, tuple[float, float]] = {}
+        self._stepped_at = NEVER
+        self._ending = ""
+        self._finished = ""
+
+    def _lines(self, roster: Roster) -> Iterator[str]:
+        if self._generation is None:
+            who = f"{many(roster.world, 'rank')} on {many(len(roster.rows), 'node')}"
+            yield f"run {roster.run}: {roster.program}, {who}, master {roster.master.removesuffix(':0')}"
+        elif self._generation != roster.generation:
+            self._forget()
+            if roster.generation > 1:
+                yield f"attempt {roster.generation}: all ranks are started anew"
+        self._generation = roster.generation
+        yield from self._phases(roster)
+        yield from self._nodes(roster)
+        yield from self._died(roster)
+        if not roster.stopping:
+            yield from self._waits(roster)
+        yield from self._steps(roster)
+        if roster.stopping != self._ending:
+            self._ending = roster.stopping
+            yield f"ending: {roster.stopping}"
+        if roster.finished != self._finished:
+            self._finished = roster.finished
+            yield f"finished: {roster.finished}"
+
+    def _phases(self, roster: Roster) -> Iterator[str]:
+        """Each phase that all have come to, at once; on the way there, the count of the foremost now and then."""
+        slowest = min((phase for row in roster.rows for phase, count in row.phases if count), default=Phase.WAITING)
+        after = span(roster.now - roster.began)
+        for phase in Phase:
+            if self._complete < phase <= slowest:
+                yield f"phase {phase.name.lower()} {roster.world}/{roster.world} {after}"
+        self._complete = max(self._complete, slowest)
+        count = (roster.phase, roster.there)
+        due = roster.now - self._counted_at >= COUNT_SECONDS
+        if roster.phase > self._complete and count != self._counted and due:
+            self._counted, self._counted_at = count, roster.now
+            yield f"phase {roster.phase.name.lower()} {roster.there}/{roster.world} {after}"
+
+    def _nodes(self, roster: Roster) -> Iterator[str]:
+        """Who falls silent, who still is, who is back."""
+        cut = {row.node: row.since for row in roster.rows if row.state in {"cut", "gone"}}
+        for node in [node for node in self._cut if node not in cut]:
+            since, _told = self._cut.pop(node)
+            yield f"node {node} back after {span(roster.now - since)}"
+        silent = (each for each in roster.missing if kind_of(each) in {Kind.GONE, Kind.SILENT})
+        due = []
+        for each in silent:
+            since, told = self._cut.get(each.node, (roster.now - each.seconds, NEVER))
+            if each.seconds >= SILENT_SECONDS and roster.now - told >= AGAIN_SECONDS:
+                self._cut[each.node] = (since, roster.now)
+                due.append(each)
+        for wait in waits(due):
+            yield f"node {wait.who} {wait.said}"
+
+    def _died(self, roster: Roster) -> Iterator[str]:
+        """The first deaths; those in a run that is being ended already are no news."""
+        if self._ending:
+            return
+        dead = [each for each in roster.missing if kind_of(each) is Kind.DEAD]
+        news = [replace(each, ranks=tuple(rank for rank in each.ranks if rank not in self._dead)) for each in dead]
+        for wait in waits((each for each in news if each.ranks), roster.interest):
+            self._dead.update(wait.ranks)
+            yield f"died {wait.who} {wait.said.removeprefix('died ')}"
+
+    def _waits(self, roster: Roster) -> Iterator[str]:
+        """Who is behind for some time; all that are due are told together, so that a thousand are few lines."""
+        if roster.now - self._waited_at < WAIT_SECONDS:
+            return
+        due = [each for each in roster.missing if self._is_late(each, roster.now)]
+        for wait in waits(due):
+            yield f"waiting {wait.who}: {wait.said}"
+        self._told(due, roster.now)
+
+    def _is_late(self, missing: Missing, now: float) -> bool:
+        told = self._waiting.get((missing.node, missing.why), NEVER)
+        return kind_of(missing) is Kind.LATE and missing.seconds >= WAIT_SECONDS and now - told >= AGAIN_SECONDS
+
+    def _told(self, due: Iterable[Missing], now: float) -> None:
+        for each in due:
+            self._waiting[each.node, each.why] = self._waited_at = now
+
+    def _steps(self, roster: Roster) -> Iterator[str]:
+        if roster.step is not None and roster.now - self._stepped_at >= AGAIN_SECONDS:
+            self._stepped_at = roster.now
+            rate = "" if roster.step_seconds is None else f" {pace(roster.step_seconds)}"
+            yield f"step {roster.step}{rate}"

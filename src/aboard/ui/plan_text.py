@@ -1,0 +1,194 @@
+"""A plan on a terminal or in a file: exactly what will be started where, told once for all nodes that are alike."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from aboard.core.contract import IFNAMES, Berth, contract, surroundings
+from aboard.core.node import Node
+from aboard.core.nodeset import fold
+from aboard.core.plan import NodePlan, Plan, Start
+from aboard.core.rankset import fold_ranks
+from aboard.core.seat import Seat
+from aboard.core.setup import after_setup
+from aboard.core.shell import join, quote
+from aboard.core.words import visible
+from aboard.ui.figures import many
+from aboard.ui.hanging import hanging
+from aboard.ui.hidden import hiding
+from aboard.ui.plan_env import PlanEnv, plan_env
+
+FREE_PORT = "a port found free just before the start"
+BEACON = "each node adds PYTHONPATH, ABOARD_BEACON, ABOARD_CHILD and TORCHELASTIC_ERROR_FILE"
+# What `after_setup` puts before a command: bash -c SCRIPT bash.
+SETUP_WORDS = 4
+ANY_LENGTH = 10_000
+
+_Value = TypeVar("_Value")
+
+
+class PlanView:
+    """Print it with `crop=False`: a command is as long as it is."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._hide = hiding(plan)
+        self._env = plan_env(plan, self._hide)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self._heading(options.max_width)
+        for lot in self._lots():
+            yield ""
+            yield from self._lot(lot)
+        yield ""
+        yield from self._environment(options.max_width)
+
+    def _heading(self, width: int) -> Iterator[Text]:
+        plan, master = self._plan, self._plan.master
+        yield _line("run        ", plan.run, style="bold")
+        yield _line("world      ", f"{many(plan.world, 'rank')} on {many(len(plan.parts), 'node')}")
+        where = f"{master.address}:{master.port}" if master.port else f"{master.address}, {FREE_PORT}"
+        yield _line("master     ", f"{where} (rank 0, on {master.node})")
+        interfaces = dict.fromkeys(self._env.same[name] for name in IFNAMES if name in self._env.same)
+        if interfaces:
+            yield _line("interface  ", ", ".join(interfaces))
+        if any(start.beacon for _node, start in plan.starts()):
+            yield from hanging(Text("beacon     ", style="dim"), f"on: {BEACON}", width)
+
+    def _lots(self) -> list[list[int]]:
+        """The places of nodes that are alike in all but their names and the numbers of their ranks."""
+        lots: dict[_Shape, list[int]] = {}
+        for place, part in enumerate(self._plan.parts):
+            lots.setdefault(self._shape(place, part), []).append(place)
+        return list(lots.values())
+
+    def _shape(self, place: int, part: NodePlan) -> "_Shape":
+        return _Shape(
+            commands=tuple(self._command(part, local) for local in range(len(part.starts))),
+            setup=part.node.setup,
+            cwds=tuple(start.cwd for start in part.starts),
+            cores=tuple(start.cores for start in part.starts),
+            env=tuple(_own_env(self._env, place)),
+        )
+
+    def _command(self, part: NodePlan, local: int) -> str:
+        """As it could be typed on the node; the one word that differs from rank to rank names its variable."""
+        words = tuple(self._hide(word) for word in _program(part, part.starts[local]))
+        option = self._plan.program.local_rank
+        if option and f"{option}={local}" in words:
+            place = words.index(f"{option}={local}")
+            return " ".join([_typed(words[:place]), f"{option}=$LOCAL_RANK", _typed(words[place + 1 :])]).rstrip()
+        return _typed(words)
+
+    def _lot(self, lot: list[int]) -> Iterator[Text]:
+        parts = [self._plan.parts[place] for place in lot]
+        shape = self._shape(lot[0], parts[0])
+        ranks = fold_ranks(start.rank or 0 for part in parts for start in part.starts)
+        each = len(parts[0].starts)
+        head = Text(fold(part.node.name for part in parts), style="bold", no_wrap=True, overflow="ignore")
+        count = f"{many(len(parts), 'node')} with {many(each, 'rank')} each: " if len(parts) > 1 else ""
+        yield head.append(f"  {count}rank{'s' * (ranks != str(parts[0].starts[0].rank))} {ranks}", style="not bold")
+        for where, told in _told(shape.cwds):
+            yield _line("  in     ", (where and self._hide(where)) or "the login's home", remark=told)
+        for line in shape.setup:
+            yield _line("  setup  ", visible(self._hide(line), ANY_LENGTH), style="green")
+        for command, told in _told(shape.commands):
+            yield _line("  runs   ", command, style="green", remark=told)
+        for cores, told in _told(shape.cores):
+            if cores:
+                yield _line("  cores  ", fold_ranks(cores), remark=told)
+        for name, values in shape.env:
+            for value, told in _told(values):
+                yield _line("  env    ", f"{name} is not set" if value is None else _variable(name, value), remark=told)
+
+    def _environment(self, width: int) -> Iterator[Text]:
+        env = self._env
+        ours = _ours(self._plan)
+        yield Text("each rank's environment", style="bold")
+        if env.counted:
+            yield from hanging(Text("  its own  ", style="dim"), _listed(env.counted), width)
+        same = {name: value for name, value in env.same.items() if name in ours}
+        if not self._plan.master.port:
+            same.pop("MASTER_PORT", None)
+        if same:
+            yield from hanging(Text("  the same ", style="dim"), _listed(same), width)
+        label = "  yours    "
+        for name, value in env.same.items():
+            if name not in ours:
+                yield _line(label, _variable(name, value))
+                label = " " * len(label)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shape:
+    """What makes nodes alike."""
+
+    commands: tuple[str, ...]
+    setup: tuple[str, ...]
+    cwds: tuple[str | None, ...]
+    cores: tuple[tuple[int, ...], ...]
+    env: tuple[tuple[str, tuple[str | None, ...]], ...]
+
+
+def plan_text(plan: Plan, width: int = ANY_LENGTH) -> str:
+    """The same as plain text, lines as long as they are."""
+    console = Console(width=width, color_system=None, highlight=False, force_terminal=False)
+    with console.capture() as capture:
+        console.print(PlanView(plan), crop=False)
+    return capture.get()
+
+
+def _ours(plan: Plan) -> frozenset[str]:
+    """Every name that Aboard may set by itself; all further ones are the user's."""
+    berth = Berth(rank=0, world=2, local=0, local_world=1, group=0, groups=2)
+    around = surroundings(Node(name="any", picked=(0,)), Seat(address="", interface="any"), berth, None)
+    return frozenset(contract(berth, plan.master, plan.run)) | frozenset(around)
+
+
+def _program(part: NodePlan, start: Start) -> tuple[str, ...]:
+    """The argv without what runs the setup lines, which are told one by one."""
+    bare = start.argv[SETUP_WORDS:]
+    return bare if part.node.setup and after_setup(part.node, bare) == start.argv else start.argv
+
+
+@lru_cache(maxsize=64)
+def _typed(words: tuple[str, ...]) -> str:
+    """For every login shell where that can be read; letters beyond ASCII are left as they are."""
+    if all(map(str.isprintable, words)) and not all(map(str.isascii, words)):
+        return shlex.join(words)
+    return join(words)
+
+
+def _own_env(env: PlanEnv, place: int) -> Iterator[tuple[str, tuple[str | None, ...]]]:
+    for name, nodes in env.of_node.items():
+        if nodes[place] is not None:
+            yield name, (nodes[place],)
+    for name, rows in env.of_rank.items():
+        yield name, rows[place]
+
+
+def _told(values: tuple[_Value, ...]) -> Iterator[tuple[_Value, str]]:
+    """Each value once, with the local ranks that have it where they differ."""
+    lots: dict[_Value, list[int]] = {}
+    for local, value in enumerate(values):
+        lots.setdefault(value, []).append(local)
+    for value, locals_ in lots.items():
+        yield value, f"local rank {fold_ranks(locals_)}" if len(lots) > 1 else ""
+
+
+def _variable(name: str, value: str) -> str:
+    return f"{name}={quote(value) if value.isascii() and value.isprintable() else visible(value, ANY_LENGTH)}"
+
+
+def _listed(env: Mapping[str, str]) -> str:
+    return " ".join(_variable(name, value) for name, value in env.items())
+
+
+def _line(label: str, text: str, *, style: str = "", remark: str = "") -> Text:
+    line = Text.assemble((label, "dim"), (text, style), no_wrap=True, overflow="ignore")
+    return line.append(f"    # {remark}", style="dim") if remark else line

@@ -1,0 +1,185 @@
+"""The roster on a terminal: how far a run is, whom it waits for since when, each node, the last lines of a rank."""
+
+import re
+from collections.abc import Iterator
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.text import Text
+
+from aboard.core.nodeset import fold
+from aboard.core.phase import Phase
+from aboard.core.roster import Roster
+from aboard.core.words import visible
+from aboard.ui.bars import bar
+from aboard.ui.bounded import Bounded
+from aboard.ui.figures import among, many, pace, size, span
+from aboard.ui.roster_table import RosterTable
+from aboard.ui.waits import Kind, Wait, waits
+
+# Left to what the ranks print above, and to the prompt.
+SPARE = 3
+# A wait is worth its words only when somebody might wonder.
+WORTH_SAYING = 1.0
+# A row for each node, while that leaves a third of the screen.
+ONE_BY_ONE = 20
+HEADINGS = 9
+BAR = 40
+RULE = "─"
+# On a very wide terminal, the ends of a line are too far apart for one look.
+HEADING = 110
+TAIL = 6
+TAIL_AT_LEAST = 3
+# Of one text, before it is cut to the terminal.
+LONGEST = 1000
+
+_STYLES = {Kind.DEAD: "red", Kind.GONE: "red", Kind.SILENT: "red", Kind.LATE: "yellow"}
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+
+
+class RosterView:
+    """One picture, no higher than the terminal allows; `height` is for those who know better than the terminal."""
+
+    def __init__(self, roster: Roster, *, height: int | None = None) -> None:
+        self._roster = roster
+        self._height = height
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        screen = options.height or options.max_height
+        height = max(1, screen - SPARE) if self._height is None else self._height
+        yield Bounded(Group(*self._parts(options.max_width, height, screen)), height)
+
+    def _parts(self, width: int, height: int, screen: int) -> Iterator[RenderableType]:
+        roster = self._roster
+        heading = list(_heading(roster, width))
+        yield from heading
+        room = height - len(heading)
+        missing = _missing(roster, max(1, room // 3))
+        yield from missing
+        room -= len(missing)
+        few = len(roster.rows) <= min(ONE_BY_ONE, screen * 2 // 3 - HEADINGS)
+        tail = min(len(roster.tail), TAIL_AT_LEAST) + bool(roster.tail) if room > 2 * TAIL_AT_LEAST else 0
+        if room - tail > 1 and not roster.finished:
+            table = RosterTable(
+                roster, width=width, lines=room - tail, one_by_one=few and len(roster.rows) < room - tail
+            )
+            yield table
+            room -= table.height
+        yield from _tail(roster, min(TAIL, room - 1))
+
+
+def _heading(roster: Roster, width: int) -> Iterator[Text]:
+    """Which run, how long, how far, what it uses."""
+    width = min(width, HEADING)
+    again = f"attempt {roster.generation}, " if roster.generation > 1 else ""
+    who = f"{many(roster.world, 'rank')} on {many(len(roster.rows), 'node')}"
+    right = f" {again}{who}, {span(roster.now - roster.began)}"
+    left = Text.assemble((f"{RULE * 2} ", "dim"), (roster.run, "bold"), "  ")
+    room = width - left.cell_len - cell_len(right) - 2
+    left.append(_end_of(visible(roster.program, LONGEST), room) if room > 0 else "")
+    # The line is drawn through: ranks print right above it.
+    left.append(f" {RULE * max(1, width - 1 - left.cell_len - cell_len(right))}", style="dim")
+    yield _line(left.append(right))
+    yield _line(_phase(roster, width))
+    if len(roster.rows) > 1 and (used := _used(roster, width)):
+        yield _line(Text(used, style="dim"))
+
+
+def _end_of(path: str, room: int) -> str:
+    """A path loses its beginning first: the script's name is at the end."""
+    return path if cell_len(path) <= room else "…" + path[len(path) - room + 1 :]
+
+
+def _phase(roster: Roster, width: int) -> Text:
+    if roster.finished or roster.stopping:
+        told = roster.finished or f"ending: {roster.stopping}"
+        return Text(visible(told, LONGEST), style="bold" if roster.finished else "bold red")
+    complete = roster.there == roster.world
+    count = f"{roster.there:,}/{roster.world:,} in"
+    line = Text.assemble(
+        (roster.phase.word, "bold green" if roster.phase is Phase.STEPS and complete else "bold"), "  "
+    )
+    if roster.step is not None:
+        line.append(f"step {roster.step:,}")
+        line.append("" if roster.step_seconds is None else f" · {pace(roster.step_seconds)}")
+        return line if complete else line.append(f"  {count}", style="yellow")
+    line.append(f"{count}  ", style="green" if complete else "yellow")
+    cells = min(BAR, width - line.cell_len)
+    if cells >= BAR // 4 and roster.phase < Phase.STEPS:
+        line.append_text(bar(_way(roster), cells))
+    return line
+
+
+def _way(roster: Roster) -> float:
+    """How much of the way to the first step all ranks together have come."""
+    total = sum(min(phase, Phase.STEPS) * count for row in roster.rows for phase, count in row.phases)
+    return total / (Phase.STEPS * max(1, roster.world))
+
+
+def _used(roster: Roster, width: int) -> str:
+    """What all ranks use together, and the nodes from the least to the most; what there is no room for is left out."""
+    rows = roster.rows
+    cores = [row.cpu for row in rows if row.cpu is not None]
+    held = [row.rss for row in rows if row.rss is not None]
+    shares = among((None if row.memory is None else 100 * row.memory for row in rows), "{:.0f}")
+    load = among((row.load for row in rows), "{:.1f}")
+    told = [
+        f"{sum(cores):,.0f} cores busy" if cores else "",
+        f"memory {shares} % full" if shares else "",
+        f"load {load}" if load else "",
+        f"{size(sum(held))} held by ranks" if held else "",
+    ]
+    line = ""
+    for part in filter(None, told):
+        longer = f"{line} · {part}" if line else part
+        line = longer if cell_len(longer) <= width else line
+    return line
+
+
+def _missing(roster: Roster, most: int) -> list[Text]:
+    """One line for each reason; those that there is no room for share one."""
+    ending = bool(roster.stopping or roster.finished)
+    found = [wait for wait in waits(roster.missing, roster.interest) if _worth_saying(wait, ending=ending)]
+    shown = found if len(found) <= most else found[: most - 1]
+    label = "missing  " if ending else "waiting for  "
+    lines = [
+        _line(
+            Text.assemble(
+                (label if not number else " " * len(label), "dim"),
+                (wait.who, f"bold {_STYLES[wait.kind]}"),
+                (": ", "dim"),
+                (wait.said, _STYLES[wait.kind]),
+            )
+        )
+        for number, wait in enumerate(shown)
+    ]
+    if left := found[len(shown) :]:
+        nodes = list(dict.fromkeys(node for wait in left for node in wait.nodes))
+        lead = " " * len(label) if lines else label
+        lines.append(_line(Text(f"{lead}and {many(len(nodes), 'node')} more: {fold(nodes)}", style="dim")))
+    return lines
+
+
+def _worth_saying(wait: Wait, *, ending: bool) -> bool:
+    """Nobody waits for the late in a run that is being ended."""
+    return wait.kind is not Kind.LATE or (wait.seconds >= WORTH_SAYING and not ending)
+
+
+def _tail(roster: Roster, room: int) -> Iterator[Text]:
+    if not roster.tail or room < 1:
+        return
+    where = next((row.node for row in roster.rows if roster.interest in row.ranks), "")
+    yield _line(Text(f"rank {roster.interest}{where and ' on '}{where}, its last lines:", style="dim"))
+    for line in roster.tail[-room:]:
+        yield _line(Text.assemble(("│ ", "dim"), clean(line)))
+
+
+def clean(line: str) -> str:
+    """A line of a rank as it would stand at last: colours gone, what a progress bar wrote over gone, the rest shown."""
+    last = _ESCAPE.sub("", line).rstrip("\r\n").rpartition("\r")[2]
+    return visible(last.expandtabs(), LONGEST)
+
+
+def _line(text: Text) -> Text:
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text

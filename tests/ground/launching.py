@@ -1,0 +1,103 @@
+"""Launches in a sandbox, and what they leave behind."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from aboard.sandbox import Sandbox
+
+PYTHON = str(Path(sys.executable).resolve())
+DRIVERS = Path(__file__).parent / "drivers"
+RUNS = ".local/state/aboard/runs"
+
+
+class Launches:
+    """A shared directory with a cluster file and jobs, from which `aboard` is typed as crew on the head."""
+
+    def __init__(self, box: Sandbox, *, slots: int = 1, folder: str = "/shared/job") -> None:
+        self.box = box
+        self.folder = folder
+        self.put("aboard.yaml", f"cluster:\n  python: {PYTHON}\n  nodes: ['n[1-{len(box.nodes)}] slots={slots}']\n")
+        self.put("job.py", (DRIVERS / "gloo_job.py").read_text())
+
+    def put(self, name: str, text: str) -> None:
+        script = f"mkdir -p {self.folder} && cat > {self.folder}/{name}"
+        assert self.box.head.run(["sh", "-c", script], input=text).returncode == 0
+
+    def aboard(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        return self.box.head.run(["aboard", *words], cwd=self.folder, timeout=timeout)
+
+    @contextmanager
+    def going(self, *words: str) -> Iterator["subprocess.Popen[str]"]:
+        """A command under way; it is ended with the block."""
+        process = self.box.head.popen(
+            ["aboard", *words], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def launch(self, *words: str, env: Sequence[str] = (), timeout: float = 120) -> "Ran":
+        given = [word for each in env for word in ("--env", each)]
+        began = time.monotonic()
+        done = self.aboard("launch", *given, *words, timeout=timeout)
+        return Ran(self, self.newest(), done.returncode, done.stdout + done.stderr, time.monotonic() - began)
+
+    def newest(self) -> str:
+        found = self.box.head.run(["sh", "-c", f"ls -t ~/{RUNS} | head -1"]).stdout.strip()
+        return found or "none"
+
+    def read(self, run: str, name: str) -> str:
+        return self.box.head.run(["sh", "-c", f"cat ~/{RUNS}/{run}/{name}"]).stdout
+
+    def events(self, run: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.read(run, "events.jsonl").splitlines()]
+
+    def orphans(self, run: str) -> dict[str, str]:
+        """Processes that carry the run's id, by node."""
+        script = f"grep -lz '^ABOARD_RUN_ID={run}' /proc/[0-9]*/environ 2>/dev/null"
+        found = {host.name: host.run(["sh", "-c", script], root=True).stdout for host in self.box.nodes if host.on}
+        return {name: text for name, text in found.items() if text}
+
+
+class Ran:
+    """A launch that is over."""
+
+    def __init__(self, launches: Launches, run: str, code: int, said: str, seconds: float) -> None:
+        self.launches = launches
+        self.run = run
+        self.code = code
+        self.said = said
+        self.seconds = seconds
+
+    @property
+    def findings(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.launches.read(self.run, "findings.json"))
+        return found
+
+    @property
+    def verdict(self) -> dict[str, Any]:
+        return self.findings[0]
+
+    @property
+    def last_seconds(self) -> float:
+        """From the first death to the end of the run."""
+        events = self.launches.events(self.run)
+        deaths = [each["at"] for each in events if each["kind"] in ("failed", "raised", "gone", "stopped")]
+        deaths += [each["at"] for each in events if each["kind"] == "exited" and each["data"]["code"] != 0]
+        return float(events[-1]["at"] - min(deaths))
+
+
+def until(condition: Any, seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        os.sched_yield()

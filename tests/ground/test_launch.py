@@ -1,0 +1,60 @@
+"""`aboard launch` on four real hosts: it runs, and every way of dying has its name."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+from launching import Launches
+
+from aboard.sandbox import Sandbox, down
+
+pytestmark = pytest.mark.ground
+
+# What the issue allows from the first death until all others are ended.
+END_SECONDS = 10.0
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Launches]:
+    """Four nodes with one rank each."""
+    name = f"test-{os.getpid()}-launch"
+    try:
+        yield Launches(Sandbox.up(name, nodes=4, slots=1))
+    finally:
+        down(name)
+
+
+def test_a_job_runs_on_all_nodes(four: Launches) -> None:
+    """Unchanged, with torchrun's environment; the exit code is 0 and nothing is left."""
+    ran = four.launch("--", "job.py")
+    assert ran.code == 0, ran.said
+    assert "[ranks 0-3 ×4] world 4" in ran.said
+    assert "phase collective 4/4" in ran.said
+    assert ran.findings == []
+    assert four.orphans(ran.run) == {}
+
+
+@pytest.mark.parametrize(
+    ("how", "at", "code", "verdict", "said"),
+    [
+        ("raise", "start", 1, "run-raised", "ValueError: a bad batch"),
+        ("raise", "before", 1, "run-raised", "torch imported, raised ValueError: a bad batch"),
+        ("raise", "after", 1, "run-raised", "training, raised ValueError: a bad batch"),
+        ("exit", "after", 3, "run-exited", "exit code 3"),
+        ("kill", "before", 137, "run-killed", "SIGKILL"),
+        ("kill", "during", 137, "run-killed", "SIGKILL"),
+        ("kill", "after", 137, "run-killed", "SIGKILL"),
+        ("stop", "before", 1, "run-rank-stopped", "SIGSTOP"),
+        ("stop", "during", 1, "run-rank-stopped", "SIGSTOP"),
+        ("stop", "after", 1, "run-rank-stopped", "SIGSTOP"),
+    ],
+)
+def test_every_way_of_dying(four: Launches, how: str, at: str, code: int, verdict: str, said: str) -> None:
+    """The rank that died first is named, its node and how; the others end within ten seconds; no orphan is left."""
+    ran = four.launch("--", "job.py", env=[f"FATE={how}", f"FATE_AT={at}", "FATE_RANK=2", "STEPS=1000"])
+    assert ran.code == code, ran.said
+    found = ran.verdict
+    assert (found["code"], found["nodes"], found["ranks"]) == (verdict, ["n3"], [2]), ran.said
+    assert said in found["seen"]
+    assert ran.last_seconds <= END_SECONDS
+    assert four.orphans(ran.run) == {}

@@ -1,0 +1,64 @@
+"""What the tests of pasted commands share: files that are not on a disk, and a Pasted or a refusal as text."""
+
+import shlex
+from collections.abc import Mapping
+
+from aboard.config.accelerate import read_settings
+from aboard.core.errors import InputError
+from aboard.core.paste import Pasted, paste
+
+
+class TextFiles:
+    """The head's files, by path."""
+
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+
+    def exists(self, path: str) -> bool:
+        return path in self._texts
+
+    def read(self, path: str) -> str:
+        return self._texts[path]
+
+    def settings(self, path: str) -> Mapping[str, object]:
+        return read_settings(self._texts[path], file=path)
+
+
+def pasted(command: str, *, files: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None) -> Pasted:
+    """What a launcher's command line, as a shell would split it, asks for."""
+    got = paste(shlex.split(command), TextFiles(files or {}), environ=environ or {}, cwd="/home/me/project")
+    assert got is not None
+    return got
+
+
+def as_text(command: str, files: Mapping[str, str], environ: Mapping[str, str] | None = None) -> str:
+    """The Pasted, or every problem of the refusal, in lines that a person can check."""
+    try:
+        return "\n".join(_lines(pasted(command, files=files, environ=environ))) + "\n"
+    except InputError as error:
+        return "".join(f"refused [{error.code}] {problem}\n  fix: {problem.fix}\n" for problem in error.problems)
+
+
+def _lines(got: Pasted) -> list[str]:
+    request, program = got.request, got.request.program
+    rows = {
+        "launcher": got.launcher,
+        "hostfile": got.hostfile,
+        "include": got.include,
+        "exclude": got.exclude,
+        "nodes": got.nodes,
+        "ranks on each node": got.ranks if got.ranks is not None else "one for each slot",
+        "slots": None if got.picked is None else ",".join(map(str, got.picked)),
+        "master": f"{request.master_address or '(chosen)'}:{request.master_port or '(chosen)'}",
+        "threads": request.threads,
+        "bound to cores": request.bind or None,
+        "ssh port": got.ssh_port,
+        "setup": "; ".join(got.setup),
+        f"{program.kind.value}": program.target + (f" {program.local_rank}=N" if program.local_rank else ""),
+    }
+    return [
+        *(f"{name}: {value}" for name, value in rows.items() if value not in {None, ""}),
+        *(f"  {argument}" for argument in program.args),
+        *(f"env: {name}={value}" for name, value in sorted(got.env.items())),
+        *(f"note: {note}" for note in got.notes),
+    ]

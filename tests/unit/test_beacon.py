@@ -1,0 +1,409 @@
+"""The beacon in real ranks of a real keeper: what it tells, and that nobody else notices it."""
+
+import asyncio
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from keeping import Run, held, until
+
+from aboard.agent import tree
+from aboard.agent.beacons import STACKS_SIGNAL
+from aboard.core.plan import Start
+from aboard.wires.hold import NO_STACKS, Hold
+
+# What a process of the rank's sees of us.
+LOOK = """
+import json, os, sys
+names = ("ABOARD_BEACON", "ABOARD_CHILD", "ABOARD_STACKS", "PYTHONPATH")
+found = {name: os.environ[name] for name in names if name in os.environ}
+status = open("/proc/self/status").read()
+found["caught"] = int(status.partition("SigCgt:")[2].split()[0], 16) >> BIT & 1
+found["path"] = [part for part in sys.path if "aboard-" in part]
+found["hook"] = sys.excepthook.__module__ == "aboard_beacon"
+found["modules"] = sorted(name for name in sys.modules if name.startswith("aboard"))
+print(json.dumps(found), flush=True)
+""".replace("BIT", str(STACKS_SIGNAL - 1))
+ARMED = {"caught": 1, "path": [], "hook": True, "modules": ["aboard_beacon", "aboard_beacon_torch"]}
+CLEAN: dict[str, Any] = {"caught": 0, "path": [], "hook": False, "modules": []}
+
+
+def rank(source: str, *, child: str = "a", beacon: bool = True, **more: Any) -> Start:
+    """A child that runs Python as users do: with site, and with what the environment says."""
+    return Start(child=child, argv=(sys.executable, "-c", source), beacon=beacon, **more)
+
+
+def ran(run: Run, start: Start) -> None:
+    """Runs one child to its end."""
+
+    async def story(hold: Hold) -> None:
+        await hold.start(replace(start, beacon=True))
+        await until(lambda: "exited" in run.kinds(start.child) and run.finished(start.child), 20)
+
+    held(run, story)
+
+
+def told(run: Run, kind: str) -> list[dict[str, Any]]:
+    return [dict(event.data) for event in run.events if event.kind == kind]
+
+
+def test_the_rank_is_armed_and_its_children_are_clean(clean: list[Run], tmp_path: Path) -> None:
+    """By fork, by spawn and by a new program: none of them has anything of us, nor says anything."""
+    run = Run()
+    clean.append(run)
+    script = tmp_path / "script.py"
+    script.write_text(
+        LOOK.replace("import json, os, sys", "import json, multiprocessing, os, subprocess, sys\ndef look():")
+        .replace("\n", "\n    ")
+        .replace("\n    import json", "\nimport json")
+        .replace("\n    def look", "\ndef look")
+        + f"""
+if __name__ == "__main__":
+    look()
+    if os.fork() == 0:
+        look()
+        sys.exit(0)
+    os.wait()
+    for way in ("fork", "spawn"):
+        child = multiprocessing.get_context(way).Process(target=look)
+        child.start()
+        child.join()
+    subprocess.run([sys.executable, "-c", {LOOK!r}])
+"""
+    )
+    ran(run, Start(child="a", argv=(sys.executable, str(script))))
+    own, *others = (json.loads(line) for line in run.output("a").splitlines())
+    assert run.output("a", "stderr") == b""
+    assert own == ARMED
+    assert len(others) == 4
+    # A fork keeps the modules of its parent, and nothing that acts.
+    assert [{**other, "modules": []} for other in others] == [CLEAN] * 4
+    assert [other["modules"] for other in others][2:] == [[], []]
+    assert told(run, "phase") == [{"phase": "started"}]
+
+
+def test_without_a_beacon_there_is_nothing_at_all(clean: list[Run]) -> None:
+    """No file, no socket, no variable, no phase."""
+    run = Run()
+    clean.append(run)
+    seen: list[set[str]] = []
+
+    async def story(hold: Hold) -> None:
+        await hold.start(rank(LOOK + "sys.stdin.read()\nimport time\ntime.sleep(300)", beacon=False))
+        await until(lambda: run.output("a"))
+        seen.append({path.name for path in run.place.iterdir()})
+        assert (await hold.stacks())["a"] == NO_STACKS + "it has no beacon"
+
+    held(run, story)
+    assert json.loads(run.output("a")) == CLEAN
+    assert seen == [{"keeper.log", "keeper.sock", "0.stdout.0", "0.stderr.0"}]
+    assert not told(run, "phase")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "printed", "complained"),
+    [
+        ("", "None None", ""),
+        ("import sys\nsys.mine = 7", "7 sitecustomize.py", ""),
+        ("raise ValueError('theirs')", "None None", "Error in sitecustomize; set PYTHONVERBOSE for traceback:"),
+        ("import nowhere_at_all", "None None", "ModuleNotFoundError: No module named 'nowhere_at_all'"),
+    ],
+    ids=["none", "one", "raises", "misses"],
+)
+def test_the_users_own_sitecustomize_runs_as_ever(
+    clean: list[Run], tmp_path: Path, theirs: str, printed: str, complained: str
+) -> None:
+    """It is found behind ours, runs under its own name, and fails as it would; the user's path stays."""
+    run = Run()
+    clean.append(run)
+    if theirs:
+        (tmp_path / "sitecustomize.py").write_text(theirs)
+    source = "import os, sys\nown = sys.modules.get('sitecustomize')\nprint(getattr(sys, 'mine', None), "
+    source += "own and own.__file__.rpartition('/')[2], os.environ['PYTHONPATH'])"
+    # -S keeps this machine's own out, if it has one; site is then called by hand, as Python would.
+    argv = (sys.executable, "-Sc", "import site\nsite.execsitecustomize()\n" + source)
+    ran(run, Start(child="a", argv=argv, env={"PYTHONPATH": str(tmp_path)}))
+    assert run.output("a").decode().split() == [*printed.split(), str(tmp_path)]
+    assert complained in run.output("a", "stderr").decode()
+    assert bool(complained) == bool(run.output("a", "stderr"))
+    assert told(run, "phase") == [{"phase": "started"}]
+
+
+def test_setup_lines_and_shell_scripts_carry_it_to_the_first_python(clean: list[Run]) -> None:
+    """A shell has no use for it, and passes it on."""
+    run = Run()
+    clean.append(run)
+    ran(run, Start(child="a", argv=("sh", "-c", 'export A=b; "$0" -c "$1"; exit 3', sys.executable, LOOK)))
+    assert json.loads(run.output("a")) == ARMED
+    assert told(run, "phase") == [{"phase": "started"}]
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("def f():\n    raise ValueError('boom')\nf()", ("ValueError", "boom", "in f\nValueError: boom\n")),
+        ("import sys\nsys.excepthook = lambda *a: None\n1 / 0", ("ZeroDivisionError", "division by zero", "zero\n")),
+        ("import json\njson.loads('x')", ("json.decoder.JSONDecodeError", "Expecting value", "char 0)\n")),
+        ("class E(Exception):\n    def __str__(self): 1 / 0\nraise E", ("E", "<exception str() failed>", "")),
+    ],
+    ids=["raises", "other hook", "qualified", "no text"],
+)
+def test_a_script_that_dies_leaves_its_exception(clean: list[Run], source: str, expected: tuple[str, str, str]) -> None:
+    """Type, message and trace, once, before its exit is told."""
+    run = Run()
+    clean.append(run)
+    ran(run, rank(source))
+    kind, message, trace = expected
+    (raised,) = told(run, "raised")
+    assert raised["type"] == kind
+    assert raised["message"].startswith(message)
+    assert trace in raised["trace"]
+    assert run.kinds("a") == ["started", "phase", "raised", "exited"]
+
+
+@pytest.mark.parametrize("source", ["import sys; sys.exit(3)", "import os; os._exit(4)", "pass"])
+def test_an_exit_is_no_exception(clean: list[Run], source: str) -> None:
+    """SystemExit with a code ends a script as it wished."""
+    run = Run()
+    clean.append(run)
+    ran(run, rank(source))
+    assert run.kinds("a") == ["started", "phase", "exited"]
+
+
+def test_an_exception_is_cut_to_size_and_keeps_no_secret(clean: list[Run]) -> None:
+    """Neither in the middle nor in half at the edge where it is cut."""
+    run = Run()
+    clean.append(run)
+    secret = secrets.token_hex(16)
+    source = "import os\nt = os.environ['TOKEN']\nraise ValueError(t + 'x' * (2000 - 42) + t + 'y' * (8000 - 42) + t)"
+    ran(run, rank(source, env={"TOKEN": secret}, secrets=("TOKEN",)))
+    (raised,) = told(run, "raised")
+    assert 1900 < len(raised["message"]) <= 2000
+    assert 7900 < len(raised["trace"]) <= 8000
+    for text in raised.values():
+        assert not any(secret[n : n + 8] in text for n in range(len(secret) - 8))
+    assert raised["message"].startswith("[secret]xxx")
+
+
+ERROR = {"message": {"message": "RuntimeError: no luck", "extraInfo": {"py_callstack": "Traceback…", "timestamp": "1"}}}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (json.dumps(ERROR), [{"type": "RuntimeError", "message": "no luck", "trace": "Traceback…"}]),
+        ('{"message": "terminated in C++: 5"}', [{"type": "", "message": "terminated in C++: 5", "trace": ""}]),
+        ("{", []),
+        ("[" * 100_000, []),
+        ('{"message": {"message": 1}}', []),
+        ('{"message": null}', []),
+    ],
+    ids=["torch's", "C++'s", "half", "deep", "no text", "nothing"],
+)
+def test_torchs_error_file_speaks_for_a_rank_that_said_nothing(
+    clean: list[Run], text: str, expected: list[dict[str, str]]
+) -> None:
+    """It is read as data: what is not of its shape says nothing."""
+    run = Run()
+    clean.append(run)
+    source = f"import os\nopen(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write({text!r})\nos._exit(3)"
+    ran(run, rank(source))
+    assert told(run, "raised") == expected
+    assert run.kinds("a")[-1] == "exited"
+
+
+def test_the_beacon_is_believed_before_the_error_file(clean: list[Run], tmp_path: Path) -> None:
+    """With both there is one exception; a file of the user's own choice is left alone, as is that of a good end."""
+    run = Run()
+    clean.append(run)
+    write = f"import os\nopen(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write({json.dumps(ERROR)!r})\n"
+
+    async def story(hold: Hold) -> None:
+        await hold.start(rank(write + "raise KeyError('b')", child="both"))
+        await hold.start(rank(write, child="good"))
+        env = {"TORCHELASTIC_ERROR_FILE": str(tmp_path / "mine.json")}
+        await hold.start(rank(write + "os._exit(5)", child="own", env=env))
+        await until(lambda: sum(event.kind == "exited" for event in run.events) == 3)
+
+    held(run, story)
+    assert [(event.child, event.data["type"]) for event in run.events if event.kind == "raised"] == [
+        ("both", "KeyError")
+    ]
+    assert (tmp_path / "mine.json").exists()
+
+
+STUCK = {
+    "python": "all(True for _ in iter(int, 1))",
+    "c": "sum(range(10**15))",
+    "kernel": "os.read(os.pipe()[0], 1)",
+}
+
+
+@pytest.mark.parametrize("where", STUCK)
+def test_stacks_of_a_rank_that_is_stuck(clean: list[Run], where: str) -> None:
+    """In Python, in C code that never lets go, in the kernel: each says where it is, twice alike, and goes on."""
+    run = Run()
+    clean.append(run)
+    # On one line, so that it stands there as soon as it has printed.
+    source = f"import os\ndef deep():\n    print('ready', flush=True); {STUCK[where]}\ndeep()"
+
+    async def story(hold: Hold) -> None:
+        await hold.start(rank(source))
+        await until(lambda: run.output("a"))
+        for _ in range(2):
+            text = (await hold.stacks(["a"]))["a"]
+            assert "line 3 in deep" in text
+            assert text.count("most recent call first") == 1
+        assert run.kinds("a") == ["started", "phase"]
+
+    held(run, story)
+
+
+def test_why_there_are_no_stacks(clean: list[Run]) -> None:
+    """Stopped, without a handler, with the file closed, ended, unheard of: each has its reason, none is harmed."""
+    run = Run()
+    clean.append(run)
+    ready = "print('ready', flush=True)\ntime.sleep(300)"
+
+    async def story(hold: Hold) -> None:
+        sources = {
+            "stopped": ready,
+            "deaf": f"import faulthandler\nfaulthandler.unregister({STACKS_SIGNAL})\n{ready}",
+            "closed": f"import os\nos.closerange(3, 99)\n{ready}",
+            "ended": "print('ready')",
+        }
+        for child, source in sources.items():
+            await hold.start(rank("import time\n" + source, child=child))
+        await hold.start(Start(child="shell", argv=("sleep", "300"), beacon=True))
+        await until(lambda: all(run.output(child) for child in sources) and "exited" in run.kinds("ended"))
+        await hold.signal("stopped", signal.SIGSTOP)
+        why = await hold.stacks(within=0.3)
+        assert why["stopped"].endswith("did not write its stacks within 0.3 s: it is stopped")
+        assert why["deaf"].endswith("does not listen to the beacon's signal")
+        assert why["closed"].endswith("has closed the beacon's file")
+        assert why["ended"] == NO_STACKS + "it is not running"
+        assert why["shell"] == NO_STACKS + "it has no beacon"
+        assert all(text.startswith(NO_STACKS) for text in why.values())
+        assert sum(event.kind == "exited" for event in run.events) == 1
+        await hold.signal("stopped", signal.SIGCONT)
+
+    held(run, story)
+
+
+def test_a_keeper_that_is_stopped_holds_up_no_rank(clean: list[Run]) -> None:
+    """With nobody to read what it says, a rank comes to its end as fast as ever; its end is told later."""
+    run = Run()
+    clean.append(run)
+    source = """
+import sys, time
+beacon = next(o for o in __import__("gc").get_objects() if type(o).__name__ == "Beacon")
+sys.stdin.read()
+print("ready", flush=True)
+while not __import__("os").path.exists(sys.argv[1]): time.sleep(0.01)
+began = time.monotonic()
+for step in range(1000): beacon.mention('"step":%d' % step)
+print(time.monotonic() - began, flush=True)
+raise ValueError("unheard")
+"""
+
+    async def story(hold: Hold) -> None:
+        argv = (sys.executable, "-c", source, str(run.place / "go"))
+        await hold.start(Start(child="a", argv=argv, beacon=True))
+        await until(lambda: run.output("a"))
+        pid = next(event.data["pid"] for event in run.events if event.kind == "started")
+        keeper = run.keeper()
+        guard = tree.parents()[keeper]
+        # The guard first, since it would wake the keeper.
+        for stopped in (guard, keeper):
+            os.kill(stopped, signal.SIGSTOP)
+        try:
+            (run.place / "go").touch()
+            began = time.monotonic()
+            await until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z", 5)
+            assert time.monotonic() - began < 3
+        finally:
+            for stopped in (guard, keeper):
+                os.kill(stopped, signal.SIGCONT)
+        await until(lambda: "exited" in run.kinds("a") and run.finished("a"))
+
+    held(run, story)
+    assert float(run.output("a").split()[1]) < 0.5
+    assert run.events[-3].data["code"] == 1
+
+
+def test_a_socket_that_is_gone_breaks_no_rank(clean: list[Run]) -> None:
+    """Nor one that never was where the environment says."""
+    run = Run()
+    clean.append(run)
+
+    async def story(hold: Hold) -> None:
+        await hold.start(rank("import time\ntime.sleep(300)", child="first"))
+        await until(lambda: told(run, "phase"))
+        (run.place / "beacon.sock").unlink()
+        await hold.start(rank("print('well')\nraise ValueError"))
+        await until(lambda: "exited" in run.kinds("a") and run.finished("a"))
+
+    held(run, story)
+    assert run.output("a") == b"well\n"
+    assert run.output("a", "stderr").decode().splitlines()[-1] == "ValueError"
+    assert run.kinds("a") == ["started", "exited"]
+
+
+def test_what_is_no_report_is_ignored(clean: list[Run]) -> None:
+    """Whatever lands in the socket, the keeper lives on and tells nothing of it."""
+    run = Run()
+    clean.append(run)
+    good = {"child": "a", "pid": 1, "wall": time.time()}
+    junk = [b"", b"\0" * 70_000, b"[" * 60_000, b"7", b"{}", b'{"child":{}}', *(
+        json.dumps({**good, **bad}).encode() for bad in (
+            {"child": "b", "phase": "torch"}, {"phase": "dancing"}, {"phase": ["torch"]},
+            {"phase": "torch", "wall": []},
+            {"step": "x"}, {"step": -1}, {"step": 2**60}, {"step": 1e400}, {"step": 5, "seconds": float("nan")},
+            {"raised": 5}, {"raised": {"type": "T"}}, {}, {"phase": "started"},
+        )
+    )]  # fmt: skip
+
+    async def story(hold: Hold) -> None:
+        await hold.start(rank("import time\ntime.sleep(300)"))
+        await until(lambda: told(run, "phase"))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as talk:
+            talk.connect(str(run.place / "beacon.sock"))
+            for datagram in (*junk, json.dumps({**good, "phase": "group"}).encode()):
+                await asyncio.get_running_loop().run_in_executor(None, talk.send, datagram)
+        await until(lambda: len(told(run, "phase")) == 2)
+
+    held(run, story)
+    assert told(run, "phase") == [{"phase": "started"}, {"phase": "group"}]
+    assert not told(run, "raised")
+
+
+def test_samples_come_once_a_second(clean: list[Run]) -> None:
+    """The node's load, and each child's memory, processor time and step."""
+    run = Run()
+    clean.append(run)
+    samples: list[dict[str, Any]] = []
+
+    async def story(hold: Hold) -> None:
+        hold._on_samples = lambda _node, told: samples.append(told)
+        await hold.start(rank("while True: pass"))
+        await until(lambda: told(run, "phase"))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as talk:
+            talk.connect(str(run.place / "beacon.sock"))
+            talk.send(json.dumps({"child": "a", "wall": time.time(), "step": 12, "seconds": 0.5}).encode())
+        await until(lambda: len(samples) == 3)
+
+    held(run, story)
+    figures = samples[-1]["children"]["a"]
+    assert (figures["step"], figures["step_seconds"]) == (12, 0.5)
+    assert figures["rss"] > 2**20
+    assert 0 < figures["cpu"] < 1.5
+    assert 0.8 < samples[2]["wall"] - samples[1]["wall"] < 3
+    assert {"load", "memory"} <= set(samples[0]["node"])

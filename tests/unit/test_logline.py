@@ -1,0 +1,92 @@
+"""Folding equal lines of many ranks, and the small words beside it: rank sets and lengths of time."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aboard.core.duration import parse_duration
+from aboard.core.errors import InputError
+from aboard.core.logline import WINDOW, Line, fold
+from aboard.core.rankset import fold_ranks, parse_ranks
+
+
+def _line(rank: int, text: str, at: float = 0.0, stream: str = "stdout") -> Line:
+    return Line(at, rank, "n1", stream, text.encode())
+
+
+def _said(*lines: Line) -> list[tuple[list[int], str, bool]]:
+    return [(sorted(told.ranks), told.line.text.decode(), told.alike) for told in fold(lines)]
+
+
+def test_equal_lines_of_many_ranks_are_one() -> None:
+    """In the place of the first of them; other lines stay where they are."""
+    lines = [_line(0, "loading"), _line(1, "loading"), _line(0, "done"), _line(2, "loading"), _line(1, "odd")]
+    assert _said(*lines) == [([0, 1, 2], "loading", False), ([0], "done", False), ([1], "odd", False)]
+
+
+def test_numbers_may_differ() -> None:
+    """Ranks, times, addresses, losses: one line in the words of the earliest, which says that others differ."""
+    lines = [
+        _line(1, "[12:00:02] rank 1 at 0x7fFe: loss 1.25e-05", at=2.0),
+        _line(0, "[12:00:01] rank 0 at 0x1: loss -0.3", at=1.0),
+    ]
+    assert _said(*lines) == [([0, 1], "[12:00:01] rank 0 at 0x1: loss -0.3", True)]
+
+
+def test_a_rank_that_repeats_itself_is_not_folded_into_one() -> None:
+    """Three retries of one rank are three lines; of two ranks, three lines of two."""
+    alone = [_line(0, f"retry {number}") for number in range(3)]
+    assert [ranks for ranks, _, _ in _said(*alone)] == [[0], [0], [0]]
+    both = [_line(rank, f"retry {number}") for rank in (0, 1) for number in range(3)]
+    assert _said(*both) == [([0, 1], f"retry {number}", False) for number in range(3)]
+
+
+def test_streams_and_times_apart_are_not_the_same() -> None:
+    """What is printed much later is another thing, and so is what is printed to stderr."""
+    lines = [_line(0, "hi"), _line(1, "hi", stream="stderr"), _line(2, "hi", at=WINDOW + 0.1)]
+    assert [ranks for ranks, _, _ in _said(*lines)] == [[0], [1], [2]]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab"), st.integers(0, 9)), max_size=60))
+def test_folding_loses_no_line(given_lines: list[tuple[int, str, int]]) -> None:
+    """Forward and backward, each line of each rank is in exactly one group, and no rank twice in one."""
+    lines = sorted((_line(rank, text, at=float(at)) for rank, text, at in given_lines), key=lambda line: line.at)
+    for order in (lines, lines[::-1]):
+        told = list(fold(order))
+        counted = Counter((rank, each.line.text) for each in told for rank in each.ranks)
+        assert counted == Counter((line.rank, line.text) for line in lines)
+        assert all(len(set(each.ranks)) == len(each.ranks) for each in told)
+
+
+def test_a_flood_of_different_lines_holds_little() -> None:
+    """Groups are let go when there are too many, before the window has passed."""
+    lines = (_line(0, "x" * number) for number in range(1, 6000))
+    assert next(iter(fold(lines))).line.text == b"x"
+    assert next(lines).text == b"x" * 4098
+
+
+@given(st.sets(st.integers(0, 200)))
+def test_rank_sets_there_and_back(ranks: set[int]) -> None:
+    """What is written short is read as the same ranks."""
+    assert not ranks or parse_ranks(fold_ranks(ranks)) == ranks
+
+
+def test_rank_sets_as_people_write_them() -> None:
+    """Short, with blanks, and every mistake at once."""
+    assert fold_ranks([9, *range(8), 3]) == "0-7,9"
+    assert parse_ranks("3, 5-7") == {3, 5, 6, 7}
+    with pytest.raises(InputError) as caught:
+        parse_ranks("3,,x,7-5,99999999")
+    assert len(caught.value.problems) == 4
+
+
+def test_lengths_of_time() -> None:
+    """With a unit, alone or together; a bare number could be anything."""
+    assert parse_duration("90s", where="--since") == 90
+    assert parse_duration("1h30m", where="--since") == 5400
+    assert parse_duration("1.5d", where="--since") == 129_600
+    for wrong in ("", "10", "m", "10x", "-5m", "1e3s"):
+        with pytest.raises(InputError):
+            parse_duration(wrong, where="--since")

@@ -1,0 +1,59 @@
+"""The tables of flags against the real launchers' parsers, as scripts/launchers recorded them."""
+
+from pathlib import Path
+
+import pytest
+
+from aboard.core.paste import accelerate_flags, deepspeed, torchrun
+from aboard.core.paste.flags import Fate, Takes
+from aboard.core.paste.typed import Grammar
+
+RECORDED = Path(__file__).parent / "golden" / "paste" / "flags"
+GRAMMARS = {
+    "deepspeed": deepspeed.GRAMMAR,
+    "torchrun": torchrun.GRAMMAR,
+    "accelerate": accelerate_flags.GRAMMAR,
+}
+
+
+def recorded(name: str) -> dict[str, bool]:
+    """Every spelling that the launcher takes, and whether a value stands behind it."""
+    lines = [line.split() for line in (RECORDED / f"{name}.txt").read_text("utf-8").splitlines()[1:]]
+    return {word: line[-1] == "VALUE" for line in lines for word in line if word != "VALUE"}
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_every_flag_of_the_launcher_is_in_the_table(name: str) -> None:
+    """A flag that the real launcher takes is never unknown here, and takes a value if it does there."""
+    known = {word: flag.takes is not Takes.NOTHING for word, flag in GRAMMARS[name].spellings().items()}
+    real = recorded(name)
+    assert {word: known.get(word) for word in real} == real
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_no_flag_of_the_table_is_invented(name: str) -> None:
+    """A flag of the table is one that the launcher has, at least in one of its spellings."""
+    real = recorded(name)
+    assert [
+        flag.names for flag in GRAMMARS[name].flags if not set(_spelled(GRAMMARS[name], *flag.names)) & set(real)
+    ] == []
+
+
+def test_former_flags_are_no_present_ones() -> None:
+    """What is kept from older versions of DeepSpeed is gone from the recorded one."""
+    assert not {name for flag in deepspeed.FORMER for name in flag.names} & set(recorded("deepspeed"))
+
+
+@pytest.mark.parametrize("name", GRAMMARS)
+def test_what_is_not_obeyed_says_why(name: str) -> None:
+    """A flag that Aboard makes needless has a note, and one that is refused has a reason and what to type."""
+    for flag in GRAMMARS[name].flags:
+        assert flag.fate is Fate.OBEYED or flag.says, flag.names
+        assert flag.fate is not Fate.REFUSED or flag.fix, flag.names
+
+
+def _spelled(grammar: Grammar, *names: str) -> list[str]:
+    both = [
+        name for word in names for name in (word, "--" + word[2:].replace("-", "_"), "--" + word[2:].replace("_", "-"))
+    ]
+    return both if grammar.either_dash else list(names)

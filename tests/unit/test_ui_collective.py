@@ -1,0 +1,78 @@
+"""The table of collectives on the screen and as plain lines: generated text, compared whole."""
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from aboard.checks.collective.exercise import COLLECTIVE, Collective
+from aboard.checks.collective.report import row
+from aboard.core.cluster import Cluster
+from aboard.core.facts import Facts, Unknown
+from aboard.ui.as_json import check_json
+from aboard.ui.collective_table import CollectiveTable, collective_lines, seconds, size
+
+GOLDEN = Path(__file__).parent / "golden" / "ui"
+SIZES = [1024 * 4**power for power in range(8)]
+
+
+def _facts(outcome: Collective | Unknown | None) -> Facts:
+    outcomes = {} if outcome is None else {COLLECTIVE.name: outcome}
+    return Facts(cluster=Cluster(nodes=()), contacts={}, outcomes=outcomes)
+
+
+def _held() -> Collective:
+    reduce = [row("all_reduce", each, 9, 0.000_2 + each / 6e8, 3) for each in SIZES]
+    # The last size took too long; ranks share the others as evenly as they can.
+    gather = [row("all_gather", each // 12 * 12, 9, 0.000_1 + each / 9e8, 3) for each in SIZES[:-1]]
+    return Collective(nodes=("n1", "n2", "n3"), ranks=3, backend="gloo", torch="2.7.1", rows=(*reduce, *gather))
+
+
+def _drawn(facts: Facts, width: int) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None).print(CollectiveTable(facts), crop=False)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 50])
+def test_the_table(width: int) -> None:
+    """Both collectives side by side, one below the other where there is no room."""
+    assert _drawn(_facts(_held()), width) == (GOLDEN / f"collective-{width}.txt").read_text("utf-8")
+
+
+def test_plain_lines() -> None:
+    """Each with what it is in its first word, to be found by grep."""
+    lines = list(collective_lines(_facts(_held())))
+    assert lines[0] == "collective: 3 ranks on 3 nodes, gloo, torch 2.7.1"
+    assert lines[6] == "collective all_reduce 1 MiB 1.9 ms 0.54 GB/s, bus 0.72 GB/s"
+    assert len(lines) == 16
+
+
+@pytest.mark.parametrize("outcome", [None, Unknown(why="x"), Collective(why="there is no torch")])
+def test_nothing_where_none_was_held(outcome: Collective | Unknown | None) -> None:
+    """No heading without rows."""
+    assert _drawn(_facts(outcome), 80).strip() == ""
+    assert list(collective_lines(_facts(outcome))) == []
+
+
+def test_the_rows_are_in_the_json() -> None:
+    """With sizes in bytes, seconds, and bandwidths in GB/s."""
+    said = json.loads(check_json(_facts(_held()), [], 1.0))["exercises"]["collective"]
+    assert said["rows"][0].keys() == {"op", "size", "rounds", "seconds", "algorithm", "bus"}
+    assert said["nodes"] == ["n1", "n2", "n3"]
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(1024, "1 KiB"), (1020, "1 KiB"), (512, "512 B"), (1 << 28, "256 MiB"), (1 << 30, "1 GiB")]
+)
+def test_sizes_as_people_say_them(count: int, said: str) -> None:
+    """A size that ranks could not share evenly has the name of the one that was meant."""
+    assert size(count) == said
+
+
+@pytest.mark.parametrize(("value", "said"), [(0.000_012, "12 us"), (0.0031, "3.1 ms"), (2.5, "2.50 s")])
+def test_times_in_few_digits(value: float, said: str) -> None:
+    """In microseconds, milliseconds or seconds."""
+    assert seconds(value) == said

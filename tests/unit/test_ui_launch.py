@@ -1,0 +1,191 @@
+"""A launch as it goes on: the live view over a terminal, and plain lines into a pipe."""
+
+import io
+from collections.abc import Iterable
+from dataclasses import replace
+
+from rich.console import Console
+from rich.text import Text
+from rosters import RUN, Scene, dead, training
+
+from aboard.core.phase import Phase
+from aboard.core.roster import Roster
+from aboard.ui.launch_live import LaunchLive
+from aboard.ui.launch_plain import PlainLaunch
+
+
+class Terminal:
+    """What a terminal shows of what was written: rows of text, a cursor, and the few sequences that rich sends."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.file = io.StringIO()
+        self.console = Console(
+            file=self.file, width=width, height=height, force_terminal=True, highlight=False, color_system=None
+        )
+
+    def shown(self) -> list[str]:
+        rows, row, text = [""], 0, self.file.getvalue()
+        while text:
+            if text.startswith("\x1b["):
+                end = next(place for place, char in enumerate(text) if place > 1 and char.isalpha())
+                code, text = text[: end + 1], text[end + 1 :]
+                if code == "\x1b[2K":
+                    rows[row] = ""
+                elif code == "\x1b[1A":
+                    row -= 1
+            else:
+                char, text = text[0], text[1:]
+                if char == "\n":
+                    row += 1
+                    rows += [""] * (row + 1 - len(rows))
+                elif char != "\r":
+                    rows[row] += char
+        return [line.rstrip() for line in rows]
+
+
+def test_the_roster_stays_below_what_is_said() -> None:
+    """Lines of ranks stand above in their order, once each, as long as they are; the roster is there once."""
+    terminal = Terminal(80, 24)
+    live = LaunchLive(terminal.console, clock=lambda: 0.0)
+    live.say("[ranks 0-15] hello")
+    live.update(training(16, 1))
+    live.say("[rank 3] " + "long " * 30 + "end")
+    live.say(Text("[rank 4] \x1b not obeyed"))
+    live.update(training(16, 1))
+    shown = terminal.shown()
+    assert shown[0] == "[ranks 0-15] hello"
+    assert shown[1].startswith("[rank 3] long")
+    assert shown[1].endswith("end")
+    assert shown[2].startswith("[rank 4]")
+    assert shown[3].startswith(f"── {RUN}")
+    assert sum(RUN in line for line in shown) == 1
+
+
+def test_closing_leaves_only_what_was_said() -> None:
+    """The roster is gone, what waited to be printed is not, and closing again does nothing."""
+    terminal = Terminal(80, 24)
+    live = LaunchLive(terminal.console, clock=lambda: 0.0)
+    live.update(training(2, 8))
+    live.say("one")
+    live.say("two")
+    live.close()
+    live.close()
+    assert [line for line in terminal.shown() if line] == ["one", "two"]
+
+
+def test_a_flood_is_printed_in_lots() -> None:
+    """A thousand lines between two pictures draw the roster twice, not a thousand times."""
+    terminal = Terminal(80, 24)
+    live = LaunchLive(terminal.console, clock=lambda: 5.0)
+    live.update(training(16, 1))
+    for number in range(1000):
+        live.say(f"line {number}")
+    live.update(training(16, 1))
+    live.close()
+    assert terminal.file.getvalue().count(RUN) <= 5
+    assert [line for line in terminal.shown() if line] == [f"line {number}" for number in range(1000)]
+
+
+def test_what_is_said_before_any_roster_is_printed_at_once() -> None:
+    """The check's findings come before the first picture."""
+    terminal = Terminal(80, 24)
+    LaunchLive(terminal.console).say("findings")
+    assert terminal.shown() == ["findings", ""]
+
+
+def lines_of(rosters: Iterable[Roster]) -> list[str]:
+    lines: list[str] = []
+    plain = PlainLaunch(lines.append)
+    for roster in rosters:
+        plain.update(roster)
+    return lines
+
+
+def test_a_start_as_lines() -> None:
+    """Each phase that all have come to, counts on the way, who is behind after 5 s, and nothing twice."""
+    scene = Scene(2, 2)
+    moments = [scene.at(0.0)]
+    scene.held()
+    scene.come(1.0, Phase.STARTED)
+    scene.come(1.0, Phase.PYTHON)
+    moments += [scene.at(2.0), scene.at(2.2)]
+    scene.come(2.0, Phase.TORCH, range(2))
+    moments += [scene.at(2.6), scene.at(2.8)]
+    scene.come(2.9, Phase.TORCH, range(2, 3))
+    moments += [scene.at(3.0), *(scene.at(4.0 + second) for second in range(35))]
+    scene.come(39.0, Phase.TORCH)
+    moments.append(scene.at(40.0))
+    assert lines_of(moments) == [
+        f"run {RUN}: train.py, 4 ranks on 2 nodes, master 10.0.0.1:29500",
+        "phase started 4/4 2.0 s",
+        "phase python 4/4 2.0 s",
+        "phase torch 2/4 2.6 s",
+        "phase torch 3/4 4.0 s",
+        "waiting n2 rank 3: Python up, for 5.2 s",
+        "waiting n2 rank 3: Python up, for 35 s",
+        "phase torch 4/4 40 s",
+    ]
+
+
+def test_steps_as_lines() -> None:
+    """The first step at once, then one line in 30 s however often it is asked."""
+    begun = training(16, 1)
+    later = [replace(begun, now=begun.now + quarter / 4, step=1200 + quarter) for quarter in range(250)]
+    steps = [line for line in lines_of(later) if line.startswith("step")]
+    assert steps == ["step 1200 0.35 s/step", "step 1320 0.35 s/step", "step 1440 0.35 s/step"]
+
+
+def test_a_node_falls_silent_and_is_back() -> None:
+    """A late beat is no news; a silence is told, told again after 30 s, and so is its end."""
+    scene = Scene(2, 1)
+    scene.held()
+    scene.event(10.0, "cut", "n2", why="no beat")
+    moments = [scene.at(11.0), scene.at(12.5), scene.at(13.0), scene.at(43.0)]
+    scene.event(50.0, "held", "n2")
+    moments += [scene.at(50.0), scene.at(51.0)]
+    assert [line for line in lines_of(moments) if line.startswith("node")] == [
+        "node n2 silent for 2.5 s: no beat",
+        "node n2 silent for 33 s: no beat",
+        "node n2 back after 40 s",
+    ]
+
+
+def test_a_death_as_lines() -> None:
+    """The rank and its exception at once, then that the run ends; deaths that follow are not told again."""
+    first = dead(16, 1)
+    after = [replace(each, ranks=(0,), why="ended with -15") for each in first.missing[:1]]
+    second = replace(first, missing=(*first.missing, *after))
+    third = replace(second, finished="rank 8 on n09 died")
+    lines = lines_of([first, first, second, third, third])
+    assert lines[-3:] == [
+        "died n09 rank 8 1.0 s ago: ModuleNotFoundError: No module named 'flash_attn'",
+        "ending: rank 8 died",
+        "finished: rank 8 on n09 died",
+    ]
+
+
+def test_a_thousand_late_nodes_are_few_lines() -> None:
+    """Equal reasons are told together."""
+    scene = Scene(1000, 8)
+    scene.held()
+    scene.come(1.0, Phase.STARTED, range(8))
+    lines = lines_of([scene.at(second / 4) for second in range(8, 48)])
+    assert [line for line in lines if line.startswith("waiting")] == [
+        "waiting n[0002-1000] rank 8-7999: not started yet, for up to 5.0 s",
+    ]
+
+
+def test_another_attempt_begins_anew() -> None:
+    """What was told of the generation before may be told again."""
+    scene = Scene(1, 1)
+    scene.come(1.0, Phase.STARTED)
+    moments = [scene.at(2.0)]
+    scene.event(10.0, "generation", number=2)
+    moments.append(scene.at(10.0))
+    scene.come(11.0, Phase.STARTED)
+    moments.append(scene.at(12.0))
+    assert lines_of(moments)[1:] == [
+        "phase started 1/1 2.0 s",
+        "attempt 2: all ranks are started anew",
+        "phase started 1/1 2.0 s",
+    ]

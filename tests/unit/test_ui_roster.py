@@ -1,0 +1,186 @@
+"""The roster at moments of runs: whole pictures compared, and bounds that hold for any run on any terminal."""
+
+import io
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from time import process_time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+from rosters import Scene, dead, silent, starting, training
+
+from aboard.core.phase import Phase
+from aboard.core.roster import Missing, Roster, Row
+from aboard.ui.roster import SPARE, RosterView, clean
+
+GOLDEN = Path(__file__).parent / "golden" / "ui"
+SCENES: dict[str, Callable[[int, int], Roster]] = {
+    "starting": cache(starting),
+    "training": cache(training),
+    "dead": cache(dead),
+    "silent": cache(silent),
+}
+
+
+def drawn(roster: Roster, width: int, height: int, *, encoding: str = "utf-8") -> str:
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding=encoding)
+    console = Console(file=out, width=width, height=height, color_system=None, highlight=False)
+    console.print(RosterView(roster), crop=False)
+    out.flush()
+    return raw.getvalue().decode(encoding)
+
+
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 50)])
+@pytest.mark.parametrize(("nodes", "ranks"), [(1, 4), (2, 8), (16, 1), (1000, 8)])
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_picture(scene: str, nodes: int, ranks: int, width: int, height: int) -> None:
+    """How far all are, whom they wait for since when, nodes that are alike on one line, the last lines of a rank."""
+    text = drawn(SCENES[scene](nodes, ranks), width, height)
+    assert text == (GOLDEN / f"roster-{scene}-{nodes}-{width}.txt").read_text("utf-8")
+
+
+def test_a_full_node_stands_out() -> None:
+    """A node whose memory is nearly used up has a line of its own among a thousand that train."""
+    lines = drawn(training(1000, 8, full="n0500"), 80, 24).splitlines()
+    at = next(place for place, line in enumerate(lines) if line.startswith("node "))
+    assert lines[at + 1].startswith("n0500 ")
+    assert "93 %" in lines[at + 1]
+    assert lines[at + 2].startswith("999 nodes n[0001-0499,05")
+
+
+def test_what_ends_is_told_without_the_late() -> None:
+    """Nobody waits for those behind in a run that is being ended; the dead are named."""
+    text = drawn(dead(16, 1), 200, 50)
+    assert "missing  n09 rank 8: died 1.0 s ago: ModuleNotFoundError" in text
+    assert "Python up, for" not in text
+
+
+def test_ranks_that_are_done_are_counted() -> None:
+    """While some still train, each node says how many of its ranks have finished."""
+    scene = Scene(2, 8)
+    scene.held()
+    scene.come(1.0, Phase.STARTED)
+    scene.samples(5.0, step=7)
+    scene.come(9.0, Phase.DONE, range(3))
+    assert "finished" in (text := drawn(scene.at(20.0), 80, 24))
+    assert "3/8" in text
+
+
+def test_an_attempt_is_told() -> None:
+    """A restart shows, a first attempt doesn't."""
+    assert "attempt" not in drawn(training(2, 1), 80, 24)
+    assert "attempt 2" in drawn(replace(training(2, 1), generation=2), 80, 24)
+
+
+def test_a_terminal_without_unicode() -> None:
+    """Every sign has one in ASCII."""
+    text = drawn(dead(2, 8), 80, 24, encoding="ascii")
+    assert "n2    +      +       x      -" in text
+    assert "flash~" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("10%\r20%\r\n", "20%"),
+        ("\x1b[1;32mgreen\x1b[0m \x1b]0;title\x07and\tdone", "green and       done"),
+        ("bell \x07 and \x1b", "bell \\x07 and \\x1b"),
+    ],
+)
+def test_a_rank_cannot_spoil_the_picture(line: str, shown: str) -> None:
+    """What a terminal would obey is taken out or spelled out."""
+    assert clean(line) == shown
+
+
+TEXT = st.text(max_size=200)
+NAME = st.from_regex(r"[a-z]{1,40}[0-9]{0,4}", fullmatch=True)
+FIGURE = st.none() | st.floats(0, 1e15)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> Row:
+    count = draw(st.integers(1, 9))
+    first = draw(st.integers(0, 10**6))
+    phases = sorted(set(draw(st.lists(st.sampled_from(Phase), min_size=1, max_size=count))))
+    return Row(
+        node=draw(NAME),
+        ranks=tuple(range(first, first + count)),
+        phases=(*((phase, 1) for phase in phases[:-1]), (phases[-1], count - len(phases) + 1)),
+        state=draw(st.sampled_from(["waiting", "held", "cut", "gone"])),
+        since=0.0,
+        step=draw(st.none() | st.integers(0, 10**9)),
+        step_seconds=draw(FIGURE),
+        load=draw(FIGURE),
+        memory=draw(st.none() | st.floats(0, 1)),
+        rss=draw(FIGURE),
+        cpu=draw(FIGURE),
+    )
+
+
+@st.composite
+def rosters(draw: st.DrawFn) -> Roster:
+    given_rows = draw(st.lists(rows(), min_size=1, max_size=12))
+    why = st.sampled_from(["torch imported", "not started yet", "silent: no beat", "gone: refused", "ended with -9"])
+    missing = st.builds(
+        Missing,
+        node=st.sampled_from([row.node for row in given_rows]),
+        ranks=st.just((1, 2)),
+        why=why | TEXT,
+        seconds=st.floats(0, 1e7),
+    )
+    return Roster(
+        run="20261115-0507-brave-otter",
+        program=draw(TEXT),
+        master="",
+        began=0.0,
+        now=draw(st.floats(0, 1e8)),
+        world=sum(len(row.ranks) for row in given_rows),
+        generation=draw(st.integers(0, 12)),
+        phase=draw(st.sampled_from(Phase)),
+        there=draw(st.integers(0, 10**6)),
+        rows=tuple(given_rows),
+        missing=tuple(draw(st.lists(missing, max_size=8))),
+        step=draw(st.none() | st.integers(0, 10**12)),
+        step_seconds=draw(FIGURE),
+        stopping=draw(st.just("") | TEXT),
+        finished=draw(st.just("") | TEXT),
+        interest=draw(st.none() | st.integers(0, 9)),
+        tail=tuple(draw(st.lists(TEXT, max_size=9))),
+    )
+
+
+@settings(deadline=None, max_examples=50)
+@given(rosters(), st.integers(10, 220), st.integers(2, 60))
+def test_it_keeps_to_the_terminal(roster: Roster, width: int, height: int) -> None:
+    """Never more lines than there are less some to spare, never a line that is wider, whatever it is told."""
+    lines = drawn(roster, width, height).split("\n")[:-1]
+    assert len(lines) <= max(1, height - SPARE)
+    assert max(map(cell_len, lines)) <= width
+
+
+@settings(deadline=None, max_examples=20)
+@given(rosters(), st.integers(1, 40))
+def test_a_given_height_is_kept(roster: Roster, height: int) -> None:
+    """Who knows the room better than the terminal is believed."""
+    out = io.StringIO()
+    Console(file=out, width=80, height=50).print(RosterView(roster, height=height))
+    assert len(out.getvalue().split("\n")[:-1]) <= height
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_a_thousand_nodes_are_drawn_at_once(scene: str) -> None:
+    """Eight thousand ranks cost less than 20 ms of CPU a picture, so that four a second are nothing."""
+    roster = SCENES[scene](1000, 8)
+    console = Console(file=io.StringIO(), width=200, height=50, force_terminal=True)
+    spent = []
+    for _ in range(5):
+        before = process_time()
+        console.print(RosterView(roster))
+        spent.append(process_time() - before)
+    assert min(spent) < 0.020

@@ -1,0 +1,93 @@
+"""The end of a run, and the list of runs: generated text, compared whole."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+from rosters import RUN, dead, training
+
+from aboard.core.finding import Finding, Severity
+from aboard.ui.status import RunLine, StatusView, status_lines
+from aboard.ui.summary import Ended, SummaryView, summary_lines
+
+GOLDEN = Path(__file__).parent / "golden" / "ui"
+FOLLOWED = Finding(
+    code="crash-ended",
+    severity=Severity.INFO,
+    nodes=("n01",),
+    seen="15 ranks were ended after it",
+    why="-",
+    fix="-",
+)
+VERDICT = Finding(
+    code="crash-raised",
+    severity=Severity.BLOCK,
+    nodes=("n09",),
+    ranks=(8,),
+    seen="rank 8 on n09 raised ModuleNotFoundError: No module named 'flash_attn'",
+    why="The environment of n09 lacks a package that the others have.",
+    fix="python3 -m pip install flash_attn    # on n09",
+    consequences=(FOLLOWED,),
+)
+WELL = Ended(roster=training(16, 1), findings=(), exit_code=0, directory=f"/home/crew/runs/{RUN}")
+ENDS = {
+    "finished": WELL,
+    "failed": replace(
+        WELL,
+        roster=dead(16, 1),
+        findings=(VERDICT,),
+        exit_code=1,
+        dropped={"rank 3": 10**9, "rank 4": 0, **{f"rank {rank}": rank for rank in range(10, 16)}},
+    ),
+    "stopped": replace(WELL, exit_code=130, roster=replace(WELL.roster, stopping="you pressed Ctrl-C")),
+}
+RUNS = (
+    RunLine(id=RUN, state="running", age=192, world=16, step=1200),
+    RunLine(id="20261114-0507-keen-lark", state="failed", age=90_000, world=8000, step=12, verdict=VERDICT.seen),
+    RunLine(id="20261113-0507-calm-wren", state="finished", age=900_000, world=8, step=120_000),
+    RunLine(id="20261112-0507-wise-yak", state="lost", age=5),
+)
+
+
+def drawn(view: RenderableType, width: int) -> str:
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None, highlight=False).print(view, crop=False)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("end", ENDS)
+def test_the_end_of_a_run(end: str, width: int) -> None:
+    """What it came to in a line, the verdict and what followed, what no log has, what to type, where all is kept."""
+    assert drawn(SummaryView(ENDS[end]), width) == (GOLDEN / f"end-{end}-{width}.txt").read_text("utf-8")
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_the_end_as_lines(end: str) -> None:
+    """Into a pipe: the first word says what each line is, and the last one is what it came to."""
+    text = "\n".join(summary_lines(ENDS[end])) + "\n"
+    assert text == (GOLDEN / f"end-{end}-plain.txt").read_text("utf-8")
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_list_of_runs(width: int) -> None:
+    """One line a run; where there is no room beside it, the verdict stands below."""
+    text = drawn(StatusView(RUNS), width)
+    assert text == (GOLDEN / f"status-{width}.txt").read_text("utf-8")
+    assert max(map(cell_len, text.splitlines())) <= width
+
+
+def test_runs_as_lines() -> None:
+    """Six columns with tabs between, for cut; what isn't known is a dash."""
+    lines = list(status_lines(RUNS))
+    assert lines[0] == f"{RUN}\trunning\t192\t16\t1200\t-"
+    assert lines[1].endswith(f"\t{VERDICT.seen}")
+    assert lines[3] == "20261112-0507-wise-yak\tlost\t5\t-\t-\t-"
+
+
+def test_no_run_yet() -> None:
+    """An empty list says how to fill it."""
+    assert "aboard launch" in drawn(StatusView(()), 80)
