@@ -1,6 +1,9 @@
-"""Faults that `aboard check` must name: where each is put, and the code and nodes that must stand first."""
+"""Faults that `aboard check` must name, and whose fix must mend them when it is typed as it stands."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
 
 from aboard.sandbox.faults import Fault
 from aboard.sandbox.faults.clock import ClockOffset
@@ -12,74 +15,238 @@ from aboard.sandbox.faults.names import OwnNameOnLoopback, Unresolved
 from aboard.sandbox.faults.process import PortTaken, PowerLoss
 from aboard.sandbox.faults.python import NoPython, OldPython
 from aboard.sandbox.faults.shell import NoisyShell
-from aboard.sandbox.faults.sshd import KeyRemoved, OtherHostKey, SshdSlow, SshdStopped
+from aboard.sandbox.faults.sshd import KeyRemoved, MaxStartups, OtherHostKey, SshdSlow, SshdStopped
+from mishaps import DEAD_DNS, HANGING_MOUNT, STRANGERS, Mishap, leave_behind
 
 ALL = "1024-65535"
 NOT_RENDEZVOUS = "1024-29499,29501-65535"
 WORKDIR = "/private/job"
+EVERY = ("n1", "n2", "n3", "n4")
+
+Named = tuple[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """`row` is the kind of failure in our catalogue; `code` must be named on `nodes` and on no other."""
+    """`row` is the kind of failure in our catalogue; the first of `named` must stand first among the findings."""
 
     row: int
-    where: str
-    fault: Fault
-    code: str
-    nodes: tuple[str, ...]
+    broken: tuple[tuple[str, Fault | Mishap], ...]
+    named: tuple[Named, ...]
     full: bool = False
     workdir: str = WORKDIR
-    # What it may be called as well: a dead host is a time-out or no route, as the kernel's neighbour table has it.
-    or_code: str = ""
+    #: Lines of aboard.yaml, by where they stand.
+    settings: tuple[tuple[str, str], ...] = ()
+    #: Typed in the working directory of every node beforehand.
+    files: str = "true"
+    #: What else a code may be: a dead host is a time-out or no route, as the kernel's neighbour table has it.
+    or_codes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    #: Whether what follows from it must stand under it.
+    folds: bool = False
+    #: Why nobody can type the mend, so that the sandbox heals it; empty when the fix is typed.
+    by_hand: str = ""
+
+    def describe(self) -> str:
+        return " + ".join(f"{fault.describe()} on {where}" for where, fault in self.broken)
 
 
-CASES = (
-    Case(row=1, where="n2", fault=KeyRemoved(), code="reach-key-refused", nodes=("n2",)),
-    Case(row=2, where="n2", fault=OtherHostKey(), code="reach-host-key-changed", nodes=("n2",)),
-    Case(row=3, where="n2", fault=SshdStopped(), code="reach-refused", nodes=("n2",)),
-    Case(row=4, where="n2", fault=Drop(network="management"), code="reach-timeout", nodes=("n2",)),
-    Case(row=4, where="n2", fault=Reject(answer="host-prohibited"), code="reach-no-route", nodes=("n2",)),
-    Case(row=4, where="n4", fault=PowerLoss(), code="reach-timeout", nodes=("n4",), or_code="reach-no-route"),
-    Case(row=5, where="head", fault=Unresolved(peer="n2"), code="reach-unresolved", nodes=("n2",)),
-    Case(row=5, where="n2", fault=Unresolved(peer="n3"), code="network-unresolved", nodes=("n2",)),
-    Case(row=6, where="n2", fault=SshdSlow(seconds=5), code="reach-slow-login", nodes=("n2",)),
-    Case(row=8, where="n3", fault=NoPython(), code="reach-no-python", nodes=("n3",)),
-    Case(row=8, where="n3", fault=OldPython(), code="reach-old-python", nodes=("n3",)),
-    Case(row=8, where="n3", fault=NoisyShell(), code="reach-noisy-shell", nodes=("n3",)),
-    Case(row=10, where="n2", fault=OwnNameOnLoopback(), code="host-own-name", nodes=("n2",)),
-    Case(row=12, where="n2", fault=ClockOffset(seconds=30), code="host-clock", nodes=("n2",)),
-    Case(row=14, where="n3", fault=LowLimits(nofile=1000), code="host-open-files", nodes=("n3",)),
-    Case(row=14, where="n3", fault=LowLimits(nproc=800), code="host-processes", nodes=("n3",)),
-    Case(row=15, where="n2", fault=SmallShm(mib=64), code="host-shm", nodes=("n2",)),
-    Case(row=21, where="n3", fault=Drop(ports="29500"), code="network-rendezvous-dropped", nodes=("n3",)),
-    Case(row=21, where="n3", fault=Drop(ports=ALL), code="network-dropped", nodes=("n3",)),
-    Case(row=21, where="n3", fault=Drop(ports=ALL, way="out"), code="network-dropped", nodes=("n3",)),
-    Case(row=21, where="n2", fault=Drop(ports=ALL, peer="n1"), code="network-dropped", nodes=("n1", "n2")),
-    Case(row=22, where="n3", fault=Reject(ports=ALL), code="network-refused", nodes=("n3",)),
-    Case(row=22, where="n3", fault=Reject(ports="29500"), code="network-rendezvous-refused", nodes=("n3",)),
-    Case(
-        row=22,
-        where="n3",
-        fault=Reject(ports=ALL, answer="host-prohibited"),
-        code="network-rejected",
-        nodes=("n3",),
+def _one(row: int, where: str, fault: Fault | Mishap, code: str, *nodes: str, **more: Any) -> Case:
+    return Case(row=row, broken=((where, fault),), named=((code, nodes or (where,)),), **more)
+
+
+def _typed(what: str, lines: str) -> Mishap:
+    return Mishap(what=what, lines=lines)
+
+
+REACH = (
+    _one(
+        1, "n2", KeyRemoved(), "reach-key-refused", by_hand="ssh-copy-id asks for a password, which only a person has"
     ),
-    Case(row=24, where="n1", fault=PortTaken(), code="network-port-taken", nodes=("n1",)),
-    Case(row=25, where="n3", fault=Drop(ports=NOT_RENDEZVOUS), code="network-ephemeral-dropped", nodes=("n3",)),
-    Case(row=26, where="n3", fault=MtuBlackHole(network="fabric"), code="network-mtu", nodes=("n3",)),
-    Case(row=27, where="n3", fault=Rate(mbit=50, network="fabric"), code="network-slow", nodes=("n3",), full=True),
-    Case(row=27, where="n3", fault=Loss(percent=5, network="fabric"), code="network-loss", nodes=("n3",), full=True),
-    Case(row=29, where="n3", fault=LinkDown(network="fabric"), code="network-link-down", nodes=("n3",)),
-    Case(row=59, where="n2", fault=PathMissing(path=WORKDIR), code="storage-missing", nodes=("n2",)),
+    _one(
+        1,
+        "n2",
+        _typed("others may write authorized_keys", "chmod o+w /home/crew/.ssh/authorized_keys"),
+        "reach-key-refused",
+    ),
+    _one(1, "n2", _typed("others may write the home", "chmod o+w /home/crew"), "reach-key-refused"),
+    _one(
+        1,
+        "head",
+        _typed("others may read the private key", "chmod 644 /home/crew/.ssh/id_ed25519"),
+        "reach-key-refused",
+        *EVERY,
+    ),
+    _one(2, "n2", OtherHostKey(), "reach-host-key-changed"),
+    _one(
+        2,
+        "head",
+        _typed("n2 isn't in known_hosts", "sed -i '/^n2,/d' /home/crew/.ssh/known_hosts"),
+        "reach-host-key-unknown",
+        "n2",
+    ),
+    _one(3, "n2", SshdStopped(), "reach-refused"),
+    _one(4, "n2", Drop(network="management"), "reach-timeout"),
+    _one(4, "n2", Reject(network="management", answer="host-prohibited"), "reach-no-route"),
+    _one(
+        4,
+        "n4",
+        PowerLoss(),
+        "reach-timeout",
+        or_codes={"reach-timeout": "reach-no-route"},
+        by_hand="somebody must press the button",
+    ),
+    _one(5, "head", Unresolved(peer="n2"), "reach-unresolved", "n2"),
+    _one(5, "n2", Unresolved(peer="n3"), "network-unresolved"),
+    _one(6, "n2", SshdSlow(seconds=5), "reach-slow-login"),
+    _one(6, "n2", DEAD_DNS, "reach-slow-login"),
+    Case(row=7, broken=(("n2", MaxStartups()), ("n2", STRANGERS)), named=(("reach-dropped", ("n2",)),)),
+    _one(8, "n3", NoPython(), "reach-no-python", by_hand="a Python is installed from an archive, which isn't here"),
+    _one(8, "n3", OldPython(), "reach-old-python"),
+    _one(8, "n3", NoisyShell(), "reach-noisy-shell"),
     Case(
-        row=59,
-        where="n2",
-        fault=PathMissing(path="/shared"),
-        code="storage-not-shared",
-        nodes=("n2",),
+        row=8,
+        broken=tuple(
+            (name, _typed("`module` in login shells only", "echo 'module() { :; }' > /etc/profile.d/modules.sh"))
+            for name in EVERY
+        ),
+        settings=(("under cluster:", "setup: ['true', module load cuda]"),),
+        named=(("reach-setup", EVERY),),
+    ),
+    _one(
+        8,
+        "n3",
+        _typed("a setup line that loses the PATH", "true"),
+        "reach-no-python",
+        settings=(("for n3", "setup: [export PATH=/opt/cuda/bin]"),),
+    ),
+)
+HOST = (
+    _one(9, "n2", Mishap(what="ranks outlive their keeper", act=leave_behind), "host-leftovers"),
+    _one(
+        9,
+        "n1",
+        _typed(
+            "ranks outlive torchrun",
+            "RANK=0 MASTER_ADDR=n1 setsid setpriv --reuid crew --regid crew --clear-groups sleep 7200"
+            " </dev/null >/dev/null 2>&1 &",
+        ),
+        "host-other-ranks",
+    ),
+    _one(10, "n2", OwnNameOnLoopback(), "host-own-name"),
+    _one(
+        12, "n2", ClockOffset(seconds=30), "host-clock", by_hand="hosts have one kernel's clock: setting it sets ours"
+    ),
+    _one(14, "n3", LowLimits(nofile=1000), "host-open-files"),
+    _one(14, "n3", LowLimits(nproc=800), "host-processes"),
+    _one(
+        14,
+        "n2",
+        _typed("a low soft limit", 'read -r pid < /run/sshd.pid; prlimit --pid "$pid" --nofile=1000:'),
+        "host-open-files",
+    ),
+    _one(15, "n2", SmallShm(mib=64), "host-shm"),
+    _one(
+        17,
+        "n4",
+        _typed("sshd is bound to a core", 'read -r pid < /run/sshd.pid; taskset -pc 0 "$pid"'),
+        "host-affinity",
+    ),
+)
+NETWORK = (
+    _one(
+        10,
+        "n2",
+        _typed("n3i is 127.0.0.1", "sed -i '/ n3i$/d' /etc/hosts; echo '127.0.0.1 n3i' >> /etc/hosts"),
+        "network-peer-on-loopback",
+        "n2",
+        "n3",
+        folds=True,
+    ),
+    _one(
+        5,
+        "n2",
+        _typed(
+            "n3i is another address", "a=$(getent hosts n3 | cut -d' ' -f1); sed -i \"s/^.* n3i$/$a n3i/\" /etc/hosts"
+        ),
+        "network-names-differ",
+    ),
+    _one(
+        11,
+        "n2",
+        _typed("GLOO_SOCKET_IFNAME=ib0", "true"),
+        "network-interface-missing",
+        settings=(("for n2", "env: {GLOO_SOCKET_IFNAME: ib0}"),),
+    ),
+    _one(21, "n3", Drop(ports="29500"), "network-rendezvous-dropped"),
+    _one(21, "n3", Drop(ports=ALL), "network-dropped"),
+    _one(21, "n3", Drop(ports=ALL, way="out"), "network-dropped"),
+    _one(21, "n2", Drop(ports=ALL, peer="n1"), "network-dropped", "n1", "n2"),
+    _one(22, "n3", Reject(ports=ALL), "network-refused"),
+    _one(22, "n3", Reject(ports="29500"), "network-rendezvous-refused"),
+    _one(22, "n3", Reject(ports=ALL, answer="host-prohibited"), "network-rejected"),
+    _one(24, "n1", PortTaken(), "network-port-taken"),
+    _one(25, "n3", Drop(ports=NOT_RENDEZVOUS), "network-ephemeral-dropped"),
+    _one(26, "n3", MtuBlackHole(network="fabric"), "network-mtu"),
+    _one(27, "n3", Rate(mbit=50, network="fabric"), "network-slow", full=True, by_hand="another cable or switch port"),
+    _one(27, "n3", Loss(percent=5, network="fabric"), "network-loss", full=True, by_hand="another cable"),
+    _one(29, "n3", LinkDown(network="fabric"), "network-link-down", folds=True, by_hand="the cable must be plugged in"),
+    _one(29, "n3", _typed("eth1 is set down", "ip link set dev eth1 down"), "network-link-down", folds=True),
+)
+SOFTWARE = (
+    _one(
+        18,
+        "n3",
+        _typed("NCCL_DEBUG in one ~/.bashrc", "echo 'export NCCL_DEBUG=INFO' >> /home/crew/.bashrc"),
+        "software-variable",
+    ),
+    _one(
+        19,
+        "n3",
+        _typed("other code", f"echo 2 > {WORKDIR}/train.py"),
+        "software-code",
+        full=True,
+        files="echo 1 > train.py",
+    ),
+    _one(
+        19,
+        "n3",
+        _typed("other settings", f"echo '{{}}' > {WORKDIR}/ds_config.json"),
+        "software-config",
+        full=True,
+        files="echo '{\"a\": 1}' > ds_config.json",
+    ),
+)
+STORAGE = (
+    _one(59, "n2", PathMissing(path=WORKDIR), "storage-missing"),
+    _one(
+        59,
+        "n2",
+        PathMissing(path="/shared"),
+        "storage-not-shared",
         full=True,
         workdir="/shared",
+        by_hand="the share has no server here from which it could be mounted",
     ),
-    Case(row=60, where="n2", fault=DiskFull(path=WORKDIR), code="storage-full", nodes=("n2",)),
+    _one(60, "n2", DiskFull(path=WORKDIR), "storage-full", by_hand="a person decides what to delete"),
+    _one(
+        60,
+        "n2",
+        _typed("a read-only mount", f"mount -t tmpfs -o ro,mode=777 none {WORKDIR}"),
+        "storage-read-only",
+    ),
+    _one(60, "n3", _typed("root's directory", f"chown 0:0 {WORKDIR}"), "storage-read-only"),
+    _one(61, "n2", HANGING_MOUNT, "storage-dead-mount"),
 )
+TWO_AT_ONCE = (
+    Case(
+        row=21,
+        broken=(("n3", Drop(ports="29500")), ("n2", OwnNameOnLoopback())),
+        named=(("network-rendezvous-dropped", ("n3",)), ("host-own-name", ("n2",))),
+    ),
+    Case(
+        row=3,
+        broken=(("n2", SshdStopped()), ("n4", SmallShm(mib=64))),
+        named=(("reach-refused", ("n2",)), ("host-shm", ("n4",))),
+    ),
+)
+CASES = (*REACH, *HOST, *NETWORK, *SOFTWARE, *STORAGE, *TWO_AT_ONCE)

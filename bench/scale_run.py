@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
-from time import monotonic, perf_counter, process_time, time
+from time import monotonic, process_time, time
 
 from rich.console import Console
 
@@ -46,9 +46,12 @@ class Cost:
 
     start: float = 0.0
     start_cpu: float = 0.0
+    train: float = 0.0
+    train_cpu: float = 0.0
     steady: float = 0.0
     steady_cpu: float = 0.0
     picture_cpu: float = 0.0
+    pictures: int = 0
     picture_gap: float = 0.0
     sample_age: float = 0.0
     fail: float = 0.0
@@ -70,7 +73,7 @@ class Watch:
         self._began = (monotonic(), process_time())
         self._started = 0
         self._steady_from: tuple[float, float] | None = None
-        self._pictures = 0.0
+        self._pictures, self._count = 0.0, 0
         self._drawn = 0.0
         self._world = 0
         self.conductor: Conductor | None = None
@@ -83,7 +86,7 @@ class Watch:
         if event.kind == "started":
             self._started += 1
             if self._started == self._world and not self._stop:
-                self._cost.start, self._cost.start_cpu = self._since(self._began)
+                self._cost.start, self._cost.start_cpu = since(self._began)
         elif event.kind == "raised":
             self._end_steady(event.at)
             self.ended_from = (monotonic() - (time() - event.at), process_time())
@@ -102,26 +105,30 @@ class Watch:
         self._console.file = io.StringIO()
         self._drawn = monotonic()
         self._pictures += process_time() - before
+        self._count += 1
         if conductor.run.generation.phases[Phase.STEPS] == self._world and self._steady_from is None:
             self._steady_from = (monotonic() + SETTLE_SECONDS, 0.0)
+            if not self._stop:
+                self._cost.train, self._cost.train_cpu = since(self._began)
         if self._steady_from and not self._steady_from[1] and monotonic() >= self._steady_from[0]:
             if self._stop:
                 self.ended_from = (monotonic(), process_time())
                 conductor.stop("the bench has seen enough")
             self._steady_from = (monotonic(), process_time())
-            self._pictures = 0.0
+            self._pictures, self._count = 0.0, 0
 
     def _end_steady(self, now: float) -> None:
         assert self.conductor is not None
         if self._steady_from is None:
             return
-        self._cost.steady, self._cost.steady_cpu = self._since(self._steady_from)
-        self._cost.picture_cpu = self._pictures
+        self._cost.steady, self._cost.steady_cpu = since(self._steady_from)
+        self._cost.picture_cpu, self._cost.pictures = self._pictures, self._count
         self._cost.sample_age = max(now - sample.at for sample in self.conductor.run.samples.values())
 
-    @staticmethod
-    def _since(then: tuple[float, float]) -> tuple[float, float]:
-        return monotonic() - then[0], process_time() - then[1]
+
+def since(then: tuple[float, float]) -> tuple[float, float]:
+    """Seconds by the wall and by the processor."""
+    return monotonic() - then[0], process_time() - then[1]
 
 
 async def measure(nodes: int, steady: float) -> Cost:
@@ -136,18 +143,18 @@ async def measure(nodes: int, steady: float) -> Cost:
         with tempfile.TemporaryDirectory(prefix="aboard-scale-") as folder:
             watch = Watch(cost, stop=False)
             launched = await _launch(cluster, watch, Path(folder), path, {f"s{victim // RANKS}": part})
-            cost.fail, cost.fail_cpu = watch._since(watch.ended_from)
+            cost.fail, cost.fail_cpu = since(watch.ended_from)
             cost.wrong = _wrong(launched, watch, (victim,))
             watch = Watch(cost, stop=True)
             launched = await _launch(cluster, watch, Path(folder), path, {})
-            cost.stop, cost.stop_cpu = watch._since(watch.ended_from)
+            cost.stop, cost.stop_cpu = since(watch.ended_from)
             cost.wrong += _wrong(launched, watch, ())
     cost.megabytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return cost
 
 
 async def _launch(cluster: Cluster, watch: Watch, folder: Path, path: Path, parts: dict[str, Part]) -> Launched:
-    run = Runs(folder).create(datetime.now(UTC), Random())
+    run = Runs(folder).create(datetime.now(UTC), Random())  # noqa: S311 - a name, no secret
     record = Record.open(run, ranks=len(cluster) * RANKS)
     request = Request(program=Program(kind=Kind.SCRIPT, target="train.py", args=("--config", "llama-8b.yaml")))
     try:
@@ -171,7 +178,6 @@ def _wrong(launched: Launched, watch: Watch, victim: tuple[int, ...]) -> str:
     assert launched.outcome is not None
     assert watch.conductor is not None
     findings = launched.outcome.findings
-    print([f.seen for f in findings], launched.outcome.why, file=sys.stderr)
     named = findings[0].ranks if findings else ()
     places = watch.conductor.run.generation.places.values()
     still = sum(not place.ended for place in places)

@@ -41,7 +41,8 @@ def test_the_marker_is_new_each_time() -> None:
 def test_the_bundle_brings_every_module_and_runs_alone() -> None:
     """In a Python without our package, each module of the agent imports from what came over stdin."""
     bundle = bootstrap._bundle().decode()
-    names = "asks bridge channel children frames guard hello keeper lease loop outputs place redact spawn spool tree"
+    names = "asks beacons bridge channel children frames gauges guard hello keeper lease loop marks outputs place "
+    names += "redact spawn spool stacks tree"
     check = f"import importlib\nfor name in {names!r}.split(): importlib.import_module('aboard.agent.' + name)\n"
     ran = subprocess.run([sys.executable, "-ISc", "import sys; exec(sys.stdin.read())"],
                          input=(bundle + check).encode(), capture_output=True, check=False)  # fmt: skip

@@ -216,6 +216,18 @@ def test_a_node_that_is_lost_on_the_way() -> None:
     assert world.rounds[-1] == ["n1", "n3", "n4"]
 
 
+LATE = {"phase": "import", "error": "waited in vain in phase import", "late": True}
+
+
+def test_a_node_that_is_late_with_torch() -> None:
+    """It is named when others were ready; when nobody was, the machines are busy and nothing is known."""
+    ready = {"phase": "ready", "told": True, "error": "others failed"}
+    hung = World().hold(lambda name, _task, ranks: LATE if name == "n3" else ready if "n3" in ranks else {})
+    assert _findings(hung) == [("collective-no-rank", "block", ("n3",))]
+    busy = World().hold(lambda _name, _task, _ranks: LATE)
+    assert _findings(busy) == [("unknown-collective", "warn", ("n1", "n2", "n3", "n4"))]
+
+
 def test_wrong_sums() -> None:
     """They are a finding of their own, and halved like a failure."""
     wrong = {"wrong": [["all_reduce", 1024, []]]}

@@ -14,7 +14,7 @@ from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 
-RECORDINGS = Path(__file__).parent / "recordings" / "nccl"
+RECORDINGS = Path(__file__).parent / "nccl_logs"
 HEALTHY = ("2.14", "2.18", "2.24", "2.27", "2.30")
 
 
@@ -70,6 +70,7 @@ def test_healthy_nodes_have_no_finding(name: str) -> None:
     """Nor have plain Ethernet machines, whose NCCL says the same of plugins and GPUDirect as a broken one."""
     assert _judge(name, name) == []
     assert _judge("2.27-ethernet", "2.27-ethernet") == []
+    assert _log("2.27-ethernet").direct == {}
 
 
 def test_merged_adapters() -> None:

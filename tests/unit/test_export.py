@@ -17,7 +17,10 @@ from aboard.core.seat import Seat
 
 GOLDEN = Path(__file__).parent / "golden" / "export"
 SCRIPT = Program(
-    kind=Kind.SCRIPT, target="train it.py", args=("--lr", "2e-5", "--name", "it's $5", "--fp16"), local_rank="--local_rank"
+    kind=Kind.SCRIPT,
+    target="train it.py",
+    args=("--lr", "2e-5", "--name", "it's $5", "--fp16"),
+    local_rank="--local_rank",
 )
 COMMON = Node(
     name="gpu01",

@@ -41,7 +41,7 @@ def test_a_tree_is_counted_whole(root: int) -> None:
     def busy() -> bool:
         time.sleep(0.2)
         rates.append(gauges.children({"a": root})["a"]["cpu"])
-        return rates[-1] > 0.2
+        return bool(rates[-1] > 0.2)
 
     wait_for(busy, 10)
     assert max(rates) < 1.5

@@ -220,6 +220,21 @@ def test_a_far_end_that_takes_nothing_in_does_not_hold_the_question() -> None:
     asyncio.run(story())
 
 
+def test_time_in_which_we_were_held_up_ourselves_is_no_silence() -> None:
+    """The answer lies there while the head is busy or stopped: it is read before the node is called silent."""
+
+    async def story() -> None:
+        link = await open_link(HERE, LocalWire(), 5, lambda _phase: None)
+        asking = asyncio.create_task(link.ask("ping", 0.2))
+        await asyncio.sleep(0)
+        # What a loop does that has no time for us.
+        time.sleep(0.6)  # noqa: ASYNC251 - the very thing that is held against it
+        assert "wall" in await asking
+        await link.close()
+
+    asyncio.run(story())
+
+
 def test_a_link_may_be_closed_twice_and_from_two_places() -> None:
     """Both get the same ending, and the agent is gone."""
 

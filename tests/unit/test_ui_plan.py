@@ -19,7 +19,9 @@ from aboard.ui.plan_text import plan_text
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 TOKEN = "hf_AbCdEfGh"  # noqa: S105 - nobody's
 ENV = {"HF_TOKEN": TOKEN, "WANDB_PROJECT": "llama x", "URL": f"https://u:{TOKEN}@example.org", "ODD": "a\nb"}
-LEAKY = Program(kind=Kind.SCRIPT, target="train.py", args=("--token", TOKEN, "--name", "naïve"), local_rank=True)
+LEAKY = Program(
+    kind=Kind.SCRIPT, target="train.py", args=("--token", TOKEN, "--name", "naïve"), local_rank="--local_rank"
+)
 
 
 def two_by_eight() -> Plan:

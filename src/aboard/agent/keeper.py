@@ -116,7 +116,7 @@ class Keeper:
         self._turn = 0
         self._heard = time.monotonic()
         self._lost: float | None = self._heard
-        self._ending: float | None = None
+        self._last_call: float | None = None
         self._killed: set[int] = set()
         self._stubborn: set[int] = set()
         self._ended = False
@@ -256,7 +256,7 @@ class Keeper:
         return answer
 
     def _start(self, message: frames.Message) -> None:
-        if self._ending is not None:
+        if self._last_call is not None:
             raise ValueError("the run is ending here")
         self._children.start(message)
 
@@ -343,25 +343,31 @@ class Keeper:
     # -- the end -----------------------------------------------------------------------------------------
 
     def _end(self, why: str) -> None:
-        """TERM, then after the grace KILL; the keeper stays until its last event is heard or the lease is over."""
-        if self._ending is None:
-            self._ending = time.monotonic()
-            self._tell("ending", why=why)
-            alive = self._children.alive()
-            tree.send(alive, signal.SIGTERM)
-            # A stopped process would take no notice until the grace is over.
-            tree.send(alive, signal.SIGCONT)
-            self._see_off(self._ending + self._grace)
+        """TERM, then after the grace KILL; the keeper stays until its last event is heard or the lease is over.
 
-    def _see_off(self, last_call: float) -> None:
+        Asked again, with a shorter grace, it doesn't wait out the longer one.
+        """
+        last_call = time.monotonic() + self._grace
+        if self._last_call is not None:
+            self._last_call = min(self._last_call, last_call)
+            return
+        self._last_call = last_call
+        self._tell("ending", why=why)
+        alive = self._children.alive()
+        tree.send(alive, signal.SIGTERM)
+        # A stopped process would take no notice until the grace is over.
+        tree.send(alive, signal.SIGCONT)
+        self._see_off()
+
+    def _see_off(self) -> None:
         """One step at a time, since a process that can't be killed must not keep the head from being answered."""
         left = self._children.alive()
-        now = time.monotonic()
+        now, last_call = time.monotonic(), self._last_call or 0.0
         if left and now < last_call + SWEEP_SECONDS:
             if now >= last_call:
                 self._killed |= left
                 tree.send(left, signal.SIGKILL)
-            self._loop.later(STEP_SECONDS, lambda: self._see_off(last_call))
+            self._loop.later(STEP_SECONDS, self._see_off)
             return
         self._children.reap()
         self._stubborn = left

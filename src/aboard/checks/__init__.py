@@ -1,6 +1,6 @@
 """Preflight: one subject a file, each a few probes and rules; to add one, write its file and one line here."""
 
-from aboard.checks import fabric, gpu, host, network, reach, software, storage
+from aboard.checks import collective, fabric, gpu, host, network, reach, software, storage
 from aboard.core.rule import Subject
 
 SUBJECTS: tuple[Subject, ...] = (
@@ -11,4 +11,5 @@ SUBJECTS: tuple[Subject, ...] = (
     gpu.SUBJECT,
     software.SUBJECT,
     storage.SUBJECT,
+    collective.SUBJECT,
 )

@@ -1,7 +1,7 @@
 """What is usual in a cluster: the value that most nodes have, against which an odd one out is told."""
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T", bound=Hashable)
@@ -21,12 +21,6 @@ def usual_or_best(values: Mapping[str, T], better: Callable[[T], Any]) -> T | No
         return None
     counts = Counter(values.values())
     return max(counts, key=lambda value: (counts[value], better(value)))
-
-
-def listed(words: Sequence[str], limit: int = 6) -> str:
-    """Words with commas, cut when there are many."""
-    shown = ", ".join(words[:limit])
-    return shown if len(words) <= limit else f"{shown} and {len(words) - limit} more"
 
 
 def together(values: Mapping[str, T]) -> dict[T, tuple[str, ...]]:

@@ -134,7 +134,6 @@ def launch(
         sys.exit(dry_run(cluster, request, look, other=other, as_json=as_json, notes=notes))
     seconds = lease or (DETACHED_SECONDS if detach else ATTACHED_SECONDS)
     runs = Runs.of(os.environ)
-    runs.prune()
     order = Order(
         cluster=cluster,
         request=request,

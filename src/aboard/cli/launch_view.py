@@ -8,7 +8,6 @@ from rich.live import Live
 
 from aboard.core.event import Event
 from aboard.core.finding import Severity
-from aboard.core.roster import interest_of
 from aboard.flows.check import Report
 from aboard.flows.conductor import Conductor
 from aboard.flows.control import roster_of
@@ -103,7 +102,7 @@ class LaunchView:
         if self._conductor is None:
             return
         self._tell_logs()
-        roster = roster_of(self._conductor, self._conductor.tail(interest_of(self._conductor.run) or 0))
+        roster = roster_of(self._conductor)
         if self._live is not None:
             self._live.update(roster)
         else:

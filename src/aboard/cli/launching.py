@@ -19,6 +19,7 @@ from aboard.flows.launch import Launched
 from aboard.flows.session import Order, session
 from aboard.flows.watcher import Unwatched
 from aboard.record.places import RunDirectory
+from aboard.record.runs import Runs
 
 EXIT_ERROR = 3
 
@@ -51,7 +52,9 @@ def held(order: Order) -> int:
         launched, dropped = asyncio.run(session(order, watcher=view.watcher, viewer=view, on_look=view.looked))
     finally:
         view.close()
-    return show_end(console, order.run, launched, dropped)
+    code = show_end(console, order.run, launched, dropped)
+    Runs(order.run.path.parent).prune()
+    return code
 
 
 def detached(order: Order) -> int:

@@ -82,7 +82,7 @@ def logs(
 
 
 def _print(told: Iterable[Told], *, as_raw: bool, follow: bool) -> None:
-    out = click.get_binary_stream("stdout")
+    out = sys.stdout.buffer
     lines = LogLines(styled=sys.stdout.isatty())
     missing = 0
     for each in told:

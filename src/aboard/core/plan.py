@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from aboard.core.node import NO_ENV, Node
 from aboard.core.program import Program
@@ -52,7 +53,7 @@ class Plan:
     master: Master
     parts: tuple[NodePlan, ...]
 
-    @property
+    @cached_property
     def world(self) -> int:
         return sum(len(part.starts) for part in self.parts)
 

@@ -1,6 +1,7 @@
 """The roster: who is aboard, how far each has come, and whom all are waiting for. A value, drawn elsewhere."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from aboard.core.phase import Phase
@@ -96,21 +97,25 @@ def _row(plan: Plan, run: Run, index: int) -> Row:
     part = plan.parts[index]
     name = part.node.name
     now = run.generation
-    phases: Counter[Phase] = Counter()
-    steps: list[tuple[float, float | None]] = []
-    used: Counter[str] = Counter()
+    phases: dict[Phase, int] = {}
+    slowest: Mapping[str, float] | None = None
+    used: dict[str, float] = {}
+    # Plain loops: at thousands of ranks this is what a picture costs.
     for start in part.starts:
-        child = now.children.get((name, start.child))
-        phases[child.phase if child else Phase.WAITING] += 1
-        sample = run.samples.get((name, start.child))
+        key = (name, start.child)
+        child = now.children.get(key)
+        phase = child.phase if child is not None else Phase.WAITING
+        phases[phase] = phases.get(phase, 0) + 1
+        sample = run.samples.get(key)
         if sample is not None:
             values = sample.values
-            if values.get("step"):
-                steps.append((values["step"], values.get("step_seconds")))
-            used.update({key: values[key] for key in ("rss", "cpu") if key in values})
+            for what in ("rss", "cpu"):
+                if what in values:
+                    used[what] = used.get(what, 0) + values[what]
+            if values.get("step") and (slowest is None or values["step"] < slowest["step"]):
+                slowest = values
     place = now.places.get(name)
     node = run.samples.get((name, ""))
-    slowest = min(steps, key=lambda step: step[0], default=None)
     return Row(
         node=name,
         ranks=tuple(start.rank or 0 for start in part.starts),
@@ -118,8 +123,8 @@ def _row(plan: Plan, run: Run, index: int) -> Row:
         state=place.state if place else "waiting",
         since=place.at if place else now.at,
         note=place.why if place else "",
-        step=int(slowest[0]) if slowest else None,
-        step_seconds=slowest[1] if slowest else None,
+        step=int(slowest["step"]) if slowest else None,
+        step_seconds=slowest.get("step_seconds") if slowest else None,
         load=node.values.get("load") if node else None,
         memory=node.values.get("memory") if node else None,
         rss=used.get("rss"),
@@ -130,17 +135,18 @@ def _row(plan: Plan, run: Run, index: int) -> Row:
 def _missing(plan: Plan, run: Run, furthest: Phase, now: float) -> list[Missing]:
     """Who has not come to where the furthest are; before the first step only, since then ranks differ by nature."""
     found = []
-    places = run.generation.places
+    places, children = run.generation.places, run.generation.children
+    here = min(furthest, Phase.STEPS)
     for part in plan.parts:
         name = part.node.name
         place = places.get(name)
         late: dict[str, list[tuple[int, float]]] = {}
         silent = place is not None and place.state in ("cut", "gone")
         for start in part.starts:
-            child = run.generation.children.get((name, start.child))
+            child = children.get((name, start.child))
             if child is not None and child.state == "exited" and child.code == 0:
                 continue
-            behind = child is None or child.phase < min(furthest, Phase.STEPS) or child.dead
+            behind = child is None or child.phase < here or child.dead
             if behind and not silent:
                 why, since = _why(child, run)
                 late.setdefault(why, []).append((start.rank or 0, since))

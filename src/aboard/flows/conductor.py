@@ -25,6 +25,8 @@ STACKS_SECONDS = 2.0
 # Deaths that follow from the first are heard too before the others are ended: one of them may have been earlier.
 HEAR_SECONDS = 0.3
 TICK_SECONDS = 0.25
+# The part of our time that whoever looks on may take.
+LOOK_SHARE = 0.1
 # After the grace: for the keeper's own sweep, and for the last output to come over.
 LAST_SECONDS = 10.0
 TAIL_LINES = 20
@@ -293,10 +295,15 @@ class Conductor:
         self._viewer.event(event)
 
     async def _tick(self) -> None:
+        """Who looks on does so four times a second, or as seldom as thousands of ranks make it cost."""
+        look_at = 0.0
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            self._record.tick(monotonic())
-            self._viewer.tick(time())
+            began = monotonic()
+            self._record.tick(began)
+            if began >= look_at:
+                self._viewer.tick(time())
+                look_at = began + (monotonic() - began) / LOOK_SHARE
 
     # -- the end -----------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from time import time
 from typing import Any
 
 from aboard.core.errors import AboardError
-from aboard.core.roster import Roster, roster
+from aboard.core.roster import Roster, interest_of, roster
 from aboard.core.roster_words import from_words, to_words
 from aboard.flows.conductor import Conductor
 from aboard.record.places import RunDirectory
@@ -74,10 +74,10 @@ async def ask_stop(run: RunDirectory, why: str, *, now: bool) -> None:
 async def _answers(conductor: Conductor, asked: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
     match asked.get("ask"):
         case "roster":
-            yield {"roster": to_words(roster_of(conductor))}
+            yield {"roster": to_words(_with_tail(conductor))}
         case "watch":
             while True:
-                yield {"roster": to_words(roster_of(conductor))}
+                yield {"roster": to_words(_with_tail(conductor))}
                 if conductor.run.finished:
                     return
                 await asyncio.sleep(WATCH_SECONDS)
@@ -88,6 +88,12 @@ async def _answers(conductor: Conductor, asked: Mapping[str, Any]) -> AsyncItera
             yield {"stopping": True}
         case other:
             yield {"error": f"can't {other}"}
+
+
+def _with_tail(conductor: Conductor) -> Roster:
+    """For whoever doesn't see the lines of all ranks: the last ones of the rank of interest."""
+    interest = interest_of(conductor.run)
+    return roster_of(conductor, conductor.tail(interest) if interest is not None else ())
 
 
 async def _asked(run: RunDirectory, question: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:

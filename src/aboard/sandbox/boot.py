@@ -14,6 +14,7 @@ from aboard.sandbox import files, kernel, network, rootfs
 from aboard.sandbox.layout import HEAD, Layout, Place
 from aboard.sandbox.needs import Programs, missing_part, refused
 from aboard.sandbox.slurm import daemons
+from aboard.sandbox.systemctl import SYSTEMCTL_PATH, systemctl
 
 SSHD_PID_FILE = Path("/run/sshd.pid")
 _SSHD_TIMEOUT = 30.0
@@ -88,12 +89,14 @@ def _install(place: Place, blueprint: Blueprint, keys: Keys) -> None:
     _put("/etc/passwd", files.with_user(_text("/etc/passwd"), f"crew:x:{crew_id}:{crew_id}::{home}:/bin/bash"))
     _put("/etc/group", files.with_user(_text("/etc/group"), f"crew:x:{crew_id}:"))
     _put("/etc/shadow", files.with_user(_text("/etc/shadow"), "crew:*:20000:0:99999:7:::"), mode=0o640)
-    for old in Path("/etc/ssh").glob("ssh_host_*"):
+    for old in (*Path("/etc/ssh").glob("ssh_host_*"), *Path("/etc/ssh/sshd_config.d").glob("*.conf")):
         old.unlink()
+    Path("/etc/ssh/sshd_config.d").mkdir(exist_ok=True)
     private, public = keys.hosts[place.name]
     _put("/etc/ssh/ssh_host_ed25519_key", private, mode=0o600)
     _put("/etc/ssh/ssh_host_ed25519_key.pub", f"{public}\n")
     _put("/etc/ssh/sshd_config", files.SSHD_CONFIG)
+    _put(SYSTEMCTL_PATH, systemctl(sshd=blueprint.programs.sshd, pid_file=str(SSHD_PID_FILE)), mode=0o755)
     if not Path("/usr/bin/python3").exists():
         Path("/usr/local/bin/python3").unlink(missing_ok=True)
         Path("/usr/local/bin/python3").symlink_to(blueprint.python)

@@ -13,6 +13,8 @@ ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 SSHD_CONFIG = f"""\
 # A host of a practice cluster: `{CREW}` comes in by key, nobody else comes in.
+# As Debian, Ubuntu and Red Hat have it: what stands in there comes first, and the first of two lines wins.
+Include /etc/ssh/sshd_config.d/*.conf
 HostKey /etc/ssh/ssh_host_ed25519_key
 PidFile /run/sshd.pid
 PermitRootLogin no

@@ -30,7 +30,7 @@ def plain_lines(
 ) -> Iterator[str]:
     """Findings in the order given and never folded, so that each node's name and each command is there to be found."""
     for finding in findings:
-        yield from _finding(finding)
+        yield from finding_lines(finding)
     for subject, so_far in healthy(facts, subjects, by_subject):
         yield f"fine {subject.name}: {subject.title}{so_far and ' '}{so_far}"
     yield from collective_lines(facts)
@@ -44,7 +44,7 @@ def plain_lines(
     yield f"done: {verdict(facts, findings)}; {seconds:.1f} s"
 
 
-def _finding(finding: Finding) -> Iterator[str]:
+def finding_lines(finding: Finding) -> Iterator[str]:
     head = f"{_short(finding)} "
     for field, text in (("seen", finding.seen), ("why", finding.why), ("fix", finding.fix)):
         for line in text.splitlines():

@@ -13,7 +13,7 @@ from aboard.ui.figures import many, size, span
 from aboard.ui.findings import FindingsView
 from aboard.ui.hanging import hanging
 from aboard.ui.marks import FINE, OF_SEVERITY, Mark
-from aboard.ui.plain import _finding as finding_lines
+from aboard.ui.plain import finding_lines
 
 STOPPED = Mark(sign="!", style="bold yellow")
 # Named one by one while they are few.

@@ -56,6 +56,16 @@ class ActedKeeper:
         self._seq = 0
         self._credit = 0
         self._ending = self._ended = self._left = False
+        self._acts: dict[str, Callable[[frames.Message], frames.Message | None]] = {
+            "beat": lambda _message: {"wall": time.time()},
+            "ack": lambda message: self._ack(int(message["seq"])),
+            "credit": self._give,
+            "start": self._start,
+            "signal": self._signal,
+            "reserve": lambda message: {"port": message["port"] or USUAL_PORT},
+            "lease": lambda _message: None,
+            "end": lambda _message: self._end(),
+        }
         # Nodes don't sample all at the same moment.
         self._loop.call_later(crc32(node.encode()) % 1000 / 1000 * SAMPLE_SECONDS, self._sample)
         if part.silent is not None:
@@ -99,40 +109,32 @@ class ActedKeeper:
         if self.cut_off:
             return
         number, op = message.get("id"), message["op"]
-        answer: frames.Message = {"re": number}
-        if op == "beat":
-            answer["wall"] = time.time()
-        elif op == "ack":
-            self._ack(int(message["seq"]))
-        elif op == "credit":
-            self._credit += int(message["bytes"])
-            self._pour()
-        elif op == "start":
-            self._start(str(message["child"]))
-        elif op == "signal":
-            self._ranks[message["child"]].exit(-int(message["signal"]))
-        elif op == "stacks":
-            wanted = message.get("children", list(self._ranks))
-            found = {name: STACKS if self._ranks[name].runs else {"why": "it has ended"} for name in wanted}
+        if op == "stacks":
+            # Answered later, as the real ones are.
+            found = {name: STACKS if rank.runs else {"why": "it has ended"} for name, rank in self._ranks.items()}
             self._loop.call_later(STACKS_SECONDS, self._answer, bridge, {"re": number, "stacks": found})
             return
-        elif op == "reserve":
-            answer["port"] = message["port"] or USUAL_PORT
-        elif op == "end":
-            self._end()
-        elif op != "lease":
-            answer["error"] = f"an acted keeper can't {op}"
+        act = self._acts.get(op)
+        answer = {"error": f"an acted keeper can't {op}"} if act is None else act(message)
         if number is not None:
-            self._answer(bridge, answer)
+            self._answer(bridge, {"re": number, **(answer or {})})
 
     def _answer(self, bridge: Bridge, answer: frames.Message) -> None:
         if not self.cut_off:
             bridge.send(answer)
 
-    def _start(self, name: str) -> None:
+    def _start(self, message: frames.Message) -> None:
+        name = str(message["child"])
         if name not in self._ranks:
             rank = self._ranks[name] = ActedRank(name, self._loop.call_later, self._tell, self._pour)
             rank.start(self._part.dies.get(name))
+
+    def _give(self, message: frames.Message) -> None:
+        self._credit += int(message["bytes"])
+        self._pour()
+
+    def _signal(self, message: frames.Message) -> None:
+        self._ranks[message["child"]].exit(-int(message["signal"]))
 
     # -- what the head hears -----------------------------------------------------------------------------
 

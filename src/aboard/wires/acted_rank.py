@@ -30,7 +30,7 @@ Later = Callable[[float, Callable[[], None]], object]
 
 
 class ActedRank:
-    """One child of an acted keeper; `later` calls when so many seconds are over, `tell` takes its events and says when."""
+    """One child of an acted keeper; `later` calls after so many seconds, `tell` takes its events and says when."""
 
     def __init__(self, name: str, later: Later, tell: Tell, pour: Callable[[], None]) -> None:
         self.name = name
@@ -120,7 +120,13 @@ class ActedOutput:
 
     def next_frame(self, room: int, wall: float) -> frames.Message | None:
         """At most `room` characters of what is unsent, then once the end."""
-        frame = {"out": self._child, "stream": self._stream, "offset": self._sent, "wall": wall, "data": ""}
+        frame: frames.Message = {
+            "out": self._child,
+            "stream": self._stream,
+            "offset": self._sent,
+            "wall": wall,
+            "data": "",
+        }
         if self._sent < len(self._text):
             frame["data"] = self._text[self._sent : self._sent + room]
             self._sent += len(frame["data"])

@@ -16,6 +16,7 @@ from aboard.core.plan import Start
 from aboard.core.reason import Reason
 from aboard.wires.fleet import Fleet
 from aboard.wires.link import Link
+from aboard.wires.owed import Owed
 from aboard.wires.told import (
     NO_STACKS,
     Piece,
@@ -85,6 +86,7 @@ class Hold:
         self._offset = (float("inf"), 0.0)
         self._heard = self._attached = monotonic()
         self._link: Link | None = None
+        self._owed: Owed | None = None
         self._held = asyncio.Event()
         self._gone = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
@@ -140,6 +142,8 @@ class Hold:
         if self._beating is not None:
             self._beating.cancel()
             await asyncio.wait([self._beating])
+        if self._owed is not None:
+            self._owed.settle()
         if self._link is not None:
             await self._link.close()
 
@@ -161,6 +165,8 @@ class Hold:
                 self._cut(link, error.seen)
 
     async def _held_or_gone(self) -> None:
+        if self._held.is_set() or self._gone.is_set():
+            return
         waiters = [asyncio.create_task(event.wait()) for event in (self._held, self._gone)]
         try:
             await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
@@ -200,10 +206,11 @@ class Hold:
         self._heard = self._attached = monotonic()
         self._become(State.HELD, "")
         # What they ask for goes to the link that they came by.
-        link.on_frame = lambda message: self._take(link, message)
+        owed = self._owed = Owed(link, CREDIT // 4)
+        link.on_frame = lambda message: self._take(owed, message)
         try:
             for message in early.frames:
-                self._take(link, message)
+                self._take(owed, message)
         except frames.FrameError as error:
             self._cut(link, f"{self.node.name} sent {error}")
 
@@ -271,24 +278,29 @@ class Hold:
             self._gone.set()
         self._on_state(state, why)
 
-    def _take(self, link: Link, message: frames.Message) -> None:
+    def _take(self, owed: Owed, message: frames.Message) -> None:
         """Raises FrameError for what no keeper sends; the link is then lost."""
         if "event" in message:
-            event = event_of(message, self.node.name, self._offset[1], self._children)
+            event = event_of(message, self.node.name, self._offset_by(message), self._children)
             if event.seq > self._acked:
                 self._acked = event.seq
                 self._on_event(event)
-            link.tell("ack", seq=self._acked)
+            # A keeper whose ranks have ended stays only to hear that this is known.
+            owed.ack(self._acked, now=event.kind == "ended")
         elif "out" in message:
-            self._take_output(link, message)
+            self._take_output(owed, message)
         elif "samples" in message:
             self._on_samples(self.node.name, samples_of(message, self._offset[1], self._children))
-        elif "gone" in message and link is self._link:
+        elif "gone" in message and owed.link is self._link:
             # The bridge lives and the keeper doesn't: nothing is left to hold.
             self._become(State.GONE, f"the keeper on {self.node.name} is gone")
 
-    def _take_output(self, link: Link, message: frames.Message) -> None:
-        piece = piece_of(message, self.node.name, self._offset[1], self._have, self._children)
+    def _offset_by(self, message: frames.Message) -> float:
+        """The node's clock less ours: after long trips it is in doubt, yet nothing is heard before it happened."""
+        return max(self._offset[1], clock_of(message.get("wall")) - time())
+
+    def _take_output(self, owed: Owed, message: frames.Message) -> None:
+        piece = piece_of(message, self.node.name, self._offset_by(message), self._have, self._children)
         name = f"{piece.child}/{piece.stream}"
         last = piece.end and name not in self._ended
         if piece.data or piece.dropped or last:
@@ -298,7 +310,7 @@ class Hold:
             self._on_piece(piece)
         sent = len(message.get("data", ""))
         if sent:
-            link.tell("credit", bytes=sent)
+            owed.credit(sent)
 
 
 class _Early:

@@ -30,7 +30,7 @@ WELL = Part()
 
 
 class SimulatedWire:
-    """Dials the simulator, which acts one agent for each connection with the given behaviour; `part` is its keeper's."""
+    """Dials the simulator, which acts one agent for each connection as `behaviour` says; `part` is its keeper's."""
 
     def __init__(self, path: Path, behaviour: str = "answer", part: Part = WELL) -> None:
         self._path = path

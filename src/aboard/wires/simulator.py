@@ -43,13 +43,17 @@ class Stage:
 
     def begin(self, node: str, message: frames.Message, part: Part) -> None:
         run, keepers = str(message["run"]), self._keepers.setdefault(node, {})
-        keepers[run] = ActedKeeper(node, message, part, lambda: keepers.pop(run, None))
+        keepers[run] = ActedKeeper(node, message, part, on_gone=lambda: _forget(keepers, run))
 
     def keeper(self, node: str, run: str) -> ActedKeeper | None:
         return self._keepers.get(node, {}).get(run)
 
     def is_cut_off(self, node: str) -> bool:
         return any(keeper.cut_off for keeper in self._keepers.get(node, {}).values())
+
+
+def _forget(keepers: dict[str, ActedKeeper], run: str) -> None:
+    keepers.pop(run, None)
 
 
 class Actor:
@@ -72,7 +76,8 @@ class Actor:
             "flood": self._flood,
             "other-version": self._send_other_version,
         }
-        with suppress(ConnectionError, asyncio.IncompleteReadError):
+        # Whoever hangs up in the middle, and our own end too, needs no traceback.
+        with suppress(ConnectionError, asyncio.IncompleteReadError, json.JSONDecodeError, asyncio.CancelledError):
             preface = json.loads(await self._reader.readline())
             await self._reader.readexactly(int(await self._reader.readline()))
             self._name, self._part = preface["node"], Part(**preface["part"])

@@ -6,7 +6,9 @@ Only recordings of such machines have proven these rules, so none of them stops 
 from aboard.checks.fabric.direct import ACS, DIRECT, acs_on, memlock, no_gpudirect
 from aboard.checks.fabric.links import flapping, ports_down, ports_missing, slow_rate, would_use_sockets
 from aboard.checks.fabric.nccl import NCCL_CONF, NCCL_ENV
+from aboard.checks.fabric.plugin import PLUGINS, plugin_missing
 from aboard.checks.fabric.ports import PORTS
+from aboard.checks.fabric.rails import RAILS, rail_cut, rails_apart
 from aboard.checks.fabric.roce import gid_index, mixed_layers, no_gid
 from aboard.checks.fabric.stories import STORIES
 from aboard.checks.fabric.told import TOPOLOGIES, hca_absent, settings_differ, topology_differs
@@ -14,7 +16,7 @@ from aboard.checks.host.limits import LIMITS
 from aboard.checks.unknown import unknown_facts, unknown_stories
 from aboard.core.rule import Subject
 
-_OWN = (PORTS, NCCL_CONF, NCCL_ENV, DIRECT, ACS)
+_OWN = (PORTS, NCCL_CONF, NCCL_ENV, PLUGINS, DIRECT, ACS)
 
 SUBJECT = Subject(
     name="fabric",
@@ -23,6 +25,7 @@ SUBJECT = Subject(
     probes=(*_OWN, LIMITS),
     rules=(
         would_use_sockets,
+        plugin_missing,
         ports_missing,
         ports_down,
         slow_rate,
@@ -30,6 +33,8 @@ SUBJECT = Subject(
         mixed_layers,
         no_gid,
         gid_index,
+        rail_cut,
+        rails_apart,
         hca_absent,
         settings_differ,
         topology_differs,
@@ -38,6 +43,6 @@ SUBJECT = Subject(
         memlock,
         unknown_facts(*_OWN),
     ),
-    exercises=(TOPOLOGIES,),
+    exercises=(TOPOLOGIES, RAILS),
     stories=(*STORIES, *unknown_stories(_OWN)),
 )

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from aboard.checks.fabric.nccl import active
 from aboard.checks.host.limits import limits_of
-from aboard.checks.usual import listed, together
+from aboard.checks.listed import listed
+from aboard.checks.usual import together
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold

@@ -6,7 +6,8 @@ from statistics import median_low
 
 from aboard.checks.fabric.nccl import active, settings, usable
 from aboard.checks.fabric.ports import ETHERNET, INFINIBAND, PORTS, Port
-from aboard.checks.usual import listed, usual, usual_or_best
+from aboard.checks.listed import listed
+from aboard.checks.usual import usual, usual_or_best
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.words import visible

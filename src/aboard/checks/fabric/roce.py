@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from aboard.checks.fabric.nccl import active, settings
 from aboard.checks.fabric.ports import ETHERNET, INFINIBAND, ROCE_V2, Port
-from aboard.checks.usual import listed, together, usual, usual_or_best
+from aboard.checks.listed import listed
+from aboard.checks.usual import together, usual, usual_or_best
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold

@@ -4,9 +4,9 @@ from aboard.core.finding import Severity
 from aboard.core.story import Story
 
 
-def _story(code: str, title: str, shows: tuple[str, ...], why: str, mend: str) -> Story:
+def _story(code: str, title: str, shows: tuple[str, ...], why: str, mend: str, leads_to: tuple[str, ...] = ()) -> Story:
     """All warn at most: these rules were proven on recordings, not on adapters."""
-    return Story(code=code, title=title, severity=Severity.WARN, shows=shows, why=why, mend=mend)
+    return Story(code=code, title=title, severity=Severity.WARN, shows=shows, why=why, mend=mend, leads_to=leads_to)
 
 
 STORIES = (
@@ -95,6 +95,43 @@ STORIES = (
         " name whole. If a card is in the wrong mode: `sudo mlxconfig -d mlx5_0 set LINK_TYPE_P1=1`, and reboot.",
     ),
     _story(
+        "fabric-plugin",
+        "NCCL's network plugin is not found",
+        (
+            "NET/Plugin: Could not find: libnccl-net.so",
+            "NET/Plugin : No plugin found (libnccl-net.so), using internal implementation",
+            "NET/Plugin: Could not find: aws-ofi libnccl-net-aws-ofi.so",
+            "Using network Socket",
+        ),
+        "Some adapters, as Amazon's EFA, are reached through a library that NCCL loads by its name. It isn't"
+        " installed, or lies in a folder that is in LD_LIBRARY_PATH of your shell and not in that of a rank. NCCL then"
+        " takes TCP sockets, many times slower, with one line in a log that is off by default.",
+        "Install the plugin as on the other nodes (for EFA the package aws-ofi-nccl, which comes with the EFA"
+        " installer, in /opt/amazon/ofi-nccl), and put its folder into LD_LIBRARY_PATH, under `setup:` in aboard.yaml."
+        " NCCL_DEBUG=INFO must then say `NET/Plugin: Loaded net plugin` and not `Using network Socket`."
+        " `NCCL_NET_PLUGIN: none` says that none is wanted.",
+    ),
+    _story(
+        "fabric-rail-cut",
+        "two nodes don't hear each other on one rail",
+        ("ibv_modify_qp failed with 110 Connection timed out", "Call to ibv_modify_qp failed with 110"),
+        "Each adapter has a network of its own, a rail. On one of them an echo doesn't come back, while it does on the"
+        " others: a cable in the wrong port, a VLAN that is missing at the switch, or an address of another rail.",
+        "`ping -I OWN_ADDRESS PEER_ADDRESS` on both nodes, `ip -br addr` to compare which address is on which"
+        " interface, `ip neigh` for FAILED entries. Correct the cable or the switch port. Until then leave the rail out"
+        " on all nodes: `NCCL_IB_HCA: '^=mlx5_3'` in `env:` of aboard.yaml.",
+    ),
+    _story(
+        "fabric-rails",
+        "rails are not connected with each other",
+        ("ibv_modify_qp failed with 110 Connection timed out", "NCCL_CROSS_NIC set by environment to 1"),
+        "Many clusters keep the networks of the adapters apart: adapter 0 of all nodes on one switch, adapter 1 on the"
+        " next. A ring of NCCL's that leaves a node by another adapter than it comes in by then finds no way, and waits"
+        " until it times out. NCCL mostly stays on a rail by itself; NCCL_CROSS_NIC=1 makes it change.",
+        "`NCCL_CROSS_NIC: '0'` in `env:` of aboard.yaml forbids it. If the rails should be connected, look at the"
+        " routes: `ip route get PEER_ADDRESS from OWN_ADDRESS`.",
+    ),
+    _story(
         "fabric-hca-absent",
         "NCCL_IB_HCA names an adapter that the node hasn't got",
         ("NCCL_IB_HCA set to mlx5_3", "NET/IB : No device found."),
@@ -148,6 +185,7 @@ STORIES = (
         " or protocol than their peers wait for something that never comes.",
         "Write the settings once, in `env:` of aboard.yaml, which wins over both, and take them out of dot files and"
         " /etc/nccl.conf, or copy that file to all nodes. In a container bind it: `--bind /etc/nccl.conf`.",
+        leads_to=("software-variable",),
     ),
     _story(
         "fabric-topology",

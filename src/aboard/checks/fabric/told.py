@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from aboard.checks.fabric.nccl import CONF, NCCL_CONF, TOPOLOGY, absent, digest, known_settings, settings
 from aboard.checks.fabric.ports import PORTS
-from aboard.checks.usual import listed, usual
+from aboard.checks.listed import listed
+from aboard.checks.usual import usual
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity
@@ -79,6 +80,7 @@ def settings_differ(facts: Facts) -> Iterator[Finding]:
                 nodes=odd,
                 seen=seen,
                 why="NCCL must be told the same everywhere; ranks that decide differently hang or are slow.",
+                about=(key,),
                 fix=f"env | grep {key}; grep -n {key} {CONF}    # on {fold(odd)}; where does it come from?\n"
                 f"{key}: …    # in `env:` of aboard.yaml, once for all nodes, wins over both",
             )

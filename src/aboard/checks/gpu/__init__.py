@@ -16,11 +16,12 @@ from aboard.checks.gpu.state import (
     throttled,
 )
 from aboard.checks.gpu.stories import STORIES
+from aboard.checks.gpu.visible import VISIBLE, gpus_hidden
 from aboard.checks.gpu.xid import KERNEL_LOG, gpus_gone, log_unreadable, xid_errors
 from aboard.checks.unknown import unknown_facts, unknown_stories
 from aboard.core.rule import Subject
 
-PROBES = (GPUS, DRIVER, SERVICE, KERNEL_LOG, HEALTH, NVLINK)
+PROBES = (GPUS, DRIVER, VISIBLE, SERVICE, KERNEL_LOG, HEALTH, NVLINK)
 
 SUBJECT = Subject(
     name="gpu",
@@ -30,6 +31,7 @@ SUBJECT = Subject(
         xid_errors,
         smi_complains,
         gpus_gone,
+        gpus_hidden,
         models_differ,
         drivers_differ,
         fabric_manager,

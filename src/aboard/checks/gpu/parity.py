@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from aboard.checks.gpu.smi import DRIVER, GPUS
-from aboard.checks.usual import listed, usual, usual_or_best
+from aboard.checks.listed import listed
+from aboard.checks.usual import usual, usual_or_best
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node

@@ -4,10 +4,13 @@ from aboard.core.finding import Severity
 from aboard.core.story import Story
 
 
-def _story(code: str, title: str, shows: tuple[str, ...], why: str, mend: str) -> Story:
+def _story(code: str, title: str, shows: tuple[str, ...], why: str, mend: str, leads_to: tuple[str, ...] = ()) -> Story:
     """All warn at most: these rules were proven on recordings, not on GPUs."""
-    return Story(code=code, title=title, severity=Severity.WARN, shows=shows, why=why, mend=mend)
+    return Story(code=code, title=title, severity=Severity.WARN, shows=shows, why=why, mend=mend, leads_to=leads_to)
 
+
+# Who asks nvidia-smi gets no better answer.
+_NO_ANSWER = ("unknown-gpu-processes",)
 
 STORIES = (
     _story(
@@ -25,6 +28,21 @@ STORIES = (
         "Compare `nvidia-smi -L` with `lspci | grep -i nvidia`: a GPU that only lspci lists needs a reboot, one that"
         " neither lists a technician. Else correct `slots:` in aboard.yaml. A script of your own must call"
         " `torch.cuda.set_device(int(os.environ['LOCAL_RANK']))`.",
+    ),
+    _story(
+        "gpu-hidden",
+        "CUDA_VISIBLE_DEVICES hides GPUs that ranks need",
+        (
+            "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+            "Multiple Ranks are using the same GPU",
+            "CUDA error: invalid device ordinal",
+            "RuntimeError: No CUDA GPUs are available",
+        ),
+        "The variable lists the GPUs that a program may see. A line in ~/.bashrc or /etc/environment that was meant for"
+        " one experiment, or an entry of aboard.yaml that was copied from a smaller machine, leaves fewer than there"
+        " are ranks. CUDA reads the list up to the first entry that it doesn't know.",
+        "`ssh NODE 'echo $CUDA_VISIBLE_DEVICES'` shows what a rank would get. Take it out of the start-up file, or set"
+        " it in `env:` of the node in aboard.yaml, which wins. To use a part of the GPUs on purpose, set `slots:` too.",
     ),
     _story(
         "gpu-model",
@@ -61,6 +79,7 @@ STORIES = (
         "`sudo reboot` is the sure way. Without one: stop all that uses the GPUs (also nvidia-persistenced and dcgm),"
         " `sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia`, `sudo modprobe nvidia`. So that it doesn't come"
         " again: `sudo apt-mark hold 'nvidia-*' 'libnvidia-*'`.",
+        leads_to=_NO_ANSWER,
     ),
     _story(
         "gpu-lost",
@@ -74,6 +93,7 @@ STORIES = (
         " Xid 79 with it.",
         "Reboot the node, better cold. If it comes again, leave the node out and have it repaired; the others train on"
         " without it.",
+        leads_to=_NO_ANSWER,
     ),
     _story(
         "gpu-smi",
@@ -89,6 +109,7 @@ STORIES = (
         "`sudo modprobe nvidia`; if there is none for this kernel, `sudo dkms autoinstall` or install the driver anew."
         " `ls -l /dev/nvidia*` must let the user read and write. In a container, start it with its GPU option"
         " (`--nv`, `--gpus all`).",
+        leads_to=_NO_ANSWER,
     ),
     _story(
         "gpu-xid",
@@ -108,6 +129,7 @@ STORIES = (
         "After 79, 119 or 120 reboot. After 48, 63, 64, 94 or 95 reset the GPU with `sudo nvidia-smi --gpu-reset -i"
         " N`, which puts spare memory in place of the bad. After 74 look at `nvidia-smi nvlink -e`. `sudo dcgmi diag"
         " -r 3` tests it; one that fails, or that reports again, leaves the run.",
+        leads_to=_NO_ANSWER,
     ),
     _story(
         "gpu-ecc",

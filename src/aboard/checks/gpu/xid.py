@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from aboard.checks.gpu.parity import short_of_gpus
 from aboard.checks.gpu.smi import DRIVER
 from aboard.checks.gpu.state import lost_gpus
-from aboard.checks.usual import listed
+from aboard.checks.listed import listed
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold

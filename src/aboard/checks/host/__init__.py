@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from aboard.checks.answer import one_file
-from aboard.checks.host import busy, conntrack, cores, leftovers, limits, memory, own_name, shm
+from aboard.checks.host import busy, conntrack, cores, leftovers, limits, memory, own_name, quota, shm
 from aboard.checks.host.cores import CORES
 from aboard.checks.host.memory import MEMORY
 from aboard.checks.unknown import unknown_facts, unknown_stories
@@ -94,6 +94,7 @@ _PARTS: tuple[Subject, ...] = (
     shm.PART,
     memory.PART,
     cores.PART,
+    quota.PART,
     busy.PART,
     conntrack.PART,
 )

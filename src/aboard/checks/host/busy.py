@@ -61,6 +61,7 @@ def busy_accelerators(facts: Facts) -> Iterator[Finding]:
                 seen=f"{len(pids)} {'process holds' if len(pids) == 1 else 'processes hold'}"
                 f" {f'{mib} MiB of ' if mib else ''}GPU memory: {shown}",
                 why="What they hold ranks can't have: CUDA runs out of memory at once, or every step is slow.",
+                about=tuple(f"pid {pid}" for pid in pids),
                 fix=f"ps -o user,pid,etime,args -p {','.join(map(str, pids))}    # on {name}; whose are they?\n"
                 f"kill {' '.join(map(str, pids))}    # on {name}, if they are yours and not needed",
             )

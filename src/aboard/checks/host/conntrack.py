@@ -69,6 +69,7 @@ PART = Subject(
             " setting in /etc/sysctl.d/90-conntrack.conf. `sudo conntrack -S` shows the drops; `sudo conntrack -L`"
             " shows who holds the entries. Training traffic between nodes needs no tracking: a NOTRACK rule saves it"
             " all.",
+            leads_to=("network-flaky",),
         ),
     ),
 )

@@ -42,7 +42,7 @@ def narrow_affinity(facts: Facts) -> Iterator[Finding]:
                 seen=f"a process started there may use {_cores(allowed)} of {online[name]}",
                 why="All ranks, data loaders and communication threads share what is allowed: every step is slow,"
                 " and nothing says why.",
-                fix=f"taskset -pc 0-{online[name] - 1} $$    # on {name}; if that helps, find who narrowed it:"
+                fix=f"sudo systemctl restart ssh    # on {name}; what it starts has its cores. If that doesn't help:"
                 " CPUAffinity= of ssh.service, a cpuset, or --cpus-per-task of the Slurm job",
             )
 

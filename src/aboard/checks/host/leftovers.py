@@ -101,7 +101,8 @@ def left_running(facts: Facts) -> Iterator[Finding]:
                 f" {remains.what}, {_listed(remains.pids)}",
                 why="They hold memory, accelerators and ports: the next run dies of `out of memory` or"
                 " `Address already in use`.",
-                fix=f"aboard check --fix    # the same check as before: ends what carries the run's id on {name}",
+                about=tuple(f"pid {pid}" for pid in remains.pids),
+                fix=f"aboard check --fix    # here; the same check as before: ends what carries the run's id on {name}",
             )
 
 
@@ -118,7 +119,7 @@ def left_lying(facts: Facts) -> Iterator[Finding]:
                 seen=f"logs of {len(lying)} dead {'run' if len(lying) == 1 else 'runs'} in /tmp:"
                 f" {', '.join(lying[:_SHOWN])}",
                 why="Their keepers were killed and could not clear away; nothing of them runs.",
-                fix=f"aboard check --fix    # the same check as before: removes them on {name}",
+                fix=f"aboard check --fix    # here; the same check as before: removes them on {name}",
             )
 
 
@@ -138,8 +139,9 @@ def other_ranks(facts: Facts) -> Iterator[Finding]:
                     f" {_listed(pids)}",
                     why="They have RANK and MASTER_ADDR set, run as you, and were not started by Aboard; they may hold"
                     " what the next run needs.",
+                    about=tuple(f"pid {pid}" for pid in pids),
                     fix=f"ps -o pid,etime,args -p {','.join(map(str, pids))}    # on {name}; are they still wanted?\n"
-                    f"kill {' '.join(map(str, pids))}    # on {name}, if not",
+                    f"kill {' '.join(map(str, pids))}    # on {name}; if not",
                 )
 
 
@@ -225,6 +227,10 @@ PART = Subject(
             mend="`aboard check --fix` ends them on every node, by run id only: no name patterns, nothing of a run that"
             " still has its keeper, nothing that Aboard didn't start. By hand:"
             " `grep -lz ABOARD_RUN_ID=RUN /proc/[0-9]*/environ` lists them.",
+            leads_to=(
+                "network-port-taken",
+                "host-busy-gpu",
+            ),
         ),
         Story(
             code="host-leftover-files",
@@ -247,6 +253,10 @@ PART = Subject(
             " well.",
             mend="`ps -o pid,ppid,etime,args -p PID` says what it is and how long it has run. End it with `kill PID`,"
             " and with `kill -9 PID` if it doesn't go. Aboard never ends what it didn't start.",
+            leads_to=(
+                "network-port-taken",
+                "host-busy-gpu",
+            ),
         ),
         Story(
             code="host-leftovers-ended",

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aboard.checks.answer import one_file
-from aboard.checks.reach.shell import SHELL, Ready
+from aboard.checks.reach.shell import SHELL, Ready, setup_line
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
@@ -75,7 +75,7 @@ def few_files(facts: Facts) -> Iterator[Finding]:
                 + (f", and raise that to {hard or 'any number'}" if may else ""),
                 why="Every peer, data loader worker, tensor on its way and shard is an open file; past the limit a rank"
                 " dies with `Too many open files`.",
-                fix=f"setup: [ulimit -n {wanted}]    # in aboard.yaml, for {name}" if may else _raise(name, "nofile"),
+                fix=_line(facts, name, f"ulimit -n {wanted}") if may else _raise(name, "nofile"),
             )
 
 
@@ -92,17 +92,19 @@ def few_processes(facts: Facts) -> Iterator[Finding]:
                 seen=f"the user may have {soft} processes and threads",
                 why="Each rank has dozens of threads, and so has each data loader worker; past the limit none can be"
                 " started.",
-                fix=f"setup: [ulimit -u {hard or 'unlimited'}]    # in aboard.yaml, for {name}"
-                if may
-                else _raise(name, "nproc"),
+                fix=_line(facts, name, f"ulimit -u {hard or 'unlimited'}") if may else _raise(name, "nproc"),
             )
+
+
+def _line(facts: Facts, name: str, line: str) -> str:
+    return f"{setup_line([*facts.cluster.node(name).setup, line])}    # in aboard.yaml, for {name}"
 
 
 def _raise(name: str, item: str) -> str:
     value = {"nofile": "1048576"}.get(item, "unlimited")
     return (
-        f"echo '* - {item} {value}' | sudo tee /etc/security/limits.d/90-{item}.conf    # on {name}, for new logins\n"
-        f"sudo systemctl restart ssh    # on {name}, if sshd itself was started with the low limit"
+        f"echo '* - {item} {value}' | sudo tee /etc/security/limits.d/90-{item}.conf    # on {name}; for new logins\n"
+        f"sudo systemctl restart ssh    # on {name}; if sshd itself was started with the low limit"
     )
 
 

@@ -121,8 +121,8 @@ def low_limit(facts: Facts) -> Iterator[Finding]:
                 code="host-oom-kills",
                 severity=Severity.WARN,
                 nodes=(name,),
-                seen=f"{kills} processes were killed there for want of memory, within a limit of"
-                f" {_size(lowest.limit or 0)}",
+                seen=f"{kills} {'process was' if kills == 1 else 'processes were'} killed there for want of memory,"
+                f" within a limit of {_size(lowest.limit or 0)}",
                 why="The same will happen to ranks that need as much.",
                 fix=_RAISE.format(node=name) + "\n# or fewer data loader workers, a smaller batch, no copy per rank",
             )
@@ -177,6 +177,7 @@ PART = Subject(
             mend="In Slurm ask for `--mem=0` (all of the node) or a figure that fits. In Docker leave `--memory` out or"
             " raise it. For logins look at `systemctl show user-$(id -u).slice -p MemoryMax`, and raise it with"
             " `sudo systemctl set-property user-UID.slice MemoryMax=infinity`.",
+            leads_to=("host-oom-kills",),
         ),
         Story(
             code="host-oom-kills",

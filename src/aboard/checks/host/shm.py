@@ -50,11 +50,11 @@ def small_shm(facts: Facts) -> Iterator[Finding]:
 
 _LARGER = (
     "sudo mount -o remount,size=50% /dev/shm    # on {node}\n"
-    "docker run --shm-size=32g …    # instead, if {node} is a container; or --ipc=host"
+    "# if {node} is a container, start it with --shm-size=32g or --ipc=host instead"
 )
 _EMPTIER = (
     "ls -lS /dev/shm | head    # on {node}; whose are they?\n"
-    "find /dev/shm -user $USER -name 'nccl-*' -delete    # on {node}, if no run of yours is there: what dead runs left"
+    "find /dev/shm -user $USER -name 'nccl-*' -delete    # on {node}; if no run of yours is there: what dead runs left"
 )
 
 

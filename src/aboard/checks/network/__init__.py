@@ -3,14 +3,16 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from aboard.checks.listed import listed
 from aboard.checks.network.exercise import ALL_PAIRS_UP_TO, MESH, mesh
 from aboard.checks.network.fold import Shape, fold
 from aboard.checks.network.interfaces import INTERFACES, chosen, interface_missing, link_down
 from aboard.checks.network.mesh import Mesh
+from aboard.checks.network.mtu import mtu_differs
 from aboard.checks.network.names import names_differ, peer_on_loopback, unresolved
 from aboard.checks.network.rates import RATES, bad_links
 from aboard.checks.network.stories import STORIES
-from aboard.checks.network.words import WHY, fix, listed, seen
+from aboard.checks.network.words import WHY, fix, seen
 from aboard.checks.unknown import unknown_facts, unknown_stories
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity
@@ -56,8 +58,9 @@ def port_taken(facts: Facts) -> Iterator[Finding]:
             nodes=(node,),
             seen=f"port {outcome.port} on {node} is taken ({taken.why}) by {who}",
             why="Rank 0 listens on this port of the first node; a leftover of an earlier run often has it.",
-            fix=f"sudo ss -ltnp sport = :{outcome.port}    # on {node}: who has it?\n"
-            f"sudo fuser -k {outcome.port}/tcp    # on {node}, if it is a leftover; or set MASTER_PORT in `env:`",
+            fix=f"sudo ss -ltnp sport = :{outcome.port}    # on {node}; who has it?\n"
+            f"sudo fuser -k {outcome.port}/tcp    # on {node}; if it is a leftover; else set MASTER_PORT in `env:`",
+            about=(f"pid {taken.pid}",) if taken.pid else (),
         )
 
 
@@ -131,6 +134,7 @@ SUBJECT = Subject(
         names_differ,
         port_taken,
         interface_missing,
+        mtu_differs,
         chosen,
         flaky,
         bad_links,

@@ -221,6 +221,7 @@ def _taken(given: Mapping[str, Any]) -> Taken:
     return Taken(
         why=visible(str(given.get("errno"))),
         owner=visible(f"{who}{owner['user']}") if "user" in owner else "",
+        pid=owner["pid"] if isinstance(owner.get("pid"), int) else 0,
         ours=owner.get("ours") is True,
     )
 

@@ -5,9 +5,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from aboard.checks.listed import listed
 from aboard.checks.network.exercise import IFNAMES, MESH
 from aboard.checks.network.mesh import Mesh
-from aboard.checks.network.words import address, listed
+from aboard.checks.network.words import address
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
@@ -68,7 +69,7 @@ def link_down(facts: Facts) -> Iterator[Finding]:
                 seen=f"{card} of {node} ({address(outcome, node)}) has no link: it is {known[node][card].state}",
                 why="The cable is out, the switch port is off, or the far end is. Peers connect to it in vain.",
                 fix=f"sudo ip link set dev {card} up    # on {node}; then look at the cable and the switch port\n"
-                f"cat /sys/class/net/{card}/operstate    # on {node}: must say up",
+                f"cat /sys/class/net/{card}/operstate    # on {node}; must say up",
             )
 
 
@@ -89,7 +90,7 @@ def interface_missing(facts: Facts) -> Iterator[Finding]:
                     nodes=(node.name,),
                     seen=f"{variable}={node.env[variable]}, but {node.name} has no {missing}; it has {listed(there)}",
                     why="NCCL ends with `no socket interface found`, gloo with `Unable to find address for`.",
-                    fix=f"{variable}: {use}    # under `env:` of {node.name} in aboard.yaml",
+                    fix=f"env: {{{variable}: {use}}}    # in aboard.yaml, for {node.name}",
                 )
 
 

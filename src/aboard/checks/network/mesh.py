@@ -34,10 +34,11 @@ class Try:
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
-    """A port that a node could not have, and who has it as far as the node's user may know."""
+    """A port that a node could not have, and who has it as far as the node's user may know; 0 is no pid."""
 
     why: str
     owner: str = ""
+    pid: int = 0
     ours: bool = False
 
 

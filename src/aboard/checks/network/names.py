@@ -1,12 +1,14 @@
 """Names: what each node makes of the others' names."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
 
+from aboard.checks.listed import listed
 from aboard.checks.network.exercise import MESH
 from aboard.checks.network.mesh import Mesh
-from aboard.checks.network.words import address, listed
+from aboard.checks.network.words import address
+from aboard.core import nodeset
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 
@@ -25,10 +27,7 @@ def unresolved(facts: Facts) -> Iterator[Finding]:
             if frm in nodes and outcome.targets[to] in names
         )
         whose = [node for node, target in outcome.targets.items() if target in names]
-        lines = "\n".join(
-            f"echo '{address(outcome, node)} {outcome.targets[node]}' | sudo tee -a /etc/hosts    # on {listed(nodes)}"
-            for node in whose
-        )
+        lines = "\n".join(_named(outcome.targets[node], address(outcome, node), nodes) for node in whose)
         severity = Severity.INFO if everywhere else Severity.WARN
         yield Finding(
             code="network-unresolved",
@@ -64,7 +63,7 @@ def peer_on_loopback(facts: Facts) -> Iterator[Finding]:
                 seen=f"{node} takes {listed(wrong)} for itself:"
                 f" {outcome.targets[wrong[0]]} is {listed(list(given[outcome.targets[wrong[0]]]))} there",
                 why="It would connect to itself instead of its peer, and wait.",
-                fix=f"sudoedit /etc/hosts    # on {node}: give {listed(wrong)} their own addresses",
+                fix="\n".join(_renamed(outcome.targets[peer], address(outcome, peer), [node]) for peer in wrong),
             )
 
 
@@ -91,8 +90,19 @@ def names_differ(facts: Facts) -> Iterator[Finding]:
                 nodes=tuple(odd),
                 seen=f"{target} is {said}",
                 why="Nodes that mean different machines by one name don't meet, or meet over different networks.",
-                fix=f"getent ahosts {target}    # on {listed(odd)}: correct /etc/hosts or the DNS there",
+                fix=f"getent ahosts {target}    # on {nodeset.fold(odd)}; from /etc/hosts, or from a DNS?\n"
+                + _renamed(target, ranked[0][0][0], odd),
             )
+
+
+def _renamed(name: str, place: str, nodes: Sequence[str]) -> str:
+    """Takes a name from whatever /etc/hosts gives it to there, and gives it its own address."""
+    entry = "[[:space:]]" + name.replace(".", r"\.") + "([[:space:]]|$)"
+    return f"sudo sed -i -E 's/{entry}/ /' /etc/hosts    # on {nodeset.fold(nodes)}\n{_named(name, place, nodes)}"
+
+
+def _named(name: str, place: str, nodes: Sequence[str]) -> str:
+    return f"echo '{place} {name}' | sudo tee -a /etc/hosts    # on {nodeset.fold(nodes)}"
 
 
 def _owners(outcome: Mesh) -> dict[str, list[str]]:

@@ -182,6 +182,6 @@ def _look(facts: Facts, nodes: tuple[str, ...]) -> str:
     cards = outcome.interfaces if isinstance(outcome, Mesh) else {}
     return "\n".join(
         f"sudo ethtool {cards.get(node, 'eth0')} | grep -E 'Speed|Duplex'    # on {node}; then try another cable\n"
-        f"ip -s link show {cards.get(node, 'eth0')}    # on {node}: do errors or drops grow?"
+        f"ip -s link show {cards.get(node, 'eth0')}    # on {node}; do errors or drops grow?"
         for node in nodes[:3]
     )

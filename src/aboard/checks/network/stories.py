@@ -45,6 +45,9 @@ _HOW = {
 }
 
 
+_NO_CONNECTION = (*(f"network-{scope}{outcome}" for scope in _WHERE for outcome in _HOW), "network-flaky")
+
+
 def _connection(scope: str, outcome: str) -> Story:
     where, ports = _WHERE[scope]
     title, why, mend = _HOW[outcome]
@@ -92,6 +95,24 @@ STORIES: tuple[Story, ...] = (
         mend="Give all nodes and switch ports of a network the same MTU: `ip link show` on each node,"
         " `sudo ip link set dev eth0 mtu 1500` to change it. `ping -M do -s 1472 PEER` must be answered (8972 for jumbo"
         " frames). Do not filter ICMP type 3.",
+        leads_to=(
+            "network-loss",
+            "network-slow",
+            "network-flaky",
+        ),
+    ),
+    Story(
+        code="network-mtu-differs",
+        title="Interfaces send packets of different sizes",
+        severity=Severity.INFO,
+        shows=("mtu 9000 on one node, mtu 1500 on another", "ping: local error: message too long"),
+        why="The largest packet that an interface sends (its MTU) is not the same on all nodes of one network. TCP"
+        " agrees on the smaller of its two ends, so this often does no harm; a switch or tunnel between them that takes"
+        " less drops what is larger, and RoCE between such ends is slower or fails.",
+        mend="`ip -br link` and `cat /sys/class/net/*/mtu` on each node; `sudo ip link set dev eth1 mtu 9000` to change"
+        " one, and the same in netplan, NetworkManager or /etc/network/interfaces. All switch ports between must take"
+        " that size, too.",
+        leads_to=("network-mtu",),
     ),
     Story(
         code="network-link-down",
@@ -100,7 +121,7 @@ STORIES: tuple[Story, ...] = (
         shows=("NO-CARRIER", "state DOWN"),
         why="The cable is out, the switch port is off, or the card is broken. Its address stays, so peers try.",
         mend="Reseat the cable or enable the switch port. `sudo ip link set dev eth1 up` if somebody set it down.",
-        leads_to=(*(f"network-{scope}{outcome}" for scope in _WHERE for outcome in _HOW), "network-flaky"),
+        leads_to=_NO_CONNECTION,
     ),
     Story(
         code="network-unresolved",
@@ -118,6 +139,7 @@ STORIES: tuple[Story, ...] = (
         shows=("connectFullMesh failed … remote=[127.0.0.1]:41896",),
         why="A line of its /etc/hosts gives the peer's name to 127.x, often from a copied image.",
         mend="Give the name its real address in /etc/hosts of the named node.",
+        leads_to=_NO_CONNECTION,
     ),
     Story(
         code="network-names-differ",
@@ -167,6 +189,7 @@ STORIES: tuple[Story, ...] = (
         shows=("10x slower than expected", "one slow node"),
         why="A link that negotiated a lower speed, a bad cable, a shared uplink or the wrong network.",
         mend="`ethtool eth0 | grep Speed` on the named node; then another cable, another switch port.",
+        leads_to=("network-flaky",),
     ),
     Story(
         code="network-loss",
@@ -175,6 +198,7 @@ STORIES: tuple[Story, ...] = (
         shows=("retransmits grow", "slow in fits and starts"),
         why="A bad cable or transceiver, a full switch buffer, or a duplex mismatch.",
         mend="`ip -s link` on the named node: errors that grow point to the cable, drops to a buffer.",
+        leads_to=("network-flaky",),
     ),
     Story(
         code="network-sparse",

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_interface
 
+from aboard.checks.listed import SHOWN, listed
 from aboard.checks.network.fold import Blame, Shape
 from aboard.checks.network.mesh import Mesh, Port
+from aboard.core import nodeset
 
 HOW = {
     "dropped": "nothing comes back: the packets are dropped",
@@ -27,7 +29,6 @@ WHY = {
 PORTS = {"every": "any port", "rendezvous": "the rendezvous port {port}", "ephemeral": "ephemeral ports"}
 _PREPOSITIONS = {Shape.IN: "to", Shape.OUT: "from", Shape.BOTH: "to and from"}
 _ALL_PORTS = "1024:65535"
-SHOWN = 6
 
 
 def seen(mesh: Mesh, blame: Blame) -> str:
@@ -66,13 +67,6 @@ def arrows(blame: Blame) -> str:
     return listed(words)
 
 
-def listed(words: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`, and a count when they are many."""
-    if len(words) > SHOWN:
-        return f"{', '.join(words[:SHOWN])} and {len(words) - SHOWN} more"
-    return " and ".join(filter(None, (", ".join(words[:-1]), "".join(words[-1:]))))
-
-
 def fix(mesh: Mesh, blame: Blame) -> str:
     """Lines to type, on the right nodes."""
     if blame.outcome == "stalled":
@@ -83,12 +77,14 @@ def fix(mesh: Mesh, blame: Blame) -> str:
     for way in ways:
         where = sorted(set(blame.nodes) if blame.shape in (Shape.IN, Shape.OUT, Shape.BOTH) else set(ends[way]))
         others = sorted({name for pair in blame.pairs for name in pair} - set(where)) or where
-        lines += _allow(mesh, way, listed(where), others, _span(mesh, blame))
+        lines += _allow(mesh, way, nodeset.fold(where), others, _span(mesh, blame))
     if blame.outcome != "dropped":
-        lines.insert(0, f"sudo nft list ruleset | grep -nE 'reject|reset'    # on {listed(_at(blame))}: who says no?")
+        lines.insert(
+            0, f"sudo nft list ruleset | grep -nE 'reject|reset'    # on {nodeset.fold(_at(blame))}; who says no?"
+        )
     elif blame.shape in (Shape.PAIRS, Shape.BOTH, Shape.SPLIT):
         frm, to = min(blame.pairs)
-        lines.append(f"ip route get {address(mesh, to)}    # on {frm}: is it the right network?")
+        lines.append(f"ip route get {address(mesh, to)}    # on {frm}; is it the right network?")
     return "\n".join(lines)
 
 
@@ -129,14 +125,12 @@ def _span(mesh: Mesh, blame: Blame) -> str:
 
 def _allow(mesh: Mesh, way: str, where: str, others: Sequence[str], ports: str) -> list[str]:
     net = _network(mesh, others)
-    if way == "in":
-        return [
-            f"sudo ufw allow proto tcp from {net} to any port {ports}    # on {where}, if ufw is the firewall there",
-            f"sudo iptables -I INPUT -p tcp -s {net} --dport {ports} -j ACCEPT    # on {where}, if it is not",
-        ]
+    chain, end = ("INPUT", "-s") if way == "in" else ("OUTPUT", "-d")
+    ufw = f"allow proto tcp from {net} to any" if way == "in" else f"allow out proto tcp from any to {net}"
+    zone = f"--permanent --zone=trusted --add-source={net}"
     return [
-        f"sudo ufw allow out proto tcp from any to {net} port {ports}    # on {where}, if ufw is the firewall there",
-        f"sudo iptables -I OUTPUT -p tcp -d {net} --dport {ports} -j ACCEPT    # on {where}, if it is not",
+        f"sudo iptables -I {chain} -p tcp {end} {net} --dport {ports} -j ACCEPT    # on {where}; until it boots again",
+        f"# for good: sudo ufw {ufw} port {ports}, or sudo firewall-cmd {zone} && sudo firewall-cmd --reload",
     ]
 
 
@@ -162,6 +156,6 @@ def _fix_size(mesh: Mesh, blame: Blame) -> str:
     card = next((name for name in (mesh.interface(node, address(mesh, node)) for node in where) if name), "eth0")
     peer = next((name for pair in sorted(blame.pairs) for name in pair if name not in where), where[0])
     return (
-        f"ping -M do -c 2 -s 1472 {address(mesh, peer)}    # on {listed(where)}: does a full packet pass?\n"
-        f"sudo ip link set dev {card} mtu 1400    # on {listed(where)}, or raise the MTU of its switch port"
+        f"ping -M do -c 2 -s 1472 {address(mesh, peer)}    # on {nodeset.fold(where)}; does a full packet pass?\n"
+        f"sudo ip link set dev {card} mtu 1400    # on {nodeset.fold(where)}; or raise the MTU of its switch port"
     )

@@ -1,8 +1,10 @@
 """Reach: who answers, how long the login took, and what shell ranks get; for each that doesn't, what to type."""
 
+import re
+import shlex
 from collections.abc import Iterator
 
-from aboard.checks.reach import login, shell
+from aboard.checks.reach import elsewhere, login, shell
 from aboard.checks.reach.words import STORIES, WORDS
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
@@ -11,20 +13,29 @@ from aboard.core.reach import Reached, Unreached
 from aboard.core.reason import Reason
 from aboard.core.rule import Subject
 
+# ssh(1) passes over such a key and then has none to offer.
+_KEY_FILE = re.compile(r"Permissions [0-7]+ for '(.+)' are too open")
+
 
 def unreachable(facts: Facts) -> Iterator[Finding]:
     """A node without an agent can't run a rank, so the run can't start; each reason has its own fix."""
+    found: dict[tuple[Reason, str], list[str]] = {}
     for node in facts.cluster:
         contact = facts.contacts.get(node.name)
         if isinstance(contact, Unreached):
-            told = WORDS[contact.reason]
+            # What is wrong with a key file here is one thing, however many nodes it keeps away.
+            alone = "" if _KEY_FILE.match(contact.said) else node.name
+            found.setdefault((contact.reason, alone or contact.said), []).append(node.name)
+    for (reason, _), names in found.items():
+        node, contact = facts.cluster.node(names[0]), facts.contacts[names[0]]
+        if isinstance(contact, Unreached):
             yield Finding(
-                code=f"reach-{contact.reason.value}",
+                code=f"reach-{reason.value}",
                 severity=Severity.BLOCK,
-                nodes=(node.name,),
+                nodes=tuple(names),
                 seen=contact.said,
-                why=told.why,
-                fix=told.fix.format(**_words(node)),
+                why=WORDS[reason].why,
+                fix=_fix(facts, node, contact),
             )
 
 
@@ -57,6 +68,18 @@ def noisy_shell(facts: Facts) -> Iterator[Finding]:
             )
 
 
+def _fix(facts: Facts, node: Node, contact: Unreached) -> str:
+    """What to type; the real value where ssh, or another node, has told it."""
+    key = _KEY_FILE.match(contact.said)
+    if contact.reason is Reason.KEY_REFUSED and key:
+        return f"chmod 600 {shlex.quote(key[1])}    # here; ssh doesn't use a key that others may read"
+    newer = re.findall(r"/[\w./-]+/python3\.(?:9|[1-9][0-9])(?=\s|$)", contact.said)
+    if contact.reason is Reason.OLD_PYTHON and newer:
+        best = max(newer, key=lambda path: int(path.rpartition(".")[2]))
+        return f"python: {best}    # in aboard.yaml, for {node.name}; or another one that has your packages"
+    return WORDS[contact.reason].fix.format(**{**_words(node), "address": elsewhere.address(facts, node) or "ADDRESS"})
+
+
 def _words(node: Node) -> dict[str, str]:
     port = str(node.port or 22)
     target = f"{node.user}@{node.target}" if node.user else node.target
@@ -75,6 +98,6 @@ SUBJECT = Subject(
     title="every node answers",
     probes=(),
     rules=(unreachable, dropped_at_first, noisy_shell, login.slow_login, shell.failed_setup, shell.lost_python),
-    exercises=(shell.SHELL,),
+    exercises=(elsewhere.ELSEWHERE, shell.SHELL),
     stories=(*STORIES, *login.STORIES, *shell.STORIES),
 )

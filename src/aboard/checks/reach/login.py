@@ -17,17 +17,21 @@ MOST_AT_ONCE = 64
 _PHASES = {
     "connected": (
         "the TCP connection",
-        "getent hosts {target}    # here: is the name slow, or the way there?\nping -c 3 {target}",
+        "getent hosts {target}    # here; is the name slow, or the way there?\nping -c 3 {target}    # here",
     ),
     "greeted": (
         "the first word of its sshd",
-        "uptime    # on {node}; is it overloaded? An sshd behind a proxy or a TCP wrapper asks DNS first",
+        (
+            "uptime    # on {node}; is it overloaded? An sshd behind a proxy or a TCP wrapper asks DNS first\n"
+            "sudo systemctl restart ssh    # on {node}; if it is not: sshd itself may be stuck, or short of places"
+        ),
     ),
     "keys": ("the key exchange", "uptime    # on {node}; is it overloaded? The key exchange is plain work"),
     "logged-in": (
         "the login itself",
         (
-            "echo 'UseDNS no' | sudo tee /etc/ssh/sshd_config.d/dns.conf    # on {node}, then: systemctl reload ssh\n"
+            "echo 'UseDNS no' | sudo tee /etc/ssh/sshd_config.d/00-dns.conf    # on {node}\n"
+            "sudo systemctl reload ssh    # on {node}\n"
             "time ls -d ~    # on {node}; is the home directory on a dead or slow mount?"
         ),
     ),

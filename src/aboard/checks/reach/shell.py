@@ -4,29 +4,36 @@ Each node's `setup` lines are run there as they will be for a rank, one after th
 is looked for and its limits are read, since a line may change both.
 """
 
+import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aboard.checks.reach.words import UNANSWERED
+from aboard.core import nodeset
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
+from aboard.core.secrets import is_secret
 from aboard.core.story import Story
 from aboard.core.words import carried, visible
 
 # `module load` and `conda activate` on a busy network file system take their time.
 SETUP_SECONDS = 20.0
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL", re.IGNORECASE)
+# A PATH that forgets the one before it.
+_PATH_ONLY = re.compile(r"^((?:export )?PATH=[^\s;&|$\"']+)$")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """Every line worked; `python` is where the node's was found ("" is nowhere), `limits` the kernel's table."""
+    """Every line worked; `python` is where the node's is after them ("" is nowhere), `limits` the kernel's table."""
 
     python: str
+    # Where it was before them.
+    python_first: str = ""
     limits: str
 
 
@@ -43,7 +50,8 @@ Shells = Mapping[str, Ready | Failed | Unknown]
 
 def script_of(node: Node) -> str:
     """The lines, each announced before it is run; what they print goes to stderr, out of the way."""
-    steps = ["exec 9>&1 1>&2"]
+    find = f'"$(command -v {shlex.quote(node.python)})" >&9'
+    steps = ["exec 9>&1 1>&2", rf"printf 'first %s\n' {find}"]
     if node.workdir:
         # That it isn't there is another finding's.
         steps.append(f"cd -- {shlex.quote(node.workdir)} 2>/dev/null")
@@ -52,7 +60,7 @@ def script_of(node: Node) -> str:
         steps += [f"echo 'at {number}' >&9", f"eval {shlex.quote(line)} || exit"]
     steps += [
         "echo 'at 0' >&9",
-        f"""printf 'python %s\\n' "$(command -v {shlex.quote(node.python)})" >&9""",
+        rf"printf 'python %s\n' {find}",
         "cat /proc/self/limits >&9",
     ]
     return "\n".join(steps)
@@ -88,18 +96,10 @@ SHELL = Exercise(name="shell", script=shells, needs=needs_a_look)
 
 def failed_setup(facts: Facts) -> Iterator[Finding]:
     """A line that fails for us fails for every rank."""
+    failed: dict[tuple[tuple[str, ...], Failed], list[str]] = {}
     for name, shell in _held(facts).items():
         if isinstance(shell, Failed):
-            line = facts.cluster.node(name).setup[shell.line - 1]
-            yield Finding(
-                code="reach-setup",
-                severity=Severity.BLOCK,
-                nodes=(name,),
-                seen=f"line {shell.line} of `setup`, `{visible(line)}`, failed: {shell.said}",
-                why="Ranks get a plain `bash`, not a login shell: what ~/.bashrc, /etc/profile or conda gives you at a"
-                " terminal is not there.",
-                fix=_fix(line, facts.cluster.node(name)),
-            )
+            failed.setdefault((facts.cluster.node(name).setup, shell), []).append(name)
         elif isinstance(shell, Unknown):
             yield Finding(
                 code="unknown-shell",
@@ -109,6 +109,17 @@ def failed_setup(facts: Facts) -> Iterator[Finding]:
                 why="What can't be asked can't be vouched for.",
                 fix=f"ssh {facts.cluster.node(name).target} sh -c true",
             )
+    for (setup, shell), names in failed.items():
+        line = setup[shell.line - 1]
+        yield Finding(
+            code="reach-setup",
+            severity=Severity.BLOCK,
+            nodes=tuple(names),
+            seen=f"line {shell.line} of `setup`, `{visible(line)}`, failed: {shell.said}",
+            why="Ranks get a plain `bash`, not a login shell: what ~/.bashrc, /etc/profile or conda gives you at a"
+            " terminal is not there.",
+            fix=_fix(facts, names, shell.line),
+        )
 
 
 def lost_python(facts: Facts) -> Iterator[Finding]:
@@ -123,8 +134,17 @@ def lost_python(facts: Facts) -> Iterator[Finding]:
                 nodes=(name,),
                 seen=f"{after}the shell finds no {node.python}",
                 why="The shell that ranks will get finds no such Python.",
-                fix=f"command -v {node.python}    # on {name}; set `python:` in aboard.yaml to its full path",
+                fix=_found_again(facts, node, shell),
             )
+
+
+def _found_again(facts: Facts, node: Node, shell: Ready) -> str:
+    lines = [_PATH_ONLY.sub(r"\1:$PATH", line) for line in node.setup]
+    if lines != list(node.setup):
+        return f"{setup_line(lines)}    # in aboard.yaml, {whose(facts, [node.name])}; what was in PATH stays in it"
+    if shell.python_first:
+        return f"python: {shell.python_first}    # in aboard.yaml, {whose(facts, [node.name])}"
+    return f"command -v {node.python}    # on {node.name}; set `python:` in aboard.yaml to its full path"
 
 
 def _held(facts: Facts) -> Shells:
@@ -140,8 +160,12 @@ def _outcome(node: Node, reply: Mapping[str, Any] | Unknown) -> Ready | Failed |
     told, said = (carried(reply.get(stream)) for stream in ("stdout", "stderr"))
     at = [int(number) for number in re.findall(r"^at ([0-9]{1,4})$", told, re.MULTILINE)]
     if at and at[-1] == 0:
-        python = re.search(r"^python (.*)$", told, re.MULTILINE)
-        return Ready(python=visible(python[1].strip(), 200) if python else "", limits=told.partition("\nLimit ")[2])
+        first, python = (re.search(rf"^{word} (.*)$", told, re.MULTILINE) for word in ("first", "python"))
+        return Ready(
+            python=visible(python[1].strip(), 200) if python else "",
+            python_first=visible(first[1].strip(), 200) if first else "",
+            limits=told.partition("\nLimit ")[2],
+        )
     if not at or at[-1] > len(node.setup):
         return Unknown(why=visible(said.strip(), 200) or "sh said nothing")
     if reply.get("timed_out"):
@@ -156,21 +180,44 @@ def _safe(node: Node, said: str) -> str:
     """What was said, without the secrets that a shell may repeat."""
     said = re.sub(r"^bash: (eval: )?(line [0-9]+: )?", "", said.strip())
     for name, value in node.env.items():
-        if value and _SECRET.search(name):
+        if value and is_secret(name):
             said = said.replace(value, f"${name}")
     return visible(said, 200)
 
 
-def _fix(line: str, node: Node) -> str:
-    words = line.split()
-    first = words[0] if words else ""
-    if first in ("module", "ml"):
-        return (
-            "setup: [. /etc/profile.d/modules.sh, …]    # in aboard.yaml, before it; with Lmod /etc/profile.d/lmod.sh"
-        )
-    if first == "conda":
-        return "setup: [. /opt/conda/etc/profile.d/conda.sh, …]    # in aboard.yaml, before it, with your path to conda"
-    return f"ssh {node.target} bash -c {shlex.quote(shlex.quote(line))}    # as ranks do it; mend it in aboard.yaml"
+def setup_line(lines: Sequence[str]) -> str:
+    """`setup:` with these lines, as aboard.yaml has it."""
+    return f"setup: {json.dumps(list(lines), ensure_ascii=False)}"
+
+
+def whose(facts: Facts, names: Sequence[str]) -> str:
+    """Where in aboard.yaml it belongs: what all nodes share stands once."""
+    return "under cluster:" if len(names) == len(facts.cluster) else f"for {nodeset.fold(names)}"
+
+
+# What makes a command known that a login has from /etc/profile.d, by the command.
+_BEFORE = {
+    "module": ". /etc/profile.d/modules.sh",
+    "ml": ". /etc/profile.d/lmod.sh",
+    "conda": ". /opt/conda/etc/profile.d/conda.sh",
+}
+_OTHERWISE = {
+    "module": "with Lmod it is lmod.sh",
+    "ml": "without Lmod it is modules.sh",
+    "conda": "with your path to conda",
+}
+
+
+def _fix(facts: Facts, names: Sequence[str], number: int) -> str:
+    node = facts.cluster.node(names[0])
+    line = node.setup[number - 1]
+    first = (line.split() or [""])[0]
+    if first in _BEFORE and _BEFORE[first] not in node.setup:
+        lines = [*node.setup[: number - 1], _BEFORE[first], *node.setup[number - 1 :]]
+        return f"{setup_line(lines)}    # in aboard.yaml, {whose(facts, names)}; {_OTHERWISE[first]}"
+    return (
+        f"ssh {node.target} bash -c {shlex.quote(shlex.quote(line))}    # here; as ranks do it; mend it in aboard.yaml"
+    )
 
 
 STORIES = (
@@ -190,6 +237,7 @@ STORIES = (
         " `module`, put `. /etc/profile.d/modules.sh` (or lmod.sh) first; for conda `."
         " /opt/conda/etc/profile.d/conda.sh`. Most often no line is needed at all: set `python:` to the environment's"
         " own interpreter, as in `python: /opt/venv/bin/python`.",
+        leads_to=UNANSWERED,
     ),
     Story(
         code="unknown-shell",

@@ -18,6 +18,16 @@ class Words:
     more: str
 
 
+_LET_SSH_IN = (
+    "sudo iptables -I INPUT -p tcp --dport {port} -j ACCEPT    # on {node}; lets ssh in until it boots again\n"
+    "# for good: sudo ufw allow {port}/tcp, or sudo firewall-cmd --permanent --add-port={port}/tcp && sudo firewall-cmd"
+    " --reload"
+)
+_TAKE_KEY = (
+    "ssh {ssh} -o StrictHostKeyChecking=accept-new true    # here; takes the key that it shows\n"
+    "ssh-keygen -lF {known}    # here; must be what `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` says there"
+)
+
 WORDS: dict[Reason, Words] = {
     Reason.REFUSED: Words(
         title="nothing listens on the ssh port",
@@ -31,30 +41,30 @@ WORDS: dict[Reason, Words] = {
         title="nothing comes back from the node",
         shows=("ssh: connect to host n2 port 22: Connection timed out",),
         why="Nothing came back at all: the machine is down, or a firewall drops the packets.",
-        fix="ping -c 3 {target}    # is it up?\nsudo ufw allow {port}/tcp    # on {node}, if it is: let ssh through",
+        fix="ping -c 3 {target}    # here; is it up? If not, power it on\n" + _LET_SSH_IN,
         more="In a cloud, look at the security group first. If ping works and ssh doesn't, it is a firewall.",
     ),
     Reason.NO_ROUTE: Words(
         title="there is no way to the node",
         shows=("ssh: connect to host n2 port 22: No route to host", "Network is unreachable"),
         why="The network says that there is no way to it: it is off, in another network, or a firewall rejects us.",
-        fix="ip route get {target}    # which way would it be?\n"
-        "sudo iptables -S INPUT    # on {node}: is there a REJECT before port {port} is accepted?",
-        more="`ip neigh` with FAILED beside the address means that nobody answers for it on the local network.",
+        fix="ping -c 3 {target}    # here; who says that there is no way?\n" + _LET_SSH_IN,
+        more="If it is on: `sudo iptables -S INPUT` there shows a REJECT that stands before port 22 is accepted."
+        " `ip neigh` with FAILED beside the address means that nobody answers for it on the local network.",
     ),
     Reason.UNRESOLVED: Words(
         title="the node's name means nothing here",
         shows=("ssh: Could not resolve hostname n2: Name or service not known", "Temporary failure in name resolution"),
         why="The name means nothing to this machine, so nobody was even dialled.",
-        fix="echo 'ADDRESS {target}' | sudo tee -a /etc/hosts    # or set `address:` of {node} in aboard.yaml",
+        fix="echo '{address} {target}' | sudo tee -a /etc/hosts    # here; or set `address:` of {node} in aboard.yaml",
         more="A `Host` block with a `HostName` in ~/.ssh/config does as well, for ssh alone; peers need the name too.",
     ),
     Reason.KEY_REFUSED: Words(
         title="the node accepts none of our keys",
         shows=("Permission denied (publickey).", "Too many authentication failures"),
         why="The node does not accept any key that this machine offers for this user.",
-        fix="ssh-copy-id {ssh}\n"
-        "chmod go-w ~ && chmod 700 ~/.ssh && chmod 600 ~/.ssh/authorized_keys    # on {node}, if the key is there",
+        fix="chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys    # on {node}; sshd ignores a key that others may write\n"
+        "ssh-copy-id {ssh}    # here; it asks for your password there",
         more="sshd ignores a key whose file, or a directory above it, others may write (StrictModes): its log says"
         " `Authentication refused: bad ownership or modes`; see `sudo journalctl -u ssh -n 20` on the node. Also check"
         " the user name (`user:` in aboard.yaml) and that `ssh-add -l` lists your key.",
@@ -63,8 +73,7 @@ WORDS: dict[Reason, Words] = {
         title="the node shows another host key than before",
         shows=("WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!", "Host key verification failed."),
         why="The node shows another host key than before: it was reinstalled, or someone is in between.",
-        fix="ssh-keygen -R {known}    # only if you know that it was reinstalled\n"
-        "ssh {ssh}    # and compare the fingerprint that it shows",
+        fix="ssh-keygen -R {known}    # here; only if you know that it was reinstalled\n" + _TAKE_KEY,
         more="On the node's own console `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` shows the right"
         " fingerprint.",
     ),
@@ -75,7 +84,7 @@ WORDS: dict[Reason, Words] = {
             "No ED25519 host key is known for n2 and you have requested strict checking.",
         ),
         why="The node's host key has never been seen here, and is not trusted blindly.",
-        fix="ssh {ssh}    # once, and compare the fingerprint that it shows",
+        fix=_TAKE_KEY,
         more="Keys are checked whatever ssh_config says: a run sends code and tokens to whoever answers.",
     ),
     Reason.DROPPED: Words(
@@ -85,7 +94,7 @@ WORDS: dict[Reason, Words] = {
             "ssh_exchange_identification: read: Connection reset by peer",
         ),
         why="sshd closed connections before the key exchange: more logins are under way there than it lets in.",
-        fix="echo 'MaxStartups 100:30:200' | sudo tee /etc/ssh/sshd_config.d/startups.conf    # on {node}\n"
+        fix="echo 'MaxStartups 100:30:200' | sudo tee /etc/ssh/sshd_config.d/00-startups.conf    # on {node}\n"
         "sudo systemctl reload ssh    # on {node}",
         more="sshd drops at random above MaxStartups (10:30:100 by default). A dropped login was tried again six times."
         " Strangers who knock at an open port 22 fill the places too; fail2ban may have banned this machine.",
@@ -94,7 +103,8 @@ WORDS: dict[Reason, Words] = {
         title="the shell that ranks get finds no Python",
         shows=("bash: line 1: python3: command not found", "torchrun: command not found"),
         why="The login works, but the shell that ranks will get finds no such Python.",
-        fix="ssh {ssh} 'command -v {python}'    # install it there, or set `python:` in aboard.yaml to its full path",
+        fix="ssh {ssh} \"bash -lc 'command -v {python}'\"    # here; if a login finds it, `python:` must be that path\n"
+        "sudo apt-get install -y python3    # on {node}; if there is none at all",
         more="That shell is no login shell: ~/.profile and `conda activate` in ~/.bashrc don't count there. The full"
         " path of the environment's interpreter always works: `python: /opt/venv/bin/python`.",
     ),
@@ -102,14 +112,15 @@ WORDS: dict[Reason, Words] = {
         title="the node's Python is too old",
         shows=("aboard: python 3.6.8",),
         why="The agent needs Python 3.9 or later on the node.",
-        fix="ssh {ssh} 'ls /usr/bin/python3* /opt/conda/bin/python'    # set `python:` of {node} to a newer one",
+        fix="ssh {ssh} 'ls /usr/bin/python3* /opt/conda/bin/python'    # here; set `python:` of {node} to a newer one",
         more="The system's python3 may be old while the environment that you train in is not: name that one.",
     ),
     Reason.SHELL_NOISE: Words(
         title="the login shell prints without end",
         shows=("a login that prints menus or a banner in a loop",),
         why="The login shell there prints without end instead of running what it is given.",
-        fix="ssh {ssh} true    # must print nothing: in ~/.bashrc, put this first: [[ $- == *i* ]] || return",
+        fix="sed -i '1i [[ $- == *i* ]] || return' ~/.bashrc    # on {node}; ends it early where nobody looks\n"
+        "ssh {ssh} true    # here; must print nothing",
         more="A start-up file that waits for an answer, or restarts itself, does this.",
     ),
     Reason.GARBAGE: Words(
@@ -130,7 +141,7 @@ WORDS: dict[Reason, Words] = {
         title="the node was reached, and then said nothing",
         shows=("Connection timed out during banner exchange", "ssh hangs after `debug1: pledge: filesystem`"),
         why="It was reached, and then said nothing: a login that hangs, a dead home directory, a stopped process.",
-        fix="ssh -v {ssh} true    # and look at where it stops",
+        fix="ssh -v {ssh} true    # here; and look at where it stops",
         more="A home directory on a dead NFS server hangs every login; `ssh root@NODE` often still works then. A"
         " machine that swaps without end, or whose disk is broken, answers ping and nothing else.",
     ),
@@ -145,7 +156,7 @@ WORDS: dict[Reason, Words] = {
         title="the connection was made and then lost",
         shows=("client_loop: send disconnect: Broken pipe", "Connection to n2 closed by remote host."),
         why="The connection was made and then lost.",
-        fix="ssh {ssh} true    # a few times; if it comes and goes, look at the network of {node}",
+        fix="ssh {ssh} true    # here; a few times; if it comes and goes, look at the network of {node}",
         more="Two machines with one address, a session limit of the node's (MaxSessions, systemd's TasksMax), or a"
         " network that flaps do this.",
     ),
@@ -158,6 +169,22 @@ WORDS: dict[Reason, Words] = {
     ),
 }
 
+_ANY = {
+    **dict.fromkeys(("node", "target", "known"), "NODE"),
+    "python": "PYTHON",
+    "port": "PORT",
+    "ssh": "USER@NODE",
+    "address": "ADDRESS",
+}
+# Questions that are put as a rank would be started, after the `setup` lines: what is wrong with those is why they fail.
+UNANSWERED = (
+    "unknown-software",
+    "unknown-storage",
+    "unknown-storage-room",
+    "unknown-nccl-plugins",
+    "unknown-visible-gpus",
+    "unknown-torch",
+)
 STORIES = (
     *(
         Story(
@@ -166,10 +193,8 @@ STORIES = (
             severity=Severity.BLOCK,
             shows=words.shows,
             why=f"{words.why} A node without an agent can't run a rank, so the run can't start.",
-            mend=words.fix.format(
-                node="NODE", target="NODE", python="PYTHON", port="PORT", ssh="USER@NODE", known="NODE"
-            )
-            + f"\n{words.more}",
+            mend=words.fix.format(**_ANY) + f"\n{words.more}",
+            leads_to=UNANSWERED if reason is Reason.NO_PYTHON else (),
         )
         for reason, words in WORDS.items()
     ),

@@ -1,5 +1,6 @@
 """Software: what ranks will import and run (Python, packages, code, variables) is the same on every node."""
 
+import json
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -73,8 +74,9 @@ def differing_variables(facts: Facts) -> Iterator[Finding]:
                 nodes=nodes,
                 seen=difference.sentence(),
                 why=_WHY["variable"],
-                fix=f"{typed(facts.cluster.node(nodes[0]), look)}    # is it set there?\n"
-                f"env: {{{name}: VALUE}}    # or one value for all, in aboard.yaml under cluster:",
+                about=(name,),
+                fix=f"{typed(facts.cluster.node(nodes[0]), look)}    # here; is it set there?\n"
+                f"env: {{{name}: {_one_value(facts, name)}}}    # in aboard.yaml, under cluster:; one value for all",
             )
 
 
@@ -127,6 +129,13 @@ def _variables(facts: Facts, told: Mapping[str, Software]) -> Iterator[Differenc
         if len(set(values.values())) > 1:
             shown = {node: _shown(value) for node, value in values.items()}
             yield Difference(what=name, values=shown, severity=Severity.WARN, kind="variable")
+
+
+def _one_value(facts: Facts, name: str) -> str:
+    """What most of those have that have any, as YAML; a secret is for its owner to write."""
+    given = [each.variables[name] for each in facts.of(SOFTWARE).values() if name in each.variables]
+    value = max(given, key=given.count)
+    return "VALUE" if value.startswith("hidden ") else json.dumps(value)
 
 
 def _shown(value: str) -> str:

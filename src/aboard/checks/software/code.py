@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from aboard.checks.difference import usual
+from aboard.checks.listed import listed
 from aboard.checks.scripted import output, typed
 from aboard.checks.software.facts import SOFTWARE, Listing, Software, parse_listing, question
 from aboard.checks.software.script import CODE, CONFIG, MAX_FILES, MODULES
@@ -93,7 +94,7 @@ def differing_environment(facts: Facts) -> Iterator[Finding]:
                 code="software-environment",
                 severity=Severity.INFO,
                 nodes=strangers.nodes,
-                seen=f"compared with {strangers.model}: {_some(told)}",
+                seen=f"compared with {strangers.model}: {listed(told, _NAMED)}",
                 why="Small packages seldom matter to collectives, but results may differ from node to node.",
                 fix=typed(node, " && ".join([*node.setup, command])),
             )
@@ -143,7 +144,7 @@ def _code_finding(facts: Facts, strangers: Strangers, note: str) -> Finding:
     wrong = [*changed, *lacking]
     code = any(path.endswith(CODE) for path in wrong)
     parts = [
-        f"{_some(paths)} {word}"
+        f"{listed(paths, _NAMED)} {word}"
         for paths, word in ((changed, "differ"), (lacking, "missing"), (extra, "only there"))
         if paths
     ]
@@ -179,8 +180,3 @@ def _pack(wrong: list[str]) -> str:
         return f"tar -cf - -- {shlex.join(wrong)}"
     names = " -o ".join(f"-name '*{ending}'" for ending in CODE + CONFIG)
     return f"find . {names} | tar -cf - -T -"
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(names[:_NAMED]) + more

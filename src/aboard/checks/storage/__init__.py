@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from aboard.checks.scripted import typed
 from aboard.checks.storage.facts import STORAGE, Mount, Place
+from aboard.checks.storage.room import ROOM, no_room, not_writable, outputs, unknown_room
 from aboard.checks.storage.share import EXCHANGE, how_to_mount, not_mapped, not_shared, outsiders
 from aboard.checks.storage.space import short_of_room
 from aboard.checks.storage.stories import STORIES
@@ -37,8 +38,10 @@ def missing(facts: Facts) -> Iterator[Finding]:
 def dead_mounts(facts: Facts) -> Iterator[Finding]:
     """Whatever touches a mount whose server is gone hangs, and can't even be killed."""
     found: dict[tuple[Mount, str, bool], list[str]] = {}
+    written = outputs(facts)
     for name, storage in facts.of(STORAGE).items():
-        needed = {place.mount.point for place in storage.places.values()}
+        places = [*storage.places.values(), *([written[name]] if name in written else [])]
+        needed = {place.mount.point for place in places}
         for mount, why in storage.dead.items():
             found.setdefault((mount, why, mount.point in needed), []).append(name)
         for place in storage.places.values():
@@ -78,15 +81,17 @@ def read_only(facts: Facts) -> Iterator[Finding]:
     told = facts.of(STORAGE)
     # What lies beneath a mount that is missing is nobody's to write to; the mount is what is wrong.
     beneath = {*outsiders(facts), *_unmounted(facts)}
-    found: dict[str, list[str]] = {}
+    found: dict[tuple[str, str], list[str]] = {}
     for name, storage in told.items():
         for role, place in storage.places.items():
             if place.read_only:
-                found.setdefault(f"{place.path} ({place.mount.type}) is mounted read-only", []).append(name)
+                seen = f"{place.path} ({place.mount.type}) is mounted read-only"
+                fix = f"sudo mount -o remount,rw {shlex.quote(place.mount.point)}"
+                found.setdefault((seen, fix), []).append(name)
             elif role == "workdir" and place.disk and not place.writable and name not in beneath:
                 seen = f"user {storage.uid} may not write to {place.path}, which belongs to user {place.owner}"
-                found.setdefault(seen, []).append(name)
-    for seen, nodes in found.items():
+                found.setdefault((seen, f"sudo chown {storage.uid} {shlex.quote(place.path)}"), []).append(name)
+    for (seen, fix), nodes in found.items():
         # If it is so everywhere, it may well be meant: code from an image, outputs elsewhere.
         everywhere = len(nodes) == len(told)
         yield Finding(
@@ -96,8 +101,8 @@ def read_only(facts: Facts) -> Iterator[Finding]:
             seen=seen,
             why="Checkpoints, logs and caches that ranks write there fail."
             " A disk that had errors is often mounted read-only by the kernel itself.",
-            fix=f"dmesg | tail    # on {nodeset.fold(nodes)}; were there disk errors?\n"
-            f"id; ls -ld DIRECTORY    # on {nodeset.fold(nodes)}; is it the same user as elsewhere?",
+            fix=f"sudo dmesg | tail    # on {nodeset.fold(nodes)}; were there disk errors?\n"
+            f"{fix}    # on {nodeset.fold(nodes)}; if not",
         )
 
 
@@ -138,7 +143,19 @@ SUBJECT = Subject(
     name="storage",
     title="directories are there, answer, have room, and are shared as they seem",
     probes=(STORAGE,),
-    rules=(dead_mounts, missing, not_shared, not_mounted, short_of_room, read_only, not_mapped, unknown_storage),
-    exercises=(EXCHANGE,),
+    rules=(
+        dead_mounts,
+        missing,
+        not_shared,
+        not_mounted,
+        no_room,
+        not_writable,
+        short_of_room,
+        read_only,
+        not_mapped,
+        unknown_storage,
+        unknown_room,
+    ),
+    exercises=(ROOM, EXCHANGE),
     stories=STORIES,
 )

@@ -69,14 +69,18 @@ def parse_storage(answer: Answer) -> Storage:
     )
 
 
+def parse_place(answer: Answer) -> Place:
+    """The one directory that was asked about."""
+    return _place(said(answer))
+
+
 def command(node: Node, what: str, *words: str, timeout: float) -> Command:
     """Nothing of the node's environment but its Python is needed, and -IS starts that in half the time."""
-    argv = as_a_rank(node, "-ISc", SCRIPT, what, node.workdir or "", *words)
-    return Command(argv=argv, timeout=timeout)
+    return Command(argv=as_a_rank(node, "-ISc", SCRIPT, what, *words), timeout=timeout)
 
 
 def look(node: Node) -> Command:
-    return command(node, "look", timeout=MOUNT_SECONDS + 5)
+    return command(node, "look", node.workdir or "", timeout=MOUNT_SECONDS + 5)
 
 
 ROLES = ("workdir", "home", "tmp")

@@ -1,6 +1,7 @@
 """What a node runs to tell its storage: Python 3.9 and the standard library; whatever could hang is done in a child.
 
     look WORKDIR              the directories that a run needs, and the mounts that don't answer
+    room OUTPUT               the disk behind a directory that the run will write to
     write WORKDIR             leaves a nonce there for others, and says its name
     read WORKDIR NAME WAIT    reads it back, for WAIT seconds if need be, and maps a file of its own into memory
     remove WORKDIR NAME       takes it away
@@ -118,6 +119,19 @@ def look(workdir):
                           network=mount["network"])
     return {"uid": os.getuid(), "places": seen, "dead": dead}
 
+def room(path):
+    def job():
+        # The run will make it: what counts is the nearest directory above that is there.
+        there = path
+        while there != "/" and not os.path.lexists(there):
+            there = os.path.dirname(there)
+        return about(there)()
+    table = mounts()
+    answer = in_children({"room": job})["room"]
+    mount = mount_of(answer.get("real", path), table)
+    return dict(answer, path=path, mount=mount["point"], type=mount["type"], source=mount["source"],
+                network=mount["network"])
+
 def mount_of(path, table):
     while path not in table:
         if path in ("", "/"):
@@ -190,7 +204,7 @@ def remove(workdir, name):
 
 what, *words = sys.argv[1:]
 try:
-    told = {"look": look, "write": write, "read": read, "remove": remove}[what](*words)
+    told = {"look": look, "room": room, "write": write, "read": read, "remove": remove}[what](*words)
 except OSError as error:
     told = {"error": error.strerror}
 sys.stdout.write(json.dumps(told) + "\n")

@@ -170,7 +170,8 @@ def _round(facts: Facts, names: list[str], what: str, *words: str) -> Round:
     asks = {}
     for name in names:
         wait = [str(NETWORK_WAIT if places[name].mount.network else 0)] if what == "read" else []
-        asked = command(facts.cluster.node(name), what, *words, *wait, timeout=_SECONDS)
+        node = facts.cluster.node(name)
+        asked = command(node, what, node.workdir or "", *words, *wait, timeout=_SECONDS)
         asks[name] = Ask(op="run", fields={"argv": list(asked.argv), "timeout": _SECONDS}, within=_SECONDS + 5)
     return asks
 

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aboard.checks.scripted import typed
-from aboard.checks.storage.facts import ROLES, STORAGE, Place
+from aboard.checks.storage.facts import STORAGE, Place
+from aboard.checks.storage.room import outputs, too_small
+from aboard.checks.storage.sizes import GIB, size
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 
-GIB = 1 << 30
 LOW_BYTES = GIB
 # A hundredth of a large disk is room enough.
 LOW_SHARE = 0.01
@@ -34,15 +35,17 @@ class Shortage:
 def short_of_room(facts: Facts) -> Iterator[Finding]:
     """A full disk loses the checkpoint that the run was for, and fails in ways that don't say so."""
     found: dict[Shortage, list[str]] = {}
+    written, short = outputs(facts), too_small(facts)
     for name, storage in facts.of(STORAGE).items():
         told: set[str] = set()
-        for role in ROLES:
-            place = storage.places.get(role)
+        for role, place in {**storage.places, **({"output": written[name]} if name in written else {})}.items():
             # Two directories on one disk are one shortage.
-            if place is not None and place.mount.point not in told:
-                shortages = [each for each in (_bytes(role, place), _inodes(place)) if each is not None]
-                told |= {place.mount.point for _each in shortages}
-                for each in shortages:
+            if place.mount.point not in told:
+                # How much the run needs there is known, and a disk that is too small for it has been told.
+                known = role == "output" or (name in short and short[name].mount == place.mount)
+                shortages = [None if known else _bytes(role, place), _inodes(place)]
+                told |= {place.mount.point for each in shortages if each is not None}
+                for each in filter(None, shortages):
                     found.setdefault(each, []).append(name)
     for shortage, nodes in found.items():
         yield full(facts, shortage, tuple(nodes))
@@ -67,11 +70,11 @@ def _bytes(role: str, place: Place) -> Shortage | None:
         return None
     where = f"{place.path} ({place.mount.type} on {place.mount.point})"
     if disk.free == 0:
-        seen = f"{where} is full: 0 bytes of {_size(disk.size)} are free"
+        seen = f"{where} is full: 0 bytes of {size(disk.size)} are free"
         return Shortage(code="storage-full", severity=Severity.BLOCK, path=place.path, seen=seen)
     low = disk.free < LOW_BYTES or (disk.free < LOW_SHARE * disk.size and disk.free < ROOM_ENOUGH)
     if disk.free < LOW_TMP if role == "tmp" else low:
-        seen = f"{where} has only {_size(disk.free)} free of {_size(disk.size)}"
+        seen = f"{where} has only {size(disk.free)} free of {size(disk.size)}"
         return Shortage(code="storage-low", severity=Severity.WARN, path=place.path, seen=seen)
     return None
 
@@ -86,10 +89,3 @@ def _inodes(place: Place) -> Shortage | None:
         seen = f"{where} has room for {disk.inodes_free:,} more files only"
         return Shortage(code="storage-inodes", severity=severity, path=place.path, seen=seen)
     return None
-
-
-def _size(count: int) -> str:
-    for unit, size in (("TiB", 1 << 40), ("GiB", GIB), ("MiB", 1 << 20)):
-        if count >= size:
-            return f"{count / size:.1f} {unit}"
-    return f"{count:,} bytes"

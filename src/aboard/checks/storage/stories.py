@@ -16,6 +16,10 @@ STORIES = (
         mend="If all nodes should share it, mount it: `findmnt DIRECTORY` on a node that has it shows from where. If"
         " each node has its own, make it (`mkdir -p DIRECTORY`) and copy the code there. If it has another name on this"
         " node, set `workdir:` of the node in aboard.yaml.",
+        leads_to=(
+            "software-code",
+            "software-config",
+        ),
     ),
     Story(
         code="storage-not-shared",
@@ -30,6 +34,10 @@ STORIES = (
         " here, or another export is, so the directory below it shows: empty, or with what somebody once put there.",
         mend="Mount it as on the other nodes: `findmnt -T DIRECTORY` shows there what belongs here. Put it into"
         " /etc/fstab with `_netdev`, so that it comes up at boot. Then run the check again.",
+        leads_to=(
+            "software-code",
+            "software-config",
+        ),
     ),
     Story(
         code="storage-not-mounted",
@@ -40,6 +48,10 @@ STORIES = (
         " system. The mount did not come up at boot, or was never set up.",
         mend="`sudo mount POINT` if it is in /etc/fstab; else mount it as the finding says. If this node has no such"
         " disk and doesn't need one, there is nothing to mend.",
+        leads_to=(
+            "software-code",
+            "software-config",
+        ),
     ),
     Story(
         code="storage-private",
@@ -59,6 +71,38 @@ STORIES = (
         " nothing about a disk. A quota may be used up although the disk has room.",
         mend="Remove what nobody needs: `du -x --max-depth=2 DIRECTORY | sort -n | tail` shows what is large, and old"
         " checkpoints, `~/.cache/huggingface` and `~/.cache/torch` usually are. `quota -s` shows a quota.",
+    ),
+    Story(
+        code="storage-space",
+        title="The disk has less room than the run will write",
+        severity=Severity.BLOCK,
+        shows=("OSError: [Errno 28] No space left on device", "PytorchStreamWriter failed writing file"),
+        why="`run:` in aboard.yaml says where the run writes and how much, and the disk there has less than that free."
+        " A disk that the nodes share must have room for what all of them write, a node's own for what is written on"
+        " that node. A quota for each user doesn't show in what is free; one for the directory mostly does.",
+        mend="`du -xh --max-depth=1 POINT | sort -h | tail` shows what is largest on that disk; old checkpoints mostly"
+        " are. A checkpoint of a model with its optimizer takes about 14 bytes per parameter, and one more than are"
+        " kept must fit. Else write elsewhere (`output:`), or correct `writes:`.",
+    ),
+    Story(
+        code="storage-output",
+        title="The run can't write where it was told to",
+        severity=Severity.BLOCK,
+        shows=("PermissionError: [Errno 13] Permission denied", "OSError: [Errno 30] Read-only file system"),
+        why="`output:` under `run:` in aboard.yaml is a directory that this user may not write to, that can't be made"
+        " there, or that is no directory. Rank 0 is on the first node, so it stops a run there; on others it is a"
+        " warning, since some programs write on the first node alone.",
+        mend="`namei -l PATH` shows each directory on the way, its owner and its rights. Make it, give it to the user"
+        " (`sudo chown USER PATH`), mount what should be there, or correct `output:`.",
+    ),
+    Story(
+        code="unknown-storage-room",
+        title="The room for the run could not be measured",
+        severity=Severity.WARN,
+        shows=("whether the output directory has room stayed unknown",),
+        why="What can't be asked can't be vouched for. The disk behind `output:` did not answer in time, or the node"
+        " answered in a way that this version doesn't know.",
+        mend="Type the command of the finding. If it hangs, a mount is dead: `aboard why storage-dead-mount`.",
     ),
     Story(
         code="storage-low",
@@ -105,6 +149,12 @@ STORIES = (
         mend="`sudo umount -l POINT` takes it out of the way (`fusermount3 -uz POINT` for FUSE); what hangs on it may"
         " still hang until the server is back. Then mount it again. If the server is only slow, look at its load and at"
         " the network to it.",
+        leads_to=(
+            "software-code",
+            "software-config",
+            "unknown-software",
+            "unknown-storage-room",
+        ),
     ),
     Story(
         code="storage-no-mmap",

@@ -1,9 +1,11 @@
 """Every fault there is; a new one is a small class in a file of its family, and one line here."""
 
 from aboard.sandbox.faults.clock import ClockOffset
+from aboard.sandbox.faults.conntrack import ConntrackFull
 from aboard.sandbox.faults.disk import DiskFull, PathMissing
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.firewall import Drop, Reject
+from aboard.sandbox.faults.groups import CpuQuota, FewTasks, MemoryLimit
 from aboard.sandbox.faults.limits import LowLimits, SmallShm
 from aboard.sandbox.faults.link import Delay, LinkDown, Loss, MtuBlackHole, Rate
 from aboard.sandbox.faults.names import OwnNameOnLoopback, Unresolved
@@ -20,6 +22,7 @@ FAULTS: tuple[type[Fault], ...] = (
     Loss,
     Delay,
     MtuBlackHole,
+    ConntrackFull,
     SshdStopped,
     SshdSlow,
     MaxStartups,
@@ -30,6 +33,9 @@ FAULTS: tuple[type[Fault], ...] = (
     ClockOffset,
     SmallShm,
     LowLimits,
+    MemoryLimit,
+    CpuQuota,
+    FewTasks,
     DiskFull,
     PathMissing,
     NoPython,

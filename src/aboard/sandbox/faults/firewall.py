@@ -1,22 +1,26 @@
 """Firewalls between hosts, from one that swallows packets to one that says no."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from aboard.core.errors import SandboxError
 from aboard.core.nodeset import expand
 from aboard.core.words import MAX_PORT
-from aboard.sandbox.faults import nft
+from aboard.sandbox.faults import iptables
 from aboard.sandbox.faults.fault import Fault
-from aboard.sandbox.faults.nft import Network, Way
+from aboard.sandbox.faults.nft import CARDS, Network, Way
 from aboard.sandbox.host import Host
 from aboard.sandbox.sandbox import Sandbox
 
-_NEW_CONNECTION = "tcp flags & (fin | syn | rst | ack) == syn "
+# Answers to connections of this host itself come to ports of the same range: only a first packet tells.
+_NEW_CONNECTION = ("-m", "tcp", "--syn")
+# A rule takes 15 ports, and a range counts as two: iptables-extensions(8), multiport.
+_RANGES_PER_RULE = 7
 _ANSWERS = {
-    "tcp-reset": "meta l4proto tcp reject with tcp reset",
-    "host-prohibited": "meta nfproto ipv4 reject with icmp type host-prohibited",
+    "tcp-reset": ("-j", "REJECT", "--reject-with", "tcp-reset"),
+    "host-prohibited": ("-j", "REJECT", "--reject-with", "icmp-host-prohibited"),
 }
 
 
@@ -29,27 +33,36 @@ class _Firewall(Fault):
     open_too: Annotated[bool, "With --ports: cut connections that are open, too."] = False
 
     def check(self, box: Sandbox, host: Host) -> None:
-        nft.require()
-        self.chains(box)
+        iptables.require()
+        list(self.rules(box))
 
     def inject(self, box: Sandbox, host: Host) -> None:
-        nft.load(host, self.key, self.chains(box))
+        iptables.load(host, self.key, list(self.rules(box)))
 
     def heal(self, box: Sandbox, host: Host) -> None:
-        nft.unload(host, self.key)
+        iptables.unload(host, self.key)
 
-    def chains(self, box: Sandbox) -> str:
-        """The rules, as nft reads them."""
-        return nft.filters(self.way, self._ports() + self._answer(), network=self.network, peers=self._peers(box))
+    def rules(self, box: Sandbox) -> Iterator[tuple[str, ...]]:
+        """The rules, as iptables reads them: a chain each, and what follows."""
+        sides = {"in": ("INPUT", "-i", "-s"), "out": ("OUTPUT", "-o", "-d")}
+        card = CARDS[self.network].replace("*", "+")
+        for chain, side, end in sides.values() if self.way == "both" else [sides[self.way]]:
+            for peer in self._peers(box) or [""]:
+                for ports in self._ports():
+                    yield (chain, side, card, *((end, peer) if peer else ()), *ports, *self._answer())
 
-    def _answer(self) -> str:
+    def _answer(self) -> tuple[str, ...]:
         raise NotImplementedError
 
-    def _ports(self) -> str:
+    def _ports(self) -> list[tuple[str, ...]]:
         if self.ports is None:
-            return ""
-        # Answers to connections of this host itself come to ports of the same range: only a first packet tells.
-        return f"tcp dport {{ {', '.join(_ranges(self.ports))} }} {'' if self.open_too else _NEW_CONNECTION}"
+            # A reset is TCP's own word.
+            return [("-p", "tcp") if "tcp-reset" in self._answer() else ()]
+        new = () if self.open_too else _NEW_CONNECTION
+        ranges = [each.replace("-", ":") for each in _ranges(self.ports)]
+        starts = range(0, len(ranges), _RANGES_PER_RULE)
+        parts = [",".join(ranges[start : start + _RANGES_PER_RULE]) for start in starts]
+        return [("-p", "tcp", "-m", "multiport", "--dports", part, *new) for part in parts]
 
     def _peers(self, box: Sandbox) -> list[str]:
         if self.peer is None:
@@ -64,8 +77,8 @@ class Drop(_Firewall):
 
     name: ClassVar[str] = "drop"
 
-    def _answer(self) -> str:
-        return "drop"
+    def _answer(self) -> tuple[str, ...]:
+        return ("-j", "DROP")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +90,7 @@ class Reject(_Firewall):
         Literal["tcp-reset", "host-prohibited"], "What it says: `Connection refused` or `No route to host`."
     ] = "tcp-reset"
 
-    def _answer(self) -> str:
+    def _answer(self) -> tuple[str, ...]:
         return _ANSWERS[self.answer]
 
 

@@ -13,6 +13,8 @@ from aboard.sandbox.host import Host
 from aboard.sandbox.sandbox import Sandbox
 
 SSHD_CONFIG = "/etc/ssh/sshd_config"
+# An administrator's own file. The first of two lines wins, and files are read in the order of their names.
+_MAX_STARTUPS = "/etc/ssh/sshd_config.d/50-max-startups.conf"
 _HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 # A hang-up makes sshd start itself anew in the same process, with the limits that it had. It writes its number
 # when it listens again.
@@ -107,8 +109,7 @@ class MaxStartups(Fault):
     limit: Annotated[int, "How many may be logging in at once."] = 2
 
     def inject(self, box: Sandbox, host: Host) -> None:
-        # The first of two lines wins: sshd_config(5).
-        lines.edit(host, self.key, SSHD_CONFIG, first=[f"MaxStartups {self.limit}"])
+        lines.edit(host, self.key, _MAX_STARTUPS, first=[f"MaxStartups {self.limit}"])
         reload(host)
 
     def heal(self, box: Sandbox, host: Host) -> None:

@@ -4,16 +4,17 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from aboard.sandbox import Sandbox
 
 PYTHON = str(Path(sys.executable).resolve())
-DRIVERS = Path(__file__).parent / "drivers"
+DRIVERS = Path(__file__).parents[1] / "ground" / "drivers"
 RUNS = ".local/state/aboard/runs"
 
 
@@ -34,16 +35,17 @@ class Launches:
         return self.box.head.run(["aboard", *words], cwd=self.folder, timeout=timeout)
 
     @contextmanager
-    def going(self, *words: str) -> Iterator["subprocess.Popen[str]"]:
+    def going(self, *words: str) -> Iterator["Going"]:
         """A command under way; it is ended with the block."""
-        process = self.box.head.popen(
-            ["aboard", *words], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
+        with tempfile.TemporaryFile("w+") as said:
+            process = self.box.head.popen(
+                ["aboard", *words], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT
+            )
+            try:
+                yield Going(process, said)
+            finally:
+                process.kill()
+                process.wait()
 
     def launch(self, *words: str, env: Sequence[str] = (), timeout: float = 120) -> "Ran":
         given = [word for each in env for word in ("--env", each)]
@@ -66,6 +68,26 @@ class Launches:
         script = f"grep -lz '^ABOARD_RUN_ID={run}' /proc/[0-9]*/environ 2>/dev/null"
         found = {host.name: host.run(["sh", "-c", script], root=True).stdout for host in self.box.nodes if host.on}
         return {name: text for name, text in found.items() if text}
+
+
+class Going:
+    """A command that runs, and what it says meanwhile."""
+
+    def __init__(self, process: "subprocess.Popen[Any]", said: IO[str]) -> None:
+        self._process = process
+        self._said = said
+
+    def wait(self, seconds: float) -> int:
+        """Its exit code; what it said is told when that doesn't come in time."""
+        try:
+            return int(self._process.wait(seconds))
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end within {seconds:g} s: {self.said}") from None
+
+    @property
+    def said(self) -> str:
+        self._said.seek(0)
+        return self._said.read()
 
 
 class Ran:

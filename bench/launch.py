@@ -1,0 +1,129 @@
+"""From the command to the first all-reduce done, on sandbox hosts: Aboard with its quick check against its peers.
+
+Side by side in one run, one after the other, again and again: (a) torchrun started over ssh on each host at once, (b)
+DeepSpeed's launcher over pdsh, (c) the limit, which is plain ssh in parallel with the environment set by hand.
+"""
+
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from aboard.sandbox import Host, Sandbox
+from figures import Figures, main
+
+PYTHON = str(Path(sys.executable).resolve())
+FOLDER = "/shared/job"
+PORT = 29555
+SCRIPT = """
+import os, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+total = torch.ones(1)
+dist.all_reduce(total)
+done = time.time()
+assert int(total) == dist.get_world_size() == int(os.environ["WORLD_SIZE"])
+if dist.get_rank() == 0:
+    with open("done.part", "w") as file:
+        file.write(f"{done} {dist.get_world_size()}")
+    os.rename("done.part", "done")
+"""
+TIMEOUT = 180.0
+# Below, start-up is all there is to compare.
+BARRED_FROM = 4
+
+
+def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's one switch
+    """Figures of a launch."""
+    sizes: dict[int, dict[str, float]] = {}
+    for nodes in (2, 4) if quick else (2, 4, 8, 16):
+        rounds = 2 if quick else 5 if nodes <= 8 else 3
+        with Sandbox.up(name=f"bench-launch-{nodes}", nodes=nodes, slots=1) as box:
+            sizes[nodes] = _side_by_side(figures, box, nodes, rounds, deepspeed=not quick)
+    few, many = sizes[BARRED_FROM], sizes[max(sizes)]
+    if many is not few:
+        growth = _ratio(many, "ssh") / _ratio(few, "ssh")
+        figures.add(f"growth from {BARRED_FROM} to {max(sizes)} hosts / that of plain ssh", growth, 1.1, unit="×")
+
+
+def _side_by_side(figures: Figures, box: Sandbox, nodes: int, rounds: int, *, deepspeed: bool) -> dict[str, float]:
+    head = box.head
+    _put(head, "job.py", SCRIPT)
+    _put(head, "aboard.yaml", f"cluster:\n  python: {PYTHON}\n  nodes: ['n[1-{nodes}] slots=1']\n")
+    _put(head, "hostfile", "".join(f"n{number} slots=1\n" for number in range(1, nodes + 1)))
+    address = box.host("n1").address
+    ways: dict[str, Callable[[], list[str]]] = {
+        "aboard": lambda: ["aboard", "launch", "--", "job.py"],
+        "torchrun": lambda: _over_ssh(nodes, lambda rank: _torchrun(nodes, rank, address)),
+        "ssh": lambda: _over_ssh(nodes, lambda rank: _by_hand(nodes, rank, address)),
+    }
+    if deepspeed:
+        ways["deepspeed"] = lambda: _deepspeed(address)
+    took: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds):
+        for name, command in ways.items():
+            # It is the slowest by far, and no bar hangs on it.
+            if name != "deepspeed" or number == 0:
+                took[name].append(_timed(head, command(), nodes))
+    middle = {name: statistics.median(seconds) for name, seconds in took.items()}
+    said = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in middle.items())
+    if nodes < BARRED_FROM:
+        print(f"at {nodes} hosts, for comparison: {said}", flush=True)
+        return middle
+    note = f"{said}; median of {rounds}"
+    figures.add(f"aboard / torchrun over ssh, {nodes} hosts", _ratio(middle, "torchrun"), 1.0, unit="×", note=note)
+    figures.add(f"aboard / plain parallel ssh, {nodes} hosts", _ratio(middle, "ssh"), 1.15, unit="×")
+    if deepspeed:
+        figures.add(f"aboard / deepspeed over pdsh, {nodes} hosts", _ratio(middle, "deepspeed"), 1.0, unit="×")
+    return middle
+
+
+def _ratio(seconds: dict[str, float], peer: str) -> float:
+    return seconds["aboard"] / seconds[peer]
+
+
+def _put(head: Host, name: str, text: str) -> None:
+    done = head.run(["sh", "-c", f"mkdir -p {FOLDER} && cat > {FOLDER}/{name}"], input=text)
+    assert done.returncode == 0, done.stderr
+
+
+def _over_ssh(nodes: int, command: Callable[[int], str]) -> list[str]:
+    """All at once, as a person who is good at it would type it."""
+    lines = [f"ssh -o BatchMode=yes n{rank + 1} '{command(rank)}' &" for rank in range(nodes)]
+    return ["sh", "-c", "\n".join([*lines, "wait"])]
+
+
+def _torchrun(nodes: int, rank: int, address: str) -> str:
+    where = f"--nnodes {nodes} --node-rank {rank} --nproc-per-node 1 --master-addr {address} --master-port {PORT}"
+    return f"cd {FOLDER} && GLOO_SOCKET_IFNAME=eth0 {PYTHON} -m torch.distributed.run {where} job.py"
+
+
+def _by_hand(nodes: int, rank: int, address: str) -> str:
+    env = f"RANK={rank} WORLD_SIZE={nodes} LOCAL_RANK=0 MASTER_ADDR={address} MASTER_PORT={PORT}"
+    return f"cd {FOLDER} && OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=eth0 {env} {PYTHON} job.py"
+
+
+def _deepspeed(address: str) -> list[str]:
+    where = f"--hostfile hostfile --master_addr {address} --master_port {PORT} --no_local_rank"
+    line = f"DS_ACCELERATOR=cpu GLOO_SOCKET_IFNAME=eth0 {PYTHON} -m deepspeed.launcher.runner {where} job.py"
+    return ["sh", "-c", line]
+
+
+def _timed(head: Host, argv: list[str], nodes: int) -> float:
+    """The seconds from the command to the first all-reduce of rank 0; the rest of the run is waited for only."""
+    head.run(["rm", "-f", f"{FOLDER}/done"])
+    began = time.time()
+    try:
+        done = head.run(argv, cwd=FOLDER, timeout=TIMEOUT)
+    except subprocess.TimeoutExpired:
+        sys.exit(f"{argv} did not end within {TIMEOUT:g} s")
+    told = head.run(["cat", f"{FOLDER}/done"]).stdout.split()
+    if done.returncode != 0 or len(told) != 2 or int(told[1]) != nodes:
+        sys.exit(f"{argv} failed with {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return float(told[0]) - began
+
+
+if __name__ == "__main__":
+    main("launch", measure)

@@ -1,0 +1,60 @@
+"""Accelerate with an FSDP config: a tiny Llama with random weights and random tokens."""
+
+import argparse
+
+import torch
+from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
+from accelerate.utils import set_seed
+from torch.utils.data import DataLoader
+from transformers import LlamaConfig, LlamaForCausalLM
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--batch-size", type=int, default=2)
+    parser.add_argument("--lr", type=float, default=1e-2)
+    args = parser.parse_args()
+
+    accelerator = Accelerator(cpu=not torch.cuda.is_available())
+    if accelerator.distributed_type == DistributedType.MULTI_CPU:
+        shard_on_cpu(accelerator)
+    set_seed(0)
+
+    config = LlamaConfig(
+        vocab_size=128, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4
+    )
+    model = LlamaForCausalLM(config)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    tokens = torch.randint(config.vocab_size, (args.steps * args.batch_size * accelerator.num_processes, 16))
+    loader = DataLoader(tokens, batch_size=args.batch_size, shuffle=True)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+
+    for step, batch in enumerate(loader):
+        loss = model(input_ids=batch, labels=batch).loss
+        accelerator.backward(loss)
+        accelerator.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        # The mean over all ranks; each rank has seen other samples.
+        mean = accelerator.reduce(loss.detach(), reduction="mean")
+        print(f"step {step} loss {mean.item():.4f}", flush=True)
+
+    parameter = next(model.parameters())
+    print(f"sharded: {type(model).__name__} {parameter.to_local().numel()} of {parameter.numel()}", flush=True)
+    print(f"done: rank {accelerator.process_index} of world size {accelerator.num_processes}", flush=True)
+    accelerator.end_training()
+
+
+def shard_on_cpu(accelerator):
+    """Take up the FSDP config on CPUs too, so that this example runs without a GPU.
+
+    accelerate 1.15 turns to FSDP on accelerators only (AcceleratorState in accelerate/state.py); on CPUs it would go on
+    with DistributedDataParallel, whatever the config says. The plugin reads the config as it does on GPUs.
+    """
+    accelerator.state.distributed_type = DistributedType.FSDP
+    accelerator.state.fsdp_plugin = FullyShardedDataParallelPlugin()
+
+
+if __name__ == "__main__":
+    main()

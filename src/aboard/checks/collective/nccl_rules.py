@@ -1,0 +1,135 @@
+"""What NCCL's log says of the way it took: sockets in place of a fabric, a plugin or a topology that it didn't find.
+
+Only recordings have proven these rules, so none of them stops a launch.
+"""
+
+from collections.abc import Iterator
+
+from aboard.checks.collective.exercise import COLLECTIVE, Collective
+from aboard.checks.collective.nccl_log import NcclLog
+from aboard.checks.fabric.nccl import active
+from aboard.checks.usual import together
+from aboard.core import nodeset
+from aboard.core.facts import Facts
+from aboard.core.finding import Finding, Severity
+
+SOCKET = "Socket"
+# Looked for on every machine, and missing on most: that says nothing.
+DEFAULT_PLUGINS = ("libnccl-net.so", "librccl-net.so")
+
+
+def sockets(facts: Facts) -> Iterator[Finding]:
+    """Sockets are the last resort: where there is InfiniBand or RoCE, something kept NCCL from it."""
+    logs = _logs(facts)
+    there = {name: tuple(port.device for port in ports) for name, ports in active(facts).items()}
+    others = [name for name, log in logs.items() if log.networks and SOCKET not in log.networks]
+    reasons: dict[str, str] = {}
+    for name, log in logs.items():
+        if SOCKET in log.networks and not any("Socket" in wanted for wanted in log.wanted_plugins):
+            hcas = log.hcas or there.get(name, ())
+            if hcas:
+                reasons[name] = f"{', '.join(hcas[:8])} are there" if len(hcas) > 1 else f"{hcas[0]} is there"
+            elif others:
+                reasons[name] = f"{nodeset.fold(others)} took {logs[others[0]].networks[0]}"
+    for reason, names in together(reasons).items():
+        cards = sorted({card for name in names for card in logs[name].cards})
+        yield Finding(
+            code="collective-sockets",
+            severity=Severity.WARN,
+            nodes=names,
+            seen=f"NCCL took sockets ({', '.join(cards) or 'no interface named'}), although {reason}"
+            + (": NET/IB found no device it may use" if all(logs[name].no_device for name in names) else ""),
+            why="Sockets carry a tenth of what the fabric does, and every collective waits for the slowest node.",
+            fix=f"ibv_devinfo | grep -E 'hca_id|state'    # on {nodeset.fold(names)}; the rank's user must see ports\n"
+            f"env | grep -E '^NCCL_(IB|NET)'    # on {nodeset.fold(names)}; NCCL_IB_DISABLE and NCCL_NET rule it out",
+        )
+
+
+def plugin_not_found(facts: Facts) -> Iterator[Finding]:
+    """A network plugin that was asked for, or that the other nodes have, and that is not there."""
+    logs = _logs(facts)
+    loaded = {name: log.plugin for name, log in logs.items() if log.plugin}
+    absent: dict[str, str] = {}
+    for name, log in logs.items():
+        named = [plugin for plugin in log.absent_plugins if plugin not in DEFAULT_PLUGINS]
+        if log.plugin:
+            continue
+        if named or (log.wanted_plugins and log.absent_plugins):
+            absent[name] = f"NCCL was told to use {named[0] if named else log.wanted_plugins[0]} and can't find it"
+        elif loaded and log.absent_plugins:
+            absent[name] = f"NCCL finds no network plugin, and {nodeset.fold(loaded)} loaded {min(loaded.values())}"
+    for seen, names in together(absent).items():
+        yield Finding(
+            code="collective-plugin",
+            severity=Severity.WARN,
+            nodes=names,
+            seen=seen,
+            why="Without it NCCL goes on with what it has built in, on a cloud's own fabric that is TCP.",
+            fix=f"ldconfig -p | grep -E 'nccl-net|nccl_net'    # on {nodeset.fold(names)}; is it installed?\n"
+            "env: {LD_LIBRARY_PATH: DIRECTORY}    # in aboard.yaml, with the directory that holds it",
+        )
+
+
+def wrong_topology(facts: Facts) -> Iterator[Finding]:
+    """A topology file that can't be opened is left out without a word at the default level; one per node must agree."""
+    logs = _logs(facts)
+    for seen, names in together({name: log.no_topology for name, log in logs.items() if log.no_topology}).items():
+        yield _topology(names, f"NCCL can't open its topology file {seen}")
+    loaded = {name: log.topology for name, log in logs.items() if not log.no_topology}
+    kinds = together(loaded)
+    if len(kinds) > 1:
+        told = "; ".join(f"{nodeset.fold(names)}: {path or 'none'}" for path, names in kinds.items())
+        yield _topology(min(kinds.values(), key=len), f"nodes load different topology files: {told}")
+
+
+def no_direct(facts: Facts) -> Iterator[Finding]:
+    """Without GPUDirect every byte takes a detour through the host's memory."""
+    disabled: dict[str, str] = {}
+    for name, log in _logs(facts).items():
+        off = sorted(hca for hca, on in log.direct.items() if not on)
+        over_net = sum(count for way, count in log.transports.items() if way.startswith("NET/"))
+        if off and SOCKET not in log.networks and not (over_net and log.direct_channels):
+            disabled[name] = ", ".join(off[:8])
+    for hcas, names in together(disabled).items():
+        yield Finding(
+            code="collective-no-gpudirect",
+            severity=Severity.WARN,
+            nodes=names,
+            seen=f"NCCL goes through the host's memory: GPU Direct RDMA is disabled for {hcas}",
+            why="Data between a GPU and the fabric is copied twice; large collectives lose up to half of their rate.",
+            fix=f"sudo modprobe nvidia_peermem    # on {nodeset.fold(names)}; or a driver and kernel with DMA-BUF",
+        )
+
+
+def fabric_errors(facts: Facts) -> Iterator[Finding]:
+    """Completions with an error: the fabric lost what it was to carry."""
+    for name, log in _logs(facts).items():
+        if log.completions:
+            told = ", ".join(f"{count} on {hca or 'an adapter'}" for hca, count in log.completions.items())
+            yield Finding(
+                code="collective-fabric-errors",
+                severity=Severity.WARN,
+                nodes=(name,),
+                seen=f"NCCL's work on the fabric ended with errors: {told}",
+                why="A link that flaps, a peer that died, or packets that the switch dropped; a run ends with them.",
+                fix=f"rdma link; ethtool -S INTERFACE | grep -iE 'err|drop'    # on {name}; then its cable and port",
+            )
+
+
+NCCL_RULES = (sockets, plugin_not_found, wrong_topology, no_direct, fabric_errors)
+
+
+def _logs(facts: Facts) -> dict[str, NcclLog]:
+    outcome = facts.outcome(COLLECTIVE)
+    return dict(outcome.logs) if isinstance(outcome, Collective) else {}
+
+
+def _topology(names: tuple[str, ...], seen: str) -> Finding:
+    return Finding(
+        code="collective-topology",
+        severity=Severity.WARN,
+        nodes=names,
+        seen=seen,
+        why="NCCL pairs GPUs with the wrong adapters without it, and ranks that see different machines may not agree.",
+        fix=f"env | grep NCCL_TOPO_FILE    # on {nodeset.fold(names)}; then copy the right file there or unset it",
+    )

@@ -1,0 +1,71 @@
+"""CUDA_VISIBLE_DEVICES: what a shell's start-up file or aboard.yaml hides from ranks, of the GPUs that are there."""
+
+from collections.abc import Iterator
+
+from aboard.checks.answer import printed
+from aboard.checks.gpu.parity import count_of
+from aboard.core.facts import Facts
+from aboard.core.finding import Finding, Severity
+from aboard.core.node import Node
+from aboard.core.probe import Answer, Command, Probe
+from aboard.core.setup import after_setup
+from aboard.core.words import visible
+
+NAME = "CUDA_VISIBLE_DEVICES"
+_ALL = "all"
+_SCRIPT = f'echo "${{{NAME}-{_ALL}}}"'
+
+
+def parse_visible(answer: Answer) -> str | None:
+    """What the variable holds in a rank; None where it isn't set, and all GPUs are seen."""
+    value = printed(answer).strip()
+    return None if value == _ALL else visible(value, 400)
+
+
+def shown(value: str, count: int) -> int:
+    """How many of `count` GPUs it leaves: CUDA reads it up to the first entry that is no GPU, or that comes again."""
+    seen: list[str] = []
+    for entry in (word.strip() for word in value.split(",")):
+        known = entry.startswith(("GPU-", "MIG-")) or (entry.isdecimal() and int(entry) < count)
+        if not known or entry in seen:
+            break
+        seen.append(entry)
+    return len(seen)
+
+
+def gpus_hidden(facts: Facts) -> Iterator[Finding]:
+    """Ranks that see fewer GPUs than there are ranks share one, or find none."""
+    asked, counts = facts.of(VISIBLE), count_of(facts)
+    for node in facts.cluster:
+        value, count = node.env.get(NAME, asked.get(node.name)), counts.get(node.name, 0)
+        # With slots picked, the run sets the variable itself, unless aboard.yaml does.
+        if value is None or not count or node.container or (node.picked is not None and NAME not in node.env):
+            continue
+        wanted, left = count if node.slots is None else min(node.slots, count), shown(value, count)
+        if left < wanted:
+            yield Finding(
+                code="gpu-hidden",
+                severity=Severity.WARN,
+                nodes=(node.name,),
+                seen=f"{NAME}={visible(value) or 'nothing'} leaves {left} of {count} GPUs to {wanted} ranks",
+                why="Ranks then share a GPU (`Duplicate GPU detected`), or end with `invalid device ordinal`.",
+                fix=_mend(node, left, count),
+            )
+
+
+def _mend(node: Node, left: int, count: int) -> str:
+    every = ",".join(map(str, range(count)))
+    where = (
+        f"{NAME}: '{every}'    # in `env:` of {node.name} in aboard.yaml, where it is set"
+        if NAME in node.env
+        else f"grep -n {NAME} ~/.bashrc ~/.profile /etc/environment    # on {node.name}; where is it set? Take it out\n"
+        f"{NAME}: '{every}'    # or in `env:` of {node.name} in aboard.yaml, which wins"
+    )
+    return where + (f"\nslots: {left}    # of {node.name}, if the others are not yours to use" if left else "")
+
+
+def _ask(node: Node) -> Command:
+    return Command(argv=after_setup(node, ("sh", "-c", _SCRIPT)))
+
+
+VISIBLE = Probe(name="visible-gpus", question=_ask, parse=parse_visible)

@@ -1,0 +1,149 @@
+"""Quotas of control groups: the time of how many cores, and how many processes, all ranks together may have."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aboard.checks.answer import printed
+from aboard.checks.host.cores import CORES
+from aboard.core.facts import Facts
+from aboard.core.finding import Finding, Severity
+from aboard.core.probe import Answer, Command, Probe, Unparsed
+from aboard.core.rule import Subject
+from aboard.core.story import Story
+from aboard.core.words import visible
+
+# A rank with its data loaders and their threads has a few hundred.
+FEW_TASKS = 1024
+
+# As for memory: all groups that hold us, up to the root; version 1 has a tree for each kind, version 2 one for all.
+_GROUPS = """
+set --
+while IFS=: read -r number kinds path; do
+    case ",$kinds," in
+        *,cpu,*) base=/sys/fs/cgroup/cpu ;;
+        *,pids,*) base=/sys/fs/cgroup/pids ;;
+        ,,) base=/sys/fs/cgroup ;;
+        *) continue ;;
+    esac
+    case $path in */..*) path= ;; esac
+    path=${path%/}
+    while :; do
+        for file in cpu.max cpu.cfs_quota_us cpu.cfs_period_us pids.max; do
+            set -- "$@" "$base$path/$file"
+        done
+        [ -n "$path" ] || break
+        path=${path%/*}
+    done
+done < /proc/self/cgroup
+grep -Hs -e '^[0-9a-z -]*$' "$@"
+exit 0
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quota:
+    """The least that any group leaves, and which group that is; None is no limit."""
+
+    cores: float | None = None
+    cores_by: str = ""
+    tasks: int | None = None
+    tasks_by: str = ""
+
+
+def parse_quota(answer: Answer) -> Quota:
+    """Nothing at all where control groups aren't in use."""
+    files: dict[tuple[str, str], str] = {}
+    for line in printed(answer).splitlines():
+        found = re.fullmatch(r"(/.*)/((?:cpu|pids)\.[a-z_]+):(-?[0-9]{1,18}|max|(?:max|[0-9]{1,18}) [0-9]{1,18})", line)
+        if found is None:
+            raise Unparsed(f"a control group that can't be read: {visible(line)}")
+        files[found[1], found[2]] = found[3]
+    cores: list[tuple[float, str]] = []
+    tasks: list[tuple[int, str]] = []
+    for (path, file), value in files.items():
+        quota, _, period = value.partition(" ")
+        if file == "cpu.cfs_quota_us":
+            period = files.get((path, "cpu.cfs_period_us"), "")
+        if file in ("cpu.max", "cpu.cfs_quota_us") and quota.isdecimal() and period.isdecimal() and int(period):
+            cores.append((int(quota) / int(period), path))
+        elif file == "pids.max" and quota.isdecimal():
+            tasks.append((int(quota), path))
+    least, by = min(cores, default=(None, ""))
+    fewest, whose = min(tasks, default=(None, ""))
+    return Quota(cores=least, cores_by=visible(by), tasks=fewest, tasks_by=visible(whose))
+
+
+QUOTA = Probe(name="quota", question=Command(argv=("sh", "-c", _GROUPS)), parse=parse_quota)
+
+
+def little_time(facts: Facts) -> Iterator[Finding]:
+    """A quota lets processes see every core and then stops all of them for most of each tenth of a second."""
+    allowed = facts.of(CORES)
+    for name, quota in facts.of(QUOTA).items():
+        ranks = facts.cluster.node(name).slots or 1
+        if quota.cores is not None and quota.cores < min(max(2, ranks), allowed.get(name, 0)):
+            yield Finding(
+                code="host-cpu-quota",
+                severity=Severity.WARN,
+                nodes=(name,),
+                seen=f"{ranks} {'rank' if ranks == 1 else 'ranks'} may have the time of {quota.cores:g} of"
+                f" {allowed[name]} cores, by {quota.cores_by}",
+                why="The kernel stops all of them whenever their share is used up: every step is slow, and each"
+                " program starts as many threads as it sees cores.",
+                fix=f"cat {quota.cores_by}/cpu.max {quota.cores_by}/cpu.cfs_quota_us    # on {name}; raise it where it"
+                " is set: --cpus of Docker, limits.cpu of Kubernetes, CPUQuota= of the service",
+            )
+
+
+def few_tasks(facts: Facts) -> Iterator[Finding]:
+    """Threads count as processes here too, whatever `ulimit -u` says."""
+    for name, quota in facts.of(QUOTA).items():
+        if quota.tasks is not None and quota.tasks < FEW_TASKS:
+            yield Finding(
+                code="host-tasks",
+                severity=Severity.WARN,
+                nodes=(name,),
+                seen=f"all ranks together may have {quota.tasks} processes and threads, by {quota.tasks_by}",
+                why="Each rank has dozens of threads, and so has each data loader worker; past the limit none can be"
+                " started.",
+                fix=f"cat {quota.tasks_by}/pids.max    # on {name}; raise it where it is set: --pids-limit of Docker,"
+                " TasksMax= of the service or the user's slice",
+            )
+
+
+PART = Subject(
+    name="quota",
+    title="ranks may have the machine's time",
+    probes=(QUOTA,),
+    rules=(little_time, few_tasks),
+    stories=(
+        Story(
+            code="host-cpu-quota",
+            title="a control group gives ranks the time of a few cores only",
+            severity=Severity.WARN,
+            shows=("all ranks slow although most cores are idle", "nr_throttled grows in cpu.stat"),
+            why="A container or a service can be given the time of, say, two cores. Its processes still see and use all"
+            " cores, and are stopped together as soon as the share of each tenth of a second is used up, so data"
+            " loaders and communication stall in fits.",
+            mend="`cat /sys/fs/cgroup/cpu.max` inside shows quota and period in microseconds; `max` is no limit. Start"
+            " the container without `--cpus`, raise `limits.cpu` in Kubernetes, or"
+            " `sudo systemctl set-property SERVICE CPUQuota=` (with nothing behind it). In Slurm ask for"
+            " `--cpus-per-task`. Else set OMP_NUM_THREADS to what there is.",
+        ),
+        Story(
+            code="host-tasks",
+            title="a control group allows few processes",
+            severity=Severity.WARN,
+            shows=(
+                "fork: retry: Resource temporarily unavailable",
+                "RuntimeError: can't start new thread",
+                "cgroup: fork rejected by pids controller",
+            ),
+            why="A control group counts the processes and threads of all that runs inside it, beside the user's own"
+            " limit (`ulimit -u`). Containers and systemd's services often have such a limit.",
+            mend="`cat /sys/fs/cgroup/pids.max` inside shows it. `--pids-limit -1` for Docker, `TasksMax=infinity` for"
+            " a service, `sudo systemctl set-property user-UID.slice TasksMax=infinity` for logins.",
+        ),
+    ),
+)

@@ -1,0 +1,39 @@
+"""The size of packets: the same on all interfaces over which nodes reach each other."""
+
+from collections.abc import Iterator
+
+from aboard.checks.network.exercise import MESH
+from aboard.checks.network.interfaces import INTERFACES
+from aboard.checks.network.mesh import Mesh
+from aboard.checks.usual import together, usual_or_best
+from aboard.core.facts import Facts
+from aboard.core.finding import Finding, Severity
+from aboard.core.nodeset import fold
+
+# Two names of one machine meet there, whatever the network is.
+_LOOPBACK = "lo"
+
+
+def mtu_differs(facts: Facts) -> Iterator[Finding]:
+    """Two ends of TCP agree on the smaller size; RoCE, UDP and what lies between them need not."""
+    outcome, known = facts.outcome(MESH), facts.of(INTERFACES)
+    if not isinstance(outcome, Mesh):
+        return
+    sizes = {
+        node: (card, known[node][card].mtu)
+        for node, card in outcome.interfaces.items()
+        if card in known.get(node, {}) and card != _LOOPBACK
+    }
+    usually = usual_or_best({node: mtu for node, (_card, mtu) in sizes.items()}, better=int)
+    odd = {node: each for node, each in sizes.items() if each[1] != usually}
+    for (card, mtu), nodes in together(odd).items():
+        where = fold(nodes)
+        yield Finding(
+            code="network-mtu-differs",
+            severity=Severity.INFO,
+            nodes=nodes,
+            seen=f"{card} of {where} sends packets of up to {mtu} bytes, the others of up to {usually}",
+            why="Packets that a switch or a peer finds too large vanish without a word, and smaller ones than needed"
+            " are slower.",
+            fix=f"sudo ip link set dev {card} mtu {usually}    # on {where}; and where its network is set up, for good",
+        )

@@ -1,0 +1,42 @@
+"""Rules of a fault in the chains where an administrator's stand: what lets packets in there lets them in here, too.
+
+An nftables table of its own would be no such firewall: what one table accepts, another still drops (nft(8)), so the
+`iptables -I INPUT … -j ACCEPT` that mends a real one would do nothing.
+"""
+
+from collections.abc import Sequence
+
+from aboard.core.errors import SandboxError
+from aboard.sandbox.faults.hands import do, need, script
+from aboard.sandbox.host import Host
+
+_PARTS = "CONFIG_NETFILTER_XT_MATCH_MULTIPORT, CONFIG_NETFILTER_XT_MATCH_COMMENT and CONFIG_IP_NF_TARGET_REJECT"
+# Rules carry the fault's key as their comment. A table that is empty again was ours: iptables never removes one.
+_UNLOAD = """
+{ echo '*filter'; iptables -w -S | grep -e "--comment $1 " | sed 's/^-A/-D/'; echo COMMIT; } | iptables-restore -w -n
+if iptables -w -S | grep -q -e '^-A' -e '^-P [A-Z]* DROP'; then exit 0; fi
+nft delete table ip filter 2>/dev/null || true
+"""
+
+
+def require() -> None:
+    """The programs that all of this needs."""
+    need("iptables", "iptables")
+    need("nft", "nftables")
+
+
+def load(host: Host, key: str, rules: Sequence[Sequence[str]]) -> None:
+    """Put a fault's rules in force, in place of those that are there already; all of them or none."""
+    unload(host, key)
+    lines = "".join(f"-A {' '.join([rule[0], '-m comment --comment', key, *rule[1:]])}\n" for rule in rules)
+    try:
+        do(host, "iptables-restore", "-w", "-n", text=f"*filter\n{lines}COMMIT\n")
+    except SandboxError as error:
+        raise SandboxError(
+            "sandbox-kernel", f"this kernel lacks a part of iptables: {error.seen}", fix=f"boot a kernel with {_PARTS}"
+        ) from error
+
+
+def unload(host: Host, key: str) -> None:
+    """Take a fault's rules away; that there are none is fine."""
+    script(host, _UNLOAD, key)

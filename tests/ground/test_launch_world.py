@@ -1,0 +1,262 @@
+"""What the world does to a launch: lost power, cut networks, a killed head, a full disk, floods, taken ports."""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+from launching import Launches, until
+
+from aboard.sandbox import Sandbox, down
+from aboard.sandbox.faults import broken
+from aboard.sandbox.faults.firewall import Drop
+
+pytestmark = pytest.mark.ground
+
+# Counts seconds and says so; on SIGTERM it ends as the default has it.
+CLOCK = """
+import sys, time
+for second in range(int(sys.argv[1]) * 5):
+    print("second", second / 5, flush=True)
+    time.sleep(0.2)
+"""
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Launches]:
+    """Four nodes with one rank each, and jobs that need no torch."""
+    name = f"test-{os.getpid()}-world"
+    try:
+        launches = Launches(Sandbox.up(name, nodes=4, slots=1))
+        launches.put("clock.py", CLOCK)
+        yield launches
+    finally:
+        down(name)
+
+
+def _started(launches: Launches, before: str) -> str:
+    """Waits until a new run has all its ranks started, and tells which it is."""
+
+    def there() -> bool:
+        run = launches.newest()
+        return run != before and sum(event["kind"] == "started" for event in launches.events(run)) == 4
+
+    until(there, 60, "four ranks have started")
+    return launches.newest()
+
+
+def test_a_node_that_loses_power(four: Launches) -> None:
+    """It is named when its lease is over; the others are ended, and the run never goes on with three."""
+    before = four.newest()
+    with four.going("launch", "--lease", "6", "--", "clock.py", "120") as process:
+        run = _started(four, before)
+        four.box.host("n3").kill_power()
+        try:
+            assert process.wait(60) == 1
+        finally:
+            four.box.host("n3").power_on()
+    (found,) = json.loads(four.read(run, "findings.json"))
+    assert (found["code"], found["nodes"], found["ranks"]) == ("run-node-gone", ["n3"], [2])
+    assert four.orphans(run) == {}
+
+
+def test_a_management_network_that_is_cut_for_15_seconds(four: Launches) -> None:
+    """The run goes on, no line of it is lost, and it ends well; sshd that is restarted meanwhile does no harm."""
+    before = four.newest()
+    with four.going("launch", "--", "clock.py", "25") as process:
+        run = _started(four, before)
+        cut = time.monotonic()
+        with broken(four.box, four.box.host("n2"), Drop(network="management")):
+            four.box.host("n3").sshd_restart()
+            until(lambda: "cut" in four.read(run, "events.jsonl"), 15, "the cut is noticed")
+            until(lambda: time.monotonic() > cut + 15, 20, "15 seconds are over")
+        assert process.wait(60) == 0
+    kinds = [event["kind"] for event in four.events(run) if event["node"] == "n2"]
+    assert kinds.index("cut") < kinds.index("held", 1)
+    said = four.aboard("logs", run, "--rank", "1", "--raw").stdout.splitlines()
+    assert said == [f"second {second / 5}" for second in range(125)]
+
+
+def test_a_head_that_is_killed(four: Launches) -> None:
+    """Its ranks live as long as the lease says, then nothing of them is left on any node."""
+    before = four.newest()
+    with four.going("launch", "--lease", "5", "--", "clock.py", "120") as process:
+        run = _started(four, before)
+        pid = int(four.read(run, "conductor.pid"))
+        four.box.head.run(["kill", "-KILL", str(pid)])
+        process.wait(10)
+        assert len(four.orphans(run)) == 4
+        until(lambda: not four.orphans(run), 5 + 2 + 10, "nothing is left")
+    assert "lost" in four.aboard("status").stdout
+
+
+def test_a_head_whose_disk_is_full(four: Launches) -> None:
+    """The run goes on to its end; what could not be kept is counted and said."""
+    four.box.head.run(["mkdir", "-p", "/home/crew/small"])
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=777", "tmpfs", "/home/crew/small"]
+    assert four.box.head.run(mount, root=True).returncode == 0
+    try:
+        loud = "for number in range(40000): print('a line that takes some room', number)"
+        four.put("loud.py", loud)
+        done = four.box.head.run(
+            ["aboard", "launch", "--", "loud.py"],
+            cwd=four.folder,
+            env={"XDG_STATE_HOME": "/home/crew/small"},
+            timeout=90,
+        )
+        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+        assert "dropped" in done.stdout
+    finally:
+        four.box.head.run(["umount", "/home/crew/small"], root=True)
+
+
+def test_a_flood_of_one_rank(four: Launches) -> None:
+    """1 GB from one rank: beats go on, the others' lines are all there, what is past the limit is counted."""
+    four.put(
+        "flood.py",
+        """
+import os, sys
+if os.environ["RANK"] == "1":
+    line = b"flood " * 1000 + b"\\n"
+    for _ in range(1024 ** 3 // len(line)):
+        sys.stdout.buffer.write(line)
+else:
+    for number in range(2000):
+        print("calm", number)
+""",
+    )
+    ran = four.launch("--", "flood.py", timeout=300)
+    assert ran.code == 0, ran.said[-2000:]
+    assert not any(event["kind"] == "cut" for event in four.events(ran.run))
+    for rank in ("0", "2", "3"):
+        said = four.aboard("logs", ran.run, "--rank", rank, "--raw").stdout.splitlines()
+        assert said == [f"calm {number}" for number in range(2000)]
+    assert "dropped" in ran.said
+
+
+def test_a_line_without_an_end_and_bytes_that_are_no_text(four: Launches) -> None:
+    """100 MB without a newline and random bytes: neither the head nor the other ranks are harmed."""
+    four.put(
+        "odd.py",
+        """
+import os, sys
+rank = os.environ["RANK"]
+if rank == "0":
+    for _ in range(100):
+        sys.stdout.buffer.write(b"x" * 1024 * 1024)
+elif rank == "1":
+    sys.stdout.buffer.write(bytes(range(256)) * 64 + b"\\n")
+print("end", rank)
+""",
+    )
+    ran = four.launch("--", "odd.py", timeout=120)
+    assert ran.code == 0, ran.said[-2000:]
+    raw = four.box.head.run(["sh", "-c", f"aboard logs {ran.run} --rank 1 --raw | md5sum"], cwd=four.folder).stdout
+    want = "import hashlib;print(hashlib.md5(bytes(range(256))*64+b'\\nend 1\\n').hexdigest())"
+    assert raw.split()[0] == four.box.head.run(["python3", "-c", want]).stdout.strip()
+    assert four.aboard("logs", ran.run, "--rank", "3", "--raw").stdout == "end 3\n"
+
+
+def test_ctrl_c_is_gentle_and_twice_is_not(four: Launches) -> None:
+    """Once, scripts have the grace to save; a second one ends them at once. Both exit with 130 and leave nothing."""
+    four.put(
+        "saver.py",
+        """
+import signal, sys, time
+def save(*_):
+    print("saving", flush=True)
+    time.sleep(6)
+    print("saved", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("ready", flush=True)
+time.sleep(300)
+""",
+    )
+    for times in (1, 2):
+        before = four.newest()
+        with four.going("launch", "--grace", "20", "--", "saver.py") as process:
+            run = _started(four, before)
+            until(lambda run=run: four.aboard("logs", run).stdout.count("ready") > 0, 20, "it is ready")
+            pid = four.read(run, "conductor.pid").strip()
+            for _ in range(times):
+                four.box.head.run(["kill", "-INT", pid])
+                until(lambda run=run: "saving" in four.aboard("logs", run).stdout, 20, "it is told")
+            assert process.wait(40) == 130
+        assert ("saved" in four.aboard("logs", run).stdout) is (times == 1)
+        assert four.orphans(run) == {}
+
+
+def test_a_smaller_world_is_refused(four: Launches) -> None:
+    """A node that can't be reached stops it before a rank is started, with the finding and exit code 2."""
+    four.box.host("n4").sshd_stop()
+    try:
+        done = four.aboard("launch", "--", "clock.py", "1")
+    finally:
+        four.box.host("n4").sshd_restart()
+    assert done.returncode == 2
+    assert "reach-refused n4" in done.stdout.replace("  ", " ")
+    asked = four.aboard("launch", "--", "torchrun", "--nnodes", "5", "clock.py", "1")
+    assert asked.returncode == 3
+    assert "5 nodes were asked for, and there are 4" in asked.stderr
+
+
+def test_two_runs_at_once(four: Launches) -> None:
+    """Each has its own port and is ended by its own id; both finish."""
+    with four.going("launch", "--", "job.py") as one, four.going("launch", "--", "job.py") as other:
+        assert [one.wait(120), other.wait(120)] == [0, 0], one.said + other.said
+        said = [one.said, other.said]
+    assert all("[ranks 0-3 ×4] world 4" in each for each in said)
+
+
+def test_a_port_that_is_taken_between_look_and_launch(four: Launches) -> None:
+    """Rank 0 finds its port taken: the run is tried again on another one, and says so."""
+    four.put(
+        "thief.py",
+        """
+import os, socket, sys
+# Whoever is first on the port is in nobody's plan; only in the first attempt.
+mark = "/shared/job/stolen"
+if os.environ["RANK"] == "0" and not os.path.exists(mark):
+    open(mark, "w").close()
+    thief = socket.socket()
+    thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    thief.bind(("0.0.0.0", int(os.environ["MASTER_PORT"])))
+    thief.listen()
+exec(open("job.py").read())
+""",
+    )
+    ran = four.launch("--", "thief.py", timeout=120)
+    assert ran.code == 0, ran.said
+    assert "[ranks 0-3 ×4] world 4" in ran.said
+    assert [event["kind"] for event in four.events(ran.run)].count("restarting") == 1
+
+
+def test_detached(four: Launches) -> None:
+    """The command comes back once all ranks have started; status, logs and stop speak to the conductor."""
+    done = four.aboard("launch", "--detach", "--", "clock.py", "120")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = done.stdout.partition(":")[0]
+    assert "running" in four.aboard("status").stdout
+    assert "4/4 in" in four.aboard("status", run).stdout
+    until(lambda: "second 1.0" in four.aboard("logs", run, "--rank", "2").stdout, 20, "its lines come")
+    assert four.aboard("stop", run).returncode == 0
+    assert four.orphans(run) == {}
+    assert "stopped" in four.aboard("status").stdout
+
+
+def test_a_missing_directory_is_named_before_anything_starts(four: Launches) -> None:
+    """Ranks start where the command was typed; a node without that directory stops the launch."""
+    four.box.head.run(["mkdir", "-p", "/home/crew/only-here"])
+    command = ["aboard", "launch", "n[1-2]", "--", "x.py"]
+    done = four.box.head.run(command, cwd="/home/crew/only-here", timeout=60)
+    assert done.returncode == 2
+    assert "/home/crew/only-here" in done.stdout
+
+
+def test_nothing_of_the_sessions_is_left(four: Launches) -> None:
+    """After all of this no agent, no keeper and no directory of a run is on any node."""
+    for host in four.box.nodes:
+        left = host.run(["sh", "-c", "ls -A /tmp/aboard-* 2>/dev/null; pgrep -u crew -fa aboard | grep -v pgrep"])
+        assert left.stdout == "", host.name

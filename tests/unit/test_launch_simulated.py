@@ -1,0 +1,130 @@
+"""The real conductor over acted nodes: it starts all ranks, names the one that dies, and sees every node to its end."""
+
+import asyncio
+from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from time import monotonic
+
+from aboard.core.cluster import Cluster
+from aboard.core.event import Event
+from aboard.core.lease import Lease
+from aboard.core.node import Node
+from aboard.core.program import Kind, Program
+from aboard.core.request import Request
+from aboard.flows.conductor import Conductor
+from aboard.flows.launch import Launched, Look, launch
+from aboard.flows.watcher import Unwatched
+from aboard.record.events import replay
+from aboard.record.record import Record
+from aboard.record.runs import Runs
+from aboard.wires.acted_keeper import Part
+from aboard.wires.simulated import SimulatedWire, simulator
+from aboard.wires.told import Piece
+
+NODES, RANKS = 12, 8
+REQUEST = Request(program=Program(kind=Kind.SCRIPT, target="train.py"))
+
+
+class Onlooker:
+    """Counts what it sees; `stop_at` is the kind of event, once for each rank, after which it has seen enough."""
+
+    def __init__(self, stop_at: str = "") -> None:
+        self.seen: Counter[str] = Counter()
+        self.drawn = 0
+        self._stop_at = stop_at
+        self._conductor: Conductor | None = None
+
+    def began(self, conductor: Conductor) -> None:
+        self._conductor = conductor
+
+    def event(self, event: Event) -> None:
+        self.seen[event.kind] += 1
+        if self._conductor is not None and event.kind == self._stop_at and self.seen[event.kind] == NODES * RANKS:
+            self._conductor.stop("that is all")
+
+    def piece(self, piece: Piece, rank: int) -> None:
+        pass
+
+    def tick(self, now: float) -> None:
+        self.drawn += 1
+
+
+def _launch(folder: Path, onlooker: Onlooker, parts: dict[str, Part], lease: Lease | None = None) -> Launched:
+    cluster = Cluster(nodes=tuple(Node(name=f"s{number}", slots=RANKS) for number in range(NODES)))
+    run = Runs(folder).create(datetime.now(UTC), Random(0))  # noqa: S311 - a name, no secret
+    record = Record.open(run, ranks=NODES * RANKS)
+
+    async def story() -> Launched:
+        async with simulator() as path:
+            return await launch(
+                cluster,
+                REQUEST,
+                Look(subjects=()),
+                record,
+                watcher=Unwatched(),
+                viewer=onlooker,
+                lease=lease or Lease(),
+                wire_of=lambda node: SimulatedWire(path, part=parts.get(node.name, Part())),
+            )
+
+    try:
+        return asyncio.run(story())
+    finally:
+        record.close()
+
+
+def _kinds(folder: Path) -> Counter[str]:
+    (run,) = Runs(folder).all()
+    return Counter(event.kind for event in replay(run.events))
+
+
+def test_the_rank_that_dies_is_named_and_all_nodes_end(tmp_path: Path) -> None:
+    """First failure wins: its exit code is the run's, the others are its consequences, no node is left."""
+    onlooker = Onlooker()
+    launched = _launch(tmp_path, onlooker, {"s5": Part(dies={"43": 0.5})})
+    assert launched.outcome is not None
+    verdict = launched.outcome.findings[0]
+    assert (verdict.ranks, verdict.nodes, launched.outcome.code) == ((43,), ("s5",), 1)
+    assert "illegal memory access" in verdict.seen
+    assert (onlooker.seen["started"], onlooker.seen["ended"]) == (NODES * RANKS, NODES)
+    assert _kinds(tmp_path) == onlooker.seen
+
+
+def test_a_stop_ends_all_nodes_and_blames_nobody(tmp_path: Path) -> None:
+    """All ranks are ended, none by its own fault."""
+    onlooker = Onlooker(stop_at="started")
+    launched = _launch(tmp_path, onlooker, {})
+    assert launched.outcome is not None
+    assert (launched.outcome.findings, launched.outcome.code) == ((), 130)
+    assert (onlooker.seen["exited"], onlooker.seen["ended"]) == (NODES * RANKS, NODES)
+
+
+def test_a_node_that_falls_silent_is_named(tmp_path: Path) -> None:
+    """Past the lease it is gone, and so is the run; the other nodes are ended."""
+    onlooker = Onlooker()
+    lease = Lease(seconds=1.0, beat=0.5, grace=0.1)
+    launched = _launch(tmp_path, onlooker, {"s3": Part(silent=0.5)}, lease)
+    assert launched.outcome is not None
+    verdict = launched.outcome.findings[0]
+    assert (verdict.code, verdict.nodes) == ("run-node-gone", ("s3",))
+    assert onlooker.seen["ended"] == NODES - 1
+
+
+class Sluggish(Onlooker):
+    """Takes a tenth of a second to draw."""
+
+    def tick(self, now: float) -> None:
+        super().tick(now)
+        done = monotonic() + 0.1
+        while monotonic() < done:
+            pass
+
+
+def test_a_slow_picture_is_drawn_less_often(tmp_path: Path) -> None:
+    """Who looks on takes a tenth of the time: what takes 0.1 s to draw is drawn once a second, not four times."""
+    slow = Sluggish()
+    began = monotonic()
+    _launch(tmp_path, slow, {"s5": Part(dies={"43": 2.5})})
+    assert 1 <= slow.drawn <= 1 + (monotonic() - began)
