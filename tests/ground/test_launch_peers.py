@@ -62,10 +62,10 @@ def test_torchrun(two: Sandbox, shape: Shape) -> None:
 
 @SHAPES
 def test_accelerate(two: Sandbox, shape: Shape) -> None:
-    """The FSDP config reaches the script: all ranks together hold the parameter once."""
+    """The FSDP config reaches the script: layers are wrapped, and all ranks together hold a weight once."""
     said = _run(two, "accelerate-fsdp", shape, without=("num_processes",))
     assert len(_losses(said, shape)) == 6
-    shards = [re.findall(r"sharded: FSDPLlamaForCausalLM (\d+) of 4096", text) for text in said]
+    shards = [re.findall(r"FSDPLlamaDecoderLayer; of the head (\d+) of 4096", text) for text in said]
     assert sum(int(size) for (size,) in shards) == 4096
     assert all(int(size) < 4096 for (size,) in shards)
 

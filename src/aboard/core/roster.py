@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from aboard.core.phase import Phase
 from aboard.core.plan import Plan
@@ -30,10 +31,20 @@ class Row:
     cpu: float | None = None
 
 
+class Trouble(IntEnum):
+    """What is the matter, the worst first: a rank that died, a node out of reach, a rank that is merely behind."""
+
+    DEAD = 0
+    GONE = 1
+    SILENT = 2
+    LATE = 3
+
+
 @dataclass(frozen=True, kw_only=True)
 class Missing:
     """Whom the others wait for: a node, its ranks, why, and since when (seconds)."""
 
+    trouble: Trouble
     node: str
     ranks: tuple[int, ...]
     why: str
@@ -140,7 +151,7 @@ def _missing(plan: Plan, run: Run, furthest: Phase, now: float) -> list[Missing]
     for part in plan.parts:
         name = part.node.name
         place = places.get(name)
-        late: dict[str, list[tuple[int, float]]] = {}
+        late: dict[tuple[Trouble, str], list[tuple[int, float]]] = {}
         silent = place is not None and place.state in ("cut", "gone")
         for start in part.starts:
             child = children.get((name, start.child))
@@ -148,27 +159,29 @@ def _missing(plan: Plan, run: Run, furthest: Phase, now: float) -> list[Missing]
                 continue
             behind = child is None or child.phase < here or child.dead
             if behind and not silent:
-                why, since = _why(child, run)
-                late.setdefault(why, []).append((start.rank or 0, since))
+                trouble, why, since = _why(child, run)
+                late.setdefault((trouble, why), []).append((start.rank or 0, since))
         if silent and place is not None and now - place.at >= SILENT_SECONDS:
-            what = "gone" if place.state == "gone" else "silent"
+            trouble = Trouble.GONE if place.state == "gone" else Trouble.SILENT
             ranks = tuple(start.rank or 0 for start in part.starts)
-            found.append(Missing(node=name, ranks=ranks, why=f"{what}: {place.why}", seconds=now - place.at))
-        for why, ranks_since in late.items():
+            found.append(Missing(trouble=trouble, node=name, ranks=ranks, why=place.why, seconds=now - place.at))
+        for (trouble, why), ranks_since in late.items():
             oldest = min(since for _, since in ranks_since)
             ranks = tuple(rank for rank, _ in ranks_since)
-            found.append(Missing(node=name, ranks=ranks, why=why, seconds=max(0.0, now - oldest)))
+            seconds = max(0.0, now - oldest)
+            found.append(Missing(trouble=trouble, node=name, ranks=ranks, why=why, seconds=seconds))
     return found
 
 
-def _why(child: Child | None, run: Run) -> tuple[str, float]:
+def _why(child: Child | None, run: Run) -> tuple[Trouble, str, float]:
     if child is None:
-        return "not started yet", run.generation.at
+        return Trouble.LATE, "not started yet", run.generation.at
     if child.raised is not None:
-        return f"{child.raised.type}: {child.raised.message.strip().partition(chr(10))[0]}"[:160], child.died_at
+        said = f"{child.raised.type}: {child.raised.message.strip().partition(chr(10))[0]}"
+        return Trouble.DEAD, said[:160], child.died_at
     if child.dead:
-        return child.why or f"ended with {child.code}", child.at
-    return child.phase.word, child.since
+        return Trouble.DEAD, child.why or f"ended with {child.code}", child.at
+    return Trouble.LATE, child.phase.word, child.since
 
 
 def interest_of(run: Run) -> int | None:

@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from aboard.core.phase import Phase
-from aboard.core.roster import Missing, Roster, Row
+from aboard.core.roster import Missing, Roster, Row, Trouble
 
 
 def to_words(roster: Roster) -> dict[str, Any]:
@@ -18,6 +18,9 @@ def from_words(words: Mapping[str, Any]) -> Roster:
         Row(**{**row, "ranks": tuple(row["ranks"]), "phases": tuple((Phase(p), n) for p, n in row["phases"])})
         for row in words["rows"]
     )
-    missing = tuple(Missing(**{**each, "ranks": tuple(each["ranks"])}) for each in words["missing"])
+    missing = tuple(
+        Missing(**{**each, "trouble": Trouble(each["trouble"]), "ranks": tuple(each["ranks"])})
+        for each in words["missing"]
+    )
     rest = {"phase": Phase(words["phase"]), "rows": rows, "missing": missing, "tail": tuple(words["tail"])}
     return Roster(**{**words, **rest})

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from aboard.core.phase import Phase
-from aboard.core.roster import SILENT_SECONDS, Missing, Roster
+from aboard.core.roster import SILENT_SECONDS, Missing, Roster, Trouble
 from aboard.ui.figures import many, pace, span
-from aboard.ui.waits import Kind, kind_of, waits
+from aboard.ui.waits import waits
 
 # A count that changes is told so often, a wait after so long, and what goes on so often again.
 COUNT_SECONDS = 1.0
@@ -94,7 +94,7 @@ class PlainLaunch:
         for node in [node for node in self._cut if node not in cut]:
             since, _told = self._cut.pop(node)
             yield f"node {node} back after {span(roster.now - since)}"
-        silent = (each for each in roster.missing if kind_of(each) in {Kind.GONE, Kind.SILENT})
+        silent = (each for each in roster.missing if each.trouble in {Trouble.GONE, Trouble.SILENT})
         due = []
         for each in silent:
             since, told = self._cut.get(each.node, (roster.now - each.seconds, NEVER))
@@ -108,7 +108,7 @@ class PlainLaunch:
         """The first deaths; those in a run that is being ended already are no news."""
         if self._ending:
             return
-        dead = [each for each in roster.missing if kind_of(each) is Kind.DEAD]
+        dead = [each for each in roster.missing if each.trouble is Trouble.DEAD]
         news = [replace(each, ranks=tuple(rank for rank in each.ranks if rank not in self._dead)) for each in dead]
         for wait in waits((each for each in news if each.ranks), roster.interest):
             self._dead.update(wait.ranks)
@@ -125,7 +125,7 @@ class PlainLaunch:
 
     def _is_late(self, missing: Missing, now: float) -> bool:
         told = self._waiting.get((missing.node, missing.why), NEVER)
-        return kind_of(missing) is Kind.LATE and missing.seconds >= WAIT_SECONDS and now - told >= AGAIN_SECONDS
+        return missing.trouble is Trouble.LATE and missing.seconds >= WAIT_SECONDS and now - told >= AGAIN_SECONDS
 
     def _told(self, due: Iterable[Missing], now: float) -> None:
         for each in due:

@@ -9,13 +9,13 @@ from rich.text import Text
 
 from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
-from aboard.core.roster import Roster
+from aboard.core.roster import Roster, Trouble
 from aboard.core.words import visible
 from aboard.ui.bars import bar
 from aboard.ui.bounded import Bounded
 from aboard.ui.figures import among, many, pace, size, span
 from aboard.ui.roster_table import RosterTable
-from aboard.ui.waits import Kind, Wait, waits
+from aboard.ui.waits import Wait, waits
 
 # Left to what the ranks print above, and to the prompt.
 SPARE = 3
@@ -33,7 +33,7 @@ TAIL_AT_LEAST = 3
 # Of one text, before it is cut to the terminal.
 LONGEST = 1000
 
-_STYLES = {Kind.DEAD: "red", Kind.GONE: "red", Kind.SILENT: "red", Kind.LATE: "yellow"}
+_STYLES = {Trouble.DEAD: "red", Trouble.GONE: "red", Trouble.SILENT: "red", Trouble.LATE: "yellow"}
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 
 
@@ -146,9 +146,9 @@ def _missing(roster: Roster, most: int) -> list[Text]:
         _line(
             Text.assemble(
                 (label if not number else " " * len(label), "dim"),
-                (wait.who, f"bold {_STYLES[wait.kind]}"),
+                (wait.who, f"bold {_STYLES[wait.trouble]}"),
                 (": ", "dim"),
-                (wait.said, _STYLES[wait.kind]),
+                (wait.said, _STYLES[wait.trouble]),
             )
         )
         for number, wait in enumerate(shown)
@@ -162,7 +162,7 @@ def _missing(roster: Roster, most: int) -> list[Text]:
 
 def _worth_saying(wait: Wait, *, ending: bool) -> bool:
     """Nobody waits for the late in a run that is being ended."""
-    return wait.kind is not Kind.LATE or (wait.seconds >= WORTH_SAYING and not ending)
+    return wait.trouble is not Trouble.LATE or (wait.seconds >= WORTH_SAYING and not ending)
 
 
 def _tail(roster: Roster, room: int) -> Iterator[Text]:

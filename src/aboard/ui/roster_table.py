@@ -7,12 +7,11 @@ from rich.cells import cell_len, set_cell_size
 from aboard.core.finding import Severity
 from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
-from aboard.core.roster import Roster, Row
+from aboard.core.roster import Roster, Row, Trouble
 from aboard.ui.figures import among, many, size
 from aboard.ui.grid import GAP, LABEL_AT_LEAST, Grid
 from aboard.ui.grid import Row as Line
 from aboard.ui.marks import ASKED, FINE, NOT_ASKED, OF_SEVERITY, Mark
-from aboard.ui.waits import Kind, kind_of
 
 DEAD = OF_SEVERITY[Severity.BLOCK]
 LOST = Mark(sign="?", style="bold red")
@@ -35,7 +34,7 @@ NAME_KEPT = 20
 # A node this full may lose a rank to the kernel's killer any moment.
 FULL = 0.9
 
-_STYLES = {Kind.DEAD: "red", Kind.GONE: "red", Kind.SILENT: "red", Kind.LATE: "", None: ""}
+_STYLES = {Trouble.DEAD: "red", Trouble.GONE: "red", Trouble.SILENT: "red", Trouble.LATE: "", None: ""}
 
 
 class RosterTable:
@@ -44,9 +43,9 @@ class RosterTable:
     def __init__(self, roster: Roster, *, width: int, lines: int, one_by_one: bool) -> None:
         self._roster = roster
         self._width = width
-        self._trouble: dict[str, Kind] = {}
+        self._trouble: dict[str, Trouble] = {}
         for missing in roster.missing:
-            kind = kind_of(missing)
+            kind = missing.trouble
             self._trouble[missing.node] = min(kind, self._trouble.get(missing.node, kind))
         self._training = all(row.phases and row.phases[0][0] >= Phase.STEPS for row in roster.rows)
         self._heads = [] if self._training else [pair[width < WIDE] for pair in HEADS.values()]
@@ -80,7 +79,7 @@ class RosterTable:
         for row in self._roster.rows:
             slowest = row.phases[0][0] if row.phases else Phase.WAITING
             phase = Phase.STEPS if self._training else slowest
-            key = (self._trouble.get(row.node, Kind.LATE), not _full(row), phase)
+            key = (self._trouble.get(row.node, Trouble.LATE), not _full(row), phase)
             lots.setdefault(key, []).append(row)
         return [lots[key] for key in sorted(lots)]
 
@@ -97,7 +96,7 @@ class RosterTable:
             return label
         return set_cell_size(label, self._label - 1).rstrip() + "…"
 
-    def _marks(self, lot: Sequence[Row], trouble: Kind | None) -> tuple[Mark, ...]:
+    def _marks(self, lot: Sequence[Row], trouble: Trouble | None) -> tuple[Mark, ...]:
         """For each phase whether all ranks have come to it, how many of them have, or that they are on their way."""
         world = sum(len(row.ranks) for row in lot)
         marks, ahead = [], False
@@ -152,11 +151,11 @@ def _count(row: Row, phase: Phase) -> int:
     return sum(count for reached, count in row.phases if reached >= phase)
 
 
-def _next(there: int, world: int, trouble: Kind | None) -> Mark:
+def _next(there: int, world: int, trouble: Trouble | None) -> Mark:
     """The phase that they are coming to, or that they will not come to."""
-    if trouble is Kind.DEAD:
+    if trouble is Trouble.DEAD:
         return DEAD
-    if trouble in {Kind.GONE, Kind.SILENT}:
+    if trouble in {Trouble.GONE, Trouble.SILENT}:
         return LOST
     return Mark(sign=_of(there, world), style=SOME) if there else ASKED
 
