@@ -37,7 +37,7 @@ def _run(*events: tuple[str, str, float, str]) -> Run:
 
 
 def test_a_group_has_shown_that_it_can() -> None:
-    """All ranks past their first collective; what isn't torch's, alive for some seconds; else it is open, then stuck."""
+    """All ranks past their first collective; what isn't torch's, alive for some seconds; else open, then stuck."""
     both = [("started", "0", 1.0, ""), ("started", "1", 1.0, "")]
     far = [("phase", "0", 2.0, "collective"), ("phase", "1", 2.0, "collective")]
     assert good(_run(*both, *far), 2, 2.5) is True

@@ -14,11 +14,15 @@ _PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class End:
-    """The run is over: end what lives. With `stacks`, take them first; with `again`, try once more on another port."""
+    """The run is over: end what lives. With `stacks`, take them first; with `again`, try once more on another port.
+
+    `death` says that a rank's own death decided it.
+    """
 
     why: str
     stacks: bool = False
     again: bool = False
+    death: bool = False
 
 
 def decide(run: Run, world: int, *, said: str = "", may_move: bool = True) -> End | None:
@@ -27,8 +31,8 @@ def decide(run: Run, world: int, *, said: str = "", may_move: bool = True) -> En
     first = now.first_death
     if first is not None:
         if may_move and now.number < PORTS_TRIED and port_taken(first, said):
-            return End(why=f"rank {first.name}'s port was taken", again=True)
-        return End(why=f"rank {first.name} on {first.node} died", stacks=True)
+            return End(why=f"rank {first.name}'s port was taken", again=True, death=True)
+        return End(why=f"rank {first.name} on {first.node} died", stacks=True, death=True)
     if now.lost:
         return End(why=f"{now.lost[0]} is gone", stacks=True)
     if now.stopped is not None:

@@ -68,7 +68,7 @@ class Generation:
     lost: list[str] = field(default_factory=list)
     # A rank that somebody stopped, and that was not let go on.
     stopped: Child | None = None
-    # When the end was decided: who dies later dies of that.
+    # When the end was decided for another reason than a death: who dies later dies of that.
     decided: float | None = None
     running: int = 0
     exited: int = 0
@@ -114,7 +114,8 @@ class Run:
             case "started" | "exited" | "failed" | "phase" | "raised":
                 self._apply_child(event)
             case "deciding":
-                self.generation.decided = event.at
+                # A death that decided it is its own proof, whatever two clocks make of the order.
+                self.generation.decided = None if event.data.get("death") else event.at
             case "stopping":
                 self.stopping = str(event.data.get("why", ""))
             case "finished":

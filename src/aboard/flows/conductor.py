@@ -285,7 +285,7 @@ class Conductor:
     def _want(self, end: End) -> None:
         if self._end is not None and not self._end.done():
             self._end.set_result(end)
-            self._note("deciding", why=end.why)
+            self._note("deciding", why=end.why, death=end.death)
 
     def _note(self, kind: str, **data: Any) -> None:
         """An event of the conductor's own."""

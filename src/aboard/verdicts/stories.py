@@ -82,9 +82,9 @@ STORIES = (
         title="a node, a pair or all of them can't run the command",
         severity=Severity.BLOCK,
         shows=("can't run it by itself", "can't run it as a pair, though each can alone"),
-        why="`aboard launch --trial` runs the command for some seconds on each node alone, then on pairs, then on all, and"
-        " stops at the first stage that fails: what fails alone is the node's own, what fails in pairs only is between"
-        " the two.",
+        why="`aboard launch --trial` runs the command for some seconds on each node alone, then on pairs, then on all,"
+        " and stops at the first stage that fails: what fails alone is the node's own, what fails in pairs only is"
+        " between the two.",
         mend="Alone: read the finding below it, and compare the node with the others by `aboard check --only software`."
         " In pairs: `aboard check --only network` and `--only collective` for the link between them.",
     ),
@@ -93,8 +93,8 @@ STORIES = (
         title="ranks came no further",
         severity=Severity.BLOCK,
         shows=("Waiting for clients", "it just hangs at init_process_group"),
-        why="No rank has come to a new phase for the time of a trial. Who is behind is named; the others wait for them.",
-        mend="`aboard check --only network` for the nodes that are behind; `aboard logs RUN --rank N` for what they said"
-        " last.",
+        why="No rank has come to a new phase for the time of a trial. Who is behind is named; the others wait.",
+        mend="`aboard check --only network` for the nodes that are behind; `aboard logs RUN --rank N` for what they"
+        " said last.",
     ),
 )
