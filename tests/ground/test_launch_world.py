@@ -246,6 +246,17 @@ def test_detached(four: Launches) -> None:
     assert "stopped" in four.aboard("status").stdout
 
 
+def test_conducted_from_another_host(four: Launches) -> None:
+    """`--on n1` types the same there: the run goes on without this machine, and its record is n1's."""
+    done = four.aboard("launch", "--on", "n1", "n1", "--", "clock.py", "60")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = done.stdout.partition(":")[0]
+    there = four.box.host("n1")
+    assert "running" in there.run(["aboard", "status"]).stdout
+    assert there.run(["aboard", "stop", run]).returncode == 0
+    assert four.orphans(run) == {}
+
+
 def test_a_missing_directory_is_named_before_anything_starts(four: Launches) -> None:
     """Ranks start where the command was typed; a node without that directory stops the launch."""
     four.box.head.run(["mkdir", "-p", "/home/crew/only-here"])

@@ -32,7 +32,7 @@ class Launching(click.Command):
         if "--" in args:
             at = args.index("--")
             before, command = args[:at], args[at + 1 :]
-        rest = super().parse_args(ctx, before)
+        rest = super().parse_args(ctx, list(before))
         ctx.params["command"] = tuple(command)
         if not command and not ctx.resilient_parsing:
             script = next((word for word in before if word.endswith(".py")), "train.py")
@@ -71,10 +71,22 @@ def detached(order: Order) -> int:
 
 def elsewhere(host: str, argv: list[str]) -> NoReturn:
     """Types the same command on another host, where it goes on in the background."""
-    at = argv.index("--on")
-    verb, *rest = [*argv[:at], *argv[at + 2 :]]
-    line = f"cd {shell.quote(str(Path.cwd()))} && exec {shell.join(['aboard', verb, '--detach', *rest])}"
+    line = f"cd {shell.quote(str(Path.cwd()))} && exec {shell.join(['aboard', *_without_on(argv)])}"
     os.execvp("ssh", ["ssh", "-o", "BatchMode=yes", "--", host, line])  # noqa: S606 - no shell of ours is wanted
+
+
+def _without_on(argv: list[str]) -> list[str]:
+    """The same words, with --detach instead of --on; what stands behind `--` is the command's."""
+    end = argv.index("--")
+    verb, *before = argv[:end]
+    words: list[str] = []
+    while before:
+        word = before.pop(0)
+        if word == "--on":
+            before.pop(0)
+        elif not word.startswith("--on="):
+            words.append(word)
+    return [verb, "--detach", *words, *argv[end:]]
 
 
 def _background(order: Order, heard: int, tell: int) -> NoReturn:
