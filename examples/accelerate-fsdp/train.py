@@ -4,7 +4,7 @@ import argparse
 
 import torch
 from accelerate import Accelerator, DistributedType, FullyShardedDataParallelPlugin
-from accelerate.utils import set_seed
+from accelerate.utils import parse_flag_from_env, set_seed
 from torch.utils.data import DataLoader
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -17,7 +17,7 @@ def main():
     args = parser.parse_args()
 
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
-    if accelerator.distributed_type == DistributedType.MULTI_CPU:
+    if accelerator.distributed_type == DistributedType.MULTI_CPU and parse_flag_from_env("ACCELERATE_USE_FSDP"):
         shard_on_cpu(accelerator)
     set_seed(0)
 
@@ -40,8 +40,8 @@ def main():
         mean = accelerator.reduce(loss.detach(), reduction="mean")
         print(f"step {step} loss {mean.item():.4f}", flush=True)
 
-    parameter = next(model.parameters())
-    print(f"sharded: {type(model).__name__} {parameter.to_local().numel()} of {parameter.numel()}", flush=True)
+    layer, weight = model.model.layers[0], model.lm_head.weight
+    print(f"{type(layer).__name__}; of the head {weight.to_local().numel()} of {weight.numel()}", flush=True)
     print(f"done: rank {accelerator.process_index} of world size {accelerator.num_processes}", flush=True)
     accelerator.end_training()
 
