@@ -5,12 +5,12 @@ import asyncio
 import click
 from rich.console import Console
 
-from aboard.core.cluster import Cluster
+from aboard.cli.errand import Errand
+from aboard.cli.launching import looked_at
 from aboard.core.export import SETUP_FILE, as_deepspeed, as_torchrun, view
 from aboard.core.finding import Severity
 from aboard.core.plan import Plan
-from aboard.core.request import Request
-from aboard.flows.launch import Look, planned
+from aboard.flows.launch import planned
 from aboard.flows.watcher import Unwatched
 from aboard.ui.findings import FindingsView
 from aboard.ui.plan_json import plan_json
@@ -20,12 +20,11 @@ EXIT_BLOCKED = 2
 NAMED_LATER = "dry-run"
 
 
-def dry_run(
-    cluster: Cluster, request: Request, look: Look, *, other: str | None, as_json: bool, notes: tuple[str, ...]
-) -> int:
+def dry_run(errand: Errand, *, other: str | None, as_json: bool) -> int:
     """Shows what would be started; with findings that would stop it, those too, and exits as the launch would."""
-    report, plan = asyncio.run(planned(cluster, request, look, run=NAMED_LATER, watcher=Unwatched()))
-    for note in notes:
+    look = looked_at(errand.check)
+    report, plan = asyncio.run(planned(errand.cluster, errand.request, look, run=NAMED_LATER, watcher=Unwatched()))
+    for note in errand.notes:
         click.echo(f"note: {note}", err=True)
     findings = [finding for finding in report.findings if finding.severity > Severity.INFO] if report else []
     if as_json:

@@ -1,35 +1,23 @@
 """`aboard launch`."""
 
-import json
 import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
-from random import SystemRandom
 
 import click
 
-from aboard.checks import SUBJECTS
-from aboard.cli.dry_run import dry_run
-from aboard.cli.launching import Launching, detached, elsewhere, held
+from aboard.cli.dashes import Launching, elsewhere
+from aboard.cli.errand import Errand, run
 from aboard.cli.nodes import NodeWords, node_words
-from aboard.cli.trying import tried
-from aboard.config.accelerate import HeadFiles
 from aboard.core.cluster import Cluster
 from aboard.core.envfile import read_envfile
 from aboard.core.errors import InputError, Problem
 from aboard.core.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
-from aboard.core.paste import paste
-from aboard.core.paste.placed import placed
 from aboard.core.program import Kind, Program
-from aboard.core.request import Request
+from aboard.core.request import Request, settled
 from aboard.core.words import env_name_trouble
-from aboard.flows.launch import Look, prepared
-from aboard.flows.session import Order
-from aboard.record.runs import Runs
-from aboard.ui.plan_json import plan_json
 from aboard.wires.limits import raise_files
 
 CHECKS = ("quick", "full", "none")
@@ -126,26 +114,25 @@ def launch(
         master_address=master_address or request.master_address,
         master_port=master_port or request.master_port,
     )
-    cluster, request = prepared(cluster, request, str(Path.cwd()))
-    look = Look(subjects=() if how == "none" else SUBJECTS, quick=how == "quick")
+    cluster, request = settled(cluster, request, str(Path.cwd()))
+    seconds = lease or (DETACHED_SECONDS if detach else ATTACHED_SECONDS)
+    errand = Errand(cluster=cluster, request=request, check=how, lease=Lease(seconds=seconds, grace=grace), notes=notes)
     raise_files(len(cluster))
+    # Each is loaded when it is wanted: a launch dials its nodes first.
     if dry or other or as_json:
         _needs_dry(dry, other, as_json=as_json)
-        sys.exit(dry_run(cluster, request, look, other=other, as_json=as_json, notes=notes))
-    seconds = lease or (DETACHED_SECONDS if detach else ATTACHED_SECONDS)
-    runs = Runs.of(os.environ)
-    order = Order(
-        cluster=cluster,
-        request=request,
-        look=look,
-        lease=Lease(seconds=seconds, grace=grace),
-        run=runs.create(datetime.now(UTC).astimezone(), SystemRandom()),
-        told=lambda plan: json.loads(plan_json(plan)),
-        notes=notes,
-    )
+        from aboard.cli.dry_run import dry_run  # noqa: PLC0415 - the reason is above
+
+        sys.exit(dry_run(errand, other=other, as_json=as_json))
     if trial:
-        sys.exit(tried(order))
-    sys.exit(detached(order) if detach else held(order))
+        from aboard.cli.trying import tried  # noqa: PLC0415 - the reason is above
+
+        sys.exit(tried(errand))
+    if detach:
+        from aboard.cli.launching import detached  # noqa: PLC0415 - the reason is above
+
+        sys.exit(detached(errand))
+    sys.exit(run(errand))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,9 +146,14 @@ class _Typed:
 
     def read(self) -> tuple[Request, Cluster, tuple[str, ...]]:
         """What to run, where, and what is to be said about it; a pasted command brings its own words about nodes."""
-        pasted = None
-        if not self.module and not self.no_python:
-            pasted = paste(self.command, HeadFiles(), environ=os.environ, cwd=str(Path.cwd()))
+        if self.module or self.no_python or self.command[0].endswith(".py"):
+            return Request(program=self._program()), self.where.cluster(), ()
+        # The tables of three launchers' flags, for those who paste.
+        from aboard.config.accelerate import HeadFiles  # noqa: PLC0415 - the reason is above
+        from aboard.core.paste import paste  # noqa: PLC0415 - the reason is above
+        from aboard.core.paste.placed import placed  # noqa: PLC0415 - the reason is above
+
+        pasted = paste(self.command, HeadFiles(), environ=os.environ, cwd=str(Path.cwd()))
         if pasted is None:
             return Request(program=self._program()), self.where.cluster(), ()
         where = self.where.with_default(hostfile=pasted.hostfile, include=pasted.include, exclude=pasted.exclude)

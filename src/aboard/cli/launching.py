@@ -1,55 +1,43 @@
-"""From an order to a run: at this terminal, in the background, or conducted from another host."""
+"""From an errand to a run: at this terminal, or in the background."""
 
 import asyncio
+import json
 import os
 import sys
 from contextlib import suppress
-from pathlib import Path
+from datetime import UTC, datetime
+from random import SystemRandom
 from typing import NoReturn
 
 import click
 from rich.console import Console
 
+from aboard.checks import SUBJECTS
+from aboard.cli.errand import Errand
 from aboard.cli.launch_view import LaunchView, Quiet, show_end
-from aboard.core import shell
-from aboard.core.errors import AboardError, InputError, Problem
+from aboard.core.errors import AboardError
 from aboard.core.phase import Phase
 from aboard.flows.conductor import Conductor
-from aboard.flows.launch import Launched
+from aboard.flows.launch import Launched, Look
 from aboard.flows.session import Order, session
 from aboard.flows.watcher import Unwatched
 from aboard.record.places import RunDirectory
 from aboard.record.runs import Runs
+from aboard.ui.plan_json import plan_json
+from aboard.wires.fleet import Fleet
 
 EXIT_ERROR = 3
 
 
-class Launching(click.Command):
-    """Takes what stands behind `--` as it is: it is the command's, and no option of ours."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        before, command = args, list[str]()
-        if "--" in args:
-            at = args.index("--")
-            before, command = args[:at], args[at + 1 :]
-        rest = super().parse_args(ctx, list(before))
-        ctx.params["command"] = tuple(command)
-        if not command and not ctx.resilient_parsing:
-            script = next((word for word in before if word.endswith(".py")), "train.py")
-            seen = "there is no command behind --"
-            problem = Problem(where="aboard launch", seen=seen, fix=f"aboard launch -- {script} …")
-            raise InputError("launch-command", [problem])
-        return rest
-
-
-def held(order: Order) -> int:
+async def held(errand: Errand, fleet: Fleet) -> int:
     """Runs it here, with a view of it; the exit code is the run's."""
+    order = ordered(errand)
     console = Console(highlight=False)
     view = LaunchView(console, order.run)
-    for note in order.notes:
+    for note in errand.notes:
         view.say(f"note: {note}")
     try:
-        launched, dropped = asyncio.run(session(order, watcher=view.watcher, viewer=view, on_look=view.looked))
+        launched, dropped = await session(order, watcher=view.watcher, viewer=view, fleet=fleet, on_look=view.looked)
     finally:
         view.close()
     code = show_end(console, order.run, launched, dropped)
@@ -57,8 +45,27 @@ def held(order: Order) -> int:
     return code
 
 
-def detached(order: Order) -> int:
+def ordered(errand: Errand) -> Order:
+    """The errand as flows know it, with a run directory of its own."""
+    return Order(
+        cluster=errand.cluster,
+        request=errand.request,
+        look=looked_at(errand.check),
+        lease=errand.lease,
+        run=Runs.of(os.environ).create(datetime.now(UTC).astimezone(), SystemRandom()),
+        told=lambda plan: json.loads(plan_json(plan)),
+    )
+
+
+def looked_at(check: str) -> Look:
+    return Look(subjects=() if check == "none" else SUBJECTS, quick=check == "quick")
+
+
+def detached(errand: Errand) -> int:
     """Runs it in a process of its own, and comes back when every rank has started, or with what stopped it."""
+    order = ordered(errand)
+    for note in errand.notes:
+        click.echo(f"note: {note}", err=True)
     heard, tell = os.pipe()
     if os.fork() == 0:
         _background(order, heard, tell)
@@ -67,26 +74,6 @@ def detached(order: Order) -> int:
         code, _, words = said.read().decode("utf-8", "replace").partition("\n")
     click.echo(words, nl=False, err=code != "0")
     return int(code or 1)
-
-
-def elsewhere(host: str, argv: list[str]) -> NoReturn:
-    """Types the same command on another host, where it goes on in the background."""
-    line = f"cd {shell.quote(str(Path.cwd()))} && exec {shell.join(['aboard', *_without_on(argv)])}"
-    os.execvp("ssh", ["ssh", "-o", "BatchMode=yes", "--", host, line])  # noqa: S606 - no shell of ours is wanted
-
-
-def _without_on(argv: list[str]) -> list[str]:
-    """The same words, with --detach instead of --on; what stands behind `--` is the command's."""
-    end = argv.index("--")
-    verb, *before = argv[:end]
-    words: list[str] = []
-    while before:
-        word = before.pop(0)
-        if word == "--on":
-            before.pop(0)
-        elif not word.startswith("--on="):
-            words.append(word)
-    return [verb, "--detach", *words, *argv[end:]]
 
 
 def _background(order: Order, heard: int, tell: int) -> NoReturn:

@@ -5,7 +5,9 @@ import asyncio
 import click
 from rich.console import Console
 
+from aboard.cli.errand import Errand
 from aboard.cli.launch_view import EXIT_BLOCKED
+from aboard.cli.launching import ordered
 from aboard.core.finding import Finding, Severity
 from aboard.core.trial import Tried, verdict
 from aboard.flows.check import Report, examined, watched_fleet
@@ -16,8 +18,9 @@ from aboard.ui.findings import FindingsView
 from aboard.ui.marks import FINE, OF_SEVERITY
 
 
-def tried(order: Order) -> int:
+def tried(errand: Errand) -> int:
     """0 when every group can, 1 when one can't, 2 when the look at the nodes already says so."""
+    order = ordered(errand)
     console = Console(highlight=False)
     report, held = asyncio.run(_try(order, console))
     grave = [finding for finding in report.findings if finding.severity > Severity.INFO]

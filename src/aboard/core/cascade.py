@@ -25,8 +25,10 @@ def cascade(findings: Iterable[Finding], stories: Iterable[Story]) -> list[Findi
 
 
 def _explains(cause: Finding, other: Finding, every: Iterable[Finding], leads_to: _LeadsTo) -> bool:
-    """Where one of its own nodes is involved, and it is about the same thing, if it says what it is about."""
-    if other.code not in leads_to.get(cause.code, ()) or not set(cause.nodes) & set(other.nodes):
+    """Where one of its own nodes is involved, or none of either, and it is about the same thing, if it says what."""
+    if other.code not in leads_to.get(cause.code, ()):
+        return False
+    if not set(cause.nodes) & set(other.nodes) and (cause.nodes or other.nodes):
         return False
     if cause.about and not set(cause.about) & set(other.about):
         return False

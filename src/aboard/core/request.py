@@ -1,8 +1,9 @@
 """A request: what the user wants to run, before anything is known of the nodes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from aboard.core.cluster import Cluster
 from aboard.core.node import NO_ENV
 from aboard.core.program import Program
 
@@ -24,3 +25,16 @@ class Request:
     threads: int | None = None
     bind: bool = False
     beacon: bool = True
+
+
+def settled(cluster: Cluster, request: Request, here: str) -> tuple[Cluster, Request]:
+    """Ranks start where the command was typed, unless a node has a directory of its own; a port in `env:` is wanted."""
+    nodes = tuple(node if node.workdir else replace(node, workdir=here) for node in cluster)
+    env = {**nodes[0].env, **request.env}
+    port, address = request.master_port, request.master_address or env.get("MASTER_ADDR")
+    if port is None and env.get("MASTER_PORT", "").isdecimal():
+        port = int(env["MASTER_PORT"])
+    if port is not None:
+        # The look listens there, to see that it is free and that all can reach it.
+        nodes = (replace(nodes[0], env={**nodes[0].env, "MASTER_PORT": str(port)}), *nodes[1:])
+    return replace(cluster, nodes=nodes), replace(request, master_port=port, master_address=address)

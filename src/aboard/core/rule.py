@@ -15,7 +15,10 @@ Rule: TypeAlias = Callable[[Facts], Iterator[Finding]]
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """What one file in `checks/` adds: questions to ask, rules to judge the answers, and the story of each code."""
+    """What one file in `checks/` adds: questions to ask, rules to judge the answers, and the story of each code.
+
+    `asked` is what to type to have it judged, where that isn't a check.
+    """
 
     name: str
     title: str
@@ -23,6 +26,12 @@ class Subject:
     rules: tuple[Rule, ...]
     exercises: tuple[Exercise[Any], ...] = ()
     stories: tuple[Story, ...] = ()
+    asked: str = ""
+
+    @property
+    def command(self) -> str:
+        """What to type to have it judged."""
+        return self.asked or f"aboard check --only {self.name}"
 
     def judge(self, facts: Facts) -> list[Finding]:
         return [finding for rule in self.rules for finding in rule(facts)]

@@ -1,7 +1,7 @@
 """`aboard launch`: look at the nodes, plan, and conduct the run over the links of the look."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from time import time
 
 from aboard.core.cluster import Cluster
@@ -18,7 +18,7 @@ from aboard.flows.conductor import Conductor, Outcome, Viewer
 from aboard.flows.seats import master, seats
 from aboard.flows.watcher import Watcher
 from aboard.record.record import Record
-from aboard.wires.fleet import WireOf, usual_wire
+from aboard.wires.fleet import Fleet, WireOf, usual_wire
 
 OnConductor = Callable[[Conductor], None]
 
@@ -38,19 +38,6 @@ class Launched:
     report: Report | None
     outcome: Outcome | None = None
     roster: Roster | None = None
-
-
-def prepared(cluster: Cluster, request: Request, here: str) -> tuple[Cluster, Request]:
-    """Ranks start where the command was typed, unless a node has a directory of its own; a port in `env:` is wanted."""
-    nodes = tuple(node if node.workdir else replace(node, workdir=here) for node in cluster)
-    env = {**nodes[0].env, **request.env}
-    port, address = request.master_port, request.master_address or env.get("MASTER_ADDR")
-    if port is None and env.get("MASTER_PORT", "").isdecimal():
-        port = int(env["MASTER_PORT"])
-    if port is not None:
-        # The look listens there, to see that it is free and that all can reach it.
-        nodes = (replace(nodes[0], env={**nodes[0].env, "MASTER_PORT": str(port)}), *nodes[1:])
-    return replace(cluster, nodes=nodes), replace(request, master_port=port, master_address=address)
 
 
 async def planned(
@@ -75,10 +62,15 @@ async def launch(
     lease: Lease,
     on_look: Callable[[Report], None] = lambda _report: None,
     on_conductor: OnConductor = lambda _conductor: None,
+    fleet: Fleet | None = None,
     wire_of: WireOf = usual_wire,
 ) -> Launched:
-    """Nothing is started while the look finds what would stop a run; every rank that is started is seen to its end."""
-    fleet = watched_fleet(watcher, wire_of)
+    """Nothing is started while the look finds what would stop a run; every rank that is started is seen to its end.
+
+    A `fleet` may have begun to dial already.
+    """
+    fleet = fleet or watched_fleet(watcher, wire_of)
+    fleet.on_phase = lambda node, phase: watcher.dialling(node.name, phase)
     report = None
     run = record.run.id
     if look.subjects:

@@ -18,6 +18,7 @@ from aboard.flows.launch import Launched, Look, launch
 from aboard.flows.watcher import Watcher
 from aboard.record.places import RunDirectory
 from aboard.record.record import Record
+from aboard.wires.fleet import Fleet
 
 # What a node that says nothing of its slots may have, for the shares of the room for logs.
 USUAL_SLOTS = 8
@@ -33,7 +34,6 @@ class Order:
     lease: Lease
     run: RunDirectory
     told: Callable[[Plan], Any]
-    notes: tuple[str, ...] = ()
 
 
 async def session(
@@ -41,6 +41,7 @@ async def session(
     *,
     watcher: Watcher,
     viewer: Viewer,
+    fleet: Fleet | None = None,
     on_look: Callable[[Report], None] = lambda _report: None,
 ) -> tuple[Launched, dict[str, int]]:
     """The launch and what its record had to drop. SIGINT, SIGTERM and SIGHUP end it as Ctrl-C does."""
@@ -65,6 +66,7 @@ async def session(
                 watcher=watcher,
                 viewer=viewer,
                 lease=order.lease,
+                fleet=fleet,
                 on_look=on_look,
                 on_conductor=began,
             )

@@ -1,7 +1,7 @@
 """Dials many nodes: handshakes are bounded, sessions are not, and a handshake that sshd drops is tried again."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from random import uniform
 from time import monotonic
@@ -51,8 +51,13 @@ class Fleet:
         self._wire_of = wire_of
         self._handshakes = asyncio.Semaphore(handshakes)
         self._seconds = seconds
-        self._on_phase = on_phase
+        self.on_phase = on_phase
         self._kept: dict[str, Dialled] = {}
+        self._begun: dict[str, asyncio.Task[Dialled]] = {}
+
+    def begin(self, nodes: Iterable[Node]) -> None:
+        """Dials nodes that will be asked for: handshakes go on while the caller does something else."""
+        self._begun.update({node.name: asyncio.create_task(self._dial(node)) for node in nodes})
 
     def keep(self, links: "dict[str, Dialled]") -> None:
         """Takes links that are open already, by node: the next dial of each gets it, without another handshake."""
@@ -60,15 +65,25 @@ class Fleet:
         links.clear()
 
     async def close(self) -> None:
-        """Closes the links that were kept and that nobody asked for."""
-        kept, self._kept = self._kept, {}
-        await asyncio.gather(*(dialled.link.close() for dialled in kept.values()))
+        """Closes the links that were begun or kept and that nobody asked for."""
+        begun, self._begun = list(self._begun.values()), {}
+        for task in begun:
+            task.cancel()
+        if begun:
+            await asyncio.wait(begun)
+        kept, self._kept = [*self._kept.values()], {}
+        kept += [task.result() for task in begun if not task.cancelled() and task.exception() is None]
+        await asyncio.gather(*(dialled.link.close() for dialled in kept))
 
     async def dial(self, node: Node) -> Dialled:
         """Opens a link to one node; raises Unreachable when it can't be had within the time."""
         kept = self._kept.pop(node.name, None)
         if kept is not None and kept.link.lost is None:
             return kept
+        begun = self._begun.pop(node.name, None)
+        return await (self._dial(node) if begun is None else begun)
+
+    async def _dial(self, node: Node) -> Dialled:
         for drops in range(TRIES):
             async with self._handshakes:
                 # Time in the queue is ours, not the node's.
@@ -78,7 +93,7 @@ class Fleet:
                         node,
                         self._wire_of(node),
                         self._seconds,
-                        lambda phase: self._on_phase(node, phase),
+                        lambda phase: self.on_phase(node, phase),
                     )
                 except Unreachable as error:
                     if error.reason is not Reason.DROPPED or drops == TRIES - 1:
@@ -86,6 +101,6 @@ class Fleet:
                 else:
                     return Dialled(link=link, seconds=monotonic() - now, drops=drops)
             # sshd drops at random above MaxStartups (sshd_config(5)); spread the next tries over time.
-            self._on_phase(node, "dropped, trying again")
+            self.on_phase(node, "dropped, trying again")
             await asyncio.sleep(uniform(0.5, 1.0) * 0.25 * 2**drops)  # noqa: S311 - jitter, no secret
         raise AssertionError("the last try returns or raises")

@@ -1,0 +1,38 @@
+"""What `aboard launch` was asked to do, and how it begins: nodes are dialled while the rest of the program loads."""
+
+import asyncio
+from dataclasses import dataclass
+from importlib import import_module
+
+from aboard.core.cluster import Cluster
+from aboard.core.lease import Lease
+from aboard.core.request import Request
+from aboard.wires.fleet import Fleet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Errand:
+    """`check` is quick, full or none."""
+
+    cluster: Cluster
+    request: Request
+    check: str
+    lease: Lease
+    notes: tuple[str, ...] = ()
+
+
+def run(errand: Errand) -> int:
+    """Runs it at this terminal; the exit code is the run's."""
+    return asyncio.run(_run(errand))
+
+
+async def _run(errand: Errand) -> int:
+    fleet = Fleet()
+    try:
+        fleet.begin(errand.cluster)
+        # A third of a second, in which the ssh programs have shaken hands and the agents have come up.
+        launching = await asyncio.to_thread(import_module, "aboard.cli.launching")
+        code: int = await launching.held(errand, fleet)
+        return code
+    finally:
+        await fleet.close()
