@@ -260,20 +260,50 @@ def test_noise_before_the_answer(noise: str) -> None:
 def test_setup_comes_first() -> None:
     """Its lines run in bash, and what they print stays out of the answer."""
     node = Node(name="n1", python=sys.executable, setup=("echo noise", "export NCCL_DEBUG=TRACE"))
-    done = subprocess.run(as_a_rank(node, "-c", SCRIPT, "facts", ""), capture_output=True, text=True, check=True)
+    done = subprocess.run(as_a_rank(node, "-Sc", SCRIPT, "facts", ""), capture_output=True, text=True, check=True)
     told = parse_software(Output(code=0, stdout=done.stdout))
     assert done.stdout.count("\n") == 1
     assert told.variables["NCCL_DEBUG"] == "TRACE"
 
 
-def _run(*words: str, **env: str) -> dict[str, Any]:
-    argv = [sys.executable, "-S", "-c", SCRIPT, *words]
+@pytest.fixture
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site-packages of a virtual environment that has nothing in it; its Python is two folders up, in `bin`."""
+    home = tmp_path_factory.mktemp("venv")
+    packages = home / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    packages.mkdir(parents=True)
+    (home / "bin").mkdir()
+    real = Path(sys.executable).resolve()
+    (home / "bin/python").symlink_to(real)
+    (home / "pyvenv.cfg").write_text(f"home = {real.parent}\ninclude-system-site-packages = false\n")
+    return packages
+
+
+def _run(*words: str, bare: Path | None = None, **env: str) -> dict[str, Any]:
+    python = sys.executable if bare is None else str(bare.parents[2] / "bin/python")
+    argv = [python, "-Sc", SCRIPT, *words]
     done = subprocess.run(argv, capture_output=True, text=True, check=True, env=env)
     told: dict[str, Any] = json.loads(done.stdout)
     return told
 
 
-def test_the_script_reads_packages_without_importing_them(tmp_path: Path) -> None:
+def test_the_script_obeys_pth_files_and_runs_their_code_only_if_it_must(bare: Path, tmp_path: Path) -> None:
+    """A path in them counts at once; code in them costs a start, and waits for a module that isn't found without it."""
+    elsewhere = tmp_path / "elsewhere"
+    for name in ("numpy-2.0.0.dist-info", "numpy"):
+        (elsewhere / name).mkdir(parents=True)
+    (elsewhere / "numpy/__init__.py").touch()
+    ran = tmp_path / "ran"
+    (bare / "a.pth").write_text(f"# a comment\n{elsewhere}\nimport pathlib; pathlib.Path({str(ran)!r}).touch()\n")
+    assert _run("facts", "", bare=bare)["packages"] == {"numpy": "2.0.0"}
+    assert not ran.exists()
+    (elsewhere / "peft-0.1.dist-info").mkdir()
+    (bare / "b.pth").write_text(f"import sys; sys.path.append({str(tmp_path / 'hooked')!r})\n")
+    (tmp_path / "hooked/peft").mkdir(parents=True)
+    assert _run("facts", "", bare=bare)["packages"] == {"numpy": "2.0.0", "peft": "0.1"}
+
+
+def test_the_script_reads_packages_without_importing_them(bare: Path, tmp_path: Path) -> None:
     """Names and versions come from metadata, CUDA from torch's version file; the first on the path wins."""
     for name in ("torch-2.7.1.dist-info", "Nvidia_NCCL.cu12-2.26.2.dist-info", "old-lib-1.0-py3.11.egg-info"):
         (tmp_path / name).mkdir()
@@ -289,12 +319,12 @@ def test_the_script_reads_packages_without_importing_them(tmp_path: Path) -> Non
     later = tmp_path / "later"
     (later / "torch-9.dist-info").mkdir(parents=True)
     path = f"{tmp_path}:{later}"
-    told = _run("facts", "", PYTHONPATH=path, NCCL_PROTO="LL", HF_TOKEN=str(later))
+    told = _run("facts", "", bare=bare, PYTHONPATH=path, NCCL_PROTO="LL", HF_TOKEN=str(later))
     # numpy's metadata without numpy is a package that can't be imported.
     assert told["packages"] == {"torch": "2.7.1", "cuda": "12.6", "nccl": "2.26.2"}
     assert told["variables"]["NCCL_PROTO"] == "LL"
     assert told["variables"]["HF_TOKEN"].startswith("hidden ")
-    everything = _run("list", "", PYTHONPATH=path)["packages"]
+    everything = _run("list", "", bare=bare, PYTHONPATH=path)["packages"]
     assert everything == {
         "dev": "0.3",
         "numpy": "2.0.0",

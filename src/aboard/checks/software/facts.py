@@ -60,7 +60,7 @@ def parse_listing(answer: Answer) -> Listing:
 
 def question(node: Node, what: str = "facts") -> Command:
     """Asks the Python that ranks will get, in their directory's name."""
-    return Command(argv=as_a_rank(node, "-c", SCRIPT, what, node.workdir or ""), timeout=10.0)
+    return Command(argv=as_a_rank(node, "-Sc", SCRIPT, what, node.workdir or ""), timeout=10.0)
 
 
 SOFTWARE = Probe(name="software", question=question, parse=parse_software)

@@ -43,8 +43,35 @@ PREFIXES, NAMES, SECRET = {ENV_PREFIXES!r}, {ENV_NAMES!r}, {SECRET!r}
 ENDINGS, SKIPPED = {CODE + CONFIG!r}, {SKIPPED!r}
 MAX_FILES, MAX_BYTES, MAX_SEEN = {MAX_FILES}, {MAX_BYTES}, {MAX_SEEN}
 """
+# Run with -S: on many machines a .pth file imports half a program at every start, which costs more than all the rest.
 _BODY = r"""
-import hashlib, importlib.util, json, os, re, sys
+import hashlib, importlib.util, json, os, re, site, sys
+
+LATER = []
+
+def addpackage(folder, name, known):
+    # As site.addpackage, but lines that are code wait until something is not found without them.
+    for line in text(os.path.join(folder, name)).splitlines():
+        if line.startswith(("import ", "import\t")):
+            LATER.append(line)
+        elif line.strip() and not line.startswith("#"):
+            path, path_case = site.makepath(folder, line.rstrip())
+            if path_case not in known and os.path.exists(path):
+                sys.path.append(path)
+                known.add(path_case)
+    return known
+
+def set_up():
+    site.addpackage = addpackage
+    site.execsitecustomize = site.execusercustomize = lambda: None
+    site.main()
+
+def run_later():
+    while LATER:
+        try:
+            exec(LATER.pop(0))
+        except Exception:
+            pass
 
 def text(path):
     try:
@@ -83,8 +110,11 @@ def place(module):
 
 def main_packages(everything):
     told = {}
-    for project, module in MODULES.items():
-        if project in everything and place(module) is not None:
+    wanted = {project: module for project, module in MODULES.items() if project in everything}
+    if any(place(module) is None for module in wanted.values()):
+        run_later()
+    for project, module in wanted.items():
+        if place(module) is not None:
             told[project] = everything[project]
     torch = place("torch")
     if torch:
@@ -161,6 +191,7 @@ def commit(top):
     return (loose or (packed.group(1) if packed else ""))[:12]
 
 def main(what, top):
+    set_up()
     everything = packages()
     top = top if os.path.isdir(top) else ""
     files, cut = code(top) if top else ({}, False)
