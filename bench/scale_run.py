@@ -31,7 +31,6 @@ from aboard.ui.roster import RosterView
 from aboard.wires.acted_keeper import Part
 from aboard.wires.limits import raise_files
 from aboard.wires.simulated import SimulatedWire, simulator
-from aboard.wires.told import Piece
 
 RANKS = 8
 WELL = Part()
@@ -90,9 +89,6 @@ class Watch:
         elif event.kind == "raised":
             self._end_steady(event.at)
             self.ended_from = (monotonic() - (time() - event.at), process_time())
-
-    def piece(self, piece: Piece, rank: int) -> None:
-        pass
 
     def tick(self, now: float) -> None:
         assert self.conductor is not None

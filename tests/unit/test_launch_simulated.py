@@ -21,7 +21,6 @@ from aboard.record.record import Record
 from aboard.record.runs import Runs
 from aboard.wires.acted_keeper import Part
 from aboard.wires.simulated import SimulatedWire, simulator
-from aboard.wires.told import Piece
 
 NODES, RANKS = 12, 8
 REQUEST = Request(program=Program(kind=Kind.SCRIPT, target="train.py"))
@@ -43,9 +42,6 @@ class Onlooker:
         self.seen[event.kind] += 1
         if self._conductor is not None and event.kind == self._stop_at and self.seen[event.kind] == NODES * RANKS:
             self._conductor.stop("that is all")
-
-    def piece(self, piece: Piece, rank: int) -> None:
-        pass
 
     def tick(self, now: float) -> None:
         self.drawn += 1

@@ -23,7 +23,6 @@ from aboard.ui.launch_live import LaunchLive
 from aboard.ui.launch_plain import PlainLaunch
 from aboard.ui.logs import LogLines
 from aboard.ui.summary import Ended, SummaryView, summary_lines
-from aboard.wires.told import Piece
 
 EXIT_BLOCKED = 2
 
@@ -40,9 +39,6 @@ class Quiet:
 
     def event(self, event: Event) -> None:
         self.tick(event.at)
-
-    def piece(self, piece: Piece, rank: int) -> None:
-        pass
 
     def tick(self, now: float) -> None:
         if self._conductor is not None:
@@ -93,9 +89,6 @@ class LaunchView:
         self._follower = Follower(self._reader, Wanted(selection=Selection()))
 
     def event(self, event: Event) -> None:
-        pass
-
-    def piece(self, piece: Piece, rank: int) -> None:
         pass
 
     def tick(self, now: float) -> None:

@@ -16,13 +16,14 @@ _PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 class End:
     """The run is over: end what lives. With `stacks`, take them first; with `again`, try once more on another port.
 
-    `death` says that a rank's own death decided it.
+    `death` says that a rank's own death decided it, `asked` that the user did.
     """
 
     why: str
     stacks: bool = False
     again: bool = False
     death: bool = False
+    asked: bool = False
 
 
 def decide(run: Run, world: int, *, said: str = "", may_move: bool = True) -> End | None:

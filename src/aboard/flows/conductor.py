@@ -22,6 +22,7 @@ from aboard.wires.hold import Hold, State
 from aboard.wires.told import Piece
 
 STACKS_SECONDS = 2.0
+STACKS_BYTES = 32 * 1024 * 1024
 # Deaths that follow from the first are heard too before the others are ended: one of them may have been earlier.
 HEAR_SECONDS = 0.3
 TICK_SECONDS = 0.25
@@ -31,6 +32,8 @@ LOOK_SHARE = 0.1
 LAST_SECONDS = 10.0
 TAIL_LINES = 20
 TAIL_BYTES = 4096
+# As a shell has it, after Ctrl-C.
+INTERRUPTED = 130
 
 
 class Viewer(Protocol):
@@ -39,8 +42,6 @@ class Viewer(Protocol):
     def began(self, conductor: "Conductor") -> None: ...
 
     def event(self, event: Event) -> None: ...
-
-    def piece(self, piece: Piece, rank: int) -> None: ...
 
     def tick(self, now: float) -> None: ...
 
@@ -63,6 +64,7 @@ class Conductor:
         self.plan = plan
         self.run = Run(id=plan.run)
         self.stacks: dict[int, str] = {}
+        self._stacks_room = STACKS_BYTES
         self._tails: dict[int, bytearray] = {}
         self._fleet = fleet
         self._lease = lease
@@ -87,7 +89,7 @@ class Conductor:
         self._note("stopping", why=why)
         if self._stops > 1:
             self._hurry.set()
-        self._want(End(why=why))
+        self._want(End(why=why, asked=True))
 
     def tail(self, rank: int) -> tuple[str, ...]:
         """What a rank printed last."""
@@ -180,6 +182,7 @@ class Conductor:
         await asyncio.gather(*(begin(part) for part in self.plan.parts))
         if port.done() and not port.cancelled():
             self.plan = replace(self.plan, master=replace(self.plan.master, port=port.result()))
+            self._note("port", port=port.result())
 
     def _not_begun(self, part: NodePlan, error: WireError) -> None:
         """A node that can't do what it is asked fails its ranks; one that isn't there is gone."""
@@ -207,7 +210,11 @@ class Conductor:
             found = await hold.stacks(within=STACKS_SECONDS)
         except AboardError:
             return
-        self.stacks.update({self._ranks[child]: text for child, text in found.items()})
+        for child, text in found.items():
+            # Thousands of ranks that hang have the same stacks by the hundred: those of the first will do.
+            if self._stacks_room >= len(text):
+                self._stacks_room -= len(text)
+                self.stacks[self._ranks[child]] = text
 
     async def _see_off(self, hold: Hold) -> None:
         """Asks for the end, again with no grace when the user hurries, and waits until the keeper has left."""
@@ -260,7 +267,6 @@ class Conductor:
             tail += piece.data[-TAIL_BYTES:]
             del tail[:-TAIL_BYTES]
         self._record.piece(piece.node, rank, piece.stream, piece.data, piece.at, dropped=piece.dropped, end=piece.end)
-        self._viewer.piece(piece, rank)
 
     def _watch_stopped(self, node: str, child: str, values: Mapping[str, float], at: float) -> None:
         if not values.get("stopped"):
@@ -309,10 +315,10 @@ class Conductor:
 
     def _outcome(self, end: End) -> Outcome:
         evidence = self.evidence()
-        findings = tuple(ending(evidence)) if not self._stops else ()
+        findings = () if end.asked else tuple(ending(evidence))
         cause = cause_of(evidence)
-        if self._stops:
-            code = 130
+        if end.asked:
+            code = INTERRUPTED
         elif cause is not None:
             code = exit_code(cause.code)
         else:

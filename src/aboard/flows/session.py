@@ -71,6 +71,9 @@ async def session(
                 on_conductor=began,
             )
             await asyncio.gather(*answering)
+            if stop.conductor is not None:
+                # With the port that it had in the end.
+                record.write_plan(order.told(stop.conductor.plan))
         if launched.outcome is not None:
             record.write_findings(launched.outcome.findings)
         return launched, dict(record.dropped)

@@ -19,7 +19,6 @@ from aboard.flows.seats import master, seats
 from aboard.record.places import RunDirectory
 from aboard.record.record import Record
 from aboard.wires.fleet import Fleet
-from aboard.wires.told import Piece
 
 OnTried = Callable[[Tried], None]
 
@@ -93,9 +92,6 @@ class _Watch:
 
     def event(self, event: Event) -> None:
         self.tick(time())
-
-    def piece(self, piece: Piece, rank: int) -> None:
-        pass
 
     def tick(self, now: float) -> None:
         conductor = self._conductor
