@@ -88,3 +88,41 @@ def test_the_head_itself_needs_no_ssh() -> None:
     """Its own name or address takes the local wire; every other node takes ssh."""
     assert isinstance(usual_wire(Node(name="n1", local=True)), LocalWire)
     assert isinstance(usual_wire(Node(name="n1")), SshWire)
+
+
+def test_a_link_that_is_open_is_not_dialled_again() -> None:
+    """What was begun or kept is handed out once; one that was lost meanwhile is dialled anew; the rest is closed."""
+    wire = Flaky(Reason.DROPPED, 0)
+    one, two = Node(name="n1"), Node(name="n2")
+
+    async def story() -> None:
+        fleet = Fleet(lambda _node: wire)
+        fleet.begin([one, two])
+        first = await fleet.dial(one)
+        assert wire.dials == 2
+        fleet.keep({"n1": first})
+        assert await fleet.dial(one) is first
+        await first.link.close()
+        fleet.keep({"n1": first})
+        again = await fleet.dial(one)
+        assert again is not first
+        assert wire.dials == 3
+        await again.link.close()
+        await fleet.close()
+
+    asyncio.run(story())
+
+
+def test_dials_that_nobody_asked_for_are_given_up() -> None:
+    """A fleet that is closed leaves no program behind, also one that failed to be reached."""
+    wire = Flaky(Reason.REFUSED, 1)
+
+    async def story() -> None:
+        fleet = Fleet(lambda _node: wire)
+        fleet.begin([Node(name="n1"), Node(name="n2")])
+        async with asyncio.timeout(5):
+            while wire.dials < 2:  # noqa: ASYNC110 - polls what other tasks do
+                await asyncio.sleep(0.001)
+        await fleet.close()
+
+    asyncio.run(story())

@@ -1,0 +1,59 @@
+"""A port for rank 0: free when it is given, and kept from others until somebody listens on it."""
+
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from aboard.agent.ports import Ports
+
+
+@pytest.fixture
+def ports() -> Iterator[Ports]:
+    with closing(Ports()) as made:
+        yield made
+
+
+def _listening(port: int) -> socket.socket:
+    """As TCPStore does it: with SO_REUSEADDR, on all addresses."""
+    made = socket.socket()
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.bind(("", port))
+    made.listen()
+    return made
+
+
+def test_a_store_can_listen_on_it(ports: Ports) -> None:
+    """It is kept by a socket that doesn't listen, beside which one that does may bind."""
+    with _listening(ports.reserve(0, fixed=False)) as store:
+        assert store.getsockname()[1] > 0
+
+
+def test_two_runs_never_get_the_same(ports: Ports) -> None:
+    """The second is given another one, or told that it can't have this one, before anybody listens."""
+    port = ports.reserve(0, fixed=False)
+    with closing(Ports()) as other:
+        assert other.reserve(port, fixed=False) != port
+        with pytest.raises(OSError, match=f"port {port} can't be had: Address already in use"):
+            other.reserve(port, fixed=True)
+
+
+def test_a_port_that_somebody_listens_on(ports: Ports) -> None:
+    """Another one is found, unless this one is wanted."""
+    with _listening(0) as taken:
+        port = taken.getsockname()[1]
+        assert ports.reserve(port, fixed=False) != port
+        with pytest.raises(OSError, match="can't be had"):
+            ports.reserve(port, fixed=True)
+
+
+def test_a_port_that_is_let_go_can_be_had_again(ports: Ports) -> None:
+    """Its name goes with it; also right after connections to it, which linger."""
+    port = ports.reserve(0, fixed=False)
+    with _listening(port) as store, socket.create_connection(("127.0.0.1", port)) as client:
+        near, _ = store.accept()
+        near.close()
+        assert client.recv(1) == b""
+    ports.close()
+    assert ports.reserve(port, fixed=True) == port
