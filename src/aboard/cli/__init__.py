@@ -18,7 +18,7 @@ VERBS = {
     "logs": "what the ranks of a run printed, merged by time, equal lines folded",
     "stop": "end a run, gently or now; nothing is left behind",
     "data": "what is in your files, as the model will see it",
-    "why": "the long story of a finding: how it shows, why it happens, how to mend it",
+    "why": "what a run came to, or the long story of a code: how it shows, why, how to mend it",
     "sandbox": "a practice cluster of real hosts on this machine",
 }
 
