@@ -4,6 +4,7 @@ Side by side in one run, one after the other, again and again: (a) torchrun star
 DeepSpeed's launcher over pdsh, (c) the limit, which is plain ssh in parallel with the environment set by hand.
 """
 
+import json
 import statistics
 import subprocess
 import sys
@@ -63,11 +64,15 @@ def _side_by_side(figures: Figures, box: Sandbox, nodes: int, rounds: int, *, de
     if deepspeed:
         ways["deepspeed"] = lambda: _deepspeed(address)
     took: dict[str, list[float]] = {name: [] for name in ways}
+    began: list[float] = []
     for number in range(rounds):
         for name, command in ways.items():
             # It is the slowest by far, and no bar hangs on it.
             if name != "deepspeed" or number == 0:
+                if name == "aboard":
+                    began.append(time.time())
                 took[name].append(_timed(head, command(), nodes))
+    print(f"    where aboard's time goes at {nodes} hosts: {_profile(head, began[-1])}", flush=True)
     middle = {name: statistics.median(seconds) for name, seconds in took.items()}
     said = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in middle.items())
     if nodes < BARRED_FROM:
@@ -79,6 +84,25 @@ def _side_by_side(figures: Figures, box: Sandbox, nodes: int, rounds: int, *, de
     if deepspeed:
         figures.add(f"aboard / deepspeed over pdsh, {nodes} hosts", _ratio(middle, "deepspeed"), 1.0, unit="×")
     return middle
+
+
+def _profile(head: Host, began: float) -> str:
+    """From the record of the last run: when it was loaded, had looked at all nodes, held them, and what ranks did."""
+    newest = "cd ~/.local/state/aboard/runs && cd $(ls -t | head -1)"
+    loaded = float(head.run(["sh", "-c", f"{newest} && stat -c %.Y began"]).stdout)
+    events = [json.loads(line) for line in head.run(["sh", "-c", f"{newest} && cat events.jsonl"]).stdout.splitlines()]
+    moments = {"loaded": loaded}
+    for name, kind, phase in (
+        ("looked", "generation", None),
+        ("held", "held", None),
+        ("started", "started", None),
+        ("torch imported", "phase", "torch"),
+        ("first all-reduce", "phase", "collective"),
+    ):
+        moments[name] = max(
+            event["at"] for event in events if event["kind"] == kind and event["data"].get("phase") in {None, phase}
+        )
+    return ", ".join(f"{name} {at - began:.2f} s" for name, at in moments.items())
 
 
 def _ratio(seconds: dict[str, float], peer: str) -> float:

@@ -90,7 +90,7 @@ def test_the_exit_code_is_the_ranks(here: Here) -> None:
 def test_env_comes_from_options_and_files(here: Here) -> None:
     """A NAME alone is taken from here; a secret's value stands in no file that the run leaves."""
     here.put("env", "A=1\n# no\nB='two'\n")
-    here.put("show.py", "import os\nprint(os.environ['A'], os.environ['B'], os.environ['HOME'], os.environ['MY_TOKEN'])")
+    here.put("show.py", "import os\nprint(*(os.environ[name] for name in ('A', 'B', 'HOME', 'MY_TOKEN')))")
     ran = here.launch("--env-file", "env", "--env", "HOME", "--env", "MY_TOKEN=sesame-open", "--", "show.py")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert f"1 two {os.environ['HOME']} " in ran.stdout
@@ -113,7 +113,7 @@ def test_a_dry_run_starts_nothing(here: Here) -> None:
 
 
 def test_an_old_command_is_pasted(here: Here) -> None:
-    """torchrun's own flags are read into the plan; one that it doesn't have is refused by name."""
+    """The flags of torchrun are read into the plan; one that it doesn't have is refused by name."""
     ran = here.launch("--", "torchrun", "--standalone", "--nproc-per-node", "2", "say.py", "--x")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "[ranks 0-1 ×2 ≈] rank 0 ['--x']" in ran.stdout

@@ -266,6 +266,27 @@ def test_a_missing_directory_is_named_before_anything_starts(four: Launches) -> 
     assert "/home/crew/only-here" in done.stdout
 
 
+def test_a_trial_names_the_node_that_can_not(four: Launches) -> None:
+    """Each node alone first: the one that fails is named, with what it raised, and no pair is tried any more."""
+    four.put(
+        "picky.py",
+        """
+import os
+if os.uname().nodename == "n3":
+    raise RuntimeError("no such device")
+exec(open("job.py").read())
+""",
+    )
+    done = four.aboard("launch", "--trial", "--", "picky.py")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "n3 can't run it by itself" in " ".join(done.stdout.split())
+    assert "RuntimeError: no such device" in " ".join(done.stdout.split())
+    assert "n1+n2" not in done.stdout
+    well = four.aboard("launch", "--trial", "--", "job.py")
+    assert well.returncode == 0, well.stdout + well.stderr
+    assert "every node can run it" in well.stdout
+
+
 def test_nothing_of_the_sessions_is_left(four: Launches) -> None:
     """After all of this no agent, no keeper and no directory of a run is on any node."""
     for host in four.box.nodes:
