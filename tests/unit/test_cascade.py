@@ -51,6 +51,13 @@ def test_a_chain_ends_under_its_first_cause() -> None:
     assert sorted(each.code for each in cause.consequences) == ["net-mesh", "net-rate"]
 
 
+def test_what_is_about_no_node_explains_what_is_about_none() -> None:
+    """Findings about files have no nodes: a template without markers explains rows without a loss. A node's doesn't."""
+    (cause,) = cascade([_finding("loopback"), _finding("name")], STORIES)
+    assert [each.code for each in cause.consequences] == ["loopback"]
+    assert len(cascade([_finding("loopback"), _finding("name", "n2")], STORIES)) == 2
+
+
 def test_two_faults_stay_two() -> None:
     """Unrelated findings on one node are both told."""
     left = cascade([_finding("name", "n2"), _finding("net-link", "n2")], STORIES)

@@ -42,6 +42,16 @@ cluster:
 run:
   output: /data/out
   writes: 1.5TB
+data:
+  files: [train.jsonl, more]
+  validation: held.jsonl
+  format: messages
+  text_column: body
+  tokenizer: org/model
+  template: chat.jinja
+  max_length: 4096
+  loss_on: last
+  allow: data-duplicates
 """
 
 

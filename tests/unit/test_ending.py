@@ -11,8 +11,8 @@ from aboard.core.node import Node
 from aboard.core.plan import Master, NodePlan, Plan, Start
 from aboard.core.program import Kind, Program
 from aboard.core.run import Run
-from aboard.verdicts import TOLD
 from aboard.verdicts.ending import ending
+from aboard.verdicts.told import TOLD
 
 PLAN = Plan(
     run="r",

@@ -14,7 +14,7 @@ from aboard.core.rule import Subject
 from aboard.core.story import Story
 from aboard.ui.story import CodesView, StoryView
 from aboard.ui.story_page import pages
-from aboard.verdicts import TOLD
+from aboard.verdicts.told import TOLD
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 DOCS = Path(__file__).parents[2] / "docs" / "codes"

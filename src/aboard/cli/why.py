@@ -12,7 +12,7 @@ from aboard.record.places import RunDirectory
 from aboard.record.runs import Runs
 from aboard.ui.findings import FindingsView
 from aboard.ui.story import CodesView, StoryView
-from aboard.verdicts import TOLD
+from aboard.verdicts.told import TOLD
 
 STORIES = {story.code: (subject, story) for subject in TOLD for story in subject.stories}
 

@@ -102,6 +102,7 @@ Host = Annotated[str, AfterValidator(_host)]
 User = Annotated[str, AfterValidator(_user)]
 Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
 Slots = Annotated[int, Field(ge=0, le=MAX_SLOTS)]
+Length = Annotated[int, Field(ge=2, le=2**31)]
 Size = Annotated[
     int,
     BeforeValidator(_size),

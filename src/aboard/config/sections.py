@@ -11,6 +11,7 @@ from aboard.config.fields import (
     OR_TEXT,
     Env,
     Host,
+    Length,
     Line,
     Lines,
     Path,
@@ -104,6 +105,29 @@ class RunSection(Section):
     """How much the disk behind it must have room for: 200GB, 1.5TiB, or bytes. Old checkpoints count until removed."""
 
 
+class DataSection(Section):
+    """What is trained on; `aboard data` reads it as training does."""
+
+    files: Lines | None = None
+    """Files, directories or names of the hub. A relative path starts at this file."""
+    validation: Lines | None = None
+    """Further ones, which are not trained on; rows that are in both are found."""
+    format: Literal["alpaca", "sharegpt", "messages", "prompt-completion", "text", "tokens"] | None = None
+    """How rows are written. Without it, it is recognised and said."""
+    text_column: Line | None = None
+    """The column that has the text, of plain text only."""
+    tokenizer: Line | None = None
+    """A directory with a tokenizer, or a name of the hub."""
+    template: Line | None = None
+    """A file with a chat template in Jinja, instead of the tokenizer's own. A relative path starts at this file."""
+    max_length: Length | None = None
+    """Tokens of a sequence: longer conversations are cut, longer texts go on in the next."""
+    loss_on: Literal["answers", "last", "all"] | None = None
+    """Which tokens are supervised: those of all answers, of the last answer only, or all."""
+    allow: Lines | None = None
+    """Codes of the gate that may pass."""
+
+
 class Document(Section):
     """The nodes, and what runs on them."""
 
@@ -113,3 +137,5 @@ class Document(Section):
     """The nodes of a run and how to reach them."""
     run: RunSection | None = None
     """What the run will write; `aboard check` holds the free space against it."""
+    data: DataSection | None = None
+    """What is trained on; `aboard data` looks at it."""

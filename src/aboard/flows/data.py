@@ -75,12 +75,13 @@ def look(question: Question, on_progress: Callable[[Progress], None] = lambda _f
         format=", ".join(dict.fromkeys(each.format for each in found if not each.validation)),
         given=question.format is not None,
         validation=apart if held else None,
+        held=question.validation,
     )
     findings = judge(evidence, allowed)
     shown = {}
     if glass is not None:
         shown = {
-            code: glass.shown(each.encoded, limit=terms.max_length, most=BESIDE)
+            code: glass.shown(each.encoded, limit=terms.max_length, most=BESIDE, length=each.length)
             for code, each in examples(findings, whole).items()
             if each.encoded is not None
         }

@@ -33,7 +33,7 @@ class StoryView:
         if story.leads_to:
             yield from hanging(Text("  then also  ", style="dim"), ", ".join(story.leads_to), width)
         yield ""
-        yield Text(f"  aboard check --only {self._subject.name}    # asks again", style="dim")
+        yield Text(f"  {self._subject.command}    # asks again", style="dim")
 
 
 class CodesView:

@@ -29,7 +29,7 @@ def _page(subject: Subject, story: Story) -> str:
 
 # {story.code}: {story.title}
 
-At worst {_MEANS[story.severity]} Found by `aboard check --only {subject.name}`.
+At worst {_MEANS[story.severity]} Found by `{subject.command}`.
 
 ## How it shows
 
@@ -50,7 +50,8 @@ At worst {_MEANS[story.severity]} Found by `aboard check --only {subject.name}`.
 
 
 def _index(subjects: Sequence[Subject]) -> str:
-    parts = [_NOTE, "# Codes", "What `aboard check` can find. `aboard why CODE` tells the same story in the terminal."]
+    found = "What `aboard check`, a run and `aboard data` can find."
+    parts = [_NOTE, "# Codes", f"{found} `aboard why CODE` tells the same story in the terminal."]
     for subject in subjects:
         if subject.stories:
             rows = [f"| [{s.code}]({s.code}.md) | {s.severity.word} | {_cell(s.title)} |" for s in subject.stories]

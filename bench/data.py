@@ -1,0 +1,284 @@
+"""From jsonl to tokens: speed beside bare tokenizers, datasets and TRL, memory, how full bins are, the order's price."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from time import monotonic, perf_counter
+
+from aboard.data.order import permutation
+from data_corpus import made_tokenizer, write_corpus
+from figures import Figures, main
+
+MB = 1e6
+LENGTH = 2048
+CORES = len(os.sched_getaffinity(0))
+
+# Each in a process of its own: what it takes is what counts, and nothing of one is warm for the next.
+OURS = """
+import json, sys
+from pathlib import Path
+from time import monotonic
+from aboard.data.encode import Encoder
+from aboard.data.prepare import Source, prepare
+from aboard.data.read import format_of
+from aboard.data.sources import SourceSpec, sources
+
+if __name__ == "__main__":
+    folder, cache, tokenizer, workers = sys.argv[1:]
+    encoder = Encoder(tokenizer)
+    began = monotonic()
+    given = []
+    for path in sorted(Path(folder).iterdir()):
+        chunks = sources(SourceSpec(path=str(path)))
+        given.append(Source(form=format_of(chunks), chunks=tuple(chunks)))
+    made = prepare(given, encoder, Path(cache), max_length=2048, workers=int(workers))
+    seconds = monotonic() - began
+    bins = made.bins.manifest
+    print(json.dumps([seconds, made.shards.manifest.tokens, bins.full, bins.bins, made.shards.manifest.documents]))
+"""
+
+BARE = """
+import json, sys
+from time import monotonic
+from transformers import PreTrainedTokenizerFast
+
+backend = PreTrainedTokenizerFast.from_pretrained(sys.argv[2]).backend_tokenizer
+texts = [json.loads(line)["text"] for line in open(sys.argv[1], encoding="utf-8")]
+seconds = tokens = 0
+for start in range(0, len(texts), 1000):
+    batch = texts[start : start + 1000]
+    began = monotonic()
+    encodings = backend.encode_batch(batch, add_special_tokens=False)
+    seconds += monotonic() - began
+    tokens += sum(map(len, encodings))
+print(json.dumps([seconds, tokens]))
+"""
+
+DATASETS = """
+import json, sys
+from time import monotonic
+import datasets
+from transformers import PreTrainedTokenizerFast
+
+if __name__ == "__main__":
+    datasets.disable_progress_bars()
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(sys.argv[2])
+    began = monotonic()
+    rows = datasets.load_dataset("json", data_files=sys.argv[1], split="train", cache_dir=sys.argv[3])
+    done = rows.map(lambda batch: {"input_ids": tokenizer(batch["text"], add_special_tokens=False)["input_ids"]},
+                    batched=True, remove_columns=rows.column_names, num_proc=int(sys.argv[4]))
+    seconds = monotonic() - began
+    print(json.dumps([seconds, sum(map(len, done.with_format("numpy")["input_ids"]))]))
+"""
+
+TRL = """
+import json, sys
+from time import monotonic
+import datasets
+from transformers import PreTrainedTokenizerFast
+from trl import SFTConfig, SFTTrainer
+
+if __name__ == "__main__":
+    datasets.disable_progress_bars()
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(sys.argv[2])
+    settings = SFTConfig(output_dir=sys.argv[3], dataset_num_proc=int(sys.argv[4]), max_length=2048, packing=True,
+                         use_cpu=True, bf16=False, report_to=[])
+    trainer = SFTTrainer.__new__(SFTTrainer)  # its preparation, without a model
+    trainer._tokenizer, trainer.chat_template = tokenizer, None
+    trainer.completion_only_loss = False
+    began = monotonic()
+    rows = datasets.load_dataset("json", data_files=sys.argv[1], split="train", cache_dir=sys.argv[3])
+    done = trainer._prepare_dataset(rows, tokenizer, settings, True, None, "train")
+    seconds = monotonic() - began
+    print(json.dumps([seconds, sum(map(len, done.with_format("numpy")["input_ids"]))]))
+"""
+
+
+def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's one switch
+    """Figures of data."""
+    _order(figures)
+    with tempfile.TemporaryDirectory(dir=os.environ.get("TMPDIR")) as made:
+        folder = Path(made)
+        size = 32 * 2**20 if quick else 2**30
+        paths = write_corpus(folder / "rows", size)
+        made_tokenizer(folder / "tokenizer", 8000 if quick else 32_000)
+        _speed(figures, folder, sum(path.stat().st_size for path in paths), quick=quick)
+        _kills(figures, folder, 3 if quick else 12)
+
+
+def _order(figures: Figures) -> None:
+    """The best of several rounds at each place: what is left is the work itself."""
+    near, far = permutation(1, 0, 10**13), permutation(1, 0, 10**13)
+    costs = {10: float("inf"), 10**12: float("inf")}
+    for _ in range(20):
+        for index, order in ((10, near), (10**12, far)):
+            began = perf_counter()
+            for _ in range(2000):
+                order(index)
+            costs[index] = min(costs[index], (perf_counter() - began) / 2000)
+    note = f"{1e6 * costs[10]:.1f} µs and {1e6 * costs[10**12]:.1f} µs"
+    figures.add("order: cost at index 10¹² / at index 10", costs[10**12] / costs[10], 1.25, unit="×", note=note)
+
+
+def _speed(figures: Figures, folder: Path, size: int, *, quick: bool) -> None:
+    """Tokens a second; bare tokenizers before and after, so that a machine that slows down slows both."""
+    sample = folder / "sample.jsonl"
+    texts = _write_sample(folder, sample, 1 if quick else 8)
+    tokenizer = str(folder / "tokenizer")
+    before = _rate(_output(BARE, str(sample), tokenizer))
+    (seconds, tokens, full, bins, documents), peak = _watched(
+        OURS, str(folder / "rows"), str(folder / "cache"), tokenizer, str(CORES)
+    )
+    bare = (before + _rate(_output(BARE, str(sample), tokenizer))) / 2
+    ours = tokens / seconds
+    note = f"{ours / 1e6:.2f} M tokens/s, {size / MB / seconds:.1f} MB/s of jsonl; bare {bare / 1e6:.2f} M tokens/s"
+    # The start of workers is in ours; it is a large part of a small set.
+    figures.add("speed of bare encode_batch / ours", bare / ours, 2.0 if quick else 1 / 0.9, unit="×", note=note)
+    note = f"{size / 1e9:.2f} GB, {documents} rows, {CORES} workers; sum of RSS over all processes"
+    figures.add("peak memory", peak / 1e9, 1.0, unit="GB", note=note)
+    figures.add("padding in bins", 1 - full, 0.02, note=f"{bins} bins of {LENGTH}, {100 * full:.2f} % full")
+    for name, code in (("datasets.map", DATASETS), ("TRL's preparation", TRL)):
+        cache = folder / name.split()[0]
+        try:
+            rate = _rate(_output(code, str(sample), tokenizer, str(cache), str(CORES)))
+        except subprocess.CalledProcessError as error:
+            print(f"{name}: not measured: {error.stderr.strip().splitlines()[-1]}")
+            continue
+        note = f"{rate / 1e6:.2f} M tokens/s on the {texts} rendered texts of bare encode_batch"
+        figures.add(f"speed of {name} / ours", rate / ours, 1.0, unit="×", note=note)
+        shutil.rmtree(cache, ignore_errors=True)
+
+
+def _write_sample(folder: Path, sample: Path, every: int) -> int:
+    """Every so-many-th row as the text that is encoded in the end: templates and json are done, for free."""
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - two seconds that --help need not take
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "tokenizer")
+    texts = 0
+    with sample.open("w", encoding="utf-8") as file:
+        for path in sorted((folder / "rows").iterdir()):
+            with path.open(encoding="utf-8") as rows:
+                for number, line in enumerate(rows):
+                    if number % every == 0:
+                        file.write(
+                            json.dumps({"text": _rendered(json.loads(line), tokenizer.apply_chat_template)}) + "\n"
+                        )
+                        texts += 1
+    return texts
+
+
+def _rendered(row: dict[str, str | list[dict[str, str]]], template: Callable[..., object]) -> str:
+    if "text" in row:
+        return f"{row['text']}<|im_end|>"
+    if "prompt" in row:
+        return f"{row['prompt']}{row['completion']}<|im_end|>"
+    if "instruction" in row:
+        asked = f"{row['instruction']}\n{row['input']}" if row["input"] else row["instruction"]
+        turns = [("user", asked), ("assistant", row["output"])]
+    elif "messages" in row:
+        turns = [(turn["role"], turn["content"]) for turn in row["messages"] if isinstance(turn, dict)]
+    else:
+        roles = {"human": "user", "gpt": "assistant"}
+        turns = [(roles[turn["from"]], turn["value"]) for turn in row["conversations"] if isinstance(turn, dict)]
+    messages = [{"role": role, "content": content} for role, content in turns]
+    return str(template(messages, tokenize=False))
+
+
+def _kills(figures: Figures, folder: Path, times: int) -> None:
+    """SIGKILL at random moments, then through to the end; everything must be as one worker made it in one go."""
+    rows = folder / "few"
+    write_corpus(rows, 4 * 2**20)
+    tokenizer = str(folder / "tokenizer")
+    began = monotonic()
+    _output(OURS, str(rows), str(folder / "one"), tokenizer, "1")
+    whole = monotonic() - began
+    truth = _hashes(folder / "one")
+    draw, unequal, interrupted = random.Random(1), 0, 0  # noqa: S311 - no secrets
+    for number in range(times):
+        cache = folder / f"killed-{number}"
+        process = _process(OURS, str(rows), str(cache), tokenizer, "2")
+        with suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=draw.uniform(0.2, 1.0) * whole)
+        interrupted += process.poll() is None
+        process.kill()
+        process.communicate()
+        _output(OURS, str(rows), str(cache), tokenizer, "2")
+        unequal += _hashes(cache) != truth
+        shutil.rmtree(cache)
+    note = f"of {times}, {interrupted} of them killed before they were done"
+    figures.add("preparations with other bytes after a kill", unequal, 0, note=note)
+
+
+def _hashes(cache: Path) -> dict[str, str]:
+    files = (path for path in sorted(cache.rglob("*")) if path.is_file())
+    own = {".lock", ".json"}
+    return {
+        str(path.relative_to(cache)): sha256(path.read_bytes()).hexdigest()
+        for path in files
+        if path.suffix not in own or path.name == "manifest.json"
+    }
+
+
+def _process(code: str, *arguments: str) -> subprocess.Popen[str]:
+    script = Path(arguments[0]).parent / f"{sha256(code.encode()).hexdigest()[:8]}.py"
+    script.write_text(code)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "TOKENIZERS_PARALLELISM": "true"}
+    return subprocess.Popen(
+        [sys.executable, str(script), *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _output(code: str, *arguments: str) -> list[float]:
+    process = _process(code, *arguments)
+    output, errors = process.communicate(timeout=3600)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, code, output, errors)
+    found: list[float] = json.loads(output.splitlines()[-1])
+    return found
+
+
+def _rate(seconds_and_tokens: list[float]) -> float:
+    seconds, tokens = seconds_and_tokens
+    return tokens / seconds
+
+
+def _watched(code: str, *arguments: str) -> tuple[list[float], float]:
+    """What it says, and the most memory that it and its children had at one moment."""
+    process = _process(code, *arguments)
+    peak = 0
+    while process.poll() is None:
+        peak = max(peak, sum(map(_resident, _family(process.pid))))
+        time.sleep(0.05)
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return json.loads(output.splitlines()[-1]), peak
+
+
+def _family(pid: int) -> Iterator[int]:
+    yield pid
+    with suppress(OSError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            yield from _family(int(child))
+
+
+def _resident(pid: int) -> int:
+    with suppress(OSError, IndexError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    return 0
+
+
+if __name__ == "__main__":
+    main("data", measure)

@@ -1,0 +1,96 @@
+"""Rows that can't be read, and rows with nothing in them."""
+
+from collections.abc import Iterator
+from shlex import quote
+
+from aboard.core.finding import Finding, Severity
+from aboard.core.words import visible
+from aboard.data.gate.evidence import MANY, PACKED, Evidence, places, share
+from aboard.data.gate.seen import Seen
+from aboard.data.gate.tally import Item, Sign
+from aboard.data.gate.template import TEMPLATE_CODES
+from aboard.data.gate.terms import Terms
+from aboard.data.rows import Row
+
+BROKEN, EMPTY = "broken", "empty"
+_NOTE = 100
+
+
+def look(item: Item, _terms: Terms) -> Iterator[Sign]:
+    broken = item.broken
+    if broken is not None and broken.code not in TEMPLATE_CODES:
+        yield EMPTY if broken.code == "row-empty" else BROKEN, visible(broken.why, _NOTE)
+    elif isinstance(item.row, Row) and _is_empty(item, item.row):
+        yield EMPTY, ""
+
+
+def no_rows(evidence: Evidence) -> Iterator[Finding]:
+    """A run over nothing ends at once, or never starts."""
+    if evidence.tally.rows == 0:
+        yield Finding(
+            code="data-no-rows",
+            severity=Severity.BLOCK,
+            nodes=(),
+            seen=f"{', '.join(evidence.files)}: there is no row in it",
+            why="There is nothing to train on.",
+            fix="\n".join(f"ls -l {quote(name)}    # is this the file that was meant?" for name in evidence.files[:1]),
+        )
+
+
+def unreadable(evidence: Evidence) -> Iterator[Finding]:
+    """A line that is no row is never there on purpose: a copy that broke off, two files in one, a wrong format."""
+    seen = evidence.tally.seen(BROKEN)
+    if seen:
+        # Where nothing can be read it is another kind of file, and deleting lines is no help.
+        mend = _mend(seen) if seen.count < evidence.tally.rows else _look_at(seen)
+        yield Finding(
+            code="data-broken",
+            severity=Severity.BLOCK,
+            nodes=(),
+            seen=f"{share(seen.count, evidence.tally.rows)} can't be read: {places(seen)}",
+            why="They would be left out of training. The last line of a file that is broken often means a copy that"
+            " broke off: then rows are missing that nobody can count.",
+            fix=f"{mend}\n{evidence.allow('data-broken')}",
+        )
+
+
+def empty(evidence: Evidence) -> Iterator[Finding]:
+    """An empty row teaches at most to say nothing."""
+    seen = evidence.tally.seen(EMPTY)
+    if seen:
+        much = seen.count >= MANY * evidence.tally.rows
+        yield Finding(
+            code="data-empty",
+            severity=Severity.BLOCK if much else Severity.WARN,
+            nodes=(),
+            seen=f"{share(seen.count, evidence.tally.rows)} hold no text at all: {places(seen)}",
+            why="They count as rows and teach nothing, or to end at once. Often a column has another name in a part of"
+            " the file.",
+            fix=f"{_look_at(seen)}\n{evidence.allow('data-empty')}",
+        )
+
+
+def _is_empty(item: Item, row: Row) -> bool:
+    if row.ids is not None:
+        return len(row.ids) == 0
+    return not any(text.strip() for _who, text in item.texts)
+
+
+def _mend(seen: Seen) -> str:
+    """Few lines of one file can be deleted; of more, what can be read is kept."""
+    first = seen.examples[0].where
+    file = quote(first.file)
+    if first.unit != "line" or first.file.endswith(PACKED):
+        return f"aboard data {file} --json    # names them; write the file anew without them"
+    if seen.count <= len(seen.examples) and {each.where.file for each in seen.examples} == {first.file}:
+        lines = ";".join(f"{each.where.line}d" for each in seen.examples)
+        return f"{_look_at(seen)}\nsed -i '{lines}' {file}    # deletes them"
+    kept = quote(first.file.removesuffix(".jsonl") + ".kept.jsonl")
+    return f"{_look_at(seen)}\njq -cR 'fromjson? | objects' {file} > {kept}    # keeps what can be read"
+
+
+def _look_at(seen: Seen) -> str:
+    where = seen.examples[0].where
+    if where.unit != "line" or where.file.endswith(PACKED):
+        return f"aboard data {quote(where.file)} --show 5    # shows what rows hold"
+    return f"sed -n '{where.line}p' {quote(where.file)} | cut -c 1-300    # shows the first of them"

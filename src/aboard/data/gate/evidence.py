@@ -1,0 +1,49 @@
+"""What a rule of the gate judges, and the words that rules share."""
+
+from dataclasses import dataclass
+from shlex import join, split
+
+from aboard.data.gate.seen import Seen
+from aboard.data.gate.tally import Tally
+from aboard.data.gate.terms import Terms
+
+# What is said of every hundredth row is no slip any more.
+MANY = 0.01
+# What sed and jq see nothing in.
+PACKED = (".gz", ".bz2", ".xz", ".zst")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """All that was counted, on which terms. `command` is what the user typed, for the lines to type next."""
+
+    tally: Tally
+    terms: Terms
+    files: tuple[str, ...]
+    command: str
+    format: str
+    given: bool
+    validation: Tally | None = None
+    held: tuple[str, ...] = ()
+
+    def again(self, option: str, value: object = None) -> str:
+        """The command with one option more, or with another value of it."""
+        words = [word for word in split(self.command) if word.partition("=")[0] != f"--{option}" or option == "allow"]
+        return join([*words, f"--{option}" if value is None else f"--{option}={value}"])
+
+    def allow(self, code: str) -> str:
+        return f"{self.again('allow', code)}    # if it is meant to be so"
+
+
+def share(count: int, total: int, noun: str = "rows") -> str:
+    """`312 of 10,000 rows (3.1 %)`."""
+    if count == total:
+        return f"all {total:,} {noun}" if total > 1 else f"the only {noun.removesuffix('s')}"
+    part = 100 * count / total
+    return f"{count:,} of {total:,} {noun} ({part:.1f} %)" if part >= 0.1 else f"{count:,} of {total:,} {noun}"  # noqa: PLR2004 - a tenth of a percent
+
+
+def places(seen: Seen) -> str:
+    """The first few, each with what was seen there: `a.jsonl:17 (no JSON), a.jsonl:20`."""
+    told = [f"{each.where} ({each.note})" if each.note else str(each.where) for each in seen.examples]
+    return f"{', '.join(told)}{' …' if seen.count > len(told) else ''}"

@@ -1,0 +1,138 @@
+"""Signs that the format was guessed wrong: columns that are swapped, prompts that are empty, chats kept as text."""
+
+from collections.abc import Iterator
+from re import MULTILINE
+from re import compile as compile_pattern
+
+from aboard.core.finding import Finding, Severity
+from aboard.core.words import visible
+from aboard.data.gate.evidence import Evidence, places, share
+from aboard.data.gate.tally import Item, Sign
+from aboard.data.gate.terms import Terms
+from aboard.data.rows import Row
+
+SIGNS = ("misfit", "answer-alone", "answer-asks", "answers-first", "asks-last", "json-text", "turns-text")
+MISFIT, ALONE, ASKS, ANSWERS_FIRST, ASKS_LAST, JSON_TEXT, TURNS_TEXT = SIGNS
+# Of so many rows a sign must be seen, and in so large a part of them, before a format is doubted for it.
+ENOUGH, MOST = 20, 0.5
+NEARLY_ALL = 0.9
+
+_TURNS = compile_pattern(
+    r"^(### (Instruction|Response|Human|Assistant)|(Human|User|Assistant|USER|ASSISTANT): )|<\|im_start\|>|\[INST\]"
+    r"|<\|start_header_id\|>|<start_of_turn>",
+    MULTILINE,
+)
+_QUESTION = ("?", "\N{FULLWIDTH QUESTION MARK}", "\N{ARABIC QUESTION MARK}")
+# Rows that can be read, but not as this format.
+_MISFITS = ("row-columns", "row-role", "row-type", "row-tokens")
+_SHOWN = 4000
+_NOTE = 100
+_QUIET = ("system", "developer")
+
+
+def look(item: Item, _terms: Terms) -> Iterator[Sign]:
+    row = item.row
+    if not isinstance(row, Row):
+        if row.code in _MISFITS:
+            yield MISFIT, visible(row.why, _NOTE)
+    elif row.kind == "chat":
+        yield from _chat(row)
+    elif row.kind == "pair":
+        prompt, answer = (row.prompt or "").rstrip(), (row.completion or "").rstrip()
+        if answer and not prompt:
+            yield ALONE, ""
+        elif answer.endswith(_QUESTION) and not prompt.endswith(_QUESTION):
+            yield ASKS, ""
+    elif row.kind == "text" and row.text is not None:
+        start = row.text[:_SHOWN]
+        if start.startswith(('{"', '[{"')):
+            yield JSON_TEXT, ""
+        elif _TURNS.search(start):
+            yield TURNS_TEXT, ""
+
+
+def doubtful_format(evidence: Evidence) -> Iterator[Finding]:
+    """Each sign alone is harmless in a row, and telling in most of them."""
+    tally = evidence.tally
+    pairs, chats, texts = tally.of("pair"), tally.of("chat"), tally.of("text")
+    yield from _told(evidence, MISFIT, tally.rows, MOST, Severity.BLOCK)
+    yield from _told(evidence, ALONE, pairs + chats, NEARLY_ALL, Severity.BLOCK)
+    yield from _told(evidence, ASKS, pairs, MOST, Severity.WARN)
+    yield from _told(evidence, ANSWERS_FIRST, chats, MOST, Severity.WARN)
+    yield from _told(evidence, ASKS_LAST, chats, MOST, Severity.WARN)
+    yield from _told(evidence, JSON_TEXT, texts, MOST, Severity.BLOCK)
+    yield from _told(evidence, TURNS_TEXT, texts, MOST, Severity.WARN)
+
+
+def _chat(row: Row) -> Iterator[Sign]:
+    turns = [message for message in row.messages or () if message.get("role") not in _QUIET]
+    roles = [message.get("role") for message in turns]
+    if "assistant" not in roles:
+        return
+    asked = [message for message in turns if message.get("role") != "assistant"]
+    if not any(_has_text(message.get("content")) for message in asked):
+        yield ALONE, ""
+    elif roles[0] == "assistant":
+        yield ANSWERS_FIRST, ""
+    elif roles[-1] == "user":
+        yield ASKS_LAST, ""
+
+
+def _has_text(content: object) -> bool:
+    return bool(content.strip() if isinstance(content, str) else content)
+
+
+_SAID = {
+    MISFIT: (
+        "are no rows of the format",
+        "Nothing would be learned from them. Roles or columns have names that this format doesn't know.",
+    ),
+    ALONE: (
+        "have an answer and an empty prompt",
+        "The model would learn to answer without being asked. The prompt is probably in a column of another name.",
+    ),
+    ASKS: (
+        "have a prompt that asks nothing and an answer that ends in a question mark",
+        "The two columns look swapped: the model would learn to ask what it should answer.",
+    ),
+    ANSWERS_FIRST: (
+        "begin with the assistant",
+        "The roles look swapped: the model would learn to speak as the user.",
+    ),
+    ASKS_LAST: (
+        "end with the user, unanswered",
+        "The roles look swapped, or the last answer is missing in the file.",
+    ),
+    JSON_TEXT: (
+        "are taken as plain text, and the text is JSON",
+        "The model would learn brackets and keys. A conversation was probably written as a string.",
+    ),
+    TURNS_TEXT: (
+        "are taken as plain text, and the text has turns of a conversation in it",
+        "The loss would be taken of what users say, too, and the turns are marked as another model wants them.",
+    ),
+}
+
+
+def _told(evidence: Evidence, sign: str, rows: int, least: float, severity: Severity) -> Iterator[Finding]:
+    seen = evidence.tally.seen(sign)
+    if rows < ENOUGH or seen.count < least * rows:
+        return
+    said, why = _SAID[sign]
+    yield Finding(
+        code="data-format",
+        # Who has named the format has looked; a guess of ours must be looked at.
+        severity=min(severity, Severity.WARN) if evidence.given else severity,
+        nodes=(),
+        seen=f"{share(seen.count, rows)} {said}: {places(seen)}; the format"
+        f" {'given' if evidence.given else 'guessed'} is {evidence.format}",
+        why=why,
+        fix=f"{evidence.again('show', 2)}    # shows what is taken for what\n{_other(evidence, sign)}\n"
+        f"{evidence.allow('data-format')}",
+    )
+
+
+def _other(evidence: Evidence, sign: str) -> str:
+    if sign == JSON_TEXT:
+        return "jq -c '{messages: (.text | fromjson)}' FILE.jsonl > messages.jsonl    # makes rows of the strings"
+    return f"{evidence.again('format', 'NAME')}    # `data: {{format: NAME}}`, with the right one"

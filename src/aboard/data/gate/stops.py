@@ -1,0 +1,72 @@
+"""The token that ends an answer: if it is never supervised, the model never learns to stop."""
+
+from collections.abc import Iterator
+
+from aboard.core.finding import Finding, Severity
+from aboard.data.gate.evidence import MANY, Evidence, places, share
+from aboard.data.gate.supervised import UNSUPERVISED
+from aboard.data.gate.tally import Item, Sign
+from aboard.data.gate.terms import Terms
+from aboard.data.rows import Encoded
+
+MASKED = 0.9
+ENDLESS, HIDDEN, CUT_SHORT = "endless", "stop-hidden", "past-length"
+
+
+def look(item: Item, terms: Terms) -> Iterator[Sign]:
+    encoded = item.encoded
+    if not isinstance(encoded, Encoded) or not terms.stops or not encoded.mask.any():
+        return
+    if terms.max_length is not None and len(encoded.ids) > terms.max_length:
+        yield CUT_SHORT, ""  # its end is cut off, which another rule tells
+        return
+    supervised = encoded.ids[encoded.mask]
+    # Most answers end in one: then the last token tells, and the others need no look.
+    if int(supervised[-1]) in terms.stops or any((supervised == stop).any() for stop in terms.stops):
+        return
+    yield ENDLESS, ""
+    after = int(encoded.mask.nonzero()[0][-1]) + 1
+    if after < len(encoded.ids) and int(encoded.ids[after]) in terms.stops:
+        yield HIDDEN, ""
+
+
+def never_stops(evidence: Evidence) -> Iterator[Finding]:
+    """Masked, left out by the template, or the same as padding: generation then runs to its limit."""
+    tally, terms = evidence.tally, evidence.terms
+    seen, hidden = tally.seen(ENDLESS), tally.seen(HIDDEN)
+    rows = tally.encoded - tally.seen(UNSUPERVISED).count - tally.seen(CUT_SHORT).count
+    if terms.tokenizer is not None and tally.encoded and not terms.stops:
+        yield Finding(
+            code="data-eos",
+            severity=Severity.WARN,
+            nodes=(),
+            seen=f"{terms.tokenizer} has no end-of-sequence token",
+            why="No row can end in one, so a model that is trained on them can't learn to stop.",
+            fix="grep eos_token tokenizer_config.json    # beside the tokenizer; name the token there",
+        )
+    if seen.count >= MANY * rows and seen:
+        named = " or ".join(terms.stop_names) or "the end token"
+        masked = f"; in {share(hidden.count, seen.count, 'of these')} it is there, but masked" if hidden else ""
+        # Tokens that somebody else prepared are answers if a good part of them is masked.
+        answers = tally.of("chat", "pair") > 0 or tally.supervised < MASKED * tally.tokens.total
+        yield Finding(
+            code="data-eos",
+            severity=Severity.BLOCK if answers and seen.count == rows else Severity.WARN,
+            nodes=(),
+            seen=f"{share(seen.count, rows)} with a loss never supervise {named}: {places(seen)}{masked}",
+            why="The model is never taught to stop: it answers rightly and goes on until the limit of tokens."
+            if answers
+            else "Documents that are packed run into each other, and the model isn't taught where one ends.",
+            fix=_fix(evidence, hidden=bool(hidden)),
+        )
+
+
+def _fix(evidence: Evidence, *, hidden: bool) -> str:
+    given = evidence.again("template", "FILE")
+    if hidden and evidence.terms.marked:
+        line = f"{given}    # a template with the end token before {{% endgeneration %}}, not behind it\n"
+    elif evidence.tally.of("chat"):
+        line = f"{given}    # a template that writes the end token behind each answer\n"
+    else:
+        line = ""
+    return line + evidence.allow("data-eos")

@@ -1,0 +1,55 @@
+"""Rows that the loss never sees: no token of them is supervised."""
+
+from collections.abc import Iterator
+from shlex import quote
+
+from aboard.core.finding import Finding, Severity
+from aboard.data.gate.evidence import MANY, Evidence, places, share
+from aboard.data.gate.tally import Item, Sign
+from aboard.data.gate.terms import Terms
+from aboard.data.rows import Encoded, Row
+
+UNSUPERVISED = "unsupervised"
+
+
+def look(item: Item, _terms: Terms) -> Iterator[Sign]:
+    if isinstance(item.encoded, Encoded) and not item.encoded.mask.any():
+        yield UNSUPERVISED, _why(item.row) if isinstance(item.row, Row) else ""
+
+
+def no_loss(evidence: Evidence) -> Iterator[Finding]:
+    """Such rows cost time and teach nothing, and the curve looks fine."""
+    seen, rows = evidence.tally.seen(UNSUPERVISED), evidence.tally.encoded
+    if seen:
+        yield Finding(
+            code="data-no-loss",
+            severity=Severity.BLOCK if seen.count >= MANY * rows else Severity.WARN,
+            nodes=(),
+            seen=f"{share(seen.count, rows)} have no supervised token: {places(seen)}",
+            why="The loss is taken of none of their tokens, so they cost time and teach nothing, while the curve of"
+            " the others looks fine.",
+            fix=_fix(evidence),
+        )
+
+
+def _why(row: Row) -> str:
+    if row.kind == "chat":
+        answers = [each for each in row.messages or () if each.get("role") == "assistant"]
+        if not answers:
+            return "nobody answers"
+        return "" if any(each.get("content") or each.get("tool_calls") for each in answers) else "the answer is empty"
+    return "the answer is empty" if row.kind == "pair" and not (row.completion or "").strip() else ""
+
+
+def _fix(evidence: Evidence) -> str:
+    lines = []
+    notes = {each.note for each in evidence.tally.seen(UNSUPERVISED).examples}
+    if evidence.terms.loss_on != "all" and notes == {""}:
+        lines.append(
+            f"{evidence.again('loss-on', 'all')}    # `data: {{loss_on: all}}`, if prompts shall be learned too"
+        )
+    elif "nobody answers" in notes and evidence.format == "messages":
+        file = evidence.tally.seen(UNSUPERVISED).examples[0].where.file
+        pick = 'select(any(.messages[]; .role == "assistant"))'
+        lines.append(f"jq -c '{pick}' {quote(file)} > answered.jsonl    # keeps rows that have an answer")
+    return "\n".join([*lines, evidence.allow("data-no-loss")])

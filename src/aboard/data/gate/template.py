@@ -1,0 +1,58 @@
+"""Chat templates that don't show which tokens are the model's own."""
+
+from collections.abc import Iterator
+
+from aboard.core.finding import Finding, Severity
+from aboard.core.words import visible
+from aboard.data.gate.evidence import MANY, Evidence, places, share
+from aboard.data.gate.supervised import UNSUPERVISED
+from aboard.data.gate.tally import Item, Sign
+from aboard.data.gate.terms import Terms
+from aboard.data.rows import Broken
+
+UNTOLD = "untold"
+# How the encoder says that a conversation was refused, or that its answers stand nowhere for certain.
+TEMPLATE_CODES = ("row-template", "row-rewritten")
+_NOTE = 200
+
+
+def look(item: Item, _terms: Terms) -> Iterator[Sign]:
+    if isinstance(item.encoded, Broken) and item.encoded.code in TEMPLATE_CODES:
+        yield UNTOLD, visible(item.encoded.why, _NOTE)
+
+
+def unmarked(evidence: Evidence) -> Iterator[Finding]:
+    """Without markers, answers are found by what the template writes around them; where that fails, nothing is."""
+    tally, terms = evidence.tally, evidence.terms
+    untold, lost, chats = tally.seen(UNTOLD), tally.seen(UNSUPERVISED), tally.of("chat")
+    if untold:
+        yield Finding(
+            code="data-template",
+            severity=Severity.BLOCK if untold.count >= MANY * tally.rows else Severity.WARN,
+            nodes=(),
+            seen=f"the chat template doesn't show the answers of {share(untold.count, tally.rows)}: {places(untold)}",
+            why="They are left out: a loss on the wrong tokens teaches what no one wants to hear.",
+            fix=_fix(evidence),
+        )
+    elif chats and lost.count == tally.encoded and terms.marked is False and terms.loss_on != "all":
+        yield Finding(
+            code="data-template",
+            severity=Severity.BLOCK,
+            nodes=(),
+            seen="the chat template has no {% generation %} markers, and no answer is found without them",
+            why="No token would be supervised: training would run on nothing, and the curve would look fine.",
+            fix=_fix(evidence),
+        )
+
+
+def _fix(evidence: Evidence) -> str:
+    terms = evidence.terms
+    if terms.marked is None:
+        lines = [f"{evidence.again('template', 'FILE')}    # the tokenizer has none of its own"]
+    else:
+        lines = [
+            f"{evidence.again('template', 'FILE')}    # with {{% generation %}} … {{% endgeneration %}} around answers"
+        ]
+        if terms.loss_on == "answers":
+            lines.append(f"{evidence.again('loss-on', 'last')}    # `data: {{loss_on: last}}`, the last answer only")
+    return "\n".join([*lines, evidence.allow("data-template")])

@@ -1,0 +1,30 @@
+"""How rows become tokens, as far as a rule must know it."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from re import Pattern, escape
+from re import compile as compile_pattern
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What was asked of the tokenizer and its template. Without a tokenizer, rules over tokens stay silent.
+
+    `stops` are the tokens that end an answer, `bos` the one that begins a sequence, `specials` the control tokens as
+    text. `marked` says whether the template marks what the model says; None where there is no template.
+    """
+
+    tokenizer: str | None = None
+    bos: int | None = None
+    stops: frozenset[int] = frozenset()
+    stop_names: tuple[str, ...] = ()
+    specials: tuple[str, ...] = ()
+    max_length: int | None = None
+    loss_on: str = "answers"
+    marked: bool | None = None
+
+    @cached_property
+    def special_text(self) -> Pattern[str] | None:
+        """Finds any control token in a text; the longest first, so that the whole one is named."""
+        words = sorted((word for word in self.specials if word.strip()), key=len, reverse=True)
+        return compile_pattern("|".join(map(escape, words))) if words else None

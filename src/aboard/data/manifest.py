@@ -1,0 +1,158 @@
+"""The manifest of a set of token shards: what is in it, what it was made of, and the hash of every file."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from aboard.core.errors import AboardError
+
+FORMAT = "aboard-token-shards"
+VERSION = 1
+NAME = "manifest.json"
+# So many broken rows are kept word for word; the others are counted.
+SHOWN = 100
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileEntry:
+    """A file of the set, by its name beside the manifest."""
+
+    name: str
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Shard:
+    """One token file with its mask and its index; without a mask every token counts but each document's first."""
+
+    documents: int
+    tokens: int
+    supervised: int
+    token_file: FileEntry
+    index_file: FileEntry
+    mask_file: FileEntry | None = None
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        mask = () if self.mask_file is None else (self.mask_file,)
+        return (self.token_file, *mask, self.index_file)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Origin:
+    """A file that the documents came from; `name` is what it was called then, its content is what counts."""
+
+    name: str
+    bytes: int
+    sha256: str
+    unit: Literal["line", "row"] = "line"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BrokenRow:
+    """A row that gave no document."""
+
+    origin: int
+    line: int
+    code: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """Everything about a set but its tokens.
+
+    `encoder` is a hash of tokenizer, template and settings; `made_with` has them one by one, where the writer knew.
+    """
+
+    token_bytes: Literal[2, 4]
+    vocabulary: int
+    encoder: str
+    shards: tuple[Shard, ...]
+    made_with: Mapping[str, str] = field(default_factory=dict)
+    origins: tuple[Origin, ...] = ()
+    broken: Mapping[str, int] = field(default_factory=dict)
+    broken_first: tuple[BrokenRow, ...] = ()
+
+    @property
+    def documents(self) -> int:
+        return sum(shard.documents for shard in self.shards)
+
+    @property
+    def tokens(self) -> int:
+        return sum(shard.tokens for shard in self.shards)
+
+    @property
+    def supervised(self) -> int:
+        return sum(shard.supervised for shard in self.shards)
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        return tuple(file for shard in self.shards for file in shard.files)
+
+
+def written(manifest: Manifest) -> str:
+    """The text of manifest.json; equal manifests give equal bytes."""
+    totals = {"documents": manifest.documents, "tokens": manifest.tokens, "supervised": manifest.supervised}
+    content = {"format": FORMAT, "version": VERSION, **totals, **asdict(manifest)}
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a directory; an error says what is wrong with one that can't be used."""
+    path = folder / NAME
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise unusable(path, f"it can't be read ({error.strerror})") from error
+    except ValueError as error:
+        raise unusable(path, "it is no JSON") from error
+    known = isinstance(content, dict) and content.get("format") == FORMAT
+    if not known or content.get("version") != VERSION:
+        raise unusable(path, f"it is no manifest of {FORMAT} version {VERSION}")
+    try:
+        return _manifest(content)
+    except (KeyError, TypeError, ValueError) as error:
+        raise unusable(path, f"a field is missing or of the wrong kind ({error})") from error
+
+
+def _manifest(content: Mapping[str, Any]) -> Manifest:
+    if content["token_bytes"] not in {2, 4}:
+        raise ValueError("token_bytes must be 2 or 4")
+    return Manifest(
+        token_bytes=content["token_bytes"],
+        vocabulary=int(content["vocabulary"]),
+        encoder=str(content["encoder"]),
+        shards=tuple(map(read_shard, content["shards"])),
+        made_with={str(name): str(value) for name, value in content.get("made_with", {}).items()},
+        origins=tuple(Origin(**each) for each in content.get("origins", ())),
+        broken={str(code): int(count) for code, count in content.get("broken", {}).items()},
+        broken_first=tuple(BrokenRow(**each) for each in content.get("broken_first", ())),
+    )
+
+
+def read_shard(content: Mapping[str, Any]) -> Shard:
+    mask = content["mask_file"]
+    return Shard(
+        documents=int(content["documents"]),
+        tokens=int(content["tokens"]),
+        supervised=int(content["supervised"]),
+        token_file=entry(content["token_file"]),
+        index_file=entry(content["index_file"]),
+        mask_file=None if mask is None else entry(mask),
+    )
+
+
+def entry(content: Mapping[str, Any]) -> FileEntry:
+    found = FileEntry(name=content["name"], bytes=int(content["bytes"]), sha256=content["sha256"])
+    # A manifest may come from elsewhere: it names files beside itself, and no others.
+    if Path(found.name).name != found.name:
+        raise ValueError(f"{found.name} is no plain file name")
+    return found
+
+
+def unusable(path: Path, why: str) -> AboardError:
+    return AboardError("data-manifest", f"{path}: {why}", fix="see docs/token-shards.md for what it must say")

@@ -1,0 +1,107 @@
+"""A row's tokens as text to look at: which are supervised, which are control tokens, which are past the limit."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from aboard.data.rows import Encoded, Where
+
+# A token's text depends on what is before it, where a word's first piece carries the blank.
+_BEFORE = 4
+# A character is at most four bytes, each of which can be a token of its own.
+_BYTES = 4
+_HALF = "\ufffd"
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """A token, or the few that make one character together. `left_out` stands for tokens that are not shown."""
+
+    text: str
+    supervised: bool
+    special: bool = False
+    cut: bool = False
+    left_out: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A row to look at; without a tokenizer, all of its texts are one piece each."""
+
+    where: Where
+    pieces: tuple[Piece, ...]
+    tokens: int | None = None
+
+
+def shown(
+    encoded: Encoded,
+    decode: Decode,
+    specials: frozenset[int],
+    *,
+    limit: int | None,
+    most: int,
+    length: int | None = None,
+) -> Shown:
+    """The row's beginning and end, and what lies around the limit, in about `most` tokens.
+
+    `length` is the row's own where only its first tokens are at hand; then its end isn't shown.
+    """
+    ids = [int(each) for each in encoded.ids]
+    length = len(ids) if length is None else length
+    pieces: list[Piece] = []
+    at = 0
+    for start, stop in _windows(len(ids), limit, most, ended=len(ids) == length):
+        if start > at:
+            pieces.append(_gap(start - at))
+        pieces += _pieces(encoded, ids, range(start, stop), decode, specials, limit)
+        at = stop
+    if at < length:
+        pieces.append(_gap(length - at))
+    return Shown(where=encoded.where, pieces=tuple(pieces), tokens=length)
+
+
+def _gap(tokens: int) -> Piece:
+    return Piece(text="", supervised=False, left_out=tokens)
+
+
+def _windows(length: int, limit: int | None, most: int, *, ended: bool) -> list[tuple[int, int]]:
+    """The ranges to show, in order, and apart from each other."""
+    if length <= most:
+        return [(0, length)]
+    wanted = [(0, most // 2), *[(length - most // 4, length)] * ended]
+    if limit is not None and limit < length:
+        wanted.append((max(0, limit - most // 8), min(length, limit + most // 8)))
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(wanted):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(stop, merged[-1][1]))
+        else:
+            merged.append((start, stop))
+    return merged
+
+
+def _pieces(
+    encoded: Encoded, ids: list[int], span: range, decode: Decode, specials: frozenset[int], limit: int | None
+) -> Iterator[Piece]:
+    begun = span.start
+    for at in span:
+        alone = ids[at] in specials or at + 1 == span.stop or ids[at + 1] in specials
+        before = ids[max(span.start, begun - _BEFORE) : begun]
+        text = ids_text(decode, before, ids[begun : at + 1])
+        whole = not text.endswith(_HALF) or at + 1 - begun >= _BYTES
+        if alone or whole or bool(encoded.mask[at]) != bool(encoded.mask[at + 1]):
+            yield Piece(
+                text=text,
+                supervised=bool(encoded.mask[at]),
+                special=ids[at] in specials,
+                cut=limit is not None and at >= limit,
+            )
+            begun = at + 1
+
+
+def ids_text(decode: Decode, before: Sequence[int], ids: Sequence[int]) -> str:
+    """What these tokens add to the text of those before them."""
+    lead = decode(before)
+    whole = decode([*before, *ids])
+    return whole[len(lead) :] if whole.startswith(lead) else decode(ids)

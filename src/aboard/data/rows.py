@@ -1,0 +1,83 @@
+"""A row of the user's data on its way to tokens: where it stands, what it holds, and what can't be read."""
+
+import json
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Kind = Literal["chat", "pair", "text", "tokens"]
+Message = dict[str, Any]
+Ids = NDArray[np.uint32]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Where:
+    """The place of a row, counted from 1: lines where the file has lines, rows where it has none (parquet, json)."""
+
+    file: str
+    line: int
+    unit: Literal["line", "row"] = "line"
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}" if self.unit == "line" else f"{self.file} row {self.line}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Row:
+    """One row as its format understands it; which fields are set follows from `kind`.
+
+    `chat` has messages (and tools); `pair` has prompt and completion, and messages too where the same content can go
+    through a chat template (alpaca); `text` has text; `tokens` has ids, and mask where the file says which to train.
+    `trains` says for each message whether it may be supervised; None means every answer may.
+    """
+
+    where: Where
+    kind: Kind
+    messages: tuple[Message, ...] | None = None
+    tools: tuple[dict[str, Any], ...] | None = None
+    trains: tuple[bool, ...] | None = None
+    prompt: str | None = None
+    completion: str | None = None
+    text: str | None = None
+    ids: Ids | None = None
+    mask: Mask | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Broken:
+    """A row that can't be used: a value to be counted and shown, never an exception."""
+
+    where: Where
+    code: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.why}"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Encoded:
+    """A row as tokens; mask is True where the loss is taken."""
+
+    where: Where
+    ids: Ids
+    mask: Mask
+
+
+def fingerprint(row: Row) -> bytes:
+    """16 bytes that are equal for rows of equal content, wherever they stand."""
+    if row.kind == "text":
+        parts: object = row.text
+    elif row.kind == "tokens":
+        ids = row.ids if row.ids is not None else np.empty(0, np.uint32)
+        parts = [ids.tobytes().hex(), None if row.mask is None else row.mask.tobytes().hex()]
+    elif row.kind == "pair":
+        parts = [row.prompt, row.completion]
+    else:
+        parts = [row.messages, row.tools, row.trains]
+    content = json.dumps([row.kind, parts], ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    return blake2b(content.encode("utf-8", "surrogatepass"), digest_size=16).digest()

@@ -1,0 +1,127 @@
+"""A worker of a preparation: a process of its own that encodes units and assembles shards, one order at a time."""
+
+import os
+import signal
+import traceback
+from dataclasses import dataclass
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Thread
+from time import monotonic
+
+from aboard.core.errors import AboardError
+from aboard.data.assemble import Unsound, assemble
+from aboard.data.chunks import Chunk
+from aboard.data.formats import Format
+from aboard.data.manifest import Shard
+from aboard.data.parts import Part
+from aboard.data.read import read
+from aboard.data.unit import Encode, UnitRecord, write_unit
+
+_EVERY = 0.2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncodeOrder:
+    """Encode this chunk into the unit at `path`."""
+
+    number: int
+    chunk: Chunk
+    form: Format
+    part: Part | None
+    origin: int
+    path: Path
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AssembleOrder:
+    """Make one shard of these units."""
+
+    number: int
+    units: tuple[Path, ...]
+    folder: Path
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Told:
+    """So many rows and tokens of the order are done."""
+
+    rows: int
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failed:
+    """The order can't be carried out: an error of ours in its three parts, or where the program broke."""
+
+    code: str
+    seen: str
+    fix: str
+
+
+Order = EncodeOrder | AssembleOrder
+Answer = Told | UnitRecord | Shard | Unsound | Failed
+
+
+def serve(connection: Connection) -> None:
+    """Takes the encoder, then orders, until there are no more; ends at once with the process that started it."""
+    # Ctrl-C reaches the whole terminal: the parent ends us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_die_with_parent, daemon=True).start()
+    # One thread each: there are as many workers as cores. Before the encoder is unpickled, which imports tokenizers.
+    os.environ.update(RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
+    encode: Encode = connection.recv()
+    while True:
+        try:
+            order: Order | None = connection.recv()
+        except EOFError:
+            return
+        if order is None:
+            return
+        connection.send(_answered(order, encode, connection))
+
+
+def _die_with_parent() -> None:
+    """Whoever killed it may start the same preparation again: two at work in one place would be one too many."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(1)
+
+
+def _answered(order: Order, encode: Encode, connection: Connection) -> Answer:
+    try:
+        if isinstance(order, EncodeOrder):
+            teller = _Teller(connection)
+            rows = read(order.chunk, order.form)
+            rows = rows if order.part is None else order.part.of(rows)
+            return write_unit(rows, encode, origin=order.origin, path=order.path, tell=teller.tell)
+        return assemble(order.units, order.folder, order.name)
+    except Unsound as unsound:
+        return unsound
+    except AboardError as error:
+        return Failed(code=error.code, seen=error.seen, fix=error.fix)
+    except OSError as error:
+        place = order.path.parent if isinstance(order, EncodeOrder) else order.folder
+        return Failed(code="data-disk", seen=f"{error.filename or place}: {error.strerror}", fix=f"df -h {place}")
+    except Exception:  # noqa: BLE001 - told to the parent, with its trace
+        seen = f"a worker broke: {traceback.format_exc()}"
+        return Failed(code="data-worker", seen=seen, fix="please report it with the row that it names")
+
+
+class _Teller:
+    """Passes progress on, a few times a second."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._rows = self._tokens = 0
+        self._next = monotonic() + _EVERY
+
+    def tell(self, rows: int, tokens: int) -> None:
+        self._rows += rows
+        self._tokens += tokens
+        if monotonic() >= self._next:
+            self._connection.send(Told(rows=self._rows, tokens=self._tokens))
+            self._next = monotonic() + _EVERY

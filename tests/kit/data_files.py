@@ -1,0 +1,38 @@
+"""Files of rows and a tokenizer on disk, for tests of what is made of them."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from chats import CHATML, Family, made
+
+from aboard.data.report import DataReport
+from aboard.flows.data import Question, look
+
+
+def conversation(number: int, *, ask: str = "Who are you", answer: str = "I am fine") -> dict[str, Any]:
+    """A row that nothing is wrong with; each number makes another one."""
+    return {
+        "messages": [
+            {"role": "user", "content": f"{ask} {number} ?"},
+            {"role": "assistant", "content": f"{answer} {number}"},
+        ]
+    }
+
+
+def written(path: Path, rows: Iterable[Mapping[str, Any] | str]) -> str:
+    """A jsonl file; a string is a line as it stands."""
+    lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+    path.write_text("".join(f"{line}\n" for line in lines), "utf-8")
+    return path.name
+
+
+def tokenizer(folder: Path, family: Family = CHATML, template: str | None = None) -> str:
+    """The family's tokenizer, saved as people have it."""
+    made(family, template=template).save_pretrained(folder)
+    return folder.name
+
+
+def looked(*files: str, **asked: Any) -> DataReport:
+    return look(Question(files=files, command=f"aboard data {' '.join(files)}", **asked))

@@ -1,0 +1,63 @@
+"""What the tests of preparation share: rows on disk, an encoder that needs no tokenizer, and directories as hashes."""
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from aboard.data.formats import Format
+from aboard.data.prepare import Source
+from aboard.data.rows import Broken, Encoded, Row
+from aboard.data.sources import SourceSpec, sources
+
+TEXT = Format(name="text", why="given", columns=("text",))
+CHUNK = 8 << 10
+SHARD = 3 * CHUNK
+
+
+@dataclass(frozen=True)
+class Size:
+    """A vocabulary of which only the size is known."""
+
+    size: int = 256
+
+
+@dataclass(frozen=True)
+class Bytes:
+    """Each byte is a token; every one that isn't a blank is supervised."""
+
+    identity: str = "bytes"
+    vocabulary: Size = Size()
+
+    def __call__(self, rows: Sequence[Row]) -> list[Encoded | Broken]:
+        found: list[Encoded | Broken] = []
+        for row in rows:
+            ids = np.frombuffer((row.text or "").encode(), np.uint8).astype(np.uint32)
+            found.append(Encoded(where=row.where, ids=ids, mask=ids != ord(" ")))
+        return found
+
+
+def text_of(line: int) -> str:
+    """The text on this line: 1 to 120 words of their own."""
+    draw = random.Random(line)  # noqa: S311 - no secrets
+    return " ".join(f"{line}x{draw.randrange(1000)}" for _ in range(draw.randint(1, 120)))
+
+
+def write_rows(path: Path, rows: int, *, first: int = 1) -> Path:
+    lines = (json.dumps({"text": text_of(line)}) for line in range(first, first + rows))
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def source(path: Path) -> Source:
+    return Source(form=TEXT, chunks=tuple(sources(SourceSpec(path=str(path)), chunk_bytes=CHUNK)))
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """Every file below the directory by its content."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): sha256(path.read_bytes()).hexdigest() for path in files}

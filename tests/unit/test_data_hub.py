@@ -1,0 +1,71 @@
+"""A data set by its name on the hub: from the cache of `datasets`, or an error that says what to do."""
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from aboard.core.errors import AboardError
+from aboard.data.hub import hub_chunks, is_hub_name
+from aboard.data.read import format_of, read
+from aboard.data.rows import Row
+from aboard.data.sources import SourceSpec, sources
+
+
+@pytest.mark.parametrize(
+    ("text", "is_name"),
+    [
+        ("tatsu-lab/alpaca", True),
+        ("imdb", True),
+        ("owner/name.v2", True),
+        ("data/train.jsonl", False),
+        ("data/train.jsonl.gz", False),
+        ("./imdb", False),
+        ("/data/imdb", False),
+        ("a/b/c", False),
+    ],
+)
+def test_names(text: str, is_name: bool) -> None:  # noqa: FBT001 - a table's column
+    """A path that is not there is a hub name if it looks like one, and a missing file if it looks like a file."""
+    assert is_hub_name(text) == is_name
+
+
+def test_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Without a network and without a copy, the error says so and gives the command that fetches one."""
+    import datasets  # noqa: PLC0415 - takes seconds, which the other tests needn't wait for
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    with pytest.raises(AboardError) as error:
+        sources(SourceSpec(path="nobody/nothing"))
+    assert error.value.code == "data-hub"
+    assert "nobody/nothing" in error.value.fix
+
+
+def test_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What `datasets` keeps in its cache is read over its arrow files, with rows numbered through all of them."""
+    import datasets  # noqa: PLC0415 - as above
+
+    folder = tmp_path / "owner___name" / "default" / "0.0.0" / "abc"
+    folder.mkdir(parents=True)
+    for shard in range(3):
+        table = pa.table({"text": [f"{shard}-{row}" for row in range(3)]})
+        with pa.ipc.new_stream(str(folder / f"name-train-{shard:05d}-of-00003.arrow"), table.schema) as out:
+            out.write_table(table)
+    info = {
+        "builder_name": "parquet",
+        "dataset_name": "name",
+        "config_name": "default",
+        "version": {"version_str": "0.0.0", "major": 0, "minor": 0, "patch": 0},
+        "features": {"text": {"dtype": "string", "_type": "Value"}},
+        "splits": {"train": {"name": "train", "num_examples": 9, "shard_lengths": [3, 3, 3], "dataset_name": "name"}},
+    }
+    (folder / "dataset_info.json").write_text(json.dumps(info))
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    chunks = hub_chunks("owner/name", config=None, split="train", every=1)
+    rows = [row for chunk in chunks for row in read(chunk, format_of(chunks))]
+    assert [(str(row.where), row.text) for row in rows if isinstance(row, Row)] == [
+        (f"hub:owner/name/train row {at + 1}", f"{at // 3}-{at % 3}") for at in range(9)
+    ]

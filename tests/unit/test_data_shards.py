@@ -1,0 +1,237 @@
+"""Token shards on disk: read at any place, compared with their manifest, and written by anybody."""
+
+import json
+import os
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from preparing import SHARD, Bytes, Size, source, text_of, write_rows
+
+from aboard.core.errors import AboardError
+from aboard.data.binning import bins
+from aboard.data.manifest import read_manifest, written
+from aboard.data.placing import copies, gaps, survey
+from aboard.data.prepare import Prepared, prepare
+from aboard.data.shards import TokenShards
+
+ROWS = 400
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+    """Several shards of several units each, which none of these tests changes."""
+    folder = tmp_path_factory.mktemp("shards")
+    rows = source(write_rows(folder / "rows.jsonl", ROWS))
+    return prepare([rows], Bytes(), folder / "cache", max_length=100, workers=2, shard_bytes=SHARD)
+
+
+@pytest.fixture
+def copy(made: Prepared, tmp_path: Path) -> Path:
+    """The shards once more, to be damaged."""
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    for path in made.shards.folder.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+def test_each_document_is_what_was_written(made: Prepared) -> None:
+    """Tokens, mask and place of every row, over the borders of units, shards and bytes of mask."""
+    assert len(made.shards.manifest.shards) > 3
+    assert len(made.shards) == ROWS
+    for number in range(ROWS):
+        document = made.shards.document(number)
+        text = text_of(number + 1).encode()
+        assert document.ids.astype(np.uint8).tobytes() == text
+        assert document.mask.tolist() == [False, *(letter != ord(" ") for letter in text[1:])]
+        assert (document.where.line, Path(document.where.file).name) == (number + 1, "rows.jsonl")
+
+
+def test_there_is_no_document_outside(made: Prepared) -> None:
+    """Neither before the first nor behind the last."""
+    for number in (-1, ROWS):
+        with pytest.raises(IndexError):
+            made.shards.document(number)
+    with pytest.raises(IndexError):
+        made.bins.bin(len(made.bins))
+
+
+def test_bins_hold_every_token_once(made: Prepared) -> None:
+    """Each bin has its documents' tokens, boundaries and supervised count, and together they have all."""
+    seen: dict[int, bytes] = {}
+    for number in range(len(made.bins)):
+        found = made.bins.bin(number)
+        assert len(found.ids) <= 100
+        assert found.supervised == found.mask.sum() == made.bins.supervised(number)
+        assert found.positions.tolist() == [place for length in found.lengths for place in range(length)]
+        ends = np.cumsum(found.lengths)
+        for document, start, end in zip(found.documents, ends - found.lengths, ends, strict=True):
+            assert not found.mask[start]
+            seen[document] = seen.get(document, b"") + found.ids[start:end].astype(np.uint8).tobytes()
+    lost = made.bins.manifest.losses.tokens_lost
+    assert sum(map(len, seen.values())) == made.shards.manifest.tokens - lost
+    # Pieces of a split text come in the order of bins, so only those of one piece are compared as they stand.
+    short = [number for number in range(ROWS) if 1 < len(text_of(number + 1)) <= 100]
+    assert all(seen[number] == text_of(number + 1).encode() for number in short)
+
+
+def test_another_length_packs_again_without_the_source(made: Prepared) -> None:
+    """Nothing is tokenized for it, and the bins of the first length stay."""
+    Path(made.shards.manifest.origins[0].name).rename(made.shards.folder.parent / "away")
+    try:
+        longer = bins(made.shards, max_length=500)
+        padded = bins(made.shards, max_length=5000, packing="padded")
+    finally:
+        (made.shards.folder.parent / "away").rename(made.shards.manifest.origins[0].name)
+    assert longer.manifest.full > 0.98
+    assert len(padded) == ROWS
+    assert [padded.bin(number).documents for number in (0, 7)] == [(0,), (7,)]
+    assert made.bins.bin(0).lengths
+
+
+def test_memory_does_not_grow_with_the_set(made: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packed a few documents at a time, bins hold the same documents and stay as full."""
+    monkeypatch.setattr("aboard.data.binning._WINDOW", 150)
+    small = bins(made.shards, max_length=400)
+    assert small.manifest.tokens + small.manifest.losses.tokens_lost == made.shards.manifest.tokens
+    assert small.manifest.full > 0.95
+
+
+@pytest.mark.parametrize("ending", ["tokens", "mask", "index.parquet"])
+def test_a_changed_byte_is_found_by_hash(copy: Path, ending: str) -> None:
+    """The error names the file and what to type."""
+    victim = copy / f"00001.{ending}"
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 1
+    victim.write_bytes(data)
+    with pytest.raises(AboardError, match=f"00001.{ending}.*sha256") as caught:
+        TokenShards(copy).verify()
+    assert caught.value.code == "data-shard-damaged"
+    assert caught.value.fix.startswith(f"rm -r {copy}")
+
+
+@pytest.mark.parametrize("ending", ["tokens", "mask", "index.parquet"])
+def test_a_cut_or_missing_file_is_found_when_opened(copy: Path, ending: str) -> None:
+    """By its size, which costs nothing."""
+    victim = copy / f"00000.{ending}"
+    os.truncate(victim, victim.stat().st_size - 1)
+    with pytest.raises(AboardError, match=f"00000.{ending}.*bytes"):
+        TokenShards(copy)
+    victim.unlink()
+    with pytest.raises(AboardError, match=f"00000.{ending}.*can't be read"):
+        TokenShards(copy)
+
+
+def test_a_file_that_shrinks_while_it_is_read(copy: Path) -> None:
+    """Also then an error that names it, not the tokens of something else."""
+    shards = TokenShards(copy)
+    shards.document(0)
+    os.truncate(copy / "00000.tokens", 1)
+    with pytest.raises(AboardError, match="ends before byte"):
+        shards.document(1)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "no JSON"),
+        ("[]", "no manifest of"),
+        ('{"format": "aboard-token-shards", "version": 2}', "version 1"),
+        ('{"format": "aboard-token-shards", "version": 1}', "missing"),
+    ],
+)
+def test_a_manifest_that_cannot_be_used_says_why(tmp_path: Path, text: str, why: str) -> None:
+    """Not one of ours, another version, or not whole."""
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(AboardError, match=why):
+        read_manifest(tmp_path)
+
+
+def test_a_manifest_names_no_file_elsewhere(copy: Path) -> None:
+    """One that came over the network can't make us read another file."""
+    path = copy / "manifest.json"
+    path.write_text(path.read_text().replace("00000.tokens", "../00000.tokens"))
+    with pytest.raises(AboardError, match="no plain file name"):
+        read_manifest(copy)
+
+
+def test_manifests_survive_the_disk(made: Prepared) -> None:
+    """What is read is what was written."""
+    manifest = read_manifest(made.shards.folder)
+    assert written(manifest) == (made.shards.folder / "manifest.json").read_text()
+
+
+def test_a_set_that_others_wrote(tmp_path: Path) -> None:
+    """With the columns that docs/token-shards.md asks for and no more, as Spark would write it."""
+    tokens = np.arange(70_000, 70_010, dtype="<u4")
+    (tmp_path / "part-0.tokens").write_bytes(tokens.tobytes())
+    table = {
+        "offset": pa.array([0, 4], pa.uint64()),
+        "length": pa.array([4, 6], pa.uint32()),
+        "supervised": pa.array([3, 5], pa.uint32()),
+    }
+    pq.write_table(pa.table(table), tmp_path / "part-0.parquet")
+
+    def entry(name: str) -> dict[str, str | int]:
+        data = (tmp_path / name).read_bytes()
+        return {"name": name, "bytes": len(data), "sha256": sha256(data).hexdigest()}
+
+    shard = {
+        "documents": 2,
+        "tokens": 10,
+        "supervised": 8,
+        "token_file": entry("part-0.tokens"),
+        "mask_file": None,
+        "index_file": entry("part-0.parquet"),
+    }
+    manifest = {
+        "format": "aboard-token-shards",
+        "version": 1,
+        "token_bytes": 4,
+        "vocabulary": 100_000,
+        "encoder": "spark",
+        "shards": [shard],
+    }
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    shards = TokenShards(tmp_path)
+    shards.verify()
+    assert shards.document(1).ids.tolist() == list(range(70_004, 70_010))
+    assert shards.document(1).mask.tolist() == [False] + [True] * 5
+    assert bins(shards, max_length=10).bin(0).supervised == 8
+
+
+def test_large_vocabularies_take_four_bytes(tmp_path: Path) -> None:
+    """And the others two; a token that the vocabulary doesn't have is a broken row, not another token."""
+    rows = source(write_rows(tmp_path / "rows.jsonl", 3))
+    large = prepare([rows], Bytes("large", Size(70_000)), tmp_path, max_length=100, workers=1)
+    few = prepare([rows], Bytes("few", Size(100)), tmp_path, max_length=100, workers=1)
+    assert large.shards.manifest.token_bytes == 4
+    assert large.shards.document(2).ids.astype(np.uint8).tobytes() == text_of(3).encode()
+    assert few.shards.manifest.broken == {"token-unknown": 3}
+    assert few.shards.manifest.broken_first[0].why == "token 120 is not among the 100 of the tokenizer"
+    assert len(few.bins) == 0
+
+
+def test_nodes_with_the_same_shards_have_no_gap(made: Prepared, copy: Path) -> None:
+    """Proven by hash: a missing file, another content and a silent node are told apart, and who can give what."""
+    wanted = list(survey(made.shards.folder).values())
+    assert {file.name for file in made.shards.manifest.files} < {file.name for file in wanted}
+    assert gaps(wanted, {"n1": survey(made.shards.folder), "n2": survey(copy)}) == []
+    (copy / "00000.mask").unlink()
+    (copy / "00001.tokens").write_bytes(b"other")
+    found = {"n1": survey(made.shards.folder), "n2": survey(copy), "n3": None, "n4": survey(copy / "none")}
+    second, third, fourth = gaps(wanted, found)
+    assert [file.name for file in second.missing] == ["00000.mask"]
+    assert [file.name for file in second.differing] == ["00001.tokens"]
+    assert third.unknown
+    assert fourth.bytes == sum(file.bytes for file in wanted)
+    needed = copies(wanted, found)
+    assert {(copy.file.name, copy.owners) for copy in needed if copy.node == "n2"} == {
+        ("00000.mask", ("n1",)),
+        ("00001.tokens", ("n1",)),
+    }
+    assert sum(copy.node == "n3" for copy in needed) == len(wanted)

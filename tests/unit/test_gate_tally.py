@@ -1,0 +1,141 @@
+"""What workers count apart adds up: in any order, over any cuts, in bounded memory."""
+
+import pickle
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from aboard.data.fill import fill_of
+from aboard.data.gate import prints as prints_file
+from aboard.data.gate.duplicates import duplicates
+from aboard.data.gate.evidence import Evidence, share
+from aboard.data.gate.judge import tally
+from aboard.data.gate.prints import Prints, prints_of
+from aboard.data.gate.seen import KEPT, KEPT_TOKENS
+from aboard.data.gate.tally import Item, Tally
+from aboard.data.gate.terms import Terms
+from aboard.data.rows import Broken, Encoded, Row, Where
+from aboard.data.stats import EXACT, Lengths, bars, lengths_of
+
+STOP = 7
+TERMS = Terms(tokenizer="t", bos=1, stops=frozenset({STOP}), specials=("<s>",), max_length=8)
+
+
+def item(line: int, text: str, length: int = 4) -> Item:
+    where = Where(file="a.jsonl", line=line)
+    if text == "broken":
+        return Item(row=Broken(where=where, code="row-json", why="no JSON"))
+    ids = np.arange(10, 10 + length, dtype=np.uint32)
+    mask = np.full(length, text != "masked")
+    return Item(row=Row(where=where, kind="text", text=text), encoded=Encoded(where=where, ids=ids, mask=mask))
+
+
+def plain(found: Tally) -> object:
+    """All that a tally says, comparable."""
+    signs = {name: (seen.count, [str(each.where) for each in seen.examples]) for name, seen in found.signs.items()}
+    prints = sorted(zip(found.prints.hashes.tolist(), _lines(found.prints), strict=True))
+    lengths = (found.tokens.counts, found.tokens.total, found.tokens.longest, found.characters.total)
+    return found.rows, found.broken, dict(found.kinds), signs, lengths, found.supervised, found.longest, prints
+
+
+def _lines(found: Prints) -> list[int]:
+    return [int(line) for part in found.parts for line in part.lines]
+
+
+ITEMS = st.lists(
+    st.tuples(st.sampled_from(["a", "b", " ", "broken", "masked", "<s>"]), st.integers(1, 12)), max_size=12
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(rows=ITEMS, cuts=st.lists(st.integers(0, 12), max_size=4), way=st.sampled_from([1, -1]))
+def test_tallies_add_up_however_the_rows_are_cut(rows: list[tuple[str, int]], cuts: list[int], way: int) -> None:
+    """One worker or five, whoever is done first: the same counts, and the same first examples."""
+    items = [item(line, text, length) for line, (text, length) in enumerate(rows, start=1)]
+    parts = [items[a:b] for a, b in pairwise(sorted({0, len(items), *cuts}))]
+    whole = tally(items, TERMS)
+    apart = sum((tally(part, TERMS) for part in parts[::way]), Tally())
+    assert plain(apart) == plain(whole)
+
+
+def test_examples_are_few_and_bounded() -> None:
+    """A row of a million tokens doesn't travel; neither do a million rows."""
+    found = tally([item(line, "masked", KEPT_TOKENS * 2) for line in range(9, 0, -1)], TERMS).seen("unsupervised")
+    assert (found.count, [each.where.line for each in found.examples]) == (9, [1, 2, 3][:KEPT])
+    assert [len(each.encoded.ids) for each in found.examples if each.encoded] == [KEPT_TOKENS] * KEPT
+
+
+def test_a_tally_travels_between_workers() -> None:
+    """Pickled and back, with all of its examples."""
+    found = tally([item(1, "masked"), item(2, "broken")], TERMS)
+    assert plain(pickle.loads(pickle.dumps(found))) == plain(found)  # noqa: S301 - our own
+
+
+def test_fingerprints_stay_bounded_and_equal_rows_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many rows a part is kept, chosen by hash: the share of duplicates among them is that of all."""
+    monkeypatch.setattr(prints_file, "LIMIT", 1_000)
+    rows = [Row(where=Where(file="a", line=at + 1), kind="text", text=str(at % 15_000)) for at in range(20_000)]
+    found = sum((prints_of(rows[at : at + 500]) for at in range(0, len(rows), 500)), Prints())
+    assert len(found) <= 1_000
+    assert found.level == 5
+    # Who has kept all of few rows joins those who kept a part of many, from either side.
+    assert [(prints_of(rows[:500]) + found).level, (found + prints_of(rows[:500])).level] == [5, 5]
+    assert sorted((prints_of(rows[:500]) + found).hashes) == sorted((found + prints_of(rows[:500])).hashes)
+    evidence = Evidence(
+        tally=Tally(rows=len(rows), prints=found), terms=Terms(), files=("a",), command="aboard data a",
+        format="text", given=False,
+    )  # fmt: skip
+    (told,) = duplicates(evidence)
+    assert told.seen.startswith("in one of 32 rows, looked at for all: ")
+    again = len(found.hashes) - len(np.unique(found.hashes))
+    assert 0.18 < again / len(found.hashes) < 0.32  # a quarter of all
+
+
+def test_percentiles() -> None:
+    """The least length that so many rows don't exceed; nothing of nothing."""
+    found = lengths_of(range(1, 101))
+    assert [found.percentile(share) for share in (0.01, 0.5, 0.99, 1.0)] == [1, 50, 99, 100]
+    assert Lengths().percentile(0.5) == 0
+
+
+def test_long_lengths_are_counted_to_a_hundredth() -> None:
+    """So that there are never many different ones; the sum and the longest stay exact."""
+    found = lengths_of([EXACT * 3 + at for at in range(5_000)])
+    assert len(found.counts) < 60
+    assert found.longest == EXACT * 3 + 4_999
+    assert found.total == sum(EXACT * 3 + at for at in range(5_000))
+    assert found.percentile(1.0) == found.longest
+
+
+@given(lengths=st.lists(st.integers(0, 200_000), min_size=1, max_size=60), most=st.integers(12, 40))
+def test_bars_hold_every_row_once(lengths: list[int], most: int) -> None:
+    """Whatever the lengths: no row is lost between two bars, each bar ends where the next begins, there are few."""
+    found = bars(lengths_of(lengths), most)
+    assert sum(bar.rows for bar in found) == len(lengths)
+    assert all(one.high + 1 == two.low for one, two in pairwise(found))
+    assert len(found) <= max(most, 20)
+
+
+def test_bins_are_filled_as_preparation_does() -> None:
+    """Conversations are cut at the length, texts go on; what is lost is counted."""
+    fill = fill_of({"chat": lengths_of([6, 4, 20]), "text": lengths_of([25])}, 10)
+    # 6+4, the cut one, two pieces of the text, and its rest of five.
+    assert (fill.bins, fill.kept, fill.tokens) == (5, 45, 55)
+    assert fill.full == 0.9
+
+
+@pytest.mark.parametrize(
+    ("count", "total", "said"),
+    [
+        (3, 3, "all 3 rows"),
+        (1, 1, "the only row"),
+        (31, 1000, "31 of 1,000 rows (3.1 %)"),
+        (1, 5000, "1 of 5,000 rows"),
+    ],
+)
+def test_shares(count: int, total: int, said: str) -> None:
+    """As people say them; percents where they tell something."""
+    assert share(count, total) == said
