@@ -1,4 +1,4 @@
-"""From jsonl to tokens: speed beside bare tokenizers, datasets and TRL, memory, how full bins are, the order's price."""
+"""From jsonl to tokens: speed beside bare tokenizers, datasets and TRL, memory, full bins, and the order."""
 
 import json
 import os
