@@ -180,7 +180,7 @@ sys.stdin.read()
 """
 CHECK_ALOUD = """
 import asyncio
-from aboard.checks import SUBJECTS
+from aboard.checks import reach
 from aboard.core.cluster import Cluster
 from aboard.core.node import Node
 from aboard.flows.check import check
@@ -192,7 +192,7 @@ class Aloud(Unwatched):
             drops.append(node)
             if len(drops) == 1:
                 print("dropped", flush=True)
-report = asyncio.run(check(Cluster(nodes=(Node(name="n2"),)), SUBJECTS, watcher=Aloud()))
+report = asyncio.run(check(Cluster(nodes=(Node(name="n2"),)), (reach.SUBJECT,), watcher=Aloud()))
 print(*(finding.code for finding in report.findings))
 """
 

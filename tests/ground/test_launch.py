@@ -28,7 +28,7 @@ def test_a_job_runs_on_all_nodes(four: Launches) -> None:
     """Unchanged, with torchrun's environment; the exit code is 0 and nothing is left."""
     ran = four.launch("--", "job.py")
     assert ran.code == 0, ran.said
-    assert "[ranks 0-3 ×4] world 4" in ran.said
+    assert "[ranks 0-3 ×4] world 4" in four.aboard("logs", ran.run).stdout
     assert "phase collective 4/4" in ran.said
     assert ran.findings == []
     assert four.orphans(ran.run) == {}

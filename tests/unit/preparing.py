@@ -2,10 +2,11 @@
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 
@@ -39,6 +40,19 @@ class Bytes:
             ids = np.frombuffer((row.text or "").encode(), np.uint8).astype(np.uint32)
             found.append(Encoded(where=row.where, ids=ids, mask=ids != ord(" ")))
         return found
+
+
+class Stuck(Bytes):
+    """An encoder that never comes back."""
+
+    def __call__(self, rows: Sequence[Row]) -> list[Encoded | Broken]:
+        Event().wait(300)
+        return []
+
+    @staticmethod
+    def at_work(cache: Path) -> Iterator[Path]:
+        """The units that are being written."""
+        return cache.glob("*.making/units/.*.tokens.*")
 
 
 def text_of(line: int) -> str:

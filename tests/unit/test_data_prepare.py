@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from keeping import wait_for
-from preparing import CHUNK, SHARD, TEXT, Bytes, hashes, source, write_rows
+from preparing import CHUNK, SHARD, TEXT, Bytes, Stuck, hashes, source, write_rows
 
 from aboard.core.errors import AboardError
 from aboard.data.counting import Progress
@@ -57,9 +57,9 @@ def _outcome(prepared: Prepared) -> dict[str, str]:
     return {**hashes(prepared.shards.folder), **{f"bins/{k}": v for k, v in hashes(prepared.bins.folder).items()}}
 
 
-def _started(rows: Path, cache: Path, folder: Path) -> subprocess.Popen[str]:
+def _started(rows: Path, cache: Path, folder: Path, code: str = DRIVER) -> subprocess.Popen[str]:
     script = folder / "driver.py"
-    script.write_text(DRIVER)
+    script.write_text(code)
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     argv = [sys.executable, str(script), str(rows), str(cache)]
     return subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True)
@@ -122,6 +122,18 @@ def test_kills_at_random_moments(rows: Path, truth: dict[str, str], tmp_path: Pa
     assert _outcome(_prepared(rows, cache)) == truth
 
 
+def test_no_worker_outlives_its_parent(rows: Path, tmp_path: Path) -> None:
+    """Not even one in the middle of a row: it could still be writing where the next try is."""
+    script = DRIVER.replace("Bytes()", "Stuck()").replace("SHARD, Bytes", "SHARD, Stuck")
+    process = _started(rows, tmp_path / "cache", tmp_path, script)
+    # The resource tracker of multiprocessing is the third.
+    wait_for(lambda: len(_children(process.pid)) == 3 and len(list(Stuck.at_work(tmp_path / "cache"))) == 2, 30)
+    workers = _children(process.pid)
+    process.kill()
+    process.communicate()
+    wait_for(lambda: not any(Path(f"/proc/{pid}/environ").exists() for pid in workers), 10)
+
+
 def test_two_at_once_make_it_once(rows: Path, truth: dict[str, str], tmp_path: Path) -> None:
     """The second waits for the first, and finds what that has made."""
     cache = tmp_path / "cache"
@@ -169,14 +181,19 @@ def test_a_unit_that_the_disk_has_lost_is_made_again(rows: Path, truth: dict[str
     cache = tmp_path / "cache"
     process = _started(rows, cache, tmp_path)
     assert process.stdout is not None
-    list(islice(process.stdout, 6))
+    for _ in process.stdout:
+        if list(cache.glob("*.making/units/shard-*.json")):
+            break
     process.kill()
     process.communicate()
     # Another file of each unit, and one of those shards that are whole already.
     left = cache.glob("*.making/units/0*.json")
     endings = cycle([".tokens", ".mask", ".documents", ".json"])
     lost = [path.with_suffix(ending) for path, ending in zip(sorted(left), endings, strict=False)]
-    for path in (*lost, *cache.glob("*.making/shards/00000.mask")):
+    whole = list(cache.glob("*.making/shards/*.mask"))
+    assert lost
+    assert whole
+    for path in (*lost, *whole):
         if path.exists():  # the files of units whose shard is whole are gone
             path.write_bytes(path.read_bytes()[:-1] + b"?")
     assert _outcome(_prepared(rows, cache)) == truth
@@ -264,12 +281,14 @@ class Touching(Bytes):
 
 
 def test_a_source_that_changes_meanwhile_is_not_published(tmp_path: Path) -> None:
-    """Half of one content and half of another is neither."""
-    path = write_rows(tmp_path / "rows.jsonl", 5)
+    """Half of one content and half of another is neither; nor is it taken for the first when that comes back."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "a"}\n' * 500)  # two batches: it changes while it is read
     with pytest.raises(AboardError, match="changed while") as caught:
         prepare([source(path)], Touching(), tmp_path / "cache", max_length=LENGTH, workers=1)
     assert caught.value.code == "data-changed"
     assert not _published(tmp_path / "cache")
+    assert not list((tmp_path / "cache").glob("*.making/units/*"))
 
 
 def test_units_are_grouped_before_the_work() -> None:

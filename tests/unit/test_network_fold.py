@@ -185,14 +185,15 @@ def test_large_packets_that_vanish() -> None:
 
 
 def test_a_port_that_is_taken() -> None:
-    """It blocks where rank 0 listens, warns elsewhere, and another check of ours is only mentioned."""
+    """It warns, since a launch finds another one; it blocks where rank 0 was told this one; our own is a mention."""
     taken = Taken(why="EADDRINUSE", owner="python (pid 7) of crew")
-    found = judged(made(3, taken={"n1": taken, "n2": taken, "n3": Taken(why="EADDRINUSE", ours=True)}))
-    assert [(finding.nodes, finding.severity) for finding in found] == [
-        (("n1",), Severity.BLOCK),
-        (("n2",), Severity.WARN),
-        (("n3",), Severity.INFO),
-    ]
+    mesh = made(3, taken={"n1": taken, "n2": taken, "n3": Taken(why="EADDRINUSE", ours=True)})
+    found = judged(mesh)
+    levels = [finding.severity for finding in found]
+    assert [finding.nodes for finding in found] == [("n1",), ("n2",), ("n3",)]
+    assert levels == [Severity.WARN, Severity.WARN, Severity.INFO]
+    told = judged(mesh, Node(name="n1", env={"MASTER_PORT": "29500"}), Node(name="n2"), Node(name="n3"))
+    assert [finding.severity for finding in told] == [Severity.BLOCK, Severity.WARN, Severity.INFO]
     assert "python (pid 7) of crew" in found[0].seen
 
 

@@ -9,6 +9,11 @@ import click
 from aboard.core import shell
 from aboard.core.errors import InputError, Problem
 
+_NEEDS_ABOARD = (
+    "command -v aboard >/dev/null || { echo 'error [launch-on]: aboard is not on the PATH of this host'"
+    "'; fix: pip install aboard    # there' >&2; exit 3; }"
+)
+
 
 class Launching(click.Command):
     """Takes what stands behind `--` as it is: it is the command's, and no option of ours."""
@@ -30,7 +35,7 @@ class Launching(click.Command):
 
 def elsewhere(host: str, argv: list[str]) -> NoReturn:
     """Types the same command on another host, where it goes on in the background."""
-    line = f"cd {shell.quote(str(Path.cwd()))} && exec {shell.join(['aboard', *_without_on(argv)])}"
+    line = f"{_NEEDS_ABOARD}; cd {shell.quote(str(Path.cwd()))} && exec {shell.join(['aboard', *_without_on(argv)])}"
     os.execvp("ssh", ["ssh", "-o", "BatchMode=yes", "--", host, line])  # noqa: S606 - no shell of ours is wanted
 
 

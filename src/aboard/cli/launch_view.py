@@ -25,6 +25,8 @@ from aboard.ui.logs import LogLines
 from aboard.ui.summary import Ended, SummaryView, summary_lines
 
 EXIT_BLOCKED = 2
+# Another port is found.
+MENDED_BY_US = "network-port-taken"
 
 
 class Quiet:
@@ -73,7 +75,9 @@ class LaunchView:
         if self._looking is not None:
             self._looking.stop()
             self._looking = None
-        warned = [finding for finding in report.findings if finding.severity is Severity.WARN]
+        warned = [
+            finding for finding in report.findings if finding.severity is Severity.WARN and finding.code != MENDED_BY_US
+        ]
         if warned and not any(finding.severity is Severity.BLOCK for finding in report.findings):
             self._console.print(FindingsView(warned, in_full=False), crop=False)
 

@@ -16,13 +16,17 @@ _PATIENCE = 60.0
 _MOST = 100_000
 
 
+# How a file stands on disk: size, times, inode.
+Stamp = tuple[int, ...]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Content:
     """What is in a file, whatever it is called; `stamp` is how it stood on disk when it was read."""
 
     bytes: int
     sha256: str
-    stamp: tuple[int, ...]
+    stamp: Stamp
 
 
 class Fingerprints:
@@ -66,7 +70,7 @@ class Fingerprints:
             write_whole(self._path, json.dumps(latest, indent=0), sync=False)
 
 
-def stamp_of(path: Path) -> tuple[int, ...]:
+def stamp_of(path: Path) -> Stamp:
     """Size, times and inode: the change time as well, since `cp -p` and rsync set the other back."""
     try:
         stat = path.stat()

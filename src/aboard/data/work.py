@@ -16,7 +16,7 @@ from aboard.data.counting import Counting, Progress
 from aboard.data.crew import crew
 from aboard.data.durable import sync_folder, write_whole
 from aboard.data.encode import Encoder
-from aboard.data.fingerprints import Fingerprints, changed, stamp_of
+from aboard.data.fingerprints import Fingerprints
 from aboard.data.formats import Format
 from aboard.data.manifest import NAME, SHOWN, VERSION, Manifest, Origin, Shard, read_shard, written
 from aboard.data.parts import Part
@@ -70,6 +70,7 @@ class Work:
                 part=source.part,
                 origin=places[Path(chunk.path)],
                 path=self._making / "units" / f"{number:06d}",
+                stamps=tuple((path, self._contents[path].stamp) for path in _files(chunk)),
             )
             for number, (source, chunk) in enumerate((source, chunk) for source in sources for chunk in source.chunks)
         ]
@@ -94,7 +95,6 @@ class Work:
         if not schedule.done:
             with crew(min(self._workers, len(self._units)), self._encode) as hands:
                 hands.run(schedule.next, lambda order, answer: self._take(schedule, counting, order, answer))
-        self._judge_unchanged()
         self._publish(self._manifest(schedule))
 
     def clean(self) -> None:
@@ -163,13 +163,6 @@ class Work:
             for unit in order.units:
                 for file in schedule.records[unit].files:
                     (unit.parent / file.name).unlink(missing_ok=True)
-
-    def _judge_unchanged(self) -> None:
-        for path, content in self._contents.items():
-            if stamp_of(path) != content.stamp:
-                # Units of both states may be there: none of them can be trusted.
-                shutil.rmtree(self._making)
-                raise changed(path)
 
     def _manifest(self, schedule: Schedule) -> Manifest:
         records = [(unit.origin, schedule.records[unit.path]) for unit in self._units]

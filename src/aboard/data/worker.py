@@ -3,6 +3,7 @@
 import os
 import signal
 import traceback
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
@@ -13,10 +14,12 @@ from time import monotonic
 from aboard.core.errors import AboardError
 from aboard.data.assemble import Unsound, assemble
 from aboard.data.chunks import Chunk
+from aboard.data.fingerprints import Stamp, changed, stamp_of
 from aboard.data.formats import Format
 from aboard.data.manifest import Shard
 from aboard.data.parts import Part
 from aboard.data.read import read
+from aboard.data.rows import Broken, Row
 from aboard.data.unit import Encode, UnitRecord, write_unit
 
 _EVERY = 0.2
@@ -24,7 +27,7 @@ _EVERY = 0.2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EncodeOrder:
-    """Encode this chunk into the unit at `path`."""
+    """Encode this chunk into the unit at `path`, if its files still have these stamps when they have been read."""
 
     number: int
     chunk: Chunk
@@ -32,6 +35,7 @@ class EncodeOrder:
     part: Part | None
     origin: int
     path: Path
+    stamps: tuple[tuple[Path, Stamp], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -97,7 +101,7 @@ def _answered(order: Order, encode: Encode, connection: Connection) -> Answer:
             teller = _Teller(connection)
             rows = read(order.chunk, order.form)
             rows = rows if order.part is None else order.part.of(rows)
-            return write_unit(rows, encode, origin=order.origin, path=order.path, tell=teller.tell)
+            return write_unit(_unchanged(rows, order), encode, origin=order.origin, path=order.path, tell=teller.tell)
         return assemble(order.units, order.folder, order.name)
     except Unsound as unsound:
         return unsound
@@ -109,6 +113,14 @@ def _answered(order: Order, encode: Encode, connection: Connection) -> Answer:
     except Exception:  # noqa: BLE001 - told to the parent, with its trace
         seen = f"a worker broke: {traceback.format_exc()}"
         return Failed(code="data-worker", seen=seen, fix="please report it with the row that it names")
+
+
+def _unchanged(rows: Iterable[Row | Broken], order: EncodeOrder) -> Iterator[Row | Broken]:
+    """The rows; at their end, before the unit counts as made, an error if they came from another content."""
+    yield from rows
+    for path, stamp in order.stamps:
+        if stamp_of(path) != stamp:
+            raise changed(path)
 
 
 class _Teller:

@@ -45,19 +45,21 @@ def port_taken(facts: Facts) -> Iterator[Finding]:
     outcome = facts.outcome(MESH)
     if not isinstance(outcome, Mesh):
         return
-    first = facts.cluster.nodes[0].name
+    first = facts.cluster.nodes[0]
     for node, taken in outcome.taken.items():
         if taken.ours and any(outcome.addresses[node] == outcome.addresses[name] for name in _others(outcome, node)):
             # Two names of one machine: its other agent has the port.
             continue
-        severity = Severity.BLOCK if node == first else Severity.WARN
+        # Only who named the port can't do with another: `aboard launch` finds one, beside another run of its own too.
+        severity = Severity.BLOCK if node == first.name and "MASTER_PORT" in first.env else Severity.WARN
         who = "another `aboard check`" if taken.ours else taken.owner or "a process of another user"
         yield Finding(
             code="network-port-taken",
             severity=Severity.INFO if taken.ours else severity,
             nodes=(node,),
             seen=f"port {outcome.port} on {node} is taken ({taken.why}) by {who}",
-            why="Rank 0 listens on this port of the first node; a leftover of an earlier run often has it.",
+            why="Rank 0 listens on this port of the first node. `aboard launch` takes another one by itself, unless"
+            " MASTER_PORT names this one; other launchers don't. A leftover of an earlier run often has it.",
             fix=f"sudo ss -ltnp sport = :{outcome.port}    # on {node}; who has it?\n"
             f"sudo fuser -k {outcome.port}/tcp    # on {node}; if it is a leftover; else set MASTER_PORT in `env:`",
             about=(f"pid {taken.pid}",) if taken.pid else (),
