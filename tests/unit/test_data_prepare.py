@@ -65,6 +65,12 @@ def _started(rows: Path, cache: Path, folder: Path, code: str = DRIVER) -> subpr
     return subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, text=True)
 
 
+def _spoil(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
 def _children(pid: int) -> list[int]:
     return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
@@ -130,8 +136,9 @@ def test_no_worker_outlives_its_parent(rows: Path, tmp_path: Path) -> None:
     wait_for(lambda: len(_children(process.pid)) == 3 and len(list(Stuck.at_work(tmp_path / "cache"))) == 2, 30)
     workers = _children(process.pid)
     process.kill()
-    process.communicate()
+    process.wait(10)
     wait_for(lambda: not any(Path(f"/proc/{pid}/environ").exists() for pid in workers), 10)
+    process.communicate()
 
 
 def test_two_at_once_make_it_once(rows: Path, truth: dict[str, str], tmp_path: Path) -> None:
@@ -195,7 +202,7 @@ def test_a_unit_that_the_disk_has_lost_is_made_again(rows: Path, truth: dict[str
     assert whole
     for path in (*lost, *whole):
         if path.exists():  # the files of units whose shard is whole are gone
-            path.write_bytes(path.read_bytes()[:-1] + b"?")
+            _spoil(path)
     assert _outcome(_prepared(rows, cache)) == truth
 
 
@@ -203,9 +210,7 @@ def test_a_damaged_cache_is_said_not_used(rows: Path, tmp_path: Path) -> None:
     """A shard or a bin file with another content than the manifest says is an error, with what to type."""
     prepared = _prepared(rows, tmp_path / "cache")
     for folder, name in ((prepared.bins.folder, "segments"), (prepared.shards.folder, "00000.tokens")):
-        data = bytearray((folder / name).read_bytes())
-        data[0] ^= 1
-        (folder / name).write_bytes(data)
+        _spoil(folder / name)
         with pytest.raises(AboardError, match=name) as caught:
             _prepared(rows, tmp_path / "cache")
         assert caught.value.code == "data-shard-damaged"
