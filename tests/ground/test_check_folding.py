@@ -61,7 +61,8 @@ def test_a_port_that_a_leftover_holds(box: Sandbox) -> None:
     with listening(n1, ABOARD_RUN_ID="dead-1"):
         status, findings = check(box, "--quick")
         assert told(findings) == [("host-leftovers", ["n1"], ["network-port-taken"])]
-        assert (status, findings[0]["severity"]) == (2, "block")
+        # A launch would find another port.
+        assert (status, findings[0]["severity"]) == (0, "warn")
         assert check(box, "--quick", "--fix")[1][1:] == []
         assert check(box, "--quick") == (0, [])
     sleeper = n1.popen(["sleep", "600"], env={"ABOARD_RUN_ID": "dead-2"})
