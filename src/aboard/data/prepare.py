@@ -59,9 +59,11 @@ def prepare(
         else:
             work.make(progress)
     shards = TokenShards(work.folder, names=work.names)
-    _judge(shards.folder, shards.manifest.files, prints, cores)
+    if cached:  # what was made just now was hashed as it was written
+        _judge(shards.folder, shards.manifest.files, prints, cores)
     found = bins(shards, max_length=max_length, packing=packing, cut=cut)
-    _judge(found.folder, found.manifest.files, prints, cores)
+    if cached:
+        _judge(found.folder, found.manifest.files, prints, cores)
     return Prepared(shards=shards, bins=found, cached=cached)
 
 
