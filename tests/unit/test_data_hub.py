@@ -1,10 +1,13 @@
 """A data set by its name on the hub: from the cache of `datasets`, or an error that says what to do."""
 
 import json
+import socket
+import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from huggingface_hub import constants
 
 from aboard.core.errors import AboardError
 from aboard.data.hub import hub_chunks, is_hub_name
@@ -41,6 +44,24 @@ def test_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         sources(SourceSpec(path="nobody/nothing"))
     assert error.value.code == "data-hub"
     assert "nobody/nothing" in error.value.fix
+
+
+def test_a_hub_that_is_not_there_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A machine without a way out knows it in seconds, not after a minute of tries."""
+    import datasets  # noqa: PLC0415 - as above
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{free.getsockname()[1]}")
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
+    began = time.monotonic()
+    with pytest.raises(AboardError) as error:
+        sources(SourceSpec(path="nobody/nothing"))
+    assert time.monotonic() - began < 5
+    assert error.value.fix.startswith("hf download --repo-type dataset nobody/nothing")
 
 
 def test_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

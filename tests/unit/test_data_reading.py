@@ -56,6 +56,7 @@ def test_lines(tmp_path: Path) -> None:
     ("line", "code", "word"),
     [
         (b'{"text": "a"', "row-json", "character 13"),
+        (b'{"text": "a', "row-json", "no JSON: Unterminated string starting at character 10"),
         (b'{"text": "\xff"}', "row-utf8", "byte 11 of the line"),
         (b'{"text": "\\ud83d"}', "row-utf8", "half a character"),
         (b'["text"]', "row-type", "a list"),

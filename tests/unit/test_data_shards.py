@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from preparing import SHARD, Bytes, Size, source, text_of, write_rows
 from aboard.core.errors import AboardError
 from aboard.data.binning import bins
 from aboard.data.manifest import read_manifest, written
-from aboard.data.placing import copies, gaps, survey
+from aboard.data.parcels import parcel
+from aboard.data.placing import gaps
 from aboard.data.prepare import Prepared, prepare
 from aboard.data.shards import TokenShards
 
@@ -216,22 +218,13 @@ def test_large_vocabularies_take_four_bytes(tmp_path: Path) -> None:
     assert len(few.bins) == 0
 
 
-def test_nodes_with_the_same_shards_have_no_gap(made: Prepared, copy: Path) -> None:
-    """Proven by hash: a missing file, another content and a silent node are told apart, and who can give what."""
-    wanted = list(survey(made.shards.folder).values())
-    assert {file.name for file in made.shards.manifest.files} < {file.name for file in wanted}
-    assert gaps(wanted, {"n1": survey(made.shards.folder), "n2": survey(copy)}) == []
-    (copy / "00000.mask").unlink()
-    (copy / "00001.tokens").write_bytes(b"other")
-    found = {"n1": survey(made.shards.folder), "n2": survey(copy), "n3": None, "n4": survey(copy / "none")}
-    second, third, fourth = gaps(wanted, found)
-    assert [file.name for file in second.missing] == ["00000.mask"]
-    assert [file.name for file in second.differing] == ["00001.tokens"]
-    assert third.unknown
-    assert fourth.bytes == sum(file.bytes for file in wanted)
-    needed = copies(wanted, found)
-    assert {(copy.file.name, copy.owners) for copy in needed if copy.node == "n2"} == {
-        ("00000.mask", ("n1",)),
-        ("00001.tokens", ("n1",)),
-    }
-    assert sum(copy.node == "n3" for copy in needed) == len(wanted)
+def test_nodes_with_the_same_shards_have_no_gap(made: Prepared, tmp_path: Path) -> None:
+    """Proven by hash: a missing file and another content are told apart."""
+    wanted = parcel(made.shards.folder, hashes=tmp_path / "hashes.json").files
+    assert [file.name for file in wanted] == [*(file.name for file in made.shards.manifest.files), "manifest.json"]
+    whole = {file.name: file for file in wanted}
+    assert gaps(wanted, {"n1": whole, "n2": {**whole, "more": wanted[0]}}) == []
+    found = {name: file for name, file in whole.items() if name != "00000.mask"}
+    found["00001.tokens"] = replace(whole["00001.tokens"], sha256="0" * 64)
+    (gap,) = gaps(wanted, {"n1": whole, "n2": found})
+    assert (gap.node, gap.missing, gap.differing) == ("n2", (whole["00000.mask"],), (whole["00001.tokens"],))

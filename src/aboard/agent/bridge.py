@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from aboard.agent.peers import Peers
+    from aboard.agent.porter import Reached
 
 # Frames for the keeper wait in its socket, not in our memory, while the wire is slower than they come.
 BACKLOG = 1024 * 1024
@@ -51,6 +52,7 @@ class Bridge:
         self._asks = Asks(loop)
         self._peers: Peers | None = None
         self._keeper: Channel | None = None
+        self._porter: Reached | None = None
         self._silence = silence
         self._heard = time.monotonic()
 
@@ -71,6 +73,9 @@ class Bridge:
 
     def _from_head(self, body: bytes) -> None:
         self._heard = time.monotonic()
+        if body[: len(frames.TAILED)] == frames.TAILED:
+            self._carry(body)
+            return
         try:
             message = frames.unpack(body)
         except frames.FrameError:
@@ -85,6 +90,7 @@ class Bridge:
             "push": self._peer,
             "leftovers": self._leftovers,
             "clear": self._leftovers,
+            "porter": self._call_porter,
             "hold": self._hold,
             "attach": self._attach,
         }
@@ -119,6 +125,21 @@ class Bridge:
         from aboard.agent import leftovers  # noqa: PLC0415 - a launch asks this once, and never again
 
         leftovers.take(self._asks, message, lambda outcome: self._answer(message, **outcome))
+
+    def _call_porter(self, message: frames.Message) -> None:
+        from aboard.agent.porter import Reached  # noqa: PLC0415 - only who has files for this node pays for it
+
+        if self._porter is None:
+            self._porter = Reached(self._loop, self._head.send_body, lambda: self._head.send({"gone": "porter"}))
+        self._porter.send(frames.pack(message)[frames.HEADER :])
+        if message["do"] == "leave":
+            self._porter.let_go()
+            self._porter = None
+
+    def _carry(self, body: bytes) -> None:
+        """Bytes of a file: they go on unread. How many are under way is bounded by the head."""
+        if self._porter is not None:
+            self._porter.send(body)
 
     def _hold(self, message: frames.Message) -> None:
         # Late, since a check never holds: a keeper's modules cost more than all the rest.

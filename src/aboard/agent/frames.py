@@ -16,6 +16,9 @@ VERSION = 1
 HEADER = 4
 # Far above any frame that we send; a stream that claims more is noise or hostile, and is closed unread.
 LIMIT = 8 * 1024 * 1024
+# No JSON begins so: four bytes of length follow, that much JSON, then bytes as they are. As JSON, those of a file
+# would be twice as many.
+TAILED = b"\0"
 
 
 class FrameError(ValueError):
@@ -27,6 +30,23 @@ def pack(message: Message) -> bytes:
     if len(body) > LIMIT:
         raise FrameError("a frame of %d bytes is over the limit of %d" % (len(body), LIMIT))
     return len(body).to_bytes(HEADER, "big") + body
+
+
+def pack_tailed(message: Message, tail: bytes | memoryview) -> bytes:
+    """A message with bytes behind it, which are carried as they are."""
+    head = pack(message)
+    size = len(TAILED) + len(head) + len(tail)
+    if size > LIMIT:
+        raise FrameError("a frame of %d bytes is over the limit of %d" % (size, LIMIT))
+    return b"".join((size.to_bytes(HEADER, "big"), TAILED, head, tail))
+
+
+def unpack_tailed(body: bytes) -> tuple[Message, memoryview]:
+    start = len(TAILED) + HEADER
+    end = start + int.from_bytes(body[len(TAILED) : start], "big")
+    if body[: len(TAILED)] != TAILED or end > len(body):
+        raise FrameError("a frame without the tail that it says: %r" % body[:60])
+    return unpack(body[start:end]), memoryview(body)[end:]
 
 
 def unpack(body: bytes) -> Message:

@@ -17,7 +17,7 @@ Rule: TypeAlias = Callable[[Facts], Iterator[Finding]]
 class Subject:
     """What one file in `checks/` adds: questions to ask, rules to judge the answers, and the story of each code.
 
-    `asked` is what to type to have it judged, where that isn't a check.
+    `asked` is what to type to have it judged, where that isn't a check; `room` is where its stories are told.
     """
 
     name: str
@@ -27,6 +27,7 @@ class Subject:
     exercises: tuple[Exercise[Any], ...] = ()
     stories: tuple[Story, ...] = ()
     asked: str = ""
+    room: str = "checks"
 
     @property
     def command(self) -> str:

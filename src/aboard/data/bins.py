@@ -91,6 +91,11 @@ class Bins:
         """How many tokens of the bin carry loss, without reading them: what a step is divided by."""
         return int(self._entry(number)["supervised"])
 
+    def counts(self, number: int) -> tuple[int, int]:
+        """The tokens of the bin and those of them that carry loss, without reading them."""
+        entry = self._entry(number)
+        return int(entry["tokens"]), int(entry["supervised"])
+
     def bin(self, number: int) -> Bin:
         entry = self._entry(number)
         width = SEGMENT.itemsize

@@ -1,4 +1,4 @@
-"""The workers of a preparation: started, kept busy, and gone when it is over, however it ends."""
+"""The workers that read rows: started, kept busy, and gone when it is over, however it ends."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from time import monotonic
 
 from aboard.core.errors import AboardError
 from aboard.data.unit import Encode
-from aboard.data.worker import Answer, EncodeOrder, Failed, Order, Told, serve
+from aboard.data.worker import Answer, AssembleOrder, Failed, Order, Told, serve
 
 # A worker tells of its rows several times a second; a single row of the largest size takes minutes at most.
 _SILENCE = 900.0
@@ -18,8 +18,8 @@ _GOODBYE = 5.0
 
 
 @contextmanager
-def crew(size: int, encode: Encode) -> Iterator["Crew"]:
-    """So many processes that know the encoder."""
+def crew(size: int, encode: Encode | None) -> Iterator["Crew"]:
+    """So many processes that know the encoder; without one they can look at rows only."""
     # Not forked: a tokenizer's threads and locks don't survive it.
     context = get_context("spawn")
     members: list[_Member] = []
@@ -47,7 +47,7 @@ class _Member:
         self.order: Order | None = None
         self.heard = monotonic()
 
-    def send(self, message: Encode | Order) -> None:
+    def send(self, message: Encode | Order | None) -> None:
         try:
             self.connection.send(message)
         except OSError as error:
@@ -57,7 +57,7 @@ class _Member:
         self.process.join(_GOODBYE)
         code = self.process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-        doing = f" at {self.order.chunk.file}" if isinstance(self.order, EncodeOrder) else ""
+        doing = "" if self.order is None or isinstance(self.order, AssembleOrder) else f" at {self.order.chunk.file}"
         fix = "free -g; sudo dmesg | grep -i oom  # signal 9 is most often too little memory: use fewer workers"
         return AboardError("data-worker-died", f"worker {self.process.name} {how}{doing}", fix=fix)
 

@@ -16,26 +16,25 @@ import numpy as np
 import tokenizers
 
 from aboard.data.conversation import Misshapen
-from aboard.data.rows import Broken, Encoded, Ids, Mask, Row
+from aboard.data.passages import Passage, Passages, Tokens
+from aboard.data.rows import Broken, Encoded, Ids, Mask, Row, Where
 from aboard.data.template import TODAY, Span, Template
 from aboard.data.vocabulary import Vocabulary, load_vocabulary
 
 LossOn = Literal["answers", "last", "all"]
 
-# An encoding takes some 300 bytes a token: this bounds what a batch takes to 0.3 GB for the longest row, else 0.1 GB.
+# What is encoded as one; it takes up to 0.3 GB.
 MAX_TEXT = 4_000_000
-_BATCH_TEXT = 1_000_000
 # Counts what changes tokens or masks for the same input, so that a cache of the older ones is not taken for these.
-_EDITION = 1
+_EDITION = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Job:
-    """A text to be encoded for a row; spans are None where all of it is supervised."""
+    """What is to be encoded for a row."""
 
     at: int
-    text: str
-    spans: list[Span] | None
+    passage: Passage
     closed: bool  # whether the text brings its own BOS and EOS
 
 
@@ -53,6 +52,7 @@ class Encoder:
         self.given = template
         self.loss_on = loss_on
         self.tokenizer = tokenizers.Tokenizer.from_str(vocabulary.json)
+        self._passages = Passages(self.tokenizer)
         self.template = self._made(template or vocabulary.plain)
         with_tools = template or vocabulary.with_tools
         self._with_tools = self.template if with_tools == (template or vocabulary.plain) else self._made(with_tools)
@@ -88,9 +88,8 @@ class Encoder:
                     jobs.append(self._job(at, row))
             except Misshapen as odd:
                 found[at] = Broken(where=row.where, code=odd.code, why=odd.why)
-        for batch in _batches(jobs):
-            for job, encoded in zip(batch, self._encoded(batch), strict=True):
-                found[job.at] = self._masked(rows[job.at], job, encoded)
+        for job, tokens in zip(jobs, self._passages([job.passage for job in jobs]), strict=True):
+            found[job.at] = self._finished(rows[job.at].where, job, tokens)
         return [found[at] for at in range(len(rows))]
 
     def _made(self, text: str | None) -> Template | None:
@@ -109,18 +108,17 @@ class Encoder:
 
     def _job(self, at: int, row: Row) -> _Job:
         job = self._chat(at, row) if row.messages and (self.template or row.kind == "chat") else self._plain(at, row)
-        if len(job.text) > MAX_TEXT:
-            raise Misshapen(
-                "row-long", f"{len(job.text):,} characters; {MAX_TEXT:,} is the most that is encoded as one"
-            )
+        length = len(job.passage.text)
+        if length > MAX_TEXT:
+            raise Misshapen("row-long", f"{length:,} characters; {MAX_TEXT:,} is the most that is encoded as one")
         return job
 
     def _plain(self, at: int, row: Row) -> _Job:
         if row.kind == "text":
-            return _Job(at=at, text=row.text or "", spans=None, closed=False)
+            return _Job(at=at, passage=Passage(text=row.text or "", spans=None), closed=False)
         prompt = row.prompt or ""
         text = prompt + (row.completion or "")
-        return _Job(at=at, text=text, spans=self._unless_all([(len(prompt), len(text))]), closed=False)
+        return _Job(at=at, passage=self._passage(text, [(len(prompt), len(text))]), closed=False)
 
     def _chat(self, at: int, row: Row) -> _Job:
         template = self._with_tools if row.tools else self.template
@@ -129,7 +127,7 @@ class Encoder:
         messages = row.messages or ()
         wanted = self._wanted(row)
         text, spans = template.answers(messages, row.tools, wanted)
-        return _Job(at=at, text=text, spans=self._unless_all(spans), closed=True)
+        return _Job(at=at, passage=self._passage(text, spans), closed=True)
 
     def _wanted(self, row: Row) -> list[int]:
         """The messages that the loss is on."""
@@ -140,36 +138,17 @@ class Encoder:
         answers = [at for at, (message, may) in pairs if may and message["role"] == "assistant"]
         return answers[-1:] if self.loss_on == "last" else answers
 
-    def _unless_all(self, spans: list[Span]) -> list[Span] | None:
-        return None if self.loss_on == "all" else spans
+    def _passage(self, text: str, spans: list[Span]) -> Passage:
+        return Passage(text=text, spans=None if self.loss_on == "all" else spans)
 
-    def _encoded(self, batch: Sequence[_Job]) -> list[Any]:
-        """The tokenizer's encodings; places in the text are asked for only where there are borders to find."""
-        encode = (
-            self.tokenizer.encode_batch
-            if any(job.spans is not None for job in batch)
-            else self.tokenizer.encode_batch_fast
-        )
-        try:
-            return list(encode([job.text for job in batch], add_special_tokens=False))
-        except Exception as error:  # noqa: BLE001 - it raises bare Exceptions; one row's must not be the batch's
-            if len(batch) == 1:
-                return [Misshapen("row-tokenizer", f"the tokenizer refuses it: {error}"[:300])]
-        return [found for job in batch for found in self._encoded([job])]
-
-    def _masked(self, row: Row, job: _Job, encoded: Any) -> Encoded | Broken:
-        if isinstance(encoded, Misshapen):
-            return Broken(where=row.where, code=encoded.code, why=encoded.why)
-        ids: Ids = np.array(encoded.ids, dtype=np.uint32)
-        mask: Mask = np.full(len(ids), job.spans is None)
-        for start, end in job.spans or ():
-            mask[_token(encoded, start, len(job.text)) : _after(encoded, end, len(job.text))] = True
-        if not job.closed:
-            ids, mask = self._closed(ids, mask)
+    def _finished(self, where: Where, job: _Job, tokens: Tokens | Misshapen) -> Encoded | Broken:
+        if isinstance(tokens, Misshapen):
+            return Broken(where=where, code=tokens.code, why=tokens.why)
+        ids, mask = tokens if job.closed else self._closed(*tokens)
         if not len(ids):
-            return Broken(where=row.where, code="row-empty", why="it has no tokens")
+            return Broken(where=where, code="row-empty", why="it has no tokens")
         mask[0] = False
-        return Encoded(where=row.where, ids=ids, mask=mask)
+        return Encoded(where=where, ids=ids, mask=mask)
 
     def _closed(self, ids: Ids, mask: Mask) -> tuple[Ids, Mask]:
         """With BOS before and EOS behind, where the text didn't bring them itself."""
@@ -181,35 +160,3 @@ class Encoder:
         whole: Ids = np.concatenate([before, ids, np.array(behind, np.uint32)])
         full: Mask = np.concatenate([np.zeros(len(before), np.bool_), mask, np.ones(len(behind), np.bool_)])
         return whole, full
-
-
-def _batches(jobs: Sequence[_Job]) -> list[list[_Job]]:
-    """Runs of jobs of bounded text; those with borders to find apart from those without."""
-    batches: list[list[_Job]] = []
-    size = 0
-    for job in sorted(jobs, key=lambda job: job.spans is None):
-        fits = batches and size + len(job.text) <= _BATCH_TEXT
-        if not fits or (batches[-1][0].spans is None) != (job.spans is None):
-            batches.append([])
-            size = 0
-        batches[-1].append(job)
-        size += len(job.text)
-    return batches
-
-
-def _token(encoded: Any, place: int, length: int) -> int:
-    """The first token that has a character at the place or behind it; a tokenizer may give some spaces to no token."""
-    for at in range(place, length):
-        token = encoded.char_to_token(at)
-        if token is not None:
-            return int(token)
-    return len(encoded)
-
-
-def _after(encoded: Any, end: int, length: int) -> int:
-    """One more than the last token that has a character before the end."""
-    token = _token(encoded, end, length)
-    # A token over the border belongs to both sides, and so to the answer.
-    if token < len(encoded) and encoded.token_to_chars(token)[0] < end:
-        token += 1
-    return token

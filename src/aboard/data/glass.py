@@ -7,6 +7,7 @@ from aboard.data.gate.tally import Item
 from aboard.data.gate.terms import Terms
 from aboard.data.pieces import Piece, Shown, shown
 from aboard.data.rows import Encoded
+from aboard.data.unit import Encode
 
 # Tokens of a row that are shown: to one who asked for rows, and beside a finding.
 SHOWN, BESIDE = 800, 120
@@ -38,6 +39,11 @@ class Glass:
 
     def _decode(self, ids: Sequence[int]) -> str:
         return self.encoder.tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def terms_of(encode: Encode) -> Terms:
+    """What a preparation counts by: no limit of length, for shards have none."""
+    return Glass(encode).terms("", max_length=None) if isinstance(encode, Encoder) else Terms()
 
 
 def shown_item(item: Item, glass: Glass | None, limit: int | None) -> Shown:

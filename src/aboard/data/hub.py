@@ -7,6 +7,7 @@ from typing import Any
 from aboard.core.errors import AboardError
 from aboard.data.chunks import Chunk
 from aboard.data.columnar import arrow_chunks, arrow_rows
+from aboard.data.online import hub_reachable
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _ENDING = re.compile(r"\.(jsonl?|ndjson|parquet|arrow|idx|bin|txt|csv)(\.\w+)?$", re.IGNORECASE)
@@ -32,11 +33,12 @@ def hub_chunks(name: str, *, config: str | None, split: str, every: int) -> list
 def _loaded(name: str, config: str | None, split: str) -> Any:
     import datasets  # noqa: PLC0415 - takes seconds to import, which a local file needn't wait for
 
+    if not datasets.config.HF_HUB_OFFLINE and not hub_reachable():
+        # Else each of its files is tried for half a minute before the cache is looked into.
+        datasets.config.HF_HUB_OFFLINE = True
     try:
         return datasets.load_dataset(name, config, split=split)
     except Exception as error:  # `datasets` raises whatever its downloader, its parsers and its builders raise
         seen = f"the data set '{name}' can't be had from the hub: {' '.join(str(error).split())[:300]}"
-        fix = (
-            f"check the name, or fetch it where there is a network: huggingface-cli download --repo-type dataset {name}"
-        )
+        fix = f"hf download --repo-type dataset {name}    # on a machine with internet; or check the name"
         raise AboardError("data-hub", seen, fix=fix) from error

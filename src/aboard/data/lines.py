@@ -44,7 +44,8 @@ def parse(line: bytes, where: Where) -> Record | Broken:
     except UnicodeDecodeError as error:
         code, why = "row-utf8", f"byte {error.start + 1} of the line is no UTF-8 (0x{line[error.start]:02x})"
     except json.JSONDecodeError as error:
-        code, why = "row-json", f"no JSON: {error.msg} at character {error.pos + 1}"
+        # Some of json's messages end in "at" themselves.
+        code, why = "row-json", f"no JSON: {error.msg.removesuffix(' at')} at character {error.pos + 1}"
     except RecursionError:
         code, why = "row-json", "JSON that is nested too deeply to be a row"
     except ValueError as error:  # a number of more than 4300 digits

@@ -98,7 +98,7 @@ class _Window:
                     self._at = end
                     return found
             except json.JSONDecodeError as error:
-                trouble = self._wrong(error.msg, error.pos)
+                trouble = self._wrong(error.msg.removesuffix(" at"), error.pos)
                 near = error.pos >= len(self._text) - _NEAR_END or error.msg.startswith("Unterminated string")
                 if not near:
                     raise trouble from None

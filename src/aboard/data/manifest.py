@@ -66,6 +66,7 @@ class Manifest:
     """Everything about a set but its tokens.
 
     `encoder` is a hash of tokenizer, template and settings; `made_with` has them one by one, where the writer knew.
+    `gate_file` has what the gate must know of the rows, where the writer counted it.
     """
 
     token_bytes: Literal[2, 4]
@@ -76,6 +77,7 @@ class Manifest:
     origins: tuple[Origin, ...] = ()
     broken: Mapping[str, int] = field(default_factory=dict)
     broken_first: tuple[BrokenRow, ...] = ()
+    gate_file: FileEntry | None = None
 
     @property
     def documents(self) -> int:
@@ -91,7 +93,8 @@ class Manifest:
 
     @property
     def files(self) -> tuple[FileEntry, ...]:
-        return tuple(file for shard in self.shards for file in shard.files)
+        gate = () if self.gate_file is None else (self.gate_file,)
+        return (*(file for shard in self.shards for file in shard.files), *gate)
 
 
 def written(manifest: Manifest) -> str:
@@ -131,6 +134,7 @@ def _manifest(content: Mapping[str, Any]) -> Manifest:
         origins=tuple(Origin(**each) for each in content.get("origins", ())),
         broken={str(code): int(count) for code, count in content.get("broken", {}).items()},
         broken_first=tuple(BrokenRow(**each) for each in content.get("broken_first", ())),
+        gate_file=None if content.get("gate_file") is None else entry(content["gate_file"]),
     )
 
 

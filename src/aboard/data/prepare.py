@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from aboard.data.binning import bins
@@ -10,6 +11,8 @@ from aboard.data.bins import Bins, Packing
 from aboard.data.counting import Progress
 from aboard.data.durable import held
 from aboard.data.fingerprints import Fingerprints
+from aboard.data.gate import prepared
+from aboard.data.gate.tally import Tally
 from aboard.data.manifest import FileEntry
 from aboard.data.segments import Cut
 from aboard.data.shards import TokenShards
@@ -30,6 +33,16 @@ class Prepared:
     shards: TokenShards
     bins: Bins
     cached: bool
+
+    @cached_property
+    def tally(self) -> Tally:
+        """What the gate judges, on the terms of the encoder and the length of the bins; no row is read for it."""
+        return prepared.tally(self.shards, self.bins.manifest.max_length)
+
+    @property
+    def tallies(self) -> tuple[Tally, ...]:
+        """Of each source by itself, in the order in which they were given, without fingerprints and cut answers."""
+        return prepared.tallies(self.shards)
 
 
 def prepare(

@@ -11,6 +11,10 @@ from typing import Any, Literal, Protocol
 import numpy as np
 
 from aboard.data.durable import HashedFile, write_whole
+from aboard.data.gate.judge import tally
+from aboard.data.gate.kept import kept
+from aboard.data.gate.tally import Item, Tally
+from aboard.data.gate.terms import Terms
 from aboard.data.index import DOCUMENT
 from aboard.data.manifest import SHOWN, BrokenRow, FileEntry
 from aboard.data.rows import Broken, Encoded, Mask, Row
@@ -18,6 +22,7 @@ from aboard.data.rows import Broken, Encoded, Mask, Row
 # The places of a unit's files in its record.
 TOKENS, MASK, DOCUMENTS = range(3)
 _ENDINGS = (".tokens", ".mask", ".documents")
+_TALLY = "tally"
 
 # What goes to the encoder at once: its results are ten times larger than the text while it works on them.
 _BATCH_ROWS = 256
@@ -58,10 +63,19 @@ class UnitRecord:
 
 
 def write_unit(
-    rows: Iterable[Row | Broken], encode: Encode, *, origin: int, path: Path, tell: Callable[[int, int], None]
+    rows: Iterable[Row | Broken],
+    encode: Encode,
+    *,
+    origin: int,
+    path: Path,
+    tell: Callable[[int, int], None],
+    terms: Terms,
 ) -> UnitRecord:
-    """Encodes the rows into PATH.tokens, .mask and .documents; `tell` hears of rows and tokens as they are done."""
-    draft = _Draft(path, vocabulary=encode.vocabulary.size, origin=origin)
+    """Encodes the rows into PATH.tokens, .mask and .documents; `tell` hears of rows and tokens as they are done.
+
+    What the gate must know of them goes with the record, on these terms.
+    """
+    draft = _Draft(path, vocabulary=encode.vocabulary.size, origin=origin, terms=terms)
     try:
         for batch in _batches(rows):
             before = draft.tokens
@@ -71,19 +85,27 @@ def write_unit(
     except BaseException:
         draft.drop()
         raise
-    write_whole(path.with_suffix(".json"), json.dumps(asdict(record)), sync=False)
+    content = {**asdict(record), _TALLY: kept(draft.tally, origin)}
+    write_whole(path.with_suffix(".json"), json.dumps(content), sync=False)
     return record
 
 
 def read_unit(path: Path) -> UnitRecord | None:
     """The record of a finished unit; None when there is none that makes sense."""
     try:
-        content: dict[str, Any] = json.loads(path.with_suffix(".json").read_bytes())
+        content = _content_of(path)
+        del content[_TALLY]
         first = tuple(BrokenRow(**each) for each in content.pop("broken_first"))
         files = tuple(FileEntry(**each) for each in content.pop("files"))
         return UnitRecord(**content, broken_first=first, files=files)
     except (OSError, ValueError, TypeError, KeyError):
         return None
+
+
+def read_tally(path: Path) -> dict[str, Any]:
+    """What the gate must know of a finished unit, as `aboard.data.gate.kept` has it."""
+    found: dict[str, Any] = _content_of(path)[_TALLY]
+    return found
 
 
 def token_bytes(vocabulary: int) -> Literal[2, 4]:
@@ -110,12 +132,14 @@ class MaskWriter:
 class _Draft:
     """The files of a unit while they are written."""
 
-    def __init__(self, path: Path, *, vocabulary: int, origin: int) -> None:
+    def __init__(self, path: Path, *, vocabulary: int, origin: int, terms: Terms) -> None:
         self._files = [HashedFile(path.with_suffix(ending)) for ending in _ENDINGS]
         self._mask = MaskWriter(self._files[MASK])
         self._vocabulary = vocabulary
         self._dtype = np.dtype(f"<u{token_bytes(vocabulary)}")
         self._origin = origin
+        self._terms = terms
+        self.tally = Tally()
         self._broken: Counter[str] = Counter()
         self._broken_first: list[BrokenRow] = []
         self._unit: Literal["line", "row"] = "line"
@@ -124,17 +148,20 @@ class _Draft:
     def take(self, batch: Sequence[Row | Broken], encode: Encode) -> None:
         rows = [row for row in batch if isinstance(row, Row)]
         encoded = iter(encode(rows) if rows else ())
-        kept: list[tuple[Encoded, Row]] = []
+        documents: list[tuple[Encoded, Row]] = []
+        items: list[Item] = []
         for row in batch:
             result = row if isinstance(row, Broken) else self._judged(next(encoded))
+            items.append(Item(row=row, encoded=result if isinstance(row, Row) else None))
             if isinstance(result, Broken):
                 self._note(result)
             elif isinstance(row, Row):
-                kept.append((result, row))
+                documents.append((result, row))
+        self.tally += tally(items, self._terms, prints=False)
         self.rows += len(batch)
         self._unit = batch[-1].where.unit
-        if kept:
-            self._write(kept)
+        if documents:
+            self._write(documents)
 
     def publish(self) -> UnitRecord:
         self._mask.close()
@@ -190,6 +217,11 @@ class _Draft:
         self.documents += len(kept)
         self.tokens += len(ids)
         self.supervised += int(documents["supervised"].sum())
+
+
+def _content_of(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.with_suffix(".json").read_bytes())
+    return found
 
 
 def _batches(rows: Iterable[Row | Broken]) -> Iterator[list[Row | Broken]]:

@@ -1,14 +1,19 @@
 """A tokenizer, taken apart into what encoding needs: the fast tokenizer, its special tokens, its chat templates."""
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from aboard.core.errors import AboardError
 from aboard.core.words import visible
+from aboard.data.online import hub_reachable
 
+# One of them is in every tokenizer's directory.
+_FILES = ("tokenizer_config.json", "tokenizer.json")
 # A tokenizer encodes this to tokens that are no others' beginning or end.
 _PLAIN = "a"
 
@@ -61,14 +66,55 @@ def load_vocabulary(tokenizer: Any) -> Vocabulary:
     )
 
 
-def _from_path(path: str) -> Any:
+def _from_path(name: str) -> Any:
+    """From a directory, or by a name of the hub; whatever can't be had is known before anything slow is begun."""
+    path = Path(name).expanduser()
+    where: Path | str | None = path
+    if not path.exists():
+        if _is_path(name):
+            raise _missing(name)
+        where = name if hub_reachable() else _cached(name)
+        if where is None:
+            raise _out_of_reach(name)
     from transformers import AutoTokenizer  # noqa: PLC0415 - brings torch with it, which takes seconds
 
     try:
-        return AutoTokenizer.from_pretrained(path)
+        return AutoTokenizer.from_pretrained(where)
     except Exception as error:  # transformers raises whatever its downloader, its parsers and its models raise
-        seen = f"no tokenizer can be had from '{visible(path)}': {' '.join(str(error).split())[:300]}"
-        raise AboardError("data-tokenizer", seen, fix=f"ls {visible(path)}/tokenizer.json") from error
+        seen = f"no tokenizer can be had from '{visible(name)}': {' '.join(str(error).split())[:300]}"
+        raise AboardError("data-tokenizer", seen, fix=f"ls {visible(name)}/tokenizer.json") from error
+
+
+def _is_path(name: str) -> bool:
+    """Whether it can only be meant as a path: a name of the hub is one word, or two with a slash between them."""
+    first, slash, _rest = name.partition("/")
+    return name.startswith((".", "/", "~")) or name.count("/") > 1 or (slash != "" and Path(first).exists())
+
+
+def _missing(name: str) -> AboardError:
+    whole = Path(name).expanduser().absolute()
+    there = next(parent for parent in whole.parents if parent.exists())
+    seen = f"there is no tokenizer at '{visible(name)}': {there} has no '{visible(whole.relative_to(there).parts[0])}'"
+    fix = f"ls {shlex.quote(str(there))}    # then give the path that is there; a name of the hub is OWNER/NAME"
+    return AboardError("data-tokenizer", seen, fix=fix)
+
+
+def _cached(name: str) -> Path | None:
+    """The directory in the hub's cache that has what was fetched by this name."""
+    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415 - as in `hub_reachable`
+    from huggingface_hub.errors import HFValidationError  # noqa: PLC0415 - as above
+
+    try:
+        found = [try_to_load_from_cache(name, file) for file in _FILES]
+    except HFValidationError:
+        return None
+    return next((Path(file).parent for file in found if isinstance(file, str)), None)
+
+
+def _out_of_reach(name: str) -> AboardError:
+    seen = f"the tokenizer '{visible(name)}' is no directory here, it is not in the cache, and the hub can't be reached"
+    fix = f"hf download {shlex.quote(name)}    # on a machine with internet; or give the path of a directory"
+    return AboardError("data-tokenizer", seen, fix=fix)
 
 
 def _templates(found: object) -> tuple[str | None, str | None]:

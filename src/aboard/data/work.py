@@ -14,15 +14,17 @@ from aboard.data.assemble import Unsound
 from aboard.data.chunks import Chunk
 from aboard.data.counting import Counting, Progress
 from aboard.data.crew import crew
-from aboard.data.durable import sync_folder, write_whole
+from aboard.data.durable import HashedFile, sync_folder, write_whole
 from aboard.data.encode import Encoder
 from aboard.data.fingerprints import Fingerprints
 from aboard.data.formats import Format
-from aboard.data.manifest import NAME, SHOWN, VERSION, Manifest, Origin, Shard, read_shard, written
+from aboard.data.gate.kept import EDITION, kept, numbered, tally_of
+from aboard.data.gate.tally import Tally
+from aboard.data.manifest import NAME, SHOWN, VERSION, FileEntry, Manifest, Origin, Shard, read_shard, written
 from aboard.data.parts import Part
 from aboard.data.schedule import Schedule, grouped
 from aboard.data.sound import judge_hash
-from aboard.data.unit import Encode, UnitRecord, read_unit, token_bytes
+from aboard.data.unit import Encode, UnitRecord, read_tally, read_unit, token_bytes
 from aboard.data.worker import Answer, AssembleOrder, EncodeOrder, Order, Told
 
 # Of a source, in one shard.
@@ -74,6 +76,7 @@ class Work:
             )
             for number, (source, chunk) in enumerate((source, chunk) for source in sources for chunk in source.chunks)
         ]
+        self._by_source = [len(source.chunks) for source in sources]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -95,7 +98,7 @@ class Work:
         if not schedule.done:
             with crew(min(self._workers, len(self._units)), self._encode) as hands:
                 hands.run(schedule.next, lambda order, answer: self._take(schedule, counting, order, answer))
-        self._publish(self._manifest(schedule))
+        self._publish(self._manifest(schedule, self._gate()))
 
     def clean(self) -> None:
         """What is left of the making, of one that was killed right after it had published as well."""
@@ -107,6 +110,7 @@ class Work:
         places = {path: place for place, path in enumerate(self._contents)}
         content = {
             "version": VERSION,
+            "gate": EDITION,
             "shard_bytes": self._shard_bytes,
             "encoder": self._encode.identity,
             "files": [(content.bytes, content.sha256) for content in self._contents.values()],
@@ -164,7 +168,18 @@ class Work:
                 for file in schedule.records[unit].files:
                     (unit.parent / file.name).unlink(missing_ok=True)
 
-    def _manifest(self, schedule: Schedule) -> Manifest:
+    def _gate(self) -> FileEntry:
+        """What the gate must know, source by source: a unit at a time, so that memory stays bounded."""
+        units = iter(self._units)
+        found = []
+        for count in self._by_source:
+            tallies = (tally_of(read_tally(unit.path), numbered) for unit in islice(units, count))
+            found.append(kept(sum(tallies, Tally())))
+        file = HashedFile(self._making / "shards" / "gate.json")
+        file.write(json.dumps(found, ensure_ascii=False).encode())
+        return file.publish(sync=True)
+
+    def _manifest(self, schedule: Schedule, gate: FileEntry) -> Manifest:
         records = [(unit.origin, schedule.records[unit.path]) for unit in self._units]
         units = {origin: record.unit for origin, record in records}
         broken: Counter[str] = Counter()
@@ -184,6 +199,7 @@ class Work:
             ),
             broken=dict(sorted(broken.items())),
             broken_first=tuple(islice((row for _, record in records for row in record.broken_first), SHOWN)),
+            gate_file=gate,
         )
 
     def _publish(self, manifest: Manifest) -> None:

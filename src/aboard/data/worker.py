@@ -1,4 +1,4 @@
-"""A worker of a preparation: a process of its own that encodes units and assembles shards, one order at a time."""
+"""A worker: a process of its own that looks at chunks, encodes units and assembles shards, one order at a time."""
 
 import os
 import signal
@@ -16,6 +16,9 @@ from aboard.data.assemble import Unsound, assemble
 from aboard.data.chunks import Chunk
 from aboard.data.fingerprints import Stamp, changed, stamp_of
 from aboard.data.formats import Format
+from aboard.data.gate.terms import Terms
+from aboard.data.glass import terms_of
+from aboard.data.look import Looked, LookOrder, look_at
 from aboard.data.manifest import Shard
 from aboard.data.parts import Part
 from aboard.data.read import read
@@ -50,7 +53,7 @@ class AssembleOrder:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Told:
-    """So many rows and tokens of the order are done."""
+    """So many rows and tokens of the order are done; where it is looked at only, rows and characters."""
 
     rows: int
     tokens: int
@@ -65,8 +68,8 @@ class Failed:
     fix: str
 
 
-Order = EncodeOrder | AssembleOrder
-Answer = Told | UnitRecord | Shard | Unsound | Failed
+Order = LookOrder | EncodeOrder | AssembleOrder
+Answer = Told | Looked | UnitRecord | Shard | Unsound | Failed
 
 
 def serve(connection: Connection) -> None:
@@ -74,9 +77,10 @@ def serve(connection: Connection) -> None:
     # Ctrl-C reaches the whole terminal: the parent ends us.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     Thread(target=_die_with_parent, daemon=True).start()
-    # One thread each: there are as many workers as cores. Before the encoder is unpickled, which imports tokenizers.
+    # One thread each: there are as many workers as cores. Before the first text is encoded, which starts threads.
     os.environ.update(RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
-    encode: Encode = connection.recv()
+    encode: Encode | None = connection.recv()
+    hand = _Hand(encode, connection)
     while True:
         try:
             order: Order | None = connection.recv()
@@ -84,7 +88,7 @@ def serve(connection: Connection) -> None:
             return
         if order is None:
             return
-        connection.send(_answered(order, encode, connection))
+        connection.send(hand.answer(order))
 
 
 def _die_with_parent() -> None:
@@ -95,24 +99,47 @@ def _die_with_parent() -> None:
     os._exit(1)
 
 
-def _answered(order: Order, encode: Encode, connection: Connection) -> Answer:
-    try:
-        if isinstance(order, EncodeOrder):
-            teller = _Teller(connection)
-            rows = read(order.chunk, order.form)
-            rows = rows if order.part is None else order.part.of(rows)
-            return write_unit(_unchanged(rows, order), encode, origin=order.origin, path=order.path, tell=teller.tell)
-        return assemble(order.units, order.folder, order.name)
-    except Unsound as unsound:
-        return unsound
-    except AboardError as error:
-        return Failed(code=error.code, seen=error.seen, fix=error.fix)
-    except OSError as error:
-        place = order.path.parent if isinstance(order, EncodeOrder) else order.folder
-        return Failed(code="data-disk", seen=f"{error.filename or place}: {error.strerror}", fix=f"df -h {place}")
-    except Exception:  # noqa: BLE001 - told to the parent, with its trace
-        seen = f"a worker broke: {traceback.format_exc()}"
-        return Failed(code="data-worker", seen=seen, fix="please report it with the row that it names")
+class _Hand:
+    """Carries out orders with one encoder; without one it can only look."""
+
+    def __init__(self, encode: Encode | None, connection: Connection) -> None:
+        self._encode = encode
+        self._terms = Terms() if encode is None else terms_of(encode)
+        self._connection = connection
+
+    def answer(self, order: Order) -> Answer:
+        """What was made, or why it couldn't be."""
+        try:
+            return self._done(order)
+        except Unsound as unsound:
+            return unsound
+        except AboardError as error:
+            return Failed(code=error.code, seen=error.seen, fix=error.fix)
+        except OSError as error:
+            place = _place(order)
+            return Failed(code="data-disk", seen=f"{error.filename or place}: {error.strerror}", fix=f"df -h {place}")
+        except Exception:  # noqa: BLE001 - told to the parent, with its trace
+            seen = f"a worker broke: {traceback.format_exc()}"
+            return Failed(code="data-worker", seen=seen, fix="please report it with the row that it names")
+
+    def _done(self, order: Order) -> Answer:
+        if isinstance(order, AssembleOrder):
+            return assemble(order.units, order.folder, order.name)
+        tell = _Teller(self._connection).tell
+        if isinstance(order, LookOrder):
+            return look_at(order, self._encode, tell)
+        if self._encode is None:
+            raise AboardError("data-worker", "a worker without an encoder was told to encode", fix="please report it")
+        rows = read(order.chunk, order.form)
+        rows = _unchanged(rows if order.part is None else order.part.of(rows), order)
+        return write_unit(rows, self._encode, origin=order.origin, path=order.path, tell=tell, terms=self._terms)
+
+
+def _place(order: Order) -> Path:
+    """Where it reads or writes."""
+    if isinstance(order, LookOrder):
+        return Path(order.chunk.path).parent
+    return order.path.parent if isinstance(order, EncodeOrder) else order.folder
 
 
 def _unchanged(rows: Iterable[Row | Broken], order: EncodeOrder) -> Iterator[Row | Broken]:

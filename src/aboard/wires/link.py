@@ -51,8 +51,8 @@ class Link:
         """Takes the frames that came with the hello, then reads on until the stream ends."""
         self._reading = asyncio.create_task(self._read(bodies))
 
-    async def ask(self, op: str, within: float, /, **fields: Any) -> frames.Message:
-        """One question, one answer; raises AskError, ProtocolError or Unreachable(LOST)."""
+    async def ask(self, op: str, within: float, /, *, tail: bytes | memoryview = b"", **fields: Any) -> frames.Message:
+        """One question, one answer; raises AskError, ProtocolError or Unreachable(LOST). A tail is sent as it is."""
         if self.lost is not None:
             raise self.lost
         number = next(self._ids)
@@ -60,7 +60,8 @@ class Link:
         self._waiting[number] = answer
         try:
             async with asyncio.timeout(within):
-                self._stream.write(frames.pack({"op": op, "id": number, **fields}))
+                message = {"op": op, "id": number, **fields}
+                self._stream.write(frames.pack_tailed(message, tail) if tail else frames.pack(message))
                 # A far end that is stopped takes nothing in: this waits too.
                 await self._stream.drain()
             await _patiently(answer, within)

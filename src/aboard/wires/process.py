@@ -37,7 +37,9 @@ class ProcessStream:
 
     def write(self, data: bytes) -> None:
         assert self._process.stdin is not None  # noqa: S101 - always a pipe, see `start`
-        self._process.stdin.write(data)
+        # A far end that is gone is known by what is read; asyncio would say so on the terminal, once for each write.
+        if not self._process.stdin.is_closing():
+            self._process.stdin.write(data)
 
     async def drain(self) -> None:
         assert self._process.stdin is not None  # noqa: S101 - always a pipe, see `start`

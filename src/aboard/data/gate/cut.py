@@ -18,7 +18,13 @@ def look(item: Item, terms: Terms) -> Iterator[Sign]:
     encoded, limit = item.encoded, terms.max_length
     if limit is None or not isinstance(encoded, Encoded) or not isinstance(item.row, Row):
         return
-    if len(encoded.ids) > limit and item.row.kind in {"chat", "pair"} and encoded.mask[limit:].any():
+    if item.row.kind in {"chat", "pair"}:
+        yield from cut_signs(encoded, limit)
+
+
+def cut_signs(encoded: Encoded, limit: int) -> Iterator[Sign]:
+    """Of a row that is truncated; a text goes on in the next bin instead."""
+    if len(encoded.ids) > limit and encoded.mask[limit:].any():
         yield CUT, f"{len(encoded.ids):,} tokens"
         if not encoded.mask[:limit].any():
             yield LOST, ""

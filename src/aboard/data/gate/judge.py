@@ -61,9 +61,9 @@ SIGNS = {
 CODES = tuple(story.code for story in STORIES)
 
 
-def tally(items: Iterable[Item], terms: Terms) -> Tally:
+def tally(items: Iterable[Item], terms: Terms, *, prints: bool = True) -> Tally:
     """What the gate must know of these rows; add up the tallies of all."""
-    return count(items, terms, LOOKS)
+    return count(items, terms, LOOKS, prints=prints)
 
 
 def judge(evidence: Evidence, allowed: Iterable[str] = ()) -> list[Finding]:

@@ -17,6 +17,9 @@ def look(item: Item, terms: Terms) -> Iterator[Sign]:
     if terms.special_text is None:
         return
     for who, text in item.texts:
+        # Most texts don't even have a letter that one begins with, and to see that is quick.
+        if not any(start in text for start in terms.special_starts):
+            continue
         found = terms.special_text.search(text)
         if found:
             yield SPECIAL, f"{found[0]} in the {who}"

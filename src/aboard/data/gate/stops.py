@@ -10,15 +10,12 @@ from aboard.data.gate.terms import Terms
 from aboard.data.rows import Encoded
 
 MASKED = 0.9
-ENDLESS, HIDDEN, CUT_SHORT = "endless", "stop-hidden", "past-length"
+ENDLESS, HIDDEN = "endless", "stop-hidden"
 
 
 def look(item: Item, terms: Terms) -> Iterator[Sign]:
     encoded = item.encoded
     if not isinstance(encoded, Encoded) or not terms.stops or not encoded.mask.any():
-        return
-    if terms.max_length is not None and len(encoded.ids) > terms.max_length:
-        yield CUT_SHORT, ""  # its end is cut off, which another rule tells
         return
     supervised = encoded.ids[encoded.mask]
     # Most answers end in one: then the last token tells, and the others need no look.
@@ -34,7 +31,8 @@ def never_stops(evidence: Evidence) -> Iterator[Finding]:
     """Masked, left out by the template, or the same as padding: generation then runs to its limit."""
     tally, terms = evidence.tally, evidence.terms
     seen, hidden = tally.seen(ENDLESS), tally.seen(HIDDEN)
-    rows = tally.encoded - tally.seen(UNSUPERVISED).count - tally.seen(CUT_SHORT).count
+    # A row whose end is cut off has one all the same: another rule tells of that.
+    rows = tally.encoded - tally.seen(UNSUPERVISED).count
     if terms.tokenizer is not None and tally.encoded and not terms.stops:
         yield Finding(
             code="data-eos",

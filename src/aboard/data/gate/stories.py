@@ -166,4 +166,5 @@ GATE = Subject(
     rules=(),
     stories=STORIES,
     asked="aboard data FILE…",
+    room="data/gate",
 )

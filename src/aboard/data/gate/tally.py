@@ -110,8 +110,8 @@ class Tally:
         return sum(self.kinds.get(kind, 0) for kind in kinds)
 
 
-def count(items: Iterable[Item], terms: Terms, looks: Sequence[Look]) -> Tally:
-    """One look at each row."""
+def count(items: Iterable[Item], terms: Terms, looks: Sequence[Look], *, prints: bool = True) -> Tally:
+    """One look at each row; fingerprints take a while, and are left out where others are at hand."""
     every = list(items)
     kinds: dict[str, int] = {}
     counts: dict[str, int] = {}
@@ -138,7 +138,7 @@ def count(items: Iterable[Item], terms: Terms, looks: Sequence[Look]) -> Tally:
         by_kind={kind: lengths_of(len(each.ids) for each in lot) for kind, lot in encoded.items()},
         supervised=sum(int(each.mask.sum()) for lot in encoded.values() for each in lot),
         longest=_longer(*map(_longest, every)),
-        prints=prints_of(rows),
+        prints=prints_of(rows) if prints else Prints(),
     )
 
 

@@ -24,6 +24,10 @@ class Terms:
     marked: bool | None = None
 
     @cached_property
+    def special_starts(self) -> frozenset[str]:
+        return frozenset(word[0] for word in self.specials if word.strip())
+
+    @cached_property
     def special_text(self) -> Pattern[str] | None:
         """Finds any control token in a text; the longest first, so that the whole one is named."""
         words = sorted((word for word in self.specials if word.strip()), key=len, reverse=True)

@@ -1,0 +1,245 @@
+"""One node's delivery: what it lacks of some parcels, and sending it that, through cuts of the wire."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from time import monotonic
+from typing import Literal, TypeVar
+
+from aboard.core.errors import ProtocolError, Unreachable, WireError
+from aboard.core.node import Node
+from aboard.core.stowing import busy, differs, lost
+from aboard.data.manifest import FileEntry
+from aboard.data.parcels import Parcel
+from aboard.data.placing import gaps
+from aboard.flows.sending import SentFile
+from aboard.wires.fleet import Dialled, Fleet
+from aboard.wires.porter import Looked, Porter
+
+# In a row, with nothing taken in between.
+LOSSES = 3
+REDIAL_SECONDS = 1.0
+# A head that was cut off without a word is given up by its agent after 30 s; until then that holds the file.
+BUSY_SECONDS = 45.0
+ASK_AGAIN_SECONDS = 0.2
+TOLD_SECONDS = 0.1
+
+Phase = Literal["looking", "sending", "waiting", "done"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """How far one node is, in bytes: hashed while it looks, there while it is sent what it lacks."""
+
+    node: str
+    phase: Phase
+    done: int
+    total: int
+
+
+OnProgress = Callable[[Progress], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """What a parcel takes on the node's disk."""
+
+    bytes: int
+    looked: Looked
+
+
+@dataclass(kw_only=True)
+class _Place:
+    """A parcel on this node; whoever has the same disk and comes first fills it for those behind."""
+
+    parcel: Parcel
+    looked: Looked | None = None
+    found: dict[str, FileEntry] = field(default_factory=dict)
+    filled: asyncio.Event = field(default_factory=asyncio.Event)
+    first: "Delivery | None" = None
+
+    @property
+    def lacking(self) -> tuple[FileEntry, ...]:
+        """In the order of the parcel."""
+        lacking = {file for gap in gaps(self.parcel.files, {"": self.found}) for file in (*gap.missing, *gap.differing)}
+        return tuple(file for file in self.parcel.files if file in lacking)
+
+
+class Delivery:
+    """To one node, from the first look to the last file."""
+
+    def __init__(
+        self, node: Node, parcels: Sequence[Parcel], fleet: Fleet, turns: asyncio.Semaphore, on_progress: OnProgress
+    ) -> None:
+        self.node = node
+        self.sent = self.had = 0
+        self.same_disk_as: str | None = None
+        self._places = [_Place(parcel=parcel) for parcel in parcels]
+        self._fleet = fleet
+        self._turns = turns
+        self._on_progress = on_progress
+        self._told = float("-inf")
+        self._whole = self._at = self._total = 0
+        self._dialled: Dialled | None = None
+        self._porter: Porter | None = None
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        looks = ((place.parcel.to, place.looked) for place in self._places)
+        return tuple(f"{to}/{name}" for to, looked in looks if looked is not None for name in looked.extra)
+
+    async def survey(self) -> None:
+        """Asks what is there: sizes first, and hashes only of what has the right size."""
+        for place in self._places:
+            await self._through_cuts(partial(self._look, place))
+        self._total = sum(file.bytes for place in self._places for file in place.lacking)
+        self.had = sum(place.parcel.bytes for place in self._places) - self._total
+
+    def needs(self) -> Iterator[tuple[Parcel, Need]]:
+        """For each parcel of which something is lacking; what is there of a file that was cut off counts as there."""
+        for place in self._places:
+            if place.lacking and place.looked is not None:
+                parts = place.looked.parts
+                count = sum(file.bytes - parts.get(file.name, 0) for file in place.lacking)
+                yield place.parcel, Need(bytes=count, looked=place.looked)
+
+    def lacks(self, place: int) -> bool:
+        return bool(self._places[place].lacking)
+
+    def found(self, place: int) -> Mapping[str, FileEntry]:
+        """What it has of a parcel, each with a hash that the node has computed."""
+        return self._places[place].found
+
+    async def mark(self, parcel: Parcel, mark: str) -> None:
+        await self._through_cuts(lambda porter: porter.mark(parcel.to, mark))
+
+    async def follow_first(self, place: int, parcel: Parcel, marks: Mapping[str, "Delivery"]) -> None:
+        """Leaves a parcel to the first node that has the same disk, if that is another one."""
+        seen = await self._through_cuts(lambda porter: porter.marks(parcel.to))
+        first = next((delivery for mark, delivery in marks.items() if mark in seen), self)
+        if first is not self:
+            self._places[place].first = first
+            self.same_disk_as = first.node.name
+
+    async def deliver(self) -> None:
+        """Sends what is lacking; what another node puts on the same disk is waited for, and looked at then."""
+        for number, place in enumerate(self._places):
+            if place.first is not None:
+                self._tell("waiting", now=True)
+                await place.first.filled(number)
+                await self._through_cuts(partial(self._look, place))
+            if place.lacking:
+                async with self._turns:
+                    for file in place.lacking:
+                        await self._through_cuts(partial(self._send, place, file))
+            place.filled.set()
+        self._whole, self._at = self._total, 0
+        self._tell("done", now=True)
+
+    async def filled(self, place: int) -> None:
+        """Waits until this node has all of a parcel."""
+        await self._places[place].filled.wait()
+
+    async def leave(self) -> Dialled | None:
+        """Its link, for whoever goes on with it; all is there, so that one that is lost by now is no error."""
+        try:
+            if self._porter is not None:
+                await self._porter.leave()
+        except WireError:
+            return None
+        self._porter = None
+        return self._dialled
+
+    async def close(self) -> None:
+        porter, self._porter = self._porter, None
+        if porter is not None:
+            await porter.close()
+
+    async def _look(self, place: _Place, porter: Porter) -> None:
+        parcel = place.parcel
+        place.looked = await porter.look(parcel.to, [(file.name, file.bytes, file.sha256) for file in parcel.files])
+        sizes = {file.name: file.bytes for file in parcel.files}
+        place.found.clear()
+        left = [name for name in sizes if name in place.looked.fits]
+        total, done, before = sum(sizes[name] for name in left), 0, 0
+        while left:
+            sums, read = await porter.sums(parcel.to, left)
+            if not sums and read <= before:
+                raise ProtocolError(f"{self.node.name} hashes {left[0]}, and comes no further with it")
+            before = 0 if sums else read
+            for name, sha256 in sums.items():
+                if sha256:
+                    place.found[name] = FileEntry(name=name, bytes=sizes[name], sha256=sha256)
+                done += sizes[name]
+            left = [name for name in left if name not in sums]
+            self._on_progress(Progress(node=self.node.name, phase="looking", done=done + read, total=total))
+
+    async def _send(self, place: _Place, file: FileEntry, porter: Porter) -> None:
+        """Goes on where an earlier try was cut off; if that turns out to be damaged, once more from the beginning."""
+        to = place.parcel.to
+        with SentFile(place.parcel, file) as source:
+            while True:
+                start = await self._announced(porter, to, file)
+                self._at = start
+                await porter.send(to, start, file.bytes, source.read, self._took)
+                sha256 = await porter.publish(to)
+                if sha256 == file.sha256:
+                    break
+                if start == 0:
+                    await asyncio.to_thread(source.judge)
+                    raise differs(self.node.name, f"{to}/{file.name}", wanted=file.sha256, found=sha256)
+        place.found[file.name] = FileEntry(name=file.name, bytes=file.bytes, sha256=sha256)
+        self._whole, self._at = self._whole + file.bytes, 0
+
+    async def _announced(self, porter: Porter, to: str, file: FileEntry) -> int:
+        began, hashed = monotonic(), 0
+        while True:
+            ready = await porter.receive(to, (file.name, file.bytes, file.sha256))
+            if ready.at is not None:
+                return ready.at
+            if ready.busy:
+                if monotonic() - began > BUSY_SECONDS:
+                    raise busy(self.node.name, to, file.name)
+                await asyncio.sleep(ASK_AGAIN_SECONDS)
+            elif ready.hashed > hashed:
+                hashed = ready.hashed
+            else:
+                raise ProtocolError(f"{self.node.name} hashes a part of {file.name}, and comes no further with it")
+
+    def _took(self, count: int) -> None:
+        self.sent += count
+        self._at += count
+        self._tell("sending")
+
+    def _tell(self, phase: Phase, *, now: bool = False) -> None:
+        if now or monotonic() - self._told > TOLD_SECONDS:
+            self._told = monotonic()
+            self._on_progress(
+                Progress(node=self.node.name, phase=phase, done=self._whole + self._at, total=self._total)
+            )
+
+    async def _through_cuts(self, work: Callable[[Porter], Awaitable[T]]) -> T:
+        """Does it, and when the node is lost meanwhile dials again and does it again; so it may be done twice."""
+        losses, sent = 0, self.sent
+        while True:
+            first = self._dialled is None
+            try:
+                return await work(await self._reached())
+            except (Unreachable, ProtocolError) as error:
+                if first and self._dialled is None:
+                    # It was never reached: that has reasons of its own, which the error tells.
+                    raise
+                await self.close()
+                losses = 1 if self.sent > sent else losses + 1
+                sent = self.sent
+                if losses >= LOSSES:
+                    raise lost(self.node.name, error.seen, losses) from error
+                await asyncio.sleep(REDIAL_SECONDS)
+
+    async def _reached(self) -> Porter:
+        if self._porter is None:
+            self._dialled = await self._fleet.dial(self.node)
+            self._porter = Porter(self._dialled.link)
+        return self._porter

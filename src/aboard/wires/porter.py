@@ -1,0 +1,248 @@
+"""The head's end of a node's porter: it asks what is there, and sends files, no more at once than a window of them."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from time import monotonic
+from typing import Any, TypeVar
+
+from aboard.agent import frames
+from aboard.core.errors import ProtocolError, Unreachable, WireError
+from aboard.core.reason import Reason
+from aboard.core.stowing import refused, stuck
+from aboard.wires.link import Link
+from aboard.wires.window import Window
+
+PIECE = 256 * 1024
+# What is read from our own disk at once.
+BLOCK = 4 * PIECE
+ASK_SECONDS = 60.0
+# A disk that is much slower than the wire has most of a file still to write when its last byte has come.
+SYNC_SECONDS = 600.0
+BEAT_SECONDS = 5.0
+BEAT_PATIENCE = 10.0
+# In one question: all of their names must fit into one frame.
+FILES_AT_ONCE = 5000
+
+T = TypeVar("T")
+Wanted = tuple[str, int, str]
+"""A file's name, size and sha256."""
+Read = Callable[[int, int], bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Looked:
+    """What a node has of some files, by size alone, and what room there is; `nearest` is a directory that is there."""
+
+    fits: frozenset[str]
+    parts: dict[str, int]
+    free: int
+    device: int
+    writable: bool
+    nearest: str
+    extra: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ready:
+    """From where on a file is to be sent; None while the node still reads what it has, or while another sends it."""
+
+    at: int | None
+    hashed: int = 0
+    busy: bool = False
+
+
+class Porter:
+    """It beats while it lives, so that a node that is lost is known within seconds."""
+
+    def __init__(self, link: Link, *, patience: float = ASK_SECONDS) -> None:
+        self.link = link
+        self._patience = patience
+        self._why: WireError | None = None
+        self._answered = monotonic()
+        link.on_frame = self._heard
+        self._beating = asyncio.create_task(self._beat())
+
+    async def look(self, folder: str, files: Sequence[Wanted]) -> Looked:
+        """Sizes only, which costs the node next to nothing."""
+        parts: dict[str, int] = {}
+        fits: frozenset[str] = frozenset()
+        start = 0
+        while True:
+            some = files[start : start + FILES_AT_ONCE]
+            reply = await self._ask("look", folder, files=some)
+            found = self._read(reply, partial(_looked, some))
+            parts |= found.parts
+            fits |= found.fits
+            start += FILES_AT_ONCE
+            if start >= len(files):
+                return Looked(**{**vars(found), "fits": fits, "parts": parts})
+
+    async def sums(self, folder: str, names: Sequence[str]) -> tuple[dict[str, str], int]:
+        """The hashes of the first of these, as many as a second is enough for, and how much of the next one is read."""
+        some = names[:FILES_AT_ONCE]
+        reply = await self._ask("sums", folder, names=some)
+        return self._read(reply, partial(_sums, some))
+
+    async def mark(self, folder: str, mark: str) -> None:
+        """Makes the directory and leaves a mark in it while it lives: who sees that shares the disk."""
+        await self._ask("mark", folder, mark=mark)
+
+    async def marks(self, folder: str) -> frozenset[str]:
+        reply = await self._ask("marks", folder)
+        return self._read(reply, lambda reply: frozenset(map(_text, reply["marks"])))
+
+    async def receive(self, folder: str, file: Wanted) -> Ready:
+        """Announces a file."""
+        name, size, sha256 = file
+        reply = await self._ask("receive", folder, name=name, bytes=size, sha256=sha256)
+        return self._read(reply, partial(_ready, size))
+
+    async def send(self, folder: str, start: int, size: int, read: Read, on_taken: Callable[[int], None]) -> None:
+        """All of the announced file from `start` on.
+
+        What is under way is bounded by the window, and so are our memory and the delay of a beat.
+        """
+        window, clock = Window(), asyncio.get_running_loop().time
+        under_way: deque[tuple[int, asyncio.Task[frames.Message]]] = deque()
+        at = taken = start
+        block, at_block = b"", start
+        try:
+            while at < size or under_way:
+                while at < size and at - taken + PIECE <= window.size:
+                    if at == at_block + len(block):
+                        block, at_block = await asyncio.to_thread(read, at, min(BLOCK, size - at)), at
+                    data = memoryview(block)[at - at_block : at - at_block + PIECE]
+                    asking = self._tell("piece", self._patience, folder, tail=data, at=at)
+                    under_way.append((len(data), asyncio.create_task(asking)))
+                    at += len(data)
+                # Answered in their order; those behind one that failed fail only because it did.
+                count, task = under_way[0]
+                await task
+                under_way.popleft()
+                taken += count
+                window.took(count, clock())
+                on_taken(count)
+        finally:
+            for _, task in under_way:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
+
+    async def publish(self, folder: str) -> str:
+        """The hash of what came; when it is right, the file has its name now, durably."""
+        reply = await self._ask("publish", folder, within=SYNC_SECONDS)
+        return self._read(reply, lambda reply: _text(reply["sha256"]))
+
+    async def leave(self) -> None:
+        """Ends the porter; the link is as it was before."""
+        try:
+            await self._ask("leave", "")
+        finally:
+            await self._stop_beating()
+            self.link.on_frame = lambda _message: None
+
+    async def close(self) -> None:
+        """Ends the link as well."""
+        await self._stop_beating()
+        await self.link.close()
+
+    async def _ask(self, do: str, folder: str, *, within: float | None = None, **fields: Any) -> frames.Message:
+        return await self._tell("porter", within or self._patience, folder, do=do, **fields)
+
+    async def _tell(self, op: str, within: float, folder: str, **fields: Any) -> frames.Message:
+        node = self.link.node.name
+        try:
+            reply = await self.link.ask(op, within, folder=folder, **fields)
+        except Unreachable as error:
+            if self._why is not None:
+                raise self._why from None
+            if error.reason is Reason.SILENT:
+                raise stuck(node, folder, within) from None
+            raise
+        self._answered = monotonic()
+        failed = reply.get("failed")
+        if failed is not None:
+            raise self._read(reply, lambda _: refused(node, *(_text(failed[key]) for key in ("errno", "path", "why"))))
+        return reply
+
+    def _read(self, reply: frames.Message, parse: Callable[[frames.Message], T]) -> T:
+        """What a node says is never trusted to be of the right shape."""
+        try:
+            return parse(reply)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ProtocolError(f"{self.link.node.name} sent an answer that makes no sense: {error}") from None
+
+    def _heard(self, message: frames.Message) -> None:
+        if message.get("gone") == "porter":
+            self._lose(Unreachable(Reason.LOST, f"{self.link.node.name}: the process that writes its files ended"))
+
+    async def _beat(self) -> None:
+        """An idle link is given up by its agent after a while; and one that is silent is given up by us."""
+        while self._why is None:
+            try:
+                await self.link.ask("ping", BEAT_PATIENCE)
+            except WireError as error:
+                # On a very slow link a beat waits behind pieces, and these are answered.
+                if self.link.lost is not None or monotonic() - self._answered > BEAT_PATIENCE:
+                    self._lose(error)
+            else:
+                await asyncio.sleep(BEAT_SECONDS)
+
+    def _lose(self, why: WireError) -> None:
+        if self._why is None:
+            self._why = why
+            closing = asyncio.create_task(self.link.close())
+            _CLOSING.add(closing)
+            closing.add_done_callback(_CLOSING.discard)
+
+    async def _stop_beating(self) -> None:
+        self._beating.cancel()
+        await asyncio.wait([self._beating])
+
+
+_CLOSING: set[asyncio.Task[Any]] = set()
+
+
+def _looked(files: Sequence[Wanted], reply: frames.Message) -> Looked:
+    sizes = {name: size for name, size, _ in files}
+    return Looked(
+        fits=frozenset(_among(name, sizes) for name in reply["fits"]),
+        parts={_among(name, sizes): _count(count, sizes[name]) for name, count in reply["parts"].items()},
+        free=_count(reply["free"]),
+        device=_count(reply["device"]),
+        writable=bool(reply["writable"]),
+        nearest=_text(reply["nearest"]),
+        extra=tuple(map(_text, reply["extra"])),
+    )
+
+
+def _ready(size: int, reply: frames.Message) -> Ready:
+    if reply.get("busy") is True:
+        return Ready(at=None, busy=True)
+    if "at" in reply:
+        return Ready(at=_count(reply["at"], size))
+    return Ready(at=None, hashed=_count(reply["hashed"], size))
+
+
+def _sums(names: Sequence[str], reply: frames.Message) -> tuple[dict[str, str], int]:
+    return {_among(name, names): _text(sha256) for name, sha256 in reply["sums"].items()}, _count(reply["read"])
+
+
+def _among(name: object, names: "Sequence[str] | dict[str, int]") -> str:
+    if name not in names:
+        raise ValueError("a file that nobody asked for")
+    return _text(name)
+
+
+def _text(given: object) -> str:
+    if not isinstance(given, str):
+        raise TypeError("no text where text belongs")
+    return given
+
+
+def _count(given: object, most: int | None = None) -> int:
+    if not isinstance(given, int) or given < 0 or (most is not None and given > most):
+        raise ValueError("a number that can't be")
+    return given
