@@ -1,36 +1,69 @@
 """`aboard why`."""
 
+import asyncio
 import os
 
 import click
 from rich.console import Console
 
+from aboard.cli.why_log import tell_bundle, tell_logs
 from aboard.core.errors import AboardError, InputError, Problem
 from aboard.core.words import nearest, visible
 from aboard.flows.status import summary
+from aboard.flows.why import the_run
+from aboard.flows.why import why as ask
 from aboard.record.places import RunDirectory
 from aboard.record.runs import Runs
 from aboard.ui.findings import FindingsView
 from aboard.ui.story import CodesView, StoryView
+from aboard.ui.why import WhyView
 from aboard.verdicts.told import TOLD
 
 STORIES = {story.code: (subject, story) for subject in TOLD for story in subject.stories}
 
 
 @click.command()
-@click.argument("what", required=False, metavar="[CODE|RUN]")
-def why(what: str | None) -> None:
-    """Tell the long story of a finding's CODE, or what a RUN came to and the story of that.
+@click.argument("words", nargs=-1, metavar="[RUN|CODE]")
+@click.option("-v", "--verbose", is_flag=True, help="Also what was ruled out, and what could not be seen.")
+@click.option("--codes", is_flag=True, help="List all codes.")
+@click.option("--log", "logs", multiple=True, metavar="FILE…", help="Explain logs of any launcher; - is a pipe.")
+@click.option("--bundle", metavar="FILE", help="Judge a run that `aboard bundle` packed.")
+@click.option("--json", "as_json", is_flag=True, help="With --log: all of it as JSON.")
+def why(
+    words: tuple[str, ...], verbose: bool, codes: bool, logs: tuple[str, ...], bundle: str | None, as_json: bool
+) -> None:
+    """Tell why a RUN is stuck, slow or dead: who, why, and what to type.
 
-    Without either, list all codes.
+    The nodes of a run that lives are asked at once; of one that is over, its record tells. Without a RUN, the newest
+    that lives is meant. With the CODE of a finding, its long story is told.
+
+    With --log, the output of torchrun, DeepSpeed, Accelerate, NCCL or Slurm is explained, or what the kernel logged;
+    exit code 0 then is nothing wrong, 2 a verdict, 3 the command itself is wrong.
     """
+    if (as_json and not logs) or (bundle is not None and (logs or words)):
+        seen = "--json is for --log, and --bundle stands alone"
+        raise InputError("why-options", [Problem(where="aboard why", seen=seen, fix="aboard why --json --log FILE…")])
+    if logs:
+        tell_logs((*logs, *words), as_json=as_json)
+    if bundle is not None:
+        tell_bundle(bundle)
+    what = _one(words)
     console = Console(highlight=False)
-    if what is None:
+    run = the_run(Runs.of(os.environ)) if what is None and not codes else None
+    if what is None and run is None:
         console.print(CodesView(TOLD), crop=False)
-    elif what in STORIES:
+    elif what is not None and what in STORIES:
         console.print(StoryView(*STORIES[what]), crop=False)
     else:
-        _tell_run(console, _run(what))
+        _tell_run(console, run or _run(what or ""), verbose=verbose)
+
+
+def _one(words: tuple[str, ...]) -> str | None:
+    if len(words) > 1:
+        seen = f"{len(words)} runs or codes at once: {visible(' '.join(words))}"
+        fix = f"aboard why {visible(words[0])}    # files go behind --log"
+        raise InputError("why-words", [Problem(where="aboard why", seen=seen, fix=fix)])
+    return words[0] if words else None
 
 
 def _run(what: str) -> RunDirectory:
@@ -38,15 +71,19 @@ def _run(what: str) -> RunDirectory:
         return Runs.of(os.environ).find(what)
     except AboardError:
         near = nearest(what, STORIES)
-        fix = f"aboard why {near}    # did you mean this?" if near else "aboard why    # lists all codes"
+        fix = f"aboard why {near}    # did you mean this?" if near else "aboard why --codes    # lists all codes"
         seen = f"no code and no run '{visible(what)}'"
         raise InputError("why-code", [Problem(where="aboard why", seen=seen, fix=fix)]) from None
 
 
-def _tell_run(console: Console, run: RunDirectory) -> None:
-    told = summary(run)
+def _tell_run(console: Console, run: RunDirectory, *, verbose: bool) -> None:
+    live = run.live
+    told = asyncio.run(ask(run))
+    if live:
+        console.print(WhyView(run.id, told, verbose=verbose), crop=False)
+        return
     if not told.findings:
-        click.echo(f"{run.id} is {told.state}, and nothing was found wrong with it")
+        click.echo(f"{run.id} is {summary(run).state}, and nothing was found wrong with it")
         return
     console.print(FindingsView(told.findings, in_full=True), crop=False)
     code = told.findings[0].code

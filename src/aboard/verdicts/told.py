@@ -1,8 +1,11 @@
-"""Every code that can be met, with its story: those of checks, of a run's end, and of the data."""
+"""Every code that can be met, with its story: those of checks, of a run's end, of logs, and of the data."""
 
 from aboard.checks import SUBJECTS
+from aboard.checks.train import TRAIN
 from aboard.core.rule import Subject
 from aboard.data.gate.stories import GATE
+from aboard.verdicts.live_stories import LIVE
+from aboard.verdicts.logs.stories import LOG
 from aboard.verdicts.stories import STORIES
 
 # A subject as the checks have them, so that every code has its story and its page in one way.
@@ -11,8 +14,9 @@ RUN = Subject(
     title="every rank came to a good end",
     probes=(),
     rules=(),
-    stories=STORIES,
+    stories=(*STORIES, *LIVE),
     asked="aboard launch -- SCRIPT",
+    room="verdicts",
 )
 
-TOLD: tuple[Subject, ...] = (*SUBJECTS, RUN, GATE)
+TOLD: tuple[Subject, ...] = (*SUBJECTS, RUN, LOG, GATE, TRAIN)

@@ -1,0 +1,96 @@
+"""The recorded half of the fault bench: logs of every family, with the verdict that each must get.
+
+`python bench/faults_recorded.py [--json FILE]`. A third of the cases, by the hash of their names, is held out: rules
+are written without looking at it, and its figure stands beside the other. Exit 0 only if every figure holds.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from aboard.core.finding import Finding, Severity
+from aboard.flows.why_log import explain
+from figures import Figures, main
+
+CASES = Path(__file__).parents[1] / "tests" / "cases" / "logs"
+BAR = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A directory with one log or several, and the verdict that they must get; a code of None is nothing wrong."""
+
+    name: str
+    group: str
+    logs: tuple[str, ...]
+    code: str | None
+    node: str | None = None
+    rank: int | None = None
+
+    @property
+    def held_out(self) -> bool:
+        return sha256(self.name.encode()).digest()[0] % 3 == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """What a case got."""
+
+    case: Case
+    findings: tuple[Finding, ...]
+
+    @property
+    def right(self) -> bool:
+        """The first finding has the code, and names node and rank; a link has two ends, so two nodes at most."""
+        case = self.case
+        alarms = [finding for finding in self.findings if finding.severity > Severity.INFO]
+        if case.code is None or not alarms:
+            return case.code is None and not alarms
+        first = alarms[0]
+        node = case.node is None or (case.node in first.nodes and len(first.nodes) <= 2)
+        rank = case.rank is None or first.ranks == (case.rank,)
+        return first.code == case.code and node and rank
+
+    def __str__(self) -> str:
+        got = self.findings[0] if self.findings else None
+        said = f"{got.code} {','.join(got.nodes)} {got.ranks}" if got else "nothing"
+        return (
+            f"{self.case.group}/{self.case.name}: wanted {self.case.code} {self.case.node} {self.case.rank}, got {said}"
+        )
+
+
+def cases(folder: Path = CASES) -> list[Case]:
+    found = []
+    for path in sorted(folder.glob("*/*/expect.json")):
+        logs = sorted(str(log) for log in path.parent.iterdir() if log.name != path.name)
+        wanted = json.loads(path.read_text("utf-8"))
+        found.append(Case(name=path.parent.name, group=path.parent.parent.name, logs=tuple(logs), **wanted))
+    return found
+
+
+def score(wanted: Iterable[Case]) -> list[Scored]:
+    return [Scored(case=case, findings=explain(case.logs).findings) for case in wanted]
+
+
+def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001, ARG001 - the bench's one switch; it is always quick
+    """Recorded cases: the share that is named wrongly, seen and held out, and false alarms on healthy logs."""
+    scored = score(cases())
+    sick = [each for each in scored if each.case.code is not None]
+    for group in ("gpu", "plain"):
+        for held_out in (False, True):
+            part = [each for each in sick if each.case.group == group and each.case.held_out is held_out]
+            wrong = [each for each in part if not each.right]
+            name = f"named wrongly, {group}, {'held out' if held_out else 'seen'} ({len(part)} cases)"
+            figures.add(name, len(wrong) / len(part), 1 - BAR, note=f"{len(part) - len(wrong)} of {len(part)} right")
+    healthy = [each for each in scored if each.case.code is None]
+    false = [each for each in healthy if not each.right]
+    figures.add(f"false alarms on healthy logs ({len(healthy)})", len(false), 0)
+    for each in scored:
+        if not each.right:
+            print("missed:", each)
+
+
+if __name__ == "__main__":
+    main("faults, recorded", measure)

@@ -1,0 +1,117 @@
+"""From what was seen in a log to a verdict: the earliest, most specific cause; what followed from it folded under."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from aboard.core.finding import Finding, Severity
+from aboard.core.words import visible
+from aboard.verdicts.logs.network import network_findings
+from aboard.verdicts.logs.order import clearly_before, in_order, near
+from aboard.verdicts.logs.sighting import Reading, Sighting
+from aboard.verdicts.logs.symptom import Role
+from aboard.verdicts.logs.told import code_of, finding_of, followed, odd_findings
+from aboard.verdicts.logs.unknown import incomplete, peer_lost, unknown
+
+# A run that printed so much progress after an error has survived it; what buffers held back is less.
+_SURVIVED = 100
+_MOST_CONSEQUENCES = 6
+
+
+def judge(reading: Reading) -> list[Finding]:
+    """The verdict first, then what else is odd; nothing where a log shows nothing wrong."""
+    fatal = [each for each in reading.sightings if not each.mild and not _survived(each, reading)]
+    chosen = choose(fatal)
+    findings = []
+    if chosen is not None:
+        findings.append(_verdict(chosen, fatal, reading))
+    else:
+        findings += _without_cause(fatal, reading)
+    if not findings:
+        findings += list(_survivors(reading))
+    others = [*odd_findings(reading), *network_findings(reading.nccl)]
+    known = {finding.code for finding in findings}
+    return [*findings, *(each for each in others if each.code not in known)]
+
+
+def choose(fatal: list[Sighting]) -> Sighting | None:
+    """The sighting that explains the others."""
+    causes = in_order(_of(fatal, Role.CAUSE))
+    waits = in_order(_of(fatal, Role.WAIT))
+    ends = in_order(_of(fatal, Role.END))
+    best = _best_cause(causes)
+    if best is None or (best.symptom.weight == 1 and _stopped_before(best, ends)):
+        told = [each for each in ends if each.symptom.code == "log-told-to-stop"]
+        best = told[0] if told and best is not None else best
+    if best is not None:
+        earlier = [each for each in waits if clearly_before(each, best)]
+        return best if best.symptom.late or not earlier else _strongest(earlier)
+    return _strongest(waits) or _strongest(ends)
+
+
+def _best_cause(causes: list[Sighting]) -> Sighting | None:
+    """The earliest, unless one beside it, or one that is always told late, names the thing itself."""
+    if not causes:
+        return None
+    first = causes[0]
+    together = [each for each in causes if near(first, each) or each.symptom.late]
+    return _strongest(together)
+
+
+def _stopped_before(best: Sighting, ends: list[Sighting]) -> bool:
+    """Whether the launcher was told to stop before a rank raised: what ranks raise at their end is no cause."""
+    return any(each.symptom.code == "log-told-to-stop" and clearly_before(each, best) for each in ends)
+
+
+def _strongest(sightings: list[Sighting]) -> Sighting | None:
+    """The heaviest; of equal ones the first."""
+    return max(sightings, key=lambda each: each.symptom.weight, default=None)
+
+
+def _verdict(chosen: Sighting, fatal: list[Sighting], reading: Reading) -> Finding:
+    finding = finding_of(chosen, fatal, reading)
+    after = [each for each in fatal if each is not chosen and code_of(each, reading) != finding.code]
+    return replace(finding, consequences=tuple(_consequences(after, finding)))
+
+
+def _consequences(after: list[Sighting], verdict: Finding) -> Iterator[Finding]:
+    """One line for each thing that was said besides, and one for all that lost a peer."""
+    told: set[str] = {verdict.code}
+    for each in in_order([one for one in after if one.symptom.role in (Role.CAUSE, Role.WAIT, Role.END)]):
+        if each.symptom.code not in told and len(told) <= _MOST_CONSEQUENCES:
+            told.add(each.symptom.code)
+            yield Finding(
+                code=each.symptom.code,
+                severity=Severity.INFO,
+                nodes=(each.node,) if each.node else (),
+                ranks=() if each.rank is None else (each.rank,),
+                seen=visible(each.text, 160),
+                why=each.symptom.why,
+                fix="",
+            )
+    yield from followed(_of(after, Role.ECHO))
+
+
+def _without_cause(fatal: list[Sighting], reading: Reading) -> list[Finding]:
+    """Nothing in the log is a cause: it lost a peer, it never came to be set up, or nobody knows what it says."""
+    for told in (incomplete(reading), peer_lost(_of(fatal, Role.ECHO)), unknown(reading)):
+        if told is not None:
+            return [told]
+    return []
+
+
+def _survivors(reading: Reading) -> Iterator[Finding]:
+    """Errors after which the run went on: worth a line each."""
+    told: set[str] = set()
+    for each in reading.sightings:
+        if _survived(each, reading) and each.symptom.role is Role.CAUSE and each.symptom.code not in told:
+            told.add(each.symptom.code)
+            finding = finding_of(each, [], reading)
+            yield replace(finding, severity=Severity.INFO, seen=f"{finding.seen}; the run went on after it")
+
+
+def _survived(sighting: Sighting, reading: Reading) -> bool:
+    return reading.progress - sighting.progress > _SURVIVED and sighting.symptom.role is not Role.END
+
+
+def _of(sightings: Iterable[Sighting], role: Role) -> list[Sighting]:
+    return [each for each in sightings if each.symptom.role is role]

@@ -1,0 +1,259 @@
+"""Reads logs line by line and keeps what matters: bounded by symptoms and ranks, not by the size of the log."""
+
+import re
+from collections import deque
+
+from aboard.verdicts.logs.needles import needles
+from aboard.verdicts.logs.roster import Roster, of_file
+from aboard.verdicts.logs.said import Said, plain, said
+from aboard.verdicts.logs.sighting import Reading, Sighting
+from aboard.verdicts.logs.stamp import stamp_of
+from aboard.verdicts.logs.symptom import Role, Symptom, cause, end
+from aboard.verdicts.logs.table import SYMPTOMS
+from aboard.verdicts.logs.tracebacks import Raised, Tracebacks, looks_raised
+from aboard.verdicts.logs.trigger import DULL, PROGRESS, WORTH, Trigger
+from aboard.verdicts.nccl import NcclLog, nccl_line
+
+LINE_LIMIT = 65_536
+_SHOWN = 400
+_MOST_SIGHTINGS = 20_000
+_MOST_SHAPES = 50_000
+_UNKNOWN = 5
+_RECENT = 40
+# torchrun's summary of a failure, one field a line.
+_FIELD = re.compile(r"^\s*(time|host|rank|exitcode)\s+: (\S+)(?: \((?:local_rank|pid): (\d+)\))?")
+# NCCL tells each try to connect as an information; the last one is the end.
+_LAST_TRY = re.compile(r"retrying \((\d+)/\1\)")
+# Times, ports and process numbers. Short ones decide: errno 111 or 113, Xid 79 or 48, try 34 of 34.
+_LONG_NUMBER = re.compile(r"\d{4,}|(?<=\d\d:\d\d:)\d\d")
+
+RAISED = cause(
+    "run-raised",
+    r"(?P<type>[\w.]+)",
+    "Its own code raised, and nobody caught it.",
+    "aboard launch --trial -- SCRIPT    # runs it on each node alone, and names the node that can't",
+    weight=1,
+)
+# Of torchrun's summary: another failure, and the one that it saw first.
+SUMMED_UP = tuple(
+    end(
+        "run-exited",
+        r"",
+        "torchrun tells that this rank ended, not why.",
+        "aboard why --log LOGS…    # with the output of that rank too: its own words are not in this log",
+        weight=weight,
+    )
+    for weight in (2, 3)
+)
+SUMMED_UP_KILLED = tuple(
+    end(
+        "run-killed",
+        r"",
+        "A signal ended it; SIGKILL comes from the kernel when memory is out, from Slurm, or from somebody's hand.",
+        "sudo dmesg -T | grep -i 'killed process'    # on {node}: was it out of memory?",
+        weight=weight,
+    )
+    for weight in (2, 3)
+)
+_WRAPPERS = (
+    "CheckpointException",
+    "torch.distributed.elastic",
+    "ChildFailedError",
+    "CalledProcessError",
+    "SignalException",
+    "DistBackendError",
+)
+
+
+class Reader:
+    """Feed it files by name and lines as bytes; `reading` is what it knows so far."""
+
+    def __init__(self, symptoms: tuple[Symptom, ...] = SYMPTOMS, *, all_lines: bool = False) -> None:
+        self._symptoms = symptoms
+        self._words = [
+            (word, number) for number, symptom in enumerate(symptoms) for word in needles(symptom.pattern) or ("",)
+        ]
+        self._all_lines = all_lines
+        self._files: list[str] = []
+        self._lines = self._number = self._progress = 0
+        self._trigger = Trigger()
+        self._recent: deque[bytes] = deque(maxlen=_RECENT)
+        self._seen: dict[tuple[object, ...], Sighting] = {}
+        self._fitting: dict[str, tuple[Symptom, ...]] = {}
+        self._unknown: deque[str] = deque(maxlen=_UNKNOWN)
+        self._traces = Tracebacks()
+        self._roster = Roster()
+        self._nccl = NcclLog()
+        self._block: dict[str, str] = {}
+        self._root_cause = False
+        self._of_file: tuple[str, int | None] = ("", None)
+        self._last = b""
+
+    def begin(self, name: str) -> None:
+        """The lines that follow are of this file."""
+        self._files.append(name)
+        self._number = 0
+        self._recent.clear()
+        self._traces = Tracebacks()
+        self._block = {}
+        self._root_cause = False
+        self._of_file = of_file(name)
+
+    def take(self, line: bytes) -> None:
+        self._lines += 1
+        self._number += 1
+        self._last = line or self._last
+        kind = self._trigger.kind(line)
+        if kind & PROGRESS:
+            self._progress += 1
+        if not kind & WORTH and not (self._traces.waiting or self._block or self._all_lines):
+            if kind == DULL or self._number % 16 == 0:
+                self._recent.append(line)
+            return
+        for text in plain(line[:LINE_LIMIT]):
+            self._look(text)
+        self._recent.append(line)
+
+    def reading(self) -> Reading:
+        return Reading(
+            files=tuple(self._files),
+            lines=self._lines,
+            sightings=list(self._seen.values()),
+            nccl=self._nccl,
+            unknown=list(self._unknown),
+            progress=self._progress,
+            by_address=self._roster.by_address,
+            by_rank=self._roster.by_rank,
+            last=tuple(text[:_SHOWN] for text in plain(self._last[:LINE_LIMIT])[-1:]),
+        )
+
+    def _look(self, line: str) -> None:
+        told = said(line)
+        self._roster.told(told)
+        if "NCCL" in line:
+            self._nccl_line(line, told)
+        if told.rank is not None and ("WorkNCCL(" in line or "last enqueued" in line):
+            self._nccl.watched(told.rank, line)
+        if self._summary(told):
+            return
+        raised = self._traces.take(told.source, told.text)
+        text = raised.text if raised else told.text
+        fitting = self._fits(text)
+        for symptom in fitting:
+            found = symptom.pattern.search(text)
+            if found:
+                self._see(symptom, found, told, text, raised)
+                return
+        if raised:
+            self._raised(raised, told)
+        elif not told.mild and looks_raised(told.text):
+            self._unknown.append(told.text[:_SHOWN])
+
+    def _fits(self, text: str) -> tuple[Symptom, ...]:
+        """The symptoms that fit lines of this shape, remembered: a flood of errors is mostly one line."""
+        shape = _LONG_NUMBER.sub("0", text)
+        known = self._fitting.get(shape)
+        if known is None:
+            near = dict.fromkeys([number for word, number in self._words if word in text])
+            known = tuple(self._symptoms[number] for number in near if self._symptoms[number].pattern.search(text))
+            if len(self._fitting) >= _MOST_SHAPES:
+                self._fitting.clear()
+            self._fitting[shape] = known
+        return known
+
+    def _nccl_line(self, line: str, told: Said) -> None:
+        own = nccl_line(line)
+        if own is None:
+            return
+        self._nccl.take(own)
+        self._roster.nccl(own, self._nccl)
+        told.node, told.pid = own.host, own.pid
+        told.level = "I" if own.level == "INFO" and not _LAST_TRY.search(line) else ""
+        known = self._nccl.ranks.get((own.host, own.pid))
+        if told.rank is None and known is not None:
+            told.rank = known.rank
+
+    def _summary(self, told: Said) -> bool:
+        """The fields of torchrun's summary: the host and rank of a failure, better known there than anywhere."""
+        found = _FIELD.match(told.text)
+        if found is None:
+            if "first observed failure" in told.text:
+                self._root_cause = True
+            return False
+        name, value = found[1], found[2]
+        if name == "time":
+            self._block = {"time": value.replace("_", " ")}
+        elif self._block:
+            self._block[name] = value
+            if name == "exitcode":
+                self._ended()
+        return True
+
+    def _ended(self) -> None:
+        block, self._block = self._block, {}
+        code = block["exitcode"]
+        rank = int(block["rank"]) if block.get("rank", "").isdecimal() else None
+        speaker = Said(text="", node=block.get("host", ""), rank=rank, at=stamp_of(block["time"]))
+        self._roster.told(speaker)
+        symptom = (SUMMED_UP_KILLED if code.startswith("-") else SUMMED_UP)[self._root_cause]
+        self._root_cause = False
+        match = re.match(r"(?P<code>.*)", code)
+        if match:
+            self._see(symptom, match, speaker, f"torchrun: rank {rank} on {speaker.node} exitcode {code}", None)
+
+    def _raised(self, raised: Raised, told: Said) -> None:
+        if any(name in raised.text for name in _WRAPPERS):
+            return
+        match = re.match(r"(?P<type>[\w.]+)", raised.text)
+        if match:
+            self._see(RAISED, match, told, raised.text, raised)
+
+    def _see(self, symptom: Symptom, found: re.Match[str], told: Said, text: str, raised: Raised | None) -> None:
+        groups = {name.rstrip("234"): value for name, value in found.groupdict().items() if value}
+        node, rank = self._who(told, groups)
+        mild = told.mild and symptom.role in (Role.CAUSE, Role.WAIT, Role.ECHO)
+        key = (id(symptom), node, rank, mild, len(self._files))
+        known = self._seen.get(key)
+        if known is not None:
+            known.count += 1
+            if symptom.role is Role.HINT:
+                known.groups, known.text = groups, text[:_SHOWN]
+            return
+        if len(self._seen) >= _MOST_SIGHTINGS:
+            return
+        self._seen[key] = Sighting(
+            symptom=symptom,
+            file=len(self._files),
+            line=self._number,
+            at=told.at if told.at is not None else self._carried(),
+            text=text[:_SHOWN],
+            node=node,
+            rank=rank,
+            local=told.local,
+            groups=groups,
+            mild=mild,
+            progress=self._progress,
+            frame=raised.frame if raised else "",
+        )
+
+    def _who(self, told: Said, groups: dict[str, str]) -> tuple[str, int | None]:
+        rank = int(groups["rank"]) if groups.get("rank", "").isdecimal() else told.rank
+        if rank is None and told.task is not None and told.local is None:
+            rank = told.task
+        if rank is None:
+            rank = self._of_file[1]
+        pid = int(groups["pid"]) if groups.get("pid", "").isdecimal() else told.pid
+        node = groups.get("node") or told.node or self._roster.by_pid.get(pid or -1, "")
+        if not node and rank is not None:
+            node = self._roster.by_rank.get(rank, "")
+        if rank is None and pid is not None:
+            rank = self._roster.rank_of_pid.get((node, pid))
+        return self._roster.node(node) or self._of_file[0], rank
+
+    def _carried(self) -> float | None:
+        """The time of the nearest line before that has one."""
+        for line in reversed(self._recent):
+            at = stamp_of(line[:200].decode("utf-8", "replace"))
+            if at is not None:
+                return at
+        return None

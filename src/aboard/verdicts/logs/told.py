@@ -1,0 +1,147 @@
+"""A sighting in words: the finding with who it was, what it said, and the commands with their blanks filled in."""
+
+from collections.abc import Iterator
+
+from aboard.core.finding import Finding, Severity
+from aboard.core.words import visible
+from aboard.verdicts.logs.order import in_order, near
+from aboard.verdicts.logs.sighting import Reading, Sighting
+from aboard.verdicts.logs.symptom import Role, Symptom
+from aboard.verdicts.logs.words import filled
+from aboard.verdicts.nccl import named_ranks, standing, standing_words
+
+_QUOTED = 300
+_LINKS = ("network-", "fabric-rail", "collective-fabric", "log-store")
+
+
+def finding_of(chosen: Sighting, fatal: list[Sighting], reading: Reading) -> Finding:
+    """The verdict that a sighting is, with what the rest of the log knows of it."""
+    hint = _hint(chosen, reading)
+    symptom = hint.symptom if hint else chosen.symptom
+    node, rank = _who(chosen, fatal)
+    ranks: tuple[int, ...] = () if rank is None else (rank,)
+    seen = [_said(chosen, node, rank, reading)]
+    if hint:
+        seen.append(f'and "{visible(hint.text, _QUOTED)}"')
+    nodes = _nodes(chosen, hint, node, reading)
+    if chosen.symptom.code == "log-collective-timeout":
+        stand = standing(reading.nccl.works, reading.nccl.last, reading.nccl.world)
+        if stand.at is not None:
+            seen = [standing_words(stand)]
+            ranks = stand.apart or ranks
+            nodes = tuple(dict.fromkeys(reading.by_rank[each] for each in ranks if each in reading.by_rank)) or nodes
+    words = {"node": nodes[0] if nodes else "", **chosen.groups, **(hint.groups if hint else {})}
+    if node and "node" not in chosen.groups:
+        words["node"] = node
+    if ranks:
+        words["rank"] = str(ranks[0])
+    peer = words.get("peer", "")
+    words["peer"] = reading.by_address.get(peer, peer)
+    return Finding(
+        code=symptom.code,
+        severity=chosen.symptom.severity,
+        nodes=nodes,
+        ranks=ranks,
+        seen="; ".join(seen),
+        why=filled(symptom.why, words),
+        fix=filled(symptom.fix, words),
+    )
+
+
+def code_of(sighting: Sighting, reading: Reading) -> str:
+    hint = _hint(sighting, reading)
+    return hint.symptom.code if hint else sighting.symptom.code
+
+
+def followed(echoes: list[Sighting]) -> Iterator[Finding]:
+    """One line for all that lost a peer."""
+    if echoes:
+        ranks = sorted({each.rank for each in echoes if each.rank is not None})
+        first = in_order(echoes)[0]
+        who = named_ranks(ranks) if ranks else f"{sum(each.count for each in echoes)} lines"
+        yield Finding(
+            code="run-followed",
+            severity=Severity.INFO,
+            nodes=tuple(dict.fromkeys(each.node for each in echoes if each.node)),
+            ranks=tuple(ranks),
+            seen=f'{who}: "{visible(first.text, 120)}"',
+            why=first.symptom.why,
+            fix="",
+        )
+
+
+def odd_findings(reading: Reading) -> Iterator[Finding]:
+    """What doesn't stop a run: one finding for each, with all nodes that showed it."""
+    groups: dict[int, list[Sighting]] = {}
+    for each in reading.sightings:
+        if each.symptom.role is Role.ODD:
+            groups.setdefault(id(each.symptom), []).append(each)
+    for group in groups.values():
+        first = in_order(group)[0]
+        nodes = tuple(dict.fromkeys(each.node for each in group if each.node))
+        words = {"node": nodes[0] if nodes else "", **first.groups}
+        symptom: Symptom = first.symptom
+        yield Finding(
+            code=symptom.code,
+            severity=symptom.severity,
+            nodes=nodes,
+            ranks=tuple(sorted({each.rank for each in group if each.rank is not None}))[:64],
+            seen=_said(first, first.node, first.rank, reading),
+            why=filled(symptom.why, words),
+            fix=filled(symptom.fix, words),
+        )
+
+
+def place(sighting: Sighting, reading: Reading) -> str:
+    """Where it stands: the file's own name, and the line."""
+    name = visible(reading.files[sighting.file - 1].rpartition("/")[2])
+    return f"line {sighting.line}" if name == "-" else f"{name}:{sighting.line}"
+
+
+def _hint(chosen: Sighting, reading: Reading) -> Sighting | None:
+    """What decides between the readings of a cause; the last of them, since the first tries are often too early."""
+    hints = [each for each in reading.sightings if chosen.symptom.code in each.symptom.refines]
+    unresolved = [each for each in hints if each.symptom.code == "network-unresolved"]
+    return next(reversed(unresolved or hints), None)
+
+
+def _who(chosen: Sighting, fatal: list[Sighting]) -> tuple[str, int | None]:
+    """The node and rank that said it, or that others name for the same thing: a kernel's line has no rank."""
+    node, rank = chosen.node, chosen.rank
+    same = [each for each in fatal if each.symptom.code == chosen.symptom.code and each is not chosen]
+    ends = [each for each in fatal if each.symptom.role is Role.END and not each.symptom.code.startswith("log-")]
+    wanted = [*same, *sorted(in_order(ends), key=lambda each: -each.symptom.weight)]
+    for each in wanted:
+        fits = (not node or not each.node or node == each.node) and (rank is None or each.rank in (None, rank))
+        if fits and chosen.symptom.role is not Role.WAIT:
+            node, rank = node or each.node, each.rank if rank is None else rank
+    if rank is None and chosen.symptom.role is Role.CAUSE:
+        # NCCL's own line has no rank; torch passes the error on right after it, and has.
+        beside = {
+            each.rank for each in fatal if each.symptom.weight == 1 and each.rank is not None and near(chosen, each)
+        }
+        rank = beside.pop() if len(beside) == 1 else None
+    return node, rank
+
+
+def _nodes(chosen: Sighting, hint: Sighting | None, node: str, reading: Reading) -> tuple[str, ...]:
+    """Of a link both ends, the far one first: that is where nobody listens or a firewall is."""
+    symptom = hint.symptom if hint else chosen.symptom
+    groups = {**chosen.groups, **(hint.groups if hint else {})}
+    peer = groups.get("peer", "")
+    peer = reading.by_address.get(peer, peer)
+    if symptom.code == "network-unresolved":
+        return (node,) if node else ()
+    if peer and symptom.code.startswith(_LINKS):
+        return tuple(dict.fromkeys(name for name in (peer, node) if name))
+    return (node,) if node else ()
+
+
+def _said(sighting: Sighting, node: str, rank: int | None, reading: Reading) -> str:
+    who = f"rank {rank}" if rank is not None else ""
+    if not who and sighting.local is not None:
+        who = f"local rank {sighting.local}"
+    who = f"{who} on {node}" if who and node else who or node or "the log"
+    at = f" at {sighting.frame}" if sighting.frame else ""
+    quoted = f'"{visible(" ".join(sighting.text.split()), _QUOTED)}"'
+    return f"{who}{at} said {quoted} ({place(sighting, reading)})"

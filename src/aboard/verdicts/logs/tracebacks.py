@@ -1,0 +1,75 @@
+"""Python tracebacks, of many ranks at once: from the first line to the exception at the end."""
+
+import re
+from dataclasses import dataclass
+
+_OPENS = "Traceback (most recent call last)"
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\S+))?')
+_LIBRARY = re.compile(r"site-packages|dist-packages|lib/python3|<frozen|<string>")
+_EXCEPTION = re.compile(
+    r"(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Iteration|Failure|Expired|Timeout)\w*(?::|$)"
+    r"|[\w.]+\.\w*(?:Error|Exception)\w*: "
+)
+_MOST_LINES = 2_000
+_MOST_OPEN = 4_096
+
+
+@dataclass(slots=True)
+class _Open:
+    indent: int
+    lines: int = 0
+    frame: str = ""
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception as a traceback ends with it, and the last line of the user's own code."""
+
+    text: str
+    frame: str
+
+
+class Tracebacks:
+    """One is open per speaker at most; a speaker that goes on forever is forgotten."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[object, ...], _Open] = {}
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._open)
+
+    def take(self, source: tuple[object, ...], text: str) -> Raised | None:
+        """The exception, when this line is one that ends a traceback."""
+        if _OPENS in text:
+            if len(self._open) < _MOST_OPEN:
+                # Below `traceback : Traceback …` of torchrun's summary the rest stands four blanks in.
+                begun = text.lstrip()
+                indent = len(text) - len(begun) if begun.startswith("Traceback") else 4
+                self._open[source] = _Open(indent)
+            return None
+        trace = self._open.get(source)
+        if trace is None:
+            return None
+        trace.lines += 1
+        bare = text.strip()
+        deeper = len(text) - len(text.lstrip()) > trace.indent
+        if not bare or deeper or set(bare) <= set("^~ ") or bare.startswith(("File ", "[Previous line")):
+            frame = _FRAME.search(bare)
+            if frame and not _LIBRARY.search(frame[1]):
+                trace.frame = f"{frame[1].rpartition('/')[2]}:{frame[2]}"
+            if trace.lines > _MOST_LINES:
+                del self._open[source]
+            return None
+        if not looks_raised(bare):
+            # Another rank's line came between; a few of them do no harm.
+            if trace.lines > _MOST_LINES:
+                del self._open[source]
+            return None
+        del self._open[source]
+        return Raised(bare, trace.frame)
+
+
+def looks_raised(text: str) -> bool:
+    """Whether a line is how Python writes an exception."""
+    return _EXCEPTION.match(text) is not None

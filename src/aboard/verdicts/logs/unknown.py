@@ -1,0 +1,67 @@
+"""Logs that hold no cause: what is known all the same, and the two most useful commands."""
+
+from aboard.core.finding import Finding, Severity
+from aboard.core.words import visible
+from aboard.verdicts.logs.order import in_order
+from aboard.verdicts.logs.sighting import Reading, Sighting
+from aboard.verdicts.nccl import missing_ranks, named_ranks
+
+_ALL_LOGS = "aboard why --log LOGS…    # with the logs of all nodes and ranks: the one that died first is named"
+
+
+def incomplete(reading: Reading) -> Finding | None:
+    """NCCL's set-up began and never ended: who is in it, and who never came."""
+    waiting = reading.nccl.open()
+    if not waiting or reading.progress:
+        return None
+    there = list(reading.nccl.ranks.values())
+    missing = missing_ranks(there, reading.nccl.world)
+    ranks = [each.rank for each in waiting if each.rank is not None]
+    seen = f"{named_ranks(ranks)} began to set up NCCL, and the log ends before that was done"
+    if missing:
+        seen += f"; {named_ranks(missing)} of {reading.nccl.world} never came"
+    nodes = tuple(dict.fromkeys(each.host for each in waiting)) if not missing else ()
+    return Finding(
+        code="log-init-incomplete",
+        severity=Severity.BLOCK,
+        nodes=nodes[:8],
+        ranks=missing or tuple(sorted(ranks)),
+        seen=seen,
+        why="NCCL waits without end for ranks that don't come: they died before, were never started, or can't reach"
+        " the address that rank 0 told. No watchdog looks at this phase.",
+        fix="ss -tno state syn-sent    # on each node, while it hangs: an address behind the arrow is blocked\n"
+        f"py-spy dump --pid PID    # of {named_ranks(missing) if missing else 'each rank'}: where is it?",
+    )
+
+
+def peer_lost(echoes: list[Sighting]) -> Finding | None:
+    """Only echoes: who died first is in another log."""
+    if not echoes:
+        return None
+    first = in_order(echoes)[0]
+    return Finding(
+        code="log-peer-lost",
+        severity=Severity.BLOCK,
+        nodes=(first.node,) if first.node else (),
+        ranks=() if first.rank is None else (first.rank,),
+        seen=f'the log says "{visible(first.text, 300)}", and no cause before it',
+        why="A connection to another rank broke, since that one had died: its own log has the reason. With torchrun's"
+        " c10d rendezvous, clocks more than 15 s apart look the same.",
+        fix=f"{_ALL_LOGS}\nchronyc tracking    # on each node: is a clock off?",
+    )
+
+
+def unknown(reading: Reading) -> Finding | None:
+    """Something went wrong, in words that have no name here."""
+    if not reading.unknown:
+        return None
+    seen = "; ".join(f'"{visible(text, 200)}"' for text in dict.fromkeys(reading.unknown[-3:]))
+    return Finding(
+        code="log-unknown",
+        severity=Severity.BLOCK,
+        nodes=(),
+        seen=f"{reading.lines} lines, no known cause; the last errors are {seen}",
+        why="None of the messages that are known here stands in the log.",
+        fix=f"{_ALL_LOGS}\n"
+        "export NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL    # then start again, for a log that says more",
+    )

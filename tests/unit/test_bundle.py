@@ -1,0 +1,275 @@
+"""`aboard bundle` and `aboard why --bundle`: what is secret stays here, what comes from outside is only data."""
+
+import gzip
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from aboard.core.errors import AboardError
+from aboard.core.event import Event
+from aboard.core.finding import Finding, Severity
+from aboard.core.scrub import MASK, Scrub
+from aboard.flows import unpack
+from aboard.flows.bundle import LEFT_OUT, pack, write
+from aboard.flows.unpack import replay_bundle
+from aboard.record.places import RunDirectory
+from aboard.record.record import Record
+
+# Made up, each in the shape of its kind.
+SECRETS = {
+    "hugging face": "hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345",
+    "openai": "sk-proj-abcdEFGH1234ijklMNOP5678",
+    "aws id": "AKIAIOSFODNN7EXAMPLE",
+    "aws key": "wJalrXUtnFEMIK7MDENGbPxRfiCYEXAMPLEKEY00",
+    "github": "ghp_abcdefghijklmnopqrstuvwxyz0123456789",
+    "wandb": "0123456789abcdef0123456789abcdef01234567",
+    "url": "hunter2hunter2",
+    "bearer": "abcdef.ghijkl.mnopqr-123456",
+    "assigned": "correct-horse-battery",
+    "argument": "s3cr3t-argument",
+    "in an error": "supersecretvalue1",
+    "jwt": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.c2lnbmF0dXJl",
+    "private key": "MIIEpAIBAAKCAQEA7bq",
+}
+SAID = (
+    f"login with {SECRETS['hugging face']} and {SECRETS['openai']}",
+    f"aws {SECRETS['aws id']} aws_secret_access_key = {SECRETS['aws key']}",
+    f"git clone https://ada:{SECRETS['url']}@git.example.org/x.git with {SECRETS['github']}",
+    f"wandb: using api key {SECRETS['wandb']}",
+    f"Authorization: Bearer {SECRETS['bearer']}",
+    f"DB_PASSWORD={SECRETS['assigned']} python train.py --api-key {SECRETS['argument']} {SECRETS['jwt']}",
+    f"ValueError: accessToken={SECRETS['in an error']}",
+    f"-----BEGIN RSA PRIVATE KEY----- {SECRETS['private key']} -----END RSA PRIVATE KEY-----",
+    "wrote /home/adalove/ckpt and /root/x as adalove, from 10.20.30.40",
+)
+PLAN = {
+    "run": "r",
+    "world": 2,
+    "env": {"HF_TOKEN": "[secret]", "NCCL_DEBUG": "INFO", "EDITOR": "/home/adalove/bin/vim"},
+    "nodes": [
+        {"name": name, "env": {}, "starts": [{"child": str(rank), "rank": rank, "env": {"RANK": str(rank)}}]}
+        for rank, name in enumerate(("n1", "n2"))
+    ],
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    """A run of two ranks, of which the second raised."""
+    made = RunDirectory(tmp_path / "20261115-0800-brave-otter")
+    made.make()
+    record = Record.open(made, ranks=2)
+    record.write_plan(PLAN)
+    record.event(Event(node="", seq=0, at=1.0, kind="generation", data={"number": 1}))
+    for rank, node in enumerate(("n1", "n2")):
+        record.event(Event(node=node, seq=1, at=2.0, kind="started", child=str(rank), rank=rank))
+    raised = {"type": "ValueError", "message": f"token={SECRETS['assigned']}", "trace": ""}
+    record.event(Event(node="n2", seq=2, at=3.0, kind="raised", child="1", rank=1, data=raised))
+    record.event(Event(node="n2", seq=3, at=3.1, kind="exited", child="1", rank=1, data={"code": 1}))
+    for line in SAID:
+        record.piece("n2", 1, "stderr", f"{line}\n".encode(), 3.0)
+    record.samples("n1", 2.5, {"children": {"0": {"step": 4}}})
+    finding = Finding(code="run-raised", severity=Severity.BLOCK, nodes=("n2",), ranks=(1,), seen="x", why="y", fix="z")
+    record.write_findings([finding])
+    record.close()
+    return made
+
+
+def archive(
+    path: Path, parts: Mapping[str, bytes], tweak: Callable[[tarfile.TarInfo], None] = lambda _entry: None
+) -> Path:
+    """A tar.gz of these members, as anybody could make it."""
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in parts.items():
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tweak(entry)
+            tar.addfile(entry, io.BytesIO(content))
+    return path
+
+
+def manifest(**more: Any) -> bytes:
+    return json.dumps({"format": 1, "aboard": "0", "run": "r", **more}).encode()
+
+
+def refused(path: Path) -> str:
+    """The code with which a bundle is refused; "" when it isn't."""
+    try:
+        replay_bundle(path)
+    except AboardError as error:
+        return error.code
+    return ""
+
+
+def aboard(*argv: str, state: Path) -> "subprocess.CompletedProcess[str]":
+    environ = {**os.environ, "XDG_STATE_HOME": str(state)}
+    return subprocess.run(
+        [sys.executable, "-m", "aboard", *argv], capture_output=True, text=True, check=False, env=environ, cwd=state,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
+def test_no_planted_secret_is_in_a_bundle(run: RunDirectory) -> None:
+    """Keys of all kinds, passwords, homes and users are gone from every part of it."""
+    bundle = pack(run, Scrub(users=["adalove"]))
+    whole = b"\n".join(bundle.parts.values()).decode()
+    for kind, secret in SECRETS.items():
+        assert secret not in whole, kind
+    assert "adalove" not in whole
+    assert bundle.removed["secrets"] >= len(SECRETS) - 1
+    assert "10.20.30.40" in whole
+
+
+def test_addresses_go_on_request_and_stay_apart(run: RunDirectory) -> None:
+    """The same address has the same made-up name everywhere; loopback tells nobody anything and stays."""
+    bundle = pack(run, Scrub(hide_addresses=True))
+    assert b"10.20.30.40" not in b"".join(bundle.parts.values())
+    scrub = Scrub(hide_addresses=True)
+    assert scrub.text("10.0.0.1 10.0.0.2 10.0.0.1 127.0.0.1") == "address-1 address-2 address-1 127.0.0.1"
+
+
+def test_of_the_environment_names_stay(run: RunDirectory) -> None:
+    """Values stay only where they say how ranks talk to each other."""
+    plan = json.loads(pack(run, Scrub()).parts["plan.json"])
+    assert plan["env"] == {"HF_TOKEN": MASK, "NCCL_DEBUG": "INFO", "EDITOR": LEFT_OUT}
+    assert plan["nodes"][1]["starts"][0]["env"] == {"RANK": "1"}
+
+
+def test_an_option_of_an_argv_is_masked() -> None:
+    """Its name and its value are two words there."""
+    argv = ["python", "train.py", "--hub-token", "abcdefgh12", "--lr", "0.001", f"--api-key={SECRETS['argument']}"]
+    assert Scrub().value({"argv": argv}) == {
+        "argv": ["python", "train.py", "--hub-token", MASK, "--lr", "0.001", f"--api-key={MASK}"]
+    }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step 10 loss 2.1 tokens=123456 tokens_per_second: 98765",
+        "tokenizer: Qwen/Qwen2.5-7B, pad_token='<pad>', eos_token_id=151643",
+        "commit 0123456789abcdef0123456789abcdef01234567",
+        "key default_pg/0/0, keys: /default_pg/0//cpu//0/2",
+        "https://example.org:8080/path@x",
+        "passed 12 checks, author unknown",
+    ],
+)
+def test_ordinary_lines_are_left_alone(line: str) -> None:
+    """A verdict needs words: only what is secret goes."""
+    assert Scrub().text(line) == line
+
+
+def test_equal_records_give_equal_bytes(run: RunDirectory) -> None:
+    """No time and no user of this machine is in the archive."""
+    assert pack(run, Scrub()).data() == pack(run, Scrub()).data()
+
+
+def test_a_bundle_replays_the_verdict(run: RunDirectory, tmp_path: Path) -> None:
+    """From its events, by the rules of this version: the same cause, node and rank."""
+    path = tmp_path / "b.tar.gz"
+    write(pack(run, Scrub()), path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    told = replay_bundle(path)
+    assert told.run == run.id
+    assert (told.findings[0].code, told.findings[0].nodes, told.findings[0].ranks) == ("run-raised", ("n2",), (1,))
+    with pytest.raises(AboardError):
+        write(pack(run, Scrub()), path)
+
+
+def test_the_command_line(run: RunDirectory) -> None:
+    """What goes in is listed; nobody there to be asked is no yes; the archive is judged anywhere."""
+    state = run.path.parent
+    runs = state / "aboard" / "runs"
+    runs.mkdir(parents=True)
+    run.path.rename(runs / run.id)
+    asked = aboard("bundle", run.id, state=state)
+    assert asked.returncode == 3
+    assert "events.jsonl" in asked.stdout
+    assert "--yes" in asked.stderr
+    assert not (state / f"{run.id}.tar.gz").exists()
+    assert aboard("bundle", run.id, "--yes", "-o", "b.tar.gz", state=state).returncode == 0
+    told = aboard("why", "--bundle", "b.tar.gz", state=state)
+    assert told.returncode == 2
+    assert "run-raised" in told.stdout
+
+
+def test_paths_that_lead_outside_are_passed_by(tmp_path: Path) -> None:
+    """Nothing is unpacked, and a name with a path is no part of a bundle."""
+    parts = {"aboard-bundle/manifest.json": manifest(), "../evil.json": b"{}", "/etc/evil.json": b"{}",
+             "aboard-bundle/../../evil.json": b"{}"}  # fmt: skip
+    assert replay_bundle(archive(tmp_path / "b.tar.gz", parts)).findings == ()
+    assert [path.name for path in tmp_path.iterdir()] == ["b.tar.gz"]
+
+
+def test_links_are_no_files(tmp_path: Path) -> None:
+    """A link in the archive to a file of this machine is not followed."""
+
+    def link(entry: tarfile.TarInfo) -> None:
+        if entry.name.endswith("findings.json"):
+            entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
+
+    parts = {"aboard-bundle/manifest.json": manifest(), "aboard-bundle/findings.json": b""}
+    assert replay_bundle(archive(tmp_path / "b.tar.gz", parts, link)).findings == ()
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
+def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: bytes) -> None:
+    """What unpacks to more than the limit is not read to its end, be it a file or a header."""
+    monkeypatch.setattr(unpack, "MOST_UNPACKED", 10_000)
+    entry = tarfile.TarInfo("aboard-bundle/logs.jsonl")
+    entry.size, entry.type = 3_000_000, kind
+    path = tmp_path / "b.tar.gz"
+    with gzip.open(path, "wb") as file:
+        file.write(entry.tobuf() + bytes(entry.size))
+    with pytest.raises(AboardError, match="unpacks to") as raised:
+        replay_bundle(path)
+    assert raised.value.code == "bundle-broken"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"[" * 100_000, b'[{"code": 3}]', b'[{"severity": "x"}]', b'{"a": 1}', b"\xff\xfe", b"1e999"],
+)
+def test_parts_that_make_no_sense_end_in_a_named_error_or_in_nothing(tmp_path: Path, content: bytes) -> None:
+    """Never in a traceback."""
+    names = ("findings.json", "plan.json", "events.jsonl", "logs.jsonl", "stacks.json")
+    for name in names:
+        parts = {"aboard-bundle/manifest.json": manifest(), f"aboard-bundle/{name}": content}
+        assert refused(archive(tmp_path / "b.tar.gz", parts)) in ("", "bundle-broken")
+
+
+def test_words_of_a_bundle_can_not_touch_a_terminal(tmp_path: Path) -> None:
+    """An escape sequence in a finding is shown, not obeyed."""
+    finding = {
+        "code": "run-raised",
+        "severity": "block",
+        "nodes": ["n\x1b[2J"],
+        "ranks": [],
+        "seen": "\x1b]0;x\x07",
+        "why": "",
+        "fix": "",
+    }
+    parts = {
+        "aboard-bundle/manifest.json": manifest(run="\x1b[2J"),
+        "aboard-bundle/findings.json": json.dumps([finding]).encode(),
+    }
+    told = replay_bundle(archive(tmp_path / "b.tar.gz", parts))
+    assert "\x1b" not in told.run + str(told.findings[0].nodes[0]) + told.findings[0].seen
+
+
+def test_what_is_no_bundle_is_said_to_be_none(tmp_path: Path) -> None:
+    """A missing file, another file, an archive of something else."""
+    (tmp_path / "x").write_bytes(b"no archive")
+    archive(tmp_path / "y", {"other/file": b"x"})
+    for name in ("none", "x", "y"):
+        with pytest.raises(AboardError) as raised:
+            replay_bundle(tmp_path / name)
+        assert raised.value.code.startswith("bundle-")

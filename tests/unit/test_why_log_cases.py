@@ -1,0 +1,95 @@
+"""Recorded logs, each with the verdict that it must get, also in the wrappings that launchers put around lines."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from aboard.core.finding import Finding, Severity
+from aboard.verdicts.logs.judge import judge
+from aboard.verdicts.logs.needles import needles
+from aboard.verdicts.logs.reader import Reader
+from aboard.verdicts.logs.said import plain
+from aboard.verdicts.logs.table import SYMPTOMS
+from aboard.verdicts.told import TOLD
+from faults_recorded import Case, cases, score
+
+CASES = cases()
+Wrap = Callable[[bytes], bytes]
+WRAPS: dict[str, Wrap] = {
+    "srun --label": lambda line: b"0: " + line,
+    "a container's log": lambda line: b"2026-08-04T10:11:12.000000001Z stderr F " + line,
+    "kubectl --prefix": lambda line: b"[pod/train-worker-0/pytorch] " + line,
+    "colours": lambda line: b"\x1b[31m" + line + b"\x1b[0m",
+    "carriage returns": lambda line: line + b"\r",
+    "a progress bar before it": lambda line: b"\r 10%|#   | 1/10 [00:01]\r 20%|##  | 2/10 [00:02]\r" + line,
+    "pdsh": lambda line: b"zz9: " + line,
+    "torchrun --tee": lambda line: b"[default0]:" + line,
+}
+
+
+def _judged(case: Case, wrap: Wrap | None = None, *, all_lines: bool = False) -> list[Finding]:
+    reader = Reader(all_lines=all_lines)
+    for name in case.logs:
+        reader.begin(name)
+        for line in Path(name).read_bytes().split(b"\n"):
+            reader.take(wrap(line) if wrap else line)
+    return judge(reader.reading())
+
+
+def _alarms(findings: Iterable[Finding]) -> list[str]:
+    return [finding.code for finding in findings if finding.severity > Severity.INFO]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.group}-{case.name}")
+def test_each_log_gets_its_verdict(case: Case) -> None:
+    """The right cause, node and rank; a healthy log gets nothing above info."""
+    (scored,) = score([case])
+    assert scored.right, str(scored)
+
+
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_no_wrapping_changes_a_verdict(wrap: str) -> None:
+    """Prefixes, colours and progress bars are the launcher's, not the message's."""
+    wrong = {case.name: _alarms(_judged(case, WRAPS[wrap]))[:1] for case in CASES}
+    wanted = {case.name: [case.code] if case.code else [] for case in CASES}
+    assert wrong == wanted
+
+
+def test_lines_that_are_passed_by_hold_nothing() -> None:
+    """A look at every line finds no more than a look at those with a word that matters."""
+    for case in CASES:
+        assert _judged(case) == _judged(case, all_lines=True), case.name
+
+
+def test_a_pattern_never_fits_a_line_without_its_words() -> None:
+    """The words by which patterns are skipped are none that a fitting line could lack."""
+    lines = [text for case in CASES for name in case.logs for line in Path(name).read_bytes().split(b"\n")
+             for text in plain(line)]  # fmt: skip
+    for symptom in SYMPTOMS:
+        words = needles(symptom.pattern)
+        for text in lines:
+            assert not words or not symptom.pattern.search(text) or any(word in text for word in words), symptom.code
+
+
+def test_every_symptom_has_a_story() -> None:
+    """`aboard why CODE` tells of each code that a log can get."""
+    told = {story.code for subject in TOLD for story in subject.stories}
+    assert {symptom.code for symptom in SYMPTOMS} <= told
+
+
+def test_fixes_have_no_blank_that_breaks() -> None:
+    """Each verdict has something to type, or is only an echo; no brace is left over."""
+    for case in CASES:
+        for finding in _judged(case):
+            assert "{" not in finding.fix.replace('{"enabled"', ""), case.name
+            assert finding.fix or finding.code in ("run-followed", "log-interrupted"), case.name
+
+
+def test_there_are_enough_of_them() -> None:
+    """At least 20 that need GPUs or InfiniBand, 30 others, 15 healthy; about a third is held out."""
+    groups = [case.group for case in CASES]
+    assert groups.count("gpu") >= 20
+    assert groups.count("plain") >= 30
+    assert groups.count("healthy") >= 15
+    assert 0.2 < sum(case.held_out for case in CASES) / len(CASES) < 0.5

@@ -1,0 +1,108 @@
+"""NCCL's log grammar: who is set up, over which network, and who waits for whom."""
+
+import pytest
+
+from aboard.verdicts.nccl import NcclLog, Work, group_of, missing_ranks, nccl_line, standing, standing_words, work_of
+
+INFO = "n1:10:20 [3] NCCL INFO {0}"
+
+
+def log_of(*texts: str) -> NcclLog:
+    log = NcclLog()
+    for text in texts:
+        line = nccl_line(text)
+        assert line is not None, text
+        log.take(line)
+    return log
+
+
+def work(seq: int, op: str = "ALLREDUCE", numel: int = 8) -> Work:
+    return Work(seq=seq, op=op, numel=numel)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "n1:10:20 [3] NCCL INFO hello",
+        "n1:10:20 [3] misc/socket.cc:49 NCCL WARN hello",
+        "[2026-03-02 11:04:19] n1:10:20 [3] init.cc:97 NCCL WARN hello",
+        "[2026-03-02 11:04:19] n1:10:20 [3] init.cc:97 (ncclIbTest) NCCL WARN hello",
+        "[rank3]: n1:10:20 NCCL INFO hello",
+    ],
+)
+def test_prefixes_of_all_versions(line: str) -> None:
+    """Host and process are found, and the text alone is left."""
+    found = nccl_line(line)
+    assert found is not None
+    assert (found.host, found.pid, found.text) == ("n1", 10, "hello")
+
+
+def test_what_a_rank_tells_of_its_set_up() -> None:
+    """Interface, address, network, adapters, rank and world."""
+    log = log_of(
+        INFO.format("Bootstrap : Using [0]ib0:10.0.0.11<0>"),
+        INFO.format("NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_1:1/RoCE [RO]; OOB ib0:10.0.0.11<0>"),
+        INFO.format("Using network IB"),
+        INFO.format("NCCL version 2.27.3+cuda12.8"),
+        INFO.format("ncclCommInitRank comm 0x1 rank 3 nranks 8 cudaDev 3 busId 1b000 commId 0x9 - Init START"),
+    )
+    (rank,) = log.ranks.values()
+    assert (rank.interface, rank.address, rank.network, rank.version) == ("ib0", "10.0.0.11", "IB", "2.27.3")
+    assert (rank.hcas, rank.rank, rank.world) == (("mlx5_0", "mlx5_1"), 3, 8)
+    assert log.open() == [rank]
+
+
+def test_a_smaller_group_does_not_change_the_world() -> None:
+    """A later communicator of a part of the ranks has ranks of its own."""
+    log = log_of(
+        INFO.format("comm 0x1 rank 3 nranks 8 cudaDev 3 - Init COMPLETE"),
+        INFO.format("comm 0x2 rank 0 nranks 2 cudaDev 3 - Init COMPLETE"),
+    )
+    assert log.world == 8
+    assert [each.rank for each in log.ranks.values()] == [3]
+    assert missing_ranks(list(log.ranks.values()), 8) == (0, 1, 2, 4, 5, 6, 7)
+
+
+def test_works_of_all_versions() -> None:
+    """Sizes are told from torch 2.1 on."""
+    old = work_of("timeout: WorkNCCL(SeqNum=7, OpType=BROADCAST, Timeout(ms)=1800000) ran")
+    new = work_of("timeout: WorkNCCL(SeqNum=7, OpType=BROADCAST, NumelIn=5, NumelOut=5, Timeout(ms)=600000) ran")
+    assert old == Work(seq=7, op="BROADCAST", limit=1_800_000)
+    assert new == Work(seq=7, op="BROADCAST", numel=5, limit=600_000)
+    assert work_of("nothing of the kind") is None
+
+
+def test_groups_by_name_or_number() -> None:
+    """`[PG 1 Rank 3]`, `[PG 0 (default_pg) Rank 7]`, `[PG ID 0 PG GUID 0(default_pg) Rank 4]`."""
+    lines = ("[PG 1 Rank 3] x", "[PG 0 (default_pg) Rank 7] x", "[PG ID 2 PG GUID 9(mesh_tp) Rank 4] x", "x")
+    assert [group_of(line) for line in lines] == ["1", "default_pg", "mesh_tp", ""]
+
+
+def test_the_rank_that_says_nothing_is_named() -> None:
+    """All others gave up on the same collective."""
+    stand = standing({rank: work(78) for rank in range(8) if rank != 5}, {}, 8)
+    assert stand.apart == (5,)
+    assert (
+        standing_words(stand) == "ranks 0-4,6-7 waited in ALLREDUCE number 78 of 8 elements; rank 5 said nothing of it"
+    )
+
+
+def test_the_rank_in_another_collective_is_named() -> None:
+    """At the same number, with another operation or size."""
+    works = {rank: work(78) for rank in range(4)}
+    assert standing({**works, 2: work(78, "BROADCAST")}, {}, 4).apart == (2,)
+    assert standing({**works, 2: work(78, numel=9)}, {}, 4).apart == (2,)
+
+
+def test_the_rank_that_is_behind_is_named() -> None:
+    """By the work that it gave up on, or by what it enqueued last."""
+    works = {rank: work(78) for rank in range(4)}
+    assert standing({**works, 1: work(77)}, {}, 4).apart == (1,)
+    last = {0: (80, 77), 1: (80, 77), 3: (77, 77)}
+    assert standing({rank: works[rank] for rank in (0, 1, 2)}, last, None).apart == (3,)
+
+
+def test_nobody_is_blamed_where_most_are_silent() -> None:
+    """One rank's time-out out of many tells only that it waited."""
+    assert standing({0: work(78)}, {}, 64).apart == ()
+    assert standing({}, {}, 64).at is None
