@@ -14,11 +14,14 @@ VERBS = {
     "init": "write aboard.yaml: which nodes, how to reach them",
     "check": "every node, in seconds: who answers, who doesn't, why, what to type",
     "launch": "any script over all nodes: looked at first, watched, ended whole",
+    "train": "a model over all nodes: data and memory looked at first, the same losses on any number of ranks",
     "status": "your runs, and how far each has come",
     "logs": "what the ranks of a run printed, merged by time, equal lines folded",
     "stop": "end a run, gently or now; nothing is left behind",
+    "export": "a checkpoint as safetensors that transformers loads",
     "data": "what is in your files, as the model will see it",
     "why": "what a run came to, or the long story of a code: how it shows, why, how to mend it",
+    "bundle": "a run's record as a redacted archive, to show it to somebody else",
     "sandbox": "a practice cluster of real hosts on this machine",
 }
 

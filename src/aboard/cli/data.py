@@ -1,7 +1,6 @@
 """`aboard data`."""
 
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from shlex import join
 from typing import TYPE_CHECKING, Any, cast
@@ -9,9 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from rich.console import Console
 
+from aboard.cli.extra import need_train
 from aboard.config.data import DataWords, load_data
 from aboard.config.read import read_text
-from aboard.core.errors import AboardError, InputError, Problem
+from aboard.core.errors import InputError, Problem
 from aboard.core.finding import Severity
 
 if TYPE_CHECKING:
@@ -25,13 +25,16 @@ DEFAULT_FILE = "aboard.yaml"
 EXIT_WARNED, EXIT_BLOCKED = 1, 2
 LOSS_ON = ("answers", "last", "all")
 _YAML = (".yaml", ".yml")
-_NEEDED = ("numpy", "pyarrow", "datasets", "transformers")
 
 
 @click.command()
 @click.argument("files", nargs=-1)
 @click.option(
-    "--show", type=click.IntRange(min=0), default=0, metavar="N", help="The first N rows, as the model sees them."
+    "--show",
+    type=click.IntRange(min=0),
+    default=0,
+    metavar="N",
+    help="The first N rows of each source, validation too, as the model sees them.",
 )
 @click.option("--stats", is_flag=True, help="A picture of the lengths.")
 @click.option("--tokenizer", metavar="PATH", help="A directory with a tokenizer, or a name of the hub.")
@@ -59,18 +62,11 @@ def data(files: tuple[str, ...], as_json: bool, strict: bool, stats: bool, verbo
 
     Exit code: 0 the gate is open, 1 warnings with --strict, 2 it is shut, 3 the command itself is wrong.
     """
-    _need()
+    need_train("reading data")
     question = _question(files, **given)
     report = _looked(question, quiet=as_json)
     _print(report, as_json=as_json, stats=stats, verbose=verbose)
     sys.exit(_exit_code(report, strict=strict))
-
-
-def _need() -> None:
-    missing = [name for name in _NEEDED if find_spec(name) is None]
-    if missing:
-        seen = f"reading data needs {' and '.join(missing)}, which the light install doesn't bring"
-        raise AboardError("data-extra", seen, fix="pip install 'aboard[train]'")
 
 
 def _question(

@@ -22,11 +22,14 @@ NAMED_LATER = "dry-run"
 
 def dry_run(errand: Errand, *, other: str | None, as_json: bool) -> int:
     """Shows what would be started; with findings that would stop it, those too, and exits as the launch would."""
-    look = looked_at(errand.check)
-    report, plan = asyncio.run(planned(errand.cluster, errand.request, look, run=NAMED_LATER, watcher=Unwatched()))
+    look = looked_at(errand)
+    report, plan, refused = asyncio.run(
+        planned(errand.cluster, errand.request, look, run=NAMED_LATER, watcher=Unwatched(), cargo=errand.cargo)
+    )
     for note in errand.notes:
         click.echo(f"note: {note}", err=True)
-    findings = [finding for finding in report.findings if finding.severity > Severity.INFO] if report else []
+    found = [*refused, *(report.findings if report else ())]
+    findings = [finding for finding in found if finding.severity > Severity.INFO]
     if as_json:
         click.echo(plan_json(plan))
     elif other:

@@ -3,22 +3,27 @@
 import asyncio
 from dataclasses import dataclass
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from aboard.core.cluster import Cluster
 from aboard.core.lease import Lease
 from aboard.core.request import Request
 from aboard.wires.fleet import Fleet
 
+if TYPE_CHECKING:
+    from aboard.flows.launch import Cargo
+
 
 @dataclass(frozen=True, kw_only=True)
 class Errand:
-    """`check` is quick, full or none."""
+    """`check` is quick, full or none; `cargo` is what a training brings along."""
 
     cluster: Cluster
     request: Request
     check: str
     lease: Lease
     notes: tuple[str, ...] = ()
+    cargo: "Cargo | None" = None
 
 
 def run(errand: Errand) -> int:

@@ -56,6 +56,13 @@ OTHERS = ("torchrun", "deepspeed")
     metavar="SECONDS",
     help="How long ranks live without word from here; 20, detached 600.",
 )
+@click.option(
+    "--on-stall",
+    type=click.Choice(("report", "stop")),
+    default="report",
+    show_default=True,
+    help="When ranks are stuck: say why, or end the run too.",
+)
 @click.option("--no-beacon", is_flag=True, help="Put nothing into ranks: no phases, no steps, no stacks.")
 @click.option("--trial", is_flag=True, help="Try it for seconds: on each node alone, on pairs, on all; name who can't.")
 @click.option("-d", "--detach", is_flag=True, help="Go on in the background: aboard status, logs, stop.")
@@ -78,6 +85,7 @@ def launch(
     how: str,
     grace: float,
     lease: float | None,
+    on_stall: str,
     no_beacon: bool,
     trial: bool,
     detach: bool,
@@ -107,10 +115,11 @@ def launch(
     request = replace(
         request,
         ranks=ranks or request.ranks,
-        env={**request.env, **_env(envs, env_file)},
+        env={**request.env, **read_env(envs, env_file)},
         threads=threads or request.threads,
         bind=bind or request.bind,
         beacon=not no_beacon,
+        stop_on_stall=on_stall == "stop",
         master_address=master_address or request.master_address,
         master_port=master_port or request.master_port,
     )
@@ -170,7 +179,8 @@ class _Typed:
         return Program(kind=kind, target=first, args=tuple(args))
 
 
-def _env(envs: Sequence[str], files: Sequence[str]) -> dict[str, str]:
+def read_env(envs: Sequence[str], files: Sequence[str]) -> dict[str, str]:
+    """What `--env` and `--env-file` say; a NAME alone has the value that it has here."""
     env: dict[str, str] = {}
     for file in files:
         try:

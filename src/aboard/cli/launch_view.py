@@ -129,7 +129,7 @@ class LaunchView:
 def show_end(console: Console, run: RunDirectory, launched: Launched, dropped: Mapping[str, int]) -> int:
     """The findings that stopped it or the verdict on it, and where to look; returns the exit code."""
     if launched.outcome is None or launched.roster is None:
-        found = [] if launched.report is None else launched.report.findings
+        found = [*launched.refused] or ([] if launched.report is None else launched.report.findings)
         grave = [finding for finding in found if finding.severity > Severity.INFO]
         console.print(FindingsView(grave, in_full=False), crop=False)
         return EXIT_BLOCKED

@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 
 from aboard.checks import SUBJECTS
+from aboard.checks.train import TRAIN
 from aboard.cli.errand import Errand
 from aboard.cli.launch_view import LaunchView, Quiet, show_end
 from aboard.core.errors import AboardError
@@ -50,15 +51,18 @@ def ordered(errand: Errand) -> Order:
     return Order(
         cluster=errand.cluster,
         request=errand.request,
-        look=looked_at(errand.check),
+        look=looked_at(errand),
         lease=errand.lease,
         run=Runs.of(os.environ).create(datetime.now(UTC).astimezone(), SystemRandom()),
         told=lambda plan: json.loads(plan_json(plan)),
+        cargo=errand.cargo,
     )
 
 
-def looked_at(check: str) -> Look:
-    return Look(subjects=() if check == "none" else SUBJECTS, quick=check == "quick")
+def looked_at(errand: Errand) -> Look:
+    """A training asks nodes for a little more than a launch does."""
+    subjects = SUBJECTS if errand.cargo is None else (*SUBJECTS, TRAIN)
+    return Look(subjects=() if errand.check == "none" else subjects, quick=errand.check == "quick")
 
 
 def detached(errand: Errand) -> int:
@@ -120,7 +124,7 @@ class _Start:
         if launched.outcome is not None:
             findings = list(launched.outcome.findings)
         else:
-            findings = launched.report.findings if launched.report else []
+            findings = [*launched.refused] or (launched.report.findings if launched.report else [])
         lines = [f"{finding.severity.word} {finding.code}: {finding.seen}\n    {finding.fix}" for finding in findings]
         self.say(code, "\n".join(lines or [f"{self._run.id} has finished"]) + "\n")
 

@@ -1,6 +1,6 @@
 """The section `data` of aboard.yaml as a value: files found from where the section stands."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ class DataWords:
     tokenizer: str | None = None
     template: str | None = None
     max_length: int | None = None
+    packing: bool | None = None
     loss_on: str | None = None
 
 
@@ -31,6 +32,16 @@ def load_data(files: "Sequence[str]") -> DataWords:
     from aboard.config.document import load_document  # noqa: PLC0415
 
     written = load_document(files)
+    words = data_words(written)
+    train = written.document.train
+    if words.tokenizer is None and train is not None and train.model is not None:
+        # As training has it: the one beside the model.
+        beside = Path(written.base("train", "model")) / train.model
+        return replace(words, tokenizer=str(beside) if beside.is_dir() else train.model)
+    return words
+
+
+def data_words(written: "Written") -> DataWords:
     section = written.document.data
     if section is None:
         return DataWords()
@@ -43,6 +54,7 @@ def load_data(files: "Sequence[str]") -> DataWords:
         tokenizer=section.tokenizer and _from(written, section.tokenizer, "tokenizer"),
         template=section.template and str(Path(written.base("data", "template")) / section.template),
         max_length=section.max_length,
+        packing=section.packing,
         loss_on=section.loss_on,
     )
 

@@ -5,6 +5,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from aboard.config.sections import NODE_MAPPING
+from aboard.config.train_names import foreign
 from aboard.config.tree import Items, Table, Tree
 from aboard.core.errors import Problem
 from aboard.core.words import did_you_mean, visible
@@ -21,6 +22,9 @@ _PLACE = re.compile(r"(.*):([0-9]+):([0-9]+)", re.DOTALL)
 _WANTED = {
     "int_type": "a whole number",
     "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "finite_number": "a number",
     "string_type": "text",
     "list_type": "a list",
     "dict_type": "a mapping of keys to values",
@@ -31,6 +35,8 @@ _A_NODE = "a node set or a mapping"
 _EXAMPLE = {
     _A_NODE: '"gpu01", or {{name: gpu01, slots: 8}}',
     "a whole number": "{key}: 8",
+    "a number": "{key}: 1e-4",
+    "true or false": "{key}: true",
     "text": '{key}: "{shown}"',
     "a list": "{key}: [first, second]",
     "a mapping of keys to values": "{key}: {{KEY: value}}",
@@ -40,7 +46,7 @@ _EXAMPLE = {
 def problems_of(error: "ValidationError", tree: Table, model: "type[BaseModel]") -> list[Problem]:
     """One problem for each thing that pydantic found, in the order of the lines."""
     problems = [_problem(detail, tree, model) for detail in error.errors(include_url=False, include_input=False)]
-    return sorted(problems, key=lambda problem: _line_of(problem.where))
+    return sorted(problems, key=lambda problem: line_of(problem.where))
 
 
 def find(tree: Tree, path: Path) -> tuple[Tree, Path]:
@@ -65,6 +71,8 @@ def _problem(detail: "ErrorDetails", tree: Table, model: "type[BaseModel]") -> P
         owner, above = find(tree, path[:-1])
         where = owner.keys[key] if isinstance(owner, Table) else owner.where
         inside = f" in {_spelled(above)}" if above else ""
+        if above == ("train",) and (told := foreign(key)):
+            return Problem(where=where, seen=f"train: {told[0]}", fix=told[1])
         seen = f"unknown key '{visible(key)}'{inside}"
         return Problem(where=where, seen=seen, fix=did_you_mean(key, _keys(model, path[:-1])))
     if kind == "missing":
@@ -87,8 +95,9 @@ def _said(detail: "ErrorDetails", name: str, shown: str) -> tuple[str, str]:
         wanted = _A_NODE if detail["loc"][-1] == NODE_MAPPING else _WANTED[kind]
         value = {_EMPTY: "", _A_LIST: "value", _A_MAPPING: "value"}.get(shown, shown.strip('"'))
         return f"{name} must be {wanted}, not {shown}", "write " + _EXAMPLE[wanted].format(key=key, shown=value)
-    if kind in {"greater_than_equal", "less_than_equal"}:
-        bound = f"at least {context['ge']}" if "ge" in context else f"at most {context['le']}"
+    if kind in {"greater_than_equal", "less_than_equal", "less_than"}:
+        bounds = {"ge": "at least", "le": "at most", "lt": "less than"}
+        bound = next(f"{word} {context[key]:g}" for key, word in bounds.items() if key in context)
         return f"{name} is {shown}", f"write a number that is {bound}"
     if kind == "literal_error":
         known = [word.strip("' ") for word in context["expected"].replace(" or ", ", ").split(",")]
@@ -101,7 +110,7 @@ def _said(detail: "ErrorDetails", name: str, shown: str) -> tuple[str, str]:
     return f"{name}: {detail['msg']}", f"see what {key} may be: aboard init --schema"
 
 
-def _line_of(where: str) -> tuple[str, int, int]:
+def line_of(where: str) -> tuple[str, int, int]:
     match = _PLACE.fullmatch(where)
     return (match[1], int(match[2]), int(match[3])) if match else (where, 0, 0)
 

@@ -5,7 +5,7 @@ A new section is a model in this room and one field of `Document`.
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from aboard.config.fields import (
     OR_TEXT,
@@ -23,12 +23,8 @@ from aboard.config.fields import (
     User,
     Word,
 )
-
-
-class Section(BaseModel):
-    """Unknown keys are errors and nothing is converted: `slots: "8"` is a mistake to show, not to guess about."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
+from aboard.config.section import Section
+from aboard.config.train_section import TrainSection
 
 
 class ContainerSection(Section):
@@ -122,6 +118,8 @@ class DataSection(Section):
     """A file with a chat template in Jinja, instead of the tokenizer's own. A relative path starts at this file."""
     max_length: Length | None = None
     """Tokens of a sequence: longer conversations are cut, longer texts go on in the next."""
+    packing: bool | None = None
+    """Fill each sequence with several rows, which don't see each other. Without it, true; false pads each row."""
     loss_on: Literal["answers", "last", "all"] | None = None
     """Which tokens are supervised: those of all answers, of the last answer only, or all."""
     allow: Lines | None = None
@@ -139,3 +137,5 @@ class Document(Section):
     """What the run will write; `aboard check` holds the free space against it."""
     data: DataSection | None = None
     """What is trained on; `aboard data` looks at it."""
+    train: TrainSection | None = None
+    """How it is trained, in the names of Hugging Face's TrainingArguments; `aboard train` does it."""

@@ -25,10 +25,13 @@ class Training:
 
     A step takes `per_device_train_batch_size` × `gradient_accumulation_steps` bins of each rank, or
     `global_batch_size` bins of all ranks together, whatever their number: then accumulation follows from it.
+    `max_grad_norm` 0 clips nothing. Without `eval_steps` or `save_steps` it evaluates and saves at the end only.
+    `tokenizer` goes into exports; None is the one beside the model.
     """
 
     model: str
     from_scratch: bool = False
+    tokenizer: str | None = None
     data: tuple[DataPart, ...]
     validation: tuple[DataPart, ...] = ()
     output_dir: str
@@ -63,6 +66,14 @@ class Training:
     on_nonfinite: Literal["stop", "skip"] = "stop"
     resume: str = "auto"
     tensorboard: bool = False
+
+    def step_size(self, world: int) -> int:
+        """The bins of one step, of all ranks together."""
+        return self.global_batch_size or self.per_device_train_batch_size * self.gradient_accumulation_steps * world
+
+    def micro_batches(self, world: int) -> int:
+        """How many of them a rank takes one after the other in a step; the last may be smaller, or empty."""
+        return -(-self.step_size(world) // (self.per_device_train_batch_size * world))
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> "Training":

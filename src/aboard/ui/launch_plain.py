@@ -8,15 +8,20 @@ node n12 silent for 4.0 s: no beat came over the wire
 node n12 back after 9.0 s
 step 120 0.35 s/step
 died n07 rank 12 0.1 s ago: RuntimeError: CUDA error
+stuck run-rank-stopped n07: rank 12 on n07 is stopped (SIGSTOP)
+fix kill -CONT 4711    # on n07; lets it go on
+moves again after 12 s
 ending: rank 12 on n07 died
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
-from aboard.core.roster import SILENT_SECONDS, Missing, Roster, Trouble
+from aboard.core.roster import SILENT_SECONDS, Missing, Roster, Stall, Trouble
 from aboard.ui.figures import many, pace, span
+from aboard.ui.train_way import way_line
 from aboard.ui.waits import waits
 
 # A count that changes is told so often, a wait after so long, and what goes on so often again.
@@ -49,8 +54,11 @@ class PlainLaunch:
         self._waited_at = NEVER
         self._cut: dict[str, tuple[float, float]] = {}
         self._stepped_at = NEVER
+        self._way_step: int | None = None
         self._ending = ""
         self._finished = ""
+        self._stall: Stall | None = None
+        self._stalled_at = NEVER
 
     def _lines(self, roster: Roster) -> Iterator[str]:
         if self._generation is None:
@@ -67,6 +75,7 @@ class PlainLaunch:
         if not roster.stopping:
             yield from self._waits(roster)
         yield from self._steps(roster)
+        yield from self._stalls(roster)
         if roster.stopping != self._ending:
             self._ending = roster.stopping
             yield f"ending: {roster.stopping}"
@@ -131,8 +140,27 @@ class PlainLaunch:
         for each in due:
             self._waiting[each.node, each.why] = self._waited_at = now
 
+    def _stalls(self, roster: Roster) -> Iterator[str]:
+        """Why the run does not go on, once for each cause, and that it does again."""
+        stall = roster.stall if roster.stall is not None and roster.stall.grave and not roster.stopping else None
+        if stall is not None and (
+            self._stall is None or (stall.code, stall.nodes) != (self._stall.code, self._stall.nodes)
+        ):
+            yield f"stuck {stall.code} {fold(stall.nodes)}: {stall.seen}"
+            yield f"fix {stall.fix}"
+            self._stalled_at = roster.now if self._stall is None else self._stalled_at
+            self._stall = stall
+        elif stall is None and self._stall is not None and not roster.stopping and not roster.finished:
+            slow, self._stall = self._stall.slow, None
+            yield f"{'fast' if slow else 'moves'} again after {span(roster.now - self._stalled_at)}"
+
     def _steps(self, roster: Roster) -> Iterator[str]:
         if roster.step is not None and roster.now - self._stepped_at >= AGAIN_SECONDS:
             self._stepped_at = roster.now
+            if roster.way is not None:
+                if roster.way.step != self._way_step:
+                    yield way_line(roster.way)
+                self._way_step = roster.way.step
+                return
             rate = "" if roster.step_seconds is None else f" {pace(roster.step_seconds)}"
             yield f"step {roster.step}{rate}"

@@ -15,6 +15,7 @@ from aboard.ui.bars import bar
 from aboard.ui.bounded import Bounded
 from aboard.ui.figures import among, many, pace, size, span
 from aboard.ui.roster_table import RosterTable
+from aboard.ui.train_way import WayView
 from aboard.ui.waits import Wait, waits
 
 # Left to what the ranks print above, and to the prompt.
@@ -30,6 +31,8 @@ RULE = "─"
 HEADING = 110
 TAIL = 6
 TAIL_AT_LEAST = 3
+# What a training's own lines leave to the nodes.
+WAY_AT_LEAST = 4
 # Of one text, before it is cut to the terminal.
 LONGEST = 1000
 
@@ -54,6 +57,13 @@ class RosterView:
         heading = list(_heading(roster, width))
         yield from heading
         room = height - len(heading)
+        if roster.way is not None and room > WAY_AT_LEAST:
+            way = WayView(roster.way, lines=min(room - WAY_AT_LEAST, room // 2))
+            yield way
+            room -= way.height
+        stall = _stall(roster)
+        yield from stall
+        room -= len(stall)
         missing = _missing(roster, max(1, room // 3))
         yield from missing
         room -= len(missing)
@@ -100,8 +110,10 @@ def _phase(roster: Roster, width: int) -> Text:
         (roster.phase.word, "bold green" if roster.phase is Phase.STEPS and complete else "bold"), "  "
     )
     if roster.step is not None:
-        line.append(f"step {roster.step:,}")
-        line.append("" if roster.step_seconds is None else f" · {pace(roster.step_seconds)}")
+        # A trainer that tells how far it is has lines of its own for that.
+        words = [] if roster.way is not None else [f"step {roster.step:,}"]
+        words += [] if roster.step_seconds is None else [pace(roster.step_seconds)]
+        line.append(" · ".join(words))
         return line if complete else line.append(f"  {count}", style="yellow")
     line.append(f"{count}  ", style="green" if complete else "yellow")
     cells = min(BAR, width - line.cell_len)
@@ -134,6 +146,17 @@ def _used(roster: Roster, width: int) -> str:
         longer = f"{line} · {part}" if line else part
         line = longer if cell_len(longer) <= width else line
     return line
+
+
+def _stall(roster: Roster) -> list[Text]:
+    """The verdict on a run that does not go on, and what to type; a wait that is part of the work is only noted."""
+    stall = roster.stall
+    if stall is None or roster.stopping or roster.finished:
+        return []
+    if not stall.grave:
+        return [_line(Text(f"note  {stall.seen}", style="dim"))]
+    head = Text.assemble((f"{stall.word}  ", "bold red"), (stall.seen, "bold"), (f"  {stall.code}", "dim"))
+    return [_line(head), _line(Text.assemble(("  fix  ", "dim"), stall.fix))]
 
 
 def _missing(roster: Roster, most: int) -> list[Text]:

@@ -11,7 +11,6 @@ _MEANS = {
     Severity.WARN: "`warn`: a run may go wrong, or slowly; a launch goes on.",
     Severity.INFO: "`info`: worth knowing.",
 }
-_NOTE = "<!-- Written by scripts/codes from the stories in src/aboard/checks/: change them there. -->"
 
 
 def pages(subjects: Sequence[Subject]) -> Mapping[str, str]:
@@ -25,7 +24,7 @@ def _page(subject: Subject, story: Story) -> str:
     links = ", ".join(f"[{code}]({code}.md)" for code in story.leads_to)
     leads_to = f"\nIt leads to {links}; mended, they are gone too.\n" if links else ""
     return f"""\
-{_NOTE}
+{_note([subject])}
 
 # {story.code}: {story.title}
 
@@ -51,7 +50,7 @@ At worst {_MEANS[story.severity]} Found by `{subject.command}`.
 
 def _index(subjects: Sequence[Subject]) -> str:
     found = "What `aboard check`, a run and `aboard data` can find."
-    parts = [_NOTE, "# Codes", f"{found} `aboard why CODE` tells the same story in the terminal."]
+    parts = [_note(subjects), "# Codes", f"{found} `aboard why CODE` tells the same story in the terminal."]
     for subject in subjects:
         if subject.stories:
             rows = [f"| [{s.code}]({s.code}.md) | {s.severity.word} | {_cell(s.title)} |" for s in subject.stories]
@@ -61,6 +60,11 @@ def _index(subjects: Sequence[Subject]) -> str:
                 "\n".join(["| code | at worst | |", "|---|---|---|", *rows]),
             ]
     return "\n\n".join(parts) + "\n"
+
+
+def _note(subjects: Sequence[Subject]) -> str:
+    rooms = " and ".join(f"src/aboard/{room}/" for room in dict.fromkeys(subject.room for subject in subjects))
+    return f"<!-- Written by scripts/codes from the stories in {rooms}: change them there. -->"
 
 
 def _cell(text: str) -> str:

@@ -67,6 +67,8 @@ def _outcome(ended: Ended) -> tuple[Mark, str]:
     after = span(roster.now - roster.began)
     ranks = many(roster.world, "rank")
     steps = f", {many(roster.step, 'step')}" if roster.step is not None else ""
+    if roster.way is not None and "loss" in roster.way.metrics:
+        steps = f", {many(roster.way.step, 'step')}, loss {roster.way.metrics['loss']:.4f}"
     if ended.exit_code == 0:
         return FINE, f"finished: {ranks}, {after}{steps}"
     code = f"exit code {ended.exit_code}"
@@ -92,7 +94,11 @@ def _next(ended: Ended) -> str:
     """What to type to see more: the log of the rank that the verdict names, and the verdict's own story."""
     run = ended.roster.run
     if ended.exit_code == 0:
-        return f"aboard logs {run}    # what the ranks printed"
+        made = f"aboard export {run} --to DIR    # the model, as transformers loads it\n" if ended.roster.way else ""
+        return f"{made}aboard logs {run}    # what the ranks printed"
+    if ended.roster.way and not ended.findings:
+        again = "aboard train    # the same again goes on from its last checkpoint"
+        return f"{again}\naboard logs {run}    # what they printed"
     named = ended.findings[0].ranks[:1] if ended.findings else ()
     rank = f" --rank {named[0]}" if named else ""
     who = "it" if named else "they"

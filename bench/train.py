@@ -1,0 +1,93 @@
+"""Training: its speed beside the bare engine and other trainers, its start, its memory, its checkpoints."""
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from time import monotonic
+
+import numpy as np
+
+from figures import Figures, main
+from train_runs import CONTENDERS, Contender, Given, Size, contest, given, interleaved
+
+LARGE = Size(hidden=512, layers=12, length=256, batch=1)
+SMALL = Size(hidden=256, layers=4, length=128, batch=1, vocabulary=4096)
+EMPTY = Size(hidden=64, layers=1, length=16, batch=1, vocabulary=1024)
+# A turn of the bare loop is as long as ours: what the machine does meanwhile is the same for both.
+TURNS, STEPS = 9, 3
+
+
+def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's one switch
+    """Figures of train."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        names = ["ours", "bare"] if quick else list(CONTENDERS)
+        task = given(_new(folder, "task"), SMALL if quick else LARGE)
+        for layout, world in [("none", 2)] if quick else [("none", 1), ("none", 2), ("full", 2)]:
+            _speed(figures, task, names, layout=layout, world=world, turns=TURNS, steps=5 if quick else STEPS)
+        _overhead(figures, given(_new(folder, "empty"), EMPTY))
+        if not quick:
+            _start(figures, task)
+
+
+def _speed(
+    figures: Figures, task: Given, names: Sequence[str], *, layout: str, world: int, turns: int, steps: int
+) -> None:
+    """Seconds of a step, turn by turn, against each of the others."""
+    with contest(names, task, world=world, layout=layout) as running:
+        took = interleaved(running, turns=turns, steps=steps)
+    ours = np.array(took.pop("ours"))
+    tokens = world * task.tokens
+    for name, others in took.items():
+        ratios = ours / np.array(others)
+        low, middle, high = _interval(ratios)
+        rates = f"{tokens / median(ours):.0f} and {tokens / median(others):.0f} tokens/s"
+        note = f"{rates}; median of {turns} turns, 95 % within {low:.3f} to {high:.3f}"
+        where = f"{layout}, {world} {'rank' if world == 1 else 'ranks'}"
+        if name == "bare":
+            figures.add(f"{where}: seconds of a step / the bare engine's", middle, 1 / 0.98, unit="×", note=note)
+        else:
+            # Behind nobody beyond the interval.
+            figures.add(f"{where}: seconds of a step / {name}'s, low end", low, 1.0, unit="×", note=note)
+
+
+def _overhead(figures: Figures, task: Given) -> None:
+    """What Python takes of a step when there is next to nothing to compute."""
+    with contest(["ours", "bare"], task, world=1, layout="none") as running:
+        took = interleaved(running, turns=TURNS, steps=100)
+    ours, bare = 1e3 * median(took["ours"]), 1e3 * median(took["bare"])
+    note = f"{ours:.2f} and {bare:.2f} ms a step of a near-empty model"
+    figures.add("Python's own time a step, more than the bare loop's", ours - bare, 1.0, unit="ms", note=note)
+
+
+def _start(figures: Figures, task: Given) -> None:
+    """From the start of the process to the first step."""
+    took = {}
+    for name in ("ours", "HF Trainer"):
+        began = monotonic()
+        contender = Contender(name, task, world=1, layout="none")
+        try:
+            contender.first(within=120)
+            took[name] = monotonic() - began
+        finally:
+            contender.end()
+    ours, other = took["ours"], took["HF Trainer"]
+    figures.add("start to first step / HF Trainer's", ours / other, 1.0, unit="×", note=f"{ours:.1f} and {other:.1f} s")
+
+
+def _interval(ratios: np.ndarray) -> tuple[float, float, float]:
+    """The median and its 95 % interval, by drawing turns anew."""
+    draws = np.random.default_rng(0).choice(ratios, (2000, len(ratios)))
+    low, high = np.percentile(np.median(draws, axis=1), [2.5, 97.5])
+    return float(low), float(np.median(ratios)), float(high)
+
+
+def _new(folder: Path, name: str) -> Path:
+    made = folder / name
+    made.mkdir()
+    return made
+
+
+if __name__ == "__main__":
+    main("train", measure)

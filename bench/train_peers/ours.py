@@ -1,0 +1,10 @@
+"""`python -m aboard.train` itself, with a clock on its optimizer."""
+
+import runpy
+
+from given import Clock
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+clock = Clock()
+register_optimizer_step_post_hook(lambda *_: clock.step())
+runpy.run_module("aboard.train", run_name="__main__", alter_sys=True)

@@ -1,0 +1,51 @@
+"""Writes ./model: a tiny Llama with random weights and a tokenizer that is trained on train.jsonl on the spot."""
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
+
+# As Stanford's alpaca has it, and as `aboard data --show 1` shows the rows.
+ALPACA = (
+    "Below is an instruction that describes a task, paired with an input that provides further context. Write a"
+    " response that appropriately completes the request.\n\n### Instruction:\n{instruction}\n\n### Input:\n{input}\n\n"
+    "### Response:\n{output}"
+)
+
+
+def tokenizer(texts):
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=600, special_tokens=["<pad>", "<s>", "</s>"], initial_alphabet=alphabet)
+    made.train_from_iterator(texts, trainer)
+    names = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>"}
+    return PreTrainedTokenizerFast(tokenizer_object=made, **names)
+
+
+def main():
+    rows = map(json.loads, Path("train.jsonl").read_text("utf-8").splitlines())
+    texts = [ALPACA.format(**row) for row in rows]
+    made = tokenizer(texts)
+    made.save_pretrained("model")
+    set_seed(7)
+    config = LlamaConfig(
+        vocab_size=len(made),
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=512,
+        bos_token_id=made.bos_token_id,
+        eos_token_id=made.eos_token_id,
+        pad_token_id=made.pad_token_id,
+        tie_word_embeddings=True,
+    )
+    LlamaForCausalLM(config).save_pretrained("model")
+
+
+if __name__ == "__main__":
+    main()

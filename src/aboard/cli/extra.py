@@ -1,0 +1,15 @@
+"""What the light install doesn't bring, named before it is imported."""
+
+from importlib.util import find_spec
+
+from aboard.core.errors import AboardError
+
+_NEEDED = ("numpy", "pyarrow", "datasets", "transformers")
+
+
+def need_train(what: str) -> None:
+    """Raises where the extra `train` isn't installed; torch itself may be on the nodes only."""
+    missing = [name for name in _NEEDED if find_spec(name) is None]
+    if missing:
+        seen = f"{what} needs {' and '.join(missing)}, which the light install doesn't bring"
+        raise AboardError("data-extra", seen, fix="pip install 'aboard[train]'")

@@ -1,0 +1,152 @@
+"""What a training needs is made ready on the head; a line for each part of it, and a bar while it is made."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from aboard.checks.train.boarding import Boarding
+from aboard.config.read import read_text
+from aboard.config.train import TrainWords
+from aboard.core.finding import Finding, Severity
+from aboard.flows.data import Progress as Reading
+from aboard.flows.spread import Progress, Spread
+from aboard.flows.train import Provisions
+from aboard.flows.train_data import Part, Stock, Watch, stock
+from aboard.flows.train_model import fetched, model_facts
+from aboard.ui.data import DataView
+from aboard.ui.data_plain import data_lines
+from aboard.ui.figures import many, size
+from aboard.ui.findings import FindingsView
+from aboard.ui.train_made import Making, data_words, label, plan_words
+
+
+class Teller:
+    """Tells on a terminal with a bar that goes away, and into a pipe in whole lines."""
+
+    def __init__(self, console: Console, words: TrainWords) -> None:
+        self._console = console
+        self._words = words
+        self._sequences = 0
+
+    def provide(self, cache: Path) -> Provisions | None:
+        """The model, then the data; None when the gate is shut, and all of it is told."""
+        words = self._words
+        with self._making() as making:
+            making.update(f"model  {words.model}")
+            model = fetched(words.model, from_scratch=words.settings["from_scratch"])
+            tokenizer = model if words.tokenizer == words.model else fetched_tokenizer(words.tokenizer)
+            facts = model_facts(model)
+            found = self._stock(making, str(tokenizer), cache)
+        self.say("model", f"{words.model}{', new weights' if words.settings['from_scratch'] else ''}")
+        if found.data is None:
+            self._shut(found)
+            return None
+        self._told(found)
+        return Provisions(
+            words=words,
+            model=model,
+            tokenizer=tokenizer,
+            facts=facts,
+            data=found.data,
+            validation=found.validation,
+            vocabulary=found.vocabulary,
+        )
+
+    def settled(self, boarding: Boarding, findings: Sequence[Finding]) -> None:
+        """What a step takes; and what is worth a warning, unless it is stopped for worse."""
+        nodes = len(boarding.nodes)
+        self.say("train", plan_words(boarding.training, ranks=boarding.world, nodes=nodes, sequences=self._sequences))
+        warned = [finding for finding in findings if finding.severity is Severity.WARN]
+        if warned and not any(finding.severity is Severity.BLOCK for finding in findings):
+            self._console.print(FindingsView(warned, in_full=False), crop=False)
+
+    @contextmanager
+    def sending(self) -> Iterator[Callable[[Progress], None]]:
+        """A bar over all nodes while files are brought to them."""
+        far: dict[str, Progress] = {}
+        with self._making() as making:
+            making.update("files  looking at what nodes have")
+
+            def on_progress(progress: Progress) -> None:
+                far[progress.node] = progress
+                sent = [each for each in far.values() if each.phase in ("sending", "done")]
+                done, total = sum(each.done for each in sent), sum(each.total for each in sent)
+                making.update("files  sending", done, total, f" to {many(len(far), 'node')}")
+
+            yield on_progress
+
+    def brought(self, told: Spread | None) -> None:
+        if told is not None and told.sent:
+            self.say("files", f"{size(told.sent)} sent to {many(len(told.nodes), 'node')} that lacked them")
+
+    def say(self, word: str, text: str) -> None:
+        line = label(word, text)
+        if self._console.is_terminal:
+            self._console.print(line, soft_wrap=True)
+        else:
+            sys.stdout.write(f"{' '.join(line.plain.split(maxsplit=1))}\n")
+            sys.stdout.flush()
+
+    def _stock(self, making: Making, tokenizer: str, cache: Path) -> Stock:
+        template = self._words.data.template
+        text = None if template is None else read_text(template, fix="name a file with a chat template")
+
+        def reading(far: Reading) -> None:
+            making.update("data   reading", far.done, far.total, f", {many(far.rows, 'row')}")
+
+        watch = Watch(
+            reading=reading,
+            preparing=lambda far: making.update(
+                "data   tokenizing", far.bytes, far.of_bytes, f", {many(far.tokens, 'token')}"
+            ),
+        )
+        making.update("data   looking at the files and the tokenizer")
+        return stock(self._words, tokenizer, cache, template=text, watch=watch)
+
+    def _told(self, found: Stock) -> None:
+        for word, part in (("data", found.data), ("held", found.validation)):
+            if part is not None:
+                self.say(word, _part_words(part))
+        if found.data is not None:
+            self._sequences = found.data.sequences
+        warned = (
+            [] if found.report is None else [each for each in found.report.findings if each.severity > Severity.INFO]
+        )
+        if warned:
+            self._console.print(FindingsView(warned, in_full=False), crop=False)
+
+    def _shut(self, found: Stock) -> None:
+        if found.report is not None:
+            if self._console.is_terminal:
+                self._console.print(DataView(found.report, stats=False, verbose=False), crop=False)
+            else:
+                sys.stdout.writelines(f"{line}\n" for line in data_lines(found.report, stats=False))
+
+    @contextmanager
+    def _making(self) -> Iterator[Making]:
+        making = Making(self._console)
+        if self._console.is_terminal:
+            with making:
+                yield making
+        else:
+            yield making
+
+
+def fetched_tokenizer(name: str) -> Path:
+    """A directory as it is; a name of the hub is fetched as a model's small files are."""
+    return Path(name) if Path(name).is_dir() else fetched(name, from_scratch=True)
+
+
+def _part_words(part: Part) -> str:
+    told = data_words(
+        documents=part.documents,
+        tokens=part.tokens,
+        supervised=part.supervised,
+        sequences=part.sequences,
+        length=part.length,
+        full=part.full,
+    )
+    return f"{told}{' (found in the cache)' if part.cached else ''}"

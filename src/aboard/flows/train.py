@@ -1,0 +1,150 @@
+"""`aboard train`: what is ready on the head becomes a training that is settled, brought to the nodes and started."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+from aboard.checks.gpu.smi import DRIVER
+from aboard.checks.host.memory import GROUPS, MEMORY
+from aboard.checks.software.facts import SOFTWARE
+from aboard.checks.train.boarding import Boarding, Model, Needs, judged, rooms
+from aboard.checks.train.cards import BF16_SINCE, CARDS, Card
+from aboard.config.train import TrainWords
+from aboard.core.facts import Facts
+from aboard.core.finding import Finding
+from aboard.core.plan import NodePlan, Plan
+from aboard.core.program import Kind, Program
+from aboard.core.request import Request
+from aboard.core.training import DataPart, Training
+from aboard.flows.train_code import code
+from aboard.flows.train_data import Part
+from aboard.wires.fleet import Fleet
+
+TRAINING = "ABOARD_TRAINING"
+MODULE = "aboard.train"
+# Ranks fetch nothing: all that they need was brought to their node. And a directory of the user's that is called as one
+# of Python's own modules stays out of the way.
+ENV: Mapping[str, str] = MappingProxyType(
+    {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "PYTHONSAFEPATH": "1"}
+)
+
+Bring = Callable[[Plan, Fleet, Sequence[Path]], Awaitable[None]]
+NeedsOf = Callable[[Training, Mapping[str, int], int | None], Awaitable[Needs | None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provisions:
+    """What the head has made ready: paths are this machine's."""
+
+    words: TrainWords
+    model: Path
+    tokenizer: Path
+    facts: Model
+    data: Part
+    validation: Part | None = None
+    vocabulary: int | None = None
+
+    @property
+    def folders(self) -> list[Path]:
+        """All that ranks read."""
+        parts = [part for part in (self.data, self.validation) if part is not None]
+        read = [folder for part in parts for folder in (part.shards, part.bins)]
+        return list(dict.fromkeys([self.model, self.tokenizer, *read]))
+
+    def training(self, *, bf16: bool) -> Training:
+        """As ranks are told it: what is in this user's home is in theirs."""
+        found = self.words.training(
+            model=told_path(self.model),
+            tokenizer=told_path(self.tokenizer),
+            data=[_part(self.data)],
+            validation=[] if self.validation is None else [_part(self.validation)],
+            bf16=bf16,
+        )
+        resume = found.resume if found.resume in ("auto", "none") else told_path(Path(found.resume))
+        return replace(found, output_dir=told_path(Path(found.output_dir)), resume=resume)
+
+
+def request(extra: Mapping[str, str] = MappingProxyType({})) -> Request:
+    """Every rank runs our trainer, from the code that is brought along; `extra` is the user's environment."""
+    program = Program(kind=Kind.MODULE, target=MODULE)
+    return Request(program=program, env={**ENV, **extra}, code=code())
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainCargo:
+    """A training on its way: settled when the nodes are known, then its files are brought to those that lack them."""
+
+    provisions: Provisions
+    bring: Bring
+    needs_of: NeedsOf
+    on_settled: Callable[[Boarding, Sequence[Finding]], None] = lambda _boarding, _findings: None
+
+    async def settle(self, plan: Plan, facts: Facts) -> tuple[Plan, Sequence[Finding]]:
+        """The plan with the training in each rank's environment."""
+        words = self.provisions.words
+        ranks = {part.node.name: len(part.starts) for part in plan.parts}
+        cards = cards_of(facts, list(ranks))
+        bf16 = words.bf16 if words.bf16 is not None else can_bf16(cards, list(ranks))
+        training = self.provisions.training(bf16=bf16)
+        boarding = Boarding(
+            training=training,
+            ranks=ranks,
+            given=words.given,
+            cards=cards,
+            packages={name: each.packages for name, each in facts.of(SOFTWARE).items() if name in ranks},
+            memory=_memory(facts),
+            model=self.provisions.facts,
+            tokens=self.provisions.vocabulary,
+        )
+        least = min(rooms(boarding).values(), default=None)
+        boarding = replace(boarding, needs=await self.needs_of(training, ranks, least))
+        findings = judged(boarding)
+        self.on_settled(boarding, findings)
+        return with_env(plan, {TRAINING: json.dumps(asdict(training))}), findings
+
+    async def load(self, plan: Plan, fleet: Fleet) -> None:
+        await self.bring(plan, fleet, self.provisions.folders)
+
+
+def told_path(path: Path) -> str:
+    """Below this user's home it is told as `~/…`, since another node may have its homes elsewhere."""
+    path = path.absolute()
+    home = Path.home()
+    return f"~/{path.relative_to(home)}" if path.is_relative_to(home) and path != home else str(path)
+
+
+def cards_of(facts: Facts, nodes: Sequence[str]) -> dict[str, tuple[Card, ...]]:
+    """Of the nodes that told; where the kernel has no driver loaded, that there are none is certain."""
+    found = dict(facts.of(CARDS))
+    for name, driver in facts.of(DRIVER).items():
+        if not driver.cards and name not in found:
+            found[name] = ()
+    return {name: found[name] for name in nodes if name in found}
+
+
+def can_bf16(cards: Mapping[str, tuple[Card, ...]], nodes: Sequence[str]) -> bool:
+    """True where every node has GPUs that can; a CPU computes float32 faster."""
+    return all(cards.get(name) and all(card.capability >= BF16_SINCE for card in cards[name]) for name in nodes)
+
+
+def with_env(plan: Plan, env: Mapping[str, str]) -> Plan:
+    """The plan with further variables for every rank."""
+    parts = [
+        NodePlan(node=part.node, starts=tuple(replace(start, env={**start.env, **env}) for start in part.starts))
+        for part in plan.parts
+    ]
+    return replace(plan, parts=tuple(parts))
+
+
+def _part(part: Part) -> DataPart:
+    return DataPart(name=part.name, shards=told_path(part.shards), bins=told_path(part.bins))
+
+
+def _memory(facts: Facts) -> dict[str, int]:
+    """What the processes of a node may have together: the machine's, or what a control group leaves of it."""
+    limits = {
+        name: [group.limit for group in groups if group.limit is not None] for name, groups in facts.of(GROUPS).items()
+    }
+    return {name: min([total, *limits.get(name, ())]) for name, total in facts.of(MEMORY).items()}

@@ -1,0 +1,31 @@
+"""What a rank will need of memory: asked of the trainer's own arithmetic, before there are ranks."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from aboard.checks.train.boarding import Needs
+from aboard.core.errors import AboardError
+from aboard.core.training import Training
+from aboard.flows.trainer import Trainer
+
+MODULE = "aboard.train.needs"
+# To import torch and to build a model without its weights, on a busy head.
+SECONDS = 120.0
+
+
+async def needs(trainer: Trainer, training: Training, model: Path, ranks: Mapping[str, int], room: int | None) -> Needs:
+    """On so many ranks of each node; `room` is the least that any of them has, or None."""
+    # It reads the model's config here, where the head has it, and by whichever name.
+    here = replace(training, model=str(model))
+    told = await trainer.ask({"training": asdict(here), "ranks": dict(ranks), "memory": room}, SECONDS)
+    try:
+        return Needs(
+            states=int(told["states"]),
+            total=int(told["total"]),
+            says=str(told["says"]),
+            fits=tuple(map(str, told["fits"])),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        seen = f"{MODULE} told something else than what is needed: {error!r}"
+        raise AboardError("train-asked", seen, fix="please report it with your aboard.yaml") from None

@@ -1,0 +1,56 @@
+"""A model without its weights: shapes only."""
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from aboard.core.errors import AboardError
+from aboard.core.training import Training
+from aboard.train.attention import attention
+
+
+def on_meta(training: Training, device: torch.device) -> PreTrainedModel:
+    """The model without its weights: shapes only, in fp32, in which weights are kept."""
+    config = _config(training)
+    config.use_cache = False
+    chosen = attention(training, device)
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, dtype=torch.float32, **({"attn_implementation": chosen} if chosen else {})
+            )
+    except (ImportError, ValueError) as error:
+        raise AboardError(
+            "model-not-built",
+            f"the model of {training.model} can't be built: {str(error).splitlines()[0]}",
+            fix="train:\n  attn_implementation: auto   # what every model can do",
+        ) from error
+    return model
+
+
+def layers(model: PreTrainedModel) -> list[nn.Module]:
+    """The blocks that repeat, inner ones first."""
+    names = set(model._no_split_modules or ())  # noqa: SLF001 - transformers' contract with its models
+    found = [child for each in model.modules() if isinstance(each, nn.ModuleList) for child in each]
+    return [
+        each for each in reversed(found) if isinstance(each, GradientCheckpointingLayer) or type(each).__name__ in names
+    ]
+
+
+def _config(training: Training) -> PreTrainedConfig:
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(training.model)
+    except (OSError, ValueError) as error:
+        raise AboardError(
+            "model-missing",
+            f"{training.model} has no config.json of a model that we know: {str(error).splitlines()[0]}",
+            fix=f"ls {training.model}   # on this node; it must be a directory that transformers can load",
+        ) from error
+    if getattr(config, "quantization_config", None) is not None and not training.from_scratch:
+        raise AboardError(
+            "model-quantized",
+            f"{training.model} is quantized, and a quantized model can't be trained in full",
+            fix="train:\n  model: …   # the same model with bf16 or fp32 weights",
+        )
+    return config

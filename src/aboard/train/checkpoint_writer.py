@@ -1,0 +1,139 @@
+"""One save as a rank carries it out behind the training's back: open, write, publish; each step agreed by all ranks."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from aboard.core.errors import AboardError
+from aboard.train import marker
+from aboard.train.checkpoint_disks import SEEN
+from aboard.train.checkpoint_folder import listed, published, remove, step_name, unpublished
+from aboard.train.checkpoint_party import Party
+from aboard.train.checkpoint_stage import Draft
+from aboard.train.checkpoint_write import sync_folder, write_all, write_marker
+from aboard.train.marker import Part, Whole
+from aboard.train.retention import superfluous
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Snapshot:
+    """The state at one step; `copy` gives this rank's part of it, or raises what the other ranks must hear of."""
+
+    step: int
+    # The marker's fields that all ranks know alike.
+    about: dict[str, Any]
+    tensors: dict[str, Whole]
+    copy: Callable[[], list[Draft]]
+
+
+class Writer:
+    """The same on every rank; the leader of each disk makes folders, writes markers and removes old checkpoints."""
+
+    def __init__(self, party: Party, *, keep: int | None) -> None:
+        self._party = party
+        self._folder = party.folder
+        self._keep = keep
+        # Of earlier processes, all of which are dead: this one holds the lock.
+        self._leftovers = unpublished(party.folder) if party.leads else []
+        # Names that didn't verify when this run began.
+        self.broken: set[str] = set()
+
+    def save(self, snapshot: Snapshot) -> list[str]:
+        """Notes of what was done; an error is the same on all ranks, and leaves all published ones as they were."""
+        began = monotonic()
+        drafts: list[Draft] = []
+        name, serial, notes = self._open(snapshot, drafts)
+        path = self._folder / name
+        try:
+            files = self._write(path, drafts)
+        except AboardError:
+            self._drop(path)
+            raise
+        about = {"serial": serial, "step": snapshot.step, **snapshot.about}
+        self._party.together(lambda: self._publish(path, about, snapshot.tensors, [line for line, _ in files]))
+        size = sum(size for _, size in files)
+        notes.append(f"step {snapshot.step} is saved in {path} ({size / 1e6:,.1f} MB, {monotonic() - began:.1f} s)")
+        return notes + self._retain(name)
+
+    def _open(self, snapshot: Snapshot, drafts: list[Draft]) -> tuple[str, int, list[str]]:
+        """The copy first, since training may wait for it; then a new folder on each disk, under a name free on all."""
+        notes: list[str] = []
+
+        def look() -> dict[str, Any]:
+            drafts.extend(snapshot.copy())
+            taken = [path.name for path in published(self._folder)] if self._party.leads else []
+            serial = max(listed(self._folder).good.values(), default=0) if self._party.leads else 0
+            return {"step": snapshot.step, "taken": taken, "serial": serial}
+
+        told = self._party.together(look)
+        for rank, each in enumerate(told):
+            if each["step"] != snapshot.step:
+                seen = f"rank {rank} saves step {each['step']} while rank {self._party.rank} saves step {snapshot.step}"
+                raise AboardError("checkpoint-out-of-step", seen, fix="aboard why  # the ranks have drifted apart")
+        name = step_name(snapshot.step, {name for each in told for name in each["taken"]})
+
+        def make() -> dict[str, Any]:
+            if self._party.leads:
+                notes.extend(self._clear())
+                if (self._folder / name).exists():
+                    remove(self._folder / name)
+                (self._folder / name).mkdir()
+                sync_folder(self._folder)
+            return {}
+
+        self._party.together(make)
+        return name, 1 + max(each["serial"] for each in told), notes
+
+    def _write(self, path: Path, drafts: Sequence[Draft]) -> list[tuple[str, int]]:
+        """This rank's files; what comes back is everybody's, as lines of the marker, with their sizes."""
+        party = self._party
+        where: dict[str, Any] = {"rank": party.rank, "node": party.node, "disk": party.disks.leaders[party.rank]}
+
+        def write() -> dict[str, Any]:
+            sealed = write_all(path, drafts)
+            parts = [
+                Part(name=one.name, **where, bytes=one.bytes, sha256=one.sha256, slices=draft.slices)
+                for one, draft in zip(sealed, drafts, strict=True)
+            ]
+            return {"files": [(marker.line(part), part.bytes) for part in parts]}
+
+        return [(line, size) for said in party.together(write) for line, size in said["files"]]
+
+    def _publish(
+        self, path: Path, about: dict[str, Any], tensors: dict[str, Whole], lines: Sequence[str]
+    ) -> dict[str, Any]:
+        if self._party.leads:
+            write_marker(path, marker.NAME, marker.written(about, tensors, lines))
+        return {}
+
+    def _retain(self, newest: str) -> list[str]:
+        """What can't be removed is said, and no reason to stop."""
+        if not self._party.leads:
+            return []
+        good = listed(self._folder).good
+        old = superfluous(good, keep=self._keep, newest=newest, broken=self.broken)
+        return [_removed(self._folder / name, f"save_total_limit is {self._keep}") for name in old]
+
+    def _clear(self) -> list[str]:
+        leftovers, self._leftovers = self._leftovers, []
+        for mark in self._folder.glob(f"{SEEN}*"):
+            mark.unlink(missing_ok=True)
+        # Markers may have come since: a node that lacked one has got it from the others at resume.
+        return [_removed(path, "it was never published") for path in leftovers if not (path / marker.NAME).exists()]
+
+    def _drop(self, path: Path) -> None:
+        """A failed save gives its room back: the disk may be full of it."""
+        if self._party.leads:
+            with suppress(OSError):
+                remove(path)
+
+
+def _removed(path: Path, why: str) -> str:
+    try:
+        remove(path)
+    except OSError as error:
+        return f"{path.name} couldn't be removed ({error.strerror}: {error.filename}); {why}"
+    return f"{path.name} is removed: {why}"

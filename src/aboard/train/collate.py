@@ -1,0 +1,151 @@
+"""Bins as tensors on the host: rows of one length, positions that restart in each document, and the labels."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from aboard.data.bins import Bin
+
+# Lengths are rounded up to it: kernels like even sizes, and the allocator sees fewer of them.
+GRAIN = 16
+IGNORED = -100
+Keeps = Literal["each", "all", "none"]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Micro:
+    """A micro-batch: `documents` numbers those of each row, padding being one more; it is None where each row is one.
+
+    `keep` are the positions, of each row or of all rows alike, that predict a supervised token, and `labels` what they
+    are to predict. `ends` are where documents end when all rows are laid end to end, `longest` is the longest of them.
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    documents: Tensor | None
+    keep: Tensor | None
+    labels: Tensor
+    ends: Tensor | None
+    longest: int
+    tokens: int
+    supervised: int
+
+    def to(self, device: torch.device) -> "Micro":
+        """A copy on the device that nobody waits for, since the memory is pinned."""
+        if device.type == "cpu":
+            return self
+
+        def moved(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device, non_blocking=True)
+
+        return self._each(moved)
+
+    def pinned(self) -> "Micro":
+        return self._each(lambda tensor: None if tensor is None else tensor.pin_memory())
+
+    def _each(self, act: Callable[[Tensor | None], Tensor | None]) -> "Micro":
+        named = ("input_ids", "position_ids", "documents", "keep", "labels", "ends")
+        tensors = {name: act(getattr(self, name)) for name in named}
+        return Micro(**tensors, longest=self.longest, tokens=self.tokens, supervised=self.supervised)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collate:
+    """How this model wants them: laid end to end (`flat`), and which positions it can be asked for.
+
+    `keeps` is "each" where every row may have positions of its own, "all" where rows share them, "none" where the
+    model always answers for every position.
+    """
+
+    flat: bool = False
+    keeps: Keeps = "each"
+    pad: int = 0
+
+    def __call__(self, bins: Sequence[Bin]) -> Micro:
+        """An empty micro-batch is a row of padding that predicts nothing: it weighs nothing, and keeps ranks even."""
+        rows = [_row(each) for each in bins] or [_Row(ids=np.zeros(GRAIN, np.int64), lengths=(GRAIN,))]
+        return self._made([_joined(rows)] if self.flat else rows, sum(len(each.ids) for each in bins))
+
+    def _made(self, rows: Sequence["_Row"], tokens: int) -> Micro:
+        length = -(-max(len(row.ids) for row in rows) // GRAIN) * GRAIN
+        ids = np.full((len(rows), length), self.pad, np.int64)
+        positions = np.zeros((len(rows), length), np.int64)
+        documents = np.zeros((len(rows), length), np.int32)
+        several = False
+        ends: list[int] = []
+        for place, row in enumerate(rows):
+            lengths = row.lengths if len(row.ids) == length else (*row.lengths, length - len(row.ids))
+            sizes = np.asarray(lengths, np.int64)
+            last = np.cumsum(sizes)
+            ids[place, : len(row.ids)] = row.ids
+            positions[place] = np.arange(length) - np.repeat(last - sizes, sizes)
+            documents[place] = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+            several |= len(row.lengths) > 1
+            ends += (last + place * length).tolist()
+        keep, labels = self._asked([row.labels for row in rows], length)
+        return Micro(
+            input_ids=torch.from_numpy(ids),
+            position_ids=torch.from_numpy(positions),
+            documents=torch.from_numpy(documents) if several else None,
+            keep=keep,
+            labels=torch.from_numpy(labels),
+            ends=torch.tensor([0, *ends], dtype=torch.int32) if self.flat else None,
+            longest=int(np.diff([0, *ends]).max()),
+            tokens=tokens,
+            supervised=sum(len(row.labels[0]) for row in rows),
+        )
+
+    def _asked(self, labels: Sequence["_Labels"], length: int) -> tuple[Tensor | None, NDArray[np.int64]]:
+        """The positions to be asked for, and the labels at them. One is asked for at least: no kernel minds that."""
+        whole = np.full((len(labels), length), IGNORED, np.int64)
+        for row, (places, ids) in enumerate(labels):
+            whole[row, places] = ids
+        if self.keeps == "none":
+            return None, whole
+        if self.keeps == "all" or len(labels) == 1:
+            union = np.flatnonzero((whole != IGNORED).any(0))
+            keep = union if len(union) else np.zeros(1, np.int64)
+            return torch.from_numpy(keep), np.ascontiguousarray(whole[:, keep])
+        most = max(1, *(len(places) for places, _ in labels))
+        keep = np.zeros((len(labels), most), np.int64)
+        asked = np.full((len(labels), most), IGNORED, np.int64)
+        for row, (places, ids) in enumerate(labels):
+            keep[row, : len(places)] = places
+            asked[row, : len(places)] = ids
+        return torch.from_numpy(keep), asked
+
+
+# Positions that predict a supervised token, and the tokens: the one behind each position, in the same document.
+_Labels = tuple[NDArray[np.int64], NDArray[np.int64]]
+_NO_LABELS: _Labels = (np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class _Row:
+    ids: NDArray[np.int64]
+    lengths: tuple[int, ...]
+    labels: _Labels = _NO_LABELS
+
+
+def _row(each: Bin) -> _Row:
+    ids = each.ids.astype(np.int64)
+    # The first token of a document is never supervised, so the position before is always one of the same document.
+    places = np.flatnonzero(each.mask)
+    return _Row(ids=ids, lengths=each.lengths, labels=(places - 1, ids[places]))
+
+
+def _joined(rows: Sequence[_Row]) -> _Row:
+    starts = np.cumsum([0, *(len(row.ids) for row in rows)])
+    return _Row(
+        ids=np.concatenate([row.ids for row in rows]),
+        lengths=tuple(length for row in rows for length in row.lengths),
+        labels=(
+            np.concatenate([row.labels[0] + start for row, start in zip(rows, starts[:-1], strict=True)]),
+            np.concatenate([row.labels[1] for row in rows]),
+        ),
+    )

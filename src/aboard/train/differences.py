@@ -1,0 +1,128 @@
+"""What is set otherwise than when the checkpoint was made: shown, and refused where it would be another training."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aboard.core.errors import AboardError
+from aboard.train.marker import Marker
+
+# Settings that decide which token comes when, or what a token is; the reason is for the user.
+_REFUSED = {
+    "max_length": "the bins were made for another length, so the cursor points elsewhere",
+    "seed": "the order of the data follows from it: samples would come twice, and others never",
+}
+# Where the run is now, and what is compared by content below.
+_OWN = {"resume", "output_dir", "data", "model", "tokenizer"}
+# Of the model's configuration: how it was loaded or is run, not what it computes.
+_LOADED = {
+    "_name_or_path",
+    "architectures",
+    "attn_implementation",
+    "_attn_implementation",
+    "_attn_implementation_internal",
+    "dtype",
+    "torch_dtype",
+    "transformers_version",
+    "use_cache",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One setting; `refused` says why it can't be changed on the way, and `keep` what to type to keep it."""
+
+    name: str
+    old: object
+    new: object
+    refused: str | None = None
+    keep: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.old} → {self.new}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Present:
+    """What this run would continue with, in the marker's terms."""
+
+    training: Mapping[str, Any]
+    step_size: int
+    world: int
+    sharding: str
+    versions: Mapping[str, str]
+    data: str
+    config: Mapping[str, Any] | None
+
+
+def differences(marker: Marker, now: Present) -> list[Difference]:
+    """Everything that isn't as it was, refused or not."""
+    found = [*_steps(marker, now), *_data(marker, now), *_config(marker, now), *_settings(marker, now)]
+    if (marker.world, marker.sharding) != (now.world, now.sharding):
+        old, new = f"{marker.world} ({marker.sharding})", f"{now.world} ({now.sharding})"
+        found.append(Difference(name="ranks", old=old, new=new))
+    found += _changed("version of ", marker.versions, now.versions)
+    return found
+
+
+def refuse(found: list[Difference], where: str) -> None:
+    """Raises if any of them makes it another training."""
+    refused = [each for each in found if each.refused]
+    if refused:
+        lines = "\n".join(f"  {each}: {each.refused}" for each in refused)
+        anew = "to start anew, set resume: none and another output_dir"
+        keep = next((each.keep for each in refused if each.keep), None)
+        raise AboardError(
+            "checkpoint-differs",
+            f"{where} can't be continued with these settings:\n{lines}",
+            fix=f"{keep}  # as it was; {anew}" if keep else f"set them back as they were; {anew}",
+        )
+
+
+def _steps(marker: Marker, now: Present) -> Iterator[Difference]:
+    if marker.step_size != now.step_size:
+        yield Difference(
+            name="bins per step",
+            old=marker.step_size,
+            new=now.step_size,
+            refused="a step would be another amount of data, and the learning rate wouldn't fit it",
+            keep=f"global_batch_size: {marker.step_size}",
+        )
+
+
+def _data(marker: Marker, now: Present) -> Iterator[Difference]:
+    if marker.data != now.data:
+        yield Difference(
+            name="data",
+            old=marker.data[:12],
+            new=now.data[:12],
+            refused="the prepared data has another content, packing or mix, so the cursor points elsewhere",
+        )
+
+
+def _config(marker: Marker, now: Present) -> Iterator[Difference]:
+    """Only what both know: another version of transformers adds settings, and they have their defaults."""
+    old, new = marker.config or {}, now.config or {}
+    for name in sorted(old.keys() & new.keys() - _LOADED):
+        if old[name] != new[name]:
+            # What a run may well change: where padding is, and how much is dropped.
+            free = name.endswith("_token_id") or "dropout" in name
+            why = None if free else "it is another model"
+            yield Difference(name=f"model's {name}", old=old[name], new=new[name], refused=why)
+
+
+def _settings(marker: Marker, now: Present) -> Iterator[Difference]:
+    old = {name: value for name, value in marker.training.items() if name not in _OWN}
+    new = {name: value for name, value in now.training.items() if name not in _OWN}
+    for each in _changed("", old, new):
+        why = _REFUSED.get(each.name)
+        keep = f"{each.name}: {each.old}" if why else None
+        yield Difference(name=each.name, old=each.old, new=each.new, refused=why, keep=keep)
+
+
+def _changed(kind: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Difference]:
+    return [
+        Difference(name=f"{kind}{name}", old=old[name], new=new[name])
+        for name in sorted(old.keys() & new.keys())
+        if old[name] != new[name]
+    ]

@@ -1,0 +1,121 @@
+"""New weights for a model: by its own distributions, and the same on any number of ranks and in any layout.
+
+Each tensor is drawn whole from a seed of its own, made of the run's seed and its name; a rank keeps its part.
+What the model would do to its parameters is recorded on meta, where it costs nothing, then done to one at a time.
+"""
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import PreTrainedModel
+
+from aboard.core.errors import AboardError
+from aboard.train.load import parts, real_buffers
+from aboard.train.load_names import tied
+from aboard.train.world import World
+
+
+@dataclass(frozen=True, kw_only=True)
+class Act:
+    """One operation in place on a parameter, or on a view of it."""
+
+    does: Any
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+    args: tuple[Any, ...]
+    named: Mapping[str, Any]
+
+    def on(self, whole: torch.Tensor, generator: torch.Generator) -> None:
+        view = whole.as_strided(self.size, self.stride, self.offset)
+        takes = any(argument.name == "generator" for argument in self.does._schema.arguments)  # noqa: SLF001 - an operator's schema has no other name
+        self.does(view, *self.args, **{**self.named, **({"generator": generator} if takes else {})})
+
+
+def from_scratch(model: PreTrainedModel, *, seed: int) -> Callable[[World], int]:
+    """Of a model on meta; what it returns fills the model once that is spread and has room, and reads nothing."""
+    real_buffers(model)
+    acts = recorded(model)
+
+    def into(world: World) -> int:
+        fill(model, acts, world, seed=seed)
+        return 0
+
+    return into
+
+
+def recorded(model: PreTrainedModel) -> dict[str, list[Act]]:
+    """What the model's own initialisation does to each of its tensors on meta; those that are real are initialised."""
+    names = {_storage(tensor): name for name, tensor in reversed(list(model.state_dict().items()))}
+    recorder = _Recorder(names)
+    with recorder:
+        model.initialize_weights()
+    return recorder.acts
+
+
+def fill(model: PreTrainedModel, acts: Mapping[str, list[Act]], world: World, *, seed: int) -> None:
+    """Draws every tensor, and keeps this rank's part of it."""
+    left_out = [name for name in parts(model, world) if name not in acts and tied(model).get(name) not in acts]
+    if left_out:
+        raise AboardError(
+            "model-no-start",
+            f"a {type(model).__name__} doesn't say how these begin: {', '.join(left_out[:5])}",
+            fix="train:\n  from_scratch: false   # and give a model that has weights",
+        )
+    for name, part in parts(model, world).items():
+        if name in acts:
+            part.fill([part.of(drawn(part.shape, acts[name], seed=seed, name=name))])
+
+
+def drawn(shape: tuple[int, ...], acts: list[Act], *, seed: int, name: str) -> torch.Tensor:
+    """One whole tensor, the same wherever it is asked for."""
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    value = torch.empty(shape, dtype=torch.float32)
+    for act in acts:
+        act.on(value, generator)
+    return value
+
+
+class _Recorder(TorchDispatchMode):
+    """Writes down what is done in place to a tensor on meta, by the name that its storage has in the model."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.acts: dict[str, list[Act]] = defaultdict(list)
+        self._names = names
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        written = func._schema.arguments[:1]  # noqa: SLF001 - an operator's schema has no other name
+        if not (written and written[0].alias_info and written[0].alias_info.is_write and args[0].is_meta):
+            return func(*args, **named)
+        target = args[0]
+        name = self._names.get(_storage(target))
+        if any(isinstance(each, torch.Tensor) and each.is_meta for each in (*args[1:], *named.values())):
+            raise AboardError(
+                "model-no-start",
+                f"how {name or 'a tensor'} begins depends on other tensors, which isn't supported",
+                fix="train:\n  from_scratch: false   # and give a model that has weights",
+            )
+        if name:
+            self.acts[name].append(
+                Act(
+                    does=func,
+                    size=target.size(),
+                    stride=target.stride(),
+                    offset=target.storage_offset(),
+                    args=args[1:],
+                    named={key: value for key, value in named.items() if key != "generator"},
+                )
+            )
+        return target
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - two views of one storage on meta share only this

@@ -1,0 +1,112 @@
+"""What a model is told so that documents of one row never see each other, without a wait for the device.
+
+transformers finds packed rows by looking at position ids, and waits for the device to see the answer
+(`find_packed_sequence_indices`); so masks are made here, in the form in which `generate` gives them
+(`create_masks_for_generate`), and none is made where causality alone is enough.
+"""
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from aboard.core.errors import AboardError
+from aboard.train.collate import Collate, Keeps, Micro
+
+# A name under which transformers makes no mask of its own, and so leaves None alone: causal, by the kernel's own flag.
+_CAUSAL = "aboard_sdpa"
+_FLASH = ("flash_attention_2", "flash_attention_3")
+_WINDOWED = "sliding_attention"
+# One mask for all layers, rather than one for each kind of them.
+_ALL = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Masks:
+    """`windows`: for each kind of layer how far it looks back, None being all the way; or None where we don't know."""
+
+    attention: str
+    windows: Mapping[str, int | None] | None
+    keeps: Keeps
+    dtype: torch.dtype
+
+    def collate(self) -> Collate:
+        return Collate(flat=self.attention in _FLASH, keeps=self.keeps)
+
+    def inputs(self, micro: Micro) -> dict[str, Any]:
+        """The keyword arguments of the model's forward for this micro-batch, which is on the device by now."""
+        named: dict[str, Any] = {"input_ids": micro.input_ids, "position_ids": micro.position_ids, "use_cache": False}
+        if micro.keep is not None:
+            named["logits_to_keep"] = micro.keep
+        if micro.ends is not None:
+            named |= {"cu_seq_lens_q": micro.ends, "cu_seq_lens_k": micro.ends}
+            return named | {"max_length_q": micro.longest, "max_length_k": micro.longest}
+        if self.windows is None:
+            if micro.documents is not None:
+                raise _unknown()
+            return named
+        masks = {kind: self._mask(micro, window) for kind, window in self.windows.items()}
+        return named | {"attention_mask": masks.get(_ALL, masks)}
+
+    def _mask(self, micro: Micro, window: int | None) -> Tensor | None:
+        rows, length = micro.input_ids.shape
+        reach = length if window is None else window
+        if length <= reach and micro.documents is None and self.attention == _CAUSAL:
+            return None
+        place = torch.arange(length, device=micro.input_ids.device)
+        seen = place[:, None] >= place
+        if reach < length:
+            seen &= place > place[:, None] - reach
+        if micro.documents is not None:
+            seen = seen & (micro.documents[:, :, None] == micro.documents[:, None, :])
+        seen = seen.expand(rows, length, length)[:, None]
+        if self.attention == _CAUSAL:
+            return seen
+        # What transformers' eager attention adds to the scores.
+        return torch.zeros((), dtype=self.dtype, device=seen.device).where(seen, torch.finfo(self.dtype).min)
+
+
+def masks(model: PreTrainedModel, dtype: torch.dtype) -> Masks:
+    """For this model, which computes in `dtype`; its sdpa is taken over under a name of ours."""
+    config = model.config.get_text_config()
+    attention = str(config._attn_implementation)  # noqa: SLF001 - transformers has no other way to ask
+    windows = _windows(config)
+    if attention == "sdpa" and windows is not None:
+        AttentionInterface.register(_CAUSAL, sdpa_attention_forward)
+        model.set_attn_implementation(_CAUSAL)
+        attention = _CAUSAL
+    return Masks(attention=attention, windows=windows, keeps=_keeps(model), dtype=dtype)
+
+
+def _windows(config: Any) -> dict[str, int | None] | None:
+    """As `create_masks_for_generate` reads the config; chunks and recurrences are not ours to mask."""
+    window = cast("int | None", getattr(config, "sliding_window", None))
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None:
+        if not set(kinds) <= {"full_attention", _WINDOWED}:
+            return None
+        return {kind: window if kind == _WINDOWED else None for kind in sorted(set(kinds))}
+    if window is None and getattr(config, "attention_chunk_size", None) is not None:
+        return None
+    return {_ALL: window}
+
+
+def _keeps(model: PreTrainedModel) -> Keeps:
+    forward = inspect.unwrap(type(model).forward)
+    if "logits_to_keep" not in inspect.signature(forward).parameters:
+        return "none"
+    # In transformers 5.22, rows may have positions of their own in those models that slice by this function.
+    return "each" if "slice_logits_to_keep" in forward.__code__.co_names else "all"
+
+
+def _unknown() -> AboardError:
+    return AboardError(
+        "train-packing-unknown",
+        "this model has layers in which documents of one bin would see each other (recurrent or chunked attention)",
+        fix="train:\n  packing: false",
+    )

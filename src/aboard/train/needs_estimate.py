@@ -1,0 +1,131 @@
+"""How much memory one rank of a training needs, in a given layout."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from aboard.core.training import Training
+from aboard.train.build_meta import layers, on_meta
+from aboard.train.mesh import Spread, even
+from aboard.train.needs_activations import Activations, Precision, activations
+from aboard.train.needs_states import Sizes, States, replicated, sharded, sizes
+
+# What the process itself takes: libraries, the context of an accelerator, the buffers of a backend.
+PROCESS = 1 << 30
+# What an allocator can't use of what it has.
+SLACK = 1.05
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """One rank's memory in bytes; `total` is what must be there, `states` the most that the model's states take."""
+
+    parameters: int
+    sharding: Spread
+    keep: bool
+    hold: bool
+    ranks: int
+    weights: int
+    gradients: int
+    optimizer: int
+    states: int
+    # None: the model is of a kind whose activations we can't tell.
+    activations: int | None
+    logits: int
+    total: int
+
+    def fits(self, room: int) -> bool:
+        return self.total <= room
+
+    def words(self, nodes: tuple[int, ...], room: int | None = None) -> str:
+        """As in "7.2B in full needs 61 GB per rank on 2 × 8; you have 80"."""
+        spread = f"{len(nodes)} × {nodes[0]}" if len(set(nodes)) == 1 else " + ".join(map(str, nodes))
+        said = f"{_count(self.parameters)} in full needs {_gib(self.total)} per rank on {spread}"
+        said += f" (states {_gib(self.states)}, activations {_known(self.activations)}, logits {_gib(self.logits)})"
+        return said if room is None else f"{said}; you have {_gib(room)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """What the arithmetic wants to know of a model; made once, asked for many layouts."""
+
+    sizes: Sizes
+    config: Any
+    norms: int
+
+
+def model(training: Training) -> Model:
+    """Built on meta, from the config of its directory."""
+    built = on_meta(training, torch.device("cpu"))
+    blocks = layers(built)
+    norms = sum("Norm" in type(each).__name__ for each in blocks[0].children()) if blocks else 0
+    return Model(sizes=sizes(built, blocks), config=built.config.get_text_config(), norms=norms)
+
+
+def needs(its: Model, training: Training, nodes: tuple[int, ...], *, sharding: Spread, keep: bool, hold: bool) -> Needs:
+    """Of one layout, on nodes that have so many ranks each."""
+    ranks = sum(nodes)
+    accumulated = training.micro_batches(ranks) > 1
+    states = _states(its.sizes, training, nodes, sharding=sharding, keep=keep, hold=hold, accumulated=accumulated)
+    precision: Precision = "full" if not training.bf16 else "autocast" if sharding == "none" or ranks == 1 else "half"
+    kept = _activations(its, training, precision)
+    held = kept.kept(checkpointing=training.gradient_checkpointing) if kept else 0
+    logits = kept.logits if kept else 0
+    peak = max(states.peak, states.forward + held + logits)
+    return Needs(
+        parameters=its.sizes.total,
+        sharding=sharding,
+        keep=keep,
+        hold=hold,
+        ranks=ranks,
+        weights=states.weights,
+        gradients=states.gradients,
+        optimizer=states.optimizer,
+        states=states.peak,
+        activations=held if kept else None,
+        logits=logits,
+        total=int(peak * SLACK) + PROCESS,
+    )
+
+
+def _states(
+    its: Sizes,
+    training: Training,
+    nodes: tuple[int, ...],
+    *,
+    sharding: Spread,
+    keep: bool,
+    hold: bool,
+    accumulated: bool,
+) -> States:
+    if sharding == "none" or sum(nodes) == 1:
+        return replicated(its, half=training.bf16, accumulated=accumulated, ranks=sum(nodes))
+    shards = sum(nodes) if sharding == "full" else even(nodes)
+    return sharded(its, shards=shards, half=training.bf16, accumulated=accumulated, keep=keep, hold=hold)
+
+
+def _activations(its: Model, training: Training, precision: Precision) -> Activations | None:
+    if not all(hasattr(its.config, name) for name in ("hidden_size", "num_attention_heads", "num_hidden_layers")):
+        return None
+    return activations(
+        its.config,
+        batch=training.per_device_train_batch_size,
+        length=training.max_length,
+        precision=precision,
+        packed=not training.attn_implementation.startswith("flash"),
+        norms=its.norms,
+    )
+
+
+def _count(parameters: int) -> str:
+    return f"{parameters / 1e9:.1f}B" if parameters >= 1e9 else f"{parameters / 1e6:.0f}M"  # noqa: PLR2004 - a billion
+
+
+def _known(size: int | None) -> str:
+    return "unknown" if size is None else _gib(size)
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.0f} GB" if size >= 10 * GIB else f"{size / GIB:.1f} GB"

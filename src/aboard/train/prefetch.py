@@ -1,0 +1,70 @@
+"""The next steps, read and collated by a thread while the model is at work on this one; in order, and no further."""
+
+from collections.abc import Callable, Iterator
+from queue import Empty, Full, Queue
+from threading import Event, Thread
+from types import TracebackType
+from typing import Generic, Self, TypeVar
+
+Planned = TypeVar("Planned")
+Made = TypeVar("Made")
+
+# Steps that are ready beforehand: one to take, one that is being made.
+_DEPTH = 2
+# How long a closed one's thread may take to see it, and how often it looks.
+_PATIENCE, _LOOK = 30.0, 0.1
+
+
+class Ahead(Generic[Planned, Made]):
+    """Iterates over `make(each)`; what goes wrong in the thread is raised where its result would have come."""
+
+    def __init__(self, planned: Iterator[Planned], make: Callable[[Planned], Made]) -> None:
+        self._ready: Queue[tuple[Made | None, BaseException | None]] = Queue(_DEPTH)
+        self._closed = Event()
+        self._thread = Thread(target=self._work, args=(planned, make), name="prefetch", daemon=True)
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[Made]:
+        while True:
+            made, error = self._next()
+            if error is not None:
+                raise error
+            if made is None:
+                return
+            yield made
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed.set()
+        self._thread.join(_PATIENCE)
+
+    def _next(self) -> tuple[Made | None, BaseException | None]:
+        while True:
+            try:
+                return self._ready.get(timeout=_PATIENCE)
+            except Empty:
+                # A slow disk is no error: what reads it raises by itself, or is seen in the stacks.
+                if not self._thread.is_alive():
+                    raise
+
+    def _work(self, planned: Iterator[Planned], make: Callable[[Planned], Made]) -> None:
+        try:
+            for each in planned:
+                if not self._put((make(each), None)):
+                    return
+            self._put((None, None))
+        except BaseException as error:  # noqa: BLE001 - it is raised again, in the thread that takes the results
+            self._put((None, error))
+
+    def _put(self, made: tuple[Made | None, BaseException | None]) -> bool:
+        while not self._closed.is_set():
+            try:
+                self._ready.put(made, timeout=_LOOK)
+            except Full:
+                continue
+            return True
+        return False

@@ -1,0 +1,46 @@
+"""How far a training is: one global cursor and what was counted on the way, the same on every rank."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import Any
+
+from aboard.data.mix import Draw
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Progress:
+    """After `step` steps the next bin is that at the global `index`; `ids` is the chained hash of all consumed ones."""
+
+    step: int = 0
+    index: int = 0
+    tokens: int = 0
+    supervised: int = 0
+    ids: str = ""
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> "Progress":
+        """From what `content` made."""
+        return cls(**content)
+
+    def content(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def after(self, draws: Iterable[Draw], *, bins: int, tokens: int, supervised: int) -> "Progress":
+        """One step further."""
+        return Progress(
+            step=self.step + 1,
+            index=self.index + bins,
+            tokens=self.tokens + tokens,
+            supervised=self.supervised + supervised,
+            ids=chained(self.ids, draws),
+        )
+
+
+def chained(ids: str, draws: Iterable[Draw]) -> str:
+    """Bin by bin, so that it doesn't show how many of them a step or a rank took."""
+    chain = bytes.fromhex(ids)
+    for draw in draws:
+        said = f"{draw.source}\0{draw.bin}\0{draw.epoch}".encode()
+        chain = blake2b(chain + said, digest_size=16).digest()
+    return chain.hex()

@@ -1,0 +1,107 @@
+"""Where log lines go, on rank 0: a file of metrics always, a short line to read, the head, and TensorBoard if asked."""
+
+import json
+from collections.abc import Mapping
+from math import isfinite
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from aboard.core.errors import AboardError
+from aboard.core.training import Training
+from aboard.train.beacon import tell
+
+FILE = "metrics.jsonl"
+_SHOWN = 0.01
+
+
+class Report:
+    """Lines are appended, also after a resume: a run's whole story is in one file."""
+
+    def __init__(self, training: Training, *, main: bool) -> None:
+        self._main = main
+        self._board = None
+        if main:
+            folder = Path(training.output_dir)
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = (folder / FILE).open("a", encoding="utf-8")
+            self._board = _board(folder) if training.tensorboard else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._main:
+            self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+    def line(self, metrics: Mapping[str, Any]) -> None:
+        if not self._main:
+            return
+        # JSON has no nan: what isn't finite is null.
+        known = {name: _finite(value) for name, value in metrics.items()}
+        self._file.write(json.dumps(known, allow_nan=False) + "\n")
+        self._file.flush()
+        tell(metrics)
+        self.say(words(metrics))
+        if self._board is not None:
+            for name, value in known.items():
+                if isinstance(value, int | float) and name != "step":
+                    self._board.add_scalar(f"train/{name}", value, metrics["step"])
+
+    def say(self, text: str) -> None:
+        if self._main:
+            print(text, flush=True)  # noqa: T201 - what a rank says is what the launcher shows
+
+
+def words(metrics: Mapping[str, Any]) -> str:
+    """One line that is read in passing."""
+    said = [f"step {metrics['step']}/{metrics['steps']}"]
+    if "eval_loss" in metrics:
+        return f"{said[0]} · eval loss {metrics['eval_loss']:.4f}"
+    if "wall" in metrics:
+        return f"{said[0]} · ended after {_time(metrics['wall'])}: {_shares(metrics['seconds'], metrics['wall'])}"
+    loss = metrics["loss"]
+    said.append(f"loss {loss:.4f}" if loss is not None else "no finite step")
+    said.append(f"lr {metrics['learning_rate']:.2e} · norm {metrics['grad_norm']:.2f}")
+    said.append(f"{_short(metrics['tokens_per_second'])} tokens/s")
+    if metrics["mfu"] is not None:
+        said.append(f"MFU {metrics['mfu']:.0%}")
+    return " · ".join([*said, f"{_time(metrics['eta'])} left"])
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def _short(number: float) -> str:
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.3g}"
+
+
+def _time(seconds: float) -> str:
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _shares(seconds: Mapping[str, float], wall: float) -> str:
+    """The largest first; what is less than a hundredth isn't worth a word."""
+    parts = sorted(((spent / max(wall, 1e-9), kind) for kind, spent in seconds.items()), reverse=True)
+    return ", ".join(f"{kind.replace('_', ' + ')} {share:.0%}" for share, kind in parts if share >= _SHOWN)
+
+
+def _board(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - a package that only those need who ask
+    except ImportError as error:
+        raise AboardError(
+            "train-tensorboard", "tensorboard: true, and TensorBoard isn't installed", fix="pip install tensorboard"
+        ) from error
+    return SummaryWriter(str(folder / "tensorboard"))

@@ -1,0 +1,102 @@
+"""Where this rank stands: its number, its device, and how the model is spread over all of them."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from aboard.core.training import Training
+from aboard.train.auto import Layout, layout
+from aboard.train.mesh import Spread, mesh, nodes
+from aboard.train.needs_device import memory
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import ProcessGroup
+
+# Gloo takes up to five times this to give up on a peer that it can't reach (seen with torch 2.13): five minutes.
+JOIN = timedelta(seconds=60)
+# Afterwards, a rank may be behind by what it takes to read a large model from a slow disk, and no more.
+COLLECTIVE = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A rank's place; `sharding` is settled here, and a world of one rank has nothing to shard."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    device: torch.device
+    sharding: Spread
+    mesh: DeviceMesh | None = None
+    # There is room for weights to stay gathered until their backward, and from one micro-batch to the next.
+    keep: bool = False
+    # There is room for whole gradients until the last micro-batch of a step, so that they are reduced once.
+    hold: bool = False
+
+    @property
+    def main(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def distributed(self) -> bool:
+        return self.size > 1
+
+
+def join(training: Training) -> World:
+    """Meets the other ranks, as torchrun's environment names them; without it, this process is the whole world."""
+    rank, size = _number("RANK", 0), _number("WORLD_SIZE", 1)
+    local_rank, local_size = _number("LOCAL_RANK", 0), _number("LOCAL_WORLD_SIZE", 1)
+    device = _device(local_rank)
+    alone = World(rank=rank, size=size, local_rank=local_rank, local_size=local_size, device=device, sharding="none")
+    if not alone.distributed:
+        return alone
+    if not dist.is_initialized():
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            timeout=JOIN,
+            # Bound at once: a collective then never guesses its device, and nccl connects here instead of in step 1.
+            device_id=device if device.type == "cuda" else None,
+        )
+    local_sizes, room = _agree(local_size, memory(device, local_size), device)
+    chosen: Layout = layout(training, nodes(local_sizes), room=room)
+    spread = mesh(chosen.sharding, nodes(local_sizes), device=device)
+    for group in [dist.group.WORLD, *(spread.get_all_groups() if spread else [])]:
+        _give_time(group)
+    return replace(alone, sharding=chosen.sharding, mesh=spread, keep=chosen.keep, hold=chosen.hold)
+
+
+def leave(world: World) -> None:
+    if world.distributed and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _number(name: str, default: int, env: Mapping[str, str] = os.environ) -> int:
+    return int(env.get(name, default))
+
+
+def _device(local_rank: int) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _agree(local_size: int, room: int, device: torch.device) -> tuple[tuple[int, ...], int]:
+    """How many ranks each rank has beside it, and the least room that any has: what all decide by, alike."""
+    mine = torch.tensor([local_size, room], dtype=torch.int64, device=device)
+    said = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(said, mine)
+    sizes, rooms = torch.stack(said).T.tolist()
+    return tuple(sizes), min(rooms)
+
+
+def _give_time(group: "ProcessGroup | None") -> None:
+    dist.distributed_c10d._set_pg_timeout(COLLECTIVE, group)  # noqa: SLF001 - torch has no public name for it

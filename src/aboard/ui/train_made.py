@@ -1,0 +1,66 @@
+"""What was made ready for a training, in lines; and the bar while it is made."""
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
+
+from aboard.core.training import Training
+from aboard.ui.bars import bar
+from aboard.ui.figures import many, size
+
+_WIDE, _WORDS = 40, 56
+LABEL = 8
+
+
+class Making:
+    """A line that goes away: what is being done, how far it is."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(self, console=console, transient=True, refresh_per_second=8)
+        self._what, self._done, self._total, self._more = "", 0, 0, ""
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def update(self, what: str, done: int = 0, total: int = 0, more: str = "") -> None:
+        self._what, self._done, self._total, self._more = what, done, total, more
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = Text(f"{self._what}  ", no_wrap=True, overflow="ellipsis", style="" if self._total else "dim")
+        if self._total:
+            line.append(bar(self._done / self._total, min(_WIDE, max(1, options.max_width - _WORDS))))
+            line.append(f"  {size(self._done)} of {size(self._total)}{self._more}", style="dim")
+        yield line
+
+
+def label(word: str, text: str) -> Text:
+    return Text.assemble((f"{word:<{LABEL}}", "dim"), text)
+
+
+def data_words(*, documents: int, tokens: int, supervised: int, sequences: int, length: int, full: float) -> str:
+    """What is trained on, in one sentence."""
+    share = f"{supervised / tokens:.0%}" if tokens else "none"
+    return (
+        f"{many(documents, 'document')}, {tokens:,} tokens, {share} of them supervised;"
+        f" {many(sequences, 'sequence')} of {length:,}, {full:.0%} full"
+    )
+
+
+def plan_words(training: Training, *, ranks: int, nodes: int, sequences: int) -> str:
+    """What a step takes, and how many there are."""
+    step = training.step_size(ranks)
+    total = training.max_steps or -(-max(1, round(training.num_train_epochs * sequences)) // step)
+    micro, each = training.micro_batches(ranks), training.per_device_train_batch_size
+    times = f", {micro} accumulated" if micro > 1 else ""
+    kind = "bfloat16" if training.bf16 else "float32"
+    who = f"{many(ranks, 'rank')} on {many(nodes, 'node')}"
+    return f"{who}, {each} at a time{times}: {many(step, 'sequence')} a step, {many(total, 'step')}; {kind}"

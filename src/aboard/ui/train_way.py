@@ -1,0 +1,96 @@
+"""How far a training is: a bar with what is left, its figures, and the curve of its loss."""
+
+from collections.abc import Iterator, Mapping
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from aboard.core.metrics import Way
+from aboard.ui.bars import bar
+from aboard.ui.figures import size, span
+from aboard.ui.train_curve import LEAST_POINTS, Curve
+
+CURVE_LINES = 5
+BAR = 40
+_THOUSAND, _MILLION = 1e3, 1e6
+
+
+class WayView:
+    """At most so many lines; the curve goes first where there is little room."""
+
+    def __init__(self, way: Way, *, lines: int) -> None:
+        self._way = way
+        drawn = len(way.curve) >= LEAST_POINTS
+        self._curve = min(CURVE_LINES, lines - 2) if drawn and lines - 2 > 1 else 0
+        self.height = 2 + self._curve
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield _progress(self._way, options.max_width)
+        yield _figures(self._way.metrics, options.max_width)
+        if self._curve:
+            yield Curve(self._way.curve, lines=self._curve, until=int(self._way.metrics.get("steps", 0)))
+
+
+def way_line(way: Way) -> str:
+    """The same on one line, for grep and for logs."""
+    metrics = way.metrics
+    steps = f"/{metrics['steps']:.0f}" if "steps" in metrics else ""
+    parts = [f"train step {way.step}{steps}", *(f"{name} {value}" for name, value in _told(metrics))]
+    if "eta" in metrics:
+        parts.append(f"left {span(metrics['eta'])}")
+    return " · ".join(parts)
+
+
+def _progress(way: Way, width: int) -> Text:
+    metrics = way.metrics
+    steps = f" of {metrics['steps']:,.0f}" if "steps" in metrics else ""
+    words = [f"step {way.step:,}{steps}"]
+    if "epoch" in metrics:
+        words.append(f"epoch {metrics['epoch']:.2f}")
+    if "eta" in metrics and way.share != 1:
+        words.append(f"{span(metrics['eta'])} left")
+    told = " · ".join(words)
+    line = Text(no_wrap=True, overflow="ellipsis")
+    cells = min(BAR, width - cell_len(told) - 8)
+    if way.share is not None and cells >= BAR // 4:
+        line.append_text(bar(way.share, cells)).append(f" {way.share:4.0%}  ", style="bold")
+    return line.append(told)
+
+
+def _figures(metrics: Mapping[str, float], width: int) -> Text:
+    """What there is no room for is left out, from the last."""
+    line = Text(no_wrap=True, overflow="ellipsis")
+    for name, value in _told(metrics):
+        longer = line.cell_len + cell_len(f"   {name} {value}")
+        if longer > width and line.cell_len:
+            break
+        line.append("   " if line.cell_len else "").append(f"{name} ", style="dim").append(value, style="bold")
+    return line
+
+
+def _told(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    forms = {
+        "loss": ("loss", "{:.4f}"),
+        "eval_loss": ("eval loss", "{:.4f}"),
+        "learning_rate": ("lr", "{:.2e}"),
+        "grad_norm": ("grad norm", "{:.3g}"),
+    }
+    for key, (name, form) in forms.items():
+        if key in metrics:
+            yield name, form.format(metrics[key])
+    if "tokens_per_second" in metrics:
+        yield "tokens/s", _amount(metrics["tokens_per_second"])
+    if "mfu" in metrics:
+        yield "MFU", f"{metrics['mfu']:.0%}"
+    if "memory" in metrics:
+        yield "memory", size(metrics["memory"])
+    if "tokens" in metrics:
+        yield "tokens", _amount(metrics["tokens"])
+
+
+def _amount(count: float) -> str:
+    for unit, sign in ((_MILLION, "M"), (_THOUSAND, "k")):
+        if count >= unit:
+            return f"{count / unit:.3g} {sign}"
+    return f"{count:.0f}"

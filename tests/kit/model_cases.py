@@ -1,0 +1,373 @@
+"""What ranks do in the tests of the model's side: each case is one job, and tells what it saw as plain data."""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from aboard.core.errors import AboardError
+from aboard.core.training import Training
+from aboard.train.auto import best
+from aboard.train.build import build
+from aboard.train.checkpoints import Checkpoints
+from aboard.train.engine import Engine
+from aboard.train.export import export, main
+from aboard.train.needs import tell
+from aboard.train.needs_advice import changes
+from aboard.train.needs_estimate import model, needs
+from aboard.train.needs_measure import LiveBytes
+from aboard.train.optimizer import adamw, update
+from aboard.train.progress import Progress
+from aboard.train.world import World, join, leave
+
+LENGTH = 24
+MICRO = 2
+LAYOUTS = ("full", "hybrid", "none")
+
+
+def training(folder: Path, **changed: Any) -> Training:
+    usual: dict[str, Any] = {"model": str(folder), "data": (), "output_dir": "/nowhere", "max_length": LENGTH}
+    return Training(**{**usual, "bf16": False, "gradient_accumulation_steps": MICRO, **changed})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """One family in one layout, on one rank."""
+
+    family: str
+    sharding: str
+    wrong: list[str]
+    wrong_buffers: list[str]
+    dtypes: set[str]
+    one_tied: bool
+    parameters: int
+    read: int
+    # Relative differences to one process that has all micro-batches.
+    norm: float
+    gradients: float
+    norm_checkpointed: float
+    scratch: str
+    half: set[str]
+
+
+def seen(shelf: Path, families: Sequence[str]) -> list[Seen]:
+    """Everything about each family in each layout that this world allows."""
+    found = [_seen(shelf / family, sharding) for family in families for sharding in LAYOUTS]
+    leave(join(training(shelf / families[0], sharding="none")))
+    return found
+
+
+def _seen(folder: Path, sharding: Any) -> Seen:
+    its = training(folder, sharding=sharding)
+    world = join(its)
+    engine = build(its, world)
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    wrong = [name for name, value in plain.state_dict().items() if not torch.equal(whole(engine, name), value)]
+    buffers = dict(engine.module.named_buffers())
+    wrong_buffers = [
+        name
+        for name, value in plain.named_buffers()
+        if value.dtype != buffers[name].dtype or not torch.equal(value, buffers[name])
+    ]
+    dtypes = {str(each.dtype) for each in engine.module.parameters()}
+    norm = _reference(plain, world)
+    ours = _backward(engine)
+    gradients = max(_apart(_full(each.grad), other.grad) for each, other in _pairs(engine, plain))
+    optimizer = adamw(its, engine.module)
+    update(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-3)
+    return Seen(
+        family=folder.name,
+        sharding=world.sharding,
+        wrong=wrong,
+        wrong_buffers=wrong_buffers,
+        dtypes=dtypes,
+        one_tied=engine.module.get_output_embeddings().weight is engine.module.get_input_embeddings().weight,
+        parameters=len(list(engine.module.parameters())),
+        read=engine.bytes_read,
+        norm=ours / norm - 1,
+        gradients=gradients,
+        norm_checkpointed=_backward(build(replace(its, gradient_checkpointing=True), world)) / norm - 1,
+        scratch=_scratch(its, world),
+        half=_half(its, world),
+    )
+
+
+def whole(engine: Engine, name: str) -> Tensor:
+    return _full(engine.module.state_dict()[name])
+
+
+def _full(tensor: Any) -> Tensor:
+    found: Tensor = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return found.detach()
+
+
+def _batch(rank: int, number: int, vocabulary: int) -> Tensor:
+    generator = torch.Generator().manual_seed(1000 * rank + number)
+    return torch.randint(3, vocabulary, (1 + (rank + number) % 2, LENGTH), generator=generator)
+
+
+def _loss(model: Any, ids: Tensor) -> Tensor:
+    logits = model(input_ids=ids, use_cache=False).logits[:, :-1].float()
+    found: Tensor = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="sum")
+    return found / 100
+
+
+def _backward(engine: Engine) -> float:
+    """One step's gradients, in two micro-batches of which ranks have different sizes."""
+    for number in range(MICRO):
+        engine.micro(last=number == MICRO - 1)
+        ids = _batch(engine.world.rank, number, engine.module.config.vocab_size)
+        (_loss(engine.model, ids) * engine.loss_scale).backward()
+    return float(engine.norm())
+
+
+def _reference(plain: Any, world: World) -> float:
+    for rank in range(world.size):
+        for number in range(MICRO):
+            _loss(plain, _batch(rank, number, plain.config.vocab_size)).backward()
+    return float(torch.nn.utils.get_total_norm([each.grad for each in plain.parameters()]))
+
+
+def _pairs(engine: Engine, plain: Any) -> list[tuple[Any, Any]]:
+    return list(zip(engine.module.parameters(), plain.parameters(), strict=True))
+
+
+def _apart(one: Tensor, other: Tensor) -> float:
+    return float((one - other).norm() / (other.norm() + 1e-12))
+
+
+def _scratch(its: Training, world: World) -> str:
+    """A hash over all new weights, whatever part of them is here."""
+    engine = build(replace(its, from_scratch=True), world)
+    found = hashlib.sha256()
+    for name in sorted(engine.module.state_dict()):
+        found.update(whole(engine, name).contiguous().numpy().tobytes())
+    return found.hexdigest()
+
+
+def _half(its: Training, world: World) -> set[str]:
+    """With bf16: the types of weights, gradients, and of what comes out."""
+    engine = build(replace(its, bf16=True), world)
+    ids = _batch(world.rank, 0, engine.module.config.vocab_size)
+    engine.micro(last=True)
+    out = engine.model(input_ids=ids, use_cache=False).logits
+    out.float().sum().backward()
+    kinds = {f"weight {each.dtype}" for each in engine.module.parameters()}
+    return (
+        kinds
+        | {f"gradient {each.grad.dtype}" for each in engine.module.parameters() if each.grad is not None}
+        | {f"logits {out.dtype}"}
+    )
+
+
+# -- bytes ------------------------------------------------------------------------------------------------------------
+
+
+def bytes_read(folder: Path, sharding: Any) -> tuple[int, int]:
+    """What the engine says that it read, and what the kernel says that this process did."""
+    its = training(folder, sharding=sharding)
+    world = join(its)
+    build(its, world)
+    before = _kernel()
+    engine = build(its, world)
+    told = (engine.bytes_read, _kernel() - before)
+    leave(world)
+    return told
+
+
+def _kernel() -> int:
+    return int(Path("/proc/self/io").read_text(encoding="ascii").split()[1])
+
+
+# -- refusals ---------------------------------------------------------------------------------------------------------
+
+
+def refusal(folder: Path, *, uneven: bool = False, own: bool = False) -> str:
+    """How building it ends: the error's code and text. Nodes may be uneven, and each rank may have its own folder."""
+    rank = int(os.environ["RANK"])
+    if uneven:
+        os.environ["LOCAL_WORLD_SIZE"] = "1" if rank == 2 else "2"
+    its = training(folder / f"rank-{rank}" if own else folder, sharding="hybrid" if uneven else "none")
+    try:
+        build(its, join(its))
+    except AboardError as error:
+        return f"{error.code}: {error.seen}"
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+    return ""
+
+
+def loads_as_transformers(folder: Path) -> tuple[list[str], tuple[str, ...]]:
+    """Names whose values differ from an ordinary load's, and the engine's notes."""
+    engine = build(training(folder), join(training(folder)))
+    plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    wrong = [name for name, value in plain.state_dict().items() if not torch.equal(whole(engine, name), value)]
+    return wrong, engine.notes
+
+
+def made(folder: Path, kind: str, **fields: Any) -> None:
+    """A model's directory with bf16 weights."""
+    torch.manual_seed(5)
+    config = AutoConfig.for_model(kind, **fields)
+    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder, max_shard_size="60KB")
+
+
+def without_weights(folder: Path, kind: str, **fields: Any) -> None:
+    """Only the config: enough for new weights, and for an estimate."""
+    AutoConfig.for_model(kind, **fields).save_pretrained(folder)
+
+
+def first_weights(folder: Path) -> dict[str, tuple[float, float]]:
+    """Mean and deviation of each new tensor."""
+    engine = build(training(folder, from_scratch=True), join(training(folder)))
+    return {name: (float(each.mean()), float(each.std())) for name, each in engine.module.named_parameters()}
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Weighed:
+    """The most bytes of model states that were told, and that were there."""
+
+    family: str
+    layout: str
+    told: int
+    measured: int
+
+
+def estimated_and_measured(
+    folder: Path, families: Sequence[str], nodes: tuple[int, ...], **changed: Any
+) -> list[Weighed]:
+    """Each family in each layout that this world has."""
+    layouts = LAYOUTS if sum(nodes) > 1 else ("none",)
+    trainings = [
+        training(folder / family, sharding=sharding, from_scratch=True, **changed)
+        for family in families
+        for sharding in layouts
+    ]
+    found = [_weighed(each, join(each), nodes) for each in trainings]
+    leave(join(trainings[0]))
+    return found
+
+
+def _weighed(its: Training, world: World, nodes: tuple[int, ...]) -> Weighed:
+    # As if there were little room, where nothing is accumulated.
+    world = replace(world, keep=world.keep and its.gradient_accumulation_steps > 1)
+    told = needs(model(its), its, nodes, sharding=world.sharding, keep=world.keep, hold=world.hold)
+    meter = LiveBytes()
+    with meter:
+        engine = build(its, world)
+        optimizer = adamw(its, engine.module)
+        meter.peak = 0
+        micro = its.micro_batches(world.size)
+        for number in range(2 * micro):
+            engine.micro(last=number % micro == micro - 1)
+            # Few tokens: what is measured is states, and hardly any activations.
+            ids = torch.zeros(1, 4, dtype=torch.int64)
+            engine.model(input_ids=ids, use_cache=False).logits.float().sum().backward()
+            if number % micro == micro - 1:
+                update(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-4)
+    layout = f"{world.sharding} keep={world.keep} hold={world.hold} micro={micro}"
+    return Weighed(family=Path(its.model).name, layout=layout, told=told.states, measured=meter.peak)
+
+
+def activations_told_and_kept(folder: Path, **changed: Any) -> tuple[int, int]:
+    """Of one forward: what was told, and by how much more there is at its end than before."""
+    its = training(folder, from_scratch=True, gradient_accumulation_steps=1, **changed)
+    world = join(its)
+    engine = build(its, world)
+    told = needs(model(its), its, (1,), sharding="none", keep=False, hold=False)
+    ids = torch.zeros(its.per_device_train_batch_size, its.max_length, dtype=torch.int64)
+    meter = LiveBytes()
+    with meter:
+        # Kept: it holds the graph, and that the activations.
+        loss = engine.model(input_ids=ids, use_cache=False).logits[:, :1].float().sum()
+        kept = meter.now()
+        loss.backward()
+    return told.activations or 0, kept
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What `auto` came to with so much room."""
+
+    sharding: str
+    keep: bool
+    fits: bool
+
+
+def chosen(folder: Path, nodes: tuple[int, ...], rooms: Sequence[int]) -> list[Choice]:
+    its = training(folder, sharding="auto", bf16=True, gradient_checkpointing=True, gradient_accumulation_steps=1)
+    about = model(its)
+    found = [(best(about, its, nodes, room=room), room) for room in rooms]
+    return [Choice(sharding=each.sharding, keep=each.keep, fits=each.fits(room)) for each, room in found]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advised:
+    """Whether it fitted, what was said, and whether it fits with each change that was advised."""
+
+    fitted: bool
+    says: str
+    lines: list[str]
+    after: list[bool]
+
+
+def advised(folder: Path, nodes: tuple[int, ...], room: int, **changed: Any) -> Advised:
+    usual: dict[str, Any] = {"sharding": "auto", "bf16": True, "gradient_accumulation_steps": 1, "max_length": 4096}
+    its = training(folder, **{**usual, **changed})
+    told = tell({"training": asdict(its), "ranks": dict(enumerate(nodes)), "memory": room})
+    about = model(its)
+    changes_of = {change.typed: change.training for change in changes(its)}
+    after = [changes_of[line.split("   #")[0]] for line in told["fits"]]
+    return Advised(
+        fitted=told["enough"],
+        says=told["says"],
+        lines=told["fits"],
+        after=[best(about, each, nodes, room=room).fits(room) for each in after],
+    )
+
+
+# -- export -----------------------------------------------------------------------------------------------------------
+
+
+def saved_after_a_step(folder: Path, out: Path, sharding: Any) -> dict[str, Tensor]:
+    """Trains one step and saves; every whole tensor as the model has it then."""
+    its = training(folder, sharding=sharding, gradient_accumulation_steps=1, output_dir=str(out))
+    world = join(its)
+    engine = build(its, world)
+    optimizer = adamw(its, engine.module)
+    engine.micro(last=True)
+    _loss(engine.model, _batch(world.rank, 0, engine.module.config.vocab_size)).backward()
+    update(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-2)
+    checkpoints = Checkpoints(out, world, its, None)
+    checkpoints.save(engine, optimizer, Progress(), wait=True)
+    checkpoints.close()
+    found = {name: whole(engine, name).clone() for name in engine.module.state_dict()}
+    leave(world)
+    return found
+
+
+def exported(checkpoint: Path, out: Path, dtype: str | None) -> tuple[dict[str, Tensor], bool, str]:
+    """What transformers loads of it, whether its head is tied, and the type that its config names."""
+    code = main([str(checkpoint), str(out), *(["--dtype", dtype] if dtype else [])])
+    loaded = AutoModelForCausalLM.from_pretrained(out, dtype="auto")
+    tied = loaded.get_output_embeddings().weight is loaded.get_input_embeddings().weight
+    return loaded.state_dict() if code == 0 else {}, tied, str(loaded.config.dtype)
+
+
+def not_exported(checkpoint: Path, out: Path) -> str:
+    """The error's code."""
+    try:
+        export(checkpoint, Path("/nowhere"), out)
+    except AboardError as error:
+        return error.code
+    return ""

@@ -1,0 +1,124 @@
+"""What the ranks of a crew do in tests of checkpoints: each function is one job."""
+
+import os
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.optim import AdamW
+
+from aboard.core.errors import AboardError
+from aboard.core.training import Training
+from aboard.train.build import build
+from aboard.train.checkpoint_slices import names
+from aboard.train.checkpoints import Checkpoints
+from aboard.train.engine import Engine
+from aboard.train.optimizer import adamw
+from aboard.train.progress import Progress
+from aboard.train.world import join, leave
+
+# The whole of each tensor, hashed.
+Hashes = dict[str, str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Came:
+    """What a rank had after it resumed, or why it couldn't."""
+
+    progress: Progress | None = None
+    notes: tuple[str, ...] = ()
+    hashes: Hashes | None = None
+    error: tuple[str, str, str] | None = None
+
+
+def save(training: Training, steps: int = 2, folder: str = "") -> Hashes:
+    """Trains so many steps on noise, saves after each, and says what was saved last."""
+    with ready(training, folder) as (engine, optimizer, store):
+        for step in range(1, steps + 1):
+            one_step(engine, optimizer, step)
+            store.save(engine, optimizer, Progress(step=step, index=4 * step, ids=f"{step:032x}"))
+        return hashes(engine, optimizer)
+
+
+def resume(training: Training, folder: str = "") -> Came:
+    with ready(training, folder) as (engine, optimizer, store):
+        try:
+            progress = store.resume(engine, optimizer)
+        except AboardError as error:
+            return Came(error=(error.code, error.seen, error.fix))
+        return Came(progress=progress, notes=tuple(store.notes), hashes=hashes(engine, optimizer))
+
+
+def save_on_a_small_disk(training: Training, rank: int, room: int) -> list[tuple[str, str]]:
+    """One good save; then one rank may write so many bytes a file and no more; then there is room again."""
+    told = []
+    with ready(training, "") as (engine, optimizer, store):
+        for step in (1, 2, 3):
+            one_step(engine, optimizer, step)
+            limit = room if step == 2 and engine.world.rank == rank else resource.RLIM_INFINITY
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+            try:
+                store.save(engine, optimizer, Progress(step=step), wait=True)
+            except AboardError as error:
+                told.append((error.code, error.seen))
+        return told
+
+
+def save_beside_training(training: Training) -> tuple[Hashes, Hashes, Hashes]:
+    """What was there when the save was asked for, what is there a step later, and what comes back."""
+    with ready(training, "") as (engine, optimizer, store):
+        one_step(engine, optimizer, 1)
+        then = hashes(engine, optimizer)
+        store.save(engine, optimizer, Progress(step=1))
+        one_step(engine, optimizer, 2)
+        later = hashes(engine, optimizer)
+        store.close()
+    return then, later, resume(training).hashes or {}
+
+
+@contextmanager
+def ready(training: Training, folder: str) -> Iterator[tuple[Engine, AdamW, Checkpoints]]:
+    """An engine and its checkpoints; `{node}` in the folder gives each node a disk of its own."""
+    world = join(training)
+    try:
+        engine = build(training, world)
+        optimizer = adamw(training, engine.module)
+        place = (folder or training.output_dir).format(node=os.environ.get("GROUP_RANK", "0"))
+        store = Checkpoints(Path(place), world, training, training.save_total_limit)
+        yield engine, optimizer, store
+        store.close()
+    finally:
+        leave(world)
+
+
+def one_step(engine: Engine, optimizer: AdamW, step: int) -> None:
+    torch.manual_seed(step)
+    ids = torch.randint(3, 200, (2, 8))
+    engine.micro(last=True)
+    logits = engine.model(input_ids=ids).logits
+    (logits.float().square().mean() * engine.loss_scale).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def hashes(engine: Engine, optimizer: AdamW) -> Hashes:
+    found: Hashes = {}
+    for name, tensor in names(engine.module).tensors.items():
+        found[name] = _hash(tensor)
+        for key, value in sorted(optimizer.state.get(tensor, {}).items()):
+            found[f"{key} of {name}"] = _hash(value)
+    return found
+
+
+def _hash(tensor: Tensor) -> str:
+    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return sha256(whole.detach().numpy().tobytes()).hexdigest()[:12]
+
+
+Case = Callable[[Training], Hashes]

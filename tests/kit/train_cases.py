@@ -1,0 +1,96 @@
+"""What ranks are asked to run in tests of the loop."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import torch
+from train_waits import Waits
+
+from aboard.core.errors import AboardError
+from aboard.core.training import Training
+from aboard.train.loop import train
+from aboard.train.world import join, leave
+
+PATIENCE = 120.0
+
+
+def trained(training: Training) -> str:
+    """A whole training on this rank; how it ended."""
+    world = join(training)
+    try:
+        return train(training, world).name
+    finally:
+        leave(world)
+
+
+def failed(training: Training) -> tuple[str, str]:
+    """A training that must raise: its code, and what was seen."""
+    try:
+        trained(training)
+    except AboardError as error:
+        return error.code, error.seen
+    raise AssertionError("it ended well")
+
+
+def seeded(training: Training) -> int:
+    """What the last step of a training drew its dropout from."""
+    trained(training)
+    return torch.initial_seed()
+
+
+def waited(training: Training) -> list[list[str]]:
+    """Who waited for the device during a whole training."""
+    waits = Waits()
+    with waits:
+        trained(training)
+    return waits.found
+
+
+def terminated(training: Training, rank: int) -> str:
+    """A training in which one rank gets SIGTERM as soon as it listens to it."""
+
+    def watch() -> None:
+        deadline = time.monotonic() + PATIENCE
+        while signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and time.monotonic() < deadline:
+            Event().wait(0.002)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    watcher = Thread(target=watch, daemon=True)
+    if int(os.environ["RANK"]) == rank:
+        watcher.start()
+    return trained(training)
+
+
+def touched(training: Training, name: str) -> Training:
+    """A training in whose folder a file was touched: its first step asks, and its second one acts on it."""
+    Path(training.output_dir).mkdir(parents=True, exist_ok=True)
+    (Path(training.output_dir) / name).touch()
+    return training
+
+
+def lines(training: Training) -> list[dict[str, Any]]:
+    """The metrics of a training, line by line."""
+    path = Path(training.output_dir) / "metrics.jsonl"
+    text = path.read_text("utf-8") if path.exists() else ""
+    return [json.loads(line) for line in text.splitlines() if line.endswith("}")]
+
+
+def curve(training: Training) -> list[tuple[float, float]]:
+    """Loss and gradient norm of each logged step."""
+    return [(line["loss"], line["grad_norm"]) for line in lines(training) if "loss" in line]
+
+
+def poisoned(folder: Path, source: Path, token: str) -> str:
+    """A copy of a model for which this token, when it is read, is no number."""
+    from transformers import AutoModelForCausalLM  # noqa: PLC0415 - who else is asked needs none of it
+
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    with torch.no_grad():
+        model.model.embed_tokens.weight[ord(token)] = torch.nan
+    model.save_pretrained(folder)
+    return str(folder)

@@ -1,0 +1,96 @@
+"""Ranks on this machine that stay alive: torch is imported once, and each call is one job of as many as it asks for."""
+
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from typing import Any
+
+SIZE = 4
+PATIENCE = 240.0
+_PRELOADED = ["torch", "torch.distributed.fsdp", "transformers.models.llama", "aboard.train.loop"]
+
+
+class Crew:
+    """Four processes, of which a job of N takes the first N."""
+
+    def __init__(self) -> None:
+        os.environ |= {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+        self._context = get_context("forkserver")
+        self._context.set_forkserver_preload(_PRELOADED)
+        self._ranks: list[tuple[ForkServerProcess, Connection]] = []
+
+    def run(self, size: int, function: Callable[..., Any], *args: Any, nodes: int = 1) -> list[Any]:
+        """What `function(*args)` returns on each rank of a job over so many nodes; an error is raised here."""
+        while len(self._ranks) < size:
+            self._ranks.append(self._start())
+        port = free_port()
+        for rank, (_, line) in enumerate(self._ranks[:size]):
+            line.send((environment(rank, size, port, nodes), function, args))
+        answers = [self._answer(rank) for rank in range(size)]
+        failed = [f"rank {rank}: {trace}" for rank, (trace, _) in enumerate(answers) if trace]
+        if failed:
+            self.close()
+            raise AssertionError("\n".join(failed))
+        return [answer for _, answer in answers]
+
+    def close(self) -> None:
+        for process, line in self._ranks:
+            line.close()
+            process.kill()
+            process.join()
+        self._ranks = []
+
+    def _start(self) -> tuple[ForkServerProcess, Connection]:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(target=_serve, args=(theirs,), daemon=True)
+        process.start()
+        theirs.close()
+        return process, ours
+
+    def _answer(self, rank: int) -> tuple[str, Any]:
+        _, line = self._ranks[rank]
+        if not line.poll(PATIENCE):
+            return f"no answer within {PATIENCE:.0f} s", None
+        try:
+            answer: tuple[str, Any] = line.recv()
+        except EOFError:
+            return "it is gone", None
+        return answer
+
+
+def environment(rank: int, size: int, port: int, nodes: int = 1) -> dict[str, str]:
+    """Torchrun's contract."""
+    local = size // nodes
+    numbers = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": rank % local, "LOCAL_WORLD_SIZE": local}
+    return {name: str(number) for name, number in numbers.items()} | {
+        "GROUP_RANK": str(rank // local),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _serve(line: Connection) -> None:
+    import torch  # noqa: PLC0415 - the process that asks needs none of it
+
+    torch.set_num_threads(1)
+    while True:
+        try:
+            env, function, args = line.recv()
+        except EOFError:
+            return
+        os.environ |= env
+        try:
+            answer = ("", function(*args))
+        except BaseException:  # noqa: BLE001 - told, and raised where it was asked for
+            answer = (traceback.format_exc(), None)
+        line.send(answer)

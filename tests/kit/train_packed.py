@@ -1,0 +1,112 @@
+"""Forwards of packed rows beside those of their documents, and masks beside transformers' own."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AttentionInterface, AutoModelForCausalLM
+from transformers.integrations.sdpa_attention import repeat_kv
+from transformers.masking_utils import create_masks_for_generate
+
+from aboard.data.bins import Bin
+from aboard.train.masks import masks
+
+LENGTHS = ((5, 19, 9), (30,), (2, 2, 2, 25))
+
+
+def rows() -> list[Bin]:
+    """Rows of several documents, longer than the window, all but their first tokens supervised."""
+    draw = np.random.default_rng(3)
+    made = []
+    for lengths in LENGTHS:
+        ids = draw.integers(3, 260, sum(lengths)).astype(np.uint32)
+        mask = np.ones(len(ids), np.bool_)
+        mask[np.cumsum((0, *lengths[:-1]))] = False
+        made.append(Bin(ids=ids, mask=mask, lengths=lengths, documents=(0,) * len(lengths), supervised=int(mask.sum())))
+    return made
+
+
+def apart(folder: Path, attention: str, keeps: str) -> float:
+    """The largest difference between logits of packed rows and those of their documents, one by one."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention).eval()
+    plain = [_separate(model, row) for row in rows()]
+    how = masks(model, torch.float32)
+    made = how.collate()
+    micro = type(made)(flat=made.flat, keeps=keeps)(rows())  # type: ignore[arg-type]
+    with torch.no_grad():
+        logits = model(**how.inputs(micro)).logits
+    worst = 0.0
+    for place, row in enumerate(rows()):
+        found = logits[place][micro.labels[place] != -100]
+        wanted = plain[place][torch.from_numpy(np.flatnonzero(row.mask) - 1)]
+        assert found.shape == wanted.shape
+        worst = max(worst, float((found - wanted).abs().max()))
+    return worst
+
+
+def flat_apart(folder: Path) -> float:
+    """As `apart`, for rows that are laid end to end, by a stand-in that is given what flash-attn's kernel is given."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    wanted = torch.cat([_separate(model, row)[torch.from_numpy(np.flatnonzero(row.mask) - 1)] for row in rows()])
+    AttentionInterface.register("flash_attention_2", _by_ends)
+    model.config._attn_implementation_internal = "flash_attention_2"
+    how = masks(model, torch.float32)
+    micro = how.collate()(rows())
+    assert micro.input_ids.shape[0] == 1
+    with torch.no_grad():
+        found = model(**how.inputs(micro)).logits[0]
+    return float((found - wanted).abs().max())
+
+
+def _by_ends(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float,
+    cu_seq_lens_q: torch.Tensor,
+    cu_seq_lens_k: torch.Tensor,
+    max_length_q: int,
+    max_length_k: int,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attention of each document to itself; the ends are all that it knows of them."""
+    assert attention_mask is None
+    assert torch.equal(cu_seq_lens_q, cu_seq_lens_k)
+    assert max_length_q == max_length_k == int(cu_seq_lens_q.diff().max())
+    key, value = (repeat_kv(each, module.num_key_value_groups) for each in (key, value))
+    made = []
+    for begin, end in pairwise(cu_seq_lens_q.tolist()):
+        scores = query[0, :, begin:end] @ key[0, :, begin:end].transpose(1, 2) * scaling
+        scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
+        place = torch.arange(end - begin)
+        seen = (place[:, None] >= place) & (place > place[:, None] - (sliding_window or end))
+        made.append(scores.masked_fill(~seen, -torch.inf).softmax(-1) @ value[0, :, begin:end])
+    return torch.cat(made, 1).transpose(0, 1)[None], None
+
+
+def _separate(model: torch.nn.Module, row: Bin) -> torch.Tensor:
+    with torch.no_grad():
+        ids = torch.from_numpy(row.ids.astype(np.int64)).split(list(row.lengths))
+        return torch.cat([model(input_ids=each[None], use_cache=False).logits[0] for each in ids])
+
+
+def masks_alike(folder: Path, attention: str) -> bool:
+    """Whether our masks are those that transformers makes of the same rows by itself."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention)
+    embeds = torch.empty(len(LENGTHS), 48, 1)
+    how = masks(model, torch.float32)
+    micro = how.collate()(rows())
+    ours = how.inputs(micro)["attention_mask"]
+    model.set_attn_implementation(attention)
+    length = micro.input_ids.shape[1]
+    theirs = create_masks_for_generate(model.config, embeds[:, :length], None, None, micro.position_ids)
+    if not isinstance(theirs, dict):
+        ours, theirs = {"": ours}, {"": theirs}
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[kind], theirs[kind]) for kind in ours)

@@ -1,0 +1,93 @@
+"""A training as one would write it on paper: one process, one document at a time, no code of ours but the order."""
+
+from math import cos, pi
+from pathlib import Path
+
+import torch
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM
+
+from aboard.core.training import DataPart, Training
+from aboard.data.bins import Bins
+from aboard.data.mix import mix
+from aboard.data.shards import TokenShards
+
+
+def reference(training: Training, size: int) -> list[tuple[float, float]]:
+    """Loss and gradient norm of each step of `size` bins, to `max_steps`."""
+    return reference_of(training, [size] * (training.max_steps or 0))
+
+
+def reference_of(training: Training, sizes: list[int]) -> list[tuple[float, float]]:
+    """Steps of so many bins each; one whose gradient isn't finite changes nothing."""
+    attention = None if training.attn_implementation == "auto" else training.attn_implementation
+    model = AutoModelForCausalLM.from_pretrained(training.model, dtype=torch.float32, attn_implementation=attention)
+    model.train()
+    decayed = [each for each in model.parameters() if each.ndim > 1]
+    others = [each for each in model.parameters() if each.ndim <= 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": training.weight_decay}, {"params": others, "weight_decay": 0.0}],
+        betas=(training.adam_beta1, training.adam_beta2),
+        eps=training.adam_epsilon,
+        foreach=False,
+    )
+    steps, at = len(sizes), 0
+    found = []
+    for step, size in enumerate(sizes):
+        documents = documents_of(training.data, training.seed, range(at, at + size))
+        at += size
+        count = sum(int(mask.sum()) for _, mask in documents)
+        total = 0.0
+        for ids, mask in documents:
+            logits = model(input_ids=ids[None], use_cache=False).logits[0]
+            labels = ids.masked_fill(~mask, -100)[1:]
+            loss = cross_entropy(logits[:-1], labels, reduction="sum")
+            (loss / count).backward()
+            total += loss.item()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), training.max_grad_norm)
+        for group in optimizer.param_groups:
+            group["lr"] = training.learning_rate * 0.5 * (1 + cos(pi * step / steps))
+        if norm.isfinite():
+            optimizer.step()
+        optimizer.zero_grad()
+        found.append((total / count, norm.item()))
+    return found
+
+
+def documents_of(parts: tuple[DataPart, ...], seed: int, indices: range) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """The documents of the bins at these places, each with its mask."""
+    sources = {part.name: Bins(Path(part.bins), TokenShards(Path(part.shards))) for part in parts}
+    order = mix({name: len(bins) for name, bins in sources.items()}, seed)
+    found = []
+    for index in indices:
+        draw = order(index)
+        found += _documents(sources[draw.source], draw.bin)
+    return found
+
+
+def _documents(bins: Bins, number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    one = bins.bin(number)
+    ids, mask = torch.from_numpy(one.ids.astype("int64")), torch.from_numpy(one.mask)
+    return list(zip(ids.split(list(one.lengths)), mask.split(list(one.lengths)), strict=True))
+
+
+def loss_of(folder: str, part: DataPart) -> float:
+    """The mean loss over the supervised tokens of all bins."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    bins = Bins(Path(part.bins), TokenShards(Path(part.shards)))
+    total, count = 0.0, 0
+    with torch.no_grad():
+        for number in range(len(bins)):
+            for ids, mask in _documents(bins, number):
+                logits = model(input_ids=ids[None], use_cache=False).logits[0]
+                total += cross_entropy(logits[:-1], ids.masked_fill(~mask, -100)[1:], reduction="sum").item()
+                count += int(mask.sum())
+    return total / count
+
+
+def references(asked: list[tuple[Training, int]]) -> list[list[tuple[float, float]]]:
+    """Many of them, shared out among the ranks of a job: those of each rank."""
+    import os  # noqa: PLC0415 - beside its only use
+
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return [reference(*each) for each in asked[rank::world]]

@@ -1,0 +1,253 @@
+"""The parts of the loop that need no ranks: which bins, which tensors, which rate, which words."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from aboard.core.training import Training
+from aboard.data.bins import Bin
+from aboard.data.mix import Draw, mix
+from aboard.train.batches import Batches
+from aboard.train.collate import Collate
+from aboard.train.ledger import Ledger
+from aboard.train.loss import summed
+from aboard.train.prefetch import Ahead
+from aboard.train.progress import Progress
+from aboard.train.report import words
+from aboard.train.schedule import learning_rate
+
+TRAINING = Training(model="m", data=(), output_dir="o", max_length=8, learning_rate=1.0)
+
+
+def batches(total: int, *, size: int = 7, rows: int = 2, rank: int = 0, world: int = 1, bins: int = 100) -> Batches:
+    return Batches(
+        cursor=mix({"one": bins}, 5),
+        counts=lambda draw: (10, draw.bin % 4),
+        size=size,
+        rows=rows,
+        total=total,
+        rank=rank,
+        world=world,
+    )
+
+
+# -- which bins ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4, 9])
+def test_any_world_takes_the_same_bins_in_the_same_steps(world: int) -> None:
+    """Together ranks have each bin of the step once, as many micro-batches each, and one divisor."""
+    alone = list(batches(40).walk(Progress()))
+    together = zip(*(batches(40, rank=rank, world=world).walk(Progress()) for rank in range(world)), strict=True)
+    for one, ranks in zip(alone, together, strict=True):
+        drawn = sorted(draw.bin for each in ranks for micro in each.micro for draw in micro)
+        assert drawn == sorted(draw.bin for micro in one.micro for draw in micro)
+        assert len({len(each.micro) for each in ranks}) == 1
+        assert {(each.supervised, each.after) for each in ranks} == {(one.supervised, one.after)}
+
+
+def test_the_last_step_takes_what_is_left() -> None:
+    """40 bins by 7 are five steps and one of 5."""
+    sizes = [sum(map(len, planned.micro)) for planned in batches(40).walk(Progress())]
+    assert sizes == [7, 7, 7, 7, 7, 5]
+    assert batches(40).steps(Progress()) == 6
+
+
+def test_a_walk_goes_on_where_it_stopped_also_with_steps_of_another_size() -> None:
+    """The hash of consumed bins shows neither where it was interrupted nor how many bins a step took."""
+    *_, whole = batches(42).walk(Progress())
+    third = list(islice(batches(42).walk(Progress()), 3))[-1]
+    *_, rest = batches(42, size=3, rank=1, world=2).walk(third.after)
+    assert (rest.after.ids, rest.after.index) == (whole.after.ids, 42)
+    assert rest.number == 3 + 7
+
+
+def test_resume_costs_the_same_at_any_index() -> None:
+    """The next step is planned as fast at bin 10⁹ as at bin 10: within a factor of 3, in the best of 20."""
+
+    def best(index: int) -> float:
+        stream = batches(10**10, bins=10**10, size=64)
+        found = []
+        for _ in range(20):
+            begin = time.perf_counter()
+            next(stream.walk(Progress(step=index // 64, index=index)))
+            found.append(time.perf_counter() - begin)
+        return min(found)
+
+    assert best(10**9) < 3 * best(10)
+
+
+def test_progress_survives_being_written_down() -> None:
+    """What a checkpoint holds is what is read from it."""
+    progress = Progress().after([Draw(source="one", bin=3, epoch=0)], bins=1, tokens=5, supervised=2)
+    assert Progress.of(progress.content()) == progress
+
+
+# -- which tensors ---------------------------------------------------------------------------------------------------
+
+
+def row(*lengths: int, supervised: tuple[int, ...]) -> Bin:
+    count = sum(lengths)
+    mask = np.zeros(count, np.bool_)
+    mask[list(supervised)] = True
+    ids = np.arange(100, 100 + count, dtype=np.uint32)
+    return Bin(ids=ids, mask=mask, lengths=lengths, documents=(0,) * len(lengths), supervised=len(supervised))
+
+
+def test_rows_are_padded_to_the_longest_and_positions_restart() -> None:
+    """Padding is a document of its own, and lengths are multiples of 16."""
+    micro = Collate()([row(3, 2, supervised=(1, 4)), row(17, supervised=(16,))])
+    assert micro.input_ids.shape == (2, 32)
+    assert micro.position_ids[0, :8].tolist() == [0, 1, 2, 0, 1, 0, 1, 2]
+    assert micro.documents is not None
+    assert micro.documents[0, :7].tolist() == [0, 0, 0, 1, 1, 2, 2]
+    assert (micro.tokens, micro.supervised) == (22, 3)
+
+
+def test_positions_are_asked_for_where_the_next_token_is_supervised() -> None:
+    """Each row has its own; those that ask for fewer ask for one that is ignored."""
+    micro = Collate()([row(3, 2, supervised=(1, 4)), row(4, supervised=(3,))])
+    assert micro.keep is not None
+    assert micro.keep.tolist() == [[0, 3], [2, 0]]
+    assert micro.labels.tolist() == [[101, 104], [103, -100]]
+
+
+def test_rows_share_positions_where_the_model_wants_it() -> None:
+    """The union of all rows' positions."""
+    micro = Collate(keeps="all")([row(3, 2, supervised=(1, 4)), row(4, supervised=(3,))])
+    assert micro.keep is not None
+    assert micro.keep.tolist() == [0, 2, 3]
+    assert micro.labels.tolist() == [[101, -100, 104], [-100, 103, -100]]
+
+
+def test_an_empty_micro_batch_is_one_row_that_weighs_nothing() -> None:
+    """It has a shape for the collectives, and no label."""
+    micro = Collate()([])
+    assert micro.input_ids.shape == (1, 16)
+    assert set(micro.labels.flatten().tolist()) == {-100}
+    assert (micro.tokens, micro.supervised) == (0, 0)
+
+
+def test_a_single_document_needs_no_mask() -> None:
+    """Causality alone keeps it from its padding."""
+    assert Collate()([row(5, supervised=(1,)), row(9, supervised=(1,))]).documents is None
+
+
+def test_laid_end_to_end_the_ends_of_documents_are_told() -> None:
+    """For kernels that take lengths instead of masks: padding is the last document."""
+    micro = Collate(flat=True)([row(3, 2, supervised=(1, 4)), row(4, supervised=(3,))])
+    assert micro.input_ids.shape == (1, 16)
+    assert micro.ends is not None
+    assert micro.ends.tolist() == [0, 3, 5, 9, 16]
+    assert micro.longest == 7
+    assert micro.labels.tolist() == [[101, 104, 103]]
+    assert micro.keep is not None
+    assert micro.keep.tolist() == [0, 3, 7]
+
+
+# -- the loss --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float32, 1e-6), (torch.bfloat16, 8e-3)])
+def test_the_loss_and_its_gradient_are_torchs_own(dtype: torch.dtype, close: float) -> None:
+    """In parts, with ignored labels, and of logits that are not numbers where nothing is asked."""
+    torch.manual_seed(1)
+    ours = (torch.randn(5, 301, 4000) * 3).to(dtype).requires_grad_()
+    theirs = ours.detach().clone().requires_grad_()
+    labels = torch.randint(0, 4000, (5, 301))
+    labels[0] = -100
+    (summed(ours, labels) * 0.25).backward()
+    wanted = cross_entropy(theirs.float().flatten(0, 1), labels.flatten(), reduction="sum")
+    (wanted * 0.25).backward()
+    assert summed(ours, labels).item() == pytest.approx(wanted.item(), rel=1e-6)
+    torch.testing.assert_close(ours.grad, theirs.grad, rtol=close, atol=close / 100)
+    with torch.no_grad():
+        ours[0] = torch.nan
+    assert torch.isfinite(summed(ours, labels))
+
+
+# -- the rate --------------------------------------------------------------------------------------------------------
+
+
+def rates(steps: int, **changed: object) -> list[float]:
+    training = replace(TRAINING, **changed)  # type: ignore[arg-type]
+    return [round(learning_rate(training, step, steps), 6) for step in range(1, steps + 1)]
+
+
+def test_the_schedules() -> None:
+    """Warmup ends at the peak; each shape begins there, and ends a step before its floor."""
+    assert rates(4, lr_scheduler_type="linear") == [1, 0.75, 0.5, 0.25]
+    assert rates(4, lr_scheduler_type="cosine") == [1, 0.853553, 0.5, 0.146447]
+    assert rates(4, lr_scheduler_type="constant", warmup_steps=2) == [0.5, 1, 1, 1]
+    assert rates(10, lr_scheduler_type="wsd", decay_ratio=0.4, warmup_ratio=0.2) == [
+        0.5, 1, 1, 1, 1, 1, 1, 0.75, 0.5, 0.25,
+    ]  # fmt: skip
+    assert rates(4, lr_scheduler_type="linear", min_lr_ratio=0.2) == [1, 0.8, 0.6, 0.4]
+
+
+# -- ahead of time ---------------------------------------------------------------------------------------------------
+
+
+def test_what_is_made_ahead_comes_in_order_and_errors_where_they_belong() -> None:
+    """The thread's error is raised in place of the result that failed."""
+
+    def make(number: int) -> int:
+        if number == 5:
+            raise ValueError("five")
+        return number * number
+
+    seen: list[int] = []
+    with Ahead(iter(range(10)), make) as ahead, pytest.raises(ValueError, match="five"):
+        seen.extend(ahead)
+    assert seen == [0, 1, 4, 9, 16]
+    with Ahead(iter(range(4)), make) as ahead:
+        assert list(ahead) == [0, 1, 4, 9]
+
+
+def test_an_endless_plan_is_made_a_few_steps_ahead_and_ends_with_its_reader() -> None:
+    """Who stops reading stops the thread."""
+    asked = []
+
+    def plan() -> Iterator[int]:
+        number = 0
+        while True:
+            asked.append(number)
+            yield number
+            number += 1
+
+    with Ahead(plan(), str) as ahead:
+        assert next(iter(ahead)) == "0"
+    assert not ahead._thread.is_alive()
+    assert len(asked) <= 5
+
+
+# -- time and words --------------------------------------------------------------------------------------------------
+
+
+def test_the_ledger_knows_one_class_at_a_time() -> None:
+    """What is nested is taken from what it is nested in."""
+    clock = iter([0.0, 2.0, 3.0, 7.0, 8.0, 9.0])
+    ledger = Ledger(lambda: next(clock))
+    ledger.spend("data")
+    with ledger.spent("checkpoint"):
+        pass
+    taken = ledger.take()
+    assert {kind: seconds for kind, seconds in taken.items() if seconds} == {"init": 2, "data": 2, "checkpoint": 4}
+    assert ledger.total()[1] == 9
+
+
+def test_the_words_of_a_line() -> None:
+    """Short enough to be read in passing."""
+    line = {"step": 20, "steps": 100, "loss": 2.34567, "learning_rate": 2e-5, "grad_norm": 1.234, "mfu": 0.4}
+    line |= {"tokens_per_second": 12345.0, "eta": 7300.0}
+    assert words(line) == "step 20/100 · loss 2.3457 · lr 2.00e-05 · norm 1.23 · 12.3k tokens/s · MFU 40% · 2 h left"
+    assert words({"step": 20, "steps": 100, "eval_loss": 2.0}) == "step 20/100 · eval loss 2.0000"
+    spent = {"data": 1.0, "forward_backward": 98.5, "other": 0.5}
+    ended = words({"step": 9, "steps": 9, "wall": 100.0, "seconds": spent})
+    assert ended == "step 9/9 · ended after 100 s: forward + backward 98%, data 1%"

@@ -1,0 +1,85 @@
+"""Memory that is told before a launch is the memory that is there, and what is told to help helps."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_cases import (
+    activations_told_and_kept,
+    advised,
+    chosen,
+    estimated_and_measured,
+    without_weights,
+)
+from train_crew import Crew
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 3000,
+    "hidden_size": 128,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"tie_word_embeddings": True},
+    "qwen2": {"tie_word_embeddings": False, "num_hidden_layers": 5},
+    "gemma2": {"head_dim": 32, "vocab_size": 1501},
+}
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="session")
+def configs(tmp_path_factory: pytest.TempPathFactory, crew: Crew) -> Path:
+    folder = tmp_path_factory.mktemp("configs")
+    for family, own in FAMILIES.items():
+        crew.run(1, partial(without_weights, folder / family, family, **{**SHAPE, **own}))
+    large = {"vocab_size": 32_000, "hidden_size": 4096, "intermediate_size": 11_008, "num_hidden_layers": 32}
+    heads = {"num_attention_heads": 32, "num_key_value_heads": 32, "tie_word_embeddings": False}
+    crew.run(1, partial(without_weights, folder / "7b", "llama", **{**SHAPE, **large, **heads}))
+    return folder
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize(("bf16", "steps"), [(False, 1), (True, 2)], ids=["fp32", "bf16-accumulated"])
+def test_states_are_told_within_a_tenth(crew: Crew, configs: Path, ranks: int, bf16: bool, steps: int) -> None:  # noqa: FBT001 - pytest's
+    """The most that weights, gradients, optimizer and what is gathered take, for three models in three layouts."""
+    nodes = (1,) if ranks == 1 else (2, 2)
+    case = partial(estimated_and_measured, configs, list(FAMILIES), nodes, bf16=bf16, gradient_accumulation_steps=steps)
+    told = crew.run(ranks, case, nodes=len(nodes))[0]
+    assert {one.layout.split()[0] for one in told} == ({"none"} if ranks == 1 else {"full", "hybrid", "none"})
+    assert [one for one in told if abs(one.told / one.measured - 1) > 0.1] == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
+def test_activations_are_told_within_a_quarter(crew: Crew, configs: Path, family: str, bf16: bool) -> None:  # noqa: FBT001 - pytest's
+    """What one forward keeps; it is a rule of thumb, and errs to neither side by much."""
+    [(told, kept)] = crew.run(1, partial(activations_told_and_kept, configs / family, max_length=256, bf16=bf16))
+    assert 0.75 < told / kept < 1.25
+
+
+def test_auto_is_the_fastest_that_fits(crew: Crew, configs: Path) -> None:
+    """Whole models where there is room, else shards within a node, else over all; gathered weights stay if they can."""
+    rooms = (200, 90, 30, 16, 3)
+    [found] = crew.run(1, partial(chosen, configs / "7b", (8, 8), [room * GIB for room in rooms]))
+    assert [one.sharding for one in found] == ["none", "hybrid", "hybrid", "full", "full"]
+    assert found[1].keep
+    assert not found[-2].keep
+    assert [one.fits for one in found] == [True, True, True, True, False]
+
+
+def test_what_is_advised_fits(crew: Crew, configs: Path) -> None:
+    """Each line, typed, makes a training fit that did not; by the same estimate."""
+    [found] = crew.run(1, partial(advised, configs / "7b", (8, 8), 60 * GIB, per_device_train_batch_size=4))
+    assert not found.fitted
+    assert [line.split("   # ")[0] for line in found.lines] == [
+        "--set train.gradient_checkpointing=true",
+        "--set train.per_device_train_batch_size=1 --set train.gradient_accumulation_steps=4",
+    ]
+    assert found.after == [True, True]
+    assert found.says.startswith("6.7B in full needs ")
+    assert found.says.endswith("on 2 × 8; you have 60 GB")
