@@ -55,6 +55,15 @@ def test_the_line_to_type_is_the_command_as_it_was_typed() -> None:
     assert "aboard data 'my rows.jsonl' --tokenizer=tok --max-length=64 --allow=data-broken" in said
 
 
+def test_so_many_rows_of_each_source_are_shown() -> None:
+    """Who mixes files wants to see that each of them is read as it was meant, and the validation rows too."""
+    held = written(Path("held.jsonl"), map(conversation, range(90, 95)))
+    more = written(Path("more.jsonl"), map(conversation, range(50, 60)))
+    said = typed(good(), more, "--validation", held, "--tokenizer", tokenizer(Path("tok")), "--show", "2").output
+    shown = [line.split()[1] for line in said.splitlines() if line.startswith("row ")]
+    assert shown == [f"{name}.jsonl:{line}" for name in ("train", "more", "held") for line in (1, 2)]
+
+
 def test_a_code_that_is_none_is_refused_before_anything_is_read() -> None:
     """With the nearest one."""
     assert "did you mean 'data-broken'?" in refused("no-such-file.jsonl", "--allow", "data-brokn").fix

@@ -11,6 +11,7 @@ from aboard.core.node import Node
 from aboard.core.plan import Master, NodePlan, Plan, Start
 from aboard.core.program import Kind, Program
 from aboard.core.run import Run
+from aboard.core.witness import Disk, NodeWitness
 from aboard.verdicts.ending import ending
 from aboard.verdicts.told import TOLD
 
@@ -155,3 +156,43 @@ def test_who_dies_after_the_end_was_decided_is_no_cause() -> None:
         _event("exited", 1, 7.0, code=-9),
     )
     assert finding.code == "run-rank-stopped"
+
+
+def _seen(rank: int, **node: Any) -> dict[str, NodeWitness]:
+    return {f"n{rank + 1}": NodeWitness(at=9.0, **node)}
+
+
+def test_a_kill_for_want_of_memory_is_the_kernels_own_word() -> None:
+    """Its counter has grown since the run began; without that, a SIGKILL may be anybody's."""
+    run = Run.replay("r", [_event("exited", 1, code=-9)])
+    grown = _seen(1, oom_before=2, oom_kills=3, limit=512 << 20, held=511 << 20)
+    (finding,) = ending(Evidence(plan=PLAN, run=run, witness=grown))
+    assert finding.code == "run-out-of-memory"
+    assert "511 MiB of 512 MiB" in finding.seen
+    same = _seen(1, oom_before=3, oom_kills=3)
+    assert ending(Evidence(plan=PLAN, run=run, witness=same))[0].code == "run-killed"
+
+
+def test_full_disks_are_told_with_what_is_left() -> None:
+    """A bus error by /dev/shm, an exception by the disk that has no room."""
+    shm = _seen(0, disks=(Disk(path="/dev/shm", free=0, size=64 << 20),))
+    (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", [_event("exited", 0, code=-7)]), witness=shm))
+    assert finding.code == "run-shm-full"
+    raised = _event("raised", 2, 1.0, type="OSError", message="[Errno 28] No space left on device")
+    full = _seen(2, disks=(Disk(path="/tmp", free=1 << 30, size=2 << 30), Disk(path="/out", free=0, size=1 << 30)))
+    run = Run.replay("r", [raised, _event("exited", 2, 2.0, code=1)])
+    (finding,) = ending(Evidence(plan=PLAN, run=run, witness=full))
+    assert finding.code == "run-disk-full"
+    assert "/out has 0 bytes" in finding.seen
+
+
+def test_a_rank_that_left_early_is_named_not_those_who_missed_it() -> None:
+    """Its end was a good one, and everybody else lost a connection to it."""
+    (finding,) = _ending(
+        _event("exited", 2, 4.0, code=0),
+        _event("raised", 0, 4.5, type="RuntimeError", message="Connection closed by peer [10.0.0.3]:4711"),
+        _event("exited", 0, 5.0, code=1),
+        Event(node="", seq=0, at=5.1, kind="deciding", data={"why": "rank 0 died", "death": True}),
+        _event("exited", 1, 6.0, code=-15),
+    )
+    assert (finding.code, finding.nodes, finding.ranks) == ("hang-uneven", ("n3",), (2,))

@@ -9,7 +9,7 @@ from rich.text import Text
 from rosters import RUN, Scene, dead, training
 
 from aboard.core.phase import Phase
-from aboard.core.roster import Roster
+from aboard.core.roster import Roster, Stall
 from aboard.ui.launch_live import LaunchLive
 from aboard.ui.launch_plain import PlainLaunch
 
@@ -189,3 +189,15 @@ def test_another_attempt_begins_anew() -> None:
         "attempt 2: all ranks are started anew",
         "phase started 1/1 2.0 s",
     ]
+
+
+def test_a_stall_is_told_once_with_its_fix() -> None:
+    """The same verdict again is no news; another one is; a wait that is part of the work is none."""
+    said: list[str] = []
+    plain = PlainLaunch(said.append)
+    stall = Stall(code="hang-absent", grave=True, nodes=("n2",), seen="rank 3 on n2 sleeps", fix="aboard logs")
+    given = training(2, 1)
+    for number, told in enumerate((None, stall, stall, replace(stall, grave=False), None)):
+        plain.update(replace(given, now=given.now + number, stall=told))
+    stuck = [line for line in said if line.startswith(("stuck", "fix", "moves"))]
+    assert stuck == ["stuck hang-absent n2: rank 3 on n2 sleeps", "fix aboard logs", "moves again after 2.0 s"]

@@ -18,6 +18,7 @@ from aboard.verdicts.told import TOLD
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 DOCS = Path(__file__).parents[2] / "docs" / "codes"
+ROOMS = Path(__file__).parents[2] / "src" / "aboard"
 
 CLOCK = Story(
     code="host-clock",
@@ -77,6 +78,14 @@ def test_the_pages_are_those_that_scripts_codes_writes() -> None:
     """Docs can't drift: after a change of a story, run scripts/codes."""
     committed = {path.name: path.read_text("utf-8") for path in DOCS.glob("*.md")}
     assert committed == pages(TOLD), "run scripts/codes"
+
+
+def test_a_page_names_the_room_of_its_story() -> None:
+    """Who wants to change a page finds its words in the room that is named on top of it."""
+    for subject in TOLD:
+        told = "".join(path.read_text("utf-8") for path in (ROOMS / subject.room).rglob("*.py"))
+        # Some are put together from parts; the others are enough to tell a room.
+        assert not subject.stories or any(story.title in told for story in subject.stories), subject.name
 
 
 def test_every_code_has_one_story() -> None:

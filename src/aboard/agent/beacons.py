@@ -1,4 +1,4 @@
-"""What the beacons inside the ranks send to the keeper: phases, steps, and the exception that ends a rank."""
+"""What the beacons inside the ranks send to the keeper: phases, steps, metrics, the exception that ends a rank."""
 
 from __future__ import annotations
 
@@ -24,6 +24,9 @@ SOCKET = "beacon.sock"
 FOLDER = "beacon"
 FILES = ("sitecustomize", "aboard_beacon", "aboard_beacon_torch")
 PHASES = ("started", "torch", "store", "group", "collective")
+# What a rank may say that it does instead of steps; told by its place in this row.
+DOINGS = ("", "evaluation", "checkpoint", "data", "compiling")
+EAR = ".ear"
 # A real-time signal: Slurm, Lightning and torch use USR1 and USR2, and glibc the first two of these itself.
 STACKS_SIGNAL = signal.SIGRTMIN + 7
 TYPE_CHARS, MESSAGE_CHARS, TRACE_CHARS = 200, 2000, 8000
@@ -35,7 +38,10 @@ AT_ONCE = 64
 ERROR_FILE = 256 * 1024
 CREDENTIALS = struct.Struct("3i")
 MOST = 2**53
+# Of a trainer's figures: more and longer names than anyone shows.
+MOST_METRICS, METRIC_CHARS = 64, 64
 OLDEST_SECONDS = 3600.0
+JOINING = {"host": str, "port": int, "world": int, "master": bool}
 
 
 class Heard:
@@ -47,9 +53,26 @@ class Heard:
         self.pid = 0
         self.step: int | None = None
         self.step_seconds: float | None = None
+        self.metrics: dict[str, float] = {}
         self.secrets = secrets
+        # What it does that is no step, as it says itself; what it asked of the store; its flight record and when.
+        self.doing = 0
+        self.joining: dict[str, Any] = {}
+        self.flight: dict[str, Any] = {}
+        self.flown = 0.0
         self.stacks = os.path.join(directory, "%d.stacks" % number)
         self.error_file = os.path.join(directory, "%d.error.json" % number)
+
+    @property
+    def ear(self) -> str:
+        """Where the rank hears questions, once it has a process group."""
+        return self.stacks.rpartition(".")[0] + EAR
+
+    def told(self, since: float) -> dict[str, Any]:
+        """What it has said of itself; the flight record only if it came since then."""
+        found: dict[str, Any] = {"doing": self.doing, "joining": self.joining}
+        found["flight"] = self.flight if self.flown >= since else {"why": "it gave no flight record"}
+        return found
 
 
 class Beacons:
@@ -91,14 +114,36 @@ class Beacons:
         heard.step = heard.step_seconds = None
 
     def steps(self) -> dict[str, dict[str, Any]]:
-        """The latest step of each child that has told one."""
+        """The latest step of each child that has told one, and what its trainer says of it."""
         found: dict[str, dict[str, Any]] = {}
         for name, heard in self.heard.items():
             if heard.step is not None:
                 found[name] = {"step": heard.step}
                 if heard.step_seconds is not None:
                     found[name]["step_seconds"] = heard.step_seconds
+            if heard.metrics:
+                found.setdefault(name, {})["metrics"] = heard.metrics
+            if heard.doing:
+                found.setdefault(name, {})["doing"] = heard.doing
         return found
+
+    def ask_flights(self, children: list[str]) -> None:
+        """Asks ranks that listen for what their flight recorder has; each answers with a report when it can."""
+        for name in children:
+            heard = self.heard.get(name)
+            if heard is not None and self._talk is not None:
+                with contextlib.suppress(OSError):
+                    self._talk.sendto(b"flight", heard.ear)
+
+    def unanswered(self, children: list[str], since: float) -> list[str]:
+        """Those that have an ear and have not answered since then."""
+        asked = [(name, self.heard[name]) for name in children if name in self.heard]
+        return [name for name, heard in asked if heard.flown < since and os.path.exists(heard.ear)]
+
+    def metrics(self, child: str) -> dict[str, float]:
+        """The latest of one child, also after its end."""
+        heard = self.heard.get(child)
+        return heard.metrics if heard is not None else {}
 
     def close(self) -> None:
         if self._talk is not None:
@@ -145,6 +190,15 @@ class Beacons:
             heard.step = _number(int(message["step"]))
             if "seconds" in message:
                 heard.step_seconds = _number(float(message["seconds"]))
+        elif "metrics" in message:
+            heard.metrics = _metrics(message["metrics"])
+        elif "doing" in message:
+            heard.doing = DOINGS.index(message["doing"])
+        elif "joining" in message:
+            given = message["joining"]
+            heard.joining = {key: kind(given[key]) for key, kind in JOINING.items() if given.get(key) is not None}
+        elif "flight" in message:
+            heard.flight, heard.flown = dict(message["flight"]), time.monotonic()
         else:
             raised = message["raised"]
             self._raise(child, heard, wall, {key: str(raised[key]) for key in ("type", "message", "trace")})
@@ -175,6 +229,12 @@ def _number(given: Any) -> Any:
     if isfinite(given) and 0 <= given < MOST:
         return given
     raise ValueError("a number that counts nothing: %r" % given)
+
+
+def _metrics(given: Any) -> dict[str, float]:
+    """Those that are numbers; whoever reads them knows which it wants."""
+    found = {str(name): float(value) for name, value in list(given.items())[:MOST_METRICS] if len(name) <= METRIC_CHARS}
+    return {name: value for name, value in found.items() if isfinite(value) and abs(value) < MOST}
 
 
 def _masked(raised: dict[str, str], secrets: list[str]) -> dict[str, str]:

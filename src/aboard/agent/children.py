@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     Tell = Callable[..., None]
 
 SPOOL_LIMIT = 64 * 1024 * 1024
+CODE = "code.zip"
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -62,6 +63,14 @@ class Children:
         self.beacons = Beacons(loop, directory, tell)
         loop.on_signal(signal.SIGCHLD, self.reap)
 
+    def bring(self, code: bytes) -> None:
+        """Modules for children that ask for them; a repeat is harmless, since it is the same once more."""
+        path = os.path.join(self._directory, CODE)
+        fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(fd, "wb") as file:
+            file.write(code)
+        os.rename(path + ".new", path)
+
     def start(self, message: frames.Message) -> None:
         """Starts one child; a name that is known already is left as it is, so that a repeat is harmless."""
         name = str(message["child"])
@@ -74,6 +83,9 @@ class Children:
         env.update(message.get("env") or {})
         env[tree.RUN_ID] = self._run
         secrets = [env[key] for key in message.get("secrets") or () if key in env]
+        if message.get("code"):
+            code = os.path.join(self._directory, CODE)
+            env["PYTHONPATH"] = os.pathsep.join(part for part in (code, env.get("PYTHONPATH", "")) if part)
         if message.get("beacon"):
             # On a full disk a rank does without.
             with contextlib.suppress(OSError):

@@ -24,6 +24,7 @@ from aboard.agent.ports import Ports
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 # Events are rare; a child that is restarted in a tight loop must still not fill our memory.
@@ -221,8 +222,8 @@ class Keeper:
     # -- what the head asks ------------------------------------------------------------------------------
 
     def _obey(self, message: frames.Message) -> None:
-        if message["op"] == "stacks":
-            self._show_stacks(message)
+        if message["op"] in ("stacks", "witness"):
+            (self._show_stacks if message["op"] == "stacks" else self._bear_witness)(message)
             return
         answer = self._do(message["op"], message)
         if message.get("id") is not None and self._bridge is not None:
@@ -240,6 +241,8 @@ class Keeper:
             self._credit += int(message["bytes"])
             self._credited += int(message["bytes"])
             self._pour()
+        elif op == "bring":
+            self._children.bring(frames.data(str(message["data"])))
         elif op == "start":
             self._start(message)
         elif op == "signal":
@@ -262,21 +265,45 @@ class Keeper:
 
     def _show_stacks(self, message: frames.Message) -> None:
         """Answered later, to the bridge that asked: the ranks need a moment, and beats go on meanwhile."""
-        bridge, number = self._bridge, message.get("id")
+        answer = self._later(message)
+        within = float(message.get("within", 2.0))
+        stacks.take(self._loop, self._asked_of(message), within, lambda found: answer({"stacks": found}))
+
+    def _bear_witness(self, message: frames.Message) -> None:
+        """All that is to be seen of the ranks and around them, answered later too."""
+        # Late, since a run that goes well never needs it.
+        from aboard.agent import witness  # noqa: PLC0415 - the reason is above
+
+        answer = self._later(message)
+
+        def told(found: frames.Message) -> None:
+            found["witness"]["node"]["oom_before"] = self._gauges.oom_before
+            answer(found)
+
+        witness.take(self._loop, self._children.beacons, self._asked_of(message), message, told)
+
+    def _asked_of(self, message: frames.Message) -> dict[str, tuple[int, Any]]:
+        """The children that a question is about, each with its first process (0 if it has none) and its beacon."""
         roots, heard = self._children.roots(), self._children.beacons.heard
         given = message.get("children")
         wanted = [str(name) for name in (self._children.states if given is None else given)]
-        ranks = {name: (roots.get(name, 0), heard.get(name)) for name in wanted}
+        return {name: (roots.get(name, 0), heard.get(name)) for name in wanted}
 
-        def answer(found: dict[str, Any]) -> None:
+    def _later(self, message: frames.Message) -> Callable[[frames.Message], None]:
+        """An answer to the bridge that asked."""
+        bridge, number = self._bridge, message.get("id")
+
+        def answer(found: frames.Message) -> None:
             if bridge is not None:
-                bridge.send({"re": number, "stacks": found})
+                bridge.send(dict(found, re=number))
 
-        stacks.take(self._loop, ranks, float(message.get("within", 2.0)), answer)
+        return answer
 
     # -- what the head hears -----------------------------------------------------------------------------
 
     def _tell(self, kind: str, wall: float | None = None, **fields: Any) -> None:
+        if kind == "exited":
+            self._last_figures(str(fields["child"]))
         self._seq += 1
         event = {"event": self._seq, "kind": kind, "wall": time.time() if wall is None else wall}
         event.update(fields)
@@ -286,6 +313,13 @@ class Keeper:
             self._lost_events += 1
         if self._bridge is not None:
             self._bridge.send(event)
+
+    def _last_figures(self, child: str) -> None:
+        """What its trainer said last, since the last second's figures: the loss that a run ended with."""
+        metrics = self._children.beacons.metrics(child)
+        if metrics and self._bridge is not None:
+            children = {child: {"metrics": metrics}}
+            self._bridge.send({"samples": {"wall": time.time(), "node": {}, "children": children}})
 
     def _ack(self, seq: int) -> None:
         while self._events and self._events[0]["event"] <= seq:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import time
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     Answer = Callable[[dict[str, Any]], None]
 
+# What the beacon calls its thread: agent/beacon/aboard_beacon_torch.py.
+EAR = b"aboard-ear"
 LOOK_SECONDS = 0.02
 LONGEST_SECONDS = 10.0
 TEXT_LIMIT = 64 * 1024
@@ -62,7 +65,7 @@ class _Dump:
         with contextlib.suppress(OSError):
             # The rank appends, so that what is written next is at its beginning.
             os.truncate(self._path, 0)
-            os.kill(self._pid, STACKS_SIGNAL)
+            _signal(self._pid)
 
     def whole(self) -> bool:
         before = self._size
@@ -85,6 +88,20 @@ class _Dump:
             within,
             ": " + state if state else "",
         )
+
+
+def _signal(pid: int) -> None:
+    """To the beacon's own thread where there is one: poll(2) and its kind end when a signal comes to their thread.
+
+    TCPStore takes that for a failed connection, and waits for seconds before it tries again.
+    """
+    with contextlib.suppress(OSError):
+        for task in os.listdir("/proc/%d/task" % pid):
+            with contextlib.suppress(OSError), open("/proc/%d/task/%s/comm" % (pid, task), "rb") as name:
+                if name.read().strip() == EAR:
+                    ctypes.CDLL(None).tgkill(pid, int(task), STACKS_SIGNAL)
+                    return
+    os.kill(pid, STACKS_SIGNAL)
 
 
 def _unfit(root: int, heard: Heard | None) -> str:

@@ -16,7 +16,7 @@ _PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 class End:
     """The run is over: end what lives. With `stacks`, take them first; with `again`, try once more on another port.
 
-    `death` says that a rank's own death decided it, `asked` that the user did.
+    `death` says that a rank's own death decided it, `asked` that the user did, `stuck` that it was stuck for too long.
     """
 
     why: str
@@ -24,6 +24,7 @@ class End:
     again: bool = False
     death: bool = False
     asked: bool = False
+    stuck: bool = False
 
 
 def decide(run: Run, world: int, *, said: str = "", may_move: bool = True) -> End | None:

@@ -25,9 +25,13 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
-    """Figures of one child of which only the latest values matter: step, step_seconds, rss, cpu, state."""
+    """Figures of one child of which only the latest values matter: step, step_seconds, rss, cpu, state.
+
+    `metrics` are what its trainer says: loss, learning_rate and the like.
+    """
 
     node: str
     at: float
     child: str = ""
     values: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)

@@ -1,17 +1,126 @@
 """Evidence: what is known of a run when it is judged."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
+from aboard.core.flight import Standing, standings
+from aboard.core.phase import Phase
 from aboard.core.plan import Plan
-from aboard.core.run import Run
+from aboard.core.run import Child, Run
+from aboard.core.stack import Frame, kind, main_thread, site
+from aboard.core.witness import Group, NodeWitness, RankWitness
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One rank: what it told, and what was seen of it."""
+
+    rank: int
+    node: str
+    child: Child | None
+    seen: RankWitness | None
+
+    @property
+    def phase(self) -> Phase:
+        return self.child.phase if self.child is not None else Phase.WAITING
+
+    @property
+    def alive(self) -> bool:
+        return self.child is not None and self.child.state == "started"
+
+    @property
+    def finished(self) -> bool:
+        return self.child is not None and self.child.state == "exited" and self.child.code == 0
+
+    @cached_property
+    def frames(self) -> tuple[Frame, ...]:
+        return main_thread(self.seen.stack) if self.seen is not None and self.seen.stack else ()
+
+    @property
+    def site(self) -> Frame | None:
+        return site(self.frames)
+
+    @cached_property
+    def at(self) -> str:
+        """What it is at, by its own word or by its stack."""
+        if self.seen is not None and self.seen.doing:
+            return self.seen.doing
+        return kind(self.frames)
+
+    @property
+    def states(self) -> str:
+        process = self.seen.process if self.seen is not None else None
+        return (process.states or process.state) if process is not None else ""
+
+    @property
+    def cpu(self) -> float:
+        """Cores that its whole family uses."""
+        if self.seen is None or self.seen.process is None:
+            return 0.0
+        return self.seen.process.cpu + sum(worker.cpu for worker in self.seen.workers)
+
+    @property
+    def open_collective(self) -> bool:
+        groups = self.seen.groups if self.seen is not None else None
+        return any(not entry.over for group in groups or () for entry in group.entries)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """`tails` are the last lines of each rank's stderr; `stacks` those of ranks that lived when the first one died."""
+    """`tails` are the last lines of each rank's stderr; `stacks` those of ranks that lived when the first one died.
+
+    `witness` is what nodes answered, `unheard` why others did not. `quiet` is for how long nothing has moved, `usual`
+    the seconds that a step mostly takes, `pace` what it takes now; None where that isn't known. `said` are the last
+    lines of some ranks, of both streams.
+    """
 
     plan: Plan
     run: Run
     tails: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     stacks: Mapping[int, str] = field(default_factory=dict)
+    now: float = 0.0
+    witness: Mapping[str, NodeWitness] = field(default_factory=dict)
+    unheard: Mapping[str, str] = field(default_factory=dict)
+    quiet: float | None = None
+    usual: float | None = None
+    pace: float | None = None
+    said: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def views(self) -> tuple[View, ...]:
+        """Every rank, in its order."""
+        return tuple(self._views())
+
+    def view(self, rank: int) -> View:
+        return self.views[rank]
+
+    @cached_property
+    def records(self) -> Mapping[int, tuple[Group, ...]]:
+        """The flight records of the ranks that gave one."""
+        seen = ((view.rank, view.seen) for view in self.views)
+        return {rank: told.groups for rank, told in seen if told is not None and told.groups is not None}
+
+    @cached_property
+    def offsets(self) -> Mapping[int, float]:
+        return {view.rank: self.witness[view.node].offset for view in self.views if view.node in self.witness}
+
+    @cached_property
+    def standings(self) -> tuple[Standing, ...]:
+        return tuple(standings(self.records, self.offsets))
+
+    @cached_property
+    def owners(self) -> Mapping[str, str]:
+        """Which node has which address; loopback is everybody's, and so nobody's."""
+        told = ((part.node.name, (part.node.address, part.node.fabric_address)) for part in self.plan.parts)
+        found = {address: name for name, addresses in told for address in addresses if address}
+        for name, node in self.witness.items():
+            for _interface, address in node.addresses:
+                if not address.startswith("127.") and address != "::1":
+                    found[address] = name
+        return found
+
+    def _views(self) -> Iterator[View]:
+        for rank, (node, start) in enumerate(self.plan.starts()):
+            told = self.witness[node].ranks.get(rank) if node in self.witness else None
+            yield View(rank=rank, node=node, child=self.run.generation.children.get((node, start.child)), seen=told)

@@ -19,6 +19,8 @@ class Start:
     cwd: str | None = None
     rank: int | None = None
     beacon: bool = False
+    # Whether it can import what the plan's `code` has.
+    code: bool = False
     # The cores that it may run on; none means all that its node gives.
     cores: tuple[int, ...] = ()
 
@@ -46,12 +48,13 @@ class Master:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """All nodes' parts, in rank order."""
+    """All nodes' parts, in rank order. `code` is a zip file of Python modules that goes to each node first."""
 
     run: str
     program: Program
     master: Master
     parts: tuple[NodePlan, ...]
+    code: bytes = field(default=b"", repr=False)
 
     @cached_property
     def world(self) -> int:

@@ -29,7 +29,7 @@ def plan(cluster: Cluster, request: Request, seats: Mapping[str, Seat], *, run: 
         starts = tuple(_start(request, node, seats[node.name], berth, master, run) for berth in berths)
         parts.append(NodePlan(node=node, starts=starts))
         first += count
-    return Plan(run=run, program=request.program, master=master, parts=tuple(parts))
+    return Plan(run=run, program=request.program, master=master, parts=tuple(parts), code=request.code)
 
 
 def ranks_of(node: Node, request: Request, seat: Seat) -> int:
@@ -106,6 +106,7 @@ def _start(request: Request, node: Node, seat: Seat, berth: Berth, master: Maste
         cwd=node.workdir,
         rank=berth.rank,
         beacon=request.beacon,
+        code=bool(request.code),
         cores=_cores(seat, berth) if request.bind else (),
     )
 

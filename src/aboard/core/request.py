@@ -14,6 +14,7 @@ class Request:
 
     `ranks` is the number on each node; without it a node starts one for each of its slots. `env` is for every rank, and
     wins over the nodes' own. `nodes` is how many nodes the user said there are: fewer is an error, never a smaller run.
+    `code` is a zip file of Python modules that every rank can import, brought to each node for this run.
     """
 
     program: Program
@@ -25,10 +26,16 @@ class Request:
     threads: int | None = None
     bind: bool = False
     beacon: bool = True
+    # End a run that is stuck, once that is sure, instead of saying so only.
+    stop_on_stall: bool = False
+    code: bytes = field(default=b"", repr=False)
 
 
-def settled(cluster: Cluster, request: Request, here: str) -> tuple[Cluster, Request]:
-    """Ranks start where the command was typed, unless a node has a directory of its own; a port in `env:` is wanted."""
+def settled(cluster: Cluster, request: Request, here: str | None) -> tuple[Cluster, Request]:
+    """Ranks start where the command was typed, unless a node has a directory of its own; a port in `env:` is wanted.
+
+    With None for `here` they start in their login's home: all that they read is named by whole paths.
+    """
     nodes = tuple(node if node.workdir else replace(node, workdir=here) for node in cluster)
     env = {**nodes[0].env, **request.env}
     port, address = request.master_port, request.master_address or env.get("MASTER_ADDR")

@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from aboard.core.finding import Finding, Severity
+from aboard.core.metrics import Way
 from aboard.core.phase import Phase
 from aboard.core.plan import Plan
 from aboard.core.run import Child, Run
@@ -52,6 +54,30 @@ class Missing:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stall:
+    """Why a run does not go on, in short: the verdict's code, what was seen, the first line to type."""
+
+    code: str
+    grave: bool
+    nodes: tuple[str, ...]
+    seen: str
+    fix: str
+
+    @property
+    def slow(self) -> bool:
+        return self.code.startswith("slow-")
+
+    @property
+    def word(self) -> str:
+        return "slow" if self.slow else "stuck"
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What makes it another one: who is slow by how much changes from look to look."""
+        return (self.code,) if self.slow else (self.code, *self.nodes)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Roster:
     """A whole run at one moment. `phase` is the furthest that any rank has come to; `there` is how many have."""
 
@@ -72,6 +98,8 @@ class Roster:
     finished: str = ""
     interest: int | None = None
     tail: tuple[str, ...] = field(default=())
+    way: Way | None = None
+    stall: Stall | None = None
 
 
 def roster(plan: Plan, run: Run, now: float, *, tail: tuple[str, ...] = ()) -> Roster:
@@ -101,6 +129,7 @@ def roster(plan: Plan, run: Run, now: float, *, tail: tuple[str, ...] = ()) -> R
         finished=str(run.finished.get("why", "")) if run.finished else "",
         interest=interest_of(run),
         tail=tail,
+        way=Way(metrics=dict(run.metrics), curve=tuple(run.curve.points)) if run.metrics else None,
     )
 
 
@@ -182,6 +211,14 @@ def _why(child: Child | None, run: Run) -> tuple[Trouble, str, float]:
     if child.dead:
         return Trouble.DEAD, child.why or f"ended with {child.code}", child.at
     return Trouble.LATE, child.phase.word, child.since
+
+
+def stall_of(finding: Finding | None) -> Stall | None:
+    if finding is None:
+        return None
+    fix = finding.fix.partition("\n")[0]
+    grave = finding.severity > Severity.INFO
+    return Stall(code=finding.code, grave=grave, nodes=finding.nodes, seen=finding.seen, fix=fix)
 
 
 def interest_of(run: Run) -> int | None:

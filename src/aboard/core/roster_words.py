@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from aboard.core.metrics import Way
 from aboard.core.phase import Phase
-from aboard.core.roster import Missing, Roster, Row, Trouble
+from aboard.core.roster import Missing, Roster, Row, Stall, Trouble
 
 
 def to_words(roster: Roster) -> dict[str, Any]:
@@ -22,5 +23,12 @@ def from_words(words: Mapping[str, Any]) -> Roster:
         Missing(**{**each, "trouble": Trouble(each["trouble"]), "ranks": tuple(each["ranks"])})
         for each in words["missing"]
     )
-    rest = {"phase": Phase(words["phase"]), "rows": rows, "missing": missing, "tail": tuple(words["tail"])}
+    way = words.get("way")
+    if way is not None:
+        way = Way(metrics=way["metrics"], curve=tuple((step, loss) for step, loss in way["curve"]))
+    rest: dict[str, Any] = {"way": way, "phase": Phase(words["phase"]), "rows": rows, "missing": missing}
+    rest["tail"] = tuple(words["tail"])
+    stall = words.get("stall")
+    if stall is not None:
+        rest["stall"] = Stall(**{**stall, "nodes": tuple(stall["nodes"])})
     return Roster(**{**words, **rest})

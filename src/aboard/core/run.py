@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from aboard.core.event import Event, Sample
+from aboard.core.metrics import Curve
 from aboard.core.phase import TOLD, Phase
 
 
@@ -70,6 +71,8 @@ class Generation:
     stopped: Child | None = None
     # When the end was decided for another reason than a death: who dies later dies of that.
     decided: float | None = None
+    # When ranks that live were begun to be ended, for whatever reason.
+    ending: float | None = None
     running: int = 0
     exited: int = 0
     # When any rank last came to a new phase.
@@ -83,6 +86,9 @@ class Run:
     id: str
     generation: Generation = field(default_factory=Generation)
     samples: dict[tuple[str, str], Sample] = field(default_factory=dict)
+    # Of the rank that tells any: a trainer's first one does.
+    metrics: dict[str, float] = field(default_factory=dict)
+    curve: Curve = field(default_factory=Curve)
     stopping: str = ""
     finished: Mapping[str, Any] | None = None
 
@@ -116,6 +122,7 @@ class Run:
             case "deciding":
                 # A death that decided it is its own proof, whatever two clocks make of the order.
                 self.generation.decided = None if event.data.get("death") else event.at
+                self.generation.ending = event.at
             case "stopping":
                 self.stopping = str(event.data.get("why", ""))
             case "finished":
@@ -130,6 +137,11 @@ class Run:
             child = self.generation.children.get((sample.node, sample.child))
             if child is not None:
                 self._come_to(child, Phase.STEPS, sample.at)
+        if sample.metrics:
+            # Not all of them come each time: an eval_loss stays until there is a newer one.
+            self.metrics.update(sample.metrics)
+            if "step" in sample.metrics and "loss" in sample.metrics:
+                self.curve.add(int(sample.metrics["step"]), sample.metrics["loss"])
 
     def _place(self, node: str) -> Place:
         return self.generation.places.setdefault(node, Place())

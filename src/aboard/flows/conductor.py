@@ -8,20 +8,24 @@ from time import monotonic, time
 from typing import Any, Protocol
 
 from aboard.core.decide import STOPPED_SECONDS, End, decide
-from aboard.core.errors import AboardError, AskError, WireError
+from aboard.core.errors import AskError, WireError
 from aboard.core.event import Event, Sample
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding
 from aboard.core.lease import Lease
 from aboard.core.plan import NodePlan, Plan, Start
 from aboard.core.run import Run
+from aboard.core.verdict import Why
+from aboard.flows.inquiry import Heard, inquire, inquire_again
+from aboard.flows.watch import Watch
+from aboard.record.documents import findings_document
 from aboard.record.record import Record
-from aboard.verdicts.ending import cause_of, ending
+from aboard.verdicts.ending import cause_of, ending, is_echo
+from aboard.verdicts.judge import judge
 from aboard.wires.fleet import Fleet
-from aboard.wires.hold import Hold, State
+from aboard.wires.hold import NO_STACKS, Hold, State
 from aboard.wires.told import Piece
 
-STACKS_SECONDS = 2.0
 STACKS_BYTES = 32 * 1024 * 1024
 # Deaths that follow from the first are heard too before the others are ended: one of them may have been earlier.
 HEAR_SECONDS = 0.3
@@ -31,9 +35,13 @@ LOOK_SHARE = 0.1
 # After the grace: for the keeper's own sweep, and for the last output to come over.
 LAST_SECONDS = 10.0
 TAIL_LINES = 20
+# Whose last words of both streams are looked at for a loss that is no number: mostly rank 0 tells it.
+SAID_RANKS = 8
 TAIL_BYTES = 4096
 # As a shell has it, after Ctrl-C.
 INTERRUPTED = 130
+# As timeout(1) has it.
+STUCK = 124
 
 
 class Viewer(Protocol):
@@ -59,7 +67,15 @@ class Conductor:
     """One run. `plan` may have port 0: the keeper of rank 0's node then finds one just before the start."""
 
     def __init__(
-        self, plan: Plan, fleet: Fleet, *, lease: Lease, record: Record, viewer: Viewer, fixed_port: bool = False
+        self,
+        plan: Plan,
+        fleet: Fleet,
+        *,
+        lease: Lease,
+        record: Record,
+        viewer: Viewer,
+        fixed_port: bool = False,
+        stop_on_stall: bool = False,
     ) -> None:
         self.plan = plan
         self.run = Run(id=plan.run)
@@ -80,6 +96,9 @@ class Conductor:
         self._stops = 0
         self._hurry = asyncio.Event()
         self._stopped_since: dict[tuple[str, str], float] = {}
+        self._heard = Heard(witness={}, unheard={})
+        self._standing: Finding | None = None
+        self._watch = Watch(self.ask_why, self._take_verdict, self._act_on if stop_on_stall else lambda _why: None)
 
     # -- what others may ask -----------------------------------------------------------------------------
 
@@ -96,8 +115,35 @@ class Conductor:
         return self._record.tail(rank)
 
     def evidence(self) -> Evidence:
-        tails = {rank: self._last_lines(rank) for rank in self._tails}
-        return Evidence(plan=self.plan, run=self.run, tails=tails, stacks=self.stacks)
+        now = time()
+        return Evidence(
+            plan=self.plan,
+            run=self.run,
+            tails={rank: self._last_lines(rank) for rank in self._tails},
+            stacks=self.stacks,
+            now=now,
+            witness=self._heard.witness,
+            unheard=self._heard.unheard,
+            quiet=self._watch.rhythm.quiet(now),
+            usual=self._watch.rhythm.usual,
+            pace=self._watch.rhythm.pace,
+            said={rank: self.tail(rank) for rank in range(min(SAID_RANKS, self.plan.world))},
+        )
+
+    async def ask_why(self) -> Why:
+        """Asks every node what is to be seen there, and judges it: the answer to "why does it not go on?"."""
+        began = monotonic()
+        self._heard = await inquire(self.plan, self.run, self._holds)
+        witness = await inquire_again(self.evidence(), self._holds)
+        self._heard = replace(self._heard, witness=witness)
+        self._record.write_witness(self._heard.raw)
+        return replace(judge(self.evidence()), seconds=monotonic() - began)
+
+    @property
+    def stall(self) -> Finding | None:
+        """The verdict on a run that has stopped to move; None while it moves."""
+        why = self._watch.why
+        return why.findings[0] if why is not None and why.findings else None
 
     async def conduct(self) -> Outcome:
         """Runs generation after generation until one is the last; nothing is left behind, whatever happens."""
@@ -117,6 +163,7 @@ class Conductor:
         finally:
             ticking.cancel()
             await asyncio.wait([ticking])
+            await self._watch.close()
 
     # -- one generation ----------------------------------------------------------------------------------
 
@@ -167,6 +214,8 @@ class Conductor:
             try:
                 await hold.begin()
                 self._begun.add(part.node.name)
+                if self.plan.code:
+                    await hold.bring(self.plan.code)
                 if part.node.name == self.plan.master.node:
                     port.set_result(await hold.reserve(self._wanted_port, fixed=self._fixed_port))
                 starts = _with_port(part.starts, await asyncio.shield(port))
@@ -199,30 +248,33 @@ class Conductor:
         self._ending = True
         holds = [hold for hold in self._holds.values() if hold.state is not State.GONE]
         if end.stacks:
-            await asyncio.gather(*(self._take_stacks(hold) for hold in holds if hold.state is State.HELD))
-            self._record.write_stacks(self.stacks)
-        ends = [asyncio.create_task(self._see_off(hold)) for hold in holds]
+            await self._look_back()
+        farewell = self._lease.farewell
+        grace = farewell if end.asked and farewell is not None else self._lease.grace
+        ends = [asyncio.create_task(self._see_off(hold, grace)) for hold in holds]
         if ends:
             await asyncio.wait(ends)
 
-    async def _take_stacks(self, hold: Hold) -> None:
-        try:
-            found = await hold.stacks(within=STACKS_SECONDS)
-        except AboardError:
-            return
-        for child, text in found.items():
-            # Thousands of ranks that hang have the same stacks by the hundred: those of the first will do.
-            if self._stacks_room >= len(text):
-                self._stacks_room -= len(text)
-                self.stacks[self._ranks[child]] = text
+    async def _look_back(self) -> None:
+        """What is to be seen of the others and of the nodes when a rank has died, before all are ended."""
+        self._heard = await inquire(self.plan, self.run, self._holds, brief=True)
+        for node in self._heard.witness.values():
+            for rank, seen in node.ranks.items():
+                text = seen.stack or NO_STACKS + seen.why.get("stack", "")
+                # Thousands of ranks that hang have the same stacks by the hundred: those of the first will do.
+                if self._stacks_room >= len(text):
+                    self._stacks_room -= len(text)
+                    self.stacks[rank] = text
+        self._record.write_stacks(self.stacks)
+        self._record.write_witness(self._heard.raw)
 
-    async def _see_off(self, hold: Hold) -> None:
+    async def _see_off(self, hold: Hold, grace: float) -> None:
         """Asks for the end, again with no grace when the user hurries, and waits until the keeper has left."""
         try:
-            async with asyncio.timeout(self._lease.grace + LAST_SECONDS):
+            async with asyncio.timeout(grace + LAST_SECONDS):
                 if hold.node.name not in self._begun:
                     return
-                await hold.end(0.0 if self._hurry.is_set() else None)
+                await hold.end(0.0 if self._hurry.is_set() else grace)
                 gone = asyncio.create_task(hold.wait_gone())
                 hurry = asyncio.create_task(self._hurry.wait())
                 try:
@@ -256,7 +308,8 @@ class Conductor:
     def _take_samples(self, node: str, samples: Mapping[str, Any]) -> None:
         at = samples["wall"]
         for child, values in (("", samples["node"]), *samples["children"].items()):
-            self.run.take(Sample(node=node, at=at, child=child, values=values))
+            metrics = values.get("metrics", {})
+            self.run.take(Sample(node=node, at=at, child=child, values=values, metrics=metrics))
             self._watch_stopped(node, child, values, at)
         self._record.samples(node, at, {"node": samples["node"], "children": samples["children"]})
 
@@ -275,6 +328,15 @@ class Conductor:
         since = self._stopped_since.setdefault((node, child), at)
         if at - since >= STOPPED_SECONDS and self.run.generation.stopped is None:
             self._take(Event(node=node, seq=0, at=since, kind="stopped", child=child))
+
+    def _take_verdict(self, finding: Finding | None) -> None:
+        """What the watch found out by itself, for the record and whoever looks on."""
+        if not self._ending:
+            self._standing = finding
+            self._note("verdict", findings=findings_document([finding] if finding is not None else []))
+
+    def _act_on(self, why: Why) -> None:
+        self._want(End(why=f"it is stuck: {why.findings[0].code}", stuck=True))
 
     def _judge(self) -> None:
         if self._ending or self._end is None or self._end.done():
@@ -307,6 +369,8 @@ class Conductor:
             await asyncio.sleep(TICK_SECONDS)
             began = monotonic()
             self._record.tick(began)
+            if not self._ending:
+                self._watch.tick(self.run, time())
             if began >= look_at:
                 self._viewer.tick(time())
                 look_at = began + (monotonic() - began) / LOOK_SHARE
@@ -315,10 +379,16 @@ class Conductor:
 
     def _outcome(self, end: End) -> Outcome:
         evidence = self.evidence()
-        findings = () if end.asked else tuple(ending(evidence))
+        stall = self._standing
+        findings = () if end.asked or end.stuck else tuple(ending(evidence))
         cause = cause_of(evidence)
+        if stall is not None and (end.asked or end.stuck or (cause is not None and is_echo(evidence, cause))):
+            # What kept it from going on is what it ended of, whoever was the first to give up waiting.
+            findings = (replace(stall, consequences=(*stall.consequences, *findings)),)
         if end.asked:
             code = INTERRUPTED
+        elif end.stuck:
+            code = STUCK
         elif cause is not None:
             code = exit_code(cause.code)
         else:

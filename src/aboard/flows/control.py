@@ -5,14 +5,17 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from time import time
 from typing import Any
 
 from aboard.core.errors import AboardError
-from aboard.core.roster import Roster, interest_of, roster
+from aboard.core.roster import Roster, interest_of, roster, stall_of
 from aboard.core.roster_words import from_words, to_words
+from aboard.core.verdict import Why
 from aboard.flows.conductor import Conductor
+from aboard.record.documents import why_of, why_words
 from aboard.record.places import RunDirectory
 
 # unix(7): the whole path has room for 107 bytes.
@@ -24,7 +27,7 @@ LINE_LIMIT = 64 * 1024 * 1024
 
 def roster_of(conductor: Conductor, tail: tuple[str, ...] = ()) -> Roster:
     """The run as it is now."""
-    return roster(conductor.plan, conductor.run, time(), tail=tail)
+    return replace(roster(conductor.plan, conductor.run, time(), tail=tail), stall=stall_of(conductor.stall))
 
 
 @asynccontextmanager
@@ -64,6 +67,13 @@ async def look(run: RunDirectory) -> Roster:
     raise _gone(run)
 
 
+async def ask_why(run: RunDirectory) -> Why:
+    """What the run's nodes say when they are asked now."""
+    async for answer in _asked(run, {"ask": "why"}):
+        return why_of(answer["why"])
+    raise _gone(run)
+
+
 async def ask_stop(run: RunDirectory, why: str, *, now: bool) -> None:
     """Asks for the end of a run, as Ctrl-C at its terminal would; with `now`, as a second one."""
     async for _ in _asked(run, {"ask": "stop", "why": why, "now": now}):
@@ -81,6 +91,8 @@ async def _answers(conductor: Conductor, asked: Mapping[str, Any]) -> AsyncItera
                 if conductor.run.finished:
                     return
                 await asyncio.sleep(WATCH_SECONDS)
+        case "why":
+            yield {"why": why_words(await conductor.ask_why())}
         case "stop":
             conductor.stop(str(asked.get("why", "it was asked to stop")))
             if asked.get("now"):

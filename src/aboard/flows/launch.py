@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import time
+from typing import Protocol
 
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts
-from aboard.core.finding import Severity
+from aboard.core.finding import Finding, Severity
 from aboard.core.lease import Lease
 from aboard.core.plan import Plan
 from aboard.core.planning import plan as make_plan
@@ -31,24 +32,44 @@ class Look:
     quick: bool = True
 
 
+class Cargo(Protocol):
+    """What a run brings along beside its program: settled when the nodes are known, and loaded before ranks start."""
+
+    async def settle(self, plan: Plan, facts: Facts) -> tuple[Plan, Sequence[Finding]]:
+        """The plan as it is with it, and what is in its way."""
+
+    async def load(self, plan: Plan, fleet: Fleet) -> None:
+        """Brings it to every node; raises AboardError where that can't be."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Launched:
-    """How far a launch came: stopped by the look at the nodes, or run to its end."""
+    """How far a launch came: stopped by the look at the nodes, refused for its cargo, or run to its end."""
 
     report: Report | None
+    refused: tuple[Finding, ...] = ()
     outcome: Outcome | None = None
     roster: Roster | None = None
 
 
 async def planned(
-    cluster: Cluster, request: Request, look: Look, *, run: str, watcher: Watcher, wire_of: WireOf = usual_wire
-) -> tuple[Report | None, Plan]:
-    """The plan of a dry run: what would be started, from the same look; nothing is started."""
+    cluster: Cluster,
+    request: Request,
+    look: Look,
+    *,
+    run: str,
+    watcher: Watcher,
+    cargo: Cargo | None = None,
+    wire_of: WireOf = usual_wire,
+) -> tuple[Report | None, Plan, Sequence[Finding]]:
+    """The plan of a dry run, from the same look, and what is in the way of its cargo; nothing is started."""
     fleet = watched_fleet(watcher, wire_of)
-    if not look.subjects:
-        return None, _plan(cluster, request, _unseen(cluster), run)
-    async with examined(cluster, look.subjects, fleet, quick=look.quick, watcher=watcher) as (report, _links):
-        return report, _plan(cluster, request, report.facts, run)
+    report, facts = None, _unseen(cluster)
+    if look.subjects:
+        async with examined(cluster, look.subjects, fleet, quick=look.quick, watcher=watcher) as (report, _links):
+            facts = report.facts
+    plan = _plan(cluster, request, facts, run)
+    return (report, plan, ()) if cargo is None else (report, *await cargo.settle(plan, facts))
 
 
 async def launch(
@@ -63,6 +84,7 @@ async def launch(
     on_look: Callable[[Report], None] = lambda _report: None,
     on_conductor: OnConductor = lambda _conductor: None,
     fleet: Fleet | None = None,
+    cargo: Cargo | None = None,
     wire_of: WireOf = usual_wire,
 ) -> Launched:
     """Nothing is started while the look finds what would stop a run; every rank that is started is seen to its end.
@@ -71,7 +93,7 @@ async def launch(
     """
     fleet = fleet or watched_fleet(watcher, wire_of)
     fleet.on_phase = lambda node, phase: watcher.dialling(node.name, phase)
-    report = None
+    report, facts = None, _unseen(cluster)
     run = record.run.id
     if look.subjects:
         async with examined(cluster, look.subjects, fleet, quick=look.quick, watcher=watcher, keep=True) as (
@@ -81,14 +103,28 @@ async def launch(
             on_look(report)
             if any(finding.severity is Severity.BLOCK for finding in report.findings):
                 return Launched(report=report)
-            plan = _plan(cluster, request, report.facts, run)
+            facts = report.facts
+            plan = _plan(cluster, request, facts, run)
             fleet.keep(links)
     else:
-        plan = _plan(cluster, request, _unseen(cluster), run)
-    fixed = request.master_port is not None
-    conductor = Conductor(plan, fleet, lease=lease, record=record, viewer=viewer, fixed_port=fixed)
-    on_conductor(conductor)
+        plan = _plan(cluster, request, facts, run)
     try:
+        if cargo is not None:
+            plan, findings = await cargo.settle(plan, facts)
+            if any(finding.severity is Severity.BLOCK for finding in findings):
+                return Launched(report=report, refused=tuple(findings))
+            await cargo.load(plan, fleet)
+        fixed = request.master_port is not None
+        conductor = Conductor(
+            plan,
+            fleet,
+            lease=lease,
+            record=record,
+            viewer=viewer,
+            fixed_port=fixed,
+            stop_on_stall=request.stop_on_stall,
+        )
+        on_conductor(conductor)
         outcome = await conductor.conduct()
     finally:
         await fleet.close()

@@ -14,7 +14,7 @@ from aboard.core.request import Request
 from aboard.flows.check import Report
 from aboard.flows.conductor import Conductor, Viewer
 from aboard.flows.control import served
-from aboard.flows.launch import Launched, Look, launch
+from aboard.flows.launch import Cargo, Launched, Look, launch
 from aboard.flows.watcher import Watcher
 from aboard.record.places import RunDirectory
 from aboard.record.record import Record
@@ -34,6 +34,7 @@ class Order:
     lease: Lease
     run: RunDirectory
     told: Callable[[Plan], Any]
+    cargo: Cargo | None = None
 
 
 async def session(
@@ -67,6 +68,7 @@ async def session(
                 viewer=viewer,
                 lease=order.lease,
                 fleet=fleet,
+                cargo=order.cargo,
                 on_look=on_look,
                 on_conductor=began,
             )

@@ -56,10 +56,13 @@ def _state(run: RunDirectory, folded: Run) -> str:
 
 
 def _last_step(run: RunDirectory) -> int | None:
-    """The step that every rank of the last sample of each node had come to."""
+    """The step that every rank of the last sample of each node had come to; a trainer that resumed knows better."""
     latest: dict[str, int] = {}
+    trainer: int | None = None
     for sample in read_samples(run.samples):
+        for given in sample.figures.get("children", {}).values():
+            trainer = int(given.get("metrics", {}).get("step") or trainer or 0) or None
         steps = [given.get("step") for given in sample.figures.get("children", {}).values() if given.get("step")]
         if steps:
             latest[sample.node] = int(min(steps))
-    return min(latest.values(), default=None)
+    return trainer or min(latest.values(), default=None)

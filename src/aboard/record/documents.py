@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from aboard.core.finding import Finding, Severity
+from aboard.core.verdict import RuledOut, Why
 from aboard.record.places import PRIVATE_FILE
 
 
@@ -55,6 +56,25 @@ def findings_document(findings: Iterable[Finding]) -> list[dict[str, Any]]:
         }
         for finding in findings
     ]
+
+
+def why_words(why: Why) -> dict[str, Any]:
+    return {
+        "findings": findings_document(why.findings),
+        "ruled_out": [[each.what, each.why] for each in why.ruled_out],
+        "seconds": why.seconds,
+        "quiet": why.quiet,
+    }
+
+
+def why_of(given: Mapping[str, Any]) -> Why:
+    """From what `why_words` made; both ends are ours, and of one version."""
+    return Why(
+        findings=tuple(_finding(each) for each in given["findings"]),
+        ruled_out=tuple(RuledOut(what=what, why=why) for what, why in given["ruled_out"]),
+        seconds=given["seconds"],
+        quiet=given["quiet"],
+    )
 
 
 def read_findings(path: Path) -> list[Finding]:

@@ -61,6 +61,10 @@ class RunDirectory:
         return self.path / "check.json"
 
     @property
+    def witness(self) -> Path:
+        return self.path / "witness.json"
+
+    @property
     def socket(self) -> Path:
         return self.path / "conductor.sock"
 

@@ -62,6 +62,10 @@ class Record:
     def write_stacks(self, stacks: Mapping[int, str]) -> None:
         self._documents.write(self.run.stacks, {str(rank): text for rank, text in stacks.items()})
 
+    def write_witness(self, answers: Mapping[str, Any]) -> None:
+        """What the nodes answered when they were last asked, as it came."""
+        self._documents.write(self.run.witness, answers)
+
     def tick(self, now: float) -> None:
         """To be called about once a second, by a monotonic clock: what waits in memory goes to disk."""
         self._logs.tick(now)

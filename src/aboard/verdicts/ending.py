@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
-from aboard.core.run import Child
+from aboard.core.run import Child, Generation
 from aboard.core.words import visible
+from aboard.verdicts.crash import with_node
 from aboard.verdicts.words import Told, told_of
 
 # How ranks cry out when a peer has died: never the cause while there is a death that says something else.
@@ -15,7 +16,7 @@ _ECHO = re.compile(
     r"connection (was )?(closed|reset|refused|aborted)|closed by (remote )?peer|broken pipe|socket closed"
     r"|remote process (has )?exited|connectFullMesh failed|recvValue|sendBytes failed|failed to recv"
     r"|client socket has (failed|timed out)|DistNetworkError|NCCL.*remote error|unhandled system error"
-    r"|watchdog (caught|got)|heartbeat",
+    r"|watchdog (caught|got)|heartbeat|timed out waiting|connect timeout|wait timeout",
     re.IGNORECASE,
 )
 # A cry comes within this time of what it cries about.
@@ -26,7 +27,10 @@ def ending(evidence: Evidence) -> list[Finding]:
     """The verdict with its consequences folded under it, then what else there is to say; a good end has none."""
     cause = cause_of(evidence)
     findings = []
-    if cause is not None:
+    left = _left_early(evidence, cause) if cause is not None and is_echo(evidence, cause) else None
+    if left is not None and cause is not None:
+        findings.append(_uneven(evidence, left, cause))
+    elif cause is not None:
         findings.append(_verdict(evidence, cause))
     else:
         findings += list(_without_death(evidence))
@@ -38,19 +42,25 @@ def cause_of(evidence: Evidence) -> Child | None:
     now = evidence.run.generation
     decided = float("inf") if now.decided is None else now.decided
     dead = sorted((child for child in now.children.values() if child.dead and child.died_at <= decided), key=_when)
-    if not dead or not _echoes(evidence, dead[0]):
+    if not dead or not is_echo(evidence, dead[0]):
         return dead[0] if dead else None
     if now.lost or _silent(evidence):
         return None
-    near = [child for child in dead if child.died_at <= dead[0].died_at + _ECHO_SECONDS]
-    return next((child for child in near if not _echoes(evidence, child)), dead[0])
+    near = [child for child in dead if child.died_at <= dead[0].died_at + _ECHO_SECONDS and not _ended(now, child)]
+    return next((child for child in near if not is_echo(evidence, child)), dead[0])
+
+
+def _ended(now: Generation, child: Child) -> bool:
+    """Whether it was we who ended it, after somebody else's death."""
+    return now.ending is not None and child.at > now.ending and child.raised is None and child.code in (-15, -9)
 
 
 def _when(child: Child) -> float:
     return child.died_at
 
 
-def _echoes(evidence: Evidence, child: Child) -> bool:
+def is_echo(evidence: Evidence, child: Child) -> bool:
+    """Whether a death only says that somebody else could not be reached, or did not come in time."""
     return _ECHO.search(_text(evidence, child)) is not None
 
 
@@ -61,7 +71,7 @@ def _text(evidence: Evidence, child: Child) -> str:
 
 
 def _verdict(evidence: Evidence, cause: Child) -> Finding:
-    told = told_of(cause, evidence.tails.get(_rank(cause), ()))
+    told = with_node(evidence, cause, told_of(cause, evidence.tails.get(_rank(cause), ())))
     others = [child for child in evidence.run.generation.children.values() if child.dead and child is not cause]
     return Finding(
         code=told.code,
@@ -75,6 +85,29 @@ def _verdict(evidence: Evidence, cause: Child) -> Finding:
     )
 
 
+def _left_early(evidence: Evidence, cause: Child) -> Child | None:
+    """A rank that ended well before another one lost its connections: those were to it."""
+    done = [child for child in evidence.run.generation.children.values() if child.state == "exited" and child.code == 0]
+    return min((child for child in done if child.at <= cause.died_at), key=lambda child: child.at, default=None)
+
+
+def _uneven(evidence: Evidence, left: Child, cause: Child) -> Finding:
+    every = evidence.run.generation.children.values()
+    others = [child for child in every if child.dead]
+    return Finding(
+        code="hang-uneven",
+        severity=Severity.BLOCK,
+        nodes=(left.node,),
+        ranks=(_rank(left),),
+        seen=f"rank {left.name} on {left.node} finished {cause.died_at - left.at:.1f} s before the others lost their"
+        " connections to it",
+        why="Ranks had different numbers of batches, or one left early: the others then wait for it in a collective.",
+        fix=f"aboard logs {evidence.plan.run} --rank {left.name}    # why it had nothing more to do\n"
+        "DataLoader(…, drop_last=True)    # or torch.distributed.algorithms.join.Join around the loop",
+        consequences=tuple(_followed(evidence, cause, others)),
+    )
+
+
 def _fix(evidence: Evidence, cause: Child, told: Told) -> str:
     logs = f"aboard logs {evidence.plan.run} --rank {cause.name}    # all that it said"
     return f"{told.fix}\n{logs}" if told.fix else logs
@@ -82,7 +115,7 @@ def _fix(evidence: Evidence, cause: Child, told: Told) -> str:
 
 def _followed(evidence: Evidence, cause: Child, others: list[Child]) -> Iterator[Finding]:
     """One line for all the ranks that died of the first one's death, or were ended because of it."""
-    after = [child for child in others if child.died_at >= cause.died_at or _echoes(evidence, child)]
+    after = [child for child in others if child.died_at >= cause.died_at or is_echo(evidence, child)]
     if after:
         own = [child for child in after if child.code is None or child.code > 0]
         ended = f"{len(after) - len(own)} were ended" if len(after) > len(own) else ""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aboard.core.run import Child
+from aboard.core.run import Child, Raised
 from aboard.core.words import visible
 
 _SHOWN = 300
@@ -77,6 +77,8 @@ def told_of(child: Child, tail: Sequence[str]) -> Told:
         seen = f"was not started: {_clear(child.why)}"
         return Told(code="run-not-started", seen=seen, why=why, fix=_start_fix(child) or fix)
     if child.raised is not None:
+        if child.raised.type.startswith("aboard."):
+            return _our_own(child.raised)
         text = f"{child.raised.type}: {child.raised.message.strip()}"
         why, fix = _known(text, child)
         return Told(code="run-raised", seen=f"raised {_clear(text)}", why=why or "Its own code gave up.", fix=fix)
@@ -89,6 +91,13 @@ def told_of(child: Child, tail: Sequence[str]) -> Told:
     return Told(
         code="run-exited", seen=f"ended with exit code {code}{said}", why=why or "Its own code gave up.", fix=fix
     )
+
+
+def _our_own(raised: Raised) -> Told:
+    """An error of our own trainer has its name and what to type; its rank writes that behind the trace."""
+    fix = raised.trace.rpartition("\nfix: ")[2].strip() if "\nfix: " in raised.trace else ""
+    seen = f"could not go on: {_clear(raised.message)}"
+    return Told(code="run-raised", seen=seen, why="The trainer stopped rather than to go on wrongly.", fix=fix)
 
 
 def _by_signal(child: Child, number: int) -> Told:

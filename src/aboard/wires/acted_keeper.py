@@ -60,6 +60,7 @@ class ActedKeeper:
             "beat": lambda _message: {"wall": time.time()},
             "ack": lambda message: self._ack(int(message["seq"])),
             "credit": self._give,
+            "bring": lambda _message: None,
             "start": self._start,
             "signal": self._signal,
             "reserve": lambda message: {"port": message["port"] or USUAL_PORT},

@@ -34,6 +34,8 @@ __all__ = ["CREDIT", "NO_STACKS", "Hold", "OnEvent", "OnPiece", "OnSamples", "On
 # How much output may be under way from one node: enough for a fast link, too little to delay a beat.
 CREDIT = 256 * 1024
 ASK_SECONDS = 10.0
+# Some 300 kB; over the slowest link that anyone trains behind.
+BRING_SECONDS = 60.0
 REDIAL_SECONDS = 0.5
 EARLY_LIMIT = 4 * 1024 * 1024
 
@@ -105,6 +107,10 @@ class Hold:
         """A port of the node that is kept from others until a child listens on it: this one, or any that is free."""
         return count_of(await self._ask("reserve", port=port, fixed=fixed), "port")
 
+    async def bring(self, code: bytes) -> None:
+        """Puts a zip file of Python modules beside the keeper's sockets, for children that are to import it."""
+        await self._ask("bring", wait=BRING_SECONDS, data=frames.text(code))
+
     async def start(self, start: Start) -> None:
         """Starts a child; through a cut it is asked again, which is harmless: the keeper knows the name."""
         self._children.add(start.child)
@@ -116,6 +122,7 @@ class Hold:
             secrets=list(start.secrets),
             cwd=start.cwd,
             beacon=start.beacon,
+            code=start.code,
             cores=list(start.cores),
         )
 
@@ -130,6 +137,11 @@ class Hold:
             return stacks_of(reply, self._children)
         except frames.FrameError as error:
             raise ProtocolError(f"{self.node.name} sent {error}") from None
+
+    async def witness(self, within: float, **asked: Any) -> tuple[Any, float]:
+        """What is to be seen on the node now, as it came, and the node's clock less ours."""
+        reply = await self._ask("witness", within=within, wait=within + ASK_SECONDS, **asked)
+        return reply.get("witness"), self._offset[1]
 
     async def end(self, grace: float | None = None) -> None:
         """Asks the keeper to end all; its `ended` event says when that is done."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from aboard.agent import frames
 from aboard.core.event import Event
+from aboard.core.metrics import METRICS
 
 PHASES = ("started", "torch", "store", "group", "collective")
 # Above any count of events or bytes, and still exact in every program that reads JSON.
@@ -85,7 +86,7 @@ def samples_of(message: frames.Message, clock_offset: float, children: Container
     return {
         "wall": clock_of(given.get("wall")) - clock_offset,
         "node": _figures(given.get("node", {}), NODE_FIGURES),
-        "children": {_known(name, children): _figures(figures, CHILD_FIGURES) for name, figures in told.items()},
+        "children": {_known(name, children): _child_figures(figures) for name, figures in told.items()},
     }
 
 
@@ -118,9 +119,13 @@ def count_of(message: frames.Message, key: str) -> int:
 
 def clock_of(given: object) -> float:
     """A node's clock as it was sent."""
+    return _finite(given, "a clock that shows no time")
+
+
+def _finite(given: object, else_said: str) -> float:
     if isinstance(given, int | float) and abs(given) < MOST and isfinite(given):
         return float(given)
-    raise frames.FrameError("a clock that shows no time")
+    raise frames.FrameError(else_said)
 
 
 def _child(message: frames.Message, key: str, children: Container[str]) -> str:
@@ -150,6 +155,14 @@ def _figures(given: object, known: Mapping[str, type[float]]) -> dict[str, Any]:
             if type(value) not in (kind, int) or not 0 <= value < MOST:
                 raise frames.FrameError(f"a frame without an amount as its {key}")
             found[key] = kind(value)
+    return found
+
+
+def _child_figures(given: object) -> dict[str, Any]:
+    found = _figures(given, CHILD_FIGURES)
+    if isinstance(given, dict) and "metrics" in given:
+        told = _object(given["metrics"])
+        found["metrics"] = {name: _finite(told[name], f"no number as its {name}") for name in METRICS if name in told}
     return found
 
 
@@ -204,4 +217,5 @@ CHILD_FIGURES: Mapping[str, type[float]] = {
     "rss": int,
     "cpu": float,
     "stopped": int,
+    "doing": int,
 }

@@ -1,7 +1,8 @@
 """The beacon: inside a rank, it tells the keeper how far the script has come, and leaves the script alone.
 
-It never raises into the rank, never blocks, prints, starts a thread or imports torch: a rank that says less is no
-failure, one that we disturbed would be.
+It never raises into the rank, never blocks, prints or imports torch: a rank that says less is no failure, one that we
+disturbed would be. Its one thread begins when torch is about to have a process group, and threads of its own; it sleeps
+until the keeper asks.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ GONE = (errno.ENOENT, errno.ECONNREFUSED, errno.ENOTDIR, errno.EACCES, errno.EPE
 # The kernel's for a process that lets another trace it: prctl(2), Yama.
 PR_SET_PTRACER = 0x59616D61
 
+armed: Beacon | None = None
+
 
 def arm(folder: str) -> None:
     """Takes what the keeper left in the environment, so that no child of this process finds it, and begins."""
@@ -42,9 +45,14 @@ def arm(folder: str) -> None:
     if not path or not child:
         return
     beacon = Beacon(path, child)
+    # For a trainer of ours, which finds this module by its name.
+    global armed  # noqa: PLW0603 - one process has one beacon
+    armed = beacon
     beacon.reach("started")
     _safely(lambda: _hear_out(beacon))
-    _safely(lambda: torch.watch(beacon, os.path.dirname(path)))
+    # Beside the file of its stacks, which has the rank's number.
+    ear = "%s.ear" % stacks.rpartition(".")[0].split(":", 2)[-1]
+    _safely(lambda: torch.watch(beacon, os.path.dirname(path), ear))
     _safely(lambda: _show_stacks(*stacks.split(":", 2)))
 
 
@@ -68,6 +76,10 @@ class Beacon:
     def reached(self, phase: str) -> bool:
         return self._phase >= PHASES.index(phase)
 
+    def doing(self, what: str) -> None:
+        """What the rank does instead of steps: evaluation, checkpoint, data, compiling; "" when it is over."""
+        self.tell('"doing":%s' % quoted(what))
+
     def tell(self, said: str) -> None:
         """What must not be lost: if it can't be sent now, it is tried again with the next report, and at the end."""
         self._waiting.append(self._line(said))
@@ -77,6 +89,10 @@ class Beacon:
     def mention(self, said: str) -> bool:
         """What the next report supersedes; whether it was taken."""
         return self.flush() and self._send(self._line(said))
+
+    def answer(self, said: str) -> None:
+        """From another thread than the others: it touches nothing that waits."""
+        self._send(self._line(said))
 
     def flush(self) -> bool:
         while self._waiting:

@@ -23,13 +23,18 @@ if TYPE_CHECKING:
         def reach(self, phase: str) -> None: ...
         def reached(self, phase: str) -> bool: ...
         def mention(self, said: str) -> bool: ...
+        def tell(self, said: str) -> None: ...
+        def answer(self, said: str) -> None: ...
 
 
 REPORT_SECONDS = 0.2
 
 
-def watch(beacon: Beacon, folder: str) -> None:
-    """From here on, what torch does in this process is told; the flight recorder's files go to the folder."""
+def watch(beacon: Beacon, folder: str, ear: str) -> None:
+    """From here on, what torch does in this process is told; the flight recorder's files go to the folder.
+
+    At `ear` the keeper may ask for what the recorder has.
+    """
     steps = Steps(beacon)
 
     def torch_came(torch: ModuleType) -> None:
@@ -47,7 +52,7 @@ def watch(beacon: Beacon, folder: str) -> None:
 
     after = {
         "torch": torch_came,
-        "torch.distributed.distributed_c10d": lambda c10d: _follow_group(beacon, c10d),
+        "torch.distributed.distributed_c10d": lambda c10d: _follow_group(beacon, c10d, ear),
         "torch.optim.optimizer": optimizer_came,
     }
     # It stays there for good: taken away, it could make another thread's import miss the finder behind it.
@@ -112,7 +117,7 @@ def _record_flight(torch: ModuleType, folder: str) -> None:
 # -- the phases of torch.distributed ---------------------------------------------------------------------------------
 
 
-def _follow_group(beacon: Beacon, c10d: Any) -> None:
+def _follow_group(beacon: Beacon, c10d: Any, ear: str) -> None:
     plain = c10d.init_process_group
 
     def init_process_group(*args: Any, **named: Any) -> Any:
@@ -131,12 +136,25 @@ def _follow_group(beacon: Beacon, c10d: Any) -> None:
                 with suppress(Exception):
                     once.follow(holder, name)
 
+    def joining(_store: Any, host: Any = None, port: Any = None, world: Any = None, *rest: Any, **named: Any) -> None:
+        """What the script asks of the store, before it waits for it; from here on the keeper may ask it in turn."""
+        with suppress(Exception):
+            _listen(beacon, ear)
+        asked = {"host_name": host, "port": port, "world_size": world, "is_master": rest[0] if rest else None}
+        asked.update(named)
+        words = {"host": '"%s"' % str(asked["host_name"]).replace("\\", "").replace('"', "")[:200]}
+        words["port"], words["master"] = "%d" % asked["port"], "true" if asked["is_master"] else "false"
+        if asked["world_size"] is not None:
+            words["world"] = "%d" % asked["world_size"]
+        beacon.tell('"joining":{%s}' % ",".join('"%s":%s' % each for each in words.items()))
+
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
         setattr(init_process_group, name, getattr(plain, name))
     init_process_group.__wrapped__ = plain  # type: ignore[attr-defined]
     # It stays: it is called once or twice in a process, and others have it by now.
     c10d.init_process_group = init_process_group
-    Once(lambda: beacon.reach("store")).follow(sys.modules["torch._C._distributed_c10d"].TCPStore, "__init__")
+    store = sys.modules["torch._C._distributed_c10d"].TCPStore
+    Once(lambda: beacon.reach("store")).follow(store, "__init__", joining)
 
 
 class Once:
@@ -146,10 +164,14 @@ class Once:
         self._done: Callable[[], None] | None = done
         self._followed: list[tuple[Any, str, Any, Any]] = []
 
-    def follow(self, holder: Any, name: str) -> None:
+    def follow(self, holder: Any, name: str, before: Callable[..., None] | None = None) -> None:
+        """`before` is called with the same words before the function is."""
         plain = vars(holder)[name]
 
         def once(*args: Any, **named: Any) -> Any:
+            if before is not None:
+                with suppress(Exception):
+                    before(*args, **named)
             result = plain(*args, **named)
             with suppress(Exception):
                 self._leave()
@@ -167,6 +189,69 @@ class Once:
         self._followed = []
         if done is not None:
             done()
+
+
+# -- the flight recorder ---------------------------------------------------------------------------------------------
+
+# Also in agent/stacks.py. Of each group: so many of the last collectives, and so many of those with their sizes.
+EAR = "aboard-ear"
+LAST, WHOLE = 48, 4
+GROUPS = 16
+ENTRY = ("collective_seq_id", "p2p_seq_id", "is_p2p", "profiling_name", "state", "retired", "time_created_ns")
+SIZES = ("input_sizes", "output_sizes", "input_dtypes")
+
+
+def _listen(beacon: Beacon, ear: str) -> None:
+    """Begins a thread that sleeps until the keeper asks: the main one can't answer while it waits in a collective."""
+    import _thread  # noqa: PLC0415 - only a rank with a group needs them, here and below
+    import socket  # noqa: PLC0415 - torch has it by now
+
+    talk = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    talk.bind(ear)
+    own = os.fstat(talk.fileno()).st_ino, os.getpid()
+
+    def answer() -> None:
+        with suppress(Exception):
+            # By this name the keeper finds the thread to which its signals may go: they end a wait of any other one.
+            with open("/proc/thread-self/comm", "w") as name:
+                name.write(EAR)
+            # A script that closes what it doesn't know may have given our number to something of its own.
+            while talk.recv(64) and (os.fstat(talk.fileno()).st_ino, os.getpid()) == own:
+                with suppress(Exception):
+                    beacon.answer('"flight":%s' % _flight())
+
+    _thread.start_new_thread(answer, ())
+
+
+def _flight() -> str:
+    """The last collectives of each group as JSON, from torch's own recorder, whatever it is called in this torch."""
+    import json  # noqa: PLC0415 - the reason is above
+
+    c10d = sys.modules["torch._C._distributed_c10d"]
+    groups: dict[str, Any] = {}
+    for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
+        dump = getattr(c10d, name, None)
+        told = json.loads(dump()) if dump is not None else {}
+        status = told.get("pg_status") or {}
+        by_group: dict[str, list[Any]] = {}
+        for entry in told.get("entries") or ():
+            by_group.setdefault(str(entry["process_group"][0]), []).append(entry)
+        for group, entries in by_group.items():
+            last = [[entry.get(key) for key in ENTRY] for entry in entries[-LAST:]]
+            for short, entry in zip(last[-WHOLE:], entries[-WHOLE:]):
+                short.append([entry.get(key) for key in SIZES])
+            # The recorder forgets in order; whoever is still open may be older than the last few.
+            still = [[entry.get(key) for key in ENTRY] for entry in entries[:-LAST] if not entry["retired"]]
+            known = status.get(str(entries[-1]["pg_id"])) or {}
+            # One group may have two recorders, one for each of its backends.
+            groups[group + "+" * (group in groups)] = {
+                "what": str(entries[-1]["process_group"][1])[:100],
+                "enqueued": int(known.get("last_enqueued_collective", -1)),
+                "completed": int(known.get("last_completed_collective", -1)),
+                "entries": still[:LAST] + last,
+            }
+    newest = sorted(groups, key=lambda group: groups[group]["entries"][-1][6] or 0)[-GROUPS:]
+    return json.dumps({"groups": {group: groups[group] for group in newest}})
 
 
 # -- steps -----------------------------------------------------------------------------------------------------------

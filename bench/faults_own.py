@@ -1,0 +1,312 @@
+"""What a rank can do to itself, or what its script can have wrong: the faults that no network is needed for."""
+
+import ctypes
+import importlib
+import json
+import mmap
+import os
+import re
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).resolve().parent
+FAULT = os.environ.get("FAULT", "")
+PLACE = os.environ.get("FAULT_PLACE", "step")
+STEP = int(os.environ.get("FAULT_STEP", "20"))
+WHO = os.environ.get("FAULT_RANK", "")
+
+#: What the loss is multiplied with.
+factor = 1.0
+_ordered = [""]
+
+
+def mark(_name: str) -> None:
+    """The job puts its own here, once it can."""
+
+
+def at(place: str, rank: int, step: int | None = None) -> None:
+    """A rank has come to a place in the script; in a step, to that step."""
+    if place == PLACE and _mine(rank) and (step is None or step == STEP or place != "step"):
+        _do(FAULT)
+
+
+def ordered(path: Path, rank: int) -> None:
+    """A fault that was asked for since the job began: its number, its name, whose it is."""
+    try:
+        said = path.read_text()
+    except FileNotFoundError:
+        return
+    if said and said != _ordered[0]:
+        _ordered[0] = said
+        _number, name, who = said.split()
+        if who in (str(rank), "all"):
+            _do(name)
+
+
+def options(rank: int) -> dict[str, Any]:
+    """What the script gives to init_process_group, where it gives something wrong."""
+    world = int(os.environ["WORLD_SIZE"])
+    if FAULT == "world" and _mine(rank):
+        mark("effect")
+        return {"world_size": world + 1, "rank": rank}
+    if FAULT == "same-rank" and _mine(rank):
+        mark("effect")
+        return {"world_size": world, "rank": (rank + 1) % world}
+    return {}
+
+
+def fewer(steps: int, rank: int) -> int:
+    """How many batches this rank has."""
+    return STEP if FAULT == "fewer" and _mine(rank) else steps
+
+
+def _mine(rank: int) -> bool:
+    return WHO in (str(rank), "all")
+
+
+def _do(name: str) -> None:
+    if name in _FAULTS:
+        _mark_effect()
+        _FAULTS[name]()
+
+
+def _mark_effect() -> None:
+    """Written by hand: a fault may come before the job has its own way to do so."""
+    rank = os.environ["RANK"]
+    part = FOLDER / "marks" / f".effect.{rank}"
+    part.write_text(repr(time.time()))
+    part.rename(FOLDER / "marks" / f"effect.{rank}")
+
+
+def _released() -> bool:
+    return (FOLDER / "release").exists()
+
+
+# -- deaths ------------------------------------------------------------------------------------------------
+
+
+def _raise() -> None:
+    raise ValueError("expected 32 labels, got 31")
+
+
+def _exit() -> None:
+    os._exit(3)
+
+
+def _segfault() -> None:
+    ctypes.string_at(0)
+
+
+def _abort() -> None:
+    os.abort()
+
+
+def _share() -> None:
+    """A worker's batch goes to the others by shared memory, of which there is too little."""
+    with Path("/dev/shm/batch-0").open("w+b") as file:  # noqa: S108 - that it is there is the point
+        file.truncate(256 << 20)
+        with mmap.mmap(file.fileno(), 256 << 20) as shared:
+            for offset in range(0, 256 << 20, 4096):
+                shared[offset] = 1
+
+
+def _memory() -> None:
+    held = []
+    while True:
+        held.append(bytearray(os.urandom(1) * (32 << 20)))
+
+
+def _module() -> None:
+    importlib.import_module("flash_attention_kernels")
+
+
+def _file() -> None:
+    Path("/private/data/tokenizer.json").read_text()
+
+
+def _bad_shard() -> None:
+    json.loads('{"text": "an unfinished li')
+
+
+def _torn_checkpoint() -> None:
+    import torch  # noqa: PLC0415 - the job may not have come to it
+
+    path = Path("/private/out/torn.pt")
+    torch.save({"step": 3}, path)
+    os.truncate(path, path.stat().st_size // 2)
+    torch.load(path)
+
+
+def _open_files() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+    held = []
+    while True:
+        held.append(Path("/private/data/shard.bin").open("rb"))
+
+
+def _port_taken() -> None:
+    """A port that the script names, and that another program has."""
+    other = socket.socket()
+    other.bind(("", 0))
+    other.listen()
+    os.environ["MASTER_PORT"] = str(other.getsockname()[1])
+    _held.append(other)
+
+
+_held: list[Any] = []
+
+# -- ranks that don't come -----------------------------------------------------------------------------------
+
+
+def load_batch() -> None:
+    """The next part of the data comes from a program that has stopped to write."""
+    with Path("/private/data/pipe").open("rb") as pipe:
+        pipe.read(1)
+
+
+def _deadlock() -> None:
+    lock = threading.Lock()
+    with lock:
+        threading.Thread(target=_let_go, args=[lock], daemon=True).start()
+        lock.acquire()
+
+
+def _let_go(lock: "threading.Lock") -> None:
+    while not _released():
+        time.sleep(0.2)
+    lock.release()
+
+
+def _match() -> None:
+    """A pattern that goes back ever further holds the interpreter for hours."""
+    re.match(r"(a+)+$", "a" * 40 + "b")
+
+
+def _loop() -> None:
+    number = 0
+    while number % 100_000 or not _released():
+        number += 1
+
+
+def _sleep() -> None:
+    while not _released():
+        time.sleep(0.2)
+
+
+def _import() -> None:
+    """A package whose import waits for a file system or a licence server."""
+    importlib.import_module("licensed_package")
+
+
+def _service() -> None:
+    """A tracker that takes the connection, and gives no answer."""
+    with socket.create_connection((os.environ["HEAD_ADDRESS"], 8765)) as client:
+        client.settimeout(None)
+        client.recv(1)
+
+
+def _other_size() -> None:
+    import torch.distributed as dist  # noqa: PLC0415 - the job may not have come to it
+    from torch import ones  # noqa: PLC0415 - as above
+
+    dist.all_reduce(ones(77))
+
+
+def _other_call() -> None:
+    import torch.distributed as dist  # noqa: PLC0415 - the job may not have come to it
+    from torch import ones  # noqa: PLC0415 - as above
+
+    dist.broadcast(ones(40000 * 4).reshape(4, 40000), 0)
+
+
+def _groups() -> None:
+    """Two groups, used in another order by the first rank."""
+    import torch.distributed as dist  # noqa: PLC0415 - the job may not have come to it
+    from torch import ones  # noqa: PLC0415 - as above
+
+    pair = [dist.new_group(), dist.new_group()]
+    for group in reversed(pair) if os.environ["RANK"] == os.environ["ODD_RANK"] else pair:
+        dist.all_reduce(ones(5), group=group)
+
+
+def _slower() -> None:
+    """From here on each of its steps takes longer, until it is released."""
+    threading.Thread(target=_until_released, daemon=True).start()
+    global at  # noqa: PLW0603 - each further step comes by here
+    before = at
+
+    def slow(place: str, rank: int, step: int | None = None) -> None:
+        if place == "step" and not _released():
+            time.sleep(1.0)
+        before(place, rank, step)
+
+    at = slow
+
+
+def _until_released() -> None:
+    while not _released():
+        time.sleep(0.2)
+
+
+def _no_number() -> None:
+    global factor  # noqa: PLW0603 - the loss of all further steps
+    factor = float("nan")
+
+
+def _again_a_number() -> None:
+    global factor  # noqa: PLW0603 - as above
+    factor = 1.0
+
+
+# -- a script that sends ranks elsewhere ---------------------------------------------------------------------
+
+
+def _setting(name: str, value: Callable[[], str | None]) -> Callable[[], None]:
+    def put() -> None:
+        wanted = value()
+        os.environ.pop(name, None)
+        if wanted is not None:
+            os.environ[name] = wanted
+
+    return put
+
+
+_FAULTS: dict[str, Callable[[], None]] = {
+    "raise": _raise,
+    "exit": _exit,
+    "segfault": _segfault,
+    "abort": _abort,
+    "share": _share,
+    "memory": _memory,
+    "module": _module,
+    "file": _file,
+    "bad-shard": _bad_shard,
+    "torn-checkpoint": _torn_checkpoint,
+    "open-files": _open_files,
+    "port-taken": _port_taken,
+    "data": load_batch,
+    "deadlock": _deadlock,
+    "match": _match,
+    "loop": _loop,
+    "sleep": _sleep,
+    "import": _import,
+    "service": _service,
+    "other-size": _other_size,
+    "other-call": _other_call,
+    "groups": _groups,
+    "slower": _slower,
+    "nan": _no_number,
+    "number": _again_a_number,
+    "port": _setting("MASTER_PORT", lambda: str(int(os.environ["MASTER_PORT"]) + 7)),
+    "name": _setting("MASTER_ADDR", lambda: "trainer-0.cluster.example"),
+    "address": _setting("MASTER_ADDR", lambda: os.environ["OTHER_ADDRESS"]),
+    "no-such-address": _setting("MASTER_ADDR", lambda: os.environ["NO_ADDRESS"]),
+    "interface": _setting("GLOO_SOCKET_IFNAME", lambda: "ib0"),
+    "loopback": _setting("GLOO_SOCKET_IFNAME", lambda: "lo"),
+    "no-interface": _setting("GLOO_SOCKET_IFNAME", lambda: None),
+}

@@ -1,0 +1,245 @@
+"""Four sandbox hosts with two ranks each, the job on them, and what its launches leave on record."""
+
+import contextlib
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from aboard.sandbox import Sandbox
+from aboard.sandbox.faults import heal_all
+
+PYTHON = str(Path(sys.executable).resolve())
+HERE = Path(__file__).resolve().parent
+FOLDER = "/shared/job"
+RUNS = "home/crew/.local/state/aboard/runs"
+NODES, SLOTS = 4, 2
+RANKS = NODES * SLOTS
+_CONFIG = f"cluster:\n  python: {PYTHON}\n  fabric_address: '{{name}}i'\n  nodes: ['n[1-{NODES}] slots={SLOTS}']\n"
+_BLOCKED = 'from pathlib import Path\n\nPath("/private/data/pipe").open("rb").read(1)\n'
+_PREPARE = """
+mkdir -p /private/data /private/out; chmod 777 /private/data /private/out
+head -c 65536 /dev/urandom > /private/data/shard.bin
+echo '{}' > /private/data/tokenizer.json
+chmod 666 /private/data/*
+rm -f /private/data/pipe; mkfifo -m 666 /private/data/pipe
+rm -f /dev/shm/batch-*
+"""
+# What a training of two cores takes to begin; and the least that must be waited between looks.
+START_SECONDS = 150.0
+LOOK_SECONDS = 0.1
+
+Finding = dict[str, Any]
+
+
+class Stage:
+    """The hosts stay up over all cases; what a case breaks it mends."""
+
+    def __init__(self, box: Sandbox) -> None:
+        self.box = box
+        # As root of this machine one looks into a host without a process there.
+        self.root = Path(f"/proc/{box.head.pid}/root")
+        self.folder = self.root / FOLDER.lstrip("/")
+        assert box.head.run(["mkdir", "-p", FOLDER]).returncode == 0
+        for name in ("fault_job.py", "faults_own.py"):
+            self.put(name, (HERE / name).read_text())
+        self.put("licensed_package.py", _BLOCKED)
+        self.put("aboard.yaml", _CONFIG)
+        self.prepare()
+        self._orders = 0
+
+    def prepare(self) -> None:
+        for host in self.box.nodes:
+            done = host.run(["bash", "-euc", _PREPARE], root=True)
+            assert done.returncode == 0, done.stderr
+
+    def put(self, name: str, text: str) -> None:
+        """At once and whole, as those who read it want it."""
+        part = self.folder / f".{name}"
+        part.write_text(text)
+        part.chmod(0o644)
+        part.rename(self.folder / name)
+
+    def clear(self) -> None:
+        """No mark, no order and no release of an earlier run."""
+        self.box.head.run(["sh", "-c", f"cd {FOLDER}; rm -rf marks order release; mkdir -m 777 marks"], root=True)
+
+    def order(self, name: str, who: int | str) -> None:
+        """Gives a fault to a rank of a job that runs."""
+        for mark in self.folder.glob("marks/effect.*"):
+            mark.unlink()
+        (self.folder / "release").unlink(missing_ok=True)
+        self._orders += 1
+        self.put("order", f"{self._orders} {name} {who}")
+
+    def release(self) -> None:
+        """Lets go whoever waits: a file that is looked for, a pipe that is read, a service that is asked."""
+        (self.folder / "release").touch()
+        for host in self.box.nodes:
+            if host.on:
+                # Opened for both, a pipe doesn't keep the writer waiting for readers.
+                host.run(["timeout", "5", "sh", "-c", "printf xxxx 1<> /private/data/pipe"], root=True)
+
+    def marks(self, name: str) -> dict[int, float]:
+        """When which rank came to a place."""
+        found = {}
+        for path in self.folder.glob(f"marks/{name}.*"):
+            with contextlib.suppress(OSError, ValueError):
+                found[int(path.suffix[1:])] = float(path.read_text())
+        return found
+
+    @contextlib.contextmanager
+    def launch(self, *words: str, env: Mapping[str, str] | None = None, look: str = "none") -> Iterator["Running"]:
+        """The job by `aboard launch` over the second network; whatever is left of it is ended with the block."""
+        self.clear()
+        given = {**self.env(), **(env or {})}
+        envs = [word for name, value in given.items() if value for word in ("--env", f"{name}={value}")]
+        argv = ["aboard", "launch", "--check", look, *envs, *words, "--", "fault_job.py"]
+        before = self._runs()
+        with tempfile.TemporaryFile("w+") as said:
+            process = self.box.head.popen(
+                argv, cwd=FOLDER, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT
+            )
+            running = Running(self, process, said, before)
+            try:
+                yield running
+            finally:
+                running.end()
+
+    def env(self) -> dict[str, str]:
+        box = self.box
+        return {
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "eth1",
+            "HEAD_ADDRESS": box.head.address,
+            "OTHER_ADDRESS": str(box.nodes[-1].fabric_address),
+            "NO_ADDRESS": str(box.nodes[0].fabric_address).rpartition(".")[0] + ".250",
+        }
+
+    def mend(self) -> None:
+        """Everything that was broken on purpose is whole again."""
+        self.release()
+        for host in (self.box.head, *self.box.nodes):
+            heal_all(self.box, host)
+        self.prepare()
+
+    def _runs(self) -> set[str]:
+        place = self.root / RUNS
+        return {path.name for path in place.iterdir()} if place.exists() else set()
+
+    def new_run(self, before: set[str]) -> Path | None:
+        new = self._runs() - before
+        return self.root / RUNS / max(new) if new else None
+
+
+class Running:
+    """One launch under way, seen through its record, as any user could."""
+
+    def __init__(self, stage: Stage, process: "subprocess.Popen[Any]", said: Any, before: set[str]) -> None:
+        self.stage = stage
+        self.typed = time.time()
+        self._process = process
+        self._said = said
+        self._before = before
+        self._run: Path | None = None
+
+    @property
+    def run(self) -> Path | None:
+        self._run = self._run or self.stage.new_run(self._before)
+        return self._run
+
+    @property
+    def said(self) -> str:
+        self._said.seek(0)
+        return str(self._said.read())
+
+    @property
+    def over(self) -> bool:
+        return self._process.poll() is not None
+
+    def events(self) -> list[dict[str, Any]]:
+        try:
+            lines = (self.run / "events.jsonl").read_text().splitlines() if self.run else []
+        except OSError:
+            return []
+        # The last line may be half written.
+        return [json.loads(line) for line in lines if line.endswith("}")]
+
+    def verdicts(self, since: float) -> list[tuple[float, Finding]]:
+        """All that was said by itself since then, and what it ended of: when, and the first finding."""
+        events = self.events()
+        told = [
+            (event["at"], event["data"]["findings"][0])
+            for event in events
+            if event["kind"] == "verdict" and event["at"] >= since and event["data"]["findings"]
+        ]
+        end = next((event["at"] for event in events if event["kind"] == "finished"), None)
+        ended = self._document("findings.json") if end is not None and self.over else []
+        return [*told, *((end, finding) for finding in ended[:1] if end is not None)]
+
+    def standing(self) -> Finding | None:
+        """The verdict that stands now."""
+        last = [event for event in self.events() if event["kind"] == "verdict"][-1:]
+        return next(iter(last[0]["data"]["findings"]), None) if last else None
+
+    def looked(self) -> list[Finding]:
+        """What the look before the launch found."""
+        told = self._document("check.json")
+        found: list[Finding] = told["findings"] if isinstance(told, dict) else told
+        return found
+
+    def step(self) -> int:
+        try:
+            last = (self.run / "samples.jsonl").read_text().rpartition('"step":')[2] if self.run else ""
+        except OSError:
+            return 0
+        digits = last.partition(",")[0].partition("}")[0]
+        return int(float(digits)) if digits.strip().replace(".", "").isdigit() else 0
+
+    def end(self) -> None:
+        if not self.over and self.run is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.stage.box.head.run(["aboard", "stop", self.run.name, "--now"], cwd=FOLDER, timeout=40)
+                self._process.wait(15)
+        self._process.kill()
+        self._process.wait()
+        if self.run is not None:
+            wait(lambda: not self._left(), 30)
+
+    def _left(self) -> list[str]:
+        text = f"ABOARD_RUN_ID={self.run.name if self.run else ''}".encode()
+        found = []
+        for host in self.stage.box.nodes:
+            for pid in host.pids() if host.on else ():
+                with contextlib.suppress(OSError):
+                    if text in Path(f"/proc/{pid}/environ").read_bytes():
+                        found.append(f"{host.name}:{pid}")
+        return found
+
+    def _document(self, name: str) -> Any:
+        try:
+            return json.loads((self.run / name).read_text()) if self.run else []
+        except (OSError, ValueError):
+            return []
+
+
+def wait(condition: Callable[[], object], seconds: float) -> bool:
+    """Whether it came true in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(LOOK_SECONDS)
+    return True
+
+
+def node_of(rank: int) -> str:
+    return f"n{rank // SLOTS + 1}"
+
+
+def ranks_of(nodes: Sequence[str]) -> list[int]:
+    return [rank for rank in range(RANKS) if node_of(rank) in nodes]

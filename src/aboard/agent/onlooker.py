@@ -1,0 +1,137 @@
+"""The part of a witness that only looks: at processes and connections, at the node, at addresses and disks, in turn.
+
+What is cheap and sure comes first, what may hang comes last: its question is told before it is asked, so that a look
+which never ends still says at what.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import select
+import socket
+import time
+
+from aboard.agent import addresses, processes, surroundings
+from aboard.agent.echoes import echoes
+from aboard.agent.sockets import Tables
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from aboard.agent import frames
+
+    Tell = Callable[[dict[str, Any]], None]
+
+WATCH_SECONDS = 0.5
+DIAL_SECONDS = 0.5
+ECHO_SECONDS = 0.6
+MOST_ECHOES = 16
+MOST_WORKERS = 32
+MOST_TARGETS = 64
+MOST_PATHS = 16
+WORKER = ("pid", "name", "state", "states", "wchan", "call", "file", "cpu", "delay")
+OUTCOMES = {
+    0: "connected",
+    errno.ECONNREFUSED: "refused",
+    errno.EHOSTUNREACH: "rejected",
+    errno.ENETUNREACH: "no route",
+    errno.EACCES: "rejected",
+    errno.EPERM: "rejected",
+    errno.EADDRNOTAVAIL: "no route",
+}
+
+
+def look(
+    message: frames.Message, roots: Mapping[str, int], tops: Mapping[str, int], seconds: float, tell: Tell
+) -> None:
+    """`roots` are the ranks' own processes, `tops` those that the keeper started."""
+    began = time.monotonic()
+    if roots:
+        _processes(roots, tops, 0.0 if message.get("brief") else min(WATCH_SECONDS, seconds / 2), tell)
+    tell(surroundings.standing())
+    tell({"mounts": surroundings.mounts(), "addresses": addresses.own(), "hostname": os.uname().nodename})
+    targets = [(str(host), int(port)) for host, port in list(message.get("targets") or ())[:MOST_TARGETS]]
+    if targets:
+        tell({"dials": _dials(targets, min(DIAL_SECONDS, seconds - (time.monotonic() - began)))})
+    peers = [str(address) for address in message.get("echoes") or ()][:MOST_ECHOES]
+    if peers:
+        tell({"echoes": echoes(peers, ECHO_SECONDS)})
+    resolved: dict[str, Any] = {}
+    names = [str(name) for name in message.get("names") or ()]
+    for name in [os.uname().nodename, *names][:MOST_TARGETS] if names else ():
+        tell({"asked": "the address of %s" % name})
+        resolved[name] = _resolve(name)
+        tell({"names": resolved, "asked": ""})
+    paths = dict.fromkeys([str(path) for path in message.get("paths") or ()] + ["/dev/shm", "/tmp"])  # noqa: S108 - a look at both
+    found = []
+    for path in list(paths)[:MOST_PATHS]:
+        tell({"asked": "the disk of %s" % path})
+        found.append(surroundings.disk(path))
+        tell({"disks": found, "asked": ""})
+
+
+def _processes(roots: Mapping[str, int], tops: Mapping[str, int], seconds: float, tell: Tell) -> None:
+    tables = Tables()
+    members = processes.family(tops.values())
+    every = {pid for family in members.values() for pid in family}
+    # The connections first: half a second later they may have moved on, and a rank with them.
+    sockets = {name: tables.of([root]) for name, root in roots.items()}
+    before = surroundings.Counts()
+    seen = processes.watch(every | set(roots.values()), seconds)
+    after = surroundings.Counts()
+    found = {}
+    for name, root in roots.items():
+        child = seen.get(root, {"pid": root})
+        workers = [seen[pid] for pid in members.get(tops[name], ()) if pid != root and pid in seen]
+        child["workers"] = [{key: worker[key] for key in WORKER} for worker in workers[:MOST_WORKERS]]
+        child["sockets"] = sockets[name]
+        found[name] = child
+    tell({"children": found, **surroundings.growth(before, after, every | set(roots.values()) | {os.getppid()})})
+
+
+def _dials(targets: list[tuple[str, int]], seconds: float) -> list[list[Any]]:
+    """Each as [host, port, outcome]: nothing is sent, and whoever listens sees a connection that comes and goes."""
+    outcomes: dict[tuple[str, int], str] = {}
+    talks: dict[int, tuple[tuple[str, int], socket.socket]] = {}
+    poll = select.poll()
+    for host, port in targets:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        talk = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            code = talk.connect_ex((host, port))
+        except (OSError, UnicodeError):
+            # A name: it is asked for elsewhere, where it may take its time.
+            outcomes[host, port] = "unresolved"
+            talk.close()
+            continue
+        if code in (errno.EINPROGRESS, errno.EAGAIN):
+            talks[talk.fileno()] = ((host, port), talk)
+            poll.register(talk.fileno(), select.POLLOUT)
+        else:
+            outcomes[host, port] = OUTCOMES.get(code, os.strerror(code))
+            talk.close()
+    end = time.monotonic() + seconds
+    while talks and time.monotonic() < end:
+        for fd, _events in poll.poll(max(0.0, end - time.monotonic()) * 1000):
+            target, talk = talks.pop(fd)
+            poll.unregister(fd)
+            code = talk.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            outcomes[target] = OUTCOMES.get(code, os.strerror(code))
+            talk.close()
+    for target, talk in talks.values():
+        outcomes[target] = "dropped"
+        talk.close()
+    return [[host, port, outcomes[host, port]] for host, port in targets]
+
+
+def _resolve(name: str) -> list[str] | str:
+    with contextlib.suppress(UnicodeError):
+        try:
+            return sorted({str(given[4][0]) for given in socket.getaddrinfo(name.encode(), 0, 0, socket.SOCK_STREAM)})
+        except OSError as error:
+            return str(error.strerror or error)
+    return "no host name"

@@ -1,0 +1,243 @@
+"""What is around the ranks on their node: memory and its limits, throttling, neighbours, links, mounts, disks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from aboard.agent.processes import SYSTEM, TICKS, USER, read, stat
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+CGROUPS = "/sys/fs/cgroup"
+NEIGHBOURS = 5
+# A neighbour below this share of a core is none.
+LEAST_CORES = 0.1
+MOST_MOUNTS = 64
+LINES = 20
+KERNEL_BYTES = 1024 * 1024
+# What a kernel says when it is at fault, or knows who is.
+_WORTH = [b"Out of memory", b"oom-kill", b"Killed process", b"NVRM: Xid", b"hung_task", b"blocked for more than"]
+_WORTH += [b"not responding", b"I/O error", b"NIC Link is Down", b"Link is Down", b"nf_conntrack: table full", b"mce:"]
+# File systems of the kernel's own, on which nobody's data lies.
+_VIRTUAL = frozenset(
+    (
+        "proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "mqueue", "debugfs", "tracefs",
+        "securityfs", "pstore", "bpf", "configfs", "hugetlbfs", "fusectl", "autofs", "binfmt_misc", "nsfs",
+        "rpc_pipefs",
+    )
+)  # fmt: skip
+
+
+class Counts:
+    """Counters of which the growth is told: taken once before and once after."""
+
+    def __init__(self) -> None:
+        self.at = time.monotonic()
+        self.throttled = _throttled()
+        self.used = {int(name): _used(int(name)) for name in os.listdir("/proc") if name.isdigit()}
+        self.links = _links()
+        self.resent = _resent()
+
+
+def growth(before: Counts, after: Counts, ours: Iterable[int]) -> dict[str, Any]:
+    """What was throttled, who else took the cores, what went over each link, in units a second."""
+    took = max(1e-3, after.at - before.at)
+    own = set(ours)
+    cores = {
+        pid: (used - before.used[pid]) / took
+        for pid, used in after.used.items()
+        if pid not in own and pid != os.getpid() and pid in before.used
+    }
+    busiest = sorted((pid for pid in cores if cores[pid] >= LEAST_CORES), key=lambda pid: -cores[pid])[:NEIGHBOURS]
+    found: dict[str, Any] = {"neighbours": [_neighbour(pid, cores[pid]) for pid in busiest]}
+    found["others"] = round(sum(cores.values()), 2)
+    if before.throttled is not None and after.throttled is not None:
+        found["throttled"] = round((after.throttled - before.throttled) / took, 3)
+    if before.resent is not None and after.resent is not None:
+        found["resent"] = round((after.resent - before.resent) / took, 1)
+    found["links"] = {
+        name: {
+            "state": figures["state"],
+            "errors": figures["errors"],
+            "changes": figures["changes"],
+            "received": round((figures["received"] - before.links[name]["received"]) / took),
+            "sent": round((figures["sent"] - before.links[name]["sent"]) / took),
+        }
+        for name, figures in after.links.items()
+        if name in before.links
+    }
+    return found
+
+
+def standing() -> dict[str, Any]:
+    """What needs one look: cores, load, memory, the limits of our control group, the kernel's last words."""
+    found: dict[str, Any] = {"cores": len(os.sched_getaffinity(0))}
+    with contextlib.suppress(OSError):
+        found["load"] = round(os.getloadavg()[0], 2)
+    sizes = dict(line.split(b":", 1) for line in read("/proc/meminfo").split(b"\n") if b":" in line)
+    for key, name in (("memory", b"MemTotal"), ("free", b"MemAvailable"), ("swap", b"SwapTotal")):
+        if name in sizes:
+            found[key] = int(sizes[name].split()[0]) * 1024
+    group = memory_group()
+    found.update(_memory_limits(group))
+    kills = oom_kills()
+    if kills is not None:
+        found["oom_kills"] = kills
+    said = _kernel()
+    if said is not None:
+        found["kernel"] = said
+    return found
+
+
+def mounts() -> list[list[str]]:
+    """Where which file system is, and of what: [place, type, source]; none of them is touched."""
+    found = []
+    for line in read("/proc/self/mountinfo", 1 << 20).decode("utf-8", "replace").splitlines():
+        words = line.split()
+        with contextlib.suppress(ValueError, IndexError):
+            rest = words.index("-")
+            if words[rest + 1] not in _VIRTUAL:
+                found.append([_plain(words[4]), words[rest + 1], _plain(words[rest + 2])])
+    return found[-MOST_MOUNTS:]
+
+
+def disk(path: str) -> dict[str, Any]:
+    """How much room is there; on a dead mount this never returns, so the caller must be one that may be killed."""
+    try:
+        room = os.statvfs(path)
+    except OSError as error:
+        return {"path": path, "why": str(error.strerror)}
+    inodes = room.f_favail / room.f_files if room.f_files else 1.0
+    size = room.f_frsize * room.f_blocks
+    return {"path": path, "free": room.f_frsize * room.f_bavail, "size": size, "inodes": round(inodes, 4)}
+
+
+def oom_kills() -> int | None:
+    """How many processes of our control group were killed for want of memory; of the whole node where that is all."""
+    group = memory_group()
+    for name in ("memory.events", "memory.oom_control"):
+        for line in read(os.path.join(group, name)).split(b"\n") if group else ():
+            if line.startswith(b"oom_kill "):
+                return int(line.split()[1])
+    for line in read("/proc/vmstat").split(b"\n"):
+        if line.startswith(b"oom_kill "):
+            return int(line.split()[1])
+    return None
+
+
+def memory_group() -> str:
+    return _group(b"memory")
+
+
+def _group(controller: bytes) -> str:
+    """The directory of our control group, of either version; "" where it can't be seen, as in most containers."""
+    for line in read("/proc/self/cgroup").split(b"\n"):
+        _number, _, rest = line.partition(b":")
+        names, _, path = rest.partition(b":")
+        if controller in names.split(b",") or names == b"":
+            tree = os.path.join(CGROUPS, controller.decode()) if names else CGROUPS
+            for place in (tree + path.decode("utf-8", "replace"), tree):
+                if os.path.exists(os.path.join(place, "cgroup.procs")):
+                    return place
+    return ""
+
+
+def _memory_limits(group: str) -> dict[str, int]:
+    found = {}
+    pairs = [("limit", "memory.max"), ("limit", "memory.limit_in_bytes")]
+    pairs += [("held", "memory.current"), ("held", "memory.usage_in_bytes")]
+    for key, name in pairs:
+        text = read(os.path.join(group, name)).strip() if group else b""
+        # Version 1 says "as much as there is" by a number that no machine has.
+        if text.isdigit() and int(text) < 1 << 60:
+            found[key] = int(text)
+    return found
+
+
+def _throttled() -> float | None:
+    """Seconds for which our control group was kept from its cores."""
+    group = _group(b"cpu")
+    for line in read(os.path.join(group, "cpu.stat")).split(b"\n") if group else ():
+        words = line.split()
+        if len(words) == 2 and words[0] in (b"throttled_usec", b"throttled_time"):  # noqa: PLR2004 - name and number
+            return int(words[1]) / (1e6 if words[0] == b"throttled_usec" else 1e9)
+    return None
+
+
+def _used(pid: int) -> float:
+    fields = stat(pid)
+    return (int(fields[USER]) + int(fields[SYSTEM])) / TICKS if len(fields) > SYSTEM else 0.0
+
+
+def _neighbour(pid: int, cores: float) -> dict[str, Any]:
+    name = read("/proc/%d/comm" % pid, 64).decode("utf-8", "replace").strip()
+    return {"pid": pid, "name": name, "cores": round(cores, 2)}
+
+
+def _links() -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    with contextlib.suppress(OSError):
+        for name in os.listdir("/sys/class/net"):
+            if name != "lo":
+                base = "/sys/class/net/" + name
+                counts = {key: _number(base + "/statistics/" + file) for key, file in _FIGURES}
+                errors = sum(_number(base + "/statistics/" + file) for file in ("rx_errors", "tx_errors"))
+                state = read(base + "/operstate", 32).decode("ascii", "replace").strip()
+                changes = _number(base + "/carrier_changes")
+                found[name] = dict(counts, errors=errors, state=state, changes=changes)
+    return found
+
+
+_FIGURES = (("received", "rx_bytes"), ("sent", "tx_bytes"))
+
+
+def _number(path: str) -> int:
+    text = read(path, 64).strip()
+    return int(text) if text.isdigit() else 0
+
+
+def _resent() -> int | None:
+    """Segments that TCP had to send again, of all connections: snmp in /proc/net."""
+    names: list[bytes] = []
+    for line in read("/proc/net/snmp").split(b"\n"):
+        if line.startswith(b"Tcp:"):
+            if names:
+                figures = dict(zip(names, line.split()))
+                return int(figures.get(b"RetransSegs", b"0"))
+            names = line.split()
+    return None
+
+
+def _kernel() -> list[str] | None:
+    """The last lines of the kernel that accuse somebody; None where they may not be read."""
+    try:
+        fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    found: list[str] = []
+    taken = 0
+    try:
+        while taken < KERNEL_BYTES:
+            line = os.read(fd, 8192)
+            taken += len(line)
+            head, _, said = line.partition(b";")
+            if any(word in said for word in _WORTH):
+                stamp = int(head.split(b",")[2]) / 1e6
+                found.append(
+                    "%.1f %s" % (time.monotonic() - stamp, said.split(b"\n")[0].decode("utf-8", "replace")[:300])
+                )
+    except (OSError, ValueError, IndexError):
+        pass
+    finally:
+        os.close(fd)
+    return found[-LINES:]
+
+
+def _plain(text: str) -> str:
+    """Spaces in paths are spelled as octal numbers: proc(5)."""
+    return text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")

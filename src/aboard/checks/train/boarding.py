@@ -1,0 +1,241 @@
+"""Whether a training can be carried by these nodes, judged when they are known and before anything is started."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from aboard.checks.train.cards import BF16_SINCE, Card
+from aboard.core.finding import Finding, Severity
+from aboard.core.nodeset import fold
+from aboard.core.training import Training
+
+GIB = 1024**3
+PACKAGES = ("torch", "transformers", "safetensors", "numpy")
+_FLASH = ("flash_attention_2", "flash_attention_3")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Needs:
+    """What one rank needs, in bytes: `states` are weights, gradients and optimizer, which is plain arithmetic."""
+
+    states: int
+    total: int
+    says: str = ""
+    fits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """What a model's config.json says; None where it says nothing."""
+
+    vocabulary: int | None = None
+    positions: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Boarding:
+    """A training and its nodes. `ranks` are those of each node; a node is in the others only where it is known.
+
+    `given` are the settings that the user wrote; `tokens` is the size of the tokenizer's vocabulary.
+    """
+
+    training: Training
+    ranks: Mapping[str, int]
+    given: frozenset[str] = frozenset()
+    cards: Mapping[str, tuple[Card, ...]] = field(default_factory=dict)
+    packages: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    memory: Mapping[str, int] = field(default_factory=dict)
+    model: Model = field(default_factory=Model)
+    tokens: int | None = None
+    needs: Needs | None = None
+
+    @property
+    def world(self) -> int:
+        return sum(self.ranks.values())
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(name for name, count in self.ranks.items() if count)
+
+
+def judged(boarding: Boarding) -> list[Finding]:
+    """Everything that is in the way."""
+    return [finding for rule in RULES for finding in rule(boarding)]
+
+
+def batch(boarding: Boarding) -> Iterator[Finding]:
+    """A step has a sequence for each rank, and is as large as was asked for."""
+    training, world = boarding.training, boarding.world
+    size = training.global_batch_size
+    if size is None or not world:
+        return
+    if size < world:
+        yield _block(
+            "train-batch",
+            f"global_batch_size is {size}, and there are {world} ranks",
+            "A rank without a sequence would wait in every step for the others, and do nothing.",
+            f"--set train.global_batch_size={world}    # or fewer ranks: --include NODES",
+        )
+    elif "gradient_accumulation_steps" in boarding.given:
+        each, times = training.per_device_train_batch_size, training.gradient_accumulation_steps
+        if each * times * world != size:
+            yield _block(
+                "train-batch",
+                f"global_batch_size is {size}, but {world} ranks × {each} sequences × {times} accumulated are"
+                f" {world * each * times}",
+                "The three together say two different things, and neither is more right.",
+                "leave gradient_accumulation_steps out    # it then follows from global_batch_size",
+            )
+
+
+def hybrid(boarding: Boarding) -> Iterator[Finding]:
+    """Sharding within a node and copies across nodes need nodes of one size."""
+    counts = {name: count for name, count in boarding.ranks.items() if count}
+    if boarding.training.sharding != "hybrid" or not counts:
+        return
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{name} has {count}" for name, count in list(counts.items())[:4])
+        yield _block(
+            "train-hybrid",
+            f"sharding is hybrid, and nodes have different numbers of ranks: {told}",
+            "Each rank keeps its shard equal to that of the same place on every other node: there must be one.",
+            "--set train.sharding=full    # over all ranks, or give each node the same slots",
+        )
+    elif set(counts.values()) == {1} and len(counts) > 1:
+        yield _block(
+            "train-hybrid",
+            f"sharding is hybrid, and each of the {len(counts)} nodes has one rank",
+            "Within a node of one rank there is nothing to shard.",
+            "--set train.sharding=full    # or none, or auto",
+        )
+
+
+def attention(boarding: Boarding) -> Iterator[Finding]:
+    """Flash attention's kernels are for GPUs."""
+    bare = [name for name in boarding.nodes if boarding.cards.get(name) == ()]
+    if boarding.training.attn_implementation in _FLASH and bare:
+        yield _block(
+            "train-attention",
+            f"attn_implementation is {boarding.training.attn_implementation}, and {fold(bare)} has no GPU",
+            "Its kernels run on GPUs only.",
+            "--set train.attn_implementation=sdpa",
+            *bare,
+        )
+
+
+def bfloat16(boarding: Boarding) -> Iterator[Finding]:
+    """GPUs before Ampere emulate bfloat16, slower than float32."""
+    old = [
+        name for name in boarding.nodes if any(card.capability < BF16_SINCE for card in boarding.cards.get(name, ()))
+    ]
+    if boarding.training.bf16 and old:
+        yield Finding(
+            code="train-bf16",
+            severity=Severity.WARN,
+            nodes=tuple(old),
+            seen=f"bf16 is true, and GPUs of {fold(old)} are older than Ampere",
+            why="They emulate bfloat16, which is slower than float32 and may not run at all.",
+            fix="--set train.bf16=false",
+        )
+
+
+def packages(boarding: Boarding) -> Iterator[Finding]:
+    """Aboard brings its own code to the nodes, and not what it stands on."""
+    lacking: dict[tuple[str, ...], list[str]] = {}
+    for name in boarding.nodes:
+        if name in boarding.packages:
+            there = boarding.packages[name]
+            missing = tuple(package for package in PACKAGES if package not in there)
+            if missing:
+                lacking.setdefault(missing, []).append(name)
+    for missing, names in lacking.items():
+        yield _block(
+            "train-packages",
+            f"the Python of {fold(names)} has no {' and no '.join(missing)}",
+            "The trainer imports them in every rank.",
+            f"python3 -m pip install {' '.join(missing)}    # on {fold(names)}, with the Python that ranks get:"
+            " `python:` in aboard.yaml",
+            *names,
+        )
+
+
+def length(boarding: Boarding) -> Iterator[Finding]:
+    """Positions that the model has never seen, or hasn't got."""
+    most, asked = boarding.model.positions, boarding.training.max_length
+    if most is not None and asked > most:
+        yield _block(
+            "train-length",
+            f"data.max_length is {asked:,}, and the model has {most:,} positions",
+            "Beyond them it was never trained; models with learned positions have none there and crash.",
+            f"--set data.max_length={most}",
+        )
+
+
+def vocabulary(boarding: Boarding) -> Iterator[Finding]:
+    """A token that the model has no row for crashes the first step that meets it."""
+    rows, tokens = boarding.model.vocabulary, boarding.tokens
+    if rows is not None and tokens is not None and tokens > rows:
+        yield _block(
+            "train-vocabulary",
+            f"the tokenizer has {tokens:,} tokens, and the model's embedding {rows:,} rows",
+            "A token past the last row is an index error on a CPU, and a device-side assert on a GPU.",
+            "leave data.tokenizer out    # the model's own is then used",
+        )
+
+
+def memory(boarding: Boarding) -> Iterator[Finding]:
+    """What can't fit is refused now, not after the model was loaded."""
+    needs = boarding.needs
+    if needs is None:
+        return
+    short = {name: have for name, have in rooms(boarding).items() if have < needs.total}
+    if not short:
+        return
+    least = min(short.values())
+    certain = needs.states > least
+    mend = "\n".join(needs.fits) or "--set train.gradient_checkpointing=true    # or more nodes, or a smaller model"
+    yield Finding(
+        code="train-memory",
+        severity=Severity.BLOCK if certain else Severity.WARN,
+        nodes=tuple(short),
+        seen=needs.says or f"it needs {_size(needs.total)} per rank, and {fold(short)} has {_size(least)}",
+        why="Weights, gradients and optimizer alone are more than there is."
+        if certain
+        else "Weights, gradients and optimizer fit; the estimate of activations and buffers beside them doesn't.",
+        fix=mend,
+    )
+
+
+def rooms(boarding: Boarding) -> dict[str, int]:
+    """Bytes that one rank has on each node of which that is known."""
+    found = {name: _room(boarding, name) for name in boarding.nodes}
+    return {name: room for name, room in found.items() if room is not None}
+
+
+def _room(boarding: Boarding, name: str) -> int | None:
+    """Bytes for one rank: of its GPU, or its part of the host's."""
+    cards = boarding.cards.get(name)
+    if cards:
+        return min(card.memory for card in cards)
+    if cards == () and name in boarding.memory:
+        return boarding.memory[name] // boarding.ranks[name]
+    return None
+
+
+def _block(code: str, seen: str, why: str, fix: str, *nodes: str) -> Finding:
+    return Finding(code=code, severity=Severity.BLOCK, nodes=nodes, seen=seen, why=why, fix=fix)
+
+
+def _size(count: int) -> str:
+    return f"{count / GIB:.0f} GiB" if count >= 10 * GIB else f"{count / GIB:.2g} GiB"
+
+
+RULES: tuple[Callable[[Boarding], Iterator[Finding]], ...] = (
+    batch,
+    hybrid,
+    attention,
+    bfloat16,
+    packages,
+    length,
+    vocabulary,
+    memory,
+)

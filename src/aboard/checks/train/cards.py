@@ -1,0 +1,43 @@
+"""The GPUs of a node as a training sees them: their memory, and whether they compute in bfloat16."""
+
+import re
+from dataclasses import dataclass
+
+from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
+from aboard.core.words import visible
+
+NOT_STARTED = 127
+# CUDA's compute capability from which bfloat16 is done in hardware: Ampere.
+BF16_SINCE = 8.0
+_LINE = re.compile(r"([0-9]{1,9}), ([0-9]{1,3}\.[0-9]{1,3})")
+_MIB = 1024**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """One GPU: bytes of memory, and its compute capability."""
+
+    memory: int
+    capability: float
+
+
+def parse_cards(answer: Answer) -> tuple[Card, ...]:
+    """None at all on a node without NVIDIA's tools."""
+    if not isinstance(answer, Output) or answer.timed_out:
+        raise Unparsed("nvidia-smi did not answer in time")
+    if answer.code == NOT_STARTED:
+        return ()
+    lines = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
+    if answer.code != 0 or not lines or "No devices were found" in lines[0]:
+        return ()
+    found = [_LINE.fullmatch(line) for line in lines]
+    if not all(found):
+        raise Unparsed(f"a line of nvidia-smi that can't be read: {visible(lines[0])}")
+    return tuple(Card(memory=int(each[1]) * _MIB, capability=float(each[2])) for each in found if each)
+
+
+CARDS = Probe(
+    name="cards",
+    question=Command(argv=("nvidia-smi", "--query-gpu=memory.total,compute_cap", "--format=csv,noheader,nounits")),
+    parse=parse_cards,
+)

@@ -1,0 +1,134 @@
+"""Flight records of all ranks, read together: who is at which collective, who is missing, who disagrees, who is late.
+
+Torch's own reader (torchfrtrace) crashes on Gloo's records and needs a dump of every rank; this one takes what it gets.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from aboard.core.witness import Collective, Group
+
+# A collective seen by fewer ranks than this says nothing about who is late.
+_LEAST_RANKS = 2
+_LEAST_COLLECTIVES = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """One process group over all ranks that have it. `waiting` are inside a collective, `behind` never came to it.
+
+    `odd` are those that wait with the same number in another collective than most; `number` is the one all wait for.
+    """
+
+    group: str
+    what: str
+    number: int
+    waiting: Mapping[int, Collective]
+    behind: Mapping[int, int]
+    odd: Mapping[int, Collective]
+    usual: Collective | None
+    since: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lateness:
+    """How much later than the first each rank comes to a collective, in seconds, over `count` of them."""
+
+    group: str
+    count: int
+    seconds: float
+    late: Mapping[int, float]
+
+
+def standings(records: Mapping[int, Sequence[Group]], offsets: Mapping[int, float]) -> list[Standing]:
+    """Groups in which somebody waits, the longest wait first. `offsets` are clocks less ours, by rank."""
+    found = []
+    for name in sorted({group.name for groups in records.values() for group in groups}):
+        of_rank = {rank: group for rank, groups in records.items() for group in groups if group.name == name}
+        standing = _standing(name, of_rank, offsets)
+        if standing.waiting:
+            found.append(standing)
+    return sorted(found, key=lambda each: each.since or 0.0)
+
+
+def _standing(name: str, of_rank: Mapping[int, Group], offsets: Mapping[int, float]) -> Standing:
+    reached = {rank: _reached(group) for rank, group in of_rank.items()}
+    number = max(reached.values(), default=0)
+    # Each rank's oldest open one is where it stands; later ones wait behind it.
+    open_now = {rank: entry for rank, group in of_rank.items() if (entry := _open(group)) is not None}
+    least = min((entry.seq for entry in open_now.values()), default=number)
+    waiting = {rank: entry for rank, entry in open_now.items() if entry.seq == least}
+    behind = {rank: seq for rank, seq in reached.items() if seq < least}
+    shapes = Counter(_shape(entry) for entry in waiting.values())
+    usual = None
+    odd = {}
+    if shapes:
+        most = shapes.most_common(1)[0][0]
+        usual = next(entry for entry in waiting.values() if _shape(entry) == most)
+        odd = {rank: entry for rank, entry in waiting.items() if _differs(entry, usual)}
+    starts = [entry.at - offsets.get(rank, 0.0) for rank, entry in waiting.items() if entry.at]
+    what = next((group.what for group in of_rank.values() if group.what), "")
+    return Standing(
+        group=name,
+        what=what,
+        number=least if waiting else number,
+        waiting=waiting,
+        behind=behind,
+        odd=odd,
+        usual=usual,
+        since=min(starts, default=None),
+    )
+
+
+def lateness(records: Mapping[int, Sequence[Group]], offsets: Mapping[int, float]) -> Lateness | None:
+    """From the group with the most collectives that all its ranks have in their records; None where there are few."""
+    best: Lateness | None = None
+    for name in {group.name for groups in records.values() for group in groups}:
+        arrivals = {
+            rank: {each.seq: each.at - offsets.get(rank, 0.0) for each in group.entries if each.at and not each.p2p}
+            for rank, groups in records.items()
+            for group in groups
+            if group.name == name
+        }
+        if len(arrivals) < _LEAST_RANKS:
+            continue
+        shared = sorted(set.intersection(*(set(times) for times in arrivals.values())))
+        if len(shared) < _LEAST_COLLECTIVES or (best is not None and len(shared) <= best.count):
+            continue
+        best = _late(name, shared, arrivals)
+    return best
+
+
+def _late(name: str, shared: Sequence[int], arrivals: Mapping[int, Mapping[int, float]]) -> Lateness:
+    first = {seq: min(times[seq] for times in arrivals.values()) for seq in shared}
+    late = {rank: sum(times[seq] - first[seq] for seq in shared) / len(shared) for rank, times in arrivals.items()}
+    took = (first[shared[-1]] - first[shared[0]]) / max(1, len(shared) - 1)
+    return Lateness(group=name, count=len(shared), seconds=took, late=late)
+
+
+def straggler(found: Lateness) -> tuple[int, float] | None:
+    """The rank that comes last again and again, and by how many seconds more than the usual one."""
+    rank = max(found.late, key=lambda each: found.late[each])
+    extra = found.late[rank] - median(late for other, late in found.late.items() if other != rank)
+    return (rank, extra) if extra > 0 else None
+
+
+def _reached(group: Group) -> int:
+    own = [entry.seq for entry in group.entries if not entry.p2p]
+    return max([group.enqueued, *own])
+
+
+def _open(group: Group) -> Collective | None:
+    left = [entry for entry in group.entries if not entry.over and not entry.p2p]
+    return min(left, key=lambda entry: entry.seq, default=None)
+
+
+def _shape(entry: Collective) -> tuple[str, str]:
+    return entry.op, entry.sizes
+
+
+def _differs(entry: Collective, usual: Collective) -> bool:
+    # Sizes are only known of a rank's last few.
+    return entry.op != usual.op or bool(entry.sizes and usual.sizes and entry.sizes != usual.sizes)

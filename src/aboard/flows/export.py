@@ -1,0 +1,68 @@
+"""`aboard export`: the newest checkpoint of a run, or one that is named, as a model that transformers loads."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from aboard.core.errors import AboardError, InputError, Problem
+from aboard.core.words import visible
+from aboard.flows.trainer import asked
+from aboard.record.documents import read_document
+from aboard.record.runs import Runs
+
+MODULE = "aboard.train.export"
+# A 70B model is 140 GB to read and to write.
+SECONDS = 4 * 3600.0
+MARKER = "manifest.json"
+_STEP = re.compile(r"step-(\d{6,})(?:-(\d+))?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exported:
+    """What was written, from which checkpoint."""
+
+    checkpoint: Path
+    to: Path
+    told: dict[str, Any]
+
+
+async def export(what: str, to: Path, runs: Runs, *, dtype: str | None) -> Exported:
+    """`what` is a checkpoint, a folder of them, or a run's name."""
+    _must_be_free(to)
+    checkpoint = checkpoint_of(what, runs)
+    words = [] if dtype is None else ["--dtype", dtype]
+    told = await asked(MODULE, str(checkpoint), str(to), *words, seconds=SECONDS)
+    return Exported(checkpoint=checkpoint, to=to, told=told)
+
+
+def _must_be_free(to: Path) -> None:
+    if to.exists() and (not to.is_dir() or any(to.iterdir())):
+        seen = f"{to} is there already, and not empty"
+        raise InputError("export-to", [Problem(where="--to", seen=seen, fix="name a directory that is not there yet")])
+
+
+def checkpoint_of(what: str, runs: Runs) -> Path:
+    """The newest one that is published."""
+    path = Path(what)
+    if path.is_dir():
+        if (path / MARKER).is_file() and _STEP.fullmatch(path.resolve().name):
+            return path
+        return _newest(path, f"aboard export {visible(what)} --to DIR")
+    run = runs.find(what)
+    plan = read_document(run.plan)
+    text = plan.get("env", {}).get("ABOARD_TRAINING") if isinstance(plan, dict) else None
+    if not isinstance(text, str):
+        seen = f"{run.id} is no training of `aboard train`"
+        raise AboardError("export-run", seen, fix="aboard export CHECKPOINT --to DIR    # a directory step-…")
+    folder = Path(json.loads(text)["output_dir"]).expanduser()
+    return _newest(folder, f"aboard logs {run.id}    # did it save anything, and on which node?")
+
+
+def _newest(folder: Path, fix: str) -> Path:
+    found = [(_STEP.fullmatch(path.name), path) for path in folder.glob("step-*") if (path / MARKER).is_file()]
+    steps = [(int(match[1]), int(match[2] or 1), path) for match, path in found if match]
+    if not steps:
+        raise AboardError("export-none", f"there is no whole checkpoint in {folder} on this machine", fix=fix)
+    return max(steps)[2]

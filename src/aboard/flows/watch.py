@@ -1,0 +1,89 @@
+"""The progress watch: asks why by itself when the rhythm of a run breaks, and says so once."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from time import time
+
+from aboard.core.finding import Finding, Severity
+from aboard.core.rhythm import Rhythm
+from aboard.core.run import Run
+from aboard.core.verdict import Why
+
+Ask = Callable[[], Awaitable[Why]]
+Tell = Callable[[Finding | None], None]
+# A verdict that stays for so long is one to act upon.
+STAYS_SECONDS = 5.0
+SLOW = "slow-"
+
+
+class Watch:
+    """One run's: `tell` hears of each new verdict, and None when the run moves again; `act` of one that stays."""
+
+    def __init__(self, ask: Ask, tell: Tell, act: Callable[[Why], None] = lambda _why: None) -> None:
+        self.rhythm = Rhythm()
+        self.why: Why | None = None
+        self._ask = ask
+        self._tell = tell
+        self._act = act
+        self._asking: asyncio.Task[None] | None = None
+        self._since = 0.0
+        self._settled = 0.0
+
+    def tick(self, run: Run, now: float) -> None:
+        """To be called some times a second; it never waits."""
+        moved = self.rhythm.note(run, now)
+        if moved and self.why is not None and not self.rhythm.slow and not (_slow(self.why) and self._lately(now)):
+            self._settle(None)
+        if run.finished is None and self.rhythm.due(run, now) and (self._asking is None or self._asking.done()):
+            self._asking = asyncio.create_task(self._look(self.rhythm.moved))
+
+    async def close(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+            await asyncio.wait([self._asking])
+
+    def _lately(self, now: float) -> bool:
+        """A run that is slow moves all the same: its verdict stays until it has been well for a while."""
+        return now - self._settled < STAYS_SECONDS
+
+    async def _look(self, moved: float) -> None:
+        why = await self._ask()
+        if self.rhythm.moved != moved and not self.rhythm.slow:
+            # It went on while we asked.
+            return
+        self._settle(why)
+
+    def _settle(self, why: Why | None) -> None:
+        """Tells what is new: another cause, or other nodes and ranks."""
+        before, after = _told(self.why), _told(why)
+        if before is not None and after is None and why is not None and self.rhythm.slow and _slow(self.why):
+            # Still slow: one look that saw nothing does not take it back.
+            return
+        self.why = why
+        self._settled = time()
+        if _key(before) != _key(after):
+            self._since = time()
+            self._tell(after)
+        elif why is not None and after is not None and _stays(after, time() - self._since):
+            self._act(why)
+
+
+def _told(why: Why | None) -> Finding | None:
+    """What is worth a word by itself; a run that merely takes its time isn't."""
+    first = why.findings[0] if why is not None and why.findings else None
+    return first if first is not None and first.severity > Severity.INFO else None
+
+
+def _key(finding: Finding | None) -> object:
+    """What makes it another one. Who is slow by how much changes from look to look."""
+    if finding is None or finding.code.startswith(SLOW):
+        return finding and finding.code
+    return finding.code, finding.nodes, finding.ranks
+
+
+def _stays(finding: Finding, seconds: float) -> bool:
+    return finding.severity is Severity.BLOCK and seconds >= STAYS_SECONDS
+
+
+def _slow(why: Why | None) -> bool:
+    return why is not None and bool(why.findings) and why.findings[0].code.startswith(SLOW)

@@ -1,0 +1,175 @@
+"""Why a collective does not end: a rank that never came to it, one that is at another, one that has left for good."""
+
+from collections.abc import Iterator
+
+from aboard.core.evidence import Evidence, View
+from aboard.core.finding import Finding, Severity
+from aboard.core.flight import Standing
+from aboard.core.phase import Phase
+from aboard.core.rankset import fold_ranks
+from aboard.core.verdict import Cause, RuledOut, Said, Sure
+from aboard.core.witness import Collective
+from aboard.verdicts.doing import doing
+from aboard.verdicts.stuck import RULES as STUCK
+
+
+def uneven(evidence: Evidence) -> Iterator[Said]:
+    """Some ranks have finished, the others wait for them."""
+    done = [view for view in evidence.views if view.finished]
+    waiting = _waiting(evidence)
+    if done and waiting and len(done) + len(waiting) == len(evidence.views):
+        first = waiting[0]
+        yield Cause(
+            finding=Finding(
+                code="hang-uneven",
+                severity=Severity.BLOCK,
+                nodes=tuple(sorted({view.node for view in done})),
+                ranks=tuple(view.rank for view in done),
+                seen=f"rank {_ranks(done)} has finished, and rank {_ranks(waiting)} waits for it{_where(first)}",
+                why="Ranks had different numbers of batches: those with more wait for a collective to which the others"
+                " never come.",
+                fix="DataLoader(…, drop_last=True)    # or torch.distributed.algorithms.join.Join around the loop",
+            ),
+            sure=Sure.CERTAIN,
+            since=min((view.child.at for view in done if view.child is not None), default=None),
+        )
+
+
+def mismatch(evidence: Evidence) -> Iterator[Said]:
+    """All are in a collective of the same number, and not in the same one."""
+    for standing in evidence.standings:
+        if standing.odd and standing.usual is not None:
+            odd = [evidence.view(rank) for rank in standing.odd]
+            entry = next(iter(standing.odd.values()))
+            yield Cause(
+                finding=Finding(
+                    code="hang-mismatch",
+                    severity=Severity.BLOCK,
+                    nodes=tuple(sorted({view.node for view in odd})),
+                    ranks=tuple(view.rank for view in odd),
+                    seen=f"at collective {standing.number}, rank {_ranks(odd)} does {_call(entry)}{_where(odd[0])};"
+                    f" the other {len(standing.waiting) - len(odd)} do {_call(standing.usual)}"
+                    f"{_where(evidence.view(_usual_rank(standing)))}",
+                    why="All ranks must make the same calls with the same sizes, in the same order. Their code, their"
+                    " configuration or their data made them go apart.",
+                    fix="aboard check --only software    # is the code the same on all nodes?",
+                ),
+                sure=Sure.CERTAIN,
+                since=standing.since,
+            )
+
+
+def crossed(evidence: Evidence) -> Iterator[Said]:
+    """Two groups wait for each other's ranks: the order of calls differs."""
+    for number, one in enumerate(evidence.standings):
+        for other in evidence.standings[number + 1 :]:
+            there = [evidence.view(rank) for rank in one.behind if rank in other.waiting]
+            back = [evidence.view(rank) for rank in other.behind if rank in one.waiting]
+            if there and back:
+                yield Cause(
+                    finding=Finding(
+                        code="hang-order",
+                        severity=Severity.BLOCK,
+                        nodes=tuple(sorted({view.node for view in there})),
+                        ranks=tuple(view.rank for view in there),
+                        seen=f"rank {_ranks(back)} waits in group {one.what or one.group}{_where(back[0])} for rank"
+                        f" {_ranks(there)}, which waits in group {other.what or other.group}{_where(there[0])}",
+                        why="Two process groups are used in another order on some ranks: each waits for the other.",
+                        fix="aboard check --only software    # is the code the same on all nodes?",
+                    ),
+                    sure=Sure.CERTAIN,
+                    since=min(each for each in (one.since, other.since) if each is not None),
+                )
+
+
+def absent(evidence: Evidence) -> Iterator[Said]:
+    """Most are in a collective, and some never came to it: what those do instead is the cause."""
+    if any(isinstance(said, Cause) for rule in STUCK for said in rule(evidence)):
+        # Whoever is stopped is absent for that.
+        return
+    late, waiting, standing = _absent(evidence)
+    if not waiting:
+        yield RuledOut(what="a collective that some don't come to", why="no rank was seen to wait in one")
+        return
+    if not late:
+        yield RuledOut(what="a rank that is not in the collective", why=f"all {len(waiting)} that were seen are in it")
+        return
+    waited = evidence.quiet or 0.0
+    if standing is not None and standing.since is not None:
+        waited = max(0.0, evidence.now - standing.since)
+    for views in _alike(late, evidence):
+        view = views[0]
+        told = doing(view, evidence.usual)
+        grave = waited >= told.patience
+        which = (
+            f"collective {standing.number} ({_call(standing.usual)})" if standing and standing.usual else "a collective"
+        )
+        yield Cause(
+            finding=Finding(
+                code=told.code if grave else "hang-busy",
+                severity=told.severity if grave else Severity.INFO,
+                nodes=tuple(dict.fromkeys(each.node for each in views)),
+                ranks=tuple(each.rank for each in views),
+                seen=f"rank {_ranks(views)} on {'/'.join(dict.fromkeys(each.node for each in views))} {told.words};"
+                f" {len(waiting)} other ranks have waited {waited:.0f} s for it in {which}",
+                why=told.why,
+                fix=told.fix.replace("RUN", evidence.plan.run),
+            ),
+            sure=Sure.STRONG,
+            since=standing.since if standing is not None else None,
+        )
+
+
+RULES = (uneven, mismatch, crossed, absent)
+
+
+def _absent(evidence: Evidence) -> tuple[list[View], list[View], Standing | None]:
+    """Who is not there, who waits, and in what: from flight records, else from stacks."""
+    for standing in evidence.standings:
+        behind = [evidence.view(rank) for rank in standing.behind]
+        # One that is behind in this group and waits in another is no cause by itself.
+        behind = [view for view in behind if view.alive and not view.open_collective]
+        blind = [view for view in evidence.views if _blind(view, evidence) and view.rank not in standing.waiting]
+        if behind or blind:
+            return behind or blind, [evidence.view(rank) for rank in standing.waiting], standing
+    waiting = _waiting(evidence)
+    ready = [view for view in evidence.views if view.alive and view.phase >= Phase.GROUP]
+    late = [view for view in ready if view not in waiting and view.frames and view.at != "collective"]
+    return (late, waiting, None) if waiting and not evidence.standings else ([], waiting, None)
+
+
+def _blind(view: View, evidence: Evidence) -> bool:
+    """A rank that gave no flight record: its interpreter is held, or its torch keeps none while others' do."""
+    return view.alive and view.phase >= Phase.GROUP and view.seen is not None and view.rank not in evidence.records
+
+
+def _waiting(evidence: Evidence) -> list[View]:
+    return [view for view in evidence.views if view.alive and (view.open_collective or view.at == "collective")]
+
+
+def _alike(views: list[View], evidence: Evidence) -> list[list[View]]:
+    """Ranks that do the same at the same line are one line; those that wait longest to be told come first."""
+    found: dict[tuple[str, str], list[View]] = {}
+    for view in views:
+        told = doing(view, evidence.usual)
+        found.setdefault((told.code, str(view.site)), []).append(view)
+    return list(found.values())
+
+
+def _ranks(views: list[View]) -> str:
+    return fold_ranks(view.rank for view in views)
+
+
+def _where(view: View) -> str:
+    return f" at {view.site}" if view.site is not None else ""
+
+
+def _usual_rank(standing: Standing) -> int:
+    return next(rank for rank in standing.waiting if rank not in standing.odd)
+
+
+def _call(entry: Collective) -> str:
+    """`all_reduce of [[10]]`: the backend's prefix says nothing here."""
+    op = entry.op.partition(":")[2] or entry.op
+    sizes = entry.sizes.partition("]]")[0].lstrip("[") if entry.sizes else ""
+    return f"{op} of [{sizes}]" if sizes else op

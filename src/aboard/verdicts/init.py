@@ -1,0 +1,134 @@
+"""Why ranks don't meet: nodes that are late or silent, ranks that never ask, a world that nobody has started."""
+
+from collections.abc import Iterator
+
+from aboard.core.evidence import Evidence, View
+from aboard.core.finding import Finding, Severity
+from aboard.core.nodeset import fold
+from aboard.core.phase import Phase
+from aboard.core.rankset import fold_ranks
+from aboard.core.verdict import Cause, Said, Sure
+from aboard.verdicts.doing import doing
+
+# A node that isn't there after so long is worth a word; logins take seconds.
+_NODE_SECONDS = 8.0
+_LATE_SECONDS = 8.0
+_BUSY_SECONDS = 90.0
+
+
+def silent_nodes(evidence: Evidence) -> Iterator[Said]:
+    """Nodes from which nothing comes: the others wait for their ranks."""
+    for name, place in evidence.run.generation.places.items():
+        seconds = evidence.now - place.at
+        if place.state == "cut" and seconds >= _NODE_SECONDS / 2:
+            ranks = tuple(view.rank for view in evidence.views if view.node == name)
+            yield Cause(
+                finding=Finding(
+                    code="run-node-silent",
+                    severity=Severity.WARN,
+                    nodes=(name,),
+                    ranks=ranks,
+                    seen=f"nothing has come from {name} for {seconds:.0f} s: {place.why}",
+                    why="It has lost power, its network or its ssh. Its ranks may live: the run goes on if it comes"
+                    " back"
+                    " within the lease, and is ended after it.",
+                    fix=f"aboard check {name}    # does it answer?",
+                ),
+                sure=Sure.STRONG,
+                since=place.at,
+            )
+    late = [part.node.name for part in evidence.plan.parts if part.node.name not in evidence.run.generation.places]
+    seconds = evidence.now - evidence.run.generation.at
+    if late and seconds >= _NODE_SECONDS:
+        yield Cause(
+            finding=Finding(
+                code="init-node-late",
+                severity=Severity.WARN,
+                nodes=tuple(late),
+                seen=f"{fold(late)} is not there yet, after {seconds:.0f} s",
+                why="No agent could be started there: its ssh takes long, or does not answer.",
+                fix=f"aboard check {' '.join(late)} --only ssh",
+            ),
+            sure=Sure.STRONG,
+            since=evidence.run.generation.at,
+        )
+
+
+def wrong_world(evidence: Evidence) -> Iterator[Said]:
+    """A script that asks the store for another number of ranks than there are waits for ever."""
+    wrong = [
+        (view, view.seen.joining)
+        for view in evidence.views
+        if view.alive and view.phase < Phase.GROUP and view.seen is not None and view.seen.joining is not None
+    ]
+    odd = [(view, joining) for view, joining in wrong if joining.world not in (None, evidence.plan.world)]
+    if odd:
+        views = [view for view, _joining in odd]
+        yield Cause(
+            finding=Finding(
+                code="init-world",
+                severity=Severity.BLOCK,
+                nodes=_nodes(views),
+                ranks=_ranks(views),
+                seen=f"rank {fold_ranks(_ranks(views))} asks for a world of {odd[0][1].world} ranks, and there are"
+                f" {evidence.plan.world}{_where(views[0])}",
+                why="The store waits for ranks that nobody has started.",
+                fix="take world_size= and rank= out of init_process_group    # each rank has WORLD_SIZE and RANK",
+            ),
+            sure=Sure.CERTAIN,
+        )
+
+
+def late(evidence: Evidence) -> Iterator[Said]:
+    """Some have come to the store or the group, and others not: what those do is told."""
+    alive = [view for view in evidence.views if view.alive]
+    ahead = [view for view in alive if view.phase >= Phase.STORE or (view.seen is not None and view.seen.joining)]
+    behind = [view for view in alive if view not in ahead and view.phase >= Phase.STARTED]
+    if not ahead or not behind or any(view.phase >= Phase.COLLECTIVE for view in alive):
+        return
+    for views in _alike(behind):
+        view = views[0]
+        told = doing(view, None)
+        importing = view.at == "import" or (view.phase < Phase.TORCH and told.code in ("hang-loop", "hang-busy"))
+        since = max((each.child.since for each in views if each.child is not None), default=evidence.now)
+        waited = min(evidence.now - since, evidence.quiet if evidence.quiet is not None else evidence.now - since)
+        patience = _BUSY_SECONDS if importing or told.code in ("hang-loop", "hang-busy") else _LATE_SECONDS
+        grave = waited >= patience
+        yield Cause(
+            finding=Finding(
+                code="init-import-slow" if importing else "init-rank-late",
+                severity=(Severity.WARN if importing else Severity.BLOCK) if grave else Severity.INFO,
+                nodes=_nodes(views),
+                ranks=_ranks(views),
+                seen=f"rank {fold_ranks(_ranks(views))} on {fold(_nodes(views))}, {view.phase.word}, {told.words};"
+                f" {len(ahead)} others wait for it to join",
+                why="A file system that is slow, or a node that is busy, makes imports long."
+                if importing
+                else "It has not come to init_process_group yet. " + told.why,
+                fix=told.fix.replace("RUN", evidence.plan.run),
+            ),
+            sure=Sure.STRONG,
+            since=since,
+        )
+
+
+RULES = (silent_nodes, wrong_world, late)
+
+
+def _alike(views: list[View]) -> list[list[View]]:
+    found: dict[tuple[int, str, str], list[View]] = {}
+    for view in views:
+        found.setdefault((view.phase, view.at, str(view.site)), []).append(view)
+    return list(found.values())
+
+
+def _nodes(views: list[View]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(view.node for view in views))
+
+
+def _ranks(views: list[View]) -> tuple[int, ...]:
+    return tuple(view.rank for view in views)
+
+
+def _where(view: View) -> str:
+    return f" at {view.site}" if view.site is not None else ""

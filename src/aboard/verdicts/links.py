@@ -1,0 +1,156 @@
+"""Connections between ranks that carry nothing any more: cut, down, or too narrow for what is sent."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from aboard.core.doubts import in_trouble, split
+from aboard.core.evidence import Evidence
+from aboard.core.finding import Finding, Severity
+from aboard.core.nodeset import fold
+from aboard.core.phase import Phase
+from aboard.core.verdict import Cause, RuledOut, Said, Sure
+from aboard.core.witness import Socket
+
+_UP = ("up", "unknown", "")
+# What fits into one packet is not lost for its size.
+_ONE_PACKET = 1200
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bad:
+    """One connection in trouble: from which rank's node to which."""
+
+    rank: int
+    node: str
+    peer: str
+    socket: Socket
+
+
+def cut(evidence: Evidence) -> Iterator[Said]:
+    """Bytes that were sent again and again and never arrived, between nodes that all take part."""
+    bad = list(_bad(evidence))
+    if not bad:
+        if any(view.phase >= Phase.GROUP for view in evidence.views) and evidence.witness:
+            yield RuledOut(what="a cut link between ranks", why="no connection has bytes that it sends again")
+        return
+    ends = Counter(end for each in bad for end in {each.node, each.peer})
+    pairs = {frozenset((each.node, each.peer)) for each in bad}
+    most = max(ends.values())
+    worst = sorted(end for end, count in ends.items() if count == most)
+    nodes = _blamed(evidence, worst, bad, single=len(pairs) == 1)
+    example = next((each for each in bad if each.node in nodes), bad[0])
+    down = [(name, link) for name in nodes for link in _links(evidence, name) if link not in _UP]
+    outcomes = {evidence.witness[each.node].dials.get(target) for each in bad for target in _tried(evidence, each)}
+    echoes = _echoes(evidence, nodes)
+    passes = bool(echoes) and all(small and large for small, large in echoes)
+    narrow = any(small and not large for small, large in echoes)
+    if not any(small for small, _large in echoes):
+        # Nobody answers such packets here: a new connection, and more to send than fits into one packet, tell the same.
+        narrow = "connected" in outcomes and min(each.socket.tx for each in bad) > _ONE_PACKET
+    code, seen, why, fix = _words(example, nodes, len(bad), down, narrow=narrow)
+    back = (passes or "connected" in outcomes) and not narrow and not down
+    yield Cause(
+        finding=Finding(
+            code=code,
+            # What was cut and is whole again goes on by itself, at TCP's next try.
+            severity=Severity.INFO if back else Severity.BLOCK,
+            nodes=nodes,
+            ranks=tuple(sorted({each.rank for each in bad if each.node in nodes})),
+            seen=seen,
+            why=why,
+            fix=fix,
+        ),
+        sure=Sure.CERTAIN if len(pairs) > 1 or down else Sure.STRONG,
+        since=evidence.now - max((each.socket.silent or 0.0) for each in bad),
+    )
+
+
+RULES = (cut,)
+
+
+def _blamed(evidence: Evidence, worst: list[str], bad: list[_Bad], *, single: bool) -> tuple[str, ...]:
+    """The end that others can't reach either; one that has a part in every pair; else both ends of the only pair."""
+    ends = sorted({end for each in bad for end in (each.node, each.peer)})
+    failing = {name: _failing(evidence, name) for name in ends}
+    most = max(failing.values())
+    if most > 0:
+        named = tuple(name for name in ends if failing[name] == most)
+        if len(named) == 1:
+            return named
+    return tuple(worst) if single else (worst[0],)
+
+
+def _failing(evidence: Evidence, node: str) -> float:
+    """The part of the others whose packets it did not answer, of either size."""
+    told = _echoes(evidence, (node,))
+    return sum(not (small and large) for small, large in told) / len(told) if told else 0.0
+
+
+def _echoes(evidence: Evidence, nodes: tuple[str, ...]) -> list[tuple[bool, bool]]:
+    return [
+        both
+        for name, node in evidence.witness.items()
+        for address, both in node.echoes.items()
+        if name not in nodes and evidence.owners.get(address) in nodes
+    ]
+
+
+def _bad(evidence: Evidence) -> Iterator[_Bad]:
+    for view in evidence.views:
+        if view.alive and view.seen is not None:
+            for each in view.seen.sockets:
+                peer = evidence.owners.get(split(each.remote)[0])
+                if peer is not None and peer != view.node and in_trouble(each):
+                    yield _Bad(rank=view.rank, node=view.node, peer=peer, socket=each)
+
+
+def _links(evidence: Evidence, node: str) -> list[str]:
+    """The states of the cards by which its ranks speak."""
+    seen = evidence.witness.get(node)
+    if seen is None:
+        return []
+    used = {
+        split(each.local)[0] for view in evidence.views if view.node == node and view.seen for each in view.seen.sockets
+    }
+    names = {interface for interface, address in seen.addresses if address in used}
+    return [link.state for link in seen.links if link.name in names]
+
+
+def _tried(evidence: Evidence, bad: _Bad) -> list[tuple[str, int]]:
+    address = split(bad.socket.remote)[0]
+    return [target for target in evidence.witness[bad.node].dials if target[0] == address]
+
+
+def _words(
+    example: _Bad, nodes: tuple[str, ...], count: int, down: list[tuple[str, str]], *, narrow: bool
+) -> tuple[str, str, str, str]:
+    who, each = fold(nodes), example.socket
+    other = example.peer if example.node in nodes else example.node
+    stuck = (
+        f"{count} connection{'s' * (count != 1)} of {who} carr{'y' if count != 1 else 'ies'} nothing: rank"
+        f" {example.rank} on {example.node} has {each.tx:,} bytes for {each.remote} ({example.peer}), sent"
+        f" {each.resent} times again"
+    )
+    check = f"aboard check {' '.join(dict.fromkeys((*nodes, other)))} --only network"
+    if down:
+        name, state = down[0]
+        return (
+            "hang-link-down",
+            f"{stuck}; the network card of {name} is {state}",
+            "Its cable, its port at the switch or its driver is down: packets go nowhere, and TCP waits for minutes.",
+            f"ip -br link    # on {name}\naboard check {name} --only network",
+        )
+    if narrow:
+        return (
+            "hang-big-packets",
+            f"{stuck}; small packets are answered",
+            "Small packets pass and large ones don't: the MTU of a card is larger than what the network carries.",
+            f"ping -c 3 -M do -s 1472 {split(each.remote)[0]}    # on {example.node}\n{check}",
+        )
+    return (
+        "hang-link-cut",
+        stuck,
+        "Packets are lost on the way: a firewall that was changed, a switch, a cable. TCP tries for minutes.",
+        f"{check}    # where it is cut",
+    )

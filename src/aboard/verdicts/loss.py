@@ -1,0 +1,40 @@
+"""A loss that is no number any more: the run goes on, and learns nothing."""
+
+import re
+from collections.abc import Iterator
+
+from aboard.core.evidence import Evidence
+from aboard.core.finding import Finding, Severity
+from aboard.core.verdict import Cause, Said, Sure
+from aboard.core.words import visible
+
+_NO_NUMBER = re.compile(
+    r"\b(train_|eval_|training_)?loss\b[^0-9a-zA-Z]{1,6}(tensor\()?[-+]?(nan|inf(inity)?)\b", re.IGNORECASE
+)
+_LINES = 2
+
+
+def no_number(evidence: Evidence) -> Iterator[Said]:
+    """Said by a rank itself, in its own words, more than once."""
+    for rank, lines in evidence.said.items():
+        found = [line for line in lines if _NO_NUMBER.search(line)]
+        if len(found) >= _LINES:
+            node = evidence.view(rank).node
+            yield Cause(
+                finding=Finding(
+                    code="loss-no-number",
+                    severity=Severity.WARN,
+                    nodes=(node,),
+                    ranks=(rank,),
+                    seen=f'rank {rank} on {node} says "{visible(found[-1].strip())}"',
+                    why="The loss is nan or inf: every step from here on is lost. A learning rate that is too high, a"
+                    " batch"
+                    " with a bad value, fp16 without a loss scale; on one node only, broken hardware.",
+                    fix="aboard stop    # and go on from the last checkpoint, with a lower learning rate or in bf16",
+                ),
+                sure=Sure.LIKELY,
+            )
+            return
+
+
+RULES = (no_number,)

@@ -1,0 +1,209 @@
+"""Why ranks can't reach the store of rank 0, or each other: dropped, refused, unknown, elsewhere, on the loopback."""
+
+from collections.abc import Iterator
+
+from aboard.core.doubts import is_address, split
+from aboard.core.evidence import Evidence, View
+from aboard.core.finding import Finding, Severity
+from aboard.core.nodeset import fold
+from aboard.core.phase import Phase
+from aboard.core.rankset import fold_ranks
+from aboard.core.verdict import Cause, RuledOut, Said, Sure
+from aboard.core.witness import Socket
+
+# A packet that was sent for the second time is a second old, for the third time three: RFC 6298.
+_RESENT = 1
+_LATE_SECONDS = 8.0
+_BARRED = {
+    "dropped": ("gets no answer from", "A firewall drops what is sent: on the way, on this node or on rank 0's."),
+    "rejected": ("is rejected by", "A firewall or a router says no."),
+    "no route": ("has no route to", "No network of the node leads there."),
+}
+
+
+def no_store(evidence: Evidence) -> Iterator[Said]:
+    """Ranks that can't reach the store, and which of the ways it is."""
+    waiting: dict[tuple[str, int], list[View]] = {}
+    for view in evidence.views:
+        joining = view.seen.joining if view.alive and view.phase < Phase.STORE and view.seen is not None else None
+        if joining is not None and not joining.master:
+            waiting.setdefault((joining.host, joining.port), []).append(view)
+    found = [cause for (host, port), views in waiting.items() for cause in _store(evidence, host, port, views)]
+    yield from found
+    if waiting and not found:
+        yield RuledOut(what="a store that can't be reached", why="no rank is kept from connecting to it")
+
+
+def no_peers(evidence: Evidence) -> Iterator[Said]:
+    """After the store, ranks connect to each other; who can't is told by the kernel within seconds."""
+    views = [view for view in evidence.views if view.alive and Phase.STORE <= view.phase < Phase.COLLECTIVE]
+    lost = [view for view in views if len(evidence.plan.parts) > 1 and _loops(evidence, view)]
+    if lost:
+        yield _cause(
+            "init-loopback",
+            lost,
+            seen=f"{_who(lost)} tells the others to connect to 127.0.0.1: its node's own name stands for the loopback",
+            why="Gloo takes the address of the node's own name when no interface is set; nobody else can reach that.",
+            fix="aboard launch --env GLOO_SOCKET_IFNAME=IFACE -- …    # or mend the line of its name in /etc/hosts",
+        )
+        return
+    trying: dict[str, list[tuple[View, str]]] = {}
+    for view in views:
+        for each in view.seen.sockets if view.seen is not None else ():
+            if _unanswered(each):
+                address = split(each.remote)[0]
+                trying.setdefault(evidence.owners.get(address, address), []).append((view, each.remote))
+    if trying:
+        yield _peers(evidence, trying)
+    elif views:
+        yield RuledOut(what="peers that can't connect", why="no connection between ranks waits to be answered")
+
+
+RULES = (no_store, no_peers)
+
+
+def _store(evidence: Evidence, host: str, port: int, views: list[View]) -> Iterator[Cause]:
+    outcomes: dict[str, list[View]] = {}
+    for view in views:
+        outcomes.setdefault(_outcome(evidence, view, host, port), []).append(view)
+    for outcome, those in outcomes.items():
+        if outcome == "unresolved":
+            said = evidence.witness[those[0].node].names.get(host, "")
+            yield _cause(
+                "init-name",
+                those,
+                seen=f"{_who(those)} can't resolve {host}, where rank 0 is to be found: {said}",
+                why="The name of rank 0's node is not known there.",
+                fix=f"getent hosts {host}    # on {those[0].node}; a line in /etc/hosts, or --master-address ADDRESS",
+            )
+        elif outcome in _BARRED:
+            yield _barred(evidence, outcome, f"{host}:{port}", those)
+        elif outcome == "refused":
+            yield from _refused(evidence, host, port, those)
+
+
+def _barred(evidence: Evidence, outcome: str, store: str, views: list[View]) -> Cause:
+    """At the end of those who can't, if others can; else at rank 0's."""
+    master = evidence.view(0).node
+    well = {view.node for view in evidence.views if view.phase >= Phase.STORE} - {master}
+    nodes = _nodes(views) if well else (master,)
+    verb, why = _BARRED[outcome]
+    return _cause(
+        f"init-store-{outcome.replace(' ', '-')}",
+        views,
+        seen=f"{_who(views)} {verb} {store}, the store of rank 0 on {master}",
+        why=why,
+        fix=f"aboard check {' '.join(dict.fromkeys((*nodes, master)))} --only network\n"
+        f"sudo iptables -S    # on {fold(nodes)}: what is closed",
+        nodes=nodes,
+    )
+
+
+def _refused(evidence: Evidence, host: str, port: int, views: list[View]) -> Iterator[Cause]:
+    """Nobody listens there: rank 0 is late, which is told of itself, or is elsewhere."""
+    master = evidence.view(0)
+    own = master.seen.joining if master.seen is not None else None
+    listens = {split(each.local)[1] for each in master.seen.sockets if each.state == "LISTEN"} if master.seen else set()
+    if own is not None and (own.host, own.port) != (host, port):
+        there = f"{own.host}:{own.port}"
+        yield _cause(
+            "init-elsewhere",
+            views,
+            seen=f"{_who(views)} looks for the store at {host}:{port}, and rank 0 on {master.node} has it at {there}",
+            why="The script, or a variable that it sets, sends ranks to different places.",
+            fix="grep -n 'MASTER_ADDR\\|MASTER_PORT\\|init_method' *.py    # leave them as they are set",
+        )
+    elif master.phase >= Phase.TORCH and own is not None and port not in listens and _quiet(evidence):
+        yield _cause(
+            "init-store-refused",
+            views,
+            seen=f"{_who(views)} is refused by {host}:{port}: nobody listens there",
+            why=f"Rank 0 on {master.node} hosts no store there.",
+            fix=f"ss -ltn    # on {master.node}: what listens\naboard logs {evidence.plan.run} --rank 0",
+        )
+
+
+def _peers(evidence: Evidence, trying: dict[str, list[tuple[View, str]]]) -> Cause:
+    """The node that most can't reach; if it is one who can't reach anybody, that one."""
+    peer = max(trying, key=lambda name: len({view.node for view, _remote in trying[name]}))
+    sources = {view.node for tries in trying.values() for view, _remote in tries}
+    blamed = next(iter(sources)) if len(trying) > 1 and len(sources) == 1 else peer
+    view, remote = trying[peer][0]
+    views = [each for each, _remote in trying[peer]]
+    return _cause(
+        "init-peer-dropped",
+        views,
+        seen=f"{_who(views)} gets no answer from {remote} on {peer}",
+        why="Ranks connect to each other at ports that the kernel chooses: a firewall drops these; the store's port is"
+        " open.",
+        fix=f"aboard check {' '.join(dict.fromkeys((blamed, view.node)))} --only network\n"
+        f"sudo iptables -S    # on {blamed}: open all ports between the nodes",
+        nodes=(blamed,),
+        ranks=tuple(each.rank for each in evidence.views if each.node == blamed),
+    )
+
+
+def _outcome(evidence: Evidence, view: View, host: str, port: int) -> str:
+    """How a rank's way to the store ends: by its own connection, else by the node's try of the same."""
+    node = evidence.witness.get(view.node)
+    if node is None or view.seen is None:
+        return ""
+    if not is_address(host) and isinstance(node.names.get(host), str):
+        return "unresolved"
+    addresses = {host, *(node.names.get(host) or ())}
+    own = [each for each in view.seen.sockets if split(each.remote)[1] == port and split(each.remote)[0] in addresses]
+    if any(_unanswered(each) for each in own):
+        return "dropped"
+    if any(each.state == "ESTABLISHED" for each in own):
+        return ""
+    dialled = [node.dials.get((address, port)) for address in addresses]
+    return next((each for each in dialled if each and each != "connected"), "")
+
+
+def _unanswered(each: Socket) -> bool:
+    return each.state == "SYN_SENT" and each.resent >= _RESENT
+
+
+def _loops(evidence: Evidence, view: View) -> bool:
+    """Whether it listens for its peers on the loopback, because its node's own name stands for that."""
+    node = evidence.witness.get(view.node)
+    if node is None or view.seen is None or view.phase >= Phase.GROUP:
+        return False
+    found = node.names.get(node.hostname)
+    named = isinstance(found, tuple) and bool(found) and all(each.startswith("127.") or each == "::1" for each in found)
+    places = [each.local for each in view.seen.sockets if each.state == "LISTEN"]
+    return named and any(place.startswith(("127.", "[::1]")) for place in places)
+
+
+def _quiet(evidence: Evidence) -> bool:
+    return evidence.quiet is not None and evidence.quiet >= _LATE_SECONDS
+
+
+def _cause(
+    code: str,
+    views: list[View],
+    *,
+    seen: str,
+    why: str,
+    fix: str,
+    nodes: tuple[str, ...] = (),
+    ranks: tuple[int, ...] = (),
+) -> Cause:
+    found = Finding(
+        code=code,
+        severity=Severity.BLOCK,
+        nodes=nodes or _nodes(views),
+        ranks=ranks or tuple(view.rank for view in views),
+        seen=seen,
+        why=why,
+        fix=fix,
+    )
+    return Cause(finding=found, sure=Sure.CERTAIN)
+
+
+def _who(views: list[View]) -> str:
+    return f"rank {fold_ranks(view.rank for view in views)} on {fold(_nodes(views))}"
+
+
+def _nodes(views: list[View]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(view.node for view in views))

@@ -1,0 +1,165 @@
+"""Why a run is slow: the rank that comes last to every collective and why it does, or the link that they wait for."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from aboard.core.doubts import in_trouble, split
+from aboard.core.evidence import Evidence, View
+from aboard.core.finding import Finding, Severity
+from aboard.core.flight import lateness, straggler
+from aboard.core.phase import Phase
+from aboard.core.verdict import Cause, RuledOut, Said, Sure
+from aboard.core.witness import NodeWitness
+
+# A rank that costs all others this part of their time is worth a word; clocks of nodes agree to some milliseconds.
+_SHARE = 0.25
+_LEAST_SECONDS = 0.03
+_THROTTLED = 0.1
+_DELAY = 0.4
+_DISK = 0.3
+_NEIGHBOUR = 0.5
+# A queue in the network: round trips so many times as long as they can be, and at least so long.
+_LONGER, _LONG_SECONDS = 8.0, 0.02
+_LOSSES, _LEAST_LOSSES = 0.01, 20
+_LEAST_WAITING = 16 * 1024
+
+
+def stragglers(evidence: Evidence) -> Iterator[Said]:
+    """Who comes last again and again, by how much, and what keeps it."""
+    if not _steps(evidence) or _stuck(evidence):
+        return
+    found = lateness(evidence.records, evidence.offsets)
+    if found is None:
+        yield RuledOut(what="a slow rank", why="there are too few collectives in the flight records")
+        return
+    named = straggler(found)
+    rank, extra = named if named is not None else (0, 0.0)
+    share = extra / max(found.seconds, extra, 1e-6)
+    if share < _SHARE or extra < _LEAST_SECONDS:
+        most = f"rank {rank} comes {1000 * extra:.0f} ms after the others on average"
+        yield RuledOut(what="a slow rank", why=f"{most}, over {found.count} collectives")
+        return
+    view = evidence.view(rank)
+    code, cause, fix = _cause(view, evidence.witness[view.node])
+    yield Cause(
+        finding=Finding(
+            code=code,
+            severity=Severity.WARN if _slower(evidence) or share >= 2 * _SHARE else Severity.INFO,
+            nodes=(view.node,),
+            ranks=(rank,),
+            seen=f"rank {rank} on {view.node} comes {_span(extra)} after the others to each of the last {found.count}"
+            f" collectives, {100 * share:.0f} % of their time; {cause}{_pace(evidence)}",
+            why="All ranks wait for the slowest in each collective: the whole run is as slow as this one.",
+            fix=fix,
+        ),
+        sure=Sure.LIKELY,
+    )
+
+
+def slow_links(evidence: Evidence) -> Iterator[Said]:
+    """Ranks come at the same time, and what they send stands in a queue or is lost on the way."""
+    if not _steps(evidence):
+        return
+    ends: Counter[str] = Counter()
+    worst: tuple[float, str] = (0.0, "")
+    for view in evidence.views:
+        for each in view.seen.sockets if view.seen is not None else ():
+            peer = evidence.owners.get(split(each.remote)[0])
+            if peer in (None, view.node) or each.rtt is None or in_trouble(each):
+                continue
+            lossy = (each.losses or 0) >= _LEAST_LOSSES and (each.losses or 0) >= _LOSSES * (each.segments or 1)
+            queued = each.tx >= _LEAST_WAITING and each.rtt >= max(_LONG_SECONDS, _LONGER * (each.least_rtt or 0.0))
+            if queued or (lossy and each.tx):
+                ends.update((view.node, str(peer)))
+                lost = f", {each.losses:,} of {each.segments:,} segments sent again" if each.losses else ""
+                said = (
+                    f"rank {view.rank} on {view.node} has {each.tx:,} bytes waiting for {peer}; a round trip takes"
+                    f" {_span(each.rtt)}, at best {_span(each.least_rtt or 0.0)}{lost}"
+                )
+                worst = max(worst, (each.rtt, said))
+    if not ends:
+        yield RuledOut(what="a slow link", why="no connection has a queue before it, or losses")
+        return
+    most = max(ends.values())
+    nodes = tuple(sorted(name for name, count in ends.items() if count == most))
+    yield Cause(
+        finding=Finding(
+            code="slow-link",
+            severity=Severity.WARN if _slower(evidence) else Severity.INFO,
+            nodes=nodes,
+            seen=f"{worst[1]}{_rates(evidence, nodes)}{_pace(evidence)}",
+            why="The link between them carries less than it is given, or loses packets; every collective waits for it.",
+            fix=f"aboard check {' '.join(nodes)} --only network    # measures each link",
+        ),
+        sure=Sure.LIKELY,
+    )
+
+
+RULES = (stragglers, slow_links)
+
+
+def _cause(view: View, node: NodeWitness) -> tuple[str, str, str]:
+    """What keeps it, from what was counted on its node."""
+    seen = view.seen
+    process = seen.process if seen is not None else None
+    neighbour = node.neighbours[0] if node.neighbours else None
+    if node.throttled is not None and node.throttled >= _THROTTLED:
+        return (
+            "slow-throttled",
+            f"its control group was kept from its cores for {100 * node.throttled:.0f} % of the time",
+            f"cat /sys/fs/cgroup/cpu.max    # on {view.node}; raise the quota, or ask for more cores",
+        )
+    disk = view.states.count("D") / max(1, len(view.states))
+    if disk >= _DISK:
+        where = process.file if process is not None and process.file.startswith("/") else "its disk"
+        return "slow-disk", f"it waits for {where}", f"iostat -x 1 3    # on {view.node}"
+    delay = process.delay if process is not None else 0.0
+    if delay >= _DELAY and neighbour is not None and neighbour.cores >= _NEIGHBOUR:
+        return (
+            "slow-neighbour",
+            f"its threads wait for {delay:.1f} cores; {neighbour.name} (pid {neighbour.pid}) has {neighbour.cores:.1f}",
+            f"ps -o pid,user,etime,cmd -p {neighbour.pid}    # on {view.node}; move it, or the run",
+        )
+    if view.at == "data":
+        where = f" at {view.site}" if view.site is not None else ""
+        return "slow-data", f"it waits for data{where}", "more workers: DataLoader(num_workers=…), or data closer by"
+    where = f"; it was seen at {view.site}" if view.site is not None else ""
+    return (
+        "slow-rank",
+        f"it uses {view.cpu:.1f} cores{where}",
+        f"py-spy top --pid {process.pid if process is not None else 0}    # on {view.node}: where it spends its time",
+    )
+
+
+def _rates(evidence: Evidence, nodes: tuple[str, ...]) -> str:
+    """What the busiest card of the first of them carries."""
+    links = [(link.sent + link.received, link.name) for link in evidence.witness[nodes[0]].links] if nodes else []
+    if not links:
+        return ""
+    rate, name = max(links)
+    return f"; {name} of {nodes[0]} carries {8 * rate / 1e6:.0f} Mbit/s"
+
+
+def _pace(evidence: Evidence) -> str:
+    if evidence.pace is None or evidence.usual is None:
+        return ""
+    return f"; a step takes {_span(evidence.pace)}" + (
+        f", usually {_span(evidence.usual)}" if _slower(evidence) else ""
+    )
+
+
+def _span(seconds: float) -> str:
+    return f"{1000 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def _slower(evidence: Evidence) -> bool:
+    return evidence.pace is not None and evidence.usual is not None and evidence.pace > 2 * evidence.usual
+
+
+def _steps(evidence: Evidence) -> bool:
+    return evidence.run.generation.phases[Phase.STEPS] > 0
+
+
+def _stuck(evidence: Evidence) -> bool:
+    quiet = evidence.quiet or 0.0
+    return quiet > max(10.0, 3 * (evidence.pace or 0.0))

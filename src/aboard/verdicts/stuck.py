@@ -1,0 +1,151 @@
+"""Ranks that can't go on whatever their code does: stopped by a signal, held by a debugger, or asleep in the kernel."""
+
+import re
+from collections.abc import Iterator
+
+from aboard.core.evidence import Evidence, View
+from aboard.core.finding import Finding, Severity
+from aboard.core.rankset import fold_ranks
+from aboard.core.verdict import Cause, RuledOut, Said, Sure
+from aboard.core.witness import NodeWitness, Process
+
+# Where the kernel waits for a file system of another machine or another program.
+_FILES = re.compile(
+    r"rpc_|nfs|request_wait_answer|fuse|folio_wait|io_schedule|cifs|smb|ceph|lustre|ll_|cl_sync|gpfs|wait_on_page|p9_|v9fs"
+)
+# Of the looks in half a second, nearly all: a disk that works lets a process go now and then.
+_ALWAYS = 0.85
+# A disk that is only slow is given this time.
+_SLOW_DISK_SECONDS = 10.0
+
+
+def stopped(evidence: Evidence) -> Iterator[Said]:
+    """State T: the process lives and does nothing until somebody lets it go on."""
+    held = [view for view in evidence.views if view.alive and _all(view, "T")]
+    for node, views in _by_node(held).items():
+        pids = " ".join(str(view.seen.process.pid) for view in views if view.seen and view.seen.process)
+        yield Cause(
+            finding=Finding(
+                code="run-rank-stopped",
+                severity=Severity.BLOCK,
+                nodes=(node,),
+                ranks=tuple(view.rank for view in views),
+                seen=f"rank {fold_ranks(view.rank for view in views)} on {node} is stopped (SIGSTOP)",
+                why="All other ranks wait for it in the next collective, without a word.",
+                fix=f"kill -CONT {pids}    # on {node}; lets it go on",
+            ),
+            sure=Sure.CERTAIN,
+        )
+    for view in evidence.views:
+        if view.alive and _all(view, "t"):
+            yield Cause(
+                finding=Finding(
+                    code="hang-traced",
+                    severity=Severity.WARN,
+                    nodes=(view.node,),
+                    ranks=(view.rank,),
+                    seen=f"rank {view.rank} on {view.node} is held by a debugger",
+                    why="All other ranks wait for it until it is let go on.",
+                    fix=f"grep TracerPid /proc/{_pid(view)}/status    # on {view.node}: who holds it",
+                ),
+                sure=Sure.CERTAIN,
+            )
+    if evidence.witness and not held:
+        yield RuledOut(what="a rank that somebody stopped", why="no rank's process is in state T")
+
+
+def mounted(evidence: Evidence) -> Iterator[Said]:
+    """Asleep in the kernel for a file system that does not answer; the look at its disk may hang on the same."""
+    found = False
+    for name, node in evidence.witness.items():
+        waiting = [view for view in evidence.views if view.node == name and view.alive and _on_files(view)]
+        asked = node.hung.removeprefix("the disk of ") if node.hung.startswith("the disk of ") else ""
+        quiet = evidence.quiet or 0.0
+        if not waiting or not (asked or _dead_kind(node, waiting) or quiet >= _SLOW_DISK_SECONDS):
+            continue
+        found = True
+        place, kind = _mount(node, waiting, asked)
+        ranks = tuple(view.rank for view in waiting)
+        yield Cause(
+            finding=Finding(
+                code="hang-mount",
+                severity=Severity.BLOCK,
+                nodes=(name,),
+                ranks=ranks,
+                seen=f"rank {fold_ranks(ranks)} on {name} waits in the kernel for {_what(waiting)}"
+                + (f", and {place} ({kind}) does not answer" if asked else f" on {place} ({kind})" if place else ""),
+                why="The file system does not answer: its server, its network or its disk is dead. No signal gets a"
+                " process out of there.",
+                fix=f"timeout 5 ls {place or '/'}    # on {name}: does it answer?\naboard check {name} --only storage",
+                about=(place,) if place else (),
+            ),
+            sure=Sure.CERTAIN if asked or _dead_kind(node, waiting) else Sure.STRONG,
+        )
+    if evidence.witness and not found:
+        yield RuledOut(what="a mount that does not answer", why="no rank sleeps in the kernel for a file")
+
+
+RULES = (stopped, mounted)
+
+
+def _all(view: View, letter: str) -> bool:
+    return bool(view.states) and set(view.states) == {letter}
+
+
+def _on_files(view: View) -> bool:
+    seen = view.seen
+    if seen is None or seen.process is None:
+        return False
+    return any(_waits(process) for process in (seen.process, *seen.workers))
+
+
+def _waits(process: Process) -> bool:
+    looks = process.states or process.state
+    asleep = looks.count("D") / max(1, len(looks)) >= _ALWAYS
+    still = set(looks) <= {"D", "S"} and process.cpu < 0.05  # noqa: PLR2004 - a twentieth of a core is no work
+    return asleep or (still and _FILES.search(process.wchan) is not None)
+
+
+def _file(views: list[View]) -> str:
+    for view in views:
+        if view.seen is not None and view.seen.process is not None:
+            for process in (view.seen.process, *view.seen.workers):
+                if _waits(process) and process.file.startswith("/"):
+                    return process.file
+    return ""
+
+
+def _what(views: list[View]) -> str:
+    seen = views[0].seen
+    process = seen.process if seen is not None else None
+    where = f" at {views[0].site}" if views[0].site is not None else ""
+    return f"{_file(views) or 'a file'} ({process.wchan if process else ''}){where}"
+
+
+def _mount(node: NodeWitness, views: list[View], asked: str) -> tuple[str, str]:
+    """The mount that a file is on: the longest that is a beginning of its path."""
+    path = _file(views) or asked
+    fitting = [mount for mount in node.mounts if path == mount[0] or path.startswith(mount[0].rstrip("/") + "/")]
+    best = max(fitting, key=lambda mount: len(mount[0]), default=None)
+    return (best[0], best[1]) if best is not None and path else (asked, "")
+
+
+_REMOTE = re.compile(r"nfs|cifs|smb|fuse|ceph|lustre|gpfs|beegfs|9p|afs|gluster", re.IGNORECASE)
+
+
+def _dead_kind(node: NodeWitness, views: list[View]) -> bool:
+    """Whether the kernel itself waits for somebody else's server."""
+    _place, kind = _mount(node, views, "")
+    processes = [each for view in views if view.seen and view.seen.process for each in (view.seen.process,)]
+    return bool(_REMOTE.search(kind)) or any(re.search(r"rpc_|nfs|request_wait|fuse", each.wchan) for each in processes)
+
+
+def _by_node(views: list[View]) -> dict[str, list[View]]:
+    found: dict[str, list[View]] = {}
+    for view in views:
+        found.setdefault(view.node, []).append(view)
+    return found
+
+
+def _pid(view: View) -> int:
+    return view.seen.process.pid if view.seen is not None and view.seen.process is not None else 0

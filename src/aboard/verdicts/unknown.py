@@ -1,0 +1,40 @@
+"""When no rule knows: what is known all the same, and the two commands that would tell most."""
+
+from collections.abc import Iterator, Sequence
+
+from aboard.core.evidence import Evidence
+from aboard.core.finding import Finding, Severity
+from aboard.core.phase import Phase
+from aboard.core.rankset import fold_ranks
+from aboard.core.verdict import RuledOut
+
+# Before this, quiet is no news: a run that doesn't tell its steps may work for long.
+_QUIET_SECONDS = 120.0
+
+
+def unknown(evidence: Evidence, ruled_out: Sequence[RuledOut]) -> Iterator[Finding]:
+    """An honest end: where the ranks are, by line, and where nothing could be seen."""
+    quiet = evidence.quiet
+    steps = evidence.run.generation.phases[Phase.STEPS]
+    if quiet is None or quiet < (_QUIET_SECONDS if not steps else max(30.0, 10 * (evidence.usual or 3.0))):
+        return
+    if not any(view.alive and view.phase >= Phase.TORCH for view in evidence.views):
+        return
+    places: dict[str, list[int]] = {}
+    for view in evidence.views:
+        if view.alive:
+            where = f"{view.at or 'running'} at {view.site}" if view.site else view.phase.word
+            places.setdefault(where, []).append(view.rank)
+    known = "; ".join(f"rank {fold_ranks(ranks)}: {where}" for where, ranks in list(places.items())[:4])
+    unheard = f"; no answer from {', '.join(evidence.unheard)}" if evidence.unheard else ""
+    busy = sum(view.cpu for view in evidence.views)
+    rank = min(places.values(), key=len)[0] if places else 0
+    yield Finding(
+        code="hang-unknown",
+        severity=Severity.WARN if busy < 0.5 * len(evidence.views) else Severity.INFO,
+        nodes=tuple(dict.fromkeys(view.node for view in evidence.views if view.alive)),
+        seen=f"nothing has moved for {quiet:.0f} s; {known}{unheard}",
+        why=f"None of the {len(ruled_out)} things that were looked at explains it.",
+        fix=f"aboard logs {evidence.plan.run} --rank {rank}    # the one that differs, or the first\n"
+        f"aboard check    # what has changed on the nodes since the start",
+    )

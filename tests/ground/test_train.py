@@ -1,0 +1,112 @@
+"""The examples, as their READMEs have them: one process, and four nodes without a shared disk: the same losses."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launching import PYTHON
+
+from aboard.sandbox import Sandbox, down
+
+pytestmark = pytest.mark.ground
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = ("finetune", "chat", "pretrain")
+# Minutes on two busy cores, seconds on idle ones.
+SECONDS = 600
+STEPS = 6
+# In the home of the head's user: no other node has it.
+PLACE = "job"
+NODES = ("n[1-4]", "--set", f"cluster.python={PYTHON}")
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Sandbox]:
+    """Four nodes with a rank each."""
+    name = f"test-{os.getpid()}-train"
+    try:
+        yield Sandbox.up(name, nodes=4, slots=1)
+    finally:
+        down(name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_same_losses_on_one_process_and_on_four_nodes(four: Sandbox, name: str) -> None:
+    """Within 1e-5, step by step; shards and model come to the nodes by themselves, and a model comes out."""
+    _made(four, name)
+    alone = _trained(four, name, "alone", "--set", f"cluster.python={PYTHON}")
+    apart = _trained(four, name, "apart", *NODES)
+    one, many = _losses(four.head, name, "alone"), _losses(four.nodes[0], name, "apart")
+    assert list(one) == list(many) == list(range(1, STEPS + 1)), alone + apart
+    for step, loss in one.items():
+        assert many[step] == pytest.approx(loss, rel=1e-5), f"step {step}"
+    assert one[STEPS] < one[1]
+    assert "sent to 4 nodes" in apart
+
+
+def test_a_model_comes_out(four: Sandbox) -> None:
+    """What `aboard export` writes is loaded by transformers, and says a token."""
+    _made(four, "finetune")
+    _trained(four, "finetune", "kept", "--set", f"cluster.python={PYTHON}")
+    run = _typed(four, "finetune", "aboard", "status").splitlines()[0].split("\t")[0]
+    _typed(four, "finetune", "aboard", "export", run, "--to", "made")
+    say = (
+        "from transformers import AutoModelForCausalLM as M, AutoTokenizer as T\n"
+        "m, t = M.from_pretrained('made'), T.from_pretrained('made')\n"
+        "print(m.generate(**t('Add', return_tensors='pt'), max_new_tokens=3, do_sample=False).shape[1] > 1)\n"
+    )
+    assert _typed(four, "finetune", PYTHON, "-c", say).strip().endswith("True")
+
+
+def test_a_node_that_lacks_a_package_is_named_before_anything_starts(four: Sandbox) -> None:
+    """By the Python that ranks would get there."""
+    _made(four, "finetune")
+    done = four.head.run(
+        ["aboard", "train", "n[1-4]", "--set", "cluster.python=/usr/bin/python3"],
+        cwd=f"{_home(four)}/finetune",
+        timeout=SECONDS,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 2, said
+    assert "train-packages" in said or "reach-" in said
+
+
+def _home(four: Sandbox) -> str:
+    return f"{four.head.run(['sh', '-c', 'echo $HOME']).stdout.strip()}/{PLACE}"
+
+
+def _made(four: Sandbox, name: str) -> None:
+    """The example in the head's home, with its data and its model made."""
+    where = f"{_home(four)}/{name}"
+    if four.head.run(["test", "-d", f"{where}/model"]).returncode == 0:
+        return
+    for file in ("make_data.py", "make_model.py", "aboard.yaml"):
+        text = (EXAMPLES / name / file).read_text("utf-8")
+        assert four.head.run(["sh", "-c", f"mkdir -p {where} && cat > {where}/{file}"], input=text).returncode == 0
+    for file in ("make_data.py", "make_model.py"):
+        made = four.head.run([PYTHON, file], cwd=where, timeout=SECONDS)
+        assert made.returncode == 0, made.stderr
+
+
+def _trained(four: Sandbox, name: str, out: str, *words: str) -> str:
+    """A few steps of the example, in float32, evaluated and saved at the end."""
+    sets = [f"train.output_dir={out}", f"train.max_steps={STEPS}", "train.eval_steps=null"]
+    if name != "pretrain":
+        sets += ["train.num_train_epochs=null"]
+    return _typed(four, name, "aboard", "train", *words, *(word for each in sets for word in ("--set", each)))
+
+
+def _typed(four: Sandbox, name: str, *argv: str) -> str:
+    done = four.head.run(argv, cwd=f"{_home(four)}/{name}", timeout=SECONDS)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _losses(host: Any, name: str, out: str) -> dict[int, float]:
+    """By step, from metrics.jsonl on the node of rank 0; --set's paths start where the command was typed."""
+    text = host.run(["sh", "-c", f"cat ~/{PLACE}/{name}/{out}/metrics.jsonl"]).stdout
+    lines = [json.loads(line) for line in text.splitlines()]
+    return {line["step"]: line["loss"] for line in lines if line.get("loss") is not None}

@@ -1,0 +1,82 @@
+"""Ranks that don't meet: on four real hosts, which node, which way, within seconds where torch waits for minutes."""
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import pytest
+from launching import Launches, until
+from stalls import told, training
+
+from aboard.sandbox import Sandbox, down
+from aboard.sandbox.faults import Fault, broken
+from aboard.sandbox.faults.firewall import Drop
+
+pytestmark = pytest.mark.ground
+
+# Ports of the store, and those that the kernel gives to ranks which listen for each other.
+STORE, ANY = "29500-29999", "32768-60999"
+# From when the ranks that could have come to where they wait.
+SOON = 25.0
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Launches]:
+    """Four nodes with two ranks each, and a second network for the training."""
+    name = f"test-{os.getpid()}-whyinit"
+    try:
+        yield Launches(Sandbox.up(name, nodes=4, slots=2, fabric=True), slots=2)
+    finally:
+        down(name)
+
+
+@pytest.mark.parametrize(
+    ("node", "fault", "env", "code", "ranks"),
+    [
+        ("n1", Drop(ports=STORE, network="fabric"), {}, "init-store-dropped", [2, 3, 4, 5, 6, 7]),
+        ("n3", Drop(ports=STORE, network="fabric", way="out"), {}, "init-store-dropped", [4, 5]),
+        ("n2", Drop(ports=ANY, network="fabric"), {}, "init-peer-dropped", [2, 3]),
+        ("n3", None, {"TROUBLE": "port", "TROUBLE_RANK": "5"}, "init-elsewhere", [5]),
+        (
+            "n2",
+            None,
+            {"TROUBLE": "address", "TROUBLE_RANK": "3", "TROUBLE_ADDRESS": "nowhere.example"},
+            "init-name",
+            [3],
+        ),
+        ("n1", None, {"TROUBLE": "world"}, "init-world", [0, 1, 2, 3, 4, 5, 6, 7]),
+        ("n4", None, {"TROUBLE": "sleep", "TROUBLE_RANK": "6", "TROUBLE_STEP": "-1"}, "init-rank-late", [6]),
+    ],
+    ids=["store", "store-from-one", "peers", "port", "name", "world", "late"],
+)
+def test_ranks_that_do_not_meet(
+    four: Launches, node: str, fault: Fault | None, env: dict[str, str], code: str, ranks: list[int]
+) -> None:
+    """What torch tells with one sentence after minutes has its own name each, with node and rank."""
+    host = four.box.host(node)
+    with training(four, env=env) as going, broken(four.box, host, fault) if fault else nullcontext():
+        until(lambda: '"torch"' in four.read(going.run, "events.jsonl"), 90, "torch is imported")
+        since = time.time()
+        seconds, found = going.verdict(since, SOON + 30)
+        last = max(event["at"] for event in four.events(going.run) if event["kind"] == "phase")
+        told(f"{code}: {seconds - (last - since):.1f} s after the last phase")
+        assert (found["code"], found["ranks"]) == (code, ranks)
+        assert node in found["nodes"]
+        assert "Interrupted system call" not in going.going.said
+
+
+def test_a_slow_import_is_waited_for(four: Launches) -> None:
+    """Fifteen seconds in a module's import while all others wait in the store: nothing is called stuck."""
+    with training(four, env={"TROUBLE": "slow-import", "TROUBLE_RANK": "3"}) as going:
+        until(lambda: going.step() > 3, 150, f"it makes steps: {going.going.said[-2000:]}")
+        assert going.verdicts(0.0) == []
+
+
+def test_a_stuck_run_is_ended_when_that_is_wanted(four: Launches) -> None:
+    """With --on-stall stop the verdict is what the run ended of, and its exit code says so."""
+    env = {"TROUBLE": "sleep", "TROUBLE_RANK": "5", "TROUBLE_STEP": "10"}
+    with training(four, "--on-stall", "stop", env=env) as going:
+        assert going.going.wait(150) == 124
+        assert "block hang-absent n3" in going.going.said
+    assert "hang-absent" in four.aboard("why", going.run).stdout

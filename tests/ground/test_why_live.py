@@ -1,0 +1,118 @@
+"""A training of eight ranks on four real hosts, and what is said by itself when it stops: who, why, and how soon."""
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+from launching import Launches, until
+from stalls import Training, dead_mount, told, training
+
+from aboard.sandbox import Sandbox, down
+from aboard.sandbox.faults import Fault, broken
+from aboard.sandbox.faults.firewall import Drop
+from aboard.sandbox.faults.link import LinkDown, MtuBlackHole, Rate
+
+pytestmark = pytest.mark.ground
+
+# What a user may wait; the machine of the tests has two cores for eight ranks.
+SOON = 20.0
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Launches]:
+    """Four nodes with two ranks each, and a second network for the training."""
+    name = f"test-{os.getpid()}-why"
+    try:
+        yield Launches(Sandbox.up(name, nodes=4, slots=2, fabric=True), slots=2)
+    finally:
+        down(name)
+
+
+@pytest.fixture(scope="module")
+def going(four: Launches) -> Iterator[Training]:
+    """One training for all: it goes on after each trouble."""
+    with training(four, env={"SIZE": "100000"}) as started:
+        until(lambda: started.step() > 15, 120, f"it makes steps: {started.going.said[-2000:]}")
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("kind", "rank", "code", "node"),
+    [
+        ("sleep", 3, "hang-absent", "n2"),
+        ("lock", 4, "hang-lock", "n3"),
+        ("data", 6, "hang-data", "n4"),
+        ("outside", 1, "hang-outside", "n1"),
+    ],
+)
+def test_a_rank_that_does_not_come(going: Training, kind: str, rank: int, code: str, node: str) -> None:
+    """The rank that all others wait for is named, its node, and the line at which it is."""
+    since = going.trouble(kind, rank, SOON)
+    seconds, found = going.verdict(since, SOON)
+    told(f"{kind}: {seconds:.1f} s")
+    assert (found["code"], found["nodes"], found["ranks"]) == (code, [node], [rank])
+    assert "why_job.py:" in found["seen"]
+    assert "7 other ranks" in found["seen"]
+    going.moves(SOON + 10)
+
+
+def test_a_rank_that_computes_for_ever(going: Training) -> None:
+    """Work is given more time than sleep, and is then told with the line and the cores."""
+    since = going.trouble("loop", 5, 40)
+    seconds, found = going.verdict(since, 40)
+    told(f"loop: {seconds:.1f} s")
+    assert (found["code"], found["nodes"], found["ranks"]) == ("hang-loop", ["n3"], [5])
+    assert "in loop" in found["seen"]
+    going.moves(60)
+
+
+@pytest.mark.parametrize(
+    ("fault", "node", "code"),
+    [
+        (Drop(network="fabric"), "n3", "hang-link-cut"),
+        (MtuBlackHole(network="fabric"), "n4", "hang-big-packets"),
+        (LinkDown(network="fabric"), "n2", "hang-link-down"),
+        (Rate(mbit=20, network="fabric"), "n3", "slow-link"),
+    ],
+    ids=lambda given: given.name if isinstance(given, Fault) else None,
+)
+def test_a_network_that_breaks(going: Training, fault: Fault, node: str, code: str) -> None:
+    """The node whose packets are lost is named, and in which way, while torch says nothing for half an hour."""
+    with broken(going.launches.box, going.launches.box.host(node), fault):
+        seconds, found = going.verdict(time.time(), 2 * SOON)
+        told(f"{fault.name}: {seconds:.1f} s")
+        assert found["code"] == code
+        assert node in found["nodes"]
+        assert len(found["nodes"]) <= 2
+    going.moves(90)
+
+
+@pytest.mark.parametrize("kind", ["declared", "save", "evaluate"])
+def test_pauses_that_are_part_of_the_work(going: Training, kind: str) -> None:
+    """A checkpoint of one rank, said by itself or seen in its stack, and an evaluation of all: none is called stuck."""
+    since = going.trouble(kind, "all" if kind == "evaluate" else 0, 20)
+    time_is_up = since + 22
+    until(lambda: time.time() > time_is_up, 30, "it has waited")
+    assert [finding for _at, finding in going.verdicts(since) if finding] == []
+    going.moves(30)
+
+
+def test_why_is_answered_at_once(going: Training) -> None:
+    """`aboard why` without a word means the newest run that lives; what was ruled out is told to those who ask."""
+    going.trouble("sleep", 2, SOON)
+    until(lambda: "hang-absent" in going.launches.aboard("why").stdout, SOON, "the rank is named")
+    said = going.launches.aboard("why", going.run, "-v").stdout
+    assert "rank 2 on n2" in said
+    assert "not   a rank that somebody stopped" in said
+    going.moves(SOON + 10)
+
+
+def test_a_mount_that_is_dead(going: Training) -> None:
+    """A rank that hangs in the kernel is named with the file and the mount. It comes last: the run ends of it."""
+    with dead_mount(going.launches.box.host("n2")):
+        since = going.trouble("file", 3, 0)
+        seconds, found = going.verdict(since, SOON)
+    told(f"dead mount: {seconds:.1f} s")
+    assert (found["code"], found["nodes"], found["ranks"]) == ("hang-mount", ["n2"], [3])
+    assert "/mnt/dead/shard-7" in found["seen"]

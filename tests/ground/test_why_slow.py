@@ -1,0 +1,67 @@
+"""Runs that are slow, or that the kernel ends, on four real hosts: who keeps the others waiting, and what keeps it."""
+
+import os
+import time
+from collections.abc import Iterator
+
+import pytest
+from launching import Launches, until
+from stalls import told, training
+
+from aboard.sandbox import Sandbox, down
+from aboard.sandbox.faults import broken
+from aboard.sandbox.faults.groups import CpuQuota, MemoryLimit
+
+pytestmark = pytest.mark.ground
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Launches]:
+    """Four nodes with two ranks each, and a second network for the training."""
+    name = f"test-{os.getpid()}-whyslow"
+    try:
+        yield Launches(Sandbox.up(name, nodes=4, slots=2, fabric=True), slots=2)
+    finally:
+        down(name)
+
+
+def test_a_rank_that_falls_behind(four: Launches) -> None:
+    """Every step takes as long as its slowest rank: that one is named by itself, with the numbers."""
+    env = {"TROUBLE": "slow", "TROUBLE_RANK": "5", "TROUBLE_STEP": "60", "TROUBLE_SECONDS": "1.5"}
+    with training(four, env=env) as going:
+        until(lambda: going.step() >= 60, 180, f"it makes steps: {going.going.said[-2000:]}")
+        since = time.time()
+        seconds, found = going.verdict(since, 60)
+        told(f"slow-rank: {seconds:.1f} s")
+        assert (found["code"], found["nodes"], found["ranks"]) == ("slow-rank", ["n3"], [5])
+        assert "% of their time" in found["seen"]
+
+
+def test_a_node_whose_cores_are_rationed(four: Launches) -> None:
+    """A control group's quota is told from code that is slow; asked, it is named with its share."""
+    env = {
+        "TROUBLE": "compute",
+        "TROUBLE_RANK": "all",
+        "TROUBLE_STEP": "0",
+        "TROUBLE_SECONDS": "0.1",
+        "STEP_SECONDS": "0",
+    }
+    with broken(four.box, four.box.host("n3"), CpuQuota(cores=0.25)), training(four, env=env) as going:
+        until(lambda: going.step() >= 12, 240, f"it makes steps: {going.going.said[-2000:]}")
+        said = ""
+
+        def named() -> bool:
+            nonlocal said
+            said = four.aboard("why", going.run, "-v").stdout
+            return "slow-throttled  n3" in said
+
+        until(named, 60, f"the quota is named: {said}")
+        assert "was kept from its cores" in " ".join(said.split())
+
+
+def test_a_rank_that_the_kernel_kills_for_memory(four: Launches) -> None:
+    """A SIGKILL is the kernel's when its own counter has grown, and is told with the limit."""
+    env = {"TROUBLE": "memory", "TROUBLE_RANK": "3", "TROUBLE_STEP": "5"}
+    with broken(four.box, four.box.host("n2"), MemoryLimit(mib=1500)), training(four, env=env) as going:
+        assert going.going.wait(240) == 137
+        assert "block run-out-of-memory n2" in going.going.said

@@ -1,0 +1,89 @@
+"""Evidence made by hand, for the rules: ranks on nodes, each with what was seen of it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from aboard.core.evidence import Evidence
+from aboard.core.node import Node
+from aboard.core.phase import Phase
+from aboard.core.plan import Master, NodePlan, Plan, Start
+from aboard.core.program import Kind, Program
+from aboard.core.run import Child, Place, Run
+from aboard.core.witness import Collective, Group, NodeWitness, Process, RankWitness, Socket
+
+NOW = 1000.0
+WAITING = 'Thread 0x01 (most recent call first):\n  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 9 in all_reduce\n  File "/home/me/train.py", line 7 in step\n'  # noqa: E501 - as Python prints it
+
+
+def stack(*frames: tuple[str, int, str]) -> str:
+    """As faulthandler prints it, the innermost first."""
+    lines = "".join(f'  File "{file}", line {line} in {name}\n' for file, line, name in frames)
+    return f"Current thread 0x0000 (most recent call first):\n{lines}"
+
+
+def process(**given: Any) -> Process:
+    return Process(**{"pid": 4711, "name": "python", "state": "S", "states": "SSSSSSSS", **given})
+
+
+def at_collective(
+    seq: int, *, over: bool = False, op: str = "gloo:all_reduce", sizes: str = "", at: float = 990.0
+) -> Group:
+    """A rank's record of the one group, of which the last entry is this."""
+    done = [
+        Collective(seq=each, op="gloo:all_reduce", at=at - (seq - each), over=True)
+        for each in range(max(1, seq - 9), seq)
+    ]
+    last = Collective(seq=seq, op=op, at=at, over=over, sizes=sizes)
+    return Group(name="0", what="default_pg", enqueued=seq, completed=seq if over else seq - 1, entries=(*done, last))
+
+
+def in_collective(seq: int = 20, **given: Any) -> RankWitness:
+    given = {"process": process(), "stack": WAITING, "groups": (at_collective(seq),), **given}
+    return RankWitness(**given)
+
+
+def evidence(
+    ranks: Mapping[int, RankWitness],
+    *,
+    per_node: int = 2,
+    phases: Mapping[int, Phase] | None = None,
+    default: Phase = Phase.STEPS,
+    nodes: Mapping[str, Mapping[str, Any]] | None = None,
+    **given: Any,
+) -> Evidence:
+    """Ranks are spread over n1, n2, … in their order; `nodes` adds what was seen around them."""
+    world = len(ranks)
+    names = [f"n{1 + first // per_node}" for first in range(0, world, per_node)]
+    parts = []
+    run = Run(id="brave-otter")
+    run.generation.number = 1
+    for number, name in enumerate(names):
+        run.generation.places[name] = Place(state="held", at=NOW - 60)
+        own = range(number * per_node, min(world, (number + 1) * per_node))
+        starts = tuple(Start(child=str(rank), argv=("python", "train.py"), rank=rank) for rank in own)
+        parts.append(NodePlan(node=Node(name=name, address=f"10.0.0.{number + 1}"), starts=starts))
+        for rank in own:
+            phase = (phases or {}).get(rank, default)
+            run.generation.children[name, str(rank)] = Child(
+                node=name, name=str(rank), state="started", phase=phase, since=NOW - 30
+            )
+            run.generation.phases[phase] += 1
+    plan = Plan(
+        run="brave-otter",
+        program=Program(kind=Kind.SCRIPT, target="train.py"),
+        master=Master(node="n1", address="10.0.0.1", port=29500),
+        parts=tuple(parts),
+    )
+    witness = {
+        name: NodeWitness(
+            at=NOW,
+            ranks={rank: ranks[rank] for rank in range(number * per_node, min(world, (number + 1) * per_node))},
+            **{"addresses": (("eth0", f"10.0.0.{number + 1}"),), **((nodes or {}).get(name, {}))},
+        )
+        for number, name in enumerate(names)
+    }
+    return Evidence(**{"plan": plan, "run": run, "now": NOW, "witness": witness, "quiet": 12.0, "usual": 0.2, **given})
+
+
+def stuck_socket(local: str, remote: str, *, tx: int = 500_000) -> Socket:
+    return Socket(local=local, remote=remote, state="ESTABLISHED", tx=tx, resent=4, silent=5.0, rtt=0.001)

@@ -1,0 +1,141 @@
+"""The gate over prepared data, and over rows that several processes read: what it says is what one reading says."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from chats import CHATML
+from data_files import conversation, tokenizer, written
+
+from aboard.core.errors import AboardError
+from aboard.data import reading
+from aboard.data.encode import Encoder
+from aboard.data.gate.tally import Tally
+from aboard.data.prepare import Source, prepare
+from aboard.data.read import format_of
+from aboard.data.report import DataReport
+from aboard.data.sources import SourceSpec, sources
+from aboard.flows.data import Progress, Question, Ready, judged, look
+
+LENGTH = 48
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def files() -> tuple[str, ...]:
+    """Rows with most of what the gate looks for."""
+    draw = random.Random(5)  # noqa: S311 - no secrets
+    rows: list[Any] = [conversation(at, answer="I am fine " * draw.randrange(1, 30)) for at in range(80)]
+    rows[7] = '{"messages": ['
+    rows[11] = {"messages": [{"role": "user", "content": "Who"}]}
+    rows[13] = conversation(13, ask="<|im_start|> Who")
+    rows[17] = {"messages": [{"role": "user", "content": "Hi " * 99}, {"role": "assistant", "content": "Yes"}]}
+    rows[23] = rows[2]
+    more = [{"prompt": f"Who {at}", "completion": f" I am {at}"} for at in range(20)] + [
+        {"prompt": "", "completion": ""}
+    ]
+    return written(Path("a.jsonl"), rows), written(Path("b.jsonl"), more)
+
+
+def question(*paths: str, **asked: Any) -> Question:
+    name = tokenizer(Path("tokenizer"), CHATML)
+    return Question(
+        files=paths, command="aboard data a.jsonl b.jsonl", tokenizer=name, max_length=LENGTH, show=3, **asked
+    )
+
+
+def ready(encoder: Encoder, *paths: str, length: int = LENGTH, workers: int = 1) -> Ready:
+    given = []
+    for path in paths:
+        chunks = tuple(sources(SourceSpec(path=path), chunk_bytes=4096))
+        given.append(Source(form=format_of(chunks), chunks=chunks))
+    return Ready(sources=given, prepared=prepare(given, encoder, Path("cache"), max_length=length, workers=workers))
+
+
+def signs(found: Tally) -> dict[str, tuple[int, list[tuple[str, str, int, list[int]]]]]:
+    return {
+        name: (
+            seen.count,
+            [
+                (str(each.where), each.note, each.length, [] if each.encoded is None else each.encoded.ids.tolist())
+                for each in seen.examples
+            ],
+        )
+        for name, seen in found.signs.items()
+    }
+
+
+def plain(found: DataReport) -> object:
+    """All that a report says, but how long it took and which rows it shows."""
+    lengths = {kind: (each.counts, each.total, each.longest) for kind, each in found.tally.by_kind.items()}
+    numbers = (found.tally.rows, found.tally.broken, found.tally.kinds, found.tally.supervised, found.tally.longest)
+    each_source = [(each.path, each.format, each.tally.rows, each.validation) for each in found.sources]
+    return found.findings, found.examples, found.fill, lengths, numbers, each_source, signs(found.tally)
+
+
+def test_prepared_data_is_judged_as_its_rows_are() -> None:
+    """The same findings, examples and counts, from what was counted when the rows were encoded."""
+    paths, held = files(), written(Path("held.jsonl"), [conversation(3), conversation(900)])
+    asked = question(*paths, validation=(held,))
+    encoder = Encoder(str(asked.tokenizer))
+    found = judged(asked, encoder, ready(encoder, *paths, workers=2), ready(encoder, held))
+    assert plain(found) == plain(look(asked))
+    codes = {finding.code for finding in found.findings}
+    assert codes >= {"data-broken", "data-cut", "data-duplicates", "data-special-text"}
+
+
+def test_a_cached_preparation_is_judged_at_once() -> None:
+    """By the names that its files have now, and at another length without being encoded again."""
+    paths = files()
+    encoder = Encoder(str(question(*paths).tokenizer))
+    first = ready(encoder, *paths).prepared
+    Path("a.jsonl").rename("moved.jsonl")
+    again = ready(encoder, "moved.jsonl", "b.jsonl").prepared
+    assert again.cached
+    assert [str(each.where) for each in again.tally.seen("broken").examples] == ["moved.jsonl:8"]
+    assert [str(each.where) for each in again.tally.seen("empty").examples] == ["b.jsonl:21"]
+    assert again.tally.seen("cut").count == first.tally.seen("cut").count > 0
+    wide = ready(encoder, "moved.jsonl", "b.jsonl", length=10_000).prepared
+    assert wide.cached
+    assert not wide.tally.seen("cut")
+    assert wide.tally.tokens == first.tally.tokens
+
+
+def test_a_damaged_count_is_said_not_used() -> None:
+    """It is judged by hash, as the shards are."""
+    paths = files()
+    encoder = Encoder(str(question(*paths).tokenizer))
+    folder = ready(encoder, *paths).prepared.shards.folder
+    content = (folder / "gate.json").read_bytes()
+    (folder / "gate.json").write_bytes(content.replace(b'"rows": 80', b'"rows": 81'))
+    with pytest.raises(AboardError, match=r"gate\.json"):
+        ready(encoder, *paths)
+
+
+def test_several_processes_read_as_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same findings, the same rows shown in the same order, and a progress that comes to its end."""
+    paths = files()
+    asked = question(*paths)
+    alone = look(asked)
+    monkeypatch.setattr(reading, "ALONE", 0)
+    far: list[Progress] = []
+    together = look(asked, far.append)
+    assert plain(together) == plain(alone)
+    assert together.rows == alone.rows
+    assert len(alone.rows) == 3 * len(paths)
+    assert far[-1].done == far[-1].total == sum(Path(path).stat().st_size for path in paths)
+    assert far[-1].rows == alone.tally.rows
+
+
+def test_without_a_tokenizer_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that have no encoder look at rows all the same."""
+    paths = files()
+    asked = Question(files=paths, command="aboard data", show=2)
+    alone = look(asked)
+    monkeypatch.setattr(reading, "ALONE", 0)
+    assert plain(look(asked)) == plain(alone)

@@ -1,0 +1,79 @@
+"""The rhythm of a run: when it is broken for so long that one should ask, and how often again."""
+
+from itertools import pairwise
+
+from aboard.core.event import Event, Sample
+from aboard.core.phase import Phase
+from aboard.core.rhythm import LEAST_SECONDS, LONGEST_SECONDS, Rhythm
+from aboard.core.run import Run
+
+
+def started(at: float = 100.0) -> tuple[Run, Rhythm]:
+    run = Run(id="brave-otter")
+    run.apply(Event(node="", seq=0, at=at, kind="generation", data={"number": 1}))
+    run.apply(Event(node="n1", seq=1, at=at, kind="started", child="0"))
+    rhythm = Rhythm()
+    rhythm.note(run, at)
+    return run, rhythm
+
+
+def stepping(run: Run, rhythm: Rhythm, steps: int, seconds: float, at: float = 100.0) -> float:
+    for step in range(1, steps + 1):
+        at += seconds
+        run.take(Sample(node="n1", at=at, child="0", values={"step": step, "step_seconds": seconds}))
+        rhythm.note(run, at)
+    return at
+
+
+def test_a_new_phase_starts_the_clock_again() -> None:
+    """Nobody is asked while ranks come to new phases."""
+    run, rhythm = started()
+    assert not rhythm.due(run, 100 + LEAST_SECONDS - 0.1)
+    run.apply(Event(node="n1", seq=2, at=104.0, kind="phase", child="0", data={"phase": "torch"}))
+    assert rhythm.note(run, 104.1)
+    assert not rhythm.due(run, 104 + LEAST_SECONDS - 0.1)
+    assert rhythm.due(run, 104 + LEAST_SECONDS + 0.1)
+
+
+def test_the_pauses_between_questions_grow() -> None:
+    """A run that hangs for hours is not asked each second."""
+    run, rhythm = started()
+    asked = [now for now in range(100, 400) if rhythm.due(run, float(now))]
+    gaps = [after - before for before, after in pairwise(asked)]
+    assert gaps == sorted(gaps)
+    assert gaps[0] <= 3
+    assert gaps[-1] >= LONGEST_SECONDS
+
+
+def test_long_steps_have_long_patience() -> None:
+    """A step of ten seconds is not stuck after twenty."""
+    run, rhythm = started()
+    at = stepping(run, rhythm, 10, 10.0)
+    assert run.generation.phases[Phase.STEPS] == 1
+    assert not rhythm.due(run, at + 20)
+    assert rhythm.due(run, at + 45)
+
+
+def test_slower_steps_are_noticed_though_they_move() -> None:
+    """Three times the usual for a while is news; the usual stays what it was."""
+    run, rhythm = started()
+    at = stepping(run, rhythm, 30, 0.5)
+    for step in range(31, 50):
+        at += 2.0
+        run.take(Sample(node="n1", at=at, child="0", values={"step": step, "step_seconds": 2.0}))
+        rhythm.note(run, at)
+    assert rhythm.slow
+    assert rhythm.due(run, at)
+    assert rhythm.usual is not None
+    assert rhythm.usual < 0.6
+    stepping(run, rhythm, 60, 0.5, at)
+    assert not rhythm.slow
+
+
+def test_a_new_generation_is_a_new_rhythm() -> None:
+    """What was learned of the attempt before is forgotten."""
+    run, rhythm = started()
+    at = stepping(run, rhythm, 10, 0.5)
+    run.apply(Event(node="", seq=0, at=at + 1, kind="generation", data={"number": 2}))
+    assert rhythm.note(run, at + 1)
+    assert rhythm.usual is None

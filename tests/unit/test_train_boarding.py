@@ -1,0 +1,129 @@
+"""What is refused when the nodes are known, and what is not."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from aboard.checks.train import TRAIN
+from aboard.checks.train.boarding import Boarding, Model, Needs, judged
+from aboard.checks.train.cards import Card, parse_cards
+from aboard.core.finding import Severity
+from aboard.core.probe import Output, Unparsed
+from aboard.core.training import Training
+
+TRAINING = Training(model="m", data=(), output_dir="/out", max_length=128, bf16=False)
+GIB = 1024**3
+A100 = Card(memory=80 * GIB, capability=8.0)
+V100 = Card(memory=32 * GIB, capability=7.0)
+
+
+def told(ranks: dict[str, int] | None = None, given: set[str] | None = None, **changes: Any) -> list[tuple[str, str]]:
+    known = {
+        field: changes.pop(field)
+        for field in ("cards", "packages", "memory", "model", "tokens", "needs")
+        if field in changes
+    }
+    boarding = Boarding(
+        training=replace(TRAINING, **changes), ranks=ranks or {"n1": 1}, given=frozenset(given or ()), **known
+    )
+    found = judged(boarding)
+    assert {finding.code for finding in found} <= {story.code for story in TRAIN.stories}
+    assert all(finding.fix and finding.why for finding in found)
+    return [(finding.code, finding.seen) for finding in found]
+
+
+def test_what_fits_is_let_through() -> None:
+    """Also where little is known of the nodes."""
+    assert told({"n1": 2, "n2": 2}, sharding="hybrid") == []
+    assert told({"n1": 3, "n2": 1}, global_batch_size=10) == []
+    assert told({"n1": 2}, {"gradient_accumulation_steps"}, global_batch_size=8, gradient_accumulation_steps=4) == []
+
+
+def test_a_global_batch_that_is_smaller_than_the_ranks() -> None:
+    """Some would do nothing."""
+    assert told({"n1": 4, "n2": 4}, global_batch_size=6) == [
+        ("train-batch", "global_batch_size is 6, and there are 8 ranks")
+    ]
+
+
+def test_a_global_batch_that_is_not_reached() -> None:
+    """Where the three are all written, they must agree."""
+    (found,) = told({"n1": 2}, {"gradient_accumulation_steps"}, global_batch_size=10, gradient_accumulation_steps=2)
+    assert found == ("train-batch", "global_batch_size is 10, but 2 ranks × 1 sequences × 2 accumulated are 4")
+
+
+def test_hybrid_on_uneven_slots() -> None:
+    """And on nodes of one rank each; a single node of several is fine."""
+    (found,) = told({"n1": 2, "n2": 1}, sharding="hybrid")
+    assert found == (
+        "train-hybrid",
+        "sharding is hybrid, and nodes have different numbers of ranks: n1 has 2, n2 has 1",
+    )
+    assert told({"n1": 1, "n2": 1}, sharding="hybrid")[0][0] == "train-hybrid"
+    assert told({"n1": 4}, sharding="hybrid") == []
+
+
+def test_flash_attention_on_a_cpu() -> None:
+    """Only where it is known that there is no GPU."""
+    assert told(attn_implementation="flash_attention_2", cards={"n1": ()})[0][0] == "train-attention"
+    assert told(attn_implementation="flash_attention_2") == []
+    assert told(attn_implementation="flash_attention_2", cards={"n1": (A100,)}) == []
+
+
+def test_bfloat16_on_old_gpus_is_a_warning() -> None:
+    """It runs, slowly."""
+    assert told(bf16=True, cards={"n1": (A100, V100)})[0][0] == "train-bf16"
+    assert told(bf16=True, cards={"n1": (A100,)}) == []
+    assert told(bf16=True, cards={"n1": ()}) == []
+
+
+def test_packages_that_a_node_lacks() -> None:
+    """Told once for all nodes that lack the same."""
+    full = {"torch": "2.13.0", "transformers": "5.22", "safetensors": "0.8", "numpy": "2.0"}
+    bare = {"numpy": "2.0"}
+    (found,) = told({"n1": 1, "n2": 1, "n3": 1}, packages={"n1": full, "n2": bare, "n3": bare})
+    assert found == ("train-packages", "the Python of n[2-3] has no torch and no transformers and no safetensors")
+
+
+def test_positions_and_tokens_that_the_model_has_not() -> None:
+    """Both end in an index error in the middle of a run."""
+    assert told(model=Model(positions=64))[0][0] == "train-length"
+    assert told(model=Model(vocabulary=100), tokens=101)[0][0] == "train-vocabulary"
+    assert told(model=Model(vocabulary=100, positions=128), tokens=100) == []
+
+
+@pytest.mark.parametrize(
+    ("needs", "severity"),
+    [
+        (Needs(states=90 * GIB, total=95 * GIB), Severity.BLOCK),
+        (Needs(states=70 * GIB, total=95 * GIB), Severity.WARN),
+        (Needs(states=70 * GIB, total=75 * GIB), None),
+    ],
+)
+def test_memory_that_is_not_there(needs: Needs, severity: Severity | None) -> None:
+    """What is plain arithmetic stops it; what is an estimate warns."""
+    boarding = Boarding(training=TRAINING, ranks={"n1": 2}, cards={"n1": (A100, A100)}, needs=needs)
+    assert [finding.severity for finding in judged(boarding)] == ([severity] if severity else [])
+
+
+def test_ranks_on_a_cpu_share_the_memory_of_their_node() -> None:
+    """And a node of which nothing is known is not judged."""
+    needs = Needs(states=5 * GIB, total=6 * GIB, fits=("--set train.sharding=full",))
+    asked: dict[str, Any] = {"training": TRAINING, "cards": {"n1": ()}, "memory": {"n1": 8 * GIB}, "needs": needs}
+    assert judged(Boarding(ranks={"n1": 1}, **asked)) == []
+    (found,) = judged(Boarding(ranks={"n1": 2}, **asked))
+    assert found.seen == "it needs 6 GiB per rank, and n1 has 4 GiB"
+    assert found.fix == "--set train.sharding=full"
+    assert judged(Boarding(training=TRAINING, ranks={"n9": 2}, needs=needs)) == []
+
+
+def test_cards_as_nvidia_smi_lists_them() -> None:
+    """None without its tools, an unknown for what can't be read."""
+    assert parse_cards(Output(code=0, stdout="81920, 8.0\n81920, 8.0\n"))[1].memory == 80 * GIB
+    assert parse_cards(Output(code=127, stdout="")) == ()
+    assert parse_cards(Output(code=6, stdout="No devices were found\n")) == ()
+    with pytest.raises(Unparsed):
+        parse_cards(Output(code=0, stdout="what?\n"))
+    with pytest.raises(Unparsed):
+        parse_cards(Output(code=0, stdout="", timed_out=True))

@@ -1,0 +1,238 @@
+"""The sections `train` and `data` as a person writes them: what is used, what is refused, where it stands."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from aboard.cli import cli
+from aboard.config.sections import DataSection
+from aboard.config.train import TrainWords, load_training
+from aboard.config.train_names import foreign
+from aboard.config.train_section import TrainSection
+from aboard.core.errors import AboardError, InputError
+from aboard.core.training import DataPart, Training
+
+TRAINER = Path(__file__).parents[2] / "src" / "aboard" / "train"
+# The names of transformers 5's TrainingArguments, and of trl's SFTConfig: what people paste.
+THEIRS = re.findall(
+    r"\w+",
+    """
+output_dir per_device_train_batch_size num_train_epochs max_steps learning_rate lr_scheduler_type lr_scheduler_kwargs
+warmup_steps optim optim_args weight_decay adam_beta1 adam_beta2 adam_epsilon optim_target_modules
+gradient_accumulation_steps average_tokens_across_devices max_grad_norm label_smoothing_factor bf16 fp16 bf16_full_eval
+fp16_full_eval tf32 gradient_checkpointing gradient_checkpointing_kwargs torch_compile torch_compile_backend
+torch_compile_mode use_liger_kernel liger_kernel_config use_cache neftune_noise_alpha torch_empty_cache_steps
+auto_find_batch_size logging_strategy logging_steps logging_first_step log_on_each_node logging_nan_inf_filter
+include_num_input_tokens_seen log_level log_level_replica disable_tqdm report_to run_name project trackio_space_id
+trackio_bucket_id trackio_static_space_id eval_strategy eval_steps eval_delay per_device_eval_batch_size
+prediction_loss_only eval_on_start eval_do_concat_batches eval_use_gather_object eval_accumulation_steps
+include_for_metrics batch_eval_metrics save_only_model save_strategy save_steps save_on_each_node save_total_limit
+enable_jit_checkpoint push_to_hub hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision
+load_best_model_at_end metric_for_best_model greater_is_better ignore_data_skip restore_callback_states_from_checkpoint
+full_determinism seed data_seed use_cpu accelerator_config parallelism_config dataloader_drop_last
+dataloader_num_workers dataloader_pin_memory dataloader_persistent_workers dataloader_prefetch_factor
+dataloader_multiprocessing_context dataloader_in_order remove_unused_columns label_names train_sampling_strategy
+length_column_name ddp_find_unused_parameters ddp_bucket_cap_mb ddp_broadcast_buffers ddp_static_graph ddp_backend
+ddp_timeout fsdp fsdp_config deepspeed debug skip_memory_metrics do_train do_eval do_predict resume_from_checkpoint
+local_rank model_init_kwargs trust_remote_code router_aux_loss_coef chat_template_path dataset_text_field dataset_kwargs
+dataset_num_proc eos_token max_length truncation_mode shuffle_dataset packing packing_strategy padding_free
+pad_to_multiple_of eval_packing completion_only_loss assistant_only_loss loss_type activation_offloading pad_token
+warmup_ratio overwrite_output_dir evaluation_strategy logging_dir group_by_length fp16_opt_level no_cuda
+""",
+)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("model").mkdir()
+    Path("model/config.json").write_text("{}")
+    Path("train.jsonl").write_text("{}\n")
+    Path("held.jsonl").write_text("{}\n")
+    return tmp_path
+
+
+def written(train: str = "", data: str = "", *sets: str, file: str = "aboard.yaml") -> TrainWords:
+    """A file whose every section has what is needed, and these lines besides."""
+    lines = ["data:", "  files: train.jsonl", *_indented(data), "train:", "  model: ./model", *_indented(train)]
+    Path(file).write_text("\n".join(lines) + "\n")
+    return load_training([file], sets)
+
+
+def refused(train: str = "", data: str = "") -> list[tuple[str, str, str]]:
+    with pytest.raises(InputError) as caught:
+        written(train, data)
+    return [(problem.where, problem.seen, problem.fix) for problem in caught.value.problems]
+
+
+def _indented(text: str) -> list[str]:
+    return [f"  {line}" for line in text.splitlines()]
+
+
+def test_what_is_left_out_has_the_default_that_the_trainer_has() -> None:
+    """There is one place for defaults: the value that ranks get."""
+    words = written()
+    made = words.training(
+        model="m", tokenizer="t", data=[DataPart(name="data", shards="s", bins="b")], validation=[], bf16=False
+    )
+    plain = Training(
+        model="m",
+        tokenizer="t",
+        data=(DataPart(name="data", shards="s", bins="b"),),
+        output_dir=str(Path("output").absolute()),
+        max_length=2048,
+        bf16=False,
+    )
+    assert made == plain
+
+
+def test_every_setting_of_a_training_can_be_written_and_no_other() -> None:
+    """But for those that are found on the way: the data's parts, and the tokenizer, which is data's."""
+    elsewhere = {"data", "validation", "max_length", "tokenizer"}
+    assert {field.name for field in fields(Training)} - elsewhere == set(TrainSection.model_fields)
+    assert {"validation", "max_length", "tokenizer"} <= set(DataSection.model_fields)
+
+
+def test_no_dead_knobs() -> None:
+    """Every setting that can be written is read somewhere in the trainer, or by what the value itself works out."""
+    files = [*TRAINER.rglob("*.py"), TRAINER.parent / "core" / "training.py"]
+    read = {name for file in files for name in _read_of_training(file)}
+    assert sorted(name for name in TrainSection.model_fields if name not in read) == []
+
+
+def _read_of_training(file: Path) -> Iterator[str]:
+    """What is taken of something that is called a training; in its own file that is self."""
+    named = {"training", "_training", *(["self"] if file.name == "training.py" else [])}
+    for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+        if isinstance(node, ast.Attribute):
+            owner = getattr(node.value, "id", getattr(node.value, "attr", ""))
+            if owner in named:
+                yield node.attr
+
+
+def test_values_win_in_the_order_of_the_last_word() -> None:
+    """--set over the file, the file over the default; and each says where it stood."""
+    words = written("learning_rate: 1e-5\nseed: 3", "", "train.seed=7")
+    told = {choice.name: (choice.value, choice.source) for choice in words.choices}
+    assert told["train.learning_rate"] == (1e-5, "aboard.yaml:5:18")
+    assert told["train.seed"] == (7, "--set train.seed")
+    assert told["train.weight_decay"] == (0.0, "default")
+    assert told["data.tokenizer"] == (str(Path("model").absolute()), "derived: the one beside the model")
+    assert told["train.bf16"] == (None, "default: true on GPUs that can, false on CPUs")
+
+
+@pytest.mark.parametrize(
+    ("train", "data"),
+    [
+        ("", ""),
+        ("max_steps: 10\nwarmup_ratio: 0.1\nlr_scheduler_type: wsd\ndecay_ratio: 0.2", "validation: held.jsonl"),
+        ("global_batch_size: 8\nlr_scheduler_type: constant\nbf16: true\neval_steps: 5", "validation: held.jsonl"),
+    ],
+)
+def test_what_is_printed_can_be_used_as_a_file(train: str, data: str) -> None:
+    """`aboard train --print-config > all.yaml` is the same training, with everything written out."""
+    words = written(train, data)
+    shown = CliRunner().invoke(cli, ["train", "--print-config"])
+    assert shown.exit_code == 0
+    Path("all.yaml").write_text(shown.output)
+    again = load_training(["all.yaml"])
+    assert (again.settings, again.data.files, again.bf16) == (words.settings, words.data.files, words.bf16)
+    assert (again.output_dir, again.max_length, again.packing) == (words.output_dir, words.max_length, words.packing)
+
+
+def test_every_name_of_theirs_has_an_answer() -> None:
+    """It is ours too, or it is said what to write instead, or why it isn't there; nothing is silently ignored."""
+    assert [name for name in THEIRS if name not in TrainSection.model_fields and foreign(name) is None] == []
+    assert [name for name in TrainSection.model_fields if foreign(name) is not None] == []
+
+
+def test_names_of_theirs_are_answered_at_their_lines() -> None:
+    """All at once, each with what to write."""
+    told = refused("lr: 1e-5\nfp16: true\noptim: adamw_torch\nmax_length: 512\nlerning_rate: 1")
+    assert [where for where, _, _ in told] == [f"aboard.yaml:{line}:3" for line in (5, 6, 7, 8, 9)]
+    assert told[0][2] == "write learning_rate: …"
+    assert "overflows without loss scaling" in told[1][1]
+    assert "AdamW, fused" in told[2][1]
+    assert "section `data`" in told[3][2]
+    assert told[4][2] == "did you mean 'learning_rate'?"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("max_steps: 5\nnum_train_epochs: 1", "both say how long it trains"),
+        ("warmup_steps: 5\nwarmup_ratio: 0.1", "both say how long it warms up"),
+        ("decay_ratio: 0.1", "decay_ratio is wsd's, and the schedule is cosine"),
+        ("min_lr_ratio: 0.1\nlr_scheduler_type: constant", "a constant one ends where it is"),
+        ("warmup_steps: 5\nmax_steps: 5", "there are 5 steps in all"),
+        ("warmup_ratio: 0.6\ndecay_ratio: 0.6\nlr_scheduler_type: wsd", "1.2 of all steps together"),
+        ("warmup_ratio: 1.0", "warm up and then end"),
+        ("eval_steps: 5", "no data.validation to evaluate on"),
+        ("per_device_eval_batch_size: 5", "no data.validation to evaluate on"),
+        ("save_total_limit: 0", "keep no checkpoint at all"),
+        ("from_scratch: true\nresume: ./out/step-000010", "train.resume names a checkpoint"),
+        ("bf16: maybe", 'train.bf16 must be true or false, not "maybe"'),
+        ("learning_rate: high", 'train.learning_rate must be a number, not "high"'),
+        ("learning_rate: .nan", "train.learning_rate must be a number"),
+        ("max_steps: -1", "train.max_steps is -1"),
+        ("eval_steps: 0.1", "must be a whole number"),
+        ("adam_beta2: 1.0", "train.adam_beta2 is 1.0"),
+        ("lr_scheduler_type: polynomial", "it is one of cosine, linear, constant, wsd"),
+        ("sharding: zero3", "it is one of auto, full, hybrid, none"),
+    ],
+)
+def test_what_can_not_be(lines: str, said: str) -> None:
+    """It is refused with its reason and with what to write, before anything is looked at."""
+    told = refused(lines)
+    assert len(told) == 1
+    assert said in told[0][1]
+    assert told[0][0].startswith("aboard.yaml:")
+    assert told[0][2]
+
+
+def test_what_is_needed_is_named_all_at_once() -> None:
+    """No model, no data, and both epochs and steps: three problems, in the order of their lines."""
+    Path("aboard.yaml").write_text("train:\n  num_train_epochs: 1\n  max_steps: 2\n")
+    with pytest.raises(InputError) as caught:
+        load_training(["aboard.yaml"])
+    assert [problem.seen for problem in caught.value.problems][:2] == [
+        "train.model is not given",
+        "data.files are not given",
+    ]
+    assert len(caught.value.problems) == 3
+
+
+def test_a_path_that_is_not_there_is_no_name_of_the_hub() -> None:
+    """./modle is a slip of the pen, org/name may be on the hub."""
+    with pytest.raises(InputError, match=r"there is no ./modle beside this file"):
+        written("", "", "train.model=./modle")
+    assert written("", "", "train.model=org/name").model == "org/name"
+
+
+def test_paths_start_where_the_file_stands(tmp_path: Path) -> None:
+    """As everywhere in aboard.yaml; a config.json stands for its directory."""
+    Path("sub/m").mkdir(parents=True)
+    Path("sub/m/config.json").write_text("{}")
+    Path("sub/t.jsonl").write_text("{}\n")
+    text = (
+        "data: {files: t.jsonl}\ntrain: {model: ./m/config.json, from_scratch: true, output_dir: out, resume: ./old}\n"
+    )
+    Path("sub/a.yaml").write_text(text.replace("from_scratch: true, ", ""))
+    words = load_training(["sub/a.yaml"])
+    assert words.model == str(tmp_path / "sub" / "m")
+    assert words.output_dir == str(tmp_path / "sub" / "out")
+    assert words.settings["resume"] == str(tmp_path / "sub" / "old")
+    assert words.data.files == ("sub/t.jsonl",)
+
+
+def test_without_a_file_it_is_said_what_to_write() -> None:
+    """And what to type."""
+    error = CliRunner().invoke(cli, ["train"]).exception
+    assert isinstance(error, AboardError)
+    assert error.code == "train-file"
+    assert "docs/train.md" in error.fix

@@ -1,0 +1,339 @@
+"""What `aboard train` makes ready on the head: model, data behind the gate, code, and what ranks are told."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from data_files import conversation, tokenizer, written
+
+from aboard.checks.gpu.smi import DRIVER, Driver
+from aboard.checks.host.memory import GROUPS, MEMORY, Group
+from aboard.checks.software.facts import SOFTWARE
+from aboard.checks.train.boarding import Boarding, Model
+from aboard.checks.train.cards import CARDS, Card
+from aboard.cli.training import cache_folder, known_before, with_this_python
+from aboard.config.train import TrainWords, load_training
+from aboard.core.cluster import Cluster
+from aboard.core.errors import AboardError
+from aboard.core.facts import Facts
+from aboard.core.node import Node
+from aboard.core.plan import Master, Plan
+from aboard.core.planning import plan as make_plan
+from aboard.core.seat import Seat
+from aboard.core.training import Training
+from aboard.flows.export import checkpoint_of
+from aboard.flows.train import Provisions, TrainCargo, can_bf16, request, told_path
+from aboard.flows.train_code import code
+from aboard.flows.train_data import Part, Stock, Watch, stock
+from aboard.flows.train_model import fetched, model_facts
+from aboard.flows.trainer import asked
+from aboard.record.runs import Runs
+from aboard.train.given import given
+
+GIB = 1024**3
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def words(text: str = "", rows: int = 40) -> TrainWords:
+    Path("model").mkdir(exist_ok=True)
+    Path("model/config.json").write_text(json.dumps({"vocab_size": 1000, "max_position_embeddings": 512}))
+    if not Path("train.jsonl").exists():
+        written(Path("train.jsonl"), map(conversation, range(rows)))
+    if not Path("tok").exists():
+        tokenizer(Path("tok"))
+    Path("aboard.yaml").write_text(
+        "data: {files: train.jsonl, tokenizer: ./tok, max_length: 128}\n" + (text or "train: {model: ./model}\n")
+    )
+    return load_training(["aboard.yaml"])
+
+
+def prepared(found: TrainWords, **watching: Any) -> Stock:
+    return stock(found, found.tokenizer, Path("cache").absolute(), template=None, watch=Watch(**watching))
+
+
+# -- the model -------------------------------------------------------------------------------------------------------
+
+
+def test_a_model_that_is_a_directory_is_taken_as_it_is() -> None:
+    """With what its config says of it; of a model of several parts, the part that reads text."""
+    Path("m").mkdir()
+    Path("m/config.json").write_text(json.dumps({"text_config": {"vocab_size": 7, "max_position_embeddings": 9}}))
+    Path("m/model.safetensors").write_bytes(b"")
+    assert fetched("m", from_scratch=False) == Path("m")
+    assert model_facts(Path("m")) == Model(vocabulary=7, positions=9)
+
+
+def test_a_directory_that_is_no_model() -> None:
+    """No config, no weights, weights of another format: each is said, with what to type."""
+    Path("m").mkdir()
+    with pytest.raises(AboardError, match=r"no config\.json"):
+        fetched("m", from_scratch=True)
+    Path("m/config.json").write_text("{}")
+    assert fetched("m", from_scratch=True) == Path("m")
+    with pytest.raises(AboardError, match="has no safetensors") as caught:
+        fetched("m", from_scratch=False)
+    assert "from_scratch: true" in caught.value.fix
+    Path("m/pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(AboardError, match=r"only pytorch_model\.bin") as caught:
+        fetched("m", from_scratch=False)
+    assert "save_pretrained" in caught.value.fix
+
+
+def test_a_model_of_the_hub_is_fetched_once() -> None:
+    """What is in the hub's cache is used without a network; what isn't is an error that says both."""
+    # In a process of its own: the hub's client reads its settings when it is imported.
+    snapshot = Path("hf/hub/models--org--tiny/snapshots/abc")
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text("{}")
+    (snapshot / "model.safetensors").write_bytes(b"")
+    refs = Path("hf/hub/models--org--tiny/refs")
+    refs.mkdir()
+    (refs / "main").write_text("abc")
+    source = "import sys\nfrom aboard.flows.train_model import fetched\nprint(fetched(sys.argv[1], from_scratch=False))"
+    env = {**os.environ, "HF_HOME": str(Path("hf").absolute()), "HF_HUB_OFFLINE": "1"}
+    argv = [sys.executable, "-c", source]
+    found = subprocess.run([*argv, "org/tiny"], env=env, capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.strip() == str(snapshot.absolute())
+    lost = subprocess.run([*argv, "org/none"], env=env, capture_output=True, text=True, check=False, timeout=60)
+    assert "there is no directory 'org/none', and the hub doesn't give a model of that name" in lost.stderr
+
+
+# -- the data --------------------------------------------------------------------------------------------------------
+
+
+def test_data_goes_through_the_gate_once() -> None:
+    """The second time neither the gate nor the tokenizer has anything to do; another file is another question."""
+    found = prepared(words())
+    assert found.report is not None
+    assert found.data is not None
+    assert (found.data.documents, found.data.cached) == (40, False)
+    again = prepared(words())
+    assert again.report is None
+    assert again.data is not None
+    assert (again.data.shards, again.data.cached) == (found.data.shards, True)
+    written(Path("train.jsonl"), map(conversation, range(41)))
+    changed = prepared(words())
+    assert changed.report is not None
+
+
+def test_nothing_is_prepared_while_the_gate_is_shut() -> None:
+    """And `data.allow` opens it knowingly."""
+    written(Path("train.jsonl"), [*map(conversation, range(40)), "{"])
+    shut = prepared(words())
+    assert shut.data is None
+    assert shut.report is not None
+    assert [finding.code for finding in shut.report.findings] == ["data-broken"]
+    assert not list(Path("cache").glob("*/manifest.json"))
+    text = Path("aboard.yaml").read_text().replace("max_length: 128", "max_length: 128, allow: [data-broken]")
+    Path("aboard.yaml").write_text(text)
+    opened = prepared(load_training(["aboard.yaml"]))
+    assert opened.data is not None
+    assert opened.data.documents == 40
+
+
+def test_packing_is_obeyed() -> None:
+    """Without it each row has a sequence of its own."""
+    packed = prepared(words())
+    text = Path("aboard.yaml").read_text().replace("max_length: 128", "max_length: 128, packing: false")
+    Path("aboard.yaml").write_text(text)
+    padded = prepared(load_training(["aboard.yaml"]))
+    assert packed.data is not None
+    assert padded.data is not None
+    assert packed.data.sequences < 40 == padded.data.sequences
+
+
+# -- the nodes -------------------------------------------------------------------------------------------------------
+
+
+def part() -> Part:
+    return Part(
+        name="data",
+        shards=Path.home() / "cache/s",
+        bins=Path("/elsewhere/b"),
+        documents=1,
+        tokens=1,
+        supervised=1,
+        sequences=1,
+        length=128,
+        full=1.0,
+        cached=True,
+    )
+
+
+def plan_of(ranks: int = 1) -> Plan:
+    cluster = Cluster(nodes=(Node(name="n1"), Node(name="n2")))
+    wanted = request({"MINE": "1"})
+    seats = {name: Seat(address=name) for name in ("n1", "n2")}
+    return make_plan(cluster, wanted, seats, run="r", master=Master(node="n1", address="n1"))
+
+
+def facts(**answers: Any) -> Facts:
+    cluster = Cluster(nodes=(Node(name="n1"), Node(name="n2")))
+    return Facts(cluster=cluster, contacts={}, answers=answers)
+
+
+def settle(text: str, known: Facts) -> tuple[Plan, list[str], Boarding]:
+    seen: list[Boarding] = []
+    cargo = TrainCargo(
+        provisions=Provisions(
+            words=words(text), model=Path("model"), tokenizer=Path("tok"), facts=Model(), data=part(), vocabulary=7
+        ),
+        bring=_nowhere,
+        needs_of=_unknown,
+        on_settled=lambda boarding, _findings: seen.append(boarding),
+    )
+    plan, findings = asyncio.run(cargo.settle(plan_of(), known))
+    return plan, [finding.code for finding in findings], seen[0]
+
+
+async def _nowhere(*_: object) -> None: ...
+
+
+async def _unknown(*_: object) -> None: ...
+
+
+def test_ranks_are_told_the_training_and_fetch_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their environment, offline, with paths that are right for another home; the rank reads it back."""
+    plan, codes, _ = settle("train: {model: ./model, seed: 7}", facts())
+    assert codes == []
+    assert plan.code == code()
+    for _node, start in plan.starts():
+        assert start.code
+        assert (start.env["HF_HUB_OFFLINE"], start.env["MINE"]) == ("1", "1")
+        told = json.loads(start.env["ABOARD_TRAINING"])
+        assert told["data"] == [{"name": "data", "shards": "~/cache/s", "bins": "/elsewhere/b", "weight": None}]
+    monkeypatch.setenv("ABOARD_TRAINING", json.dumps(told))
+    monkeypatch.setenv("HOME", "/home/other")
+    training = given()
+    assert (training.data[0].shards, training.data[0].bins) == ("/home/other/cache/s", "/elsewhere/b")
+    assert (training.seed, training.resume) == (7, "auto")
+    assert Training.of(json.loads(json.dumps(asdict(training)))) == training
+
+
+def test_a_rank_without_a_training_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who types `python -m aboard.train` is told what to type."""
+    monkeypatch.delenv("ABOARD_TRAINING", raising=False)
+    with pytest.raises(AboardError, match="no training to be done"):
+        given()
+
+
+def test_what_the_nodes_are_like_settles_the_rest() -> None:
+    """bfloat16 where all GPUs can; a control group's limit is the memory that there is."""
+    new, old = Card(memory=80 * GIB, capability=9.0), Card(memory=16 * GIB, capability=7.5)
+    none = Driver(version="", cards=0, switches=0)
+    both = {"n1": (new,), "n2": (new,)}
+    assert settle("", facts(**{CARDS.name: both}))[2].training.bf16
+    assert not settle("", facts(**{CARDS.name: {**both, "n2": (old,)}}))[2].training.bf16
+    bare = settle("", facts(**{DRIVER.name: {"n1": none, "n2": none}}))[2]
+    assert not bare.training.bf16
+    assert bare.cards == {"n1": (), "n2": ()}
+    asked_for = settle("train: {model: ./model, bf16: true}", facts(**{DRIVER.name: {"n1": none, "n2": none}}))[2]
+    assert asked_for.training.bf16
+    limited = facts(
+        **{
+            MEMORY.name: {"n1": 64 * GIB, "n2": 64 * GIB},
+            GROUPS.name: {"n1": (Group(path="/a", limit=8 * GIB, kills=0), Group(path="/", limit=None, kills=0))},
+        }
+    )
+    assert settle("", limited)[2].memory == {"n1": 8 * GIB, "n2": 64 * GIB}
+    assert not can_bf16({}, ["n1"])
+
+
+def test_what_is_refused_is_found_with_the_plan() -> None:
+    """Two nodes, one sequence a step."""
+    assert settle("train: {model: ./model, global_batch_size: 1}", facts())[1] == ["train-batch"]
+    assert SOFTWARE.name == "software"
+
+
+def test_paths_below_the_home_are_told_by_it() -> None:
+    """The home itself, and what is elsewhere, are told as they are."""
+    assert told_path(Path.home() / "a/b") == "~/a/b"
+    assert told_path(Path("/data/m")) == "/data/m"
+    assert told_path(Path.home()) == str(Path.home())
+
+
+# -- the code and the trainer ----------------------------------------------------------------------------------------
+
+
+def test_the_code_is_the_same_for_the_same_source_and_runs_by_itself() -> None:
+    """A Python that has no Aboard imports what ranks need of it, from the file."""
+    assert code() == code()
+    Path("code.zip").write_bytes(code())
+    source = "import aboard.train.given, aboard.train.beacon, aboard.core.training; print(aboard.train.given.__file__)"
+    env = {"PYTHONPATH": "code.zip", "PATH": os.environ["PATH"]}
+    ran = subprocess.run(
+        [sys.executable, "-S", "-c", source], env=env, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert ran.stdout.strip().endswith("code.zip/aboard/train/given.py")
+
+
+def test_the_trainer_is_asked_in_a_process_of_its_own() -> None:
+    """What it prints last is the answer; an error that it tells is raised as ours; a crash is named."""
+    Path("answers.py").write_text(
+        "import json, sys\n"
+        "what = sys.argv[1]\n"
+        "if what == 'good': print('noise'); print(json.dumps({'got': json.load(sys.stdin)}))\n"
+        "if what == 'bad': print(json.dumps({'error': {'code': 'c', 'seen': 's', 'fix': 'f'}})); sys.exit(3)\n"
+        "if what == 'crash': raise ValueError('no')\n"
+        "if what == 'hang': import time; time.sleep(60)\n"
+    )
+    assert asyncio.run(asked("answers", "good", given={"a": 1}, seconds=30)) == {"got": {"a": 1}}
+    with pytest.raises(AboardError, match="s") as caught:
+        asyncio.run(asked("answers", "bad", seconds=30))
+    assert (caught.value.code, caught.value.fix) == ("c", "f")
+    with pytest.raises(AboardError, match="ValueError: no"):
+        asyncio.run(asked("answers", "crash", seconds=30))
+    with pytest.raises(AboardError, match=r"did not answer within 0\.5 s"):
+        asyncio.run(asked("answers", "hang", seconds=0.5))
+
+
+# -- export ----------------------------------------------------------------------------------------------------------
+
+
+def test_which_checkpoint_is_exported(tmp_path: Path) -> None:
+    """The newest whole one of a folder; by its name any; one without a marker never."""
+    runs = Runs(tmp_path / "runs")
+    for name in ("step-000002", "step-000010", "step-000010-2", "step-000011"):
+        Path("out", name).mkdir(parents=True)
+        if name != "step-000011":
+            Path("out", name, "manifest.json").write_text("{}")
+    assert checkpoint_of("out", runs) == Path("out/step-000010-2")
+    assert checkpoint_of("out/step-000002", runs) == Path("out/step-000002")
+    Path("empty").mkdir()
+    with pytest.raises(AboardError, match="no whole checkpoint in empty"):
+        checkpoint_of("empty", runs)
+    with pytest.raises(AboardError, match="there is no run 'nobody'"):
+        checkpoint_of("nobody", runs)
+
+
+def test_this_machine_trains_with_the_python_that_aboard_is_in() -> None:
+    """Other nodes have theirs, and what a file names is obeyed."""
+    nodes = (Node(name="here", local=True), Node(name="n1"), Node(name="own", local=True, python="/opt/python"))
+    found = with_this_python(Cluster(nodes=nodes))
+    assert [node.python for node in found] == [sys.executable, "python3", "/opt/python"]
+
+
+def test_what_is_known_before_any_look_is_refused_before_any_work() -> None:
+    """Where the file says how many slots the nodes have; else it waits for the look."""
+    found = words("train: {model: ./model, global_batch_size: 2}")
+    slots = Cluster(nodes=(Node(name="n1", slots=2), Node(name="n2", slots=2), Node(name="idle", slots=0)))
+    assert [finding.code for finding in known_before(found, slots, None)] == ["train-batch"]
+    assert known_before(found, slots, 1) == []
+    assert known_before(found, Cluster(nodes=(Node(name="n1"),)), None) == []
+
+
+def test_prepared_data_is_in_the_users_cache() -> None:
+    """XDG's, where that is a whole path."""
+    assert cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/aboard/data")
+    assert cache_folder({"XDG_CACHE_HOME": "c"}) == cache_folder({}) == Path.home() / ".cache/aboard/data"

@@ -1,0 +1,140 @@
+"""A launch with cargo, over acted nodes: settled before anything starts, loaded before ranks do."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from aboard.core.cluster import Cluster
+from aboard.core.errors import AboardError
+from aboard.core.event import Event
+from aboard.core.facts import Facts
+from aboard.core.finding import Finding, Severity
+from aboard.core.lease import Lease
+from aboard.core.node import Node
+from aboard.core.plan import Plan
+from aboard.core.program import Kind, Program
+from aboard.core.request import Request
+from aboard.core.run import Raised
+from aboard.flows.conductor import Conductor
+from aboard.flows.launch import Launched, Look, launch, planned
+from aboard.flows.watcher import Unwatched
+from aboard.record.record import Record
+from aboard.record.runs import Runs
+from aboard.verdicts.words import _our_own
+from aboard.wires.acted_keeper import Part
+from aboard.wires.fleet import Fleet
+from aboard.wires.simulated import SimulatedWire, simulator
+
+REQUEST = Request(program=Program(kind=Kind.MODULE, target="aboard.train"), code=b"zip")
+CLUSTER = Cluster(nodes=(Node(name="s1", slots=2), Node(name="s2", slots=2)))
+
+
+class Freight:
+    """Writes down what it is asked, in order, and may be in the way or fail."""
+
+    def __init__(self, *findings: Severity, fails: bool = False) -> None:
+        self.story: list[str] = []
+        self._findings = findings
+        self._fails = fails
+
+    async def settle(self, plan: Plan, facts: Facts) -> tuple[Plan, Sequence[Finding]]:
+        self.story.append(f"settled for {plan.world}")
+        found = [Finding(code="c", severity=each, nodes=(), seen="s", why="w", fix="f") for each in self._findings]
+        return replace(plan, program=replace(plan.program, args=("settled",))), found
+
+    async def load(self, plan: Plan, fleet: Fleet) -> None:
+        self.story.append("loaded")
+        if self._fails:
+            raise AboardError("spread-disk-full", "n1 is full", fix="df -h")
+
+
+class Onlooker:
+    """Ends the run when all have started; tells the story on."""
+
+    def __init__(self, story: list[str]) -> None:
+        self._story = story
+        self._conductor: Conductor | None = None
+
+    def began(self, conductor: Conductor) -> None:
+        self._conductor = conductor
+        self._story.append(f"began {' '.join(conductor.plan.program.args)}")
+
+    def event(self, event: Event) -> None:
+        if event.kind == "started":
+            self._story.append("started")
+            if self._conductor is not None and self._story.count("started") == 4:
+                self._conductor.stop("that is all")
+
+    def tick(self, now: float) -> None: ...
+
+
+def launched(folder: Path, freight: Freight) -> Launched:
+    run = Runs(folder).create(datetime.now(UTC), Random(0))  # noqa: S311 - a name, no secret
+    record = Record.open(run, ranks=4)
+
+    async def story() -> Launched:
+        async with simulator() as path:
+            return await launch(
+                CLUSTER,
+                REQUEST,
+                Look(subjects=()),
+                record,
+                watcher=Unwatched(),
+                viewer=Onlooker(freight.story),
+                lease=Lease(),
+                cargo=freight,
+                wire_of=lambda _node: SimulatedWire(path, part=Part()),
+            )
+
+    try:
+        return asyncio.run(story())
+    finally:
+        record.close()
+
+
+def test_cargo_is_settled_then_loaded_then_ranks_start(tmp_path: Path) -> None:
+    """With the plan as it was settled; the code goes to each node on the way."""
+    freight = Freight(Severity.WARN)
+    done = launched(tmp_path, freight)
+    assert freight.story == ["settled for 4", "loaded", "began settled", *["started"] * 4]
+    assert done.refused == ()
+
+
+def test_what_is_in_the_way_stops_it_before_anything_is_brought(tmp_path: Path) -> None:
+    """And is told as what was refused."""
+    freight = Freight(Severity.WARN, Severity.BLOCK)
+    done = launched(tmp_path, freight)
+    assert freight.story == ["settled for 4"]
+    assert [finding.severity for finding in done.refused] == [Severity.WARN, Severity.BLOCK]
+    assert done.outcome is None
+
+
+def test_a_node_that_can_not_take_it_stops_it(tmp_path: Path) -> None:
+    """With the error of whoever brings it."""
+    freight = Freight(fails=True)
+    with pytest.raises(AboardError, match="n1 is full"):
+        launched(tmp_path, freight)
+    assert freight.story == ["settled for 4", "loaded"]
+
+
+def test_a_dry_run_settles_and_brings_nothing() -> None:
+    """What would be refused is in its answer."""
+    freight = Freight(Severity.BLOCK)
+    plan = planned(CLUSTER, REQUEST, Look(subjects=()), run="r", watcher=Unwatched(), cargo=freight)
+    report, settled, findings = asyncio.run(plan)
+    assert (report, settled.program.args, len(findings)) == (None, ("settled",), 1)
+    assert freight.story == ["settled for 4"]
+
+
+def test_an_error_of_the_trainer_is_told_in_its_own_words() -> None:
+    """Its fix is what to type, from behind the trace; without one there is none."""
+    error = "aboard.core.errors.AboardError"
+    told = _our_own(Raised(type=error, message="the checkpoint is torn [checkpoint-torn]", trace="…\nfix: rm -r x\n"))
+    assert told.seen == "could not go on: the checkpoint is torn [checkpoint-torn]"
+    assert told.fix == "rm -r x"
+    assert _our_own(Raised(type=error, message="m", trace="")).fix == ""

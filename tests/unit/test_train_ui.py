@@ -1,0 +1,129 @@
+"""A training on the screen and in a pipe."""
+
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+from rosters import Scene
+
+from aboard.config.train import Choice
+from aboard.core.metrics import Way
+from aboard.core.roster_words import from_words, to_words
+from aboard.core.training import Training
+from aboard.ui.launch_plain import PlainLaunch
+from aboard.ui.roster import RosterView
+from aboard.ui.train_config import ConfigView, config_lines
+from aboard.ui.train_curve import drawn
+from aboard.ui.train_made import data_words, plan_words
+from aboard.ui.train_way import WayView, way_line
+
+METRICS = {
+    "step": 120.0,
+    "steps": 400.0,
+    "epoch": 0.6,
+    "loss": 2.3141,
+    "eval_loss": 2.5,
+    "learning_rate": 1.2e-5,
+    "grad_norm": 0.812,
+    "tokens": 2.5e6,
+    "tokens_per_second": 12_300.0,
+    "memory": 3.5 * 2**30,
+    "eta": 192.0,
+}
+WAY = Way(metrics=METRICS, curve=((1, 4.0), (40, 3.0), (80, 2.5), (120, 2.3)))
+TRAINING = Training(model="m", data=(), output_dir="/o", max_length=128, bf16=False)
+
+
+def shown(what: object, width: int = 100, height: int = 40) -> list[str]:
+    console = Console(width=width, height=height, color_system=None, highlight=False)
+    with console.capture() as capture:
+        console.print(what)
+    return [line.rstrip() for line in capture.get().splitlines()]
+
+
+def test_how_far_a_training_is() -> None:
+    """A bar with what is left, the figures, and the curve."""
+    lines = shown(WayView(WAY, lines=8))
+    assert lines[0].endswith(" 30%  step 120 of 400 · epoch 0.60 · 3 min 12 s left")
+    assert lines[1].startswith("loss 2.3141   eval loss 2.5000   lr 1.20e-05   grad norm 0.812   tokens/s 12.3 k")
+    assert [line[:3] for line in lines[2:]] == ["  4", "   ", "   ", "   ", "2.3"]
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 200])
+@pytest.mark.parametrize("lines", [2, 3, 4, 8, 30])
+def test_it_keeps_within_its_room(width: int, lines: int) -> None:
+    """However small the terminal is; and its height is what it says."""
+    view = WayView(WAY, lines=lines)
+    found = shown(view, width)
+    assert len(found) == view.height <= max(lines, 2)
+    assert max(map(len, found)) <= width
+
+
+def test_on_one_line_for_grep() -> None:
+    """And what is not known is not said."""
+    assert way_line(WAY) == (
+        "train step 120/400 · loss 2.3141 · eval loss 2.5000 · lr 1.20e-05 · grad norm 0.812 · tokens/s 12.3 k"
+        " · memory 3.5 GiB · tokens 2.5 M · left 3 min 12 s"
+    )
+    assert way_line(Way(metrics={"step": 3.0})) == "train step 3"
+
+
+def test_a_curve_falls_to_the_right_and_leaves_room_for_what_comes() -> None:
+    """Dots of braille: the first at the top, the last at the bottom, nothing beyond it."""
+    rows = drawn([(0, 2.0), (10, 1.0)], 4, 2, until=20)
+    assert rows[0][0] != "\u2800"
+    assert rows[1][1] != "\u2800"
+    assert [row[2:] for row in rows] == ["\u2800\u2800"] * 2
+    assert drawn([(0, 1.0), (5, 1.0)], 2, 1) == ["⣀⣀"]
+
+
+def test_the_roster_has_it_below_its_heading_and_nodes_below_that() -> None:
+    """Also seen from another process, through JSON."""
+    scene = Scene(nodes=2, ranks=1)
+    roster = replace(scene.at(10.0), way=WAY)
+    there = from_words(to_words(roster))
+    assert there.way == WAY
+    lines = shown(RosterView(there))
+    assert any("step 120 of 400" in line for line in lines)
+    assert any(line.startswith("n1") for line in lines)
+    assert len(shown(RosterView(there), height=12)) <= 12
+
+
+def test_in_a_pipe_a_step_is_told_once() -> None:
+    """A slow training doesn't fill a log with the same line."""
+    told: list[str] = []
+    plain = PlainLaunch(told.append)
+    scene = Scene(nodes=1, ranks=1)
+    for now in (1000.0, 1040.0, 1080.0):
+        plain.update(replace(scene.at(10.0), way=WAY, step=120, now=now))
+    assert [line for line in told if line.startswith("train step")] == [way_line(WAY)]
+
+
+def test_a_config_says_where_each_value_comes_from() -> None:
+    """As YAML; what is not used is a comment."""
+    choices = [
+        Choice(name="data.files", value=("a b.jsonl",), source="aboard.yaml:2:10"),
+        Choice(name="train.learning_rate", value=1e-5, source="default"),
+        Choice(name="train.bf16", value=None, source="default: true on GPUs"),
+    ]
+    assert list(config_lines(choices)) == [
+        "data:",
+        '  files: ["a b.jsonl"]  # aboard.yaml:2:10',
+        "train:",
+        "  learning_rate: 1e-05  # default",
+        "  # bf16:               # default: true on GPUs",
+    ]
+    assert shown(ConfigView(choices)) == list(config_lines(choices))
+
+
+def test_what_was_made_ready_in_sentences() -> None:
+    """Rows, tokens and steps, so that a slip of a number is seen before it costs a day."""
+    said = data_words(documents=1200, tokens=80_000, supervised=20_000, sequences=40, length=2048, full=0.97)
+    assert said == "1,200 documents, 80,000 tokens, 25% of them supervised; 40 sequences of 2,048, 97% full"
+    training = replace(TRAINING, global_batch_size=16, num_train_epochs=3.0)
+    assert plan_words(training, ranks=4, nodes=2, sequences=40) == (
+        "4 ranks on 2 nodes, 1 at a time, 4 accumulated: 16 sequences a step, 8 steps; float32"
+    )
+    assert plan_words(replace(TRAINING, max_steps=7), ranks=1, nodes=1, sequences=40) == (
+        "1 rank on 1 node, 1 at a time: 1 sequence a step, 7 steps; float32"
+    )

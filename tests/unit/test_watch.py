@@ -1,0 +1,108 @@
+"""The progress watch: it asks when nothing moves, says each cause once, and takes it back when the run moves."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from aboard.core.event import Event
+from aboard.core.finding import Finding, Severity
+from aboard.core.run import Run
+from aboard.core.verdict import Why
+from aboard.flows import watch as watch_module
+from aboard.flows.watch import Watch
+
+LATE = 20.0
+
+
+def finding(code: str = "hang-absent", severity: Severity = Severity.BLOCK) -> Finding:
+    return Finding(code=code, severity=severity, nodes=("n2",), ranks=(3,), seen="s", why="w", fix="f")
+
+
+def started() -> Run:
+    run = Run(id="brave-otter")
+    run.apply(Event(node="", seq=0, at=0.0, kind="generation", data={"number": 1}))
+    return run
+
+
+def told_by(answers: list[Why], story: Callable[[Watch, Run], Any]) -> list[str | None]:
+    """What a watch tells that gets these answers, the last of them again and again."""
+    told: list[str | None] = []
+
+    async def ask() -> Why:
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    async def run() -> None:
+        watch = Watch(ask, lambda found: told.append(found and found.code))
+        await story(watch, started())
+        await watch.close()
+
+    asyncio.run(run())
+    return told
+
+
+async def settled(watch: Watch, run: Run, now: float) -> None:
+    """A tick, and all that it set going."""
+    watch.tick(run, now)
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def test_a_cause_is_told_once_and_taken_back() -> None:
+    """The same answer again is no news; that the run moves is."""
+
+    async def story(watch: Watch, run: Run) -> None:
+        await settled(watch, run, 0.0)
+        await settled(watch, run, LATE)
+        await settled(watch, run, 2 * LATE)
+        run.apply(Event(node="n1", seq=1, at=41.0, kind="started", child="0"))
+        await settled(watch, run, 41.0)
+
+    assert told_by([Why(findings=(finding(),))], story) == ["hang-absent", None]
+
+
+def test_what_is_only_noted_is_not_told() -> None:
+    """A checkpoint that takes long is no verdict; one that turns out to be another cause is."""
+
+    async def story(watch: Watch, run: Run) -> None:
+        for number in range(4):
+            await settled(watch, run, number * LATE)
+
+    noted = Why(findings=(finding("hang-busy", Severity.INFO),))
+    assert told_by([noted, noted, Why(findings=(finding("hang-mount"),))], story) == ["hang-mount"]
+
+
+def test_an_answer_that_comes_too_late_is_not_told() -> None:
+    """The run went on while its nodes were asked."""
+
+    async def story(watch: Watch, run: Run) -> None:
+        await settled(watch, run, 0.0)
+        watch.tick(run, LATE)
+        run.apply(Event(node="n1", seq=1, at=LATE, kind="started", child="0"))
+        await settled(watch, run, LATE + 0.1)
+
+    assert told_by([Why(findings=(finding(),))], story) == []
+
+
+def test_one_that_stays_is_acted_upon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a cause that stops a run, and only when it is still there some seconds later."""
+    acted: list[Why] = []
+    now = [100.0]
+    monkeypatch.setattr(watch_module, "time", lambda: now[0])
+
+    async def run() -> None:
+        async def ask() -> Why:
+            return Why(findings=(finding(),))
+
+        watch = Watch(ask, lambda _found: None, acted.append)
+        given = started()
+        await settled(watch, given, 0.0)
+        await settled(watch, given, LATE)
+        assert acted == []
+        now[0] += 30
+        await settled(watch, given, 2 * LATE)
+        await watch.close()
+
+    asyncio.run(run())
+    assert len(acted) == 1
