@@ -15,9 +15,11 @@ from aboard.core.errors import AboardError
 from aboard.core.training import Training
 from aboard.train.auto import best
 from aboard.train.build import build
+from aboard.train.build_meta import on_meta
 from aboard.train.checkpoints import Checkpoints
 from aboard.train.engine import Engine
 from aboard.train.export import export, main
+from aboard.train.flops import flops_per_token
 from aboard.train.needs import tell
 from aboard.train.needs_advice import changes
 from aboard.train.needs_estimate import model, needs
@@ -51,7 +53,8 @@ class Seen:
     # Relative differences to one process that has all micro-batches.
     norm: float
     gradients: float
-    norm_checkpointed: float
+    # With recomputed activations, and as where there is no room to keep or to hold anything.
+    norm_thrifty: float
     scratch: str
     half: set[str]
 
@@ -81,6 +84,7 @@ def _seen(folder: Path, sharding: Any) -> Seen:
     gradients = max(_apart(_full(each.grad), other.grad) for each, other in _pairs(engine, plain))
     optimizer = adamw(its, engine.module)
     update(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-3)
+    thrifty = replace(its, gradient_checkpointing=True)
     return Seen(
         family=folder.name,
         sharding=world.sharding,
@@ -92,7 +96,7 @@ def _seen(folder: Path, sharding: Any) -> Seen:
         read=engine.bytes_read,
         norm=ours / norm - 1,
         gradients=gradients,
-        norm_checkpointed=_backward(build(replace(its, gradient_checkpointing=True), world)) / norm - 1,
+        norm_thrifty=_backward(build(thrifty, replace(world, keep=False, hold=False))) / norm - 1,
         scratch=_scratch(its, world),
         half=_half(its, world),
     )
@@ -219,6 +223,14 @@ def made(folder: Path, kind: str, **fields: Any) -> None:
     AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder, max_shard_size="60KB")
 
 
+def pickled(folder: Path) -> None:
+    """Its weights as they were saved before there were safetensors."""
+    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    for path in folder.glob("*.safetensors*"):
+        path.unlink()
+    torch.save(loaded.state_dict(), folder / "pytorch_model.bin")
+
+
 def without_weights(folder: Path, kind: str, **fields: Any) -> None:
     """Only the config: enough for new weights, and for an estimate."""
     AutoConfig.for_model(kind, **fields).save_pretrained(folder)
@@ -316,6 +328,7 @@ class Advised:
     """Whether it fitted, what was said, and whether it fits with each change that was advised."""
 
     fitted: bool
+    words: str
     says: str
     lines: list[str]
     after: list[bool]
@@ -330,10 +343,16 @@ def advised(folder: Path, nodes: tuple[int, ...], room: int, **changed: Any) -> 
     after = [changes_of[line.split("   #")[0]] for line in told["fits"]]
     return Advised(
         fitted=told["enough"],
+        words=told["words"],
         says=told["says"],
         lines=told["fits"],
         after=[best(about, each, nodes, room=room).fits(room) for each in after],
     )
+
+
+def flops(folder: Path, length: int) -> float:
+    its = training(folder, max_length=length)
+    return flops_per_token(on_meta(its, torch.device("cpu")), length)
 
 
 # -- export -----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from model_cases import Seen, bytes_read, first_weights, loads_as_transformers, made, refusal, seen
+from model_cases import Seen, bytes_read, first_weights, loads_as_transformers, made, pickled, refusal, seen
 from train_crew import Crew
 
 SHAPE: dict[str, Any] = {
@@ -76,9 +76,9 @@ def test_bug_10_the_norm_is_that_of_one_process(sights: list[list[Seen]]) -> Non
         assert one.gradients < NEAR, (one.family, one.sharding)
 
 
-def test_recomputing_changes_nothing(sights: list[list[Seen]]) -> None:
-    """With gradient checkpointing the gradients are the same."""
-    assert max(abs(one.norm_checkpointed) for one in each(sights)) < NEAR
+def test_thrift_changes_nothing(sights: list[list[Seen]]) -> None:
+    """Recomputed activations, weights gathered twice and gradients reduced at once give the same gradients."""
+    assert max(abs(one.norm_thrifty) for one in each(sights)) < NEAR
 
 
 def test_bug_15_a_tied_head_stays_one(sights: list[list[Seen]]) -> None:
@@ -138,6 +138,22 @@ def test_experts_that_are_fused_load(crew: Crew, tmp_path: Path) -> None:
     [(wrong, notes)] = crew.run(1, loads_as_transformers, tmp_path / "mixtral")
     assert wrong == []
     assert any("put together" in note for note in notes)
+
+
+def test_weights_that_differ_are_not_tied(crew: Crew, library: Path, tmp_path: Path) -> None:
+    """Files that have both a head and an embedding win over a config that says they are one; as in transformers."""
+    folder = _copy(library / "qwen2", tmp_path / "both")
+    _config(folder, tie_word_embeddings=True)
+    [(wrong, notes)] = crew.run(1, loads_as_transformers, folder)
+    assert wrong == []
+    assert any("differ in the files" in note for note in notes)
+
+
+def test_old_files_load(crew: Crew, library: Path, tmp_path: Path) -> None:
+    """A model that has only what torch.save wrote is read by its rows, too."""
+    folder = _copy(library / "llama", tmp_path / "old")
+    crew.run(1, pickled, folder)
+    assert [wrong for wrong, _ in crew.run(1, loads_as_transformers, folder)] == [[]]
 
 
 def test_a_missing_or_strange_tensor_is_named(crew: Crew, library: Path, tmp_path: Path) -> None:

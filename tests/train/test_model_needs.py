@@ -10,6 +10,7 @@ from model_cases import (
     advised,
     chosen,
     estimated_and_measured,
+    flops,
     without_weights,
 )
 from train_crew import Crew
@@ -74,12 +75,20 @@ def test_auto_is_the_fastest_that_fits(crew: Crew, configs: Path) -> None:
 
 def test_what_is_advised_fits(crew: Crew, configs: Path) -> None:
     """Each line, typed, makes a training fit that did not; by the same estimate."""
-    [found] = crew.run(1, partial(advised, configs / "7b", (8, 8), 60 * GIB, per_device_train_batch_size=4))
+    [found] = crew.run(1, partial(advised, configs / "7b", (8, 8), 50 * GIB, per_device_train_batch_size=4))
     assert not found.fitted
     assert [line.split("   # ")[0] for line in found.lines] == [
         "--set train.gradient_checkpointing=true",
         "--set train.per_device_train_batch_size=1 --set train.gradient_accumulation_steps=4",
     ]
     assert found.after == [True, True]
-    assert found.says.startswith("6.7B in full needs ")
-    assert found.says.endswith("on 2 × 8; you have 60 GB")
+    assert found.words.startswith("6.7B in full needs ")
+    assert found.words.endswith(" per rank on 2 × 8; you have 50 GB")
+    assert found.says.startswith("6.7B, spread over ")
+
+
+def test_a_token_costs_what_the_paper_says(crew: Crew, configs: Path) -> None:
+    """Six for each weight but the embedding's, and attention over half of the positions before it."""
+    [found] = crew.run(1, flops, configs / "7b", 4096)
+    weights = 6_738_415_616 - 32_000 * 4096
+    assert found == 6 * weights + 6 * 32 * 4096 * 4096

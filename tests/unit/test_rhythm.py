@@ -77,3 +77,11 @@ def test_a_new_generation_is_a_new_rhythm() -> None:
     run.apply(Event(node="", seq=0, at=at + 1, kind="generation", data={"number": 2}))
     assert rhythm.note(run, at + 1)
     assert rhythm.usual is None
+
+
+def test_a_node_that_is_only_silent_stops_nobody() -> None:
+    """Its last step stays behind while the others' go on: that is no stall."""
+    run, rhythm = started()
+    run.take(Sample(node="n2", at=100.0, child="1", values={"step": 3, "step_seconds": 0.5}))
+    at = stepping(run, rhythm, 60, 0.5)
+    assert not rhythm.due(run, at + 1)

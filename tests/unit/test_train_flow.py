@@ -30,7 +30,7 @@ from aboard.core.training import Training
 from aboard.flows.export import checkpoint_of
 from aboard.flows.train import Provisions, TrainCargo, can_bf16, request, told_path
 from aboard.flows.train_code import code
-from aboard.flows.train_data import Part, Stock, Watch, stock
+from aboard.flows.train_data import Part, Stock, stock
 from aboard.flows.train_model import fetched, model_facts
 from aboard.flows.trainer import asked
 from aboard.record.runs import Runs
@@ -58,8 +58,8 @@ def words(text: str = "", rows: int = 40) -> TrainWords:
     return load_training(["aboard.yaml"])
 
 
-def prepared(found: TrainWords, **watching: Any) -> Stock:
-    return stock(found, found.tokenizer, Path("cache").absolute(), template=None, watch=Watch(**watching))
+def prepared(found: TrainWords) -> Stock:
+    return stock(found, found.tokenizer, Path("cache").absolute(), template=None)
 
 
 # -- the model -------------------------------------------------------------------------------------------------------
@@ -112,34 +112,42 @@ def test_a_model_of_the_hub_is_fetched_once() -> None:
 # -- the data --------------------------------------------------------------------------------------------------------
 
 
-def test_data_goes_through_the_gate_once() -> None:
-    """The second time neither the gate nor the tokenizer has anything to do; another file is another question."""
+def test_data_is_read_once() -> None:
+    """The second time it is found, and judged all the same; a file that has changed is read anew."""
     found = prepared(words())
-    assert found.report is not None
-    assert found.data is not None
-    assert (found.data.documents, found.data.cached) == (40, False)
+    assert (found.data.documents, found.data.cached, found.shut) == (40, False, False)
     again = prepared(words())
-    assert again.report is None
-    assert again.data is not None
     assert (again.data.shards, again.data.cached) == (found.data.shards, True)
+    assert again.report.tally.rows == found.report.tally.rows == 40
     written(Path("train.jsonl"), map(conversation, range(41)))
-    changed = prepared(words())
-    assert changed.report is not None
+    assert prepared(words()).data.documents == 41
 
 
-def test_nothing_is_prepared_while_the_gate_is_shut() -> None:
-    """And `data.allow` opens it knowingly."""
+def test_the_gate_is_shut_or_opened_knowingly() -> None:
+    """By `data.allow`, also for data that is in the cache already; a code that is none is refused before any work."""
     written(Path("train.jsonl"), [*map(conversation, range(40)), "{"])
     shut = prepared(words())
-    assert shut.data is None
-    assert shut.report is not None
+    assert shut.shut
     assert [finding.code for finding in shut.report.findings] == ["data-broken"]
-    assert not list(Path("cache").glob("*/manifest.json"))
-    text = Path("aboard.yaml").read_text().replace("max_length: 128", "max_length: 128, allow: [data-broken]")
-    Path("aboard.yaml").write_text(text)
+    text = Path("aboard.yaml").read_text()
+    Path("aboard.yaml").write_text(text.replace("max_length: 128", "max_length: 128, allow: [data-broken]"))
     opened = prepared(load_training(["aboard.yaml"]))
-    assert opened.data is not None
-    assert opened.data.documents == 40
+    assert (opened.shut, opened.data.documents, opened.data.cached) == (False, 40, True)
+    Path("aboard.yaml").write_text(text.replace("max_length: 128", "max_length: 128, allow: [data-brokn]"))
+    with pytest.raises(AboardError) as caught:
+        prepared(load_training(["aboard.yaml"]))
+    assert "did you mean 'data-broken'?" in caught.value.fix
+
+
+def test_a_validation_that_is_trained_on_is_found() -> None:
+    """Rows of both are compared, without reading them again."""
+    words()
+    text = Path("aboard.yaml").read_text()
+    Path("aboard.yaml").write_text(text.replace("max_length", "validation: train.jsonl, max_length"))
+    found = prepared(load_training(["aboard.yaml"]))
+    assert found.shut
+    assert "data-leak" in [finding.code for finding in found.report.findings]
+    assert found.validation is not None
 
 
 def test_packing_is_obeyed() -> None:
@@ -148,8 +156,6 @@ def test_packing_is_obeyed() -> None:
     text = Path("aboard.yaml").read_text().replace("max_length: 128", "max_length: 128, packing: false")
     Path("aboard.yaml").write_text(text)
     padded = prepared(load_training(["aboard.yaml"]))
-    assert packed.data is not None
-    assert padded.data is not None
     assert packed.data.sequences < 40 == padded.data.sequences
 
 

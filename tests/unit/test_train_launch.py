@@ -1,11 +1,13 @@
 """A launch with cargo, over acted nodes: settled before anything starts, loaded before ranks do."""
 
 import asyncio
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
+from time import monotonic
 
 import pytest
 
@@ -138,3 +140,72 @@ def test_an_error_of_the_trainer_is_told_in_its_own_words() -> None:
     assert told.seen == "could not go on: the checkpoint is torn [checkpoint-torn]"
     assert told.fix == "rm -r x"
     assert _our_own(Raised(type=error, message="m", trace="")).fix == ""
+
+
+SAVES = """
+import os, signal, sys, threading
+asked = threading.Event()
+signal.signal(signal.SIGTERM, lambda *_: asked.set())
+print("ready", flush=True)
+if sys.argv[1] == "dies" and os.environ["RANK"] == "0":
+    raise SystemExit(7)
+asked.wait(60)
+threading.Event().wait(float(sys.argv[2]))
+print("saved", flush=True)
+"""
+
+
+class Stopper(Onlooker):
+    """Ends the run when its rank is up."""
+
+    def __init__(self, exits: list[int], *, stops: bool) -> None:
+        super().__init__([])
+        self._exits = exits
+        self._stops = stops
+
+    def event(self, event: Event) -> None:
+        if event.kind == "exited":
+            self._exits.append(event.data["code"])
+
+    def tick(self, now: float) -> None:
+        conductor = self._conductor
+        if self._stops and conductor is not None and "ready" in conductor.tail(0):
+            self._stops = False
+            conductor.stop("enough")
+
+
+def here(folder: Path, *args: str, stops: bool, ranks: int = 1) -> list[int]:
+    """The exit codes of a run on this machine, with a short grace and a long farewell."""
+    script = folder / "saves.py"
+    script.write_text(SAVES)
+    run = Runs(folder / "runs").create(datetime.now(UTC), Random(0))  # noqa: S311 - a name, no secret
+    record = Record.open(run, ranks=ranks)
+    exits: list[int] = []
+    program = Program(kind=Kind.PROGRAM, target=sys.executable, args=(str(script), *args))
+    try:
+        asyncio.run(
+            launch(
+                Cluster(nodes=(Node(name="here", local=True, slots=ranks),)),
+                Request(program=program, beacon=False),
+                Look(subjects=()),
+                record,
+                watcher=Unwatched(),
+                viewer=Stopper(exits, stops=stops),
+                lease=Lease(grace=0.1, farewell=30.0),
+            )
+        )
+    finally:
+        record.close()
+    return exits
+
+
+def test_who_asks_for_the_end_gets_a_last_checkpoint(tmp_path: Path) -> None:
+    """The farewell is longer than the grace: a rank that saves for a second isn't killed."""
+    assert here(tmp_path, "waits", "1.0", stops=True) == [0]
+
+
+def test_who_lost_a_peer_gets_the_grace_only(tmp_path: Path) -> None:
+    """It could wait for the dead in a collective for as long as the farewell is."""
+    began = monotonic()
+    assert sorted(here(tmp_path, "dies", "25", stops=False, ranks=2)) == [-9, 7]
+    assert monotonic() - began < 20

@@ -171,6 +171,9 @@ def test_a_node_that_has_fallen_silent() -> None:
     given.run.generation.places["n4"] = Place(state="cut", at=NOW - 6, why="no beat came over the wire")
     unheard = replace(given, witness={name: node for name, node in given.witness.items() if name != "n4"})
     assert first(unheard)[:2] == ("run-node-silent", ("n4",))
+    assert judge(unheard).findings[0].severity is Severity.INFO
+    later = judge(replace(unheard, now=NOW + 10)).findings[0]
+    assert (later.code, later.severity) == ("run-node-silent", Severity.WARN)
 
 
 def walked(late: float, **given: Any) -> RankWitness:

@@ -34,7 +34,7 @@ def told_by(answers: list[Why], story: Callable[[Watch, Run], Any]) -> list[str 
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
     async def run() -> None:
-        watch = Watch(ask, lambda found: told.append(found and found.code))
+        watch = Watch(ask, lambda found: told.append(found.code if found is not None else None))
         await story(watch, started())
         await watch.close()
 

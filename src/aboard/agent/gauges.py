@@ -30,6 +30,7 @@ class Gauges:
         self._scan_at = 0.0
         # How many processes had been killed for want of memory when the first rank ran; None where nobody counts.
         self.oom_before: int | None = None
+        self.throttles_before: tuple[int, int] | None = None
 
     def node(self) -> dict[str, float]:
         """The load of a minute, and the part of the memory that is taken; what can't be read is not in it."""
@@ -52,9 +53,9 @@ class Gauges:
         now = time.monotonic()
         if not self._read_at:
             # Late, so that a start does not wait for it.
-            from aboard.agent.surroundings import oom_kills  # noqa: PLC0415 - the reason is above
+            from aboard.agent.surroundings import oom_kills, throttles  # noqa: PLC0415 - the reason is above
 
-            self.oom_before = oom_kills()
+            self.oom_before, self.throttles_before = oom_kills(), throttles()
         if now >= self._scan_at or any(root not in self._members.get(name, ()) for name, root in roots.items()):
             self._scan(roots, now)
         took, self._read_at = now - self._read_at, now

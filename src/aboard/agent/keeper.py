@@ -272,12 +272,14 @@ class Keeper:
     def _bear_witness(self, message: frames.Message) -> None:
         """All that is to be seen of the ranks and around them, answered later too."""
         # Late, since a run that goes well never needs it.
-        from aboard.agent import witness  # noqa: PLC0415 - the reason is above
+        from aboard.agent import surroundings, witness  # noqa: PLC0415 - the reason is above
 
         answer = self._later(message)
 
         def told(found: frames.Message) -> None:
-            found["witness"]["node"]["oom_before"] = self._gauges.oom_before
+            node = found["witness"]["node"]
+            node["oom_before"] = self._gauges.oom_before
+            node["throttled"] = surroundings.throttled(self._gauges.throttles_before)
             answer(found)
 
         witness.take(self._loop, self._children.beacons, self._asked_of(message), message, told)

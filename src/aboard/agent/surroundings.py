@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 CGROUPS = "/sys/fs/cgroup"
 NEIGHBOURS = 5
+# A tenth of a second each, mostly: fewer say nothing.
+LEAST_PERIODS = 10
 # A neighbour below this share of a core is none.
 LEAST_CORES = 0.1
 MOST_MOUNTS = 64
@@ -38,14 +40,13 @@ class Counts:
 
     def __init__(self) -> None:
         self.at = time.monotonic()
-        self.throttled = _throttled()
         self.used = {int(name): _used(int(name)) for name in os.listdir("/proc") if name.isdigit()}
         self.links = _links()
         self.resent = _resent()
 
 
 def growth(before: Counts, after: Counts, ours: Iterable[int]) -> dict[str, Any]:
-    """What was throttled, who else took the cores, what went over each link, in units a second."""
+    """Who else took the cores, and what went over each link, in units a second."""
     took = max(1e-3, after.at - before.at)
     own = set(ours)
     cores = {
@@ -56,8 +57,6 @@ def growth(before: Counts, after: Counts, ours: Iterable[int]) -> dict[str, Any]
     busiest = sorted((pid for pid in cores if cores[pid] >= LEAST_CORES), key=lambda pid: -cores[pid])[:NEIGHBOURS]
     found: dict[str, Any] = {"neighbours": [_neighbour(pid, cores[pid]) for pid in busiest]}
     found["others"] = round(sum(cores.values()), 2)
-    if before.throttled is not None and after.throttled is not None:
-        found["throttled"] = round((after.throttled - before.throttled) / took, 3)
     if before.resent is not None and after.resent is not None:
         found["resent"] = round((after.resent - before.resent) / took, 1)
     found["links"] = {
@@ -130,6 +129,27 @@ def oom_kills() -> int | None:
     return None
 
 
+def throttles() -> tuple[int, int] | None:
+    """In how many periods our control group had work, and in how many of those it used up what it may have."""
+    group = _group(b"cpu")
+    found = {}
+    for line in read(os.path.join(group, "cpu.stat")).split(b"\n") if group else ():
+        words = line.split()
+        if len(words) == 2 and words[1].isdigit():  # noqa: PLR2004 - name and number
+            found[words[0]] = int(words[1])
+    if b"nr_periods" not in found:
+        return None
+    return found[b"nr_periods"], found.get(b"nr_throttled", 0)
+
+
+def throttled(before: tuple[int, int] | None) -> float | None:
+    """The part of the periods since then in which our control group was kept from its cores."""
+    now = throttles()
+    if before is None or now is None or now[0] - before[0] < LEAST_PERIODS:
+        return None
+    return round((now[1] - before[1]) / (now[0] - before[0]), 3)
+
+
 def memory_group() -> str:
     return _group(b"memory")
 
@@ -157,16 +177,6 @@ def _memory_limits(group: str) -> dict[str, int]:
         if text.isdigit() and int(text) < 1 << 60:
             found[key] = int(text)
     return found
-
-
-def _throttled() -> float | None:
-    """Seconds for which our control group was kept from its cores."""
-    group = _group(b"cpu")
-    for line in read(os.path.join(group, "cpu.stat")).split(b"\n") if group else ():
-        words = line.split()
-        if len(words) == 2 and words[0] in (b"throttled_usec", b"throttled_time"):  # noqa: PLR2004 - name and number
-            return int(words[1]) / (1e6 if words[0] == b"throttled_usec" else 1e9)
-    return None
 
 
 def _used(pid: int) -> float:

@@ -11,10 +11,9 @@ from aboard.checks.train.boarding import Boarding
 from aboard.config.read import read_text
 from aboard.config.train import TrainWords
 from aboard.core.finding import Finding, Severity
-from aboard.flows.data import Progress as Reading
 from aboard.flows.spread import Progress, Spread
 from aboard.flows.train import Provisions
-from aboard.flows.train_data import Part, Stock, Watch, stock
+from aboard.flows.train_data import Part, Stock, Tokenized, stock
 from aboard.flows.train_model import fetched, model_facts
 from aboard.ui.data import DataView
 from aboard.ui.data_plain import data_lines
@@ -41,7 +40,7 @@ class Teller:
             facts = model_facts(model)
             found = self._stock(making, str(tokenizer), cache)
         self.say("model", f"{words.model}{', new weights' if words.settings['from_scratch'] else ''}")
-        if found.data is None:
+        if found.shut:
             self._shut(found)
             return None
         self._told(found)
@@ -94,36 +93,26 @@ class Teller:
         template = self._words.data.template
         text = None if template is None else read_text(template, fix="name a file with a chat template")
 
-        def reading(far: Reading) -> None:
-            making.update("data   reading", far.done, far.total, f", {many(far.rows, 'row')}")
+        def preparing(far: Tokenized) -> None:
+            making.update("data   tokenizing", far.bytes, far.of_bytes, f", {many(far.tokens, 'token')}")
 
-        watch = Watch(
-            reading=reading,
-            preparing=lambda far: making.update(
-                "data   tokenizing", far.bytes, far.of_bytes, f", {many(far.tokens, 'token')}"
-            ),
-        )
         making.update("data   looking at the files and the tokenizer")
-        return stock(self._words, tokenizer, cache, template=text, watch=watch)
+        return stock(self._words, tokenizer, cache, template=text, on_progress=preparing)
 
     def _told(self, found: Stock) -> None:
         for word, part in (("data", found.data), ("held", found.validation)):
             if part is not None:
                 self.say(word, _part_words(part))
-        if found.data is not None:
-            self._sequences = found.data.sequences
-        warned = (
-            [] if found.report is None else [each for each in found.report.findings if each.severity > Severity.INFO]
-        )
+        self._sequences = found.data.sequences
+        warned = [each for each in found.report.findings if each.severity > Severity.INFO]
         if warned:
             self._console.print(FindingsView(warned, in_full=False), crop=False)
 
     def _shut(self, found: Stock) -> None:
-        if found.report is not None:
-            if self._console.is_terminal:
-                self._console.print(DataView(found.report, stats=False, verbose=False), crop=False)
-            else:
-                sys.stdout.writelines(f"{line}\n" for line in data_lines(found.report, stats=False))
+        if self._console.is_terminal:
+            self._console.print(DataView(found.report, stats=False, verbose=False), crop=False)
+        else:
+            sys.stdout.writelines(f"{line}\n" for line in data_lines(found.report, stats=False))
 
     @contextmanager
     def _making(self) -> Iterator[Making]:

@@ -10,8 +10,8 @@ class Event:
     """Something rare that happened on a node; durable, numbered by its keeper, at the head's corrected time.
 
     Kinds that keepers tell: started, phase, raised, exited, failed, ending, ended. The conductor's own, with no number:
-    generation, held, cut, gone (of a node), stopped (of a rank), port (rank 0's), deciding, stopping,
-    restarting, finished.
+    generation, held, cut, gone (of a node), stopped (of a rank), port (rank 0's), verdict (what the progress watch
+    found out; none when the run moves again), deciding, stopping, restarting, finished.
     """
 
     node: str

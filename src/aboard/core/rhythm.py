@@ -44,7 +44,8 @@ class Rhythm:
             self.__init__(_generation=generation.number, moved=max(now, generation.moved))  # type: ignore[misc]
             return True
         steps = [sample.values["step"] for sample in run.samples.values() if "step" in sample.values]
-        step = min(steps, default=-1)
+        # Who waits for nobody else is not stuck: a node that has only fallen silent leaves its last step behind.
+        step = max(steps, default=-1)
         moved = generation.moved > self.moved or step != self._step
         if moved:
             self.moved = now if step != self._step else max(self.moved, generation.moved)

@@ -369,9 +369,9 @@ class Conductor:
             await asyncio.sleep(TICK_SECONDS)
             began = monotonic()
             self._record.tick(began)
-            if not self._ending:
-                self._watch.tick(self.run, time())
             if began >= look_at:
+                if not self._ending:
+                    self._watch.tick(self.run, time())
                 self._viewer.tick(time())
                 look_at = began + (monotonic() - began) / LOOK_SHARE
 

@@ -22,7 +22,7 @@ from aboard.data.report import DataReport, Source
 from aboard.data.rows import Broken
 from aboard.data.sources import SourceSpec, sources
 
-__all__ = ["Progress", "Question", "Ready", "judged", "look"]
+__all__ = ["Progress", "Question", "Ready", "judged", "known_codes", "look", "opened_as"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +51,7 @@ def look(question: Question, on_progress: Callable[[Progress], None] = lambda _f
     if question.tokenizer is not None:
         glass = Glass(Encoder(question.tokenizer, template=question.template, loss_on=question.loss_on))
     terms = _terms(question, glass)
-    opened = [_opened(path, question) for path in (*question.files, *question.validation)]
+    opened = [opened_as(path, question) for path in (*question.files, *question.validation)]
     reading = Reading(opened, terms, on_progress, show=question.show)
     reading.go(None if glass is None else glass.encoder)
     found = [_source(each, reading.tallies[at], at >= len(question.files)) for at, each in enumerate(opened)]
@@ -135,7 +135,8 @@ def _source(source: Opened, counted: Tally, validation: bool) -> Source:  # noqa
     )
 
 
-def _opened(path: str, question: Question) -> Opened:
+def opened_as(path: str, question: Question) -> Opened:
+    """A path as the question wants it read."""
     spec = SourceSpec(path=path, format=question.format, text_column=question.text_column)
     chunks = sources(spec)
     try:

@@ -1,26 +1,20 @@
-"""The data of a training: through the gate first, then to token shards and bins, both once for the same files."""
+"""The data of a training: token shards and bins, made once for the same files, and the gate's word on them."""
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 from typing import cast
 
 from aboard.config.train import TrainWords
 from aboard.core.finding import Severity
-from aboard.data.counting import Progress
-from aboard.data.durable import write_whole
+from aboard.data.bins import Packing
+from aboard.data.counting import Progress as Tokenized
 from aboard.data.encode import Encoder, LossOn
 from aboard.data.prepare import Prepared, Source, prepare
-from aboard.data.read import format_of
 from aboard.data.report import DataReport
-from aboard.data.sources import SourceSpec, sources
-from aboard.flows.data import Progress as Reading
-from aboard.flows.data import Question, look
+from aboard.flows.data import Question, Ready, judged, known_codes, opened_as
 
-# Counts what changes a verdict of the gate for the same files.
-_EDITION = 1
+__all__ = ["Part", "Stock", "Tokenized", "stock"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,53 +35,44 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Stock:
-    """What will be trained on; nothing where the gate is shut.
+    """What will be trained on, and what the gate says of it. `vocabulary` is how many tokens the tokenizer has."""
 
-    `report` is None where the gate was open for these very files before. `vocabulary` is how many tokens there are.
-    """
-
-    data: Part | None
+    data: Part
     validation: Part | None
-    report: DataReport | None
-    vocabulary: int | None = None
+    report: DataReport
+    vocabulary: int
+
+    @property
+    def shut(self) -> bool:
+        return any(finding.severity is Severity.BLOCK for finding in self.report.findings)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Watch:
-    """Who looks on while rows are read and tokenized."""
-
-    reading: Callable[[Reading], None] = lambda _far: None
-    preparing: Callable[[Progress], None] = lambda _far: None
-
-
-def stock(words: TrainWords, tokenizer: str, cache: Path, *, template: str | None, watch: Watch) -> Stock:
-    """Nothing is prepared while the gate is shut."""
+def stock(
+    words: TrainWords,
+    tokenizer: str,
+    cache: Path,
+    *,
+    template: str | None,
+    on_progress: Callable[[Tokenized], None] = lambda _far: None,
+) -> Stock:
+    """Rows are read once, on all cores, and never again while their files stay as they are; the gate judges always."""
     question = _question(words, tokenizer, template)
-    passed = cache / "gates" / _ticket(question)
-    report = None
-    if not passed.is_file():
-        report = look(question, watch.reading)
-        if any(finding.severity is Severity.BLOCK for finding in report.findings):
-            return Stock(data=None, validation=None, report=report)
-        passed.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(passed, json.dumps({"rows": report.tally.rows}), sync=False)
+    known_codes(question.allow)  # before the long wait
     encoder = Encoder(tokenizer, template=template, loss_on=question.loss_on)
 
-    def made(name: str, files: tuple[str, ...]) -> Part:
-        prepared = prepare(
-            [_source(path, words) for path in files],
-            encoder,
-            cache,
-            max_length=words.max_length,
-            packing="packed" if words.packing else "padded",
-            progress=watch.preparing,
-        )
-        return _part(name, prepared)
+    def ready(files: tuple[str, ...]) -> Ready:
+        opened = [opened_as(path, question) for path in files]
+        sources = [Source(form=each.format, chunks=tuple(each.chunks)) for each in opened]
+        packing: Packing = "packed" if words.packing else "padded"
+        made = prepare(sources, encoder, cache, max_length=words.max_length, packing=packing, progress=on_progress)
+        return Ready(sources=sources, prepared=made)
 
+    data = ready(words.data.files)
+    held = ready(words.data.validation) if words.data.validation else None
     return Stock(
-        data=made("data", words.data.files),
-        validation=made("validation", words.data.validation) if words.data.validation else None,
-        report=report,
+        data=_part("data", data.prepared),
+        validation=None if held is None else _part("validation", held.prepared),
+        report=judged(question, encoder, data, held),
         vocabulary=encoder.tokenizer.get_vocab_size(with_added_tokens=True),
     )
 
@@ -125,29 +110,3 @@ def _question(words: TrainWords, tokenizer: str, template: str | None) -> Questi
 
 def _loss_on(words: TrainWords) -> LossOn:
     return cast("LossOn", words.data.loss_on or "answers")  # pydantic has looked
-
-
-def _source(path: str, words: TrainWords) -> Source:
-    spec = SourceSpec(path=path, format=words.data.format, text_column=words.data.text_column)
-    chunks = tuple(sources(spec))
-    return Source(form=format_of(chunks, given=spec.format, text_column=spec.text_column), chunks=chunks)
-
-
-def _ticket(question: Question) -> str:
-    """A name for these files as they are now, on these terms: the gate needn't look at the same twice."""
-    files = {path: _stamps(path) for path in (*question.files, *question.validation)}
-    asked: Mapping[str, object] = {
-        **vars(question),
-        "command": "",
-        "show": 0,
-        "tokenizer": _stamps(str(question.tokenizer)),
-    }
-    told = json.dumps([_EDITION, asked, files], sort_keys=True, default=str)
-    return f"{blake2b(told.encode(), digest_size=16).hexdigest()}.json"
-
-
-def _stamps(path: str) -> list[tuple[str, int, int]]:
-    """Of every file below a path; what is the hub's is known by its name."""
-    top = Path(path)
-    files = sorted(top.rglob("*")) if top.is_dir() else [top]
-    return [(str(file.absolute()), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.is_file()]

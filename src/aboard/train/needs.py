@@ -26,7 +26,8 @@ def tell(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "states": found.states,
         "total": found.total,
-        "says": found.words(nodes, room),
+        "says": found.details(nodes),
+        "words": found.words(nodes, room),
         "sharding": found.sharding,
         "enough": enough,
         "fits": [] if enough else list(advice(its, training, nodes, room=room)),

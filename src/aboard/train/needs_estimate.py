@@ -39,12 +39,21 @@ class Needs:
     def fits(self, room: int) -> bool:
         return self.total <= room
 
-    def words(self, nodes: tuple[int, ...], room: int | None = None) -> str:
-        """As in "7.2B in full needs 61 GB per rank on 2 × 8; you have 80"."""
+    def words(self, nodes: tuple[int, ...], room: int | None) -> str:
+        """As in "6.7B in full needs 61 GB per rank on 2 × 8; you have 80 GB"."""
         spread = f"{len(nodes)} × {nodes[0]}" if len(set(nodes)) == 1 else " + ".join(map(str, nodes))
         said = f"{_count(self.parameters)} in full needs {_gib(self.total)} per rank on {spread}"
-        said += f" (states {_gib(self.states)}, activations {_known(self.activations)}, logits {_gib(self.logits)})"
         return said if room is None else f"{said}; you have {_gib(room)}"
+
+    def details(self, nodes: tuple[int, ...]) -> str:
+        """What the total is made of, and in which layout."""
+        where = {
+            "none": "whole on every rank",
+            "full": f"spread over {sum(nodes)} ranks",
+            "hybrid": f"spread over the {nodes[0]} ranks of each node",
+        }[self.sharding]
+        parts = f"states {_gib(self.states)}, activations {_known(self.activations)}, logits {_gib(self.logits)}"
+        return f"{_count(self.parameters)}, {where}: {parts}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -55,11 +55,9 @@ def resume(
     folder = party.folder if how == "auto" else Path(how).absolute().parent
     names = None if how == "auto" else [Path(how).name]
     offers = _offers(party, folder, names, found)
-    present = now() if offers else None
     for offer in offers:
         saved = Saved(folder=folder / offer.name, marker=_agreed_marker(party, folder, offer))
-        assert present is not None  # noqa: S101 - mypy can't see that there are offers
-        changed = differences(saved.marker, present)
+        changed = differences(saved.marker, now())
         refuse(changed, str(saved.folder))
         why = _unsound(party, saved, module)
         if why is None:

@@ -12,6 +12,7 @@ from aboard.verdicts.doing import doing
 
 # A node that isn't there after so long is worth a word; logins take seconds.
 _NODE_SECONDS = 8.0
+_SILENT_SECONDS = 10.0
 _LATE_SECONDS = 8.0
 _BUSY_SECONDS = 90.0
 
@@ -25,7 +26,8 @@ def silent_nodes(evidence: Evidence) -> Iterator[Said]:
             yield Cause(
                 finding=Finding(
                     code="run-node-silent",
-                    severity=Severity.WARN,
+                    # A management network may flap; the run goes on through that.
+                    severity=Severity.WARN if seconds >= _SILENT_SECONDS else Severity.INFO,
                     nodes=(name,),
                     ranks=ranks,
                     seen=f"nothing has come from {name} for {seconds:.0f} s: {place.why}",

@@ -14,7 +14,7 @@ from aboard.core.witness import NodeWitness
 # A rank that costs all others this part of their time is worth a word; clocks of nodes agree to some milliseconds.
 _SHARE = 0.25
 _LEAST_SECONDS = 0.03
-_THROTTLED = 0.1
+_THROTTLED = 0.05
 _DELAY = 0.4
 _DISK = 0.3
 _NEIGHBOUR = 0.5
@@ -106,7 +106,7 @@ def _cause(view: View, node: NodeWitness) -> tuple[str, str, str]:
     if node.throttled is not None and node.throttled >= _THROTTLED:
         return (
             "slow-throttled",
-            f"its control group was kept from its cores for {100 * node.throttled:.0f} % of the time",
+            f"its control group was kept from its cores in {100 * node.throttled:.0f} % of the time",
             f"cat /sys/fs/cgroup/cpu.max    # on {view.node}; raise the quota, or ask for more cores",
         )
     disk = view.states.count("D") / max(1, len(view.states))

@@ -144,12 +144,14 @@ def asked() -> "tuple[str, float] | None":
 
 
 WARM = not TROUBLES_FILE.exists()
-named = {"world_size": WORLD + 1, "rank": RANK} if TROUBLE == "world" else {}
 if MINE and TROUBLE == "port":
     os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
 if MINE and TROUBLE == "address":
     os.environ["MASTER_ADDR"] = os.environ["TROUBLE_ADDRESS"]
-dist.init_process_group("gloo", **named)
+if TROUBLE == "world":
+    dist.init_process_group("gloo", world_size=WORLD + 1, rank=RANK)
+else:
+    dist.init_process_group("gloo")
 size = int(os.environ.get("SIZE", "1000"))
 model = torch.nn.Linear(size, 10)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
