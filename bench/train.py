@@ -2,12 +2,14 @@
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from time import monotonic
 
 import numpy as np
 
+import train_safe
 from figures import Figures, main
 from train_runs import CONTENDERS, Contender, Given, Size, contest, given, interleaved
 
@@ -27,8 +29,12 @@ def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench'
         for layout, world in [("none", 2)] if quick else [("none", 1), ("none", 2), ("full", 2)]:
             _speed(figures, task, names, layout=layout, world=world, turns=TURNS, steps=5 if quick else STEPS)
         _overhead(figures, given(_new(folder, "empty"), EMPTY))
+        train_safe.waits(figures, replace(task.training, max_steps=20, logging_steps=20))
         if not quick:
             _start(figures, task)
+            train_safe.memory(figures, _new(folder, "memory"))
+            train_safe.stalls(figures)
+            train_safe.kills(figures, 200)
 
 
 def _speed(

@@ -1,7 +1,8 @@
 """What a forward keeps for its backward, and what the logits take: by the sizes in the model's config.
 
 The factors are those of transformers' decoders: what their norms, residuals, attention and gated layers save for
-autograd, in bytes for each token, measured on Llama, Qwen and Gemma (tests/train/test_model_needs.py).
+autograd, in bytes for each token: taken from one pass of a Llama of 7B's shape on meta, and held against small Llama,
+Qwen and Gemma models (tests/train/test_model_needs.py). On GPUs and for large models they are an extrapolation.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,132 @@
+"""Runs that are well while something disturbs them: whatever is said of them above info is a false verdict."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from aboard.sandbox.faults import broken
+from aboard.sandbox.faults.firewall import Drop
+from aboard.sandbox.faults.link import LinkDown
+from aboard.sandbox.faults.sshd import SshdStopped
+from faults_stage import RANKS, START_SECONDS, Running, Stage, wait
+from faults_troubles import HOG
+from faults_try import Session
+
+# After a disturbance, so long is still listened.
+_AFTER_SECONDS = 4.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disturbance:
+    """`order` goes to ranks of a training that runs, `act` is done to a node; with `env` it has a launch of its own."""
+
+    name: str
+    times: int
+    seconds: float
+    order: str = ""
+    who: str = "all"
+    act: Callable[[Stage, str], "contextlib.AbstractContextManager[Any]"] | None = None
+    again: int = 1
+    env: tuple[tuple[str, str], ...] = ()
+
+
+def _flap(stage: Stage, node: str) -> "contextlib.AbstractContextManager[Any]":
+    return broken(stage.box, stage.box.host(node), Drop(network="management"))
+
+
+def _no_logins(stage: Stage, node: str) -> "contextlib.AbstractContextManager[Any]":
+    return broken(stage.box, stage.box.host(node), SshdStopped())
+
+
+def _blink(stage: Stage, node: str) -> "contextlib.AbstractContextManager[Any]":
+    return broken(stage.box, stage.box.host(node), LinkDown(network="fabric"))
+
+
+def _hog(stage: Stage, node: str) -> "contextlib.AbstractContextManager[Any]":
+    return HOG.on(stage, node, 0)
+
+
+def _nothing(_stage: Stage, _node: str) -> "contextlib.AbstractContextManager[Any]":
+    return contextlib.nullcontext()
+
+
+DISTURBANCES = (
+    Disturbance(name="nothing at all", times=3, seconds=6, act=_nothing),
+    Disturbance(name="evaluation of 12 s", times=5, seconds=12, order="evaluation"),
+    Disturbance(name="checkpoint of 20 s by one rank", times=4, seconds=20, order="checkpoint", who="one"),
+    Disturbance(name="checkpoint of 20 s by all", times=2, seconds=20, order="checkpoint"),
+    Disturbance(name="one batch that takes 2.5 s", times=5, seconds=2.5, order="slow-batch", who="one"),
+    Disturbance(name="a flood of output", times=3, seconds=3, order="talk", who="one"),
+    Disturbance(name="a noisy neighbour", times=5, seconds=7, act=_hog),
+    Disturbance(name="management network flaps", times=5, seconds=2, act=_flap, again=2),
+    Disturbance(name="sshd stops and comes back", times=3, seconds=3, act=_no_logins),
+    Disturbance(name="the cable blinks", times=3, seconds=0.4, act=_blink),
+    Disturbance(
+        name="slow import of one rank",
+        times=2,
+        seconds=15,
+        env=(("FAULT", "slow-import"), ("FAULT_PLACE", "import"), ("FAULT_RANK", "3")),
+    ),
+    Disturbance(
+        name="long first step",
+        times=2,
+        seconds=12,
+        env=(("FAULT", "long-first-step"), ("FAULT_STEP", "0"), ("FAULT_RANK", "all")),
+    ),
+)
+
+
+def windows(*, few: bool = False) -> list[tuple[str, Disturbance, int]]:
+    """Each is one observation, by name, and which of its kind it is; few are one of each that is short."""
+    if few:
+        short = [each for each in DISTURBANCES if not each.env and each.seconds <= 12][:5]
+        return [(f"{each.name} 1", each, 1) for each in short]
+    return [(f"{each.name} {number}", each, number) for each in DISTURBANCES for number in range(1, each.times + 1)]
+
+
+def watch(stage: Stage, session: Session, disturbance: Disturbance, number: int) -> dict[str, Any]:
+    """What was said meanwhile; nothing should be."""
+    if disturbance.env:
+        session.close()
+        with stage.launch(env=dict(disturbance.env)) as running:
+            warm = wait(lambda: len(stage.marks("warm")) == RANKS or running.over, START_SECONDS)
+            return _told(running, 0.0, moved=warm)
+    running = session.running()
+    since = time.time()
+    node, rank = f"n{number % 4 + 1}", (3 * number) % RANKS
+    with _disturbed(stage, disturbance, node, rank):
+        pass
+    before = running.step()
+    moved = wait(lambda: running.over or running.step() >= before + 3, 60)
+    until = time.time() + _AFTER_SECONDS
+    wait(lambda: time.time() > until, 2 * _AFTER_SECONDS)
+    return _told(running, since, moved=moved)
+
+
+@contextlib.contextmanager
+def _disturbed(stage: Stage, disturbance: Disturbance, node: str, rank: int) -> Iterator[None]:
+    if disturbance.order:
+        stage.order(disturbance.order, rank if disturbance.who == "one" else "all")
+        wait(lambda: stage.marks("effect"), 20)
+    for _ in range(disturbance.again):
+        with disturbance.act(stage, node) if disturbance.act else contextlib.nullcontext():
+            until = time.time() + disturbance.seconds
+            wait(lambda: time.time() > until, disturbance.seconds + 5)  # noqa: B023 - it is called in this turn only
+    yield
+
+
+def _told(running: Running, since: float, *, moved: bool) -> dict[str, Any]:
+    said = [
+        f"{finding['code']} {finding['nodes']}: {finding['seen'][:250]}" for _at, finding in running.verdicts(since)
+    ]
+    ended = running.over
+    return {
+        "false": bool(said) or ended,
+        "said": said,
+        "moved": moved and not ended,
+        "load": round(os.getloadavg()[0], 1),
+        "tail": running.said[-800:] if ended else "",
+    }

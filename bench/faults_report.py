@@ -1,0 +1,74 @@
+"""The table and the figures of the fault bench, from what is on record."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import faults_recorded
+from faults_try import summary
+from figures import Figures
+
+RIGHT, PAIRS_RIGHT = 0.95, 0.8
+MEDIAN_SECONDS, WORST_SECONDS = 5.0, 30.0
+Results = Mapping[str, Mapping[str, Any]]
+
+
+def table(cases: Results) -> None:
+    for result in cases.values():
+        print(summary(result))
+
+
+def figures(found: Figures, kept: Mapping[str, Results]) -> None:
+    """Each part that was run has its figures; shares are of what went wrong, so that less is better."""
+    cases = list(kept.get("cases", {}).values())
+    if cases:
+        _live(found, cases)
+    healthy = kept.get("healthy", {})
+    if healthy:
+        false = {name: each for name, each in healthy.items() if each["false"]}
+        note = "; ".join(f"{name}: {' '.join(each['said'])[:120]}" for name, each in false.items())
+        found.add(f"false verdicts in {len(healthy)} healthy windows", len(false), 0, note=note)
+    pairs = kept.get("pairs", {})
+    if pairs:
+        wrong = [name for name, each in pairs.items() if not each["right"]]
+        share, bar = len(wrong) / len(pairs), 1 - PAIRS_RIGHT
+        found.add(f"two at once: first cause not first, of {len(pairs)}", share, bar, note="; ".join(wrong))
+    _recorded(found)
+    _peers(kept)
+
+
+def _live(found: Figures, cases: Sequence[Mapping[str, Any]]) -> None:
+    loads = [case["load"] for case in cases]
+    load = f"load average {min(loads)} to {max(loads)}"
+    for name, part in (
+        ("all", cases),
+        ("seen", [case for case in cases if not case["held_out"]]),
+        ("held out", [case for case in cases if case["held_out"]]),
+    ):
+        if part:
+            wrong = [case["name"] for case in part if not case["right"]]
+            note = f"{len(part) - len(wrong)} right; " + "; ".join(wrong)
+            found.add(f"wrong cause or node, {name} ({len(part)})", len(wrong) / len(part), 1 - RIGHT, note=note)
+    said = sorted((case["seconds"], case["name"]) for case in cases if case["right_later"])
+    if said:
+        found.add("seconds to the verdict, median", statistics.median(at for at, _ in said), MEDIAN_SECONDS, note=load)
+        found.add("seconds to the verdict, worst", said[-1][0], WORST_SECONDS, note=said[-1][1])
+
+
+def _recorded(found: Figures) -> None:
+    scored = faults_recorded.score(faults_recorded.cases())
+    sick = [each for each in scored if each.case.code is not None]
+    wrong = [each.case.name for each in sick if not each.right]
+    found.add(f"recorded cases named wrongly ({len(sick)})", len(wrong) / len(sick), 1 - RIGHT, note="; ".join(wrong))
+
+
+def _peers(kept: Mapping[str, Results]) -> None:
+    """For comparison, no bar: who else says anything within the cap, and who names the node."""
+    for tool in ("torchrun", "deepspeed"):
+        told = [each[tool] for each in kept.get("peers", {}).values() if tool in each]
+        if told:
+            said = [each["seconds"] for each in told if each["seconds"] is not None]
+            middle = f", median of these {statistics.median(said):.1f} s" if said else ""
+            named = sum(each["named"] for each in told)
+            words = f"it says anything within 60 s of {len(said)}{middle}; names the node of {named}"
+            print(f"{tool}: of {len(told)} faults {words}")

@@ -1,0 +1,80 @@
+"""What a training holds besides its speed: waits for the device, memory as told, saves that don't stall, kills."""
+
+import sys
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from aboard.core.training import Training
+from figures import Figures
+
+# The harnesses of the tests do the work here too.
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
+
+_SHAPE: dict[str, Any] = {
+    "vocab_size": 3000,
+    "hidden_size": 128,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+}
+_FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"tie_word_embeddings": True},
+    "qwen2": {"tie_word_embeddings": False, "num_hidden_layers": 5},
+    "gemma2": {"head_dim": 32, "vocab_size": 1501},
+}
+
+
+def waits(figures: Figures, training: Training) -> None:
+    """Values that the host reads back in 20 steps between two log lines."""
+    from train_cases import waited  # noqa: PLC0415 - torch, which --help need not wait for
+    from train_crew import Crew  # noqa: PLC0415 - as above
+
+    crew = Crew()
+    try:
+        [stacks] = crew.run(1, waited, training)
+    finally:
+        crew.close()
+    found = [stack for stack in stacks if any("train/step.py" in frame for frame in stack)]
+    figures.add("waits for the device in 20 steps", len(found), 0, note="_local_scalar_dense and its like")
+
+
+def memory(figures: Figures, folder: Path) -> None:
+    """What is told before a launch against what was there, three models in three layouts on four ranks."""
+    from model_cases import estimated_and_measured, without_weights  # noqa: PLC0415 - as above
+    from train_crew import Crew  # noqa: PLC0415 - as above
+
+    crew = Crew()
+    try:
+        for family, own in _FAMILIES.items():
+            crew.run(1, partial(without_weights, folder / family, family, **{**_SHAPE, **own}))
+        case = partial(estimated_and_measured, folder, list(_FAMILIES), (2, 2), bf16=False)
+        told = crew.run(4, case, nodes=2)[0]
+    finally:
+        crew.close()
+    worst = max(told, key=lambda one: abs(one.told / one.measured - 1))
+    note = f"{len(told)} cases; worst {worst.family}, {worst.layout}"
+    figures.add("memory of states: told off by", abs(worst.told / worst.measured - 1), 0.1, note=note)
+
+
+def stalls(figures: Figures) -> None:
+    from save_stall import stall  # noqa: PLC0415 - as above
+
+    found = stall(rounds=7)
+    longer = median(each - alone for each, alone in zip(found.beside, found.step, strict=True))
+    size = f"{found.parameters / 1e6:.0f}M parameters, {median(found.synchronous):.1f} s in one go"
+    note = f"{size}; the step beside it took {longer:.1f} s longer"
+    figures.add("an asynchronous save's stall / a synchronous save", found.share, 0.1, note=note)
+
+
+def kills(figures: Figures, count: int) -> None:
+    from kills import kills as killed  # noqa: PLC0415 - as above
+
+    toll = killed(count)
+    wrong = len(toll.lost) + len(toll.broken) + len(toll.strange)
+    note = f"{toll.kills} kills, {toll.torn} in the middle of a save, {toll.seconds:.0f} s"
+    figures.add("kills that cost or broke a checkpoint", wrong, 0, note=note)
