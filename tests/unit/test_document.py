@@ -5,7 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from aboard.config.document import load_document, schema
@@ -191,6 +191,7 @@ TREES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dic
 
 
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(tree={"cluster": {"env": {"\U00010000": None}}}, sets=[])
 @given(tree=st.dictionaries(KEYS, TREES), sets=st.lists(st.text(max_size=12) | st.just("cluster.env.A=x"), max_size=2))
 def test_any_document(files: Path, tree: object, sets: list[str]) -> None:
     """No document and no override ends the loader with anything but a document or an InputError."""

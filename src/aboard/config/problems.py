@@ -69,7 +69,7 @@ def _problem(detail: "ErrorDetails", tree: Table, model: "type[BaseModel]") -> P
     if kind == "extra_forbidden":
         key = str(path[-1])
         owner, above = find(tree, path[:-1])
-        where = owner.keys[key] if isinstance(owner, Table) else owner.where
+        where = owner.keys.get(key, owner.where) if isinstance(owner, Table) else owner.where
         inside = f" in {_spelled(above)}" if above else ""
         if above == ("train",) and (told := foreign(key)):
             return Problem(where=where, seen=f"train: {told[0]}", fix=told[1])
@@ -80,7 +80,8 @@ def _problem(detail: "ErrorDetails", tree: Table, model: "type[BaseModel]") -> P
         return Problem(where=around.where, seen=f"{name} has no '{key}'", fix=f"add a line: {key}: …")
     if path and path[-1] == "[key]":
         owner, _ = find(tree, path[:-2])
-        where = owner.keys[str(path[-2])] if isinstance(owner, Table) else owner.where
+        # Half of a surrogate pair comes out of pydantic as another key than went in.
+        where = owner.keys.get(str(path[-2]), owner.where) if isinstance(owner, Table) else owner.where
         return Problem(where=where, seen=f"{_spelled(named[:-1])}: {detail['ctx']['seen']}", fix=detail["ctx"]["fix"])
     seen, fix = _said(detail, name, _shown(around, named))
     return Problem(where=around.where, seen=seen, fix=fix)

@@ -6,6 +6,7 @@ Torch's own reader (torchfrtrace) crashes on Gloo's records and needs a dump of 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 from aboard.core.witness import Collective, Group
@@ -13,6 +14,8 @@ from aboard.core.witness import Collective, Group
 # A collective seen by fewer ranks than this says nothing about who is late.
 _LEAST_RANKS = 2
 _LEAST_COLLECTIVES = 5
+# One in so many may be out of the common.
+_RARE = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,9 +106,18 @@ def lateness(records: Mapping[int, Sequence[Group]], offsets: Mapping[int, float
 
 def _late(name: str, shared: Sequence[int], arrivals: Mapping[int, Mapping[int, float]]) -> Lateness:
     first = {seq: min(times[seq] for times in arrivals.values()) for seq in shared}
-    late = {rank: sum(times[seq] - first[seq] for seq in shared) / len(shared) for rank, times in arrivals.items()}
-    took = (first[shared[-1]] - first[shared[0]]) / max(1, len(shared) - 1)
+    late = {rank: _usually([times[seq] - first[seq] for seq in shared]) for rank, times in arrivals.items()}
+    took = _usually([first[after] - first[before] for before, after in pairwise(shared)])
     return Lateness(group=name, count=len(shared), seconds=took, late=late)
+
+
+def _usually(seconds: Sequence[float]) -> float:
+    """Their mean without the largest: one long wait, for a checkpoint or a stall that is over, is no custom.
+
+    No median: where a step has several collectives, a rank is late to the first of them only.
+    """
+    kept = sorted(seconds)[: len(seconds) - max(1, len(seconds) // _RARE)]
+    return sum(kept) / max(1, len(kept))
 
 
 def straggler(found: Lateness) -> tuple[int, float] | None:

@@ -5,13 +5,15 @@ from dataclasses import dataclass, field
 from aboard.core.phase import Phase
 from aboard.core.run import Run
 
-# Nothing new for so long is worth a look: figures come once a second, and an import of torch takes some seconds.
-LEAST_SECONDS = 5.0
+# Nothing new for so long is worth a look. Figures come once a second; to look costs little, and rules have patience.
+LEAST_SECONDS = 3.0
 LEAST_STEP_SECONDS = 3.0
 # A step may take a few times as long as usual, for a checkpoint or a slow batch, before anyone looks.
 STEPS = 4.0
 SLOWER = 2.5
 SLOW_SECONDS = 8.0
+# A node that is cut off for so long is not only changing its route.
+CUT_SECONDS = 1.2
 # The same question is asked again ever more rarely.
 AGAIN_SECONDS = 2.0
 GROWTH = 1.6
@@ -34,6 +36,7 @@ class Rhythm:
     _reports: int = 0
     _slow_since: float | None = None
     _next: float = 0.0
+    _asked: float = 0.0
     _pause: float = AGAIN_SECONDS
     _seen: dict[tuple[str, str], float] = field(default_factory=dict)
 
@@ -68,11 +71,17 @@ class Rhythm:
         """Whether it is time to ask; asked again, the pauses grow."""
         stuck = self.quiet(now) >= self.limit(run)
         slow = self._slow_since is not None and now - self._slow_since >= SLOW_SECONDS
-        if not (stuck or slow) or now < self._next:
+        if not (stuck or slow) or (now < self._next and not self._cut_since(run, now)):
             return False
+        self._asked = now
         self._next = now + self._pause
         self._pause = min(LONGEST_SECONDS, self._pause * GROWTH)
         return True
+
+    def _cut_since(self, run: Run, now: float) -> bool:
+        """Whether a node has fallen silent since one asked, for longer than a blink: that is another question."""
+        cuts = (place.at for place in run.generation.places.values() if place.state == "cut")
+        return any(self._asked < at + CUT_SECONDS <= now for at in cuts)
 
     @property
     def slow(self) -> bool:

@@ -129,7 +129,8 @@ def _activations(its: Model, training: Training, precision: Precision) -> Activa
 
 
 def _count(parameters: int) -> str:
-    return f"{parameters / 1e9:.1f}B" if parameters >= 1e9 else f"{parameters / 1e6:.0f}M"  # noqa: PLR2004 - a billion
+    scale, unit = next((pair for pair in ((1e9, "B"), (1e6, "M")) if parameters >= pair[0]), (1e3, "k"))
+    return f"{parameters / scale:.{1 if scale == 1e9 else 0}f}{unit}"  # noqa: PLR2004 - a billion
 
 
 def _known(size: int | None) -> str:
@@ -137,4 +138,6 @@ def _known(size: int | None) -> str:
 
 
 def _gib(size: int) -> str:
+    if size < GIB // 10:
+        return f"{size / 2**20:.0f} MB"
     return f"{size / GIB:.0f} GB" if size >= 10 * GIB else f"{size / GIB:.1f} GB"

@@ -12,7 +12,10 @@ from aboard.verdicts.doing import doing
 
 # A node that isn't there after so long is worth a word; logins take seconds.
 _NODE_SECONDS = 8.0
+# A management network may flap while all ranks go on. Once the others wait, a node that was cut off before is dark.
 _SILENT_SECONDS = 10.0
+_DARK_SECONDS = 1.0
+_WAIT_SECONDS = 3.0
 _LATE_SECONDS = 8.0
 _BUSY_SECONDS = 90.0
 
@@ -21,13 +24,12 @@ def silent_nodes(evidence: Evidence) -> Iterator[Said]:
     """Nodes from which nothing comes: the others wait for their ranks."""
     for name, place in evidence.run.generation.places.items():
         seconds = evidence.now - place.at
-        if place.state == "cut" and seconds >= _NODE_SECONDS / 2:
+        if place.state == "cut" and seconds >= _DARK_SECONDS:
             ranks = tuple(view.rank for view in evidence.views if view.node == name)
             yield Cause(
                 finding=Finding(
                     code="run-node-silent",
-                    # A management network may flap; the run goes on through that.
-                    severity=Severity.WARN if seconds >= _SILENT_SECONDS else Severity.INFO,
+                    severity=Severity.WARN if seconds >= _SILENT_SECONDS or _others_wait(evidence) else Severity.INFO,
                     nodes=(name,),
                     ranks=ranks,
                     seen=f"nothing has come from {name} for {seconds:.0f} s: {place.why}",
@@ -85,7 +87,9 @@ def late(evidence: Evidence) -> Iterator[Said]:
     """Some have come to the store or the group, and others not: what those do is told."""
     alive = [view for view in evidence.views if view.alive]
     ahead = [view for view in alive if view.phase >= Phase.STORE or (view.seen is not None and view.seen.joining)]
-    behind = [view for view in alive if view not in ahead and view.phase >= Phase.STARTED]
+    # Of ranks on a node that does not answer, nobody knows what they do.
+    heard = [view for view in alive if view not in ahead and view.node not in evidence.unheard]
+    behind = [view for view in heard if view.phase >= Phase.STARTED]
     if not ahead or not behind or any(view.phase >= Phase.COLLECTIVE for view in alive):
         return
     for views in _alike(behind):
@@ -115,6 +119,12 @@ def late(evidence: Evidence) -> Iterator[Said]:
 
 
 RULES = (silent_nodes, wrong_world, late)
+
+
+def _others_wait(evidence: Evidence) -> bool:
+    """Whether those that are heard are in a collective which does not end."""
+    began = [standing.since for standing in evidence.standings if standing.waiting and standing.since is not None]
+    return any(evidence.now - since >= _WAIT_SECONDS for since in began)
 
 
 def _alike(views: list[View]) -> list[list[View]]:

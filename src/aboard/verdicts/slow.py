@@ -14,6 +14,8 @@ from aboard.core.witness import NodeWitness
 # A rank that costs all others this part of their time is worth a word; clocks of nodes agree to some milliseconds.
 _SHARE = 0.25
 _LEAST_SECONDS = 0.03
+# Nothing has moved for so long, and for some steps: that is not slow any more, and another rule's.
+_STUCK_SECONDS = 2.5
 _THROTTLED = 0.05
 _DELAY = 0.4
 _DISK = 0.3
@@ -162,4 +164,4 @@ def _steps(evidence: Evidence) -> bool:
 
 def _stuck(evidence: Evidence) -> bool:
     quiet = evidence.quiet or 0.0
-    return quiet > max(10.0, 3 * (evidence.pace or 0.0))
+    return quiet > max(_STUCK_SECONDS, 3 * (evidence.pace or 0.0))

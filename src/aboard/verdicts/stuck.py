@@ -11,7 +11,7 @@ from aboard.core.witness import NodeWitness, Process
 
 # Where the kernel waits for a file system of another machine or another program.
 _FILES = re.compile(
-    r"rpc_|nfs|request_wait_answer|fuse|folio_wait|io_schedule|cifs|smb|ceph|lustre|ll_|cl_sync|gpfs|wait_on_page|p9_|v9fs"
+    r"rpc_|nfs|request_wait_answer|fuse|folio_wait|io_schedule|cifs|smb|ceph|lustre|\bll_|cl_sync|gpfs|wait_on_page|p9_|v9fs"
 )
 # Of the looks in half a second, nearly all: a disk that works lets a process go now and then.
 _ALWAYS = 0.85

@@ -1,0 +1,63 @@
+"""What the fault bench taught the rules: each test is a case that was named wrongly once."""
+
+from dataclasses import replace
+
+import pytest
+from evidences import NOW, at_collective, evidence, in_collective, process, stack
+
+from aboard.core.finding import Severity
+from aboard.core.phase import Phase
+from aboard.core.rhythm import AGAIN_SECONDS, LEAST_SECONDS, Rhythm
+from aboard.core.run import Place, Run
+from aboard.core.witness import Joining, RankWitness
+from aboard.verdicts.judge import judge
+
+AT_STORE = stack(("/x/site-packages/torch/distributed/rendezvous.py", 9, "_create_c10d_store"), ("/me/t.py", 7, "main"))
+
+
+def at_store(**given: object) -> RankWitness:
+    joining = Joining(host="10.0.0.1", port=29500, world=4, master=False)
+    return RankWitness(process=process(**given), stack=AT_STORE, joining=joining)
+
+
+def test_a_rank_in_poll_waits_for_no_file() -> None:
+    """`poll_schedule_timeout` has the letters of a Lustre function in it, and is none."""
+    ranks = {rank: at_store(wchan="poll_schedule_timeout.constprop.0") for rank in range(4)}
+    found = judge(evidence(ranks, default=Phase.TORCH, quiet=30.0)).findings
+    assert "hang-mount" not in [finding.code for finding in found]
+
+
+def test_ranks_of_a_node_that_is_dark_are_not_called_late() -> None:
+    """What they do nobody knows: that their node is silent is the verdict."""
+    given = evidence({rank: at_store() for rank in range(4)}, phases={2: Phase.STARTED, 3: Phase.STARTED})
+    given.run.generation.places["n2"] = Place(state="cut", at=NOW - 12, why="no answer")
+    witness = {name: seen for name, seen in given.witness.items() if name != "n2"}
+    for rank in (0, 1):
+        given.run.generation.children["n1", str(rank)].phase = Phase.STORE
+    dark = replace(given, witness=witness, unheard={"n2": "no word comes from it"})
+    assert [(each.code, each.nodes) for each in judge(dark).findings] == [("run-node-silent", ("n2",))]
+
+
+@pytest.mark.parametrize(("waited", "severity"), [(9.0, Severity.WARN), (0.5, Severity.INFO)])
+def test_a_dark_node_is_told_from_a_management_network_that_flaps(waited: float, severity: Severity) -> None:
+    """Two seconds without a word are nothing while the others go on, and a verdict once they wait for its ranks."""
+    ranks = {rank: in_collective(groups=(at_collective(20, at=NOW - waited),)) for rank in range(4)}
+    given = evidence(ranks)
+    given.run.generation.places["n2"] = Place(state="cut", at=NOW - 2, why="no answer")
+    witness = {name: seen for name, seen in given.witness.items() if name != "n2"}
+    (found,) = judge(replace(given, witness=witness, unheard={"n2": "no word comes from it"})).findings
+    assert (found.code, found.nodes, found.severity) == ("run-node-silent", ("n2",), severity)
+
+
+def test_a_node_that_is_cut_off_is_asked_about_at_once() -> None:
+    """The pauses between two looks grow, and a dark node ends them."""
+    run = Run(id="brave-otter")
+    rhythm = Rhythm()
+    rhythm.note(run, 100.0)
+    asked = 100.0 + LEAST_SECONDS
+    assert rhythm.due(run, asked)
+    run.generation.places["n2"] = Place(state="cut", at=asked + 0.1)
+    assert not rhythm.due(run, asked + 0.5)
+    assert rhythm.due(run, asked + 1.5)
+    assert not rhythm.due(run, asked + 1.6)
+    assert asked + 1.6 < asked + AGAIN_SECONDS
