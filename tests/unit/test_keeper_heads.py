@@ -196,7 +196,7 @@ def test_a_piece_has_the_time_of_its_first_byte(clean: list[Run]) -> None:
     clean.append(run)
     first = Run()
     first.id, first.key = run.id, run.key
-    source = "import os, time\nfor n in range(4):\n    os.write(1, b'%f\\n' % time.time())\n    time.sleep(0.25)"
+    source = "import os, time\nfor n in range(4):\n    os.write(1, b'%f\\n' % time.time())\n    time.sleep(0.6)"
 
     async def leave() -> None:
         hold = first.hold()
@@ -217,5 +217,5 @@ def test_a_piece_has_the_time_of_its_first_byte(clean: list[Run]) -> None:
     asyncio.run(resume())
     told = [(piece.at, float(piece.data)) for piece in run.pieces if piece.data]
     assert len(told) == 4
-    for at, printed in told:
-        assert abs(at - printed) < 0.1
+    for at, printed in told:  # half of the time between two: a busy machine guesses its own clock badly
+        assert abs(at - printed) < 0.3

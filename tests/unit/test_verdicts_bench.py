@@ -6,10 +6,11 @@ import pytest
 from evidences import NOW, at_collective, evidence, in_collective, process, stack
 
 from aboard.core.finding import Severity
+from aboard.core.flight import lateness, straggler
 from aboard.core.phase import Phase
-from aboard.core.rhythm import AGAIN_SECONDS, LEAST_SECONDS, Rhythm
+from aboard.core.rhythm import LEAST_SECONDS, Rhythm
 from aboard.core.run import Place, Run
-from aboard.core.witness import Joining, RankWitness
+from aboard.core.witness import Collective, Joining, RankWitness
 from aboard.verdicts.judge import judge
 
 AT_STORE = stack(("/x/site-packages/torch/distributed/rendezvous.py", 9, "_create_c10d_store"), ("/me/t.py", 7, "main"))
@@ -55,9 +56,33 @@ def test_a_node_that_is_cut_off_is_asked_about_at_once() -> None:
     rhythm = Rhythm()
     rhythm.note(run, 100.0)
     asked = 100.0 + LEAST_SECONDS
-    assert rhythm.due(run, asked)
-    run.generation.places["n2"] = Place(state="cut", at=asked + 0.1)
-    assert not rhythm.due(run, asked + 0.5)
-    assert rhythm.due(run, asked + 1.5)
-    assert not rhythm.due(run, asked + 1.6)
-    assert asked + 1.6 < asked + AGAIN_SECONDS
+    assert [at for at in range(9) if rhythm.due(run, asked + at)] == [0, 1, 3, 6]
+    run.generation.places["n2"] = Place(state="cut", at=asked + 6.1)
+    assert not rhythm.due(run, asked + 6.5)
+    assert rhythm.due(run, asked + 7.5)
+    assert not rhythm.due(run, asked + 7.6)
+
+
+def test_one_long_wait_makes_no_straggler() -> None:
+    """A stall that is over is in the record of collectives for a while, and is nobody's custom."""
+    ranks = {}
+    for rank in range(4):
+        late = 6.0 if rank == 3 else 0.0
+        entries = [
+            Collective(seq=n, op="all_reduce", at=900 + n + (late if n == 15 else 0), over=True) for n in range(30)
+        ]
+        ranks[rank] = (replace(at_collective(30), entries=tuple(entries)),)
+    found = lateness(ranks, {})
+    assert found is not None
+    assert straggler(found) is None
+
+
+def test_a_run_that_has_stopped_is_not_called_slow() -> None:
+    """Ranks that were late before are no cause once nothing moves."""
+    ranks = {}
+    for rank in range(4):
+        late = 0.5 if rank == 3 else 0.0
+        entries = [Collective(seq=n, op="all_reduce", at=960 + n + late, over=True) for n in range(30)]
+        ranks[rank] = in_collective(groups=(replace(at_collective(30), entries=tuple(entries)),))
+    assert [each.code for each in judge(evidence(ranks, quiet=0.5, pace=1.0)).findings] == ["slow-rank"]
+    assert judge(evidence(ranks, quiet=4.0, pace=1.0)).findings == ()

@@ -106,3 +106,19 @@ def test_one_that_stays_is_acted_upon(monkeypatch: pytest.MonkeyPatch) -> None:
 
     asyncio.run(run())
     assert len(acted) == 1
+
+
+def test_a_loss_that_is_no_number_is_looked_at_though_the_run_moves() -> None:
+    """Steps go on, so nothing is quiet: what a rank says is the reason to ask, and keeps the verdict standing."""
+
+    async def story(watch: Watch, run: Run) -> None:
+        await settled(watch, run, 0.0)
+        for second in range(1, 12):
+            run.apply(Event(node="n1", seq=second, at=float(second), kind="started", child=str(second)))
+            watch.suspect(float(second))
+            await settled(watch, run, float(second))
+        run.apply(Event(node="n1", seq=99, at=100.0, kind="started", child="99"))
+        await settled(watch, run, 100.0)
+
+    lost = Why(findings=(finding("loss-no-number", Severity.WARN),))
+    assert told_by([Why(), lost], story) == ["loss-no-number", None]
