@@ -1,12 +1,14 @@
 """A small training over Gloo in plain torch: data, steps, evaluations and checkpoints; one rank may get a fault.
 
-FAULT, FAULT_RANK and FAULT_STEP give a rank a fault of its own (faults_own.py); a line in the file `order` does the same
-to a training that runs. Each rank leaves a mark with the time when it comes to a place, so that whoever breaks something
+FAULT, FAULT_RANK and FAULT_STEP give a rank a fault of its own (faults_own.py); a line in the file `order` does so in
+a training that runs. Each rank leaves a mark with the time when it comes to a place, so that whoever breaks something
 from outside knows where the training is, under any launcher.
 """
 
 import os
+import sys
 import time
+import types
 from pathlib import Path
 
 import faults_own as own
@@ -38,7 +40,13 @@ def next_batch(step: int) -> torch.Tensor:
         return torch.frombuffer(bytearray(shard.read(1000)), dtype=torch.uint8).float().sum().reshape(1, 1)
 
 
-def evaluate(model: torch.nn.Module, step: int) -> None:
+def compute(seconds: float) -> None:
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        sum(range(1000))
+
+
+def evaluate(model: torch.nn.Linear, step: int) -> None:
     mark("evaluation")
     own.at("evaluation", RANK, step)
     until = time.monotonic() + float(os.environ.get("EVALUATION_SECONDS", "0.3"))
@@ -67,6 +75,7 @@ def train() -> None:
         batch = next_batch(step)
         own.at("step", RANK, step)
         own.ordered(FOLDER / "order", RANK)
+        compute(float(os.environ.get("COMPUTE_SECONDS", "0")))
         loss = model(batch.expand(1, size) / 1e6).pow(2).mean() * own.factor
         loss.backward()
         for parameter in model.parameters():
@@ -77,18 +86,23 @@ def train() -> None:
             print(f"step {step} loss {loss.item():.4f}", flush=True)
         if step == WARM_STEP:
             mark("warm")
-        if step % 40 == 39:  # noqa: PLR2004 - now and then
+        if step % 40 == 39:
             evaluate(model, step)
-        if step % 60 == 24:  # noqa: PLR2004 - now and then
+        if step % 60 == 24:
             save_checkpoint(step)
         time.sleep(STEP_SECONDS)
 
 
 own.mark = mark
+mark("imported")
 own.at("init", RANK)
 mark("join")
 dist.init_process_group("gloo", **own.options(RANK))
 mark("group")
+# An optimizer loads torch's compiler, which nothing here uses: as long as torch itself, eight times on few cores.
+compiler = types.ModuleType("torch._dynamo")
+compiler.__dict__.update(disable=lambda function, *_, **__: function, graph_break=lambda: None)
+sys.modules["torch._dynamo"] = compiler
 train()
 mark("end")
 own.at("end", RANK)

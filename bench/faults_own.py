@@ -25,8 +25,9 @@ factor = 1.0
 _ordered = [""]
 
 
-def mark(_name: str) -> None:
+def mark(name: str) -> None:
     """The job puts its own here, once it can."""
+    del name
 
 
 def at(place: str, rank: int, step: int | None = None) -> None:
@@ -146,7 +147,7 @@ def _open_files() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
     held = []
     while True:
-        held.append(Path("/private/data/shard.bin").open("rb"))
+        held.append(os.open("/private/data/shard.bin", os.O_RDONLY))
 
 
 def _port_taken() -> None:
@@ -236,21 +237,18 @@ def _groups() -> None:
 
 def _slower() -> None:
     """From here on each of its steps takes longer, until it is released."""
-    threading.Thread(target=_until_released, daemon=True).start()
     global at  # noqa: PLW0603 - each further step comes by here
     before = at
 
     def slow(place: str, rank: int, step: int | None = None) -> None:
-        if place == "step" and not _released():
+        global at  # noqa: PLW0603 - as above
+        if _released():
+            at = before
+        elif place == "step":
             time.sleep(1.0)
         before(place, rank, step)
 
     at = slow
-
-
-def _until_released() -> None:
-    while not _released():
-        time.sleep(0.2)
 
 
 def _no_number() -> None:
@@ -263,15 +261,42 @@ def _again_a_number() -> None:
     factor = 1.0
 
 
+# -- what is no fault ----------------------------------------------------------------------------------------
+
+
+def evaluate() -> None:
+    time.sleep(12)
+
+
+def save_checkpoint() -> None:
+    time.sleep(20)
+
+
+def next_batch() -> None:
+    time.sleep(2.5)
+
+
+def _talk() -> None:
+    for number in range(60_000):
+        print(f"debug: tensor {number} has shape (4, 40000) and norm 0.{number:05}")
+
+
+def _slow_import() -> None:
+    importlib.import_module("slow_package")
+
+
+def _long_first_step() -> None:
+    until = time.monotonic() + 12
+    while time.monotonic() < until:
+        sum(range(100_000))
+
+
 # -- a script that sends ranks elsewhere ---------------------------------------------------------------------
 
 
-def _setting(name: str, value: Callable[[], str | None]) -> Callable[[], None]:
+def _setting(name: str, value: Callable[[], str]) -> Callable[[], None]:
     def put() -> None:
-        wanted = value()
-        os.environ.pop(name, None)
-        if wanted is not None:
-            os.environ[name] = wanted
+        os.environ[name] = value()
 
     return put
 
@@ -300,6 +325,12 @@ _FAULTS: dict[str, Callable[[], None]] = {
     "other-call": _other_call,
     "groups": _groups,
     "slower": _slower,
+    "evaluation": evaluate,
+    "checkpoint": save_checkpoint,
+    "slow-batch": next_batch,
+    "talk": _talk,
+    "long-first-step": _long_first_step,
+    "slow-import": _slow_import,
     "nan": _no_number,
     "number": _again_a_number,
     "port": _setting("MASTER_PORT", lambda: str(int(os.environ["MASTER_PORT"]) + 7)),
@@ -307,6 +338,4 @@ _FAULTS: dict[str, Callable[[], None]] = {
     "address": _setting("MASTER_ADDR", lambda: os.environ["OTHER_ADDRESS"]),
     "no-such-address": _setting("MASTER_ADDR", lambda: os.environ["NO_ADDRESS"]),
     "interface": _setting("GLOO_SOCKET_IFNAME", lambda: "ib0"),
-    "loopback": _setting("GLOO_SOCKET_IFNAME", lambda: "lo"),
-    "no-interface": _setting("GLOO_SOCKET_IFNAME", lambda: None),
 }

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from aboard.sandbox import Host
 from faults_cases import Case
 from faults_picture import CAP
 from faults_stage import FOLDER, NODES, PYTHON, RANKS, SLOTS, START_SECONDS, Stage, wait
@@ -19,9 +20,7 @@ from faults_try import effect_at
 TOOLS = ("torchrun", "deepspeed")
 _PORT = 29555
 # What the job itself says while all is well, and what launchers say at their start.
-_USUAL = re.compile(
-    r"step \d+ loss|^\s*$|OMP_NUM_THREADS|\*{10,}|\[INFO\]|cannot be retrieved|Setting ds_accelerator|Warning"
-)
+_USUAL = re.compile(r"step \d+ loss|^\s*$|OMP_NUM_THREADS|\*{10,}|\[INFO\]|cannot be retrieved|accelerator|Warning")
 
 
 def peers_know(case: Case) -> bool:
@@ -62,13 +61,18 @@ def _listen(stage: Stage, case: Case, said: "Said", since: float) -> dict[str, A
             break
         time.sleep(0.2)
     text = "\n".join(line for _at, line in words)
-    address = stage.box.host(case.node)
-    names = [rf"\b{case.node}i?\b", re.escape(address.address), re.escape(str(address.fabric_address))]
+    # pdsh writes a node's name before each of its lines: who names them all has named none.
+    named = {host.name for host in stage.box.nodes if _names(host, text)}
     return {
         "seconds": round(words[0][0] - (effect or since), 2) if words else None,
-        "named": bool(words) and any(re.search(name, text) for name in names),
+        "named": case.node in named and len(named) <= 2,
         "said": text[:600],
     }
+
+
+def _names(host: Host, text: str) -> bool:
+    words = (rf"\b{host.name}i?\b", re.escape(host.address), re.escape(str(host.fabric_address)))
+    return any(re.search(word, text) for word in words)
 
 
 class Said:

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -10,19 +12,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from aboard.core.nodeset import expand
 from aboard.sandbox import Sandbox
-from aboard.sandbox.faults import heal_all
+from aboard.sandbox.faults import active, heal_all
 
 PYTHON = str(Path(sys.executable).resolve())
 HERE = Path(__file__).resolve().parent
 FOLDER = "/shared/job"
+# Two parts of the bench may run at once, each on hosts of its own.
+BOX = os.environ.get("FAULTS_BOX", "bench-faults")
 RUNS = "home/crew/.local/state/aboard/runs"
 NODES, SLOTS = 4, 2
 RANKS = NODES * SLOTS
 _CONFIG = f"cluster:\n  python: {PYTHON}\n  fabric_address: '{{name}}i'\n  nodes: ['n[1-{NODES}] slots={SLOTS}']\n"
 _BLOCKED = 'from pathlib import Path\n\nPath("/private/data/pipe").open("rb").read(1)\n'
 _PREPARE = """
-mkdir -p /private/data /private/out; chmod 777 /private/data /private/out
+mkdir -p /private/data /private/out /private/job; chmod 777 /private/data /private/out /private/job
 head -c 65536 /dev/urandom > /private/data/shard.bin
 echo '{}' > /private/data/tokenizer.json
 chmod 666 /private/data/*
@@ -33,6 +38,8 @@ rm -f /dev/shm/batch-*
 START_SECONDS = 150.0
 LOOK_SECONDS = 0.1
 
+# `✗ reach-refused  n3`, `! host-shm  n[2-3]`
+_FINDING = re.compile(r"^([✗!]) ([a-z]+(?:-[a-z]+)+)  (\S+)", re.MULTILINE)
 Finding = dict[str, Any]
 
 
@@ -48,12 +55,14 @@ class Stage:
         for name in ("fault_job.py", "faults_own.py"):
             self.put(name, (HERE / name).read_text())
         self.put("licensed_package.py", _BLOCKED)
+        self.put("slow_package.py", "import time\n\ntime.sleep(15)\n")
         self.put("aboard.yaml", _CONFIG)
-        self.prepare()
-        self._orders = 0
+        self._orders = self._launches = 0
+        self.mend()
 
-    def prepare(self) -> None:
-        for host in self.box.nodes:
+    def prepare(self, *names: str) -> None:
+        """What the job finds on a node's own disk."""
+        for host in [self.box.host(name) for name in names] or self.box.nodes:
             done = host.run(["bash", "-euc", _PREPARE], root=True)
             assert done.returncode == 0, done.stderr
 
@@ -76,13 +85,11 @@ class Stage:
         self._orders += 1
         self.put("order", f"{self._orders} {name} {who}")
 
-    def release(self) -> None:
-        """Lets go whoever waits: a file that is looked for, a pipe that is read, a service that is asked."""
+    def release(self, node: str) -> None:
+        """Lets go whoever waits there: for a file, or for what comes by a pipe."""
         (self.folder / "release").touch()
-        for host in self.box.nodes:
-            if host.on:
-                # Opened for both, a pipe doesn't keep the writer waiting for readers.
-                host.run(["timeout", "5", "sh", "-c", "printf xxxx 1<> /private/data/pipe"], root=True)
+        # Opened for both, a pipe doesn't keep its writer waiting for readers.
+        self.box.host(node).run(["timeout", "5", "sh", "-c", "printf xxxx 1<> /private/data/pipe"], root=True)
 
     def marks(self, name: str) -> dict[int, float]:
         """When which rank came to a place."""
@@ -98,7 +105,11 @@ class Stage:
         self.clear()
         given = {**self.env(), **(env or {})}
         envs = [word for name, value in given.items() if value for word in ("--env", f"{name}={value}")]
-        argv = ["aboard", "launch", "--check", look, *envs, *words, "--", "fault_job.py"]
+        # A port that no firewall of the cases takes for one of those that the kernel chooses.
+        self._launches += 1
+        port = str(29400 + self._launches % 500)
+        where = ("--master-address", str(self.box.nodes[0].fabric_address), "--master-port", port)
+        argv = ["aboard", "launch", "--check", look, *where, *envs, *words, "--", "fault_job.py"]
         before = self._runs()
         with tempfile.TemporaryFile("w+") as said:
             process = self.box.head.popen(
@@ -120,12 +131,19 @@ class Stage:
             "NO_ADDRESS": str(box.nodes[0].fabric_address).rpartition(".")[0] + ".250",
         }
 
-    def mend(self) -> None:
-        """Everything that was broken on purpose is whole again."""
-        self.release()
-        for host in (self.box.head, *self.box.nodes):
-            heal_all(self.box, host)
-        self.prepare()
+    def mend(self, *names: str) -> None:
+        """Everything that was broken on purpose is whole again; all nodes are tidied up, or only these."""
+        for name in active(self.box):
+            heal_all(self.box, self.box.host(name))
+        for host in self.box.nodes:
+            host.power_on()
+        self.prepare(*names)
+
+    def check(self, *words: str) -> set[str]:
+        """The codes that a quick check says now, above info."""
+        done = self.box.head.run(["aboard", "check", "--quick", "--json", *words], cwd=FOLDER, timeout=120)
+        told = json.loads(done.stdout or '{"findings": []}')["findings"]
+        return {finding["code"] for finding in told if finding["severity"] != "info"}
 
     def _runs(self) -> set[str]:
         place = self.root / RUNS
@@ -187,10 +205,9 @@ class Running:
         return next(iter(last[0]["data"]["findings"]), None) if last else None
 
     def looked(self) -> list[Finding]:
-        """What the look before the launch found."""
-        told = self._document("check.json")
-        found: list[Finding] = told["findings"] if isinstance(told, dict) else told
-        return found
+        """What the look before the launch says on the screen, above info."""
+        found = _FINDING.finditer(self.said)
+        return [{"code": each[2], "nodes": expand(each[3]), "ranks": [], "seen": each[0], "fix": ""} for each in found]
 
     def step(self) -> int:
         try:

@@ -1,13 +1,17 @@
-"""Where the ranks are in their code: the beacon's signal makes each write its threads' stacks into a file."""
+"""Where the ranks are in their code: each writes its threads' stacks into a file.
+
+The beacon's thread does, if there is one and Python lets it; else the beacon's signal makes faulthandler do it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import os
+import socket
 import time
 
-from aboard.agent.beacons import STACKS_SIGNAL, Heard
+from aboard.agent.beacons import PHASES, STACKS_SIGNAL, Heard
 from aboard.agent.loop import Loop
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
@@ -24,48 +28,116 @@ LONGEST_SECONDS = 10.0
 TEXT_LIMIT = 64 * 1024
 # All of them go into one frame.
 ALL_LIMIT = 2 * 1024 * 1024
+# Python's dump reads frames as they are: those of a process that runs change meanwhile, and about one dump in some
+# hundreds ends in a segmentation fault (seen with 3.11). One that sleeps in so many looks stands still.
+STILL_LOOKS = 3
+# Of the time that there is, for the beacon's thread: if it says nothing, somebody keeps Python's lock.
+ASKED_PART = 0.3
+# Whoever is busy is interrupted itself, which is the lesser risk, and not before it has met the others: imports end.
+BUSY_PART = 0.5
+MET = PHASES.index("group")
 STATES = {b"T": "it is stopped", b"t": "it is being traced", b"D": "it waits in the kernel, for a disk or a device"}
 
 
-def take(loop: Loop, ranks: Mapping[str, tuple[int, Heard | None]], within: float, answer: Answer) -> None:
-    """Answers once, with the stacks or the reason why there are none, for each child's first process."""
-    found: dict[str, Any] = {}
-    waiting: dict[str, _Dump] = {}
-    limit = min(TEXT_LIMIT, ALL_LIMIT // max(1, len(ranks)))
-    for name, (root, heard) in ranks.items():
-        why = _unfit(root, heard)
-        if why or heard is None:
-            found[name] = {"why": why}
-        else:
-            waiting[name] = _Dump(heard, limit)
-    deadline = time.monotonic() + max(0.0, min(within, LONGEST_SECONDS))
+def take(
+    loop: Loop, ranks: Mapping[str, tuple[int, Heard | None]], within: float, answer: Answer, *, gently: bool = False
+) -> None:
+    """Answers once, with the stacks or the reason why there are none, for each child's first process.
 
-    def look() -> None:
-        late = time.monotonic() >= deadline
-        for name, dump in list(waiting.items()):
+    Gently means that a rank which is busy and has not met the others yet is let alone.
+    """
+    _Taking(loop, ranks, within, answer, MET if gently else -1).look()
+
+
+class _Taking:
+    """Ranks that were asked, those that will be interrupted when they stand still, those that were."""
+
+    def __init__(
+        self, loop: Loop, ranks: Mapping[str, tuple[int, Heard | None]], within: float, answer: Answer, phase: int
+    ) -> None:
+        self._loop = loop
+        self._answer = answer
+        self._phase = phase
+        self._limit = min(TEXT_LIMIT, ALL_LIMIT // max(1, len(ranks)))
+        self._within = max(0.0, min(within, LONGEST_SECONDS))
+        self._began = time.monotonic()
+        self._found: dict[str, Any] = {}
+        self._asked: dict[str, _Dump] = {}
+        self._moving: dict[str, _Moving] = {}
+        self._interrupted: dict[str, _Dump] = {}
+        for name, (root, heard) in ranks.items():
+            why = _unfit(root, heard)
+            if why or heard is None:
+                self._found[name] = {"why": why}
+            elif _ask(heard):
+                self._asked[name] = _Dump(heard, self._limit)
+            else:
+                self._moving[name] = _Moving(heard, phase)
+
+    def look(self) -> None:
+        spent = time.monotonic() - self._began
+        late = spent >= self._within
+        self._hear(self._asked, late=late)
+        if spent >= ASKED_PART * self._within:
+            for name in [name for name, dump in self._asked.items() if not dump.begun]:
+                self._moving[name] = _Moving(self._asked.pop(name).heard, self._phase)
+        if not late:
+            self._interrupt(busy=spent >= BUSY_PART * self._within)
+        self._hear(self._interrupted, late=late)
+        if late:
+            for name, each in self._moving.items():
+                self._found[name] = {"why": "process %d is busy importing" % each.heard.pid}
+        if not late and (self._asked or self._moving or self._interrupted):
+            self._loop.later(LOOK_SECONDS, self.look)
+        else:
+            self._answer(self._found)
+
+    def _interrupt(self, *, busy: bool) -> None:
+        for name in [name for name, each in self._moving.items() if each.ready(busy=busy)]:
+            told = self._moving.pop(name)
+            self._interrupted[name] = _Dump(told.heard, self._limit)
+            with contextlib.suppress(OSError):
+                _clear(told.heard)
+                _signal(told.heard.pid, busy=not told.stands)
+
+    def _hear(self, dumps: dict[str, _Dump], *, late: bool) -> None:
+        for name, dump in list(dumps.items()):
             if dump.whole() or late:
-                found[name] = dump.text() or {"why": dump.why(within)}
-                del waiting[name]
-        if waiting:
-            loop.later(LOOK_SECONDS, look)
-        else:
-            answer(found)
+                self._found[name] = dump.text() or {"why": dump.why(self._within)}
+                del dumps[name]
 
-    look()
+
+class _Moving:
+    """A rank that is not yet known to stand still."""
+
+    def __init__(self, heard: Heard, phase: int) -> None:
+        self.heard = heard
+        self._phase = phase
+        self._still = 0
+
+    @property
+    def stands(self) -> bool:
+        return self._still >= STILL_LOOKS
+
+    def ready(self, *, busy: bool) -> bool:
+        """Another look; with `busy`, it has been given its time to come to rest."""
+        self._still = 0 if _state(self.heard.pid) == b"R" else self._still + 1
+        return self.stands or (busy and self.heard.phase >= self._phase)
 
 
 class _Dump:
-    """One rank's stacks, asked for and awaited; it is whole when it grows no more."""
+    """One rank's stacks, awaited; it is whole when it grows no more."""
 
     def __init__(self, heard: Heard, limit: int) -> None:
+        self.heard = heard
         self._path = heard.stacks
         self._pid = heard.pid
         self._limit = limit
         self._size = 0
-        with contextlib.suppress(OSError):
-            # The rank appends, so that what is written next is at its beginning.
-            os.truncate(self._path, 0)
-            _signal(self._pid)
+
+    @property
+    def begun(self) -> bool:
+        return self._size > 0
 
     def whole(self) -> bool:
         before = self._size
@@ -90,11 +162,30 @@ class _Dump:
         )
 
 
-def _signal(pid: int) -> None:
+def _ask(heard: Heard) -> bool:
+    """Whether the beacon's thread was asked: it has one once the rank wants its store."""
+    try:
+        _clear(heard)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as talk:
+            talk.sendto(b"stacks", heard.ear)
+    except OSError:
+        return False
+    return True
+
+
+def _clear(heard: Heard) -> None:
+    """The rank appends, so that what is written next is at its beginning."""
+    os.truncate(heard.stacks, 0)
+
+
+def _signal(pid: int, *, busy: bool) -> None:
     """To the beacon's own thread where there is one: poll(2) and its kind end when a signal comes to their thread.
 
     TCPStore takes that for a failed connection, and waits for seconds before it tries again.
     """
+    if busy:
+        ctypes.CDLL(None).tgkill(pid, pid, STACKS_SIGNAL)
+        return
     with contextlib.suppress(OSError):
         for task in os.listdir("/proc/%d/task" % pid):
             with contextlib.suppress(OSError), open("/proc/%d/task/%s/comm" % (pid, task), "rb") as name:

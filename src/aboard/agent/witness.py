@@ -63,7 +63,7 @@ class _Witness:
         self._child.begin(lambda tell: look(self._message, roots, tops, self._seconds, tell))
         self._asked = time.monotonic()
         self._beacons.ask_flights(list(self._ranks))
-        stacks.take(self._loop, self._ranks, self._seconds, self._take_stacks)
+        stacks.take(self._loop, self._ranks, self._seconds, self._take_stacks, gently=True)
         self._wait(answer)
 
     def _take_stacks(self, found: dict[str, Any]) -> None:

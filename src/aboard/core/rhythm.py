@@ -15,7 +15,7 @@ SLOW_SECONDS = 8.0
 # A node that is cut off for so long is not only changing its route.
 CUT_SECONDS = 1.2
 # The same question is asked again ever more rarely.
-AGAIN_SECONDS = 2.0
+AGAIN_SECONDS = 1.0
 GROWTH = 1.6
 LONGEST_SECONDS = 30.0
 # The usual step is learned over about so many reports, and none of them counts before this many steps.

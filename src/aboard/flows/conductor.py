@@ -22,6 +22,7 @@ from aboard.record.documents import findings_document
 from aboard.record.record import Record
 from aboard.verdicts.ending import cause_of, ending, is_echo
 from aboard.verdicts.judge import judge
+from aboard.verdicts.loss import suspicious
 from aboard.wires.fleet import Fleet
 from aboard.wires.hold import NO_STACKS, Hold, State
 from aboard.wires.told import Piece
@@ -315,6 +316,8 @@ class Conductor:
 
     def _take_piece(self, piece: Piece) -> None:
         rank = self._ranks[piece.child]
+        if suspicious(piece.data):
+            self._watch.suspect(time())
         if piece.data and piece.stream == "stderr":
             tail = self._tails.setdefault(rank, bytearray())
             tail += piece.data[-TAIL_BYTES:]

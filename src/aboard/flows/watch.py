@@ -13,7 +13,10 @@ Ask = Callable[[], Awaitable[Why]]
 Tell = Callable[[Finding | None], None]
 # A verdict that stays for so long is one to act upon.
 STAYS_SECONDS = 5.0
-SLOW = "slow-"
+SLOW, LOSS = "slow-", "loss-"
+# A run whose loss is no number moves all the same; the verdict stays while that is said again and again.
+LOSS_SECONDS = 60.0
+SUSPECT_SECONDS = 2.0
 
 
 class Watch:
@@ -28,14 +31,26 @@ class Watch:
         self._asking: asyncio.Task[None] | None = None
         self._since = 0.0
         self._settled = 0.0
+        self._suspected = self._looked = float("-inf")
+
+    def suspect(self, now: float) -> None:
+        """A rank said what is worth a look, though the run moves: a loss that is no number."""
+        self._suspected = now
 
     def tick(self, run: Run, now: float) -> None:
         """To be called some times a second; it never waits."""
         moved = self.rhythm.note(run, now)
-        if moved and self.why is not None and not self.rhythm.slow and not (_slow(self.why) and self._lately(now)):
+        lost = _lost(self.why) and now - self._suspected < LOSS_SECONDS
+        well = not self.rhythm.slow and not (_slow(self.why) and self._lately(now)) and not lost
+        if moved and self.why is not None and well:
             self._settle(None)
-        if run.finished is None and self.rhythm.due(run, now) and (self._asking is None or self._asking.done()):
+        if run.finished is not None or (self._asking is not None and not self._asking.done()):
+            return
+        if self.rhythm.due(run, now):
             self._asking = asyncio.create_task(self._look(self.rhythm.moved))
+        elif not lost and self._suspicious(now):
+            self._looked = now
+            self._asking = asyncio.create_task(self._look_at_loss())
 
     async def close(self) -> None:
         if self._asking is not None:
@@ -46,12 +61,21 @@ class Watch:
         """A run that is slow moves all the same: its verdict stays until it has been well for a while."""
         return now - self._settled < STAYS_SECONDS
 
+    def _suspicious(self, now: float) -> bool:
+        lately = self._suspected > self._looked and now - self._suspected < STAYS_SECONDS
+        return lately and now - self._looked >= SUSPECT_SECONDS
+
     async def _look(self, moved: float) -> None:
         why = await self._ask()
         if self.rhythm.moved != moved and not self.rhythm.slow:
             # It went on while we asked.
             return
         self._settle(why)
+
+    async def _look_at_loss(self) -> None:
+        why = await self._ask()
+        if _lost(why):
+            self._settle(why)
 
     def _settle(self, why: Why | None) -> None:
         """Tells what is new: another cause, or other nodes and ranks."""
@@ -83,6 +107,10 @@ def _key(finding: Finding | None) -> object:
 
 def _stays(finding: Finding, seconds: float) -> bool:
     return finding.severity is Severity.BLOCK and seconds >= STAYS_SECONDS
+
+
+def _lost(why: Why | None) -> bool:
+    return why is not None and bool(why.findings) and why.findings[0].code.startswith(LOSS)
 
 
 def _slow(why: Why | None) -> bool:

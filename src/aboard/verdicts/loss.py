@@ -14,6 +14,16 @@ _NO_NUMBER = re.compile(
 _LINES = 2
 
 
+def suspicious(data: bytes) -> bool:
+    """Whether a piece of output is worth a look; most are not, and are passed by quickly."""
+    low = data.lower()
+    return (
+        b"loss" in low
+        and (b"nan" in low or b"inf" in low)
+        and _NO_NUMBER.search(low.decode("utf-8", "replace")) is not None
+    )
+
+
 def no_number(evidence: Evidence) -> Iterator[Said]:
     """Said by a rank itself, in its own words, more than once."""
     for rank, lines in evidence.said.items():
@@ -32,7 +42,7 @@ def no_number(evidence: Evidence) -> Iterator[Said]:
                     " with a bad value, fp16 without a loss scale; on one node only, broken hardware.",
                     fix="aboard stop    # and go on from the last checkpoint, with a lower learning rate or in bf16",
                 ),
-                sure=Sure.LIKELY,
+                sure=Sure.STRONG,
             )
             return
 

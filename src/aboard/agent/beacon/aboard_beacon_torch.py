@@ -14,7 +14,7 @@ from contextlib import suppress
 TYPE_CHECKING = False  # typing itself costs each rank 4 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import ModuleType
+    from types import FrameType, ModuleType
     from typing import Any, Protocol
 
     class Beacon(Protocol):
@@ -197,6 +197,8 @@ class Once:
 EAR = "aboard-ear"
 LAST, WHOLE = 48, 4
 GROUPS = 16
+# Frames of a stack: as many as faulthandler writes.
+DEEPEST = 100
 ENTRY = ("collective_seq_id", "p2p_seq_id", "is_p2p", "profiling_name", "state", "retired", "time_created_ns")
 SIZES = ("input_sizes", "output_sizes", "input_dtypes")
 
@@ -216,11 +218,36 @@ def _listen(beacon: Beacon, ear: str) -> None:
             with open("/proc/thread-self/comm", "w") as name:
                 name.write(EAR)
             # A script that closes what it doesn't know may have given our number to something of its own.
-            while talk.recv(64) and (os.fstat(talk.fileno()).st_ino, os.getpid()) == own:
+            while True:
+                asked = talk.recv(64)
+                if not asked or (os.fstat(talk.fileno()).st_ino, os.getpid()) != own:
+                    return
                 with suppress(Exception):
-                    beacon.answer('"flight":%s' % _flight())
+                    if asked == b"stacks":
+                        _write_stacks(ear.rpartition(".")[0] + ".stacks")
+                    else:
+                        beacon.answer('"flight":%s' % _flight())
 
     _thread.start_new_thread(answer, ())
+
+
+def _write_stacks(path: str) -> None:
+    """All threads' stacks as faulthandler writes them, the main one last; as Python's own objects, which hold still."""
+    main = sys.modules["threading"].main_thread().ident
+    parts = []
+    for ident, top in sorted(sys._current_frames().items(), key=lambda pair: pair[0] == main):  # noqa: SLF001 - there is no other
+        lines = ["Thread 0x%016x (most recent call first):" % ident]
+        frame: FrameType | None = top
+        while frame is not None and len(lines) <= DEEPEST:
+            code = frame.f_code
+            lines.append('  File "%s", line %d in %s' % (code.co_filename, frame.f_lineno or 0, code.co_name))
+            frame = frame.f_back
+        parts.append("\n".join(lines))
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        os.write(file, ("\n\n".join(parts) + "\n").encode("utf-8", "replace"))
+    finally:
+        os.close(file)
 
 
 def _flight() -> str:

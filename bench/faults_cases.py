@@ -1,0 +1,323 @@
+"""Faults that stop a run or make it slow, in the phases in which they occur, and what their verdict must name."""
+
+import random
+import signal
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+from aboard.sandbox.faults import Fault
+from aboard.sandbox.faults.clock import ClockOffset
+from aboard.sandbox.faults.disk import DiskFull, PathMissing
+from aboard.sandbox.faults.firewall import Drop, Reject
+from aboard.sandbox.faults.groups import CpuQuota, MemoryLimit
+from aboard.sandbox.faults.limits import LowLimits, SmallShm
+from aboard.sandbox.faults.link import LinkDown, Loss, MtuBlackHole, Rate
+from aboard.sandbox.faults.names import Unresolved
+from aboard.sandbox.faults.process import PowerLoss
+from aboard.sandbox.faults.sshd import KeyRemoved, OtherHostKey, SshdSlow, SshdStopped
+from faults_stage import BOX, node_of
+from faults_troubles import SERVICE, Broken, Signalled, Trouble, Typed, dead_mount
+
+SEED = 7
+# Ports at which the store listens, and those that the kernel gives to ranks which listen for each other.
+STORE, ANY = "29400-29999", "32768-60999"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """`codes` are those that name the cause; `row` is the kind of failure in our catalogue.
+
+    `when` is where the training is when it breaks: before (the launch's own look must name it), import, init, run,
+    checkpoint, evaluation, end. `own` is what a rank does itself, `trouble` what comes from outside, `beneath` what was
+    wrong on the node since before the launch and comes to bear only then.
+    """
+
+    name: str
+    row: int
+    when: str
+    codes: tuple[str, ...]
+    own: str = ""
+    who: str = ""
+    trouble: Trouble | None = None
+    beneath: Trouble | None = None
+    #: A fixed victim where the fault has only one; else it is drawn by the name.
+    victim: int | None = None
+    #: Whether the rank itself must be named, or only its node.
+    rank: bool = True
+    #: Whether any node will do, because the fault is in all.
+    anywhere: bool = False
+    #: Whether it is put into a training that goes on after it.
+    lasts: bool = False
+    env: tuple[tuple[str, str], ...] = ()
+    #: The mark that is waited for before it is broken: of the victim, or of all ranks.
+    trigger: str = ""
+    all_there: bool = False
+    #: What counts as the first effect: the injection, a rank's mark of this name, or (join) that ranks come to meet.
+    effect: str = "inject"
+    words: tuple[str, ...] = field(default=())
+
+    @property
+    def rank_meant(self) -> int:
+        drawn = random.Random(f"{SEED} {self.name}").randrange(1, 8)  # noqa: S311 - drawn for a bench, no secret
+        return drawn if self.victim is None else self.victim
+
+    @property
+    def node(self) -> str:
+        return node_of(self.rank_meant)
+
+    @property
+    def held_out(self) -> bool:
+        return sha256(self.name.encode()).digest()[0] % 3 == 0
+
+
+def _before(name: str, row: int, fault: Fault | Trouble, *codes: str, **more: object) -> Case:
+    trouble = Broken(fault=fault) if isinstance(fault, Fault) else fault
+    return Case(name=f"{name}, before", row=row, when="before", codes=codes, trouble=trouble, rank=False, **more)  # type: ignore[arg-type]
+
+
+def _own(name: str, row: int, when: str, own: str, *codes: str, **more: object) -> Case:
+    waits = when in ("import", "init") and not codes[0].startswith("run-")
+    given = {"effect": "join" if waits else "effect", **more}
+    return Case(name=f"{name}, {when}", row=row, when=when, codes=codes, own=own, **given)  # type: ignore[arg-type]
+
+
+def _outside(name: str, row: int, when: str, fault: Fault | Trouble, *codes: str, **more: object) -> Case:
+    trouble = Broken(fault=fault) if isinstance(fault, Fault) else fault
+    trigger, all_there = _TRIGGERS[when]
+    effect = "join" if when == "init" else "inject"
+    given = {"rank": False, "effect": effect, "trigger": trigger, "all_there": all_there, **more}
+    return Case(name=f"{name}, {when}", row=row, when=when, codes=codes, trouble=trouble, **given)  # type: ignore[arg-type]
+
+
+# A fault of init is there before the first rank asks for another, and after the launch has looked.
+_TRIGGERS = {
+    "import": ("started", False),
+    "init": ("started", True),
+    "run": ("warm", True),
+    "checkpoint": ("checkpoint", False),
+    "evaluation": ("evaluation", False),
+}
+KILL, STOP, TERM = Signalled(number=signal.SIGKILL), Signalled(number=signal.SIGSTOP), Signalled(number=signal.SIGTERM)
+# Broken in the run, it comes to bear when the next checkpoint is written.
+_AT_NEXT: dict[str, object] = {"trigger": "warm", "all_there": True, "effect": "checkpoint"}
+# The group that its sessions are in was wide at first.
+RATION = Typed(
+    lines=f"echo 10000 > $(find /sys/fs/cgroup/cpu -type d -name 'aboard-{BOX}-'$(hostname))/cpu.cfs_quota_us"
+)
+UNHEARD = ("run-node-silent", "run-node-gone")
+NO_WAY = ("network-dropped", "network-ephemeral-dropped", "network-rendezvous-dropped")
+
+BEFORE = (
+    _before("key removed", 1, KeyRemoved(), "reach-key-refused"),
+    _before("another host key", 2, OtherHostKey(), "reach-host-key-changed"),
+    _before("sshd stopped", 3, SshdStopped(), "reach-refused"),
+    _before("management network dropped", 4, Drop(network="management"), "reach-timeout"),
+    _before("power lost", 4, PowerLoss(), "reach-timeout", "reach-no-route"),
+    _before("peer's name unknown", 5, Unresolved(peer="next"), "network-unresolved", "reach-unresolved"),
+    _before("slow login", 6, SshdSlow(seconds=6), "reach-slow-login"),
+    _before("clock ahead", 12, ClockOffset(seconds=30), "host-clock"),
+    _before("few open files", 14, LowLimits(nofile=256), "host-open-files"),
+    _before("small shared memory", 15, SmallShm(mib=16), "host-shm"),
+    _before("all ports dropped", 21, Drop(ports="1024-65535", network="fabric"), *NO_WAY),
+    _before("all ports refused", 22, Reject(ports="1024-65535", network="fabric"), "network-refused"),
+    _before("only the store's port open", 25, Drop(ports="32768-60999", network="fabric"), *NO_WAY),
+    _before("large packets vanish", 26, MtuBlackHole(network="fabric"), "network-mtu"),
+    _before("cable pulled", 29, LinkDown(network="fabric"), "network-link-down"),
+    _before(
+        "working directory missing",
+        59,
+        PathMissing(path="/private/job"),
+        "storage-missing",
+        words=("--set", "cluster.workdir=/private/job"),
+    ),
+    _before(
+        "disk full", 60, DiskFull(path="/private/out"), "storage-full", words=("--set", "cluster.workdir=/private/out")
+    ),
+    _before(
+        "mount dead",
+        61,
+        dead_mount("/private/out"),
+        "storage-dead-mount",
+        words=("--set", "cluster.workdir=/private/out"),
+    ),
+)
+START = (
+    _own("module missing", 8, "import", "module", "run-raised"),
+    _own("import waits for ever", 61, "import", "import", "init-rank-late", "init-import-slow", "hang-mount"),
+    _own("exits at once", 63, "import", "exit", "run-exited"),
+    _outside("rank killed", 65, "import", KILL, "run-killed", rank=True),
+    _outside("rank stopped", 66, "import", STOP, "run-rank-stopped", rank=True),
+    _outside("power lost", 4, "import", PowerLoss(), *UNHEARD),
+)
+INIT = (
+    _own(
+        "file missing",
+        59,
+        "init",
+        "file",
+        "run-raised",
+        beneath=Typed(
+            lines="mv /private/data/tokenizer.json /private/data/t",
+            undo="mv /private/data/t /private/data/tokenizer.json",
+        ),
+    ),
+    _outside(
+        "store dropped at rank 0", 21, "init", Drop(ports=STORE, network="fabric"), "init-store-dropped", victim=0
+    ),
+    _outside(
+        "store dropped on the way out",
+        21,
+        "init",
+        Drop(ports=STORE, network="fabric", way="out"),
+        "init-store-dropped",
+        victim=5,
+    ),
+    _outside(
+        "store refused at rank 0",
+        22,
+        "init",
+        Reject(ports=STORE, network="fabric"),
+        "init-store-refused",
+        "init-store-rejected",
+        victim=0,
+    ),
+    _outside(
+        "store prohibited at rank 0",
+        22,
+        "init",
+        Reject(ports=STORE, network="fabric", answer="host-prohibited"),
+        "init-store-rejected",
+        "init-store-no-route",
+        victim=0,
+    ),
+    _outside("peers dropped", 25, "init", Drop(ports=ANY, network="fabric"), "init-peer-dropped"),
+    _outside(
+        "peers refused",
+        25,
+        "init",
+        Reject(ports=ANY, network="fabric"),
+        "init-peer-refused",
+        "init-peer-rejected",
+        "init-peer-dropped",
+        victim=2,
+    ),
+    _outside("one pair dropped", 25, "init", Drop(ports=ANY, network="fabric", peer="next"), "init-peer-dropped"),
+    _own("another port", 58, "init", "port", "init-elsewhere"),
+    _own("unknown name of rank 0", 23, "init", "name", "init-name"),
+    _own("another node's address", 22, "init", "address", "init-elsewhere"),
+    _own(
+        "an address that nobody has",
+        4,
+        "init",
+        "no-such-address",
+        "init-elsewhere",
+        "init-store-dropped",
+        "init-store-no-route",
+    ),
+    _own("larger world on all", 57, "init", "world", "init-world", who="all", anywhere=True, rank=False),
+    _own("larger world on one", 57, "init", "world", "init-world"),
+    _own("the same rank twice", 57, "init", "same-rank", "init-world", "init-same-rank", "init-rank-twice"),
+    _own("interface that isn't there", 11, "init", "interface", "run-raised", "init-interface"),
+    _own("rank 0 never listens", 22, "init", "sleep", "init-rank-late", victim=0),
+    _own("a rank comes late", 56, "init", "deadlock", "init-rank-late"),
+    _own("store's port taken", 24, "init", "port-taken", "run-raised", victim=0),
+    _outside(
+        "rank killed", 65, "init", KILL, "run-killed", rank=True, trigger="join", all_there=False, effect="inject"
+    ),
+    _outside(
+        "rank stopped",
+        66,
+        "init",
+        STOP,
+        "run-rank-stopped",
+        rank=True,
+        trigger="join",
+        all_there=False,
+        effect="inject",
+    ),
+    _outside(
+        "cable pulled",
+        29,
+        "init",
+        LinkDown(network="fabric"),
+        "init-peer-dropped",
+        "init-store-dropped",
+        "init-store-no-route",
+        "hang-link-down",
+        "hang-link-cut",
+    ),
+)
+GOING = (
+    _own("data doesn't come", 63, "run", "data", "hang-data", lasts=True),
+    _own("deadlock", 67, "run", "deadlock", "hang-lock", lasts=True),
+    _own("endless loop", 67, "run", "loop", "hang-loop", lasts=True),
+    _own("service doesn't answer", 67, "run", "service", "hang-outside", lasts=True, beneath=SERVICE),
+    _own("sleeps", 69, "run", "sleep", "hang-absent", lasts=True),
+    _own("slow rank", 69, "run", "slower", "slow-rank", lasts=True),
+    _own("loss is no number", 70, "run", "nan", "loss-no-number", lasts=True, victim=0),
+    _outside("network dropped", 21, "run", Drop(network="fabric"), "hang-link-cut", lasts=True),
+    _outside(
+        "network dropped to one peer",
+        21,
+        "run",
+        Drop(network="fabric", peer="next", way="both"),
+        "hang-link-cut",
+        lasts=True,
+    ),
+    _outside("large packets vanish", 26, "run", MtuBlackHole(network="fabric"), "hang-big-packets", lasts=True),
+    _outside("cable pulled", 29, "run", LinkDown(network="fabric"), "hang-link-down", lasts=True),
+    _outside("slow link", 27, "run", Rate(mbit=8, network="fabric"), "slow-link", lasts=True),
+    _outside("packets lost", 27, "run", Loss(percent=30, network="fabric"), "slow-link", "hang-link-cut", lasts=True),
+    _outside("management network dropped", 4, "run", Drop(network="management"), *UNHEARD, lasts=True),
+)
+ENDING = (
+    _own("raises", 63, "run", "raise", "run-raised"),
+    _own("exits", 63, "run", "exit", "run-exited"),
+    _own("segmentation fault", 63, "run", "segfault", "run-killed"),
+    _own("abort", 63, "run", "abort", "run-killed"),
+    _own("shared memory full", 15, "run", "share", "run-shm-full", beneath=Broken(fault=SmallShm(mib=64))),
+    _own("out of memory", 16, "run", "memory", "run-out-of-memory", beneath=Broken(fault=MemoryLimit(mib=1200))),
+    _own("bad shard", 63, "run", "bad-shard", "run-raised"),
+    _own("too many open files", 14, "run", "open-files", "run-raised", "run-exited"),
+    _own("holds the interpreter", 67, "run", "match", "hang-loop", "hang-busy"),
+    _own("another size", 19, "run", "other-size", "hang-mismatch", "run-mismatch", "run-killed", "run-raised"),
+    _own("another call", 68, "run", "other-call", "hang-mismatch", "run-mismatch"),
+    _own("groups in another order", 68, "run", "groups", "hang-order", who="all"),
+    _own("fewer batches", 64, "run", "fewer", "hang-uneven", effect="end"),
+    _outside("rank killed", 65, "run", KILL, "run-killed", rank=True),
+    _outside("rank ended by hand", 65, "run", TERM, "run-killed", rank=True),
+    _outside("both ranks killed", 65, "run", Signalled(number=signal.SIGKILL, to="both"), "run-killed"),
+    _outside("rank stopped", 66, "run", STOP, "run-rank-stopped", rank=True),
+    _outside("keeper killed", 9, "run", Signalled(number=signal.SIGKILL, to="keeper"), *UNHEARD),
+    _outside("power lost", 4, "run", PowerLoss(), *UNHEARD),
+    _outside("data's mount dies", 61, "run", dead_mount("/private/data"), "hang-mount"),
+    _outside(
+        "cores rationed",
+        69,
+        "run",
+        RATION,
+        "slow-throttled",
+        beneath=Broken(fault=CpuQuota(cores=2)),
+        env=(("COMPUTE_SECONDS", "0.1"),),
+    ),
+    _own("torn checkpoint", 62, "checkpoint", "torn-checkpoint", "run-raised"),
+    _outside("disk full", 60, "checkpoint", DiskFull(path="/private/out"), "run-disk-full", "run-raised", **_AT_NEXT),
+    _outside("rank killed", 65, "checkpoint", KILL, "run-killed", rank=True, env=(("CHECKPOINT_SECONDS", "8"),)),
+    _outside("power lost", 4, "checkpoint", PowerLoss(), *UNHEARD, env=(("CHECKPOINT_SECONDS", "8"),)),
+    _outside("mount dies", 61, "checkpoint", dead_mount("/private/out"), "hang-mount", **_AT_NEXT),
+    _own("raises", 63, "evaluation", "raise", "run-raised"),
+    _outside("rank stopped", 66, "evaluation", STOP, "run-rank-stopped", rank=True, env=(("EVALUATION_SECONDS", "6"),)),
+    _own(
+        "never ends",
+        64,
+        "end",
+        "deadlock",
+        "hang-lock",
+        "hang-absent",
+        "hang-uneven",
+        "hang-end",
+        env=(("STEPS", "30"),),
+    ),
+    _own("raises", 63, "end", "raise", "run-raised", env=(("STEPS", "30"),)),
+)
+CASES = (*BEFORE, *START, *INIT, *GOING, *ENDING)

@@ -1,0 +1,131 @@
+"""docs/faults.md, from what is on record: the figures, every fault with its verdict, and the misses by name."""
+
+import statistics
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Results = Mapping[str, Mapping[str, Any]]
+
+_TOP = """\
+# Faults, and what is said of them
+
+`bench/faults.py` puts faults into a real Gloo training (plain torch, 4 hosts with 2 ranks each, made of namespaces by
+`aboard sandbox`), launched by `aboard launch` as an ordinary user, and scores what Aboard says by itself against what
+was broken. A verdict is right when the *first* word names the cause, the node (a link has two ends: two nodes at most)
+and, where one rank has the fault, that rank and no other. Seconds count from the fault's first effect: a rank's mark
+just before it goes wrong, the injection, or, while ranks meet, the moment from which the others wait; those before a
+launch count from the command. A third of the cases, by the hash of their names, is held out: rules are not to be
+changed for them. This page is written by `python bench/faults.py --report --publish --resume FILE`.
+
+![seconds per fault](pictures/faults.svg)
+
+"""
+_HOW = """
+## How to run it
+
+    python bench/faults.py --resume faults.json             # all, resumable: about an hour on two quiet cores
+    python bench/faults.py --resume faults.json --peers     # the same under torchrun and DeepSpeed: two to three hours
+    python bench/faults.py --ci                             # a dozen faults and five healthy windows: ten minutes
+    python bench/faults.py --quick                          # two faults and the recorded logs: a minute
+    python bench/faults.py --case "deadlock, run"           # one
+
+"Fixed" in the table is the fix carried out: after a fault that a training can live through, the same run must go on;
+after one that the look before a launch names, the next check must be silent. After a death there is nothing to carry
+out but another launch, which each next case is.
+"""
+
+
+def page(kept: Mapping[str, Results]) -> str:
+    parts = [*_figures(kept), "", *_notes(kept), *_misses(kept), "", *_table(kept)]
+    return _TOP + "\n".join(parts) + "\n" + _HOW
+
+
+def _figures(kept: Mapping[str, Results]) -> Iterator[str]:
+    cases = list(kept.get("cases", {}).values())
+    yield "## Figures"
+    yield ""
+    yield "| what | bar | measured |"
+    yield "|---|---|---|"
+    for name, part in (
+        ("all", cases),
+        ("seen", [case for case in cases if not case["held_out"]]),
+        ("held out", [case for case in cases if case["held_out"]]),
+    ):
+        right = sum(case["right"] for case in part)
+        share = 100 * right / max(1, len(part))
+        yield f"| right cause and node, {name} | ≥ 95 % | {right} of {len(part)}, {share:.0f} % |"
+    said = sorted(case["seconds"] for case in cases if case["right_later"])
+    loads = sorted(case["load"] for case in cases)
+    if said:
+        yield f"| seconds to the verdict, median | ≤ 5 | {statistics.median(said):.1f} |"
+        yield f"| seconds to the verdict, worst | ≤ 30 | {said[-1]:.1f} |"
+    healthy, pairs = kept.get("healthy", {}), kept.get("pairs", {})
+    false, first = sum(each["false"] for each in healthy.values()), sum(each["right"] for each in pairs.values())
+    yield f"| false verdicts in healthy windows | 0 | {false} of {len(healthy)} |"
+    yield f"| two at once, first cause first | ≥ 80 % | {first} of {len(pairs)} |"
+    for tool in ("torchrun", "deepspeed"):
+        told = [each[tool] for each in kept.get("peers", {}).values() if tool in each]
+        if not told:
+            continue
+        spoke = sum(each["seconds"] is not None for each in told)
+        named = sum(each["named"] for each in told)
+        yield f"| {tool}: says anything within 60 s; names the node | – | {spoke} and {named} of {len(told)} |"
+    yield ""
+    if loads:
+        yield (
+            f"Measured on a machine of two cores that others used, too: load average {loads[0]} to {loads[-1]}, median"
+            f" {statistics.median(loads)}."
+        )
+
+
+def _notes(kept: Mapping[str, Any]) -> Iterator[str]:
+    """What whoever measured has to say of how it came about: the record has it under `notes`."""
+    if kept.get("notes"):
+        yield "## What to know of this measurement"
+        yield ""
+        yield from (f"- {note}" for note in kept["notes"])
+        yield ""
+
+
+def _misses(kept: Mapping[str, Results]) -> Iterator[str]:
+    yield "## Misses, by name"
+    yield ""
+    for case in kept.get("cases", {}).values():
+        if not case["right"]:
+            said = "; then ".join(line.partition(": rank")[0] for line in case["said"][:3]) or "nothing"
+            where = f"{case['node']}, rank {case['rank']}{', held out' if case['held_out'] else ''}"
+            yield f"- **{case['name']}** ({where}): wanted {_any(case['wanted'])}; said: {said}"
+    for name, each in kept.get("healthy", {}).items():
+        if each["false"]:
+            yield f"- **{name}** (a healthy window): {' '.join(each['said'])[:160]}"
+    for name, each in kept.get("pairs", {}).items():
+        if not each["right"]:
+            yield f"- **{name}** (two at once): {'; '.join(each['said'][:2]) or 'nothing'}"
+
+
+def _table(kept: Mapping[str, Results]) -> Iterator[str]:
+    yield "## Every fault"
+    yield ""
+    yield "| fault, when | on | verdict | seconds | fixed | torchrun | DeepSpeed |"
+    yield "|---|---|---|---|---|---|---|"
+    for case in kept.get("cases", {}).values():
+        peers = kept.get("peers", {}).get(case["name"], {})
+        verdict = f"`{case['code']}`" if case["right"] else f"**missed**: {case['code'] or 'nothing'}"
+        seconds = "–" if case["seconds"] is None else f"{case['seconds']:.1f}"
+        fixed = (
+            "yes" if case.get("mended", "").startswith(("healed:", "mended:")) else "no" if case.get("mended") else ""
+        )
+        others = " | ".join(_peer(peers.get(tool)) for tool in ("torchrun", "deepspeed"))
+        yield f"| {case['name']} | {case['node']}, rank {case['rank']} | {verdict} | {seconds} | {fixed} | {others} |"
+
+
+def _peer(told: Mapping[str, Any] | None) -> str:
+    if told is None:
+        return ""
+    if told["seconds"] is None:
+        return "silent"
+    return f"{told['seconds']:.0f} s" + (", names it" if told["named"] else "")
+
+
+def _any(codes: list[str]) -> str:
+    return " or ".join(f"`{code}`" for code in codes)

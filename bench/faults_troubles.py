@@ -1,0 +1,178 @@
+"""What breaks a job from outside: faults of the sandbox, signals, mounts that die, services that say nothing."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from aboard.sandbox import Host
+from aboard.sandbox.faults import Fault, broken
+from faults_stage import Stage, wait
+
+# A file system whose server never answers: mounted by a process that holds its end, and reads nothing.
+_DEAD_MOUNT = """
+import ctypes, os, sys, time
+os.makedirs(sys.argv[1], exist_ok=True)
+server = os.open("/dev/fuse", os.O_RDWR)
+options = "fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other" % server
+done = ctypes.CDLL(None, use_errno=True).mount(b"dead", sys.argv[1].encode(), b"fuse", 0, options.encode())
+print("ready" if done == 0 else "failed", flush=True)
+time.sleep(3600)
+"""
+_SERVICE = """
+import socket, time
+server = socket.create_server(("", 8765))
+print("ready", flush=True)
+held = []
+while True:
+    held.append(server.accept())
+"""
+_HOG = "import os\nprint('ready', flush=True)\nfor _ in range(3): os.fork()\nwhile True: pass"
+
+
+class Trouble(Protocol):
+    """Something that is wrong on a node for the length of a `with` block; a rank of that node may be meant."""
+
+    def on(self, stage: Stage, node: str, rank: int) -> "contextlib.AbstractContextManager[Any]": ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Broken:
+    """A fault of the sandbox. A `peer` of `""` becomes the node after the victim."""
+
+    fault: Fault
+
+    @contextlib.contextmanager
+    def on(self, stage: Stage, node: str, rank: int) -> Iterator[None]:
+        fault = self.fault
+        if getattr(fault, "peer", None) == "next":
+            fault = replace(fault, peer=f"n{int(node[1:]) % 4 + 1}")  # type: ignore[call-arg]
+        with broken(stage.box, stage.box.host(node), fault):
+            yield
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signalled:
+    """A signal to a rank, to both ranks of a node, or to our own keeper there."""
+
+    number: signal.Signals
+    to: str = "rank"
+
+    @contextlib.contextmanager
+    def on(self, stage: Stage, node: str, rank: int) -> Iterator[None]:
+        pids = _pids(stage.box.host(node), self.to, rank)
+        assert pids, f"nobody to signal: {self.to} {rank} on {node}"
+        for pid in pids:
+            os.kill(pid, self.number)
+        try:
+            yield
+        finally:
+            if self.number is signal.SIGSTOP:
+                for pid in pids:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGCONT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Helper:
+    """A program that stands in the way on a host for as long as the trouble lasts, and what is typed after it."""
+
+    code: str
+    words: tuple[str, ...] = ()
+    on_head: bool = False
+    after: str = "true"
+
+    @contextlib.contextmanager
+    def on(self, stage: Stage, node: str, rank: int) -> Iterator[None]:
+        host = stage.box.head if self.on_head else stage.box.host(node)
+        argv = [sys.executable, "-c", self.code, *self.words]
+        helper = host.popen(argv, root=True, stdout=subprocess.PIPE, text=True)
+        assert helper.stdout is not None
+        try:
+            assert helper.stdout.readline() == "ready\n", "the helper is not ready"
+            yield
+        finally:
+            helper.kill()
+            helper.wait()
+            helper.stdout.close()
+            host.run(["sh", "-c", self.after], root=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Typed:
+    """Lines of root on the node, and those that undo them."""
+
+    lines: str
+    undo: str = "true"
+
+    @contextlib.contextmanager
+    def on(self, stage: Stage, node: str, rank: int) -> Iterator[None]:
+        host = stage.box.host(node)
+        done = host.run(["bash", "-euc", self.lines], root=True)
+        assert done.returncode == 0, done.stderr
+        try:
+            yield
+        finally:
+            host.run(["bash", "-uc", self.undo], root=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Both:
+    """Several at once, in this order."""
+
+    parts: tuple[Trouble, ...]
+
+    @contextlib.contextmanager
+    def on(self, stage: Stage, node: str, rank: int) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            for part in self.parts:
+                stack.enter_context(part.on(stage, node, rank))
+            yield
+
+
+def dead_mount(path: str) -> Helper:
+    return Helper(code=_DEAD_MOUNT, words=(path,), after=f"umount -l {path}")
+
+
+SERVICE = Helper(code=_SERVICE, on_head=True)
+HOG = Helper(code=_HOG)
+
+
+def _pids(host: Host, to: str, rank: int) -> list[int]:
+    """As this machine numbers them."""
+    if to == "keeper":
+        agents = [pid for pid in host.pids() if b"-ISc" in _read(pid, "cmdline").split(b"\0")]
+        return [pid for pid in agents if _parent(pid) in agents]
+    if to == "ssh":
+        return [pid for pid in host.pids() if _read(pid, "cmdline").startswith(b"sshd: crew@")]
+    texts = [f"RANK={each}".encode() for each in ([rank] if to == "rank" else (rank // 2 * 2, rank // 2 * 2 + 1))]
+    found: list[int] = []
+
+    def there() -> bool:
+        found[:] = [
+            pid
+            for pid in host.pids()
+            if b"fault_job.py" in _read(pid, "cmdline")
+            and any(text in _read(pid, "environ").split(b"\0") for text in texts)
+            and b"torch.distributed.run" not in _read(pid, "cmdline")
+        ]
+        return bool(found)
+
+    wait(there, 10)
+    return found
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def _parent(pid: int) -> int:
+    return int(_read(pid, "stat").rpartition(b")")[2].split()[1] or 0)

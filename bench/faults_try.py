@@ -1,0 +1,220 @@
+"""One case of the fault bench: break it where it occurs, hear the verdict, and score that against what was broken."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from faults_cases import Case
+from faults_stage import RANKS, START_SECONDS, Finding, Running, Stage, ranks_of, wait
+
+# So long is a verdict waited for; past it, none came. One that is wrong may be taken back meanwhile.
+PATIENCE_SECONDS = 32.0
+_MOVES_SECONDS = 60.0
+_SEVERE = ("warn", "block")
+Result = dict[str, Any]
+
+
+class Session:
+    """A training that faults are put into one after the other; a new one begins when it did not survive."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self._stack = contextlib.ExitStack()
+        self._running: Running | None = None
+
+    def running(self) -> Running:
+        if self._running is not None and (self._running.over or not self._settled()):
+            self.close()
+        if self._running is None:
+            self._running = self._stack.enter_context(self.stage.launch())
+            assert wait(lambda: len(self.stage.marks("warm")) == RANKS, START_SECONDS), self._running.said[-2000:]
+        return self._running
+
+    def close(self) -> None:
+        self._stack.close()
+        self._running = None
+
+    def _settled(self) -> bool:
+        """It makes steps, and no verdict stands."""
+        running = self._running
+        if running is None:
+            return False
+        before = running.step()
+        return wait(lambda: running.step() >= before + 3 and running.standing() is None, _MOVES_SECONDS)
+
+
+def try_case(stage: Stage, case: Case, session: Session) -> Result:
+    """What was said of it, and when."""
+    if case.when == "before":
+        found = _before(stage, case)
+    elif case.lasts:
+        found = _in_session(stage, case, session)
+    else:
+        session.close()
+        found = _alone(stage, case)
+    return {
+        "name": case.name,
+        "row": case.row,
+        "when": case.when,
+        "node": case.node,
+        "rank": case.rank_meant,
+        "wanted": list(case.codes),
+        "held_out": case.held_out,
+        "load": round(os.getloadavg()[0], 1),
+        **found,
+    }
+
+
+def is_right(case: Case, finding: Finding) -> bool:
+    """The cause, and the node; a link has two ends, so two nodes at most. The rank where one has the fault."""
+    node = case.anywhere or (case.node in finding["nodes"] and len(finding["nodes"]) <= 2)
+    rank = not case.rank or finding["ranks"] == [case.rank_meant]
+    return finding["code"] in case.codes and node and rank
+
+
+def _before(stage: Stage, case: Case) -> Result:
+    """The look of the launch itself must name it; seconds count from the command."""
+    assert case.trouble is not None
+    with case.trouble.on(stage, case.node, case.rank_meant), stage.launch(*case.words, look="quick") as running:
+        wait(lambda: running.over or running.looked() or stage.marks("imported"), 60)
+        seconds = time.time() - running.typed
+        found = _scored(case, [(seconds, finding) for finding in running.looked()[:1]], running)
+    stage.mend(case.node)
+    left = stage.check(*case.words) & set(case.codes)
+    return {
+        **found,
+        "mended": "healed: the next check is silent" if not left else f"healed, STILL SAID: {sorted(left)}",
+    }
+
+
+def _in_session(stage: Stage, case: Case, session: Session) -> Result:
+    running = session.running()
+    with _beneath(stage, case):
+        (stage.folder / "release").unlink(missing_ok=True)
+        with contextlib.ExitStack() as broken:
+            since = time.time()
+            if case.own:
+                stage.order(case.own, case.who or case.rank_meant)
+                assert wait(lambda: stage.marks("effect"), 30), "the rank did not come to its fault"
+                since = min(stage.marks("effect").values())
+            if case.trouble is not None:
+                broken.enter_context(case.trouble.on(stage, case.node, case.rank_meant))
+            found = _heard(case, running, since, lambda: since)
+        stage.release(case.node)
+        if case.own == "nan":
+            stage.order("number", case.rank_meant)
+    before = running.step()
+    goes_on = not running.over and wait(lambda: running.over or running.step() >= before + 3, _MOVES_SECONDS)
+    well = goes_on and not running.over
+    return {**found, "mended": "mended: the same run goes on" if well else "mended, and the run did NOT go on"}
+
+
+def _alone(stage: Stage, case: Case) -> Result:
+    env = dict(case.env)
+    if case.own:
+        env |= {
+            "FAULT": case.own,
+            "FAULT_RANK": case.who or str(case.rank_meant),
+            "FAULT_PLACE": "step" if case.when == "run" else case.when,
+            "ODD_RANK": str(case.rank_meant),
+        }
+    try:
+        with _beneath(stage, case), stage.launch(*case.words, env=env) as running:
+            return broken_in(stage, case, running)
+    finally:
+        stage.mend(case.node)
+
+
+def broken_in(stage: Stage, case: Case, running: Running) -> Result:
+    """Waits for the place, breaks it, and listens."""
+    since = time.time()
+    with contextlib.ExitStack() as broken:
+        if case.trouble is not None:
+            wanted = RANKS if case.all_there else 1
+            ranks = range(RANKS) if case.all_there else [case.rank_meant]
+
+            def there() -> bool:
+                return running.over or sum(rank in stage.marks(case.trigger) for rank in ranks) >= wanted
+
+            assert wait(there, START_SECONDS), f"no mark {case.trigger}: {running.said[-2000:]}"
+            since = time.time()
+            broken.enter_context(case.trouble.on(stage, case.node, case.rank_meant))
+        return _heard(case, running, since, lambda: effect_at(stage, case, since))
+
+
+def effect_at(stage: Stage, case: Case, injected: float) -> float | None:
+    """When it first showed; None while it has not."""
+    if case.effect == "inject":
+        return injected
+    mine = ranks_of([case.node]) if not case.rank else [case.rank_meant]
+    if case.effect != "join":
+        marks = stage.marks(case.effect)
+        times = [at for rank, at in marks.items() if rank in mine or case.who == "all"]
+        return max(injected, min(times)) if times and case.trouble else min(times, default=None)
+    # Until rank 0 has come too, others wait as they always do.
+    joins = stage.marks("join")
+    others = [at for rank, at in joins.items() if (rank not in mine) == (0 in mine or bool(stage.marks("effect")))]
+    own = [at for rank, at in stage.marks("effect").items() if rank in mine or case.who == "all"]
+    if not joins or (case.own and not own) or (not case.own and not others):
+        return None
+    return max([*own[:1], joins.get(0, min(others or joins.values())), *([min(others)] if others else [])])
+
+
+def _heard(case: Case, running: Running, since: float, effect: Callable[[], float | None]) -> Result:
+    """Listens until the right verdict is there, the run is over, or patience ends."""
+    began = time.monotonic()
+    shown: float | None = None
+    while True:
+        at = effect()
+        if at is not None and shown is None:
+            shown, began = at, time.monotonic()
+        told = running.verdicts(since if at is None else min(since, at) if case.own else since)
+        if running.over or any(is_right(case, finding) for _at, finding in told):
+            break
+        if time.monotonic() - began > (PATIENCE_SECONDS if shown is not None else START_SECONDS):
+            break
+        time.sleep(0.1)
+    at = effect()
+    told = running.verdicts(since if not case.own else 0.0 if at is None else at - 1)
+    return _scored(case, [(when - at if at is not None else when - since, finding) for when, finding in told], running)
+
+
+def _scored(case: Case, told: list[tuple[float, Finding]], running: Running) -> Result:
+    """The first word counts: who is told of another cause first has been misled."""
+    first = told[0] if told else None
+    right = next(((seconds, finding) for seconds, finding in told if is_right(case, finding)), None)
+    shown = right or first
+    return {
+        "right": first is not None and is_right(case, first[1]),
+        "right_later": right is not None,
+        "seconds": round(max(0.0, shown[0]), 2) if shown else None,
+        "code": first[1]["code"] if first else None,
+        "nodes": first[1]["nodes"] if first else [],
+        "ranks": first[1]["ranks"] if first else [],
+        "said": [
+            f"{seconds:.1f} s: {finding['code']} {finding['nodes']} {finding['ranks']}: {finding['seen'][:300]}"
+            for seconds, finding in told
+        ],
+        "fix": shown[1]["fix"] if shown else "",
+        "tail": "" if right else running.said[-1500:],
+    }
+
+
+@contextlib.contextmanager
+def _beneath(stage: Stage, case: Case) -> Iterator[None]:
+    if case.beneath is None:
+        yield
+        return
+    with case.beneath.on(stage, case.node, case.rank_meant):
+        yield
+
+
+def summary(result: Mapping[str, Any]) -> str:
+    seconds = f"{result['seconds']:5.1f} s" if result["seconds"] is not None else "   never"
+    verdict = "right" if result["right"] else "late " if result["right_later"] else "WRONG"
+    said = f"{result['code']} {','.join(result['nodes'])} {','.join(map(str, result['ranks']))}"
+    held = "held out" if result["held_out"] else ""
+    who = f"{result['name']:<42} {result['node']} {result['rank']}"
+    return f"{who}  {verdict} {seconds}  {said:<44} {held:<8} {result.get('mended', '')}"
