@@ -17,6 +17,7 @@ LARGE = Size(hidden=512, layers=12, length=256, batch=1)
 SMALL = Size(hidden=256, layers=4, length=128, batch=1, vocabulary=4096)
 EMPTY = Size(hidden=64, layers=1, length=16, batch=1, vocabulary=1024)
 TURNS, STEPS = 9, 3
+QUICK_TURNS = 7
 
 
 def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's one switch
@@ -39,14 +40,14 @@ def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench'
 def _speed(figures: Figures, task: Given, names: Sequence[str], *, layout: str, world: int, quick: bool) -> None:
     """Seconds of a step, turn by turn, against each of the others."""
     with contest(names, task, world=world, layout=layout) as running:
-        took = interleaved(running, turns=TURNS, steps=5 if quick else STEPS)
+        took = interleaved(running, turns=QUICK_TURNS if quick else TURNS, steps=5 if quick else STEPS)
     ours = np.array(took.pop("ours"))
     tokens = world * task.tokens
     for name, others in took.items():
         ratios = ours / np.array(others)
         low, middle, high = _interval(ratios)
         rates = f"{tokens / median(ours):.0f} and {tokens / median(others):.0f} tokens/s"
-        note = f"{rates}; median of {TURNS} turns, 95 % within {low:.3f} to {high:.3f}"
+        note = f"{rates}; median of {len(ours)} turns, 95 % within {low:.3f} to {high:.3f}"
         where = f"{layout}, {world} {'rank' if world == 1 else 'ranks'}"
         if name == "bare":
             # A minute on a busy machine can't tell two per cent: then it is asked whether the interval excludes them.
@@ -60,7 +61,7 @@ def _speed(figures: Figures, task: Given, names: Sequence[str], *, layout: str, 
 def _overhead(figures: Figures, task: Given, *, quick: bool) -> None:
     """What Python takes of a step when there is next to nothing to compute."""
     with contest(["ours", "bare"], task, world=1, layout="none") as running:
-        took = interleaved(running, turns=TURNS, steps=50 if quick else 100)
+        took = interleaved(running, turns=QUICK_TURNS if quick else TURNS, steps=50 if quick else 100)
     ours, bare = 1e3 * np.array(took["ours"]), 1e3 * np.array(took["bare"])
     low, middle, high = _interval(ours - bare)
     both = f"{median(ours):.2f} and {median(bare):.2f} ms a step of a near-empty model"
