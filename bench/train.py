@@ -17,7 +17,7 @@ LARGE = Size(hidden=512, layers=12, length=256, batch=1)
 SMALL = Size(hidden=256, layers=4, length=128, batch=1, vocabulary=4096)
 EMPTY = Size(hidden=64, layers=1, length=16, batch=1, vocabulary=1024)
 TURNS, STEPS = 9, 3
-QUICK_TURNS = 7
+QUICK_TURNS = 5
 
 
 def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's one switch

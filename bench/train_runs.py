@@ -4,6 +4,7 @@ Starting each anew for every repetition would take an hour; this way repetitions
 slows down slows all of them alike.
 """
 
+import ctypes
 import json
 import os
 import shutil
@@ -148,6 +149,7 @@ class Contender:
                 stdout=self._log,
                 stderr=self._log,
                 start_new_session=True,
+                preexec_fn=_die_with_bench,  # noqa: PLW1509 - it calls prctl, which takes no lock
             )
             for rank in range(world)
         ]
@@ -235,6 +237,11 @@ def interleaved(running: Mapping[str, Contender], *, turns: int, steps: int) -> 
         for name in sorted(running, key=lambda name: blake2b(f"{turn} {name}".encode()).digest()):
             found[name].append(float(np.median(running[name].turn(steps))))
     return found
+
+
+def _die_with_bench() -> None:
+    """A bench that is killed leaves no training behind: prctl(PR_SET_PDEATHSIG)."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def _free_port() -> int:
