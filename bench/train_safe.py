@@ -4,29 +4,12 @@ import sys
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 from aboard.core.training import Training
 from figures import Figures
 
 # The harnesses of the tests do the work here too.
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kit"))
-
-_SHAPE: dict[str, Any] = {
-    "vocab_size": 3000,
-    "hidden_size": 128,
-    "intermediate_size": 512,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "pad_token_id": 0,
-}
-_FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {"tie_word_embeddings": True},
-    "qwen2": {"tie_word_embeddings": False, "num_hidden_layers": 5},
-    "gemma2": {"head_dim": 32, "vocab_size": 1501},
-}
 
 
 def waits(figures: Figures, training: Training) -> None:
@@ -45,14 +28,14 @@ def waits(figures: Figures, training: Training) -> None:
 
 def memory(figures: Figures, folder: Path) -> None:
     """What is told before a launch against what was there, three models in three layouts on four ranks."""
-    from model_cases import estimated_and_measured, without_weights  # noqa: PLC0415 - as above
+    from model_cases import FAMILIES, SHAPE, estimated_and_measured, without_weights  # noqa: PLC0415 - as above
     from train_crew import Crew  # noqa: PLC0415 - as above
 
     crew = Crew()
     try:
-        for family, own in _FAMILIES.items():
-            crew.run(1, partial(without_weights, folder / family, family, **{**_SHAPE, **own}))
-        case = partial(estimated_and_measured, folder, list(_FAMILIES), (2, 2), bf16=False)
+        for family, own in FAMILIES.items():
+            crew.run(1, partial(without_weights, folder / family, family, **{**SHAPE, **own}))
+        case = partial(estimated_and_measured, folder, list(FAMILIES), (2, 2), bf16=False)
         told = crew.run(4, case, nodes=2)[0]
     finally:
         crew.close()

@@ -9,7 +9,6 @@ import os
 import random
 import select
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
+
+from train_crew import free_port
 
 PATIENCE = 60.0
 
@@ -68,7 +69,7 @@ class _Killer:
 
     def one(self, folder: Path) -> None:
         """One training, killed within its next save or the one after."""
-        port = _port()
+        port = free_port()
         lines = [_forked(partial(_train, folder, rank, self.ranks, port)) for rank in range(self.ranks)]
         try:
             self._judge(lines[0][1].next())
@@ -165,12 +166,6 @@ def _forked(act: Callable[[Callable[[list[Any]], None]], None]) -> tuple[int, _L
         tell(["error", repr(error)])
     finally:
         os._exit(1)
-
-
-def _port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 if __name__ == "__main__":

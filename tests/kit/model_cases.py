@@ -31,6 +31,22 @@ from aboard.train.world import World, join, leave
 LENGTH = 24
 MICRO = 2
 LAYOUTS = ("full", "hybrid", "none")
+# Models whose memory is told and measured: tied, untied, and one that norms twice.
+SHAPE: dict[str, Any] = {
+    "vocab_size": 3000,
+    "hidden_size": 128,
+    "intermediate_size": 512,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {"tie_word_embeddings": True},
+    "qwen2": {"tie_word_embeddings": False, "num_hidden_layers": 5},
+    "gemma2": {"head_dim": 32, "vocab_size": 1501},
+}
 
 
 def training(folder: Path, **changed: Any) -> Training:

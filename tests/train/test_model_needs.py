@@ -2,10 +2,11 @@
 
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from model_cases import (
+    FAMILIES,
+    SHAPE,
     activations_told_and_kept,
     advised,
     chosen,
@@ -15,21 +16,6 @@ from model_cases import (
 )
 from train_crew import Crew
 
-SHAPE: dict[str, Any] = {
-    "vocab_size": 3000,
-    "hidden_size": 128,
-    "intermediate_size": 512,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 512,
-    "pad_token_id": 0,
-}
-FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {"tie_word_embeddings": True},
-    "qwen2": {"tie_word_embeddings": False, "num_hidden_layers": 5},
-    "gemma2": {"head_dim": 32, "vocab_size": 1501},
-}
 GIB = 1 << 30
 
 
