@@ -173,6 +173,14 @@ def test_a_kill_for_want_of_memory_is_the_kernels_own_word() -> None:
     assert ending(Evidence(plan=PLAN, run=run, witness=same))[0].code == "run-killed"
 
 
+def test_a_node_that_gave_no_answer_is_not_taken_for_one_that_has_memory() -> None:
+    """A kill on a node that could not be looked at says so: want of memory isn't ruled out."""
+    run = Run.replay("r", [_event("exited", 0, code=-9)])
+    (finding,) = ending(Evidence(plan=PLAN, run=run, unheard={"n1": "it gave no answer within 3.5 s"}))
+    assert finding.code == "run-killed"
+    assert "n1 could not be looked at: it gave no answer within 3.5 s" in finding.seen
+
+
 def test_full_disks_are_told_with_what_is_left() -> None:
     """A bus error by /dev/shm, an exception by the disk that has no room."""
     shm = _seen(0, disks=(Disk(path="/dev/shm", free=0, size=64 << 20),))

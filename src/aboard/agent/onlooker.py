@@ -50,9 +50,10 @@ def look(
 ) -> None:
     """`roots` are the ranks' own processes, `tops` those that the keeper started."""
     began = time.monotonic()
+    # Before the processes, of which there may be hundreds: who died of memory is told by the node's counters alone.
+    tell(surroundings.standing())
     if roots:
         _processes(roots, tops, 0.0 if message.get("brief") else min(WATCH_SECONDS, seconds / 2), tell)
-    tell(surroundings.standing())
     tell({"mounts": surroundings.mounts(), "addresses": addresses.own(), "hostname": os.uname().nodename})
     targets = [(str(host), int(port)) for host, port in list(message.get("targets") or ())[:MOST_TARGETS]]
     if targets:

@@ -169,5 +169,8 @@ def _work_and_exit(work: Callable[[Callable[[dict[str, Any]], None]], None], out
                 with contextlib.suppress(OSError):
                     os.close(int(fd))
         work(tell)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
+        # The rest of the look is lost, what was told before is not; the record says of what.
+        tell({"broke": "%s: %s" % (type(error).__name__, error)})
     finally:
         os._exit(0)

@@ -16,7 +16,7 @@ from aboard.core.lease import Lease
 from aboard.core.plan import NodePlan, Plan, Start
 from aboard.core.run import Run
 from aboard.core.verdict import Why
-from aboard.flows.inquiry import Heard, inquire, inquire_again
+from aboard.flows.inquiry import Heard, inquire, inquire_again, inquire_of_deaths
 from aboard.flows.watch import Watch
 from aboard.record.documents import findings_document
 from aboard.record.record import Record
@@ -258,7 +258,8 @@ class Conductor:
 
     async def _look_back(self) -> None:
         """What is to be seen of the others and of the nodes when a rank has died, before all are ended."""
-        self._heard = await inquire(self.plan, self.run, self._holds, brief=True)
+        heard = await inquire(self.plan, self.run, self._holds, brief=True)
+        self._heard = await inquire_of_deaths(heard, self.plan, self.run, self._holds)
         for node in self._heard.witness.values():
             for rank, seen in node.ranks.items():
                 text = seen.stack or NO_STACKS + seen.why.get("stack", "")

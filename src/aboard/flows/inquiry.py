@@ -68,6 +68,29 @@ async def inquire_again(evidence: Evidence, holds: Mapping[str, Hold]) -> Mappin
     return {**evidence.witness, **dict(zip((name for name in left if name in holds), answers, strict=True))}
 
 
+async def inquire_of_deaths(heard: Heard, plan: Plan, run: Run, holds: Mapping[str, Hold]) -> Heard:
+    """What killed a rank may have held up its node's answer, too: such a node is asked once more, for itself only."""
+    died = {child.node for child in run.generation.children.values() if child.dead}
+    parts = {part.node.name: part for part in plan.parts}
+
+    def is_open(name: str) -> bool:
+        told = heard.witness.get(name)
+        return name in holds and holds[name].state is State.HELD and (told is None or told.cores is None)
+
+    again = [name for name in sorted(died) if name in parts and is_open(name)]
+    answers = await asyncio.gather(*(_ask(holds[name], parts[name], {"brief": True, "children": []}) for name in again))
+    witness, raw, unheard = dict(heard.witness), dict(heard.raw), dict(heard.unheard)
+    for name, answer in zip(again, answers, strict=True):
+        if isinstance(answer, str):
+            unheard.setdefault(name, answer)
+        else:
+            before = witness.get(name)
+            witness[name] = answer[0] if before is None else replace(answer[0], ranks=before.ranks)
+            raw.setdefault(name, answer[1])
+            unheard.pop(name, None)
+    return Heard(witness=witness, unheard=unheard, raw=raw)
+
+
 def _chosen(plan: Plan, run: Run, holds: Mapping[str, Hold]) -> Collection[str]:
     def behind(part: NodePlan) -> int:
         children = (run.generation.children.get((part.node.name, start.child)) for start in part.starts)

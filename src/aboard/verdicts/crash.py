@@ -18,7 +18,8 @@ def with_node(evidence: Evidence, cause: Child, told: Told) -> Told:
     """The same death with what was seen on its node; unchanged where nothing there explains it."""
     node = evidence.witness.get(cause.node)
     if node is None:
-        return told
+        why = evidence.unheard.get(cause.node, "")
+        return replace(told, seen=f"{told.seen}; {cause.node} could not be looked at: {why}") if why else told
     if cause.code == _KILLED and cause.raised is None:
         return _out_of_memory(cause, node, told)
     shm = next((disk for disk in node.disks if disk.path == _SHM and disk.size), None)
@@ -66,8 +67,9 @@ def _is_full(disk: Disk) -> bool:
 
 
 def _size(count: int) -> str:
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if count < 1024:  # noqa: PLR2004 - the step between units
-            return f"{count:.0f} {unit}"
-        count = count // 1024
-    return f"{count:.0f} TiB"
+    size = float(count)
+    for unit in ("bytes", "KiB", "MiB"):
+        if size < 1024:  # noqa: PLR2004 - the step between units
+            return f"{size:.0f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
