@@ -83,8 +83,10 @@ def test_prepared_data_is_judged_as_its_rows_are() -> None:
     paths, held = files(), written(Path("held.jsonl"), [conversation(3), conversation(900)])
     asked = question(*paths, validation=(held,))
     encoder = Encoder(str(asked.tokenizer))
-    found = judged(asked, encoder, ready(encoder, *paths, workers=2), ready(encoder, held))
+    found = judged(asked, encoder, [ready(encoder, *paths, workers=2)], ready(encoder, held))
     assert plain(found) == plain(look(asked))
+    apart = judged(asked, encoder, [ready(encoder, path) for path in paths], ready(encoder, held))
+    assert plain(apart) == plain(found)
     codes = {finding.code for finding in found.findings}
     assert codes >= {"data-broken", "data-cut", "data-duplicates", "data-special-text"}
 

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from aboard.cli import cli
+from aboard.config.data import SourceWords, source_name
 from aboard.config.sections import DataSection
 from aboard.config.train import TrainWords, load_training
 from aboard.config.train_names import foreign
@@ -236,3 +237,91 @@ def test_without_a_file_it_is_said_what_to_write() -> None:
     assert isinstance(error, AboardError)
     assert error.code == "train-file"
     assert "docs/train.md" in error.fix
+
+
+MIX = """\
+data:
+  files:
+    - path: train.jsonl
+      weight: 3
+    - {path: [held.jsonl, org/more], name: extra, weight: 0.5}
+train: {model: ./model}
+"""
+
+
+def mixed(text: str = MIX) -> TrainWords:
+    Path("mix.yaml").write_text(text)
+    return load_training(["mix.yaml"])
+
+
+def test_sources_are_mixed_by_weight() -> None:
+    """Each has a name of its own, or that of its path; without weights there is one source of all paths."""
+    assert mixed().data.sources == (
+        SourceWords(name="train", files=("train.jsonl",), weight=3.0),
+        SourceWords(name="extra", files=("held.jsonl", "org/more"), weight=0.5),
+    )
+    assert mixed().data.files == ("train.jsonl", "held.jsonl", "org/more")
+    assert written("", "").data.sources == (SourceWords(name="data", files=("train.jsonl",)),)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("a/chats.jsonl.gz", "chats"), ("more/", "more"), ("org/web", "web"), (".hidden", ".hidden"), ("/", "/")],
+)
+def test_a_source_is_called_as_its_path_is(path: str, name: str) -> None:
+    """Without directories and without what tells the format."""
+    assert source_name(path) == name
+
+
+def test_a_mix_is_printed_as_it_can_be_written() -> None:
+    """One line for each source; what is printed is the same mix."""
+    words = mixed()
+    shown = CliRunner().invoke(cli, ["train", "mix.yaml", "--print-config"]).output
+    assert '    - {name: train, path: ["train.jsonl"], weight: 3.0}\n' in shown
+    Path("all.yaml").write_text(shown)
+    assert load_training(["all.yaml"]).data.sources == words.data.sources
+
+
+def test_a_mix_that_can_not_be_is_told_all_at_once() -> None:
+    """A weight that is none, a key that is none, an entry without a weight, a name twice: each at its place."""
+    with pytest.raises(InputError) as caught:
+        mixed(
+            """\
+data:
+  files:
+    - {path: train.jsonl, weight: 0}
+    - {path: a/train.parquet, weight: -1}
+    - {path: held.jsonl, weigth: 2}
+    - more.jsonl
+    - {path: [], weight: .inf, name: train}
+    - 7
+"""
+        )
+    assert [(problem.where, problem.seen, problem.fix) for problem in caught.value.problems] == [
+        ("mix.yaml:3:35", "data.files[0].weight is 0", "write a number that is more than 0"),
+        (
+            "mix.yaml:4:14",
+            "data.files: 'train' is also the name of the source at mix.yaml:3:14",
+            "give one of them another: name: train-2",
+        ),
+        ("mix.yaml:4:39", "data.files[1].weight is -1", "write a number that is more than 0"),
+        ("mix.yaml:5:7", "data.files[2] has no 'weight'", "add a line: weight: …"),
+        ("mix.yaml:5:26", "unknown key 'weigth' in data.files[2]", "did you mean 'weight'?"),
+        (
+            "mix.yaml:6:7",
+            "data.files: more.jsonl has no weight, and others have one",
+            "write {path: more.jsonl, weight: 1}, or give none a weight",
+        ),
+        ("mix.yaml:7:14", "data.files[4].path is empty", "give path a value, or leave it out"),
+        ("mix.yaml:7:26", "data.files[4].weight must be a number, not .inf", "write weight: 1e-4"),
+        (
+            "mix.yaml:7:38",
+            "data.files: 'train' is also the name of the source at mix.yaml:3:14",
+            "give one of them another: name: train-2",
+        ),
+        (
+            "mix.yaml:8:7",
+            "data.files[5] must be a path or a mapping, not 7",
+            "write train.jsonl, or {path: train.jsonl, weight: 1}",
+        ),
+    ]

@@ -115,12 +115,12 @@ def test_a_model_of_the_hub_is_fetched_once() -> None:
 def test_data_is_read_once() -> None:
     """The second time it is found, and judged all the same; a file that has changed is read anew."""
     found = prepared(words())
-    assert (found.data.documents, found.data.cached, found.shut) == (40, False, False)
+    assert (found.data[0].documents, found.data[0].cached, found.shut) == (40, False, False)
     again = prepared(words())
-    assert (again.data.shards, again.data.cached) == (found.data.shards, True)
+    assert (again.data[0].shards, again.data[0].cached) == (found.data[0].shards, True)
     assert again.report.tally.rows == found.report.tally.rows == 40
     written(Path("train.jsonl"), map(conversation, range(41)))
-    assert prepared(words()).data.documents == 41
+    assert prepared(words()).data[0].documents == 41
 
 
 def test_the_gate_is_shut_or_opened_knowingly() -> None:
@@ -132,7 +132,7 @@ def test_the_gate_is_shut_or_opened_knowingly() -> None:
     text = Path("aboard.yaml").read_text()
     Path("aboard.yaml").write_text(text.replace("max_length: 128", "max_length: 128, allow: [data-broken]"))
     opened = prepared(load_training(["aboard.yaml"]))
-    assert (opened.shut, opened.data.documents, opened.data.cached) == (False, 40, True)
+    assert (opened.shut, opened.data[0].documents, opened.data[0].cached) == (False, 40, True)
     Path("aboard.yaml").write_text(text.replace("max_length: 128", "max_length: 128, allow: [data-brokn]"))
     with pytest.raises(AboardError) as caught:
         prepared(load_training(["aboard.yaml"]))
@@ -156,7 +156,39 @@ def test_packing_is_obeyed() -> None:
     text = Path("aboard.yaml").read_text().replace("max_length: 128", "max_length: 128, packing: false")
     Path("aboard.yaml").write_text(text)
     padded = prepared(load_training(["aboard.yaml"]))
-    assert packed.data.sequences < 40 == padded.data.sequences
+    assert packed.data[0].sequences < 40 == padded.data[0].sequences
+
+
+def test_sources_of_a_mix_are_prepared_each_by_itself() -> None:
+    """One that changes leaves the others in the cache; the gate judges all of them together."""
+    words()
+    written(Path("more.jsonl"), [*map(conversation, range(100, 110)), conversation(3)])
+    text = Path("aboard.yaml").read_text()
+    files = "files: [{path: train.jsonl, weight: 1}, {path: more.jsonl, weight: 3}]"
+    Path("aboard.yaml").write_text(text.replace("files: train.jsonl", files))
+    found = prepared(load_training(["aboard.yaml"]))
+    assert [(part.name, part.documents, part.weight, part.share) for part in found.data] == [
+        ("train", 40, 1.0, 0.25),
+        ("more", 11, 3.0, 0.75),
+    ]
+    assert found.report.tally.rows == 51
+    assert "data-duplicates" in [finding.code for finding in found.report.findings]
+    written(Path("more.jsonl"), map(conversation, range(100, 112)))
+    again = prepared(load_training(["aboard.yaml"]))
+    assert [part.cached for part in again.data] == [True, False]
+
+
+def test_a_weight_that_can_not_be_held_is_refused_before_any_work() -> None:
+    """A millionth of the mix would never come in a training of a usual length."""
+    words()
+    written(Path("more.jsonl"), map(conversation, range(100, 110)))
+    text = Path("aboard.yaml").read_text()
+    files = "files: [{path: train.jsonl, weight: 1e-6}, {path: more.jsonl, weight: 1}]"
+    Path("aboard.yaml").write_text(text.replace("files: train.jsonl", files))
+    with pytest.raises(AboardError, match="too little to be held") as caught:
+        prepared(load_training(["aboard.yaml"]))
+    assert caught.value.code == "data-mix-far"
+    assert not Path("cache").exists()
 
 
 # -- the nodes -------------------------------------------------------------------------------------------------------
@@ -193,7 +225,7 @@ def settle(text: str, known: Facts) -> tuple[Plan, list[str], Boarding]:
     seen: list[Boarding] = []
     cargo = TrainCargo(
         provisions=Provisions(
-            words=words(text), model=Path("model"), tokenizer=Path("tok"), facts=Model(), data=part(), vocabulary=7
+            words=words(text), model=Path("model"), tokenizer=Path("tok"), facts=Model(), data=(part(),), vocabulary=7
         ),
         bring=_nowhere,
         needs_of=_unknown,

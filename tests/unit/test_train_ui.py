@@ -14,7 +14,7 @@ from aboard.ui.launch_plain import PlainLaunch
 from aboard.ui.roster import RosterView
 from aboard.ui.train_config import ConfigView, config_lines
 from aboard.ui.train_curve import drawn
-from aboard.ui.train_made import data_words, plan_words
+from aboard.ui.train_made import data_words, label, mix_words, plan_words
 from aboard.ui.train_way import WayView, way_line
 
 METRICS = {
@@ -119,7 +119,7 @@ def test_a_config_says_where_each_value_comes_from() -> None:
 def test_what_was_made_ready_in_sentences() -> None:
     """Rows, tokens and steps, so that a slip of a number is seen before it costs a day."""
     said = data_words(documents=1200, tokens=80_000, supervised=20_000, sequences=40, length=2048, full=0.97)
-    assert said == "1,200 documents, 80,000 tokens, 25% of them supervised; 40 sequences of 2,048, 97% full"
+    assert said == "1,200 documents, 80,000 tokens, 25% supervised; 40 sequences of 2,048, 97% full"
     training = replace(TRAINING, global_batch_size=16, num_train_epochs=3.0)
     assert plan_words(training, ranks=4, nodes=2, sequences=40) == (
         "4 ranks on 2 nodes, 1 at a time, 4 accumulated: 16 sequences a step, 8 steps; float32"
@@ -127,3 +127,26 @@ def test_what_was_made_ready_in_sentences() -> None:
     assert plan_words(replace(TRAINING, max_steps=7), ranks=1, nodes=1, sequences=40) == (
         "1 rank on 1 node, 1 at a time: 1 sequence a step, 7 steps; float32"
     )
+
+
+def test_a_mix_in_a_sentence() -> None:
+    """How much of the training each source is, and how often all of it comes."""
+    training = replace(TRAINING, num_train_epochs=2.0)
+    assert mix_words(training, ranks=1, parts=[("chats", 0.75, 30), ("code", 0.25, 70)]) == (
+        "chats 75.0%, 5 times; code 25.0%, 0.71 times"
+    )
+    steps = replace(TRAINING, max_steps=10, global_batch_size=4)
+    assert mix_words(steps, ranks=1, parts=[("a", 1.0, 40)]) == "a 100.0%, 1 times"
+
+
+@pytest.mark.parametrize("width", [40, 80, 110])
+def test_what_was_made_ready_is_folded_below_itself(width: int) -> None:
+    """It keeps within the terminal, and all of it is there; a path stays whole."""
+    said = data_words(
+        documents=120_000, tokens=80_123_000, supervised=20_000, sequences=40_123, length=32_768, full=0.97
+    )
+    lines = label("data", f"{said} (cached)", width).plain.splitlines()
+    assert max(map(len, lines)) <= width
+    assert all(line.startswith(" " * 8) for line in lines[1:])
+    assert " ".join(" ".join(lines).split()) == f"data {said} (cached)"
+    assert label("model", "/a/very-long/path-that/has-no/blanks", 20).plain.count("\n") == 0

@@ -10,7 +10,7 @@ from aboard.core.evidence import Evidence
 from aboard.core.finding import Severity
 from aboard.core.phase import Phase
 from aboard.core.run import Place
-from aboard.core.witness import Collective, Joining, Neighbour, RankWitness, Socket
+from aboard.core.witness import Collective, Echo, Joining, Neighbour, RankWitness, Socket
 from aboard.verdicts.judge import judge
 
 SLEEPING = stack(("/home/me/train.py", 31, "wait_for_luck"), ("/home/me/train.py", 50, "main"))
@@ -110,7 +110,9 @@ def test_a_cut_link_is_told_from_a_narrow_one() -> None:
         r1=in_collective(sockets=(stuck_socket("10.0.0.1:3", "10.0.0.3:4"),)),
     )
     assert first(evidence(ranks))[:2] == ("hang-link-cut", ("n3",))
-    heard = {name: {"echoes": {"10.0.0.3": (True, False)}} for name in ("n1", "n2", "n4")}
+    heard = {
+        name: {"echoes": {"10.0.0.3": Echo(small=True, large=False, sent=4, lost=3)}} for name in ("n1", "n2", "n4")
+    }
     assert first(evidence(ranks, nodes=heard))[:2] == ("hang-big-packets", ("n3",))
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     Reply = Callable[[frames.Message], None]
+    Tell = Callable[[bytes], None]
 
 # Both in one frame, also if each byte is one that JSON spells with six letters.
 OUTPUT_LIMIT = 512 * 1024
@@ -71,6 +72,10 @@ class Asks:
 
     def fork(self, message: frames.Message, work: Callable[[], bytes], reply: Reply) -> None:
         """Does work of our own that may block, in a child; its stdout is what `work` returned."""
+        self.fork_telling(message, lambda tell: tell(work()), reply)
+
+    def fork_telling(self, message: frames.Message, work: Callable[[Tell], None], reply: Reply) -> None:
+        """As `fork`, for work that tells piece by piece: what it told before its time was over is in its stdout."""
         ask = _Ask(self._loop, reply, FILES_LIMIT * 2, "no mark: it starts nothing")
         try:
             pid = os.fork()
@@ -191,7 +196,11 @@ def _kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def _work_and_exit(work: Callable[[], bytes], out: int) -> None:
+def _work_and_exit(work: Callable[[Tell], None], out: int) -> None:
+    def tell(piece: bytes) -> None:
+        while piece:
+            piece = piece[os.write(out, piece) :]
+
     code = 1
     try:
         signal.set_wakeup_fd(-1)
@@ -202,9 +211,7 @@ def _work_and_exit(work: Callable[[], bytes], out: int) -> None:
             if int(fd) > 2 and int(fd) != out:  # noqa: PLR2004 - stdin, stdout and stderr
                 with contextlib.suppress(OSError):
                     os.close(int(fd))
-        answer = work()
-        while answer:
-            answer = answer[os.write(out, answer) :]
+        work(tell)
         code = 0
     finally:
         os._exit(code)

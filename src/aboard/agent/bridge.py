@@ -90,6 +90,7 @@ class Bridge:
             "push": self._peer,
             "leftovers": self._leftovers,
             "clear": self._leftovers,
+            "strangers": self._strangers,
             "porter": self._call_porter,
             "hold": self._hold,
             "attach": self._attach,
@@ -125,6 +126,11 @@ class Bridge:
         from aboard.agent import leftovers  # noqa: PLC0415 - a launch asks this once, and never again
 
         leftovers.take(self._asks, message, lambda outcome: self._answer(message, **outcome))
+
+    def _strangers(self, message: frames.Message) -> None:
+        from aboard.agent import strangers  # noqa: PLC0415 - only `aboard why --nodes` asks this
+
+        strangers.take(self._asks, message, lambda outcome: self._answer(message, **outcome))
 
     def _call_porter(self, message: frames.Message) -> None:
         from aboard.agent.porter import Reached  # noqa: PLC0415 - only who has files for this node pays for it

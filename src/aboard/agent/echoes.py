@@ -25,9 +25,9 @@ IP_MTU_DISCOVER, PMTUDISC_DO, IP_MTU = 10, 2, 14
 TRIES = 3
 
 
-def echoes(addresses: list[str], seconds: float) -> dict[str, list[bool]]:
-    """By address: whether a small packet was answered, and whether a large one was."""
-    found: dict[str, list[bool]] = {address: [False, False] for address in addresses}
+def echoes(addresses: list[str], seconds: float) -> dict[str, list[Any]]:
+    """By address: whether a small packet was answered, and whether a large one was; how many were sent, and lost."""
+    found: dict[str, list[Any]] = {address: [False, False, 0, 0] for address in addresses}
     talks: dict[int, tuple[str, int, socket.socket, int]] = {}
     poll = select.poll()
     for address in addresses:
@@ -39,15 +39,18 @@ def echoes(addresses: list[str], seconds: float) -> dict[str, list[bool]]:
                 poll.register(talk.fileno(), select.POLLIN | select.POLLERR)
     end = time.monotonic() + seconds
     for number in range(TRIES):
-        for _address, _which, talk, size in talks.values():
+        for address, _which, talk, size in talks.values():
             with contextlib.suppress(OSError):
                 talk.send(b"\0" * size)
+                found[address][2] += 1
+                found[address][3] += 1
         until = time.monotonic() + (end - time.monotonic()) / (TRIES - number)
         while talks and time.monotonic() < until:
             for fd, _events in poll.poll(max(0.0, until - time.monotonic()) * 1000):
                 address, which, talk, _size = talks.pop(fd)
                 poll.unregister(fd)
                 found[address][which] = True
+                found[address][3] -= 1
                 talk.close()
     for _address, _which, talk, _size in talks.values():
         talk.close()

@@ -31,10 +31,21 @@ class Gauges:
         # How many processes had been killed for want of memory when the first rank ran; None where nobody counts.
         self.oom_before: int | None = None
         self.throttles_before: tuple[int, int] | None = None
+        self._throttles: tuple[int, int] | None = None
 
     def node(self) -> dict[str, float]:
-        """The load of a minute, and the part of the memory that is taken; what can't be read is not in it."""
+        """Its load, and parts: of the memory that is taken, of the time in which its group was kept from its cores.
+
+        What can't be read is not in it.
+        """
+        from aboard.agent.surroundings import throttled, throttles  # noqa: PLC0415 - the reason is below
+
         found = {}
+        kept_from = throttled(self._throttles)
+        if kept_from is not None or self._throttles is None:
+            self._throttles = throttles()
+        if kept_from is not None:
+            found["throttled"] = kept_from
         loads = _read("/proc/loadavg").split()
         if loads:
             found["load"] = float(loads[0])

@@ -19,7 +19,7 @@ from aboard.ui.data import DataView
 from aboard.ui.data_plain import data_lines
 from aboard.ui.figures import many, size
 from aboard.ui.findings import FindingsView
-from aboard.ui.train_made import Making, data_words, label, plan_words
+from aboard.ui.train_made import Making, data_words, label, mix_words, plan_words
 
 
 class Teller:
@@ -28,7 +28,7 @@ class Teller:
     def __init__(self, console: Console, words: TrainWords) -> None:
         self._console = console
         self._words = words
-        self._sequences = 0
+        self._parts: tuple[Part, ...] = ()
 
     def provide(self, cache: Path) -> Provisions | None:
         """The model, then the data; None when the gate is shut, and all of it is told."""
@@ -57,7 +57,12 @@ class Teller:
     def settled(self, boarding: Boarding, findings: Sequence[Finding]) -> None:
         """What a step takes; and what is worth a warning, unless it is stopped for worse."""
         nodes = len(boarding.nodes)
-        self.say("train", plan_words(boarding.training, ranks=boarding.world, nodes=nodes, sequences=self._sequences))
+        training, ranks = boarding.training, boarding.world
+        sequences = sum(part.sequences for part in self._parts)
+        self.say("train", plan_words(training, ranks=ranks, nodes=nodes, sequences=sequences))
+        mixed = [(part.name, part.share, part.sequences) for part in self._parts if part.share is not None]
+        if mixed:
+            self.say("mix", mix_words(training, ranks=ranks, parts=mixed))
         warned = [finding for finding in findings if finding.severity is Severity.WARN]
         if warned and not any(finding.severity is Severity.BLOCK for finding in findings):
             self._console.print(FindingsView(warned, in_full=False), crop=False)
@@ -82,11 +87,10 @@ class Teller:
             self.say("files", f"{size(told.sent)} sent to {many(len(told.nodes), 'node')} that lacked them")
 
     def say(self, word: str, text: str) -> None:
-        line = label(word, text)
         if self._console.is_terminal:
-            self._console.print(line, soft_wrap=True)
+            self._console.print(label(word, text, self._console.width), soft_wrap=True)
         else:
-            sys.stdout.write(f"{' '.join(line.plain.split(maxsplit=1))}\n")
+            sys.stdout.write(f"{word} {text}\n")
             sys.stdout.flush()
 
     def _stock(self, making: Making, tokenizer: str, cache: Path) -> Stock:
@@ -100,10 +104,11 @@ class Teller:
         return stock(self._words, tokenizer, cache, template=text, on_progress=preparing)
 
     def _told(self, found: Stock) -> None:
-        for word, part in (("data", found.data), ("held", found.validation)):
-            if part is not None:
-                self.say(word, _part_words(part))
-        self._sequences = found.data.sequences
+        for part in found.data:
+            self.say("data", f"{part.name}: {_part_words(part)}" if part.share is not None else _part_words(part))
+        if found.validation is not None:
+            self.say("held", _part_words(found.validation))
+        self._parts = found.data
         warned = [each for each in found.report.findings if each.severity > Severity.INFO]
         if warned:
             self._console.print(FindingsView(warned, in_full=False), crop=False)
@@ -138,4 +143,4 @@ def _part_words(part: Part) -> str:
         length=part.length,
         full=part.full,
     )
-    return f"{told}{' (found in the cache)' if part.cached else ''}"
+    return f"{told}{' (cached)' if part.cached else ''}"

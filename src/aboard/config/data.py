@@ -8,13 +8,26 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from aboard.config.document import Written
+    from aboard.config.sections import SourceSection
+
+# The name of the one source that all paths are where they have no weights.
+ALL = "data"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceWords:
+    """Files that are prepared together; `weight` None takes each of their sequences once an epoch."""
+
+    name: str
+    files: tuple[str, ...]
+    weight: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataWords:
-    """What is written about data; None where nothing is."""
+    """What is written about data; None where nothing is. There are several `sources` only where they have weights."""
 
-    files: tuple[str, ...] = ()
+    sources: tuple[SourceWords, ...] = ()
     validation: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
     format: str | None = None
@@ -24,6 +37,11 @@ class DataWords:
     max_length: int | None = None
     packing: bool | None = None
     loss_on: str | None = None
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Of all sources, in their order."""
+        return tuple(file for source in self.sources for file in source.files)
 
 
 def load_data(files: "Sequence[str]") -> DataWords:
@@ -46,7 +64,7 @@ def data_words(written: "Written") -> DataWords:
     if section is None:
         return DataWords()
     return DataWords(
-        files=tuple(_from(written, name, "files", place) for place, name in enumerate(section.files or ())),
+        sources=_sources(written, section.files or ()),
         validation=tuple(_from(written, name, "validation", at) for at, name in enumerate(section.validation or ())),
         allow=tuple(section.allow or ()),
         format=section.format,
@@ -56,6 +74,28 @@ def data_words(written: "Written") -> DataWords:
         max_length=section.max_length,
         packing=section.packing,
         loss_on=section.loss_on,
+    )
+
+
+def source_name(path: str) -> str:
+    """What a source is called that was given no name: its file or directory, without what tells the format."""
+    last = Path(path).name
+    return last.split(".")[0] or last or path
+
+
+def _sources(written: "Written", entries: "Sequence[str | SourceSection]") -> tuple[SourceWords, ...]:
+    """One of all paths; or one of each entry, where they have weights: then all of them have."""
+    paths = [_from(written, entry, "files", at) for at, entry in enumerate(entries) if isinstance(entry, str)]
+    if paths:
+        return (SourceWords(name=ALL, files=tuple(paths)),)
+    return tuple(
+        SourceWords(
+            name=entry.name or source_name(entry.path[0]),
+            files=tuple(_from(written, name, "files", at, "path", place) for place, name in enumerate(entry.path)),
+            weight=entry.weight,
+        )
+        for at, entry in enumerate(entries)
+        if not isinstance(entry, str)
     )
 
 

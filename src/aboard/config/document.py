@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from pydantic import ValidationError
 
 from aboard.config.merge import merge, override
-from aboard.config.problems import find, problems_of
+from aboard.config.problems import find, line_of, problems_of
 from aboard.config.read import read_text
 from aboard.config.sections import Document
+from aboard.config.sources import source_problems
 from aboard.config.tree import Leaf, Table, plain, read_tree
 from aboard.core.errors import InputError, Problem
 
@@ -51,10 +52,14 @@ def load_document(files: "Sequence[str]", sets: "Sequence[str]" = ()) -> Written
     if problems:
         raise InputError("config", problems)
     tree = override(merge(tables), sets)
+    wrong = source_problems(tree)
     try:
-        return Written(document=Document.model_validate(plain(tree, verbatim=VERBATIM)), tree=tree)
+        document = Document.model_validate(plain(tree, verbatim=VERBATIM))
     except ValidationError as error:
-        raise InputError("config", problems_of(error, tree, Document)) from None
+        wrong += problems_of(error, tree, Document)
+    if wrong:
+        raise InputError("config", sorted(wrong, key=lambda problem: line_of(problem.where)))
+    return Written(document=document, tree=tree)
 
 
 def schema() -> str:

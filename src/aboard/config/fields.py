@@ -103,6 +103,7 @@ User = Annotated[str, AfterValidator(_user)]
 Port = Annotated[int, Field(ge=1, le=MAX_PORT)]
 Slots = Annotated[int, Field(ge=0, le=MAX_SLOTS)]
 Length = Annotated[int, Field(ge=2, le=2**31)]
+Weight = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 Size = Annotated[
     int,
     BeforeValidator(_size),

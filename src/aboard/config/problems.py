@@ -4,7 +4,7 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from aboard.config.sections import NODE_MAPPING
+from aboard.config.sections import NODE_MAPPING, SOURCE_MAPPING
 from aboard.config.train_names import foreign
 from aboard.config.tree import Items, Table, Tree
 from aboard.core.errors import Problem
@@ -32,8 +32,11 @@ _WANTED = {
 }
 _EMPTY, _A_LIST, _A_MAPPING = "empty", "a list", "a mapping"
 _A_NODE = "a node set or a mapping"
+_A_SOURCE = "a path or a mapping"
+_BRANCH = {NODE_MAPPING: _A_NODE, SOURCE_MAPPING: _A_SOURCE}
 _EXAMPLE = {
     _A_NODE: '"gpu01", or {{name: gpu01, slots: 8}}',
+    _A_SOURCE: "train.jsonl, or {{path: train.jsonl, weight: 1}}",
     "a whole number": "{key}: 8",
     "a number": "{key}: 1e-4",
     "true or false": "{key}: true",
@@ -93,11 +96,11 @@ def _said(detail: "ErrorDetails", name: str, shown: str) -> tuple[str, str]:
     if kind == "aboard":
         return f"{name}: {context['seen']}", context["fix"]
     if kind in _WANTED:
-        wanted = _A_NODE if detail["loc"][-1] == NODE_MAPPING else _WANTED[kind]
+        wanted = _BRANCH.get(detail["loc"][-1], _WANTED[kind])
         value = {_EMPTY: "", _A_LIST: "value", _A_MAPPING: "value"}.get(shown, shown.strip('"'))
         return f"{name} must be {wanted}, not {shown}", "write " + _EXAMPLE[wanted].format(key=key, shown=value)
-    if kind in {"greater_than_equal", "less_than_equal", "less_than"}:
-        bounds = {"ge": "at least", "le": "at most", "lt": "less than"}
+    if kind in {"greater_than_equal", "greater_than", "less_than_equal", "less_than"}:
+        bounds = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
         bound = next(f"{word} {context[key]:g}" for key, word in bounds.items() if key in context)
         return f"{name} is {shown}", f"write a number that is {bound}"
     if kind == "literal_error":

@@ -21,6 +21,7 @@ from aboard.config.fields import (
     Size,
     Slots,
     User,
+    Weight,
     Word,
 )
 from aboard.config.section import Section
@@ -101,11 +102,35 @@ class RunSection(Section):
     """How much the disk behind it must have room for: 200GB, 1.5TiB, or bytes. Old checkpoints count until removed."""
 
 
+class SourceSection(Section):
+    """One of several sources that are mixed by weight."""
+
+    path: Annotated[list[Line], *OR_TEXT, Field(min_length=1)]
+    """A file, a directory or a name of the hub, or several. A relative path starts at this file."""
+    weight: Weight
+    """How much of the mix it is, against the weights of the others: 3 beside 1 is three quarters of all sequences."""
+    name: Line | None = None
+    """What it is called in messages. Without it, as its path is. The order of its samples follows from it."""
+
+
+SOURCE_LINE, SOURCE_MAPPING = "path", "source"
+
+
+def _source_kind(value: object) -> str:
+    return SOURCE_LINE if isinstance(value, str) else SOURCE_MAPPING
+
+
+SourceEntry = Annotated[
+    Annotated[Line, Tag(SOURCE_LINE)] | Annotated[SourceSection, Tag(SOURCE_MAPPING)],
+    Discriminator(_source_kind),
+]
+
+
 class DataSection(Section):
     """What is trained on; `aboard data` reads it as training does."""
 
-    files: Lines | None = None
-    """Files, directories or names of the hub. A relative path starts at this file."""
+    files: Annotated[list[SourceEntry], *OR_TEXT] | None = None
+    """Files, directories or names of the hub; or, to mix them, each with path and weight. Paths start at this file."""
     validation: Lines | None = None
     """Further ones, which are not trained on; rows that are in both are found."""
     format: Literal["alpaca", "sharegpt", "messages", "prompt-completion", "text", "tokens"] | None = None

@@ -131,7 +131,8 @@ def _words(written: Written, section: TrainSection, data: DataWords) -> TrainWor
 def _with_choices(words: TrainWords, written: Written) -> TrainWords:
     """In the order of the sections, so that it can be read beside the file."""
     data = {
-        **{name: getattr(words.data, name) or None for name in ("files", "validation", "format", "text_column")},
+        "files": _shown(words.data),
+        **{name: getattr(words.data, name) or None for name in ("validation", "format", "text_column")},
         "tokenizer": words.tokenizer,
         "template": words.data.template,
         "max_length": words.max_length,
@@ -154,6 +155,13 @@ def _with_choices(words: TrainWords, written: Written) -> TrainWords:
             source = unused.get(whole) or _source(written, section, name)
             choices.append(Choice(name=whole, value=None if whole in unused else value, source=source))
     return replace(words, choices=tuple(choices))
+
+
+def _shown(data: DataWords) -> tuple[Any, ...] | None:
+    """As it could be written: paths, or mappings where there are weights."""
+    if any(source.weight is not None for source in data.sources):
+        return tuple({"name": each.name, "path": each.files, "weight": each.weight} for each in data.sources)
+    return data.files or None
 
 
 def _unused(words: TrainWords) -> dict[str, str]:

@@ -124,6 +124,16 @@ class Neighbour:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Echo:
+    """Packets to one address: whether a small one was answered, and one as large as the card allows; sent and lost."""
+
+    small: bool
+    large: bool
+    sent: int = 2
+    lost: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class NodeWitness:
     """One node, `at` the head's time; `offset` is its clock less the head's. `hung` is a question that never ended."""
 
@@ -148,8 +158,7 @@ class NodeWitness:
     disks: tuple[Disk, ...] = ()
     dials: Mapping[tuple[str, int], str] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...] | str] = field(default_factory=dict)
-    # By address: whether a small packet was answered, and whether one as large as the card allows was.
-    echoes: Mapping[str, tuple[bool, bool]] = field(default_factory=dict)
+    echoes: Mapping[str, Echo] = field(default_factory=dict)
     hostname: str = ""
     kernel: tuple[str, ...] | None = None
     hung: str = ""

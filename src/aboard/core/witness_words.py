@@ -10,6 +10,7 @@ from typing import Any
 from aboard.core.witness import (
     Collective,
     Disk,
+    Echo,
     Group,
     Joining,
     Link,
@@ -55,9 +56,11 @@ def node_of(given: object, ranks: Mapping[str, int], offset: float) -> NodeWitne
         dials={(_text(each[0]), _count(each[1]) or 0): _text(each[2]) for each in _rows(node.get("dials"), 3)},
         names={_text(name): _addresses(found) for name, found in list(_object(node.get("names")).items())[:MANY]},
         echoes={
-            _text(address): (both[0] is True, both[1] is True)
-            for address, both in list(_object(node.get("echoes")).items())[:MANY]
-            if isinstance(both, list) and len(both) == 2  # noqa: PLR2004 - small and large
+            _text(address): Echo(
+                small=given[0] is True, large=given[1] is True, sent=_count(given[2]) or 0, lost=_count(given[3]) or 0
+            )
+            for address, given in list(_object(node.get("echoes")).items())[:MANY]
+            if isinstance(given, list) and len(given) == 4  # noqa: PLR2004 - small, large, sent, lost
         },
         hostname=_text(node.get("hostname")),
         kernel=tuple(map(_text, node["kernel"][:MANY])) if isinstance(node.get("kernel"), list) else None,

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from time import monotonic
 
 from aboard.core.errors import AboardError
@@ -68,17 +70,23 @@ class Ready:
     sources: Sequence[Given]
     prepared: Prepared
 
+    @property
+    def counted(self) -> list[tuple[Given, Tally]]:
+        return list(zip(self.sources, self.prepared.tallies, strict=True))
 
-def judged(question: Question, encoder: Encoder, trained: Ready, held: Ready | None = None) -> DataReport:
-    """The same of data that is prepared: by what was counted then, so that no row is read."""
+
+def judged(question: Question, encoder: Encoder, trained: Sequence[Ready], held: Ready | None = None) -> DataReport:
+    """The same of data that is prepared, in one part or several: by what was counted then, so that no row is read."""
     began = monotonic()
     found = []
-    for ready, paths in ((trained, question.files), (held, question.validation)):
-        for path, given, tally in zip(paths, ready.sources, ready.prepared.tallies, strict=True) if ready else ():
+    for parts, paths in ((trained, question.files), ([held] if held else [], question.validation)):
+        counted = [(given, tally) for each in parts for given, tally in each.counted]
+        for path, (given, tally) in zip(paths, counted, strict=True):
             opened = Opened(path=path, chunks=given.chunks, format=given.form)
-            found.append(_source(opened, tally, ready is held))
+            found.append(_source(opened, tally, parts is not trained))
+    whole = reduce(add, (each.prepared.tally for each in trained))
     apart = None if held is None else held.prepared.tally
-    return _report(question, Glass(encoder), found, trained.prepared.tally, apart, (), began)
+    return _report(question, Glass(encoder), found, whole, apart, (), began)
 
 
 def _report(

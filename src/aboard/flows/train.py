@@ -42,14 +42,14 @@ class Provisions:
     model: Path
     tokenizer: Path
     facts: Model
-    data: Part
+    data: tuple[Part, ...]
     validation: Part | None = None
     vocabulary: int | None = None
 
     @property
     def folders(self) -> list[Path]:
         """All that ranks read."""
-        parts = [part for part in (self.data, self.validation) if part is not None]
+        parts = [part for part in (*self.data, self.validation) if part is not None]
         read = [folder for part in parts for folder in (part.shards, part.bins)]
         return list(dict.fromkeys([self.model, self.tokenizer, *read]))
 
@@ -58,7 +58,7 @@ class Provisions:
         found = self.words.training(
             model=told_path(self.model),
             tokenizer=told_path(self.tokenizer),
-            data=[_part(self.data)],
+            data=[_part(part) for part in self.data],
             validation=[] if self.validation is None else [_part(self.validation)],
             bf16=bf16,
         )
@@ -139,7 +139,7 @@ def with_env(plan: Plan, env: Mapping[str, str]) -> Plan:
 
 
 def _part(part: Part) -> DataPart:
-    return DataPart(name=part.name, shards=told_path(part.shards), bins=told_path(part.bins))
+    return DataPart(name=part.name, shards=told_path(part.shards), bins=told_path(part.bins), weight=part.weight)
 
 
 def _memory(facts: Facts) -> dict[str, int]:

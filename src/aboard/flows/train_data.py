@@ -1,15 +1,17 @@
 """The data of a training: token shards and bins, made once for the same files, and the gate's word on them."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
 
+from aboard.config.data import SourceWords
 from aboard.config.train import TrainWords
 from aboard.core.finding import Severity
 from aboard.data.bins import Packing
 from aboard.data.counting import Progress as Tokenized
 from aboard.data.encode import Encoder, LossOn
+from aboard.data.mix import shares
 from aboard.data.prepare import Prepared, Source, prepare
 from aboard.data.report import DataReport
 from aboard.flows.data import Question, Ready, judged, known_codes, opened_as
@@ -19,7 +21,10 @@ __all__ = ["Part", "Stock", "Tokenized", "stock"]
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """One set of token shards and its bins on this machine, and what is in them; `sequences` are the bins."""
+    """One set of token shards and its bins on this machine, and what is in them; `sequences` are the bins.
+
+    `weight` is its part of a mix, `share` the same as a part of 1; None where all sequences come once an epoch.
+    """
 
     name: str
     shards: Path
@@ -31,13 +36,15 @@ class Part:
     length: int
     full: float
     cached: bool
+    weight: float | None = None
+    share: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stock:
     """What will be trained on, and what the gate says of it. `vocabulary` is how many tokens the tokenizer has."""
 
-    data: Part
+    data: tuple[Part, ...]
     validation: Part | None
     report: DataReport
     vocabulary: int
@@ -57,7 +64,9 @@ def stock(
 ) -> Stock:
     """Rows are read once, on all cores, and never again while their files stay as they are; the gate judges always."""
     question = _question(words, tokenizer, template)
-    known_codes(question.allow)  # before the long wait
+    # Before the long wait.
+    known_codes(question.allow)
+    parts = _shares(words.data.sources)
     encoder = Encoder(tokenizer, template=template, loss_on=question.loss_on)
 
     def ready(files: tuple[str, ...]) -> Ready:
@@ -67,14 +76,24 @@ def stock(
         made = prepare(sources, encoder, cache, max_length=words.max_length, packing=packing, progress=on_progress)
         return Ready(sources=sources, prepared=made)
 
-    data = ready(words.data.files)
+    data = [ready(source.files) for source in words.data.sources]
     held = ready(words.data.validation) if words.data.validation else None
     return Stock(
-        data=_part("data", data.prepared),
+        data=tuple(
+            replace(_part(source.name, each.prepared), weight=source.weight, share=parts.get(source.name))
+            for source, each in zip(words.data.sources, data, strict=True)
+        ),
         validation=None if held is None else _part("validation", held.prepared),
         report=judged(question, encoder, data, held),
         vocabulary=encoder.tokenizer.get_vocab_size(with_added_tokens=True),
     )
+
+
+def _shares(sources: Sequence[SourceWords]) -> dict[str, float]:
+    """Raises where a weight is too small to be held to."""
+    weights = {source.name: source.weight for source in sources if source.weight is not None}
+    counts = shares(weights) if weights else {}
+    return {name: count / sum(counts.values()) for name, count in counts.items()}
 
 
 def _part(name: str, prepared: Prepared) -> Part:

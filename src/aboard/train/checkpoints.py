@@ -154,6 +154,8 @@ def identity(data: tuple[DataPart, ...]) -> str:
             _hashes(read_manifest(Path(part.shards)).files),
             _hashes(read_bins_manifest(Path(part.bins)).files),
             part.weight,
+            # A mix draws from each source in an order that follows from its name.
+            *([] if part.weight is None else [part.name]),
         ]
         for part in data
     ]

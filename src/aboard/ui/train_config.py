@@ -1,7 +1,7 @@
 """What a training will use, as YAML that can be kept: each value with the place that it comes from."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -52,11 +52,18 @@ def _lines(choices: Sequence[Choice]) -> Iterator[tuple[str, str]]:
             section = head
             yield f"{section}:", ""
         yield f"{words:<{room}}", f"  # {each.source}"
+        if _several(each.value):
+            yield from ((f"    - {_yaml(item)}", "") for item in each.value)
 
 
 def _entry(choice: Choice) -> str:
     key = choice.name.partition(".")[2]
-    return f"{key}:" if choice.value is None else f"{key}: {_yaml(choice.value)}"
+    return f"{key}:" if choice.value is None or _several(choice.value) else f"{key}: {_yaml(choice.value)}"
+
+
+def _several(value: Any) -> bool:
+    """Whether it is a list of mappings: each has a line of its own."""
+    return isinstance(value, tuple) and bool(value) and isinstance(value[0], Mapping)
 
 
 def _yaml(value: Any) -> str:
@@ -64,4 +71,6 @@ def _yaml(value: Any) -> str:
     if isinstance(value, str) and value.replace("/", "").replace("-", "").replace("_", "").replace(".", "").isalnum():
         plain = not value[0].isdigit() and value not in ("true", "false", "null")
         return value if plain and value[0] not in "-." else json.dumps(value)
-    return json.dumps(list(value) if isinstance(value, tuple) else value)
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_yaml(item)}' for key, item in value.items())}}}"
+    return json.dumps(value)

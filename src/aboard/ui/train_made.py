@@ -1,5 +1,7 @@
 """What was made ready for a training, in lines; and the bar while it is made."""
 
+from collections.abc import Sequence
+from textwrap import wrap
 from types import TracebackType
 from typing import Self
 
@@ -42,15 +44,17 @@ class Making:
         yield line
 
 
-def label(word: str, text: str) -> Text:
-    return Text.assemble((f"{word:<{LABEL}}", "dim"), text)
+def label(word: str, text: str, width: int) -> Text:
+    """Folded between words, each line below the first; a path that is longer than a line goes on."""
+    folded = wrap(text, max(1, width - LABEL), break_long_words=False, break_on_hyphens=False)
+    return Text.assemble((f"{word:<{LABEL}}", "dim"), f"\n{' ' * LABEL}".join(folded))
 
 
 def data_words(*, documents: int, tokens: int, supervised: int, sequences: int, length: int, full: float) -> str:
     """What is trained on, in one sentence."""
     share = f"{supervised / tokens:.0%}" if tokens else "none"
     return (
-        f"{many(documents, 'document')}, {tokens:,} tokens, {share} of them supervised;"
+        f"{many(documents, 'document')}, {tokens:,} tokens, {share} supervised;"
         f" {many(sequences, 'sequence')} of {length:,}, {full:.0%} full"
     )
 
@@ -58,9 +62,23 @@ def data_words(*, documents: int, tokens: int, supervised: int, sequences: int, 
 def plan_words(training: Training, *, ranks: int, nodes: int, sequences: int) -> str:
     """What a step takes, and how many there are."""
     step = training.step_size(ranks)
-    total = training.max_steps or -(-max(1, round(training.num_train_epochs * sequences)) // step)
+    total = training.max_steps or -(-_drawn(training, ranks, sequences) // step)
     micro, each = training.micro_batches(ranks), training.per_device_train_batch_size
     times = f", {micro} accumulated" if micro > 1 else ""
     kind = "bfloat16" if training.bf16 else "float32"
     who = f"{many(ranks, 'rank')} on {many(nodes, 'node')}"
     return f"{who}, {each} at a time{times}: {many(step, 'sequence')} a step, {many(total, 'step')}; {kind}"
+
+
+def mix_words(training: Training, *, ranks: int, parts: Sequence[tuple[str, float, int]]) -> str:
+    """Of sources by name, share and sequences: how much of the training each is, and how often it comes in it."""
+    total = _drawn(training, ranks, sum(sequences for _, _, sequences in parts))
+    said = [f"{name} {share:.1%}, {total * share / sequences:.2g} times" for name, share, sequences in parts]
+    return "; ".join(said)
+
+
+def _drawn(training: Training, ranks: int, sequences: int) -> int:
+    """How many sequences the training takes in all."""
+    if training.max_steps is not None:
+        return training.max_steps * training.step_size(ranks)
+    return max(1, round(training.num_train_epochs * sequences))

@@ -12,6 +12,8 @@ from aboard.core.witness import Collective
 from aboard.verdicts.doing import doing
 from aboard.verdicts.stuck import RULES as STUCK
 
+_LAST_SECONDS = 10.0
+
 
 def uneven(evidence: Evidence) -> Iterator[Said]:
     """Some ranks have finished, the others wait for them."""
@@ -32,6 +34,34 @@ def uneven(evidence: Evidence) -> Iterator[Said]:
             ),
             sure=Sure.CERTAIN,
             since=min((view.child.at for view in done if view.child is not None), default=None),
+        )
+
+
+def lingering(evidence: Evidence) -> Iterator[Said]:
+    """Most ranks have finished, and one that waits for nobody of them does not."""
+    done = [view for view in evidence.views if view.finished]
+    left = [view for view in evidence.views if view.alive]
+    if not done or len(left) >= len(done) or len(done) + len(left) != len(evidence.views) or _waiting(evidence):
+        return
+    since = max((view.child.at for view in done if view.child is not None), default=evidence.now)
+    waited = evidence.now - since
+    for views in _alike(left, evidence):
+        told = doing(views[0], evidence.usual)
+        # The last one may have more to do than the others: to write the model, to upload it.
+        grave = waited >= max(_LAST_SECONDS, told.patience)
+        yield Cause(
+            finding=Finding(
+                code=told.code if grave else "hang-busy",
+                severity=told.severity if grave else Severity.INFO,
+                nodes=tuple(dict.fromkeys(view.node for view in views)),
+                ranks=tuple(view.rank for view in views),
+                seen=f"rank {_ranks(views)} on {'/'.join(dict.fromkeys(view.node for view in views))} {told.words};"
+                f" {len(done)} ranks have finished, the last of them {waited:.0f} s ago",
+                why="It has not come to its end, and no other rank keeps it from that.",
+                fix=told.fix.replace("RUN", evidence.plan.run),
+            ),
+            sure=Sure.STRONG,
+            since=since,
         )
 
 
@@ -65,6 +95,9 @@ def crossed(evidence: Evidence) -> Iterator[Said]:
         for other in evidence.standings[number + 1 :]:
             there = [evidence.view(rank) for rank in one.behind if rank in other.waiting]
             back = [evidence.view(rank) for rank in other.behind if rank in one.waiting]
+            if len(there) > len(back):
+                # The few who do otherwise are named.
+                one, other, there, back = other, one, back, there  # noqa: PLW2901 - the same two, the other way round
             if there and back:
                 yield Cause(
                     finding=Finding(
@@ -120,7 +153,7 @@ def absent(evidence: Evidence) -> Iterator[Said]:
         )
 
 
-RULES = (uneven, mismatch, crossed, absent)
+RULES = (uneven, lingering, mismatch, crossed, absent)
 
 
 def _absent(evidence: Evidence) -> tuple[list[View], list[View], Standing | None]:

@@ -17,6 +17,8 @@ _SILENT_SECONDS = 10.0
 _DARK_SECONDS = 1.0
 _WAIT_SECONDS = 3.0
 _LATE_SECONDS = 8.0
+# An import that reads or computes is given time; one that only waits is given less, and more than a package may sleep.
+_IMPORT_SECONDS = 20.0
 _BUSY_SECONDS = 90.0
 
 
@@ -95,10 +97,11 @@ def late(evidence: Evidence) -> Iterator[Said]:
     for views in _alike(behind):
         view = views[0]
         told = doing(view, None)
-        importing = view.at == "import" or (view.phase < Phase.TORCH and told.code in ("hang-loop", "hang-busy"))
+        busy = told.code == "hang-loop" or "D" in view.states
+        importing = view.at == "import" or (view.phase < Phase.TORCH and busy)
         since = max((each.child.since for each in views if each.child is not None), default=evidence.now)
         waited = min(evidence.now - since, evidence.quiet if evidence.quiet is not None else evidence.now - since)
-        patience = _BUSY_SECONDS if importing or told.code in ("hang-loop", "hang-busy") else _LATE_SECONDS
+        patience = _BUSY_SECONDS if busy else _IMPORT_SECONDS if importing else _LATE_SECONDS
         grave = waited >= patience
         yield Cause(
             finding=Finding(

@@ -10,11 +10,13 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
-from aboard.core.witness import Socket
+from aboard.core.witness import Echo, Socket
 
 _UP = ("up", "unknown", "")
 # What fits into one packet is not lost for its size.
 _ONE_PACKET = 1200
+# Of packets to a node, some of which were answered, this part and at least so many are lost: it isn't cut.
+_LOSSY, _LEAST_LOST = 0.1, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +45,19 @@ def cut(evidence: Evidence) -> Iterator[Said]:
     down = [(name, link) for name in nodes for link in _links(evidence, name) if link not in _UP]
     outcomes = {evidence.witness[each.node].dials.get(target) for each in bad for target in _tried(evidence, each)}
     echoes = _echoes(evidence, nodes)
-    passes = bool(echoes) and all(small and large for small, large in echoes)
-    narrow = any(small and not large for small, large in echoes)
-    if not any(small for small, _large in echoes):
+    passes = bool(echoes) and all(each.small and each.large for each in echoes)
+    narrow = any(each.small for each in echoes) and not any(each.large for each in echoes)
+    if not any(each.small for each in echoes):
         # Nobody answers such packets here: a new connection, and more to send than fits into one packet, tell the same.
         narrow = "connected" in outcomes and min(each.socket.tx for each in bad) > _ONE_PACKET
-    code, seen, why, fix = _words(example, nodes, len(bad), down, narrow=narrow)
-    back = (passes or "connected" in outcomes) and not narrow and not down
+    lossy = _lossy(echoes)
+    code, seen, why, fix = _words(example, nodes, len(bad), down, narrow=narrow, lossy=lossy)
+    back = (passes or "connected" in outcomes) and not narrow and not down and not lossy
     yield Cause(
         finding=Finding(
             code=code,
             # What was cut and is whole again goes on by itself, at TCP's next try.
-            severity=Severity.INFO if back else Severity.BLOCK,
+            severity=Severity.INFO if back else Severity.WARN if lossy else Severity.BLOCK,
             nodes=nodes,
             ranks=tuple(sorted({each.rank for each in bad if each.node in nodes})),
             seen=seen,
@@ -82,18 +85,25 @@ def _blamed(evidence: Evidence, worst: list[str], bad: list[_Bad], *, single: bo
 
 
 def _failing(evidence: Evidence, node: str) -> float:
-    """The part of the others whose packets it did not answer, of either size."""
+    """The part of the others' packets that it did not answer, of either size."""
     told = _echoes(evidence, (node,))
-    return sum(not (small and large) for small, large in told) / len(told) if told else 0.0
+    return sum(each.lost for each in told) / max(1, sum(each.sent for each in told))
 
 
-def _echoes(evidence: Evidence, nodes: tuple[str, ...]) -> list[tuple[bool, bool]]:
+def _echoes(evidence: Evidence, nodes: tuple[str, ...]) -> list[Echo]:
     return [
-        both
+        each
         for name, node in evidence.witness.items()
-        for address, both in node.echoes.items()
+        for address, each in node.echoes.items()
         if name not in nodes and evidence.owners.get(address) in nodes
     ]
+
+
+def _lossy(echoes: list[Echo]) -> str:
+    """How many packets were lost where others of their size got through; empty where all did, or none."""
+    through = [each for each in echoes if each.small and each.large]
+    sent, lost = sum(each.sent for each in through), sum(each.lost for each in through)
+    return f"{lost} of {sent} packets to it were lost" if lost >= max(_LEAST_LOST, _LOSSY * sent) else ""
 
 
 def _bad(evidence: Evidence) -> Iterator[_Bad]:
@@ -123,7 +133,7 @@ def _tried(evidence: Evidence, bad: _Bad) -> list[tuple[str, int]]:
 
 
 def _words(
-    example: _Bad, nodes: tuple[str, ...], count: int, down: list[tuple[str, str]], *, narrow: bool
+    example: _Bad, nodes: tuple[str, ...], count: int, down: list[tuple[str, str]], *, narrow: bool, lossy: str
 ) -> tuple[str, str, str, str]:
     who, each = fold(nodes), example.socket
     other = example.peer if example.node in nodes else example.node
@@ -147,6 +157,13 @@ def _words(
             f"{stuck}; small packets are answered",
             "Small packets pass and large ones don't: the MTU of a card is larger than what the network carries.",
             f"ping -c 3 -M do -s 1472 {split(each.remote)[0]}    # on {example.node}\n{check}",
+        )
+    if lossy:
+        return (
+            "slow-link",
+            f"{stuck}; {lossy}",
+            "The way to it loses packets: a cable, a port or a switch is broken or overrun. TCP waits ever longer.",
+            f"ip -s link    # on {who}: errors and drops\n{check}",
         )
     return (
         "hang-link-cut",

@@ -17,6 +17,7 @@ _LATE_SECONDS = 8.0
 _BARRED = {
     "dropped": ("gets no answer from", "A firewall drops what is sent: on the way, on this node or on rank 0's."),
     "rejected": ("is rejected by", "A firewall or a router says no."),
+    "refused": ("is refused by", "Rank 0 listens there, and a firewall says no in its place."),
     "no route": ("has no route to", "No network of the node leads there."),
 }
 
@@ -76,10 +77,10 @@ def _store(evidence: Evidence, host: str, port: int, views: list[View]) -> Itera
                 why="The name of rank 0's node is not known there.",
                 fix=f"getent hosts {host}    # on {those[0].node}; a line in /etc/hosts, or --master-address ADDRESS",
             )
-        elif outcome in _BARRED:
-            yield _barred(evidence, outcome, f"{host}:{port}", those)
         elif outcome == "refused":
             yield from _refused(evidence, host, port, those)
+        elif outcome in _BARRED:
+            yield _barred(evidence, outcome, f"{host}:{port}", those)
 
 
 def _barred(evidence: Evidence, outcome: str, store: str, views: list[View]) -> Cause:
@@ -121,6 +122,8 @@ def _refused(evidence: Evidence, host: str, port: int, views: list[View]) -> Ite
             why=f"Rank 0 on {master.node} hosts no store there.",
             fix=f"ss -ltn    # on {master.node}: what listens\naboard logs {evidence.plan.run} --rank 0",
         )
+    elif own is not None and port in listens:
+        yield _barred(evidence, "refused", f"{host}:{port}", views)
 
 
 def _peers(evidence: Evidence, trying: dict[str, list[tuple[View, str]]]) -> Cause:

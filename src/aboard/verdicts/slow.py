@@ -17,6 +17,8 @@ _LEAST_SECONDS = 0.03
 # Nothing has moved for so long, and for some steps: that is not slow any more, and another rule's.
 _STUCK_SECONDS = 2.5
 _THROTTLED = 0.05
+_RATIONED = 0.8
+_QUOTA = "cat /sys/fs/cgroup/cpu.max    # on {node}; raise the quota, or ask for more cores"
 _DELAY = 0.4
 _DISK = 0.3
 _NEIGHBOUR = 0.5
@@ -58,6 +60,31 @@ def stragglers(evidence: Evidence) -> Iterator[Said]:
     )
 
 
+def rationed(evidence: Evidence) -> Iterator[Said]:
+    """A node whose control group had used up its share in nearly every period: it may be too slow to answer at all."""
+    for part in evidence.plan.parts:
+        node = part.node.name
+        sample = evidence.run.samples.get((node, ""))
+        kept_from = sample.values.get("throttled", 0.0) if sample is not None else 0.0
+        if not _steps(evidence) or kept_from < _RATIONED:
+            continue
+        ranks = tuple(start.rank for start in part.starts if start.rank is not None)
+        waits = _slower(evidence) or _stuck(evidence)
+        yield Cause(
+            finding=Finding(
+                code="slow-throttled",
+                severity=Severity.WARN if waits else Severity.INFO,
+                nodes=(node,),
+                ranks=ranks,
+                seen=f"the control group of {node} was kept from its cores in {100 * kept_from:.0f} % of the last"
+                f" seconds{_pace(evidence)}",
+                why="Its ranks may use less time than they need, and all others wait for them in each collective.",
+                fix=_QUOTA.format(node=node),
+            ),
+            sure=Sure.CERTAIN if waits else Sure.LIKELY,
+        )
+
+
 def slow_links(evidence: Evidence) -> Iterator[Said]:
     """Ranks come at the same time, and what they send stands in a queue or is lost on the way."""
     if not _steps(evidence):
@@ -97,7 +124,7 @@ def slow_links(evidence: Evidence) -> Iterator[Said]:
     )
 
 
-RULES = (stragglers, slow_links)
+RULES = (stragglers, rationed, slow_links)
 
 
 def _cause(view: View, node: NodeWitness) -> tuple[str, str, str]:
@@ -109,7 +136,7 @@ def _cause(view: View, node: NodeWitness) -> tuple[str, str, str]:
         return (
             "slow-throttled",
             f"its control group was kept from its cores in {100 * node.throttled:.0f} % of the time",
-            f"cat /sys/fs/cgroup/cpu.max    # on {view.node}; raise the quota, or ask for more cores",
+            _QUOTA.format(node=view.node),
         )
     disk = view.states.count("D") / max(1, len(view.states))
     if disk >= _DISK:

@@ -210,7 +210,7 @@ KINDS: Mapping[str, Mapping[str, Callable[[frames.Message, str], Any]]] = {
 }
 # Without these the event says nothing.
 NEEDED = ("code", "phase")
-NODE_FIGURES: Mapping[str, type[float]] = {"load": float, "memory": float}
+NODE_FIGURES: Mapping[str, type[float]] = {"load": float, "memory": float, "throttled": float}
 CHILD_FIGURES: Mapping[str, type[float]] = {
     "step": int,
     "step_seconds": float,

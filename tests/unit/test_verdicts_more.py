@@ -1,0 +1,110 @@
+"""More verdicts on a run that lives: what the fault bench had missed, each with what it must not be taken for."""
+
+from dataclasses import replace
+from typing import Any
+
+from evidences import NOW, at_collective, evidence, in_collective, process, stack, stuck_socket
+
+from aboard.core.event import Sample
+from aboard.core.evidence import Evidence
+from aboard.core.finding import Finding, Severity
+from aboard.core.phase import Phase
+from aboard.core.witness import Echo, Group, Joining, RankWitness, Socket
+from aboard.verdicts.judge import judge
+
+IMPORTS = stack(("/x/licensed.py", 1, "<module>"), ("<frozen importlib._bootstrap>", 9, "_load"))
+JOINING = Joining(host="10.0.0.1", port=29500, world=8)
+
+
+def first(given: Evidence) -> Finding:
+    why = judge(given)
+    assert why.findings, why.ruled_out
+    return why.findings[0]
+
+
+def eight(**others: RankWitness) -> dict[int, RankWitness]:
+    return {rank: in_collective() for rank in range(8)} | {int(name[1:]): seen for name, seen in others.items()}
+
+
+def waiting_for(late: RankWitness, seconds: float) -> Evidence:
+    """Seven have come to the store, and rank 6 is in an import for so long."""
+    ranks = {rank: RankWitness(process=process(), joining=JOINING) for rank in range(8)} | {6: late}
+    given = evidence(ranks, default=Phase.TORCH, phases={6: Phase.PYTHON}, quiet=seconds)
+    given.run.generation.children["n4", "6"].since = NOW - seconds
+    return given
+
+
+def test_an_import_that_only_waits_is_named_before_one_that_works() -> None:
+    """Half a minute without any work is no slow import; with a disk that is read it may be one."""
+    idle = RankWitness(process=process(), stack=IMPORTS)
+    assert first(waiting_for(idle, 15.0)).severity is Severity.INFO
+    found = first(waiting_for(idle, 25.0))
+    assert (found.code, found.severity, found.ranks) == ("init-import-slow", Severity.WARN, (6,))
+    for states in ("RRRRRRRR", "DDSDDSDD"):
+        works = RankWitness(process=process(states=states), stack=IMPORTS)
+        assert first(waiting_for(works, 25.0)).severity is Severity.INFO
+
+
+def test_a_store_that_refuses_although_it_listens() -> None:
+    """Rank 0 has its port open: whoever says no is a firewall on its node, if all others hear it."""
+    listens = Socket(local="0.0.0.0:29500", remote="0.0.0.0:0", state="LISTEN")
+    ranks = {rank: RankWitness(process=process(), joining=JOINING) for rank in range(8)}
+    master = replace(JOINING, master=True)
+    ranks |= {0: RankWitness(process=process(), joining=master, sockets=(listens,))}
+    nodes: dict[str, Any] = {name: {"dials": {("10.0.0.1", 29500): "refused"}} for name in ("n2", "n3", "n4")}
+    found = first(evidence(ranks, default=Phase.TORCH, phases={0: Phase.STORE}, nodes=nodes))
+    assert (found.code, found.nodes) == ("init-store-refused", ("n1",))
+    assert "Rank 0 listens there" in found.why
+
+
+def test_a_rank_that_is_left_alone_and_does_not_end() -> None:
+    """All others have finished: what it waits for is told, once it had time to finish as well."""
+    alone = replace(
+        in_collective(), groups=(at_collective(19, over=True),), stack=stack(("/home/me/train.py", 9, "main")),
+        process=process(call="futex"),
+    )  # fmt: skip
+    for seconds, severity in ((5, Severity.INFO), (12, Severity.BLOCK)):
+        given = evidence({rank: RankWitness() for rank in range(8)} | {6: alone}, quiet=float(seconds))
+        for (_node, name), child in given.run.generation.children.items():
+            if name != "6":
+                child.state, child.code, child.at = "exited", 0, NOW - seconds
+        found = first(given)
+        assert (found.severity, found.nodes, found.ranks) == (severity, ("n4",), (6,))
+    assert found.code == "hang-lock"
+    assert "7 ranks have finished" in found.seen
+
+
+def test_a_rank_that_takes_two_groups_the_other_way_round() -> None:
+    """It has never used the group in which seven wait, nor they its own: the one is named, not the seven."""
+    unused = Group(name="2", what="", enqueued=-1, completed=-1)
+    most = in_collective(groups=(replace(at_collective(1), name="1"), unused))
+    for at in (NOW - 9, NOW - 11):
+        entry = replace(at_collective(1, at=at), name="2")
+        odd = in_collective(groups=(replace(unused, name="1"), entry))
+        found = first(evidence(dict.fromkeys(range(8), most) | {5: odd}))
+        assert (found.code, found.nodes, found.ranks) == ("hang-order", ("n3",), (5,))
+
+
+def test_a_way_that_loses_packets_is_not_a_cut_one() -> None:
+    """Some get through and some don't: the node to which most are lost is named, whoever noticed it first."""
+    ranks = eight(r0=in_collective(sockets=(stuck_socket("10.0.0.1:1", "10.0.0.4:2"),)))
+    lossy, well = Echo(small=True, large=True, sent=4, lost=2), Echo(small=True, large=True)
+    echoes: dict[str, Any] = {
+        "n1": {"echoes": {"10.0.0.4": lossy}},
+        "n2": {"echoes": {"10.0.0.4": lossy, "10.0.0.1": well}},
+        "n3": {"echoes": {"10.0.0.4": lossy, "10.0.0.1": well}},
+        "n4": {"echoes": {"10.0.0.1": replace(lossy, sent=3, lost=1)}},
+    }
+    found = first(evidence(ranks, nodes=echoes))
+    assert (found.code, found.nodes) == ("slow-link", ("n4",))
+    assert "6 of 12 packets to it were lost" in found.seen
+
+
+def test_a_node_that_is_rationed_is_known_by_its_own_counter() -> None:
+    """It may be too slow to answer; the figures of the last second tell, and only in a run that waits."""
+    given = evidence(eight(), quiet=1.0, pace=3.0, usual=0.2)
+    given.run.samples["n2", ""] = Sample(node="n2", child="", at=NOW, values={"throttled": 0.97})
+    unheard = replace(given, witness={name: node for name, node in given.witness.items() if name != "n2"})
+    found = first(unheard)
+    assert (found.code, found.nodes, found.severity) == ("slow-throttled", ("n2",), Severity.WARN)
+    assert first(replace(unheard, pace=0.2)).severity is Severity.INFO
