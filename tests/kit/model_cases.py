@@ -272,23 +272,26 @@ class Weighed:
 
 
 def estimated_and_measured(
-    folder: Path, families: Sequence[str], nodes: tuple[int, ...], **changed: Any
+    folder: Path, families: Sequence[str], nodes: tuple[int, ...], *, ample: bool = True, **changed: Any
 ) -> list[Weighed]:
-    """Each family in each layout that this world has."""
+    """Each family in each layout that this world has; with little room nothing is kept or held."""
     layouts = LAYOUTS if sum(nodes) > 1 else ("none",)
     trainings = [
         training(folder / family, sharding=sharding, from_scratch=True, **changed)
         for family in families
         for sharding in layouts
     ]
-    found = [_weighed(each, join(each), nodes) for each in trainings]
+    found = [_weighed(each, _world(each, ample=ample), nodes) for each in trainings]
     leave(join(trainings[0]))
     return found
 
 
+def _world(its: Training, *, ample: bool) -> World:
+    world = join(its)
+    return world if ample else replace(world, keep=False, hold=False)
+
+
 def _weighed(its: Training, world: World, nodes: tuple[int, ...]) -> Weighed:
-    # As if there were little room, where nothing is accumulated.
-    world = replace(world, keep=world.keep and its.gradient_accumulation_steps > 1)
     told = needs(model(its), its, nodes, sharding=world.sharding, keep=world.keep, hold=world.hold)
     meter = LiveBytes()
     with meter:

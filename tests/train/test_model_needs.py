@@ -30,12 +30,21 @@ def configs(tmp_path_factory: pytest.TempPathFactory, crew: Crew) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
-@pytest.mark.parametrize(("bf16", "steps"), [(False, 1), (True, 2)], ids=["fp32", "bf16-accumulated"])
-def test_states_are_told_within_a_tenth(crew: Crew, configs: Path, ranks: int, bf16: bool, steps: int) -> None:  # noqa: FBT001 - pytest's
+@pytest.mark.parametrize(("ranks", "ample"), [(1, True), (4, True), (4, False)], ids=["alone", "ample", "little"])
+@pytest.mark.parametrize("steps", [1, 2, 4])
+@pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])
+def test_states_are_told_within_a_tenth(
+    crew: Crew,
+    configs: Path,
+    ranks: int,
+    ample: bool,  # noqa: FBT001 - pytest's
+    steps: int,
+    bf16: bool,  # noqa: FBT001 - pytest's
+) -> None:
     """The most that weights, gradients, optimizer and what is gathered take, for three models in three layouts."""
     nodes = (1,) if ranks == 1 else (2, 2)
-    case = partial(estimated_and_measured, configs, list(FAMILIES), nodes, bf16=bf16, gradient_accumulation_steps=steps)
+    given = {"ample": ample, "bf16": bf16, "gradient_accumulation_steps": steps}
+    case = partial(estimated_and_measured, configs, list(FAMILIES), nodes, **given)
     told = crew.run(ranks, case, nodes=len(nodes))[0]
     assert {one.layout.split()[0] for one in told} == ({"none"} if ranks == 1 else {"full", "hybrid", "none"})
     assert [one for one in told if abs(one.told / one.measured - 1) > 0.1] == []

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 
 from aboard.core.training import Training
+from aboard.train.apart import why_not_apart
 from aboard.train.build_meta import layers, on_meta
 from aboard.train.mesh import Spread, even
 from aboard.train.needs_activations import Activations, Precision, activations
@@ -63,6 +64,8 @@ class Model:
     sizes: Sizes
     config: Any
     norms: int
+    # Why documents of one row can't be kept apart in it; None where they can.
+    why_not_apart: str | None = None
 
 
 def model(training: Training) -> Model:
@@ -70,14 +73,18 @@ def model(training: Training) -> Model:
     built = on_meta(training, torch.device("cpu"))
     blocks = layers(built)
     norms = sum("Norm" in type(each).__name__ for each in blocks[0].children()) if blocks else 0
-    return Model(sizes=sizes(built, blocks), config=built.config.get_text_config(), norms=norms)
+    return Model(
+        sizes=sizes(built, blocks),
+        config=built.config.get_text_config(),
+        norms=norms,
+        why_not_apart=why_not_apart(built),
+    )
 
 
 def needs(its: Model, training: Training, nodes: tuple[int, ...], *, sharding: Spread, keep: bool, hold: bool) -> Needs:
     """Of one layout, on nodes that have so many ranks each."""
     ranks = sum(nodes)
-    accumulated = training.micro_batches(ranks) > 1
-    states = _states(its.sizes, training, nodes, sharding=sharding, keep=keep, hold=hold, accumulated=accumulated)
+    states = _states(its.sizes, training, nodes, sharding=sharding, keep=keep, hold=hold)
     precision: Precision = "full" if not training.bf16 else "autocast" if sharding == "none" or ranks == 1 else "half"
     kept = _activations(its, training, precision)
     held = kept.kept(checkpointing=training.gradient_checkpointing) if kept else 0
@@ -100,19 +107,14 @@ def needs(its: Model, training: Training, nodes: tuple[int, ...], *, sharding: S
 
 
 def _states(
-    its: Sizes,
-    training: Training,
-    nodes: tuple[int, ...],
-    *,
-    sharding: Spread,
-    keep: bool,
-    hold: bool,
-    accumulated: bool,
+    its: Sizes, training: Training, nodes: tuple[int, ...], *, sharding: Spread, keep: bool, hold: bool
 ) -> States:
+    micro = training.micro_batches(sum(nodes))
     if sharding == "none" or sum(nodes) == 1:
-        return replicated(its, half=training.bf16, accumulated=accumulated, ranks=sum(nodes))
+        return replicated(its, half=training.bf16, micro=micro, ranks=sum(nodes))
     shards = sum(nodes) if sharding == "full" else even(nodes)
-    return sharded(its, shards=shards, half=training.bf16, accumulated=accumulated, keep=keep, hold=hold)
+    replicas = sum(nodes) // shards
+    return sharded(its, shards=shards, replicas=replicas, half=training.bf16, micro=micro, keep=keep, hold=hold)
 
 
 def _activations(its: Model, training: Training, precision: Precision) -> Activations | None:

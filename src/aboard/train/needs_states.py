@@ -62,17 +62,15 @@ def sizes(model: "PreTrainedModel", layers: Sequence[nn.Module]) -> Sizes:
     )
 
 
-def replicated(its: Sizes, *, half: bool, accumulated: bool, ranks: int) -> States:
+def replicated(its: Sizes, *, half: bool, micro: int, ranks: int) -> States:
     """Every rank has all. DDP's buckets hold the gradients, from the start; while they aren't reduced, beside them."""
     total = its.total
     stays = FULL * total * 3
     buckets = FULL * total if ranks > 1 else 0
-    before = FULL * total if accumulated else 0
+    before = FULL * total if micro > 1 else 0
     copies = HALF * its.multiplied if half else 0
-    # The gradient of a tied embedding comes in two parts, and their sum is a third.
-    parts = (
-        FULL * its.embedding * ((3 if ranks > 1 or accumulated else 2) if its.tied else int(ranks > 1 or accumulated))
-    )
+    beside = ranks > 1 or micro > 1
+    parts = FULL * its.embedding * (_parts(micro) if its.tied and beside else 2 * its.tied or int(beside))
     after = 0 if buckets or before else FULL * total
     peak = stays + buckets + before + max(copies, after + parts)
     return States(
@@ -84,30 +82,47 @@ def replicated(its: Sizes, *, half: bool, accumulated: bool, ranks: int) -> Stat
     )
 
 
-def sharded(its: Sizes, *, shards: int, half: bool, accumulated: bool, keep: bool, hold: bool) -> States:
+def sharded(its: Sizes, *, shards: int, replicas: int, half: bool, micro: int, keep: bool, hold: bool) -> States:
     """FSDP: a rank has its part, and gathers the rest a layer at a time; the root's own stay gathered throughout."""
     size = HALF if half else FULL
+    accumulated = micro > 1
     total, root = its.total, _numbers(its.groups[0])
     layer = max(map(_numbers, its.groups[1:]), default=0)
     part = sum(_part(group, shards) for group in its.groups)
     roots = _part(its.groups[0], shards)
     stays = 3 * FULL * part
-    before = (FULL * total if hold else FULL * part) if accumulated else 0
+    # Between micro-batches, what was reduced within a node waits for the other nodes' part.
+    deferred = FULL * (part - roots) if replicas > 1 and not hold and micro > (2 if keep else 1) else 0
+    before = (FULL * total if hold else FULL * part + deferred) if accumulated else 0
     # What the head's gradient waits in, until the root's is whole.
     head = size * its.embedding
     # A layer's gradients: in the compute type, as a message in fp32, and reduced.
     message = size * layer + FULL * (layer + layer // shards)
-    if keep:
+    added = keep and hold and accumulated and not half
+    if added:
+        # What is accumulated is of the type that is sent: new gradients are added to it, and go out from there.
+        gathered = stays + before + size * total
+        forward = gathered + head
+        within = max(gathered + head * (_parts(micro) if its.tied else 1), gathered + message - size * layer)
+    elif keep:
         forward = stays + before + size * total + head
         within = forward + message
     else:
         # One layer that is in use, the next one on its way, and the message that it comes in.
         forward = stays + before + size * (root + 3 * layer) + head
-        within = stays + max(before, FULL * (part - roots)) + size * (root + layer) + head + message
+        # While gradients of an earlier one are reduced, the next layer is on its way as well.
+        ahead = size * layer if accumulated and not hold and replicas == 1 else 0
+        within = stays + max(before, FULL * (part - roots)) + size * (root + layer) + ahead + head + message
     # The root's gradients come last. Between micro-batches, weights that are kept are all there by then.
-    last = stays + (FULL * part if accumulated else FULL * (part - roots))
-    last += size * root + FULL * (root + root // shards)
-    last += size * total + head if keep and accumulated else head * (2 if its.tied else 1)
+    last = stays + (FULL * part + deferred if accumulated else FULL * (part - roots))
+    last += FULL * (root + root // shards)
+    if keep and accumulated:
+        last += size * total + (0 if added else size * root + head)
+    elif half:
+        # Its weights are still gathered, beside their gradients.
+        last += 2 * size * root + head
+    else:
+        last += size * root + head * (2 if its.tied else 1)
     return States(
         weights=FULL * part,
         gradients=FULL * part,
@@ -115,6 +130,11 @@ def sharded(its: Sizes, *, shards: int, half: bool, accumulated: bool, keep: boo
         peak=max(forward, within, last) + its.buffers,
         forward=forward + its.buffers,
     )
+
+
+def _parts(micro: int) -> int:
+    """The gradient of a tied embedding comes in two parts; from the third micro-batch on, their sum is one more."""
+    return 2 if micro == 2 else 3  # noqa: PLR2004 - the second adds to what the first one left
 
 
 def _numbers(group: Sequence[Sequence[int]]) -> int:
