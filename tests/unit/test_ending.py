@@ -181,6 +181,21 @@ def test_a_node_that_gave_no_answer_is_not_taken_for_one_that_has_memory() -> No
     assert "n1 could not be looked at: it gave no answer within 3.5 s" in finding.seen
 
 
+def test_ranks_that_could_not_reach_a_peer_name_it() -> None:
+    """Who gives up at connecting is not the cause; the node that refused it is, as long as nobody there died first."""
+
+    def refused(rank: int, at: float) -> Event:
+        said = "Gloo connectFullMesh failed with [pair.cc:152] timed out connecting: SO_ERROR: Connection refused, "
+        return _event("raised", rank, at, type="RuntimeError", message=f"{said}remote=[10.0.0.2]:28048$4", trace="")
+
+    tries = [refused(0, 2.0), _event("exited", 0, 2.1, code=1), refused(2, 3.0), _event("exited", 2, 3.1, code=1)]
+    nodes = {f"n{at}": NodeWitness(at=1.0, addresses=(("eth0", f"10.0.0.{at}"),)) for at in (1, 2, 3)}
+    (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", tries), witness=nodes))
+    assert (finding.code, finding.nodes, finding.ranks) == ("init-peer-refused", ("n2",), (1,))
+    killed = [_event("exited", 1, 1.9, code=-9), *tries]
+    assert ending(Evidence(plan=PLAN, run=Run.replay("r", killed), witness=nodes))[0].code == "run-killed"
+
+
 def test_full_disks_are_told_with_what_is_left() -> None:
     """A bus error by /dev/shm, an exception by the disk that has no room."""
     shm = _seen(0, disks=(Disk(path="/dev/shm", free=0, size=64 << 20),))

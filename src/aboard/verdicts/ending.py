@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding, Severity
@@ -9,6 +10,7 @@ from aboard.core.nodeset import fold
 from aboard.core.run import Child, Generation
 from aboard.core.words import visible
 from aboard.verdicts.crash import with_node
+from aboard.verdicts.unreached import unreached
 from aboard.verdicts.words import Told, told_of
 
 # How ranks cry out when a peer has died: never the cause while there is a death that says something else.
@@ -27,9 +29,14 @@ def ending(evidence: Evidence) -> list[Finding]:
     """The verdict with its consequences folded under it, then what else there is to say; a good end has none."""
     cause = cause_of(evidence)
     findings = []
-    left = _left_early(evidence, cause) if cause is not None and is_echo(evidence, cause) else None
+    echo = cause is not None and is_echo(evidence, cause)
+    left = _left_early(evidence, cause) if cause is not None and echo else None
+    barred = unreached(evidence) if echo else None
     if left is not None and cause is not None:
         findings.append(_uneven(evidence, left, cause))
+    elif barred is not None and cause is not None:
+        others = [child for child in evidence.run.generation.children.values() if child.dead]
+        findings.append(replace(barred, consequences=tuple(_followed(evidence, cause, others))))
     elif cause is not None:
         findings.append(_verdict(evidence, cause))
     else:

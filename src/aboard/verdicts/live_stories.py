@@ -251,6 +251,15 @@ INIT = (
         mend="Open all ports between the nodes; `aboard check --only network` tries ports that the kernel chooses.",
     ),
     Story(
+        code="init-peer-refused",
+        title="ranks are refused by each other",
+        severity=Severity.BLOCK,
+        shows=("Gloo connectFullMesh failed with … SO_ERROR: Connection refused, remote=[10.0.0.2]:28048",),
+        why="The store's port is open, and a firewall says no at the ports at which ranks listen for each other. The"
+        " ranks that give up are not the cause; the node that they name is.",
+        mend="Open all ports between the nodes; `aboard check --only network` tries ports that the kernel chooses.",
+    ),
+    Story(
         code="init-loopback",
         title="a node tells its peers to connect to 127.0.0.1",
         severity=Severity.BLOCK,

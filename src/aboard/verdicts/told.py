@@ -1,9 +1,11 @@
-"""Every code that can be met, with its story: those of checks, of a run's end, of logs, and of the data."""
+"""Every code that can be met, with its story: of checks, of a run's end, of logs, of the data, and of errors."""
 
 from aboard.checks import SUBJECTS
 from aboard.checks.train import TRAIN
 from aboard.core.rule import Subject
 from aboard.data.gate.stories import GATE
+from aboard.verdicts.errors import ERRORS
+from aboard.verdicts.foreign_stories import FOREIGN
 from aboard.verdicts.live_stories import LIVE
 from aboard.verdicts.logs.stories import LOG
 from aboard.verdicts.stories import STORIES
@@ -14,9 +16,9 @@ RUN = Subject(
     title="every rank came to a good end",
     probes=(),
     rules=(),
-    stories=(*STORIES, *LIVE),
+    stories=(*STORIES, *LIVE, *FOREIGN),
     asked="aboard launch -- SCRIPT",
     room="verdicts",
 )
 
-TOLD: tuple[Subject, ...] = (*SUBJECTS, RUN, LOG, GATE, TRAIN)
+TOLD: tuple[Subject, ...] = (*SUBJECTS, RUN, LOG, GATE, TRAIN, *ERRORS)

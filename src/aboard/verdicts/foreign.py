@@ -1,0 +1,117 @@
+"""A training that somebody else started: the same verdicts in words that fit it, and what only such a look can miss."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from aboard.core.evidence import Evidence
+from aboard.core.finding import Finding, Severity, worst_first
+from aboard.core.nodeset import fold
+from aboard.core.rankset import fold_ranks
+from aboard.core.verdict import Why
+from aboard.core.words import visible
+from aboard.core.worlds import World
+from aboard.verdicts.judge import judge
+
+_RANKS = re.compile(r"\brank(s?)(?= \d)")
+_ENV = re.compile(r"^aboard launch --env (\S+) -- …", re.MULTILINE)
+_LOGS = re.compile(r"^aboard logs .*$\n?", re.MULTILINE)
+
+
+def judge_foreign(world: World, others: Sequence[World], evidence: Evidence, *, whole: bool) -> Why:
+    """The verdict, then what was not found: a process that is gone leaves no other trace than that.
+
+    `whole` means that all nodes of the training were to be asked, not some processes only.
+    """
+    why = judge(evidence)
+    told = [_reworded(finding, world) for finding in why.findings if evidence.quiet or not _passing(finding)]
+    missing = _missing(world, evidence.unheard, Severity.WARN if whole else Severity.INFO)
+    found = [*told, *missing, *_unheard(evidence.unheard), *_no_stacks(world, evidence), *_others(others)]
+    return replace(why, findings=tuple(worst_first(found)))
+
+
+def _passing(finding: Finding) -> bool:
+    """What is only worth a word if it lasts: in a training that moves, ranks wait for each other all the time."""
+    return finding.severity is Severity.INFO and finding.code.startswith(("hang-", "init-"))
+
+
+def _missing(world: World, unheard: Mapping[str, str], severity: Severity) -> Iterator[Finding]:
+    if not world.missing:
+        return
+    count = len(world.nodes)
+    yield Finding(
+        code="why-ranks-missing",
+        severity=severity,
+        nodes=(),
+        ranks=() if world.launching else world.missing,
+        seen=f"{world.noun}{'s' * (len(world.missing) > 1)} {fold_ranks(world.missing)} of {world.size}"
+        f" {'were' if len(world.missing) > 1 else 'was'} found nowhere; the others are on"
+        f" {fold(world.nodes)}" + (f", and {fold(unheard)} did not answer" if unheard else ""),
+        why="They are on nodes that were not asked, run as somebody else, were never started, or have ended: then all"
+        " others wait for them.",
+        fix=f"aboard why --nodes {' '.join(world.nodes) if count < 4 else fold(world.nodes)} …"  # noqa: PLR2004 - fits
+        "    # with all nodes of the training",
+    )
+
+
+def _unheard(unheard: Mapping[str, str]) -> Iterator[Finding]:
+    for name, said in unheard.items():
+        yield Finding(
+            code="why-node-unheard",
+            severity=Severity.WARN,
+            nodes=(name,),
+            seen=f"{name} could not be asked: {said}",
+            why="What its ranks do stayed unknown.",
+            fix=f"aboard check {name} --only reach",
+        )
+
+
+def _no_stacks(world: World, evidence: Evidence) -> Iterator[Finding]:
+    """By reason: most often it is one for all."""
+    reasons: dict[tuple[str, str], list[int]] = {}
+    for view in evidence.views:
+        said = view.seen.why.get("stack", "") if view.seen is not None else ""
+        if said:
+            why, _, fix = said.partition("\n")
+            reasons.setdefault((visible(why, 200), visible(fix, 200)), []).append(view.rank)
+    for (why, fix), ranks in reasons.items():
+        nodes = tuple(dict.fromkeys(world.seats[rank].node for rank in ranks))
+        pid = world.seats[ranks[0]].process.pid
+        yield Finding(
+            code="why-no-stacks",
+            severity=Severity.INFO,
+            nodes=nodes,
+            ranks=() if world.launching else tuple(ranks),
+            seen=f"where {world.noun} {fold_ranks(ranks)} is in its code could not be seen: {why}",
+            why="A rank that never comes to a collective is known by its stack; what connections and the kernel tell"
+            " was judged without it.",
+            fix=f"{fix or f'py-spy dump --pid {pid}'}    # on {fold(nodes)}; then ask again",
+        )
+
+
+def _others(others: Sequence[World]) -> Iterator[Finding]:
+    for world in others:
+        first = world.seats[min(world.seats)]
+        place = f", which meets at {world.address}:{world.port}" if world.port else ""
+        yield Finding(
+            code="why-other-run",
+            severity=Severity.INFO,
+            nodes=world.nodes,
+            seen=f"{world.noun} {fold_ranks(world.seats)} of {world.what}{place}, is another, older training",
+            why="Two trainings at once share cores, memory and links; one of them may be a leftover. The newest one was"
+            " judged.",
+            fix=f"aboard why --pid {first.process.pid}    # on {first.node}; looks at that one, as far as it is there",
+        )
+
+
+def _reworded(finding: Finding, world: World) -> Finding:
+    """There is no run of ours whose logs could be shown; launchers are no ranks."""
+    fix = _ENV.sub(r"export \1", _LOGS.sub("", finding.fix).rstrip("\n"))
+    if not fix and finding.ranks and finding.ranks[0] in world.seats:
+        seat = world.seats[finding.ranks[0]]
+        fix = f"py-spy dump --pid {seat.process.pid}    # on {seat.node}: all its threads"
+    folded = tuple(_reworded(each, world) for each in finding.consequences)
+    if not world.launching:
+        return replace(finding, fix=fix, consequences=folded)
+    seen, why = (_RANKS.sub(r"launcher\1", text) for text in (finding.seen, finding.why))
+    return replace(finding, seen=seen, why=why, fix=fix, ranks=(), consequences=folded)

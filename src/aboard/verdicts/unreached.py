@@ -1,0 +1,51 @@
+"""Ranks that gave up because a peer could not be reached while they met: whom they name is the cause, not they."""
+
+import re
+from collections import Counter
+
+from aboard.core.evidence import Evidence
+from aboard.core.finding import Finding, Severity
+from aboard.core.nodeset import fold
+from aboard.core.rankset import fold_ranks
+from aboard.core.run import Child
+
+_MESH = re.compile(r"connectFullMesh failed.*?remote=\[([0-9a-fA-F.:]+)\]", re.DOTALL)
+_REFUSED = re.compile(r"connection refused", re.IGNORECASE)
+
+
+def unreached(evidence: Evidence) -> Finding | None:
+    """The node that most of them could not reach; if only one node complains, and of several, that one."""
+    tried = [(child, match[1]) for child in _dead(evidence) if (match := _MESH.search(_text(child))) is not None]
+    tries = [(child, address, evidence.owners.get(address, "")) for child, address in tried]
+    tries = [(child, address, peer) for child, address, peer in tries if peer not in ("", child.node)]
+    if not tries:
+        return None
+    peers, sources = Counter(peer for _child, _address, peer in tries), {child.node for child, *_whom in tries}
+    blamed = next(iter(sources)) if len(peers) > 1 and len(sources) == 1 else peers.most_common(1)[0][0]
+    first, address, peer = min(tries, key=lambda each: each[0].died_at)
+    refused = _REFUSED.search(_text(first)) is not None
+    verb = "is refused by" if refused else "gets no answer from"
+    names = fold_ranks(sorted(int(child.name) for child, *_whom in tries if child.name.isdigit()))
+    return Finding(
+        code="init-peer-refused" if refused else "init-peer-dropped",
+        severity=Severity.BLOCK,
+        nodes=(blamed,),
+        ranks=tuple(_ranks(evidence, blamed)),
+        seen=f"rank {names} {verb} {address} on {peer}, where rank {fold_ranks(_ranks(evidence, peer))} listens for its"
+        " peers",
+        why="Ranks connect to each other at ports that the kernel chooses: a firewall closes these, not the store's.",
+        fix=f"aboard check {' '.join(dict.fromkeys((blamed, first.node)))} --only network\n"
+        f"sudo iptables -S    # on {fold((blamed,))}: open all ports between the nodes",
+    )
+
+
+def _dead(evidence: Evidence) -> list[Child]:
+    return [child for child in evidence.run.generation.children.values() if child.dead]
+
+
+def _ranks(evidence: Evidence, name: str) -> list[int]:
+    return [start.rank or 0 for node, start in evidence.plan.starts() if node == name]
+
+
+def _text(child: Child) -> str:
+    return f"{child.raised.type}: {child.raised.message}" if child.raised is not None else ""
