@@ -57,6 +57,28 @@ def test_a_store_that_refuses_although_it_listens() -> None:
     assert "Rank 0 listens there" in found.why
 
 
+def test_two_that_join_as_the_same_rank() -> None:
+    """The one that took another's number is named, and the number that is missing; a script may renumber all."""
+
+    def joined(numbers: list[int]) -> Evidence:
+        ranks = {at: RankWitness(process=process(), joining=replace(JOINING, rank=n)) for at, n in enumerate(numbers)}
+        return evidence(ranks, default=Phase.STORE)
+
+    found = first(joined([0, 1, 2, 3, 5, 5, 6, 7]))
+    assert (found.code, found.nodes, found.ranks) == ("init-rank-twice", ("n3",), (4,))
+    assert "nobody joins as rank 4" in found.seen
+    assert judge(joined([7, 6, 5, 4, 3, 2, 1, 0])).findings == ()
+
+
+def test_a_no_that_tcp_does_not_take_for_one() -> None:
+    """A rank's connection is still tried, and the node's own try was rejected: that is no silence."""
+    syn = Socket(local="10.0.0.3:5", remote="10.0.0.1:29500", state="SYN_SENT", resent=2)
+    ranks = {at: RankWitness(process=process(), joining=JOINING, sockets=(syn,)) for at in range(1, 8)}
+    nodes: dict[str, Any] = {name: {"dials": {("10.0.0.1", 29500): "rejected"}} for name in ("n1", "n2", "n3", "n4")}
+    given = evidence({0: RankWitness(process=process())} | ranks, default=Phase.TORCH, nodes=nodes)
+    assert first(given).code == "init-store-rejected"
+
+
 def test_a_rank_that_is_left_alone_and_does_not_end() -> None:
     """All others have finished: what it waits for is told, once it had time to finish as well."""
     alone = replace(

@@ -41,7 +41,7 @@ MOST = 2**53
 # Of a trainer's figures: more and longer names than anyone shows.
 MOST_METRICS, METRIC_CHARS = 64, 64
 OLDEST_SECONDS = 3600.0
-JOINING = {"host": str, "port": int, "world": int, "master": bool}
+JOINING = {"host": str, "port": int, "world": int, "rank": int, "master": bool}
 
 
 class Heard:

@@ -74,6 +74,7 @@ class Joining:
     host: str = ""
     port: int = 0
     world: int | None = None
+    rank: int | None = None
     master: bool = False
 
 

@@ -149,7 +149,8 @@ def _joining(given: Mapping[str, Any]) -> Joining | None:
     if not given:
         return None
     host, port = _text(given.get("host")), _count(given.get("port")) or 0
-    return Joining(host=host, port=port, world=_count(given.get("world")), master=given.get("master") is True)
+    world, rank = _count(given.get("world")), _count(given.get("rank"))
+    return Joining(host=host, port=port, world=world, rank=rank, master=given.get("master") is True)
 
 
 def _neighbour(given: Mapping[str, Any]) -> Neighbour:

@@ -23,6 +23,7 @@ _ECHO = re.compile(
 )
 # A cry comes within this time of what it cries about.
 _ECHO_SECONDS = 5.0
+_LEAVING_SECONDS = 3.0
 
 
 def ending(evidence: Evidence) -> list[Finding]:
@@ -95,7 +96,9 @@ def _verdict(evidence: Evidence, cause: Child) -> Finding:
 def _left_early(evidence: Evidence, cause: Child) -> Child | None:
     """A rank that ended well before another one lost its connections: those were to it."""
     done = [child for child in evidence.run.generation.children.values() if child.state == "exited" and child.code == 0]
-    return min((child for child in done if child.at <= cause.died_at), key=lambda child: child.at, default=None)
+    # Its connections close a moment before its process is gone.
+    near = (child for child in done if child.at <= cause.died_at + _LEAVING_SECONDS)
+    return min(near, key=lambda child: child.at, default=None)
 
 
 def _uneven(evidence: Evidence, left: Child, cause: Child) -> Finding:
@@ -106,8 +109,8 @@ def _uneven(evidence: Evidence, left: Child, cause: Child) -> Finding:
         severity=Severity.BLOCK,
         nodes=(left.node,),
         ranks=(_rank(left),),
-        seen=f"rank {left.name} on {left.node} finished {cause.died_at - left.at:.1f} s before the others lost their"
-        " connections to it",
+        seen=f"rank {left.name} on {left.node} finished, and {max(0.0, cause.died_at - left.at):.1f} s later the others"
+        " had lost their connections to it",
         why="Ranks had different numbers of batches, or one left early: the others then wait for it in a collective.",
         fix=f"aboard logs {evidence.plan.run} --rank {left.name}    # why it had nothing more to do\n"
         "DataLoader(…, drop_last=True)    # or torch.distributed.algorithms.join.Join around the loop",

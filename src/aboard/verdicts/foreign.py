@@ -13,20 +13,26 @@ from aboard.core.words import visible
 from aboard.core.worlds import World
 from aboard.verdicts.judge import judge
 
+_FEW = 3
 _RANKS = re.compile(r"\brank(s?)(?= \d)")
 _ENV = re.compile(r"^aboard launch --env (\S+) -- …", re.MULTILINE)
 _LOGS = re.compile(r"^aboard logs .*$\n?", re.MULTILINE)
 
 
-def judge_foreign(world: World, others: Sequence[World], evidence: Evidence, *, whole: bool) -> Why:
+def judge_foreign(world: World, others: Sequence[World], evidence: Evidence, *, asked: Sequence[str]) -> Why:
     """The verdict, then what was not found: a process that is gone leaves no other trace than that.
 
-    `whole` means that all nodes of the training were to be asked, not some processes only.
+    `asked` are the nodes that were to be all of the training's; none where processes of one machine were asked for.
     """
     why = judge(evidence)
     told = [_reworded(finding, world) for finding in why.findings if evidence.quiet or not _passing(finding)]
-    missing = _missing(world, evidence.unheard, Severity.WARN if whole else Severity.INFO)
-    found = [*told, *missing, *_unheard(evidence.unheard), *_no_stacks(world, evidence), *_others(others)]
+    found = [
+        *told,
+        *_missing(world, asked, evidence.unheard),
+        *_unheard(evidence.unheard),
+        *_no_stacks(world, evidence),
+        *_others(others),
+    ]
     return replace(why, findings=tuple(worst_first(found)))
 
 
@@ -35,21 +41,22 @@ def _passing(finding: Finding) -> bool:
     return finding.severity is Severity.INFO and finding.code.startswith(("hang-", "init-"))
 
 
-def _missing(world: World, unheard: Mapping[str, str], severity: Severity) -> Iterator[Finding]:
+def _missing(world: World, asked: Sequence[str], unheard: Mapping[str, str]) -> Iterator[Finding]:
     if not world.missing:
         return
-    count = len(world.nodes)
+    nodes = asked or world.nodes
+    place = f"not found on {nodes[0]}" if len(nodes) == 1 else f"found on none of the {len(nodes)} nodes"
+    several = len(world.missing) > 1
     yield Finding(
         code="why-ranks-missing",
-        severity=severity,
+        severity=Severity.WARN if asked else Severity.INFO,
         nodes=(),
         ranks=() if world.launching else world.missing,
-        seen=f"{world.noun}{'s' * (len(world.missing) > 1)} {fold_ranks(world.missing)} of {world.size}"
-        f" {'were' if len(world.missing) > 1 else 'was'} found nowhere; the others are on"
-        f" {fold(world.nodes)}" + (f", and {fold(unheard)} did not answer" if unheard else ""),
+        seen=f"{world.noun}{'s' * several} {fold_ranks(world.missing)} of {world.size} {'were' if several else 'was'}"
+        f" {place}" + (f"; {fold(unheard)} did not answer" if unheard else ""),
         why="They are on nodes that were not asked, run as somebody else, were never started, or have ended: then all"
         " others wait for them.",
-        fix=f"aboard why --nodes {' '.join(world.nodes) if count < 4 else fold(world.nodes)} …"  # noqa: PLR2004 - fits
+        fix=f"aboard why --nodes {' '.join(nodes) if len(nodes) <= _FEW else fold(nodes)} …"
         "    # with all nodes of the training",
     )
 

@@ -85,6 +85,32 @@ def wrong_world(evidence: Evidence) -> Iterator[Said]:
         )
 
 
+def same_rank(evidence: Evidence) -> Iterator[Said]:
+    """Two that join as the same rank: nobody is the one that is missing then, and all wait for it."""
+    joined: dict[int, list[View]] = {}
+    for view in evidence.views:
+        joining = view.seen.joining if view.alive and view.phase < Phase.COLLECTIVE and view.seen is not None else None
+        if joining is not None and joining.rank is not None:
+            joined.setdefault(joining.rank, []).append(view)
+    for rank, views in joined.items():
+        wrong = [view for view in views if view.rank != rank]
+        if len(views) > 1 and wrong:
+            missing = sorted({view.rank for view in evidence.views} - set(joined))
+            yield Cause(
+                finding=Finding(
+                    code="init-rank-twice",
+                    severity=Severity.BLOCK,
+                    nodes=_nodes(wrong),
+                    ranks=_ranks(wrong),
+                    seen=f"rank {fold_ranks(_ranks(wrong))} on {fold(_nodes(wrong))} joins as rank {rank}, as another"
+                    f" one does{_where(wrong[0])}; nobody joins as rank {fold_ranks(missing)}",
+                    why="The script, or a variable that it sets, gives two processes the same rank.",
+                    fix="take rank= out of init_process_group, and leave RANK as it is    # each rank has its own",
+                ),
+                sure=Sure.CERTAIN,
+            )
+
+
 def late(evidence: Evidence) -> Iterator[Said]:
     """Some have come to the store or the group, and others not: what those do is told."""
     alive = [view for view in evidence.views if view.alive]
@@ -121,7 +147,7 @@ def late(evidence: Evidence) -> Iterator[Said]:
         )
 
 
-RULES = (silent_nodes, wrong_world, late)
+RULES = (silent_nodes, wrong_world, same_rank, late)
 
 
 def _others_wait(evidence: Evidence) -> bool:

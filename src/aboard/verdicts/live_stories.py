@@ -251,6 +251,15 @@ INIT = (
         mend="Open all ports between the nodes; `aboard check --only network` tries ports that the kernel chooses.",
     ),
     Story(
+        code="init-rank-twice",
+        title="two processes join as the same rank",
+        severity=Severity.BLOCK,
+        shows=("it just hangs at init_process_group", "Duplicate GPU detected : rank 0 and rank 1"),
+        why="One of them takes the place of a rank that then never comes, and all others wait for that. A script that"
+        " works out its rank by itself, or sets RANK, does this.",
+        mend="Take `rank=` out of init_process_group and leave RANK, LOCAL_RANK and WORLD_SIZE as they are set.",
+    ),
+    Story(
         code="init-peer-refused",
         title="ranks are refused by each other",
         severity=Severity.BLOCK,

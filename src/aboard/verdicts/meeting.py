@@ -155,11 +155,12 @@ def _outcome(evidence: Evidence, view: View, host: str, port: int) -> str:
         return "unresolved"
     addresses = {host, *(node.names.get(host) or ())}
     own = [each for each in view.seen.sockets if split(each.remote)[1] == port and split(each.remote)[0] in addresses]
+    dialled = [node.dials.get((address, port)) for address in addresses]
     if any(_unanswered(each) for each in own):
-        return "dropped"
+        # TCP tries again also after a no; the node's own try tells whether there was one.
+        return "rejected" if "rejected" in dialled else "dropped"
     if any(each.state == "ESTABLISHED" for each in own):
         return ""
-    dialled = [node.dials.get((address, port)) for address in addresses]
     return next((each for each in dialled if each and each != "connected"), "")
 
 

@@ -117,10 +117,16 @@ def _record_flight(torch: ModuleType, folder: str) -> None:
 # -- the phases of torch.distributed ---------------------------------------------------------------------------------
 
 
+RANK_AT = 4
+
+
 def _follow_group(beacon: Beacon, c10d: Any, ear: str) -> None:
     plain = c10d.init_process_group
+    numbered: list[Any] = []
 
     def init_process_group(*args: Any, **named: Any) -> Any:
+        # The rank that the script gives itself is its fifth word.
+        numbered[:] = [args[RANK_AT] if len(args) > RANK_AT else named.get("rank")]
         made = plain(*args, **named)
         with suppress(Exception):
             grouped()
@@ -146,6 +152,11 @@ def _follow_group(beacon: Beacon, c10d: Any, ear: str) -> None:
         words["port"], words["master"] = "%d" % asked["port"], "true" if asked["is_master"] else "false"
         if asked["world_size"] is not None:
             words["world"] = "%d" % asked["world_size"]
+        rank = numbered[0] if numbered else None
+        if isinstance(rank, int) and rank >= 0:
+            words["rank"] = "%d" % rank
+        elif os.environ.get("RANK", "").isdigit():
+            words["rank"] = os.environ["RANK"]
         beacon.tell('"joining":{%s}' % ",".join('"%s":%s' % each for each in words.items()))
 
     for name in ("__module__", "__name__", "__qualname__", "__doc__"):
