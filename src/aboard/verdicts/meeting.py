@@ -67,6 +67,9 @@ def _store(evidence: Evidence, host: str, port: int, views: list[View]) -> Itera
     outcomes: dict[str, list[View]] = {}
     for view in views:
         outcomes.setdefault(_outcome(evidence, view, host, port), []).append(view)
+    if "rejected" in outcomes:
+        # The kernel says no to few of many tries: icmp_ratelimit in icmp(7). To the others it seems silent.
+        outcomes["rejected"] = sorted((*outcomes["rejected"], *outcomes.pop("dropped", ())), key=lambda view: view.rank)
     for outcome, those in outcomes.items():
         if outcome == "unresolved":
             said = evidence.witness[those[0].node].names.get(host, "")
