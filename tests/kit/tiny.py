@@ -40,6 +40,8 @@ _OWN: dict[str, dict[str, Any]] = {
     "qwen2": {"tie_word_embeddings": False},
     "gemma2": {"sliding_window": WINDOW, "head_dim": 8, "query_pre_attn_scalar": 8},
     "mistral": {"sliding_window": WINDOW, "tie_word_embeddings": False},
+    # Its forward takes no position ids, and a mask of two dimensions only.
+    "bloom": {"n_layer": 2, "n_head": 4},
 }
 
 

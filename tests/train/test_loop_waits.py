@@ -1,14 +1,18 @@
 """Nothing waits for the device between log lines, and every second of a training belongs to a class."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+import torch
 from tiny import tiny_data
 from train_cases import lines, trained, waited
 from train_crew import Crew
 
 from aboard.core.training import Training
+from aboard.train.checkpoint_pending import Copied
+from aboard.train.ledger import Ledger
 
 Settled = Callable[..., Training]
 
@@ -65,3 +69,28 @@ def test_tensorboard_has_the_same(settled: Settled, crew: Crew) -> None:
     crew.run(1, trained, training)
     (events,) = (Path(training.output_dir) / "tensorboard").iterdir()
     assert b"train/loss" in events.read_bytes()
+
+
+def test_waiting_for_a_copy_is_no_time_of_the_optimizer() -> None:
+    """A save's copy that isn't done holds up the next step of the optimizer: those seconds are the checkpoint's."""
+    parameter = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.AdamW([parameter])
+    parameter.grad = torch.ones(1)
+    now = [0.0]
+    ledger = Ledger(lambda: now[0])
+
+    @contextmanager
+    def spent() -> Iterator[None]:
+        with ledger.spent("checkpoint"):
+            now[0] += 5.0
+            copied.done()
+            yield
+
+    copied = Copied(patience=1.0, spent=spent)
+    copied.guard(optimizer)
+    ledger.spend("optimizer")
+    optimizer.step()
+    now[0] += 1.0
+    copied.leave()
+    taken, wall = ledger.total()
+    assert (taken["checkpoint"], taken["optimizer"], wall) == (5.0, 1.0, 6.0)

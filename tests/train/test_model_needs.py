@@ -43,8 +43,8 @@ def test_states_are_told_within_a_tenth(
 ) -> None:
     """The most that weights, gradients, optimizer and what is gathered take, for three models in three layouts."""
     nodes = (1,) if ranks == 1 else (2, 2)
-    given = {"ample": ample, "bf16": bf16, "gradient_accumulation_steps": steps}
-    case = partial(estimated_and_measured, configs, list(FAMILIES), nodes, **given)
+    given = {"bf16": bf16, "gradient_accumulation_steps": steps}
+    case = partial(estimated_and_measured, configs, list(FAMILIES), nodes, ample=ample, **given)
     told = crew.run(ranks, case, nodes=len(nodes))[0]
     assert {one.layout.split()[0] for one in told} == ({"none"} if ranks == 1 else {"full", "hybrid", "none"})
     assert [one for one in told if abs(one.told / one.measured - 1) > 0.1] == []

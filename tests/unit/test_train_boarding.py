@@ -21,7 +21,7 @@ V100 = Card(memory=32 * GIB, capability=7.0)
 def told(ranks: dict[str, int] | None = None, given: set[str] | None = None, **changes: Any) -> list[tuple[str, str]]:
     known = {
         field: changes.pop(field)
-        for field in ("cards", "packages", "memory", "model", "tokens", "needs")
+        for field in ("cards", "packages", "memory", "model", "tokens", "needs", "packed")
         if field in changes
     }
     boarding = Boarding(
@@ -127,3 +127,13 @@ def test_cards_as_nvidia_smi_lists_them() -> None:
         parse_cards(Output(code=0, stdout="what?\n"))
     with pytest.raises(Unparsed):
         parse_cards(Output(code=0, stdout="", timed_out=True))
+
+
+def test_packed_data_for_a_model_that_can_not_keep_documents_apart() -> None:
+    """Refused before a rank exists; one document a sequence is fine, and so is a model of which nothing is known."""
+    odd = Needs(states=1, total=1, why_not_apart="its forward takes no position_ids")
+    (found,) = told(needs=odd, packed=True)
+    assert found[0] == "train-packing-unknown"
+    assert told(needs=odd, packed=False) == []
+    assert told(needs=replace(odd, why_not_apart=None), packed=True) == []
+    assert told(packed=True) == []

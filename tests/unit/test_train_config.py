@@ -282,6 +282,13 @@ def test_a_mix_is_printed_as_it_can_be_written() -> None:
     assert load_training(["all.yaml"]).data.sources == words.data.sources
 
 
+@pytest.mark.parametrize("theirs", ["datasets", "dataset_mixture", "dataset_mixer", "interleave_probs"])
+def test_who_mixes_elsewhere_is_told_how_it_is_written_here(theirs: str) -> None:
+    """Names of Axolotl, TRL, the alignment handbook and LLaMA-Factory."""
+    ((_, _, fix),) = refused(f"{theirs}: 1")
+    assert "files: [{path: …, weight: 1}, …]" in fix
+
+
 def test_a_mix_that_can_not_be_is_told_all_at_once() -> None:
     """A weight that is none, a key that is none, an entry without a weight, a name twice: each at its place."""
     with pytest.raises(InputError) as caught:

@@ -1,16 +1,21 @@
-"""Every code that a rule can emit has its story, read off the source of the rules."""
+"""Every code that a rule can emit or an error can have has its story, read off the source."""
 
 import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from aboard.core import errors
+from aboard.core.errors import AboardError
+from aboard.verdicts.errors import ERRORS as STORIES
 from aboard.verdicts.told import TOLD
 
 ROOMS = Path(__file__).parents[2] / "src" / "aboard"
 JUDGES = (ROOMS / "checks", ROOMS / "data" / "gate")
-# These have a `code` of another kind, or are the stories themselves.
-OTHERS = {"Story", "Output"}
+# These have a `code` of another kind (Broken has that of a row), or are the stories themselves.
+OTHERS = {"Story", "Output", "Broken"}
+ERRORS = {name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, AboardError)}
+CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 def emitted(source: str) -> Iterator[str]:
@@ -29,6 +34,31 @@ def emitted(source: str) -> Iterator[str]:
             word = part.value if isinstance(part, ast.Constant) and id(part) not in stories else None
             if isinstance(word, str) and re.fullmatch(rf"({names})-[a-z0-9-]+", word):
                 yield re.escape(word)
+
+
+def raised(source: str) -> Iterator[str]:
+    """The codes of errors in a file: first words of our errors, named constants, and what is told in plain data."""
+    tree = ast.parse(source)
+    constants = {
+        target.id: part.value.value
+        for part in ast.walk(tree)
+        if isinstance(part, ast.Assign) and isinstance(part.value, ast.Constant)
+        for target in part.targets
+        if isinstance(target, ast.Name)
+    }
+    for call in _calls(tree):
+        ours = _name(call) in ERRORS or ast.unparse(call.func) == "super().__init__"
+        given = [*call.args[:1]] if ours else [word.value for word in call.keywords if word.arg == "code"]
+        for value in given if _name(call) not in OTHERS else ():
+            named = constants.get(value.id) if isinstance(value, ast.Name) else getattr(value, "value", None)
+            if isinstance(named, str) and CODE.fullmatch(named):
+                yield named
+    for part in ast.walk(tree):
+        if isinstance(part, ast.Dict):
+            for key, value in zip(part.keys, part.values, strict=True):
+                told = getattr(key, "value", None) == "code" and getattr(value, "value", None)
+                if isinstance(told, str) and CODE.fullmatch(told):
+                    yield told
 
 
 def _calls(tree: ast.AST) -> list[ast.Call]:
@@ -75,3 +105,41 @@ Story(code="host-told")
 Output(code=0)
 """
     assert set(emitted(source)) == {r"host\-clock", r"reach\-.+", r"host\-a", r"host\-b", r"reach\-handed\-on"}
+
+
+def test_every_error_has_its_story() -> None:
+    """Whatever a command ends with, `aboard why CODE` has more of it: in all rooms, by file."""
+    told = {story.code for subject in TOLD for story in subject.stories}
+    missing = sorted(
+        f"{path.relative_to(ROOMS)}: {code}"
+        for path in ROOMS.rglob("*.py")
+        for code in raised(path.read_text("utf-8"))
+        if code not in told
+    )
+    assert missing == []
+
+
+def test_errors_are_found_however_they_are_written() -> None:
+    """Raised, made for others to raise, by a constant's name, in a class of its own, and as plain data."""
+    source = """
+CODE = "data-named"
+raise AboardError("data-plain", "seen", fix="fix")
+def made(): return InputError(CODE, [])
+class Lost(WireError):
+    def __init__(self): super().__init__("wire-own", "seen", fix="fix")
+told = {"code": "data-told"}
+Failed(code="data-failed")
+ValueError("no-code")
+Story(code="data-story")
+AboardError(f"reach-{reason}", "seen", fix="fix")
+"""
+    assert set(raised(source)) == {"data-named", "data-plain", "wire-own", "data-told", "data-failed"}
+
+
+def test_stories_of_errors_are_whole() -> None:
+    """A symptom, a reason and something to do, for each of them; and all of them are still raised somewhere."""
+    found = {code for path in ROOMS.rglob("*.py") for code in raised(path.read_text("utf-8"))}
+    for subject in STORIES:
+        for story in subject.stories:
+            assert all((story.title, story.why, story.mend, *story.shows, story.shows)), story.code
+            assert story.code in found, f"{story.code} is told, and nothing raises it"

@@ -23,9 +23,12 @@ NAME = "py-spy"
 ENVIRONMENTS = (b"VIRTUAL_ENV", b"CONDA_PREFIX")
 # A process that runs changes while it is read; another try mostly fits together.
 TRIES = 4
+# As many as a node mostly has ranks; each takes a core for a tenth of a second.
+AT_ONCE = 8
 TEXT_LIMIT = 64 * 1024
 MOST_FRAMES = 100
 ENVIRON_LIMIT = 1024 * 1024
+LATE = "py-spy did not end in time"
 DENIED = ("permission denied", "operation not permitted")
 # Yama's answer to who may look at whom: kernel.org, admin-guide/LSM/Yama.
 SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
@@ -34,11 +37,13 @@ ANYBODY = b"0"
 
 def stacks(pids: Iterable[int], seconds: float) -> dict[str, Stack]:
     """By process, as faulthandler would print them; else why not, with what to type on a second line."""
-    found: dict[str, Stack] = {str(pid): {"why": "py-spy did not end within %g s" % seconds} for pid in pids}
+    found: dict[str, Stack] = {str(pid): {"why": LATE} for pid in pids}
     end = time.monotonic() + seconds
+    gate = threading.Semaphore(AT_ONCE)
 
     def look(pid: str) -> None:
-        found[pid] = _stack(int(pid), end)
+        with gate:
+            found[pid] = _stack(int(pid), end)
 
     # Threads, since one of them may wait for ever: py-spy reads the program's own files, which may be on a dead mount.
     looks = [threading.Thread(target=look, args=(pid,), daemon=True) for pid in found]
@@ -75,7 +80,7 @@ def _stack(pid: int, end: float) -> Stack:
         if left <= 0:
             break
         try:
-            done = subprocess.run(  # noqa: S603 - found beside the program, or on the user's own PATH
+            done = subprocess.run(
                 # Nothing of it touches the process: without --nonblocking each thread would be stopped for a moment.
                 [program, "dump", "--json", "--nonblocking", "--pid", str(pid)],
                 stdin=subprocess.DEVNULL,
@@ -94,7 +99,7 @@ def _stack(pid: int, end: float) -> Stack:
         said = done.stderr.decode("utf-8", "replace").strip()
         if any(word in said.lower() for word in DENIED):
             return {"why": _denied(pid, program)}
-    return {"why": "py-spy could not read it: %s" % (said.partition("\n")[0] or "it took too long")[:200]}
+    return {"why": "py-spy could not read it: %s" % said.partition("\n")[0][:200] if said else LATE}
 
 
 def _denied(pid: int, program: str) -> str:

@@ -6,6 +6,7 @@ import os
 import click
 from rich.console import Console
 
+from aboard.cli.why_foreign import tell_nodes, tell_pids
 from aboard.cli.why_log import tell_bundle, tell_logs
 from aboard.core.errors import AboardError, InputError, Problem
 from aboard.core.words import nearest, visible
@@ -28,9 +29,18 @@ STORIES = {story.code: (subject, story) for subject in TOLD for story in subject
 @click.option("--codes", is_flag=True, help="List all codes.")
 @click.option("--log", "logs", multiple=True, metavar="FILE…", help="Explain logs of any launcher; - is a pipe.")
 @click.option("--bundle", metavar="FILE", help="Judge a run that `aboard bundle` packed.")
-@click.option("--json", "as_json", is_flag=True, help="With --log: all of it as JSON.")
+@click.option("--nodes", multiple=True, metavar="NODES…", help="Look at a training of any launcher on these nodes.")
+@click.option("--pid", "pids", multiple=True, metavar="PID…", help="Look at processes of any launcher on this machine.")
+@click.option("--json", "as_json", is_flag=True, help="With --log, --nodes or --pid: all of it as JSON.")
 def why(
-    words: tuple[str, ...], verbose: bool, codes: bool, logs: tuple[str, ...], bundle: str | None, as_json: bool
+    words: tuple[str, ...],
+    verbose: bool,
+    codes: bool,
+    logs: tuple[str, ...],
+    bundle: str | None,
+    nodes: tuple[str, ...],
+    pids: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Tell why a RUN is stuck, slow or dead: who, why, and what to type.
 
@@ -39,12 +49,18 @@ def why(
 
     With --log, the output of torchrun, DeepSpeed, Accelerate, NCCL or Slurm is explained, or what the kernel logged;
     exit code 0 then is nothing wrong, 2 a verdict, 3 the command itself is wrong.
+
+    With --nodes or --pid, a training that torchrun, DeepSpeed, Accelerate, srun or a script started is looked at while
+    it runs, with the same exit codes: your processes with RANK and WORLD_SIZE on NODES (written as for `aboard check`),
+    or those that you name. They are neither stopped nor sent a signal. Stacks need py-spy there: pip install py-spy.
     """
-    if (as_json and not logs) or (bundle is not None and (logs or words)):
-        seen = "--json is for --log, and --bundle stands alone"
-        raise InputError("why-options", [Problem(where="aboard why", seen=seen, fix="aboard why --json --log FILE…")])
+    _one_way(logs=logs, bundle=bundle, nodes=nodes, pids=pids, words=words, as_json=as_json)
     if logs:
         tell_logs((*logs, *words), as_json=as_json)
+    if nodes:
+        tell_nodes((*nodes, *words), as_json=as_json, verbose=verbose)
+    if pids:
+        tell_pids((*pids, *words), as_json=as_json, verbose=verbose)
     if bundle is not None:
         tell_bundle(bundle)
     what = _one(words)
@@ -56,6 +72,27 @@ def why(
         console.print(StoryView(*STORIES[what]), crop=False)
     else:
         _tell_run(console, run or _run(what or ""), verbose=verbose)
+
+
+def _one_way(
+    *,
+    logs: tuple[str, ...],
+    bundle: str | None,
+    nodes: tuple[str, ...],
+    pids: tuple[str, ...],
+    words: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Options that ask about different things are refused together."""
+    ways = [bool(logs), bundle is not None, bool(nodes), bool(pids)]
+    if sum(ways) > 1 or (bundle is not None and words):
+        seen = "--log, --bundle, --nodes and --pid each stand alone"
+        fix = "aboard why --nodes NODES…    # or one of the others"
+    elif as_json and not (logs or nodes or pids):
+        seen, fix = "--json is for --log, --nodes and --pid", "aboard why --json --log FILE…"
+    else:
+        return
+    raise InputError("why-options", [Problem(where="aboard why", seen=seen, fix=fix)])
 
 
 def _one(words: tuple[str, ...]) -> str | None:

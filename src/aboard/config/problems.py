@@ -96,7 +96,7 @@ def _said(detail: "ErrorDetails", name: str, shown: str) -> tuple[str, str]:
     if kind == "aboard":
         return f"{name}: {context['seen']}", context["fix"]
     if kind in _WANTED:
-        wanted = _BRANCH.get(detail["loc"][-1], _WANTED[kind])
+        wanted = _BRANCH.get(str(detail["loc"][-1]), _WANTED[kind])
         value = {_EMPTY: "", _A_LIST: "value", _A_MAPPING: "value"}.get(shown, shown.strip('"'))
         return f"{name} must be {wanted}, not {shown}", "write " + _EXAMPLE[wanted].format(key=key, shown=value)
     if kind in {"greater_than_equal", "greater_than", "less_than_equal", "less_than"}:

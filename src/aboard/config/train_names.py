@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 _LEAVE = "leave it out"
+_MIX = "write it in the section `data`, each with its weight: files: [{path: …, weight: 1}, …]"
 
 # Under another name, or in another section.
 _ELSEWHERE: Mapping[str, str] = MappingProxyType(
@@ -26,6 +27,11 @@ _ELSEWHERE: Mapping[str, str] = MappingProxyType(
         "train_on_inputs": "write it in the section `data`: loss_on: all",
         "train_file": "write it in the section `data`: files: …",
         "dataset": "write it in the section `data`: files: …",
+        "dataset_name": "write it in the section `data`: files: OWNER/NAME",
+        "datasets": _MIX,
+        "dataset_mixture": _MIX,
+        "dataset_mixer": _MIX,
+        "interleave_probs": _MIX,
         "validation_file": "write it in the section `data`: validation: …",
         "lr": "write learning_rate: …",
         "epochs": "write num_train_epochs: …",

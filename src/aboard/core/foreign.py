@@ -72,7 +72,8 @@ def phases(world: World, seen: Mapping[int, RankWitness | None]) -> dict[int, Ph
 
 def waits(evidence: Evidence) -> bool:
     """Whether any rank waits for others, or has not met them yet: a longer look tells whether that ends."""
-    return any(view.alive and (view.at in _WAITS or view.phase < Phase.GROUP) for view in evidence.views)
+    waiting = (view for view in evidence.views if view.alive and (view.at in _WAITS or view.phase < Phase.GROUP))
+    return len(evidence.views) > 1 and any(waiting)
 
 
 def moved(before: Evidence, after: Evidence) -> bool:

@@ -16,8 +16,9 @@ MOST_RANKS = 2**17
 class Stranger:
     """`rank` of `world` meets the others at `address` and `port`, where it `hosts` the store or is a guest.
 
-    A `launcher` is one that has started no rank yet; its number is that of its node. `why` tells why a process that was
-    asked for may not be looked at: absent, denied, or ours, of `run`.
+    `job` is the step of Slurm's that it belongs to. A `launcher` is one that has started no rank yet; its number is
+    that of its node. `why` tells why a process that was asked for may not be looked at: absent, denied, or ours, of
+    `run`.
     """
 
     pid: int
@@ -25,6 +26,7 @@ class Stranger:
     world: int | None = None
     address: str = ""
     port: int = 0
+    job: str = ""
     hosts: bool = False
     torch: bool = False
     launcher: str = ""
@@ -52,6 +54,7 @@ def _stranger(row: Mapping[str, Any], offset: float) -> Stranger:
         world=world if fits else None,
         address=_text(row.get("address")),
         port=_count(row.get("port")) or 0,
+        job=_text(row.get("job")),
         hosts=row.get("hosts") is True,
         torch=row.get("torch") is True,
         launcher=_text(row.get("launcher")),

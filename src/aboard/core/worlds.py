@@ -70,8 +70,8 @@ def worlds(found: Mapping[str, Sequence[Stranger]]) -> list[World]:
 
 
 def _key(node: str, process: Stranger) -> tuple[object, ...]:
-    """Whoever meets at the loopback meets those of its own node only; who has no number, those without."""
-    own = node if is_loopback(process.address) or not process.address else ""
+    """Whoever meets at the loopback meets those of its own node only; who does not say where, those of its job."""
+    own = node if is_loopback(process.address) else "" if process.address else process.job or node
     return process.address, process.port, process.world, bool(process.launcher), own
 
 

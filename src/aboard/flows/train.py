@@ -97,6 +97,7 @@ class TrainCargo:
             memory=_memory(facts),
             model=self.provisions.facts,
             tokens=self.provisions.vocabulary,
+            packed=words.packing,
         )
         least = min(rooms(boarding).values(), default=None)
         boarding = replace(boarding, needs=await self.needs_of(training, ranks, least))

@@ -25,6 +25,7 @@ async def needs(trainer: Trainer, training: Training, model: Path, ranks: Mappin
             total=int(told["total"]),
             says=str(told["says"]),
             fits=tuple(map(str, told["fits"])),
+            why_not_apart=told["why_not_apart"],
         )
     except (KeyError, TypeError, ValueError) as error:
         seen = f"{MODULE} told something else than what is needed: {error!r}"

@@ -1,5 +1,7 @@
 """A save under way in a thread; training waits for one thing only: that its state is copied before it changes."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from threading import Event, Thread
 from time import monotonic
@@ -12,13 +14,20 @@ from aboard.core.errors import AboardError
 from aboard.train.checkpoint_stage import Draft
 from aboard.train.checkpoint_writer import Snapshot, Writer
 
+# What a wait is booked as, for as long as it lasts.
+Spent = Callable[[], AbstractContextManager[None]]
+
 
 class Copied:
-    """Forward and backward change neither weights nor the optimizer's state: its next step waits, and nothing else."""
+    """Forward and backward change neither weights nor the optimizer's state: its next step waits, and nothing else.
 
-    def __init__(self, *, patience: float) -> None:
+    The wait is within `spent`, since a ledger would book it as the optimizer's.
+    """
+
+    def __init__(self, *, patience: float, spent: Spent = nullcontext) -> None:
         self.waited = 0.0
         self._patience = patience
+        self._spent = spent
         self._event = Event()
         self._event.set()
         self._optimizer: torch.optim.Optimizer | None = None
@@ -41,8 +50,9 @@ class Copied:
     def _wait(self, *_: Any) -> None:
         if not self._event.is_set():
             began = monotonic()
-            if not self._event.wait(self._patience):
-                raise _stuck(self._patience)
+            with self._spent():
+                if not self._event.wait(self._patience):
+                    raise _stuck(self._patience)
             self.waited += monotonic() - began
 
 

@@ -3,6 +3,7 @@
 import json
 import platform
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import cache
 from hashlib import sha256
@@ -21,7 +22,7 @@ from aboard.train.checkpoint_disks import look
 from aboard.train.checkpoint_exchange import Exchange
 from aboard.train.checkpoint_folder import Lock
 from aboard.train.checkpoint_party import Party
-from aboard.train.checkpoint_pending import Copied, Pending
+from aboard.train.checkpoint_pending import Copied, Pending, Spent
 from aboard.train.checkpoint_slices import Held, Names, model_state, names, optimizer_state, own
 from aboard.train.checkpoint_stage import Stage
 from aboard.train.checkpoint_writer import Snapshot, Writer
@@ -44,7 +45,9 @@ class Trained(Protocol):
 class Checkpoints:
     """All ranks make it together, and call `save`, `resume` and `close` at the same steps."""
 
-    def __init__(self, folder: Path, world: World, training: Training, keep: int | None) -> None:
+    def __init__(
+        self, folder: Path, world: World, training: Training, keep: int | None, *, spent: Spent = nullcontext
+    ) -> None:
         # What `resume` skipped, and what is set otherwise than then.
         self.notes: list[str] = []
         self._news: list[str] = []
@@ -57,7 +60,7 @@ class Checkpoints:
         self._party.together(self._take)
         self._stage = Stage(rank=world.rank)
         self._writer = Writer(self._party, keep=keep)
-        self._copied = Copied(patience=2 * PATIENCE)
+        self._copied = Copied(patience=2 * PATIENCE, spent=spent)
         self._pending: Pending | None = None
         self._stood = 0.0
         self._data: str | None = None

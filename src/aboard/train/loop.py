@@ -3,11 +3,13 @@
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from aboard.core.training import Training
+from aboard.train.apart import packed_anyway
 from aboard.train.batches import Batches, total_bins
 from aboard.train.between import Between
 from aboard.train.build import build
@@ -36,8 +38,12 @@ def train(training: Training, world: World) -> Asked:
         peers = Peers(world)
         stream = opened(training.data)
         stepper = _stepper(training, world, ledger)
-        checkpoints = Checkpoints(folder, world, training, training.save_total_limit)
+        if stream.packed and stepper.masks.why_not is not None:
+            raise packed_anyway(stepper.masks.why_not)
+        booked = partial(ledger.spent, "checkpoint")
+        checkpoints = Checkpoints(folder, world, training, training.save_total_limit, spent=booked)
         progress = checkpoints.resume(stepper.engine, stepper.optimizer) or Progress()
+        report.begin(progress.step)
         for note in (*stepper.engine.notes, *checkpoints.notes):
             report.say(note)
 

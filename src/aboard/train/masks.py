@@ -15,40 +15,47 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from aboard.core.errors import AboardError
+from aboard.train.apart import WINDOWED, packed_anyway, takes_positions, why_not_apart
 from aboard.train.collate import Collate, Keeps, Micro
 
 # A name under which transformers makes no mask of its own, and so leaves None alone: causal, by the kernel's own flag.
 _CAUSAL = "aboard_sdpa"
 _FLASH = ("flash_attention_2", "flash_attention_3")
-_WINDOWED = "sliding_attention"
 # One mask for all layers, rather than one for each kind of them.
 _ALL = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Masks:
-    """`windows`: for each kind of layer how far it looks back, None being all the way; or None where we don't know."""
+    """`windows`: for each kind of layer how far it looks back, None being all the way.
+
+    Where `why_not` says that documents can't be kept apart, each row has one of them, and the model masks by itself.
+    """
 
     attention: str
-    windows: Mapping[str, int | None] | None
+    windows: Mapping[str, int | None]
+    positions: bool
+    why_not: str | None
     keeps: Keeps
     dtype: torch.dtype
 
     def collate(self) -> Collate:
-        return Collate(flat=self.attention in _FLASH, keeps=self.keeps)
+        # End to end, rows are as good as packed.
+        return Collate(flat=self.attention in _FLASH and self.why_not is None, keeps=self.keeps)
 
     def inputs(self, micro: Micro) -> dict[str, Any]:
         """The keyword arguments of the model's forward for this micro-batch, which is on the device by now."""
-        named: dict[str, Any] = {"input_ids": micro.input_ids, "position_ids": micro.position_ids, "use_cache": False}
+        named: dict[str, Any] = {"input_ids": micro.input_ids, "use_cache": False}
+        if self.positions:
+            named["position_ids"] = micro.position_ids
         if micro.keep is not None:
             named["logits_to_keep"] = micro.keep
         if micro.ends is not None:
             named |= {"cu_seq_lens_q": micro.ends, "cu_seq_lens_k": micro.ends}
             return named | {"max_length_q": micro.longest, "max_length_k": micro.longest}
-        if self.windows is None:
+        if self.why_not is not None:
             if micro.documents is not None:
-                raise _unknown()
+                raise packed_anyway(self.why_not)
             return named
         masks = {kind: self._mask(micro, window) for kind, window in self.windows.items()}
         return named | {"attention_mask": masks.get(_ALL, masks)}
@@ -75,25 +82,28 @@ def masks(model: PreTrainedModel, dtype: torch.dtype) -> Masks:
     """For this model, which computes in `dtype`; its sdpa is taken over under a name of ours."""
     config = model.config.get_text_config()
     attention = str(config._attn_implementation)  # noqa: SLF001 - transformers has no other way to ask
-    windows = _windows(config)
-    if attention == "sdpa" and windows is not None:
+    why_not = why_not_apart(model)
+    if attention == "sdpa" and why_not is None:
         AttentionInterface.register(_CAUSAL, sdpa_attention_forward)
         model.set_attn_implementation(_CAUSAL)
         attention = _CAUSAL
-    return Masks(attention=attention, windows=windows, keeps=_keeps(model), dtype=dtype)
+    return Masks(
+        attention=attention,
+        windows=_windows(config),
+        positions=takes_positions(model),
+        why_not=why_not,
+        keeps=_keeps(model),
+        dtype=dtype,
+    )
 
 
-def _windows(config: Any) -> dict[str, int | None] | None:
+def _windows(config: Any) -> dict[str, int | None]:
     """As `create_masks_for_generate` reads the config; chunks and recurrences are not ours to mask."""
     window = cast("int | None", getattr(config, "sliding_window", None))
     kinds = getattr(config, "layer_types", None)
-    if kinds is not None:
-        if not set(kinds) <= {"full_attention", _WINDOWED}:
-            return None
-        return {kind: window if kind == _WINDOWED else None for kind in sorted(set(kinds))}
-    if window is None and getattr(config, "attention_chunk_size", None) is not None:
-        return None
-    return {_ALL: window}
+    if kinds is None:
+        return {_ALL: window}
+    return {kind: window if kind == WINDOWED else None for kind in sorted(set(kinds))}
 
 
 def _keeps(model: PreTrainedModel) -> Keeps:
@@ -102,11 +112,3 @@ def _keeps(model: PreTrainedModel) -> Keeps:
         return "none"
     # In transformers 5.22, rows may have positions of their own in those models that slice by this function.
     return "each" if "slice_logits_to_keep" in forward.__code__.co_names else "all"
-
-
-def _unknown() -> AboardError:
-    return AboardError(
-        "train-packing-unknown",
-        "this model has layers in which documents of one bin would see each other (recurrent or chunked attention)",
-        fix="train:\n  packing: false",
-    )

@@ -1,4 +1,4 @@
-"""`python -m aboard.train.needs`: the memory that a rank will need, told in JSON before there are ranks."""
+"""`python -m aboard.train.needs`: what a rank will need, and whether it can pack, told before there are ranks."""
 
 import json
 import sys
@@ -16,7 +16,8 @@ from aboard.train.needs_estimate import model
 def tell(asked: Mapping[str, Any]) -> dict[str, Any]:
     """To {"training": …, "ranks": {node: how many}, "memory": the least bytes that any rank has, or null}.
 
-    `enough` is None where the memory isn't known; `fits` has what to type so that it fits.
+    `enough` is None where the memory isn't known; `fits` has what to type so that it fits. `why_not_apart` says what
+    keeps documents of one sequence from being kept apart in this model, if anything does.
     """
     training, nodes = Training.of(asked["training"]), tuple(asked["ranks"].values())
     room: int | None = asked.get("memory")
@@ -32,6 +33,7 @@ def tell(asked: Mapping[str, Any]) -> dict[str, Any]:
         "enough": enough,
         "fits": [] if enough else list(advice(its, training, nodes, room=room)),
         "needs": asdict(found),
+        "why_not_apart": its.why_not_apart,
     }
 
 

@@ -5,27 +5,26 @@ from collections.abc import Mapping
 from math import isfinite
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TextIO
 
 from aboard.core.errors import AboardError
 from aboard.core.training import Training
 from aboard.train.beacon import tell
+from aboard.train.metrics_file import NAME, continued
 
-FILE = "metrics.jsonl"
 _SHOWN = 0.01
 
 
 class Report:
-    """Lines are appended, also after a resume: a run's whole story is in one file."""
+    """A run's story is in one file: after a resume its lines go on, and those of steps that were lost are gone."""
 
     def __init__(self, training: Training, *, main: bool) -> None:
         self._main = main
-        self._board = None
-        if main:
-            folder = Path(training.output_dir)
-            folder.mkdir(parents=True, exist_ok=True)
-            self._file = (folder / FILE).open("a", encoding="utf-8")
-            self._board = _board(folder) if training.tensorboard else None
+        self._folder = Path(training.output_dir)
+        self._file: TextIO | None = None
+        self._writer = _board() if main and training.tensorboard else None
+        self._board: Any = None
+        self._told: dict[str, Any] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -33,19 +32,33 @@ class Report:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._main:
+        if self._file is not None:
             self._file.close()
         if self._board is not None:
             self._board.close()
 
-    def line(self, metrics: Mapping[str, Any]) -> None:
+    def begin(self, step: int) -> None:
+        """Called once it is known behind which step the training goes on, and before the first line."""
         if not self._main:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        aside = continued(self._folder, step)
+        if aside is not None:
+            self.say(f"metrics of steps after {step}, which were lost, are now in {aside}")
+        self._file = (self._folder / NAME).open("a", encoding="utf-8")
+        if self._writer is not None:
+            self._board = self._writer(str(self._folder / "tensorboard"), purge_step=step + 1)
+
+    def line(self, metrics: Mapping[str, Any]) -> None:
+        if self._file is None:
             return
         # JSON has no nan: what isn't finite is null.
         known = {name: _finite(value) for name, value in metrics.items()}
         self._file.write(json.dumps(known, allow_nan=False) + "\n")
         self._file.flush()
-        tell(metrics)
+        # The head sees the newest only: the loss of this step must not give way to its evaluation, or to the end.
+        self._told = {**(self._told if self._told.get("step") == metrics["step"] else {}), **metrics}
+        tell(self._told)
         self.say(words(metrics))
         if self._board is not None:
             for name, value in known.items():
@@ -97,11 +110,11 @@ def _shares(seconds: Mapping[str, float], wall: float) -> str:
     return ", ".join(f"{kind.replace('_', ' + ')} {share:.0%}" for share, kind in parts if share >= _SHOWN)
 
 
-def _board(folder: Path) -> Any:
+def _board() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - a package that only those need who ask
     except ImportError as error:
         raise AboardError(
             "train-tensorboard", "tensorboard: true, and TensorBoard isn't installed", fix="pip install tensorboard"
         ) from error
-    return SummaryWriter(str(folder / "tensorboard"))
+    return SummaryWriter

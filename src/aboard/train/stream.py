@@ -19,6 +19,11 @@ class Stream:
     sources: Mapping[str, Bins]
     weights: Mapping[str, float] | None
 
+    @property
+    def packed(self) -> bool:
+        """Whether there may be several documents in a bin."""
+        return any(bins.manifest.packing == "packed" for bins in self.sources.values())
+
     def __len__(self) -> int:
         return sum(map(len, self.sources.values()))
 

@@ -49,7 +49,7 @@ At worst {_MEANS[story.severity]} Found by `{subject.command}`.
 
 
 def _index(subjects: Sequence[Subject]) -> str:
-    found = "What `aboard check`, a run and `aboard data` can find."
+    found = "What `aboard check`, a run and `aboard data` can find, and what a command can end with."
     parts = [_note(subjects), "# Codes", f"{found} `aboard why CODE` tells the same story in the terminal."]
     for subject in subjects:
         if subject.stories:

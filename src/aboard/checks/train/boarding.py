@@ -21,6 +21,8 @@ class Needs:
     total: int
     says: str = ""
     fits: tuple[str, ...] = ()
+    # What keeps documents of one sequence from being kept apart in this model.
+    why_not_apart: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +37,8 @@ class Model:
 class Boarding:
     """A training and its nodes. `ranks` are those of each node; a node is in the others only where it is known.
 
-    `given` are the settings that the user wrote; `tokens` is the size of the tokenizer's vocabulary.
+    `given` are the settings that the user wrote; `tokens` is the size of the tokenizer's vocabulary. `packed` data has
+    several documents in a sequence.
     """
 
     training: Training
@@ -47,6 +50,7 @@ class Boarding:
     model: Model = field(default_factory=Model)
     tokens: int | None = None
     needs: Needs | None = None
+    packed: bool = False
 
     @property
     def world(self) -> int:
@@ -205,6 +209,18 @@ def memory(boarding: Boarding) -> Iterator[Finding]:
     )
 
 
+def packing(boarding: Boarding) -> Iterator[Finding]:
+    """Documents of one sequence would see each other, or crash the first step."""
+    why = None if boarding.needs is None else boarding.needs.why_not_apart
+    if boarding.packed and why is not None:
+        yield _block(
+            "train-packing-unknown",
+            "data.packing is true, and this model can't keep the documents of one sequence apart",
+            f"{why[:1].upper()}{why[1:]}.",
+            "--set data.packing=false    # one document a sequence",
+        )
+
+
 def rooms(boarding: Boarding) -> dict[str, int]:
     """Bytes that one rank has on each node of which that is known."""
     found = {name: _room(boarding, name) for name in boarding.nodes}
@@ -238,4 +254,5 @@ RULES: tuple[Callable[[Boarding], Iterator[Finding]], ...] = (
     length,
     vocabulary,
     memory,
+    packing,
 )

@@ -89,4 +89,21 @@ STORIES = (
         " (`gradient_checkpointing: true`), or take a smaller `per_device_train_batch_size` with `global_batch_size`,"
         " which leaves the losses as they are.",
     ),
+    Story(
+        code="train-packing-unknown",
+        title="the model can't keep documents of one sequence apart",
+        severity=Severity.BLOCK,
+        shows=(
+            "TypeError: forward() got an unexpected keyword argument 'position_ids'",
+            "ValueError: too many values to unpack (expected 2)",
+            "its forward takes no position_ids",
+            "documents of one sequence would see each other in this model",
+        ),
+        why="Packing lays several documents into one sequence, and tells the model by positions and a mask which tokens"
+        " belong together. Some can't be told: those with a state that goes from token to token (Mamba, RWKV, hybrids),"
+        " those that take no position ids (Bloom, decoders of BART's kind), those with ALiBi or chunks. They would"
+        " crash, or learn in silence from documents that see each other.",
+        mend="`--set data.packing=false` gives each document a sequence of its own, padded. Rows are not read again."
+        " With short documents, a larger `per_device_train_batch_size` makes up for the padding.",
+    ),
 )
