@@ -62,15 +62,32 @@ def test_a_cause_is_told_once_and_taken_back() -> None:
     assert told_by([Why(findings=(finding(),))], story) == ["hang-absent", None]
 
 
-def test_what_is_only_noted_is_not_told() -> None:
+def test_what_is_only_noted_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint that takes long is no verdict; one that turns out to be another cause is."""
 
     async def story(watch: Watch, run: Run) -> None:
         for number in range(4):
             await settled(watch, run, number * LATE)
 
+    monkeypatch.setattr(watch_module, "GOES_ON_SECONDS", 0.0)
     noted = Why(findings=(finding("hang-busy", Severity.INFO),))
     assert told_by([noted, noted, Why(findings=(finding("hang-mount"),))], story) == ["hang-mount"]
+
+
+def test_a_pause_that_ends_this_moment_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who was seen at a checkpoint, and is elsewhere now, gets the time to make a step before it is called stuck."""
+    monkeypatch.setattr(watch_module, "GOES_ON_SECONDS", 0.02)
+
+    async def story(watch: Watch, run: Run) -> None:
+        await settled(watch, run, 0.0)
+        await settled(watch, run, LATE)
+        await settled(watch, run, 2 * LATE)
+        run.apply(Event(node="n1", seq=1, at=41.0, kind="started", child="0"))
+        await settled(watch, run, 41.0)
+        await asyncio.sleep(0.1)
+
+    noted = Why(findings=(finding("hang-busy", Severity.INFO),))
+    assert told_by([noted, Why(findings=(finding(),))], story) == []
 
 
 def test_an_answer_that_comes_too_late_is_not_told() -> None:

@@ -13,7 +13,8 @@ Ask = Callable[[], Awaitable[Why]]
 Tell = Callable[[Finding | None], None]
 # A verdict that stays for so long is one to act upon.
 STAYS_SECONDS = 5.0
-SLOW, LOSS = "slow-", "loss-"
+SLOW, LOSS, BUSY = "slow-", "loss-", "hang-busy"
+GOES_ON_SECONDS = 1.5
 # A run whose loss is no number moves all the same; the verdict stays while that is said again and again.
 LOSS_SECONDS = 60.0
 SUSPECT_SECONDS = 2.0
@@ -67,6 +68,10 @@ class Watch:
 
     async def _look(self, moved: float) -> None:
         why = await self._ask()
+        if _busy(self.why) and _told(why) is not None:
+            # A checkpoint or an evaluation may have ended this moment: whoever goes on now is seen to within a second.
+            await asyncio.sleep(GOES_ON_SECONDS)
+            why = await self._ask() if self.rhythm.moved == moved else why
         if self.rhythm.moved != moved and not self.rhythm.slow:
             # It went on while we asked.
             return
@@ -107,6 +112,11 @@ def _key(finding: Finding | None) -> object:
 
 def _stays(finding: Finding, seconds: float) -> bool:
     return finding.severity is Severity.BLOCK and seconds >= STAYS_SECONDS
+
+
+def _busy(why: Why | None) -> bool:
+    """Whether the last look found somebody at work that others waited for."""
+    return why is not None and bool(why.findings) and why.findings[0].code == BUSY
 
 
 def _lost(why: Why | None) -> bool:

@@ -51,7 +51,7 @@ def lingering(evidence: Evidence) -> Iterator[Said]:
         grave = waited >= max(_LAST_SECONDS, told.patience)
         yield Cause(
             finding=Finding(
-                code=told.code if grave else "hang-busy",
+                code=told.code,
                 severity=told.severity if grave else Severity.INFO,
                 nodes=tuple(dict.fromkeys(view.node for view in views)),
                 ranks=tuple(view.rank for view in views),
@@ -139,7 +139,7 @@ def absent(evidence: Evidence) -> Iterator[Said]:
         )
         yield Cause(
             finding=Finding(
-                code=told.code if grave else "hang-busy",
+                code=told.code,
                 severity=told.severity if grave else Severity.INFO,
                 nodes=tuple(dict.fromkeys(each.node for each in views)),
                 ranks=tuple(each.rank for each in views),

@@ -53,7 +53,7 @@ def silent_nodes(evidence: Evidence) -> Iterator[Said]:
                 nodes=tuple(late),
                 seen=f"{fold(late)} is not there yet, after {seconds:.0f} s",
                 why="No agent could be started there: its ssh takes long, or does not answer.",
-                fix=f"aboard check {' '.join(late)} --only ssh",
+                fix=f"aboard check {' '.join(late)} --only reach",
             ),
             sure=Sure.STRONG,
             since=evidence.run.generation.at,

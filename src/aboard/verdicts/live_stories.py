@@ -171,7 +171,7 @@ INIT = (
         severity=Severity.WARN,
         shows=("Timed out after 601 seconds waiting for clients. 1/2 clients joined.",),
         why="No agent could be started on it: its login takes long, or does not answer.",
-        mend="`aboard check NODE --only ssh` tells how far a login comes.",
+        mend="`aboard check NODE --only reach` tells how far a login comes.",
     ),
     Story(
         code="init-world",
