@@ -18,6 +18,8 @@ SMALL = Size(hidden=256, layers=4, length=128, batch=1, vocabulary=4096)
 EMPTY = Size(hidden=64, layers=1, length=16, batch=1, vocabulary=1024)
 TURNS, STEPS = 9, 3
 QUICK_TURNS = 5
+# Two per cent are told by the bare loop's turns right beside ours, and by many of them.
+DUELS = 21
 
 
 def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's one switch
@@ -41,10 +43,12 @@ def _speed(figures: Figures, task: Given, names: Sequence[str], *, layout: str, 
     """Seconds of a step, turn by turn, against each of the others."""
     with contest(names, task, world=world, layout=layout) as running:
         took = interleaved(running, turns=QUICK_TURNS if quick else TURNS, steps=5 if quick else STEPS)
-    ours = np.array(took.pop("ours"))
+        pair = {name: running[name] for name in ("ours", "bare")}
+        duel = took if quick else interleaved(pair, turns=DUELS, steps=STEPS)
     tokens = world * task.tokens
-    for name, others in took.items():
-        ratios = ours / np.array(others)
+    for name in [name for name in took if name != "ours"]:
+        ours, others = (np.array((duel if name == "bare" else took)[each]) for each in ("ours", name))
+        ratios = ours / others
         low, middle, high = _interval(ratios)
         rates = f"{tokens / median(ours):.0f} and {tokens / median(others):.0f} tokens/s"
         note = f"{rates}; median of {len(ours)} turns, 95 % within {low:.3f} to {high:.3f}"
