@@ -36,6 +36,8 @@ ASKED_PART = 0.3
 # Whoever is busy is interrupted itself, which is the lesser risk, and not before it has met the others: imports end.
 BUSY_PART = 0.5
 MET = PHASES.index("group")
+GONE = (b"", b"Z", b"X")
+OVER = "it has ended"
 STATES = {b"T": "it is stopped", b"t": "it is being traced", b"D": "it waits in the kernel, for a disk or a device"}
 
 
@@ -95,6 +97,10 @@ class _Taking:
     def _interrupt(self, *, busy: bool) -> None:
         for name in [name for name, each in self._moving.items() if each.ready(busy=busy)]:
             told = self._moving.pop(name)
+            if told.over:
+                # Its number may be somebody else's by now, and 0 would be our own group's.
+                self._found[name] = {"why": OVER}
+                continue
             self._interrupted[name] = _Dump(told.heard, self._limit)
             with contextlib.suppress(OSError):
                 _clear(told.heard)
@@ -102,8 +108,9 @@ class _Taking:
 
     def _hear(self, dumps: dict[str, _Dump], *, late: bool) -> None:
         for name, dump in list(dumps.items()):
-            if dump.whole() or late:
-                self._found[name] = dump.text() or {"why": dump.why(self._within)}
+            # Who ends meanwhile writes nothing more; a run that falls apart is not to wait for each of its ranks.
+            if dump.whole() or late or dump.over:
+                self._found[name] = dump.text() or {"why": OVER if dump.over else dump.why(self._within)}
                 del dumps[name]
 
 
@@ -112,8 +119,14 @@ class _Moving:
 
     def __init__(self, heard: Heard, phase: int) -> None:
         self.heard = heard
+        self._pid = heard.pid
         self._phase = phase
         self._still = 0
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended since it was found fit to be asked."""
+        return self.heard.pid != self._pid or _state(self._pid) in GONE
 
     @property
     def stands(self) -> bool:
@@ -138,6 +151,10 @@ class _Dump:
     @property
     def begun(self) -> bool:
         return self._size > 0
+
+    @property
+    def over(self) -> bool:
+        return _state(self._pid) in GONE
 
     def whole(self) -> bool:
         before = self._size
@@ -229,7 +246,7 @@ def _below(pid: int, root: int) -> bool:
     """Whether the process is still one of the child's; its number may be someone else's by now."""
     for _ in range(64):
         if pid == root:
-            return _state(root) not in (b"", b"Z", b"X")
+            return _state(root) not in GONE
         fields = _fields(pid)
         if len(fields) < 2 or int(fields[1]) <= 1:  # noqa: PLR2004 - state and parent
             return False
