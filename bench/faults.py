@@ -16,6 +16,7 @@ from typing import Any
 import faults_report
 from aboard.core.errors import AboardError
 from aboard.sandbox import Sandbox, down
+from faults_blind import BLIND
 from faults_cases import CASES, Case
 from faults_healthy import watch, windows
 from faults_page import page
@@ -40,6 +41,7 @@ CI = (
     "rank killed, run",
     "power lost, run",
 )
+EVERY = (*CASES, *BLIND)
 DOCS = Path(__file__).parents[1] / "docs"
 
 
@@ -89,12 +91,12 @@ def _work(stage: Stage, session: Session, options: argparse.Namespace) -> Iterat
 
 def _cases(options: argparse.Namespace) -> list[Case]:
     if options.case:
-        return [case for case in CASES if case.name in options.case]
+        return [case for case in EVERY if case.name in options.case]
     if options.part in ("healthy", "pairs"):
         return []
-    wanted = QUICK if options.quick else CI if options.ci else [case.name for case in CASES]
+    wanted = QUICK if options.quick else CI if options.ci else [case.name for case in EVERY]
     # Those that one training lives through come one after the other.
-    return sorted((case for case in CASES if case.name in wanted), key=lambda case: case.lasts)
+    return sorted((case for case in EVERY if case.name in wanted), key=lambda case: case.lasts)
 
 
 def _tidy(stage: Stage, session: Session) -> None:

@@ -55,6 +55,8 @@ class Case:
     #: What counts as the first effect: the injection, a rank's mark of this name, or (join) that ranks come to meet.
     effect: str = "inject"
     words: tuple[str, ...] = field(default=())
+    #: Written by somebody who had not read the rules, after they were; scored once.
+    blind: bool = False
 
     @property
     def rank_meant(self) -> int:
@@ -67,7 +69,7 @@ class Case:
 
     @property
     def held_out(self) -> bool:
-        return sha256(self.name.encode()).digest()[0] % 3 == 0
+        return not self.blind and sha256(self.name.encode()).digest()[0] % 3 == 0
 
 
 def _before(name: str, row: int, fault: Fault | Trouble, *codes: str, **more: object) -> Case:
@@ -75,13 +77,13 @@ def _before(name: str, row: int, fault: Fault | Trouble, *codes: str, **more: ob
     return Case(name=f"{name}, before", row=row, when="before", codes=codes, trouble=trouble, rank=False, **more)  # type: ignore[arg-type]
 
 
-def _own(name: str, row: int, when: str, own: str, *codes: str, **more: object) -> Case:
+def own(name: str, row: int, when: str, own: str, *codes: str, **more: object) -> Case:
     waits = when in ("import", "init") and not codes[0].startswith("run-")
     given = {"effect": "join" if waits else "effect", **more}
     return Case(name=f"{name}, {when}", row=row, when=when, codes=codes, own=own, **given)  # type: ignore[arg-type]
 
 
-def _outside(name: str, row: int, when: str, fault: Fault | Trouble, *codes: str, **more: object) -> Case:
+def outside(name: str, row: int, when: str, fault: Fault | Trouble, *codes: str, **more: object) -> Case:
     trouble = Broken(fault=fault) if isinstance(fault, Fault) else fault
     trigger, all_there = _TRIGGERS[when]
     effect = "join" if when == "init" else "inject"
@@ -142,15 +144,15 @@ BEFORE = (
     ),
 )
 START = (
-    _own("module missing", 8, "import", "module", "run-raised"),
-    _own("import waits for ever", 61, "import", "import", "init-rank-late", "init-import-slow", "hang-mount"),
-    _own("exits at once", 63, "import", "exit", "run-exited"),
-    _outside("rank killed", 65, "import", KILL, "run-killed", rank=True),
-    _outside("rank stopped", 66, "import", STOP, "run-rank-stopped", rank=True),
-    _outside("power lost", 4, "import", PowerLoss(), *UNHEARD),
+    own("module missing", 8, "import", "module", "run-raised"),
+    own("import waits for ever", 61, "import", "import", "init-rank-late", "init-import-slow", "hang-mount"),
+    own("exits at once", 63, "import", "exit", "run-exited"),
+    outside("rank killed", 65, "import", KILL, "run-killed", rank=True),
+    outside("rank stopped", 66, "import", STOP, "run-rank-stopped", rank=True),
+    outside("power lost", 4, "import", PowerLoss(), *UNHEARD),
 )
 INIT = (
-    _own(
+    own(
         "file missing",
         59,
         "init",
@@ -161,10 +163,8 @@ INIT = (
             undo="mv /private/data/t /private/data/tokenizer.json",
         ),
     ),
-    _outside(
-        "store dropped at rank 0", 21, "init", Drop(ports=STORE, network="fabric"), "init-store-dropped", victim=0
-    ),
-    _outside(
+    outside("store dropped at rank 0", 21, "init", Drop(ports=STORE, network="fabric"), "init-store-dropped", victim=0),
+    outside(
         "store dropped on the way out",
         21,
         "init",
@@ -172,7 +172,7 @@ INIT = (
         "init-store-dropped",
         victim=5,
     ),
-    _outside(
+    outside(
         "store refused at rank 0",
         22,
         "init",
@@ -181,7 +181,7 @@ INIT = (
         "init-store-rejected",
         victim=0,
     ),
-    _outside(
+    outside(
         "store prohibited at rank 0",
         22,
         "init",
@@ -190,8 +190,8 @@ INIT = (
         "init-store-no-route",
         victim=0,
     ),
-    _outside("peers dropped", 25, "init", Drop(ports=ANY, network="fabric"), "init-peer-dropped"),
-    _outside(
+    outside("peers dropped", 25, "init", Drop(ports=ANY, network="fabric"), "init-peer-dropped"),
+    outside(
         "peers refused",
         25,
         "init",
@@ -201,11 +201,11 @@ INIT = (
         "init-peer-dropped",
         victim=2,
     ),
-    _outside("one pair dropped", 25, "init", Drop(ports=ANY, network="fabric", peer="next"), "init-peer-dropped"),
-    _own("another port", 58, "init", "port", "init-elsewhere"),
-    _own("unknown name of rank 0", 23, "init", "name", "init-name"),
-    _own("another node's address", 22, "init", "address", "init-elsewhere"),
-    _own(
+    outside("one pair dropped", 25, "init", Drop(ports=ANY, network="fabric", peer="next"), "init-peer-dropped"),
+    own("another port", 58, "init", "port", "init-elsewhere"),
+    own("unknown name of rank 0", 23, "init", "name", "init-name"),
+    own("another node's address", 22, "init", "address", "init-elsewhere"),
+    own(
         "an address that nobody has",
         4,
         "init",
@@ -214,17 +214,15 @@ INIT = (
         "init-store-dropped",
         "init-store-no-route",
     ),
-    _own("larger world on all", 57, "init", "world", "init-world", who="all", anywhere=True, rank=False),
-    _own("larger world on one", 57, "init", "world", "init-world"),
-    _own("the same rank twice", 57, "init", "same-rank", "init-world", "init-same-rank", "init-rank-twice"),
-    _own("interface that isn't there", 11, "init", "interface", "run-raised", "init-interface"),
-    _own("rank 0 never listens", 22, "init", "sleep", "init-rank-late", victim=0),
-    _own("a rank comes late", 56, "init", "deadlock", "init-rank-late"),
-    _own("store's port taken", 24, "init", "port-taken", "run-raised", victim=0),
-    _outside(
-        "rank killed", 65, "init", KILL, "run-killed", rank=True, trigger="join", all_there=False, effect="inject"
-    ),
-    _outside(
+    own("larger world on all", 57, "init", "world", "init-world", who="all", anywhere=True, rank=False),
+    own("larger world on one", 57, "init", "world", "init-world"),
+    own("the same rank twice", 57, "init", "same-rank", "init-world", "init-same-rank", "init-rank-twice"),
+    own("interface that isn't there", 11, "init", "interface", "run-raised", "init-interface"),
+    own("rank 0 never listens", 22, "init", "sleep", "init-rank-late", victim=0),
+    own("a rank comes late", 56, "init", "deadlock", "init-rank-late"),
+    own("store's port taken", 24, "init", "port-taken", "run-raised", victim=0),
+    outside("rank killed", 65, "init", KILL, "run-killed", rank=True, trigger="join", all_there=False, effect="inject"),
+    outside(
         "rank stopped",
         66,
         "init",
@@ -235,7 +233,7 @@ INIT = (
         all_there=False,
         effect="inject",
     ),
-    _outside(
+    outside(
         "cable pulled",
         29,
         "init",
@@ -248,15 +246,15 @@ INIT = (
     ),
 )
 GOING = (
-    _own("data doesn't come", 63, "run", "data", "hang-data", lasts=True),
-    _own("deadlock", 67, "run", "deadlock", "hang-lock", lasts=True),
-    _own("endless loop", 67, "run", "loop", "hang-loop", lasts=True),
-    _own("service doesn't answer", 67, "run", "service", "hang-outside", lasts=True, beneath=SERVICE),
-    _own("sleeps", 69, "run", "sleep", "hang-absent", lasts=True),
-    _own("slow rank", 69, "run", "slower", "slow-rank", lasts=True),
-    _own("loss is no number", 70, "run", "nan", "loss-no-number", lasts=True, victim=0),
-    _outside("network dropped", 21, "run", Drop(network="fabric"), "hang-link-cut", lasts=True),
-    _outside(
+    own("data doesn't come", 63, "run", "data", "hang-data", lasts=True),
+    own("deadlock", 67, "run", "deadlock", "hang-lock", lasts=True),
+    own("endless loop", 67, "run", "loop", "hang-loop", lasts=True),
+    own("service doesn't answer", 67, "run", "service", "hang-outside", lasts=True, beneath=SERVICE),
+    own("sleeps", 69, "run", "sleep", "hang-absent", lasts=True),
+    own("slow rank", 69, "run", "slower", "slow-rank", lasts=True),
+    own("loss is no number", 70, "run", "nan", "loss-no-number", lasts=True, victim=0),
+    outside("network dropped", 21, "run", Drop(network="fabric"), "hang-link-cut", lasts=True),
+    outside(
         "network dropped to one peer",
         21,
         "run",
@@ -264,34 +262,34 @@ GOING = (
         "hang-link-cut",
         lasts=True,
     ),
-    _outside("large packets vanish", 26, "run", MtuBlackHole(network="fabric"), "hang-big-packets", lasts=True),
-    _outside("cable pulled", 29, "run", LinkDown(network="fabric"), "hang-link-down", lasts=True),
-    _outside("slow link", 27, "run", Rate(mbit=8, network="fabric"), "slow-link", lasts=True),
-    _outside("packets lost", 27, "run", Loss(percent=30, network="fabric"), "slow-link", "hang-link-cut", lasts=True),
-    _outside("management network dropped", 4, "run", Drop(network="management"), *UNHEARD, lasts=True),
+    outside("large packets vanish", 26, "run", MtuBlackHole(network="fabric"), "hang-big-packets", lasts=True),
+    outside("cable pulled", 29, "run", LinkDown(network="fabric"), "hang-link-down", lasts=True),
+    outside("slow link", 27, "run", Rate(mbit=8, network="fabric"), "slow-link", lasts=True),
+    outside("packets lost", 27, "run", Loss(percent=30, network="fabric"), "slow-link", "hang-link-cut", lasts=True),
+    outside("management network dropped", 4, "run", Drop(network="management"), *UNHEARD, lasts=True),
 )
 ENDING = (
-    _own("raises", 63, "run", "raise", "run-raised"),
-    _own("exits", 63, "run", "exit", "run-exited"),
-    _own("segmentation fault", 63, "run", "segfault", "run-killed"),
-    _own("abort", 63, "run", "abort", "run-killed"),
-    _own("shared memory full", 15, "run", "share", "run-shm-full", beneath=Broken(fault=SmallShm(mib=64))),
-    _own("out of memory", 16, "run", "memory", "run-out-of-memory", beneath=Broken(fault=MemoryLimit(mib=1200))),
-    _own("bad shard", 63, "run", "bad-shard", "run-raised"),
-    _own("too many open files", 14, "run", "open-files", "run-raised", "run-exited"),
-    _own("holds the interpreter", 67, "run", "match", "hang-loop", "hang-busy"),
-    _own("another size", 19, "run", "other-size", "hang-mismatch", "run-mismatch", "run-killed", "run-raised"),
-    _own("another call", 68, "run", "other-call", "hang-mismatch", "run-mismatch"),
-    _own("groups in another order", 68, "run", "groups", "hang-order", who="all"),
-    _own("fewer batches", 64, "run", "fewer", "hang-uneven", effect="end"),
-    _outside("rank killed", 65, "run", KILL, "run-killed", rank=True),
-    _outside("rank ended by hand", 65, "run", TERM, "run-killed", rank=True),
-    _outside("both ranks killed", 65, "run", Signalled(number=signal.SIGKILL, to="both"), "run-killed"),
-    _outside("rank stopped", 66, "run", STOP, "run-rank-stopped", rank=True),
-    _outside("keeper killed", 9, "run", Signalled(number=signal.SIGKILL, to="keeper"), *UNHEARD),
-    _outside("power lost", 4, "run", PowerLoss(), *UNHEARD),
-    _outside("data's mount dies", 61, "run", dead_mount("/private/data"), "hang-mount"),
-    _outside(
+    own("raises", 63, "run", "raise", "run-raised"),
+    own("exits", 63, "run", "exit", "run-exited"),
+    own("segmentation fault", 63, "run", "segfault", "run-killed"),
+    own("abort", 63, "run", "abort", "run-killed"),
+    own("shared memory full", 15, "run", "share", "run-shm-full", beneath=Broken(fault=SmallShm(mib=64))),
+    own("out of memory", 16, "run", "memory", "run-out-of-memory", beneath=Broken(fault=MemoryLimit(mib=1200))),
+    own("bad shard", 63, "run", "bad-shard", "run-raised"),
+    own("too many open files", 14, "run", "open-files", "run-raised", "run-exited"),
+    own("holds the interpreter", 67, "run", "match", "hang-loop", "hang-busy"),
+    own("another size", 19, "run", "other-size", "hang-mismatch", "run-mismatch", "run-killed", "run-raised"),
+    own("another call", 68, "run", "other-call", "hang-mismatch", "run-mismatch"),
+    own("groups in another order", 68, "run", "groups", "hang-order", who="all"),
+    own("fewer batches", 64, "run", "fewer", "hang-uneven", effect="end"),
+    outside("rank killed", 65, "run", KILL, "run-killed", rank=True),
+    outside("rank ended by hand", 65, "run", TERM, "run-killed", rank=True),
+    outside("both ranks killed", 65, "run", Signalled(number=signal.SIGKILL, to="both"), "run-killed"),
+    outside("rank stopped", 66, "run", STOP, "run-rank-stopped", rank=True),
+    outside("keeper killed", 9, "run", Signalled(number=signal.SIGKILL, to="keeper"), *UNHEARD),
+    outside("power lost", 4, "run", PowerLoss(), *UNHEARD),
+    outside("data's mount dies", 61, "run", dead_mount("/private/data"), "hang-mount"),
+    outside(
         "cores rationed",
         69,
         "run",
@@ -300,14 +298,14 @@ ENDING = (
         beneath=Broken(fault=CpuQuota(cores=2)),
         env=(("COMPUTE_SECONDS", "0.1"),),
     ),
-    _own("torn checkpoint", 62, "checkpoint", "torn-checkpoint", "run-raised"),
-    _outside("disk full", 60, "checkpoint", DiskFull(path="/private/out"), "run-disk-full", "run-raised", **_AT_NEXT),
-    _outside("rank killed", 65, "checkpoint", KILL, "run-killed", rank=True, env=(("CHECKPOINT_SECONDS", "8"),)),
-    _outside("power lost", 4, "checkpoint", PowerLoss(), *UNHEARD, env=(("CHECKPOINT_SECONDS", "8"),)),
-    _outside("mount dies", 61, "checkpoint", dead_mount("/private/out"), "hang-mount", **_AT_NEXT),
-    _own("raises", 63, "evaluation", "raise", "run-raised"),
-    _outside("rank stopped", 66, "evaluation", STOP, "run-rank-stopped", rank=True, env=(("EVALUATION_SECONDS", "6"),)),
-    _own(
+    own("torn checkpoint", 62, "checkpoint", "torn-checkpoint", "run-raised"),
+    outside("disk full", 60, "checkpoint", DiskFull(path="/private/out"), "run-disk-full", "run-raised", **_AT_NEXT),
+    outside("rank killed", 65, "checkpoint", KILL, "run-killed", rank=True, env=(("CHECKPOINT_SECONDS", "8"),)),
+    outside("power lost", 4, "checkpoint", PowerLoss(), *UNHEARD, env=(("CHECKPOINT_SECONDS", "8"),)),
+    outside("mount dies", 61, "checkpoint", dead_mount("/private/out"), "hang-mount", **_AT_NEXT),
+    own("raises", 63, "evaluation", "raise", "run-raised"),
+    outside("rank stopped", 66, "evaluation", STOP, "run-rank-stopped", rank=True, env=(("EVALUATION_SECONDS", "6"),)),
+    own(
         "never ends",
         64,
         "end",
@@ -318,6 +316,6 @@ ENDING = (
         "hang-end",
         env=(("STEPS", "30"),),
     ),
-    _own("raises", 63, "end", "raise", "run-raised", env=(("STEPS", "30"),)),
+    own("raises", 63, "end", "raise", "run-raised", env=(("STEPS", "30"),)),
 )
 CASES = (*BEFORE, *START, *INIT, *GOING, *ENDING)

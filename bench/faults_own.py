@@ -1,13 +1,18 @@
 """What a rank can do to itself, or what its script can have wrong: the faults that no network is needed for."""
 
+import argparse
 import ctypes
+import fcntl
 import importlib
 import json
 import mmap
 import os
+import queue
 import re
 import resource
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +24,10 @@ FAULT = os.environ.get("FAULT", "")
 PLACE = os.environ.get("FAULT_PLACE", "step")
 STEP = int(os.environ.get("FAULT_STEP", "20"))
 WHO = os.environ.get("FAULT_RANK", "")
+
+# It gives way to all others, and ends by itself should it be left behind.
+_COMPILER = "import os, time\nos.nice(19)\nwhile time.process_time() < 300: pass"
+_GREEDY = "import os\nheld = []\nwhile True: held.append(bytearray(os.urandom(1) * (32 << 20)))"
 
 #: What the loss is multiplied with.
 factor = 1.0
@@ -150,6 +159,29 @@ def _open_files() -> None:
         held.append(os.open("/private/data/shard.bin", os.O_RDONLY))
 
 
+def _usage() -> None:
+    """The launch script is of another version than the training script."""
+    argparse.ArgumentParser().parse_args(["--flash-attention"])
+
+
+def _raise_with_child() -> None:
+    """A process that it has forked lives on, with all of its connections and pipes."""
+    if os.fork() == 0:
+        time.sleep(60)
+        os._exit(0)
+    _raise()
+
+
+def _leave() -> None:
+    """It was told to save and to leave, and the others were not."""
+    sys.exit(0)
+
+
+def _greedy_child() -> None:
+    """A program that computes a metric takes more memory than there is."""
+    subprocess.run([sys.executable, "-c", _GREEDY], check=True)
+
+
 def _port_taken() -> None:
     """A port that the script names, and that another program has."""
     other = socket.socket()
@@ -168,6 +200,47 @@ def load_batch() -> None:
     """The next part of the data comes from a program that has stopped to write."""
     with Path("/private/data/pipe").open("rb") as pipe:
         pipe.read(1)
+
+
+class _Shards:
+    """What a DataLoader takes for a dataset."""
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        load_batch()
+        return index
+
+
+def _worker() -> None:
+    """The next batch comes from a worker process, which waits for what never comes."""
+    from torch.utils.data import DataLoader  # noqa: PLC0415 - the job may not have come to it
+
+    next(iter(DataLoader(_Shards(), num_workers=1)))  # type: ignore[arg-type]
+
+
+def _reader() -> None:
+    """A thread that reads ahead dies of a bad line, and whoever takes batches from it is not told."""
+    batches: queue.Queue[Any] = queue.Queue()
+    threading.Thread(target=lambda: batches.put(json.loads('{"text": "an unfinished li')), daemon=True).start()
+    batches.get()
+
+
+def _file_lock() -> None:
+    """Another program has the lock of the data's cache, and keeps it."""
+    with Path("/private/data/cache.lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def _build() -> None:
+    """A package that compiles its kernels when it is imported."""
+    subprocess.run([sys.executable, "-c", _COMPILER], check=True)
+
+
+def _thread() -> None:
+    """A thread that the end of the script waits for."""
+    threading.Thread(target=_sleep).start()
 
 
 def _deadlock() -> None:
@@ -223,6 +296,13 @@ def _other_call() -> None:
     from torch import ones  # noqa: PLC0415 - as above
 
     dist.broadcast(ones(40000 * 4).reshape(4, 40000), 0)
+
+
+def _barrier() -> None:
+    """A barrier that only this rank calls."""
+    import torch.distributed as dist  # noqa: PLC0415 - the job may not have come to it
+
+    dist.barrier()
 
 
 def _groups() -> None:
@@ -313,7 +393,17 @@ _FAULTS: dict[str, Callable[[], None]] = {
     "bad-shard": _bad_shard,
     "torn-checkpoint": _torn_checkpoint,
     "open-files": _open_files,
+    "usage": _usage,
+    "raise-with-child": _raise_with_child,
+    "leave": _leave,
+    "greedy-child": _greedy_child,
     "port-taken": _port_taken,
+    "worker": _worker,
+    "reader": _reader,
+    "file-lock": _file_lock,
+    "build": _build,
+    "thread": _thread,
+    "barrier": _barrier,
     "data": load_batch,
     "deadlock": _deadlock,
     "match": _match,
@@ -338,4 +428,5 @@ _FAULTS: dict[str, Callable[[], None]] = {
     "address": _setting("MASTER_ADDR", lambda: os.environ["OTHER_ADDRESS"]),
     "no-such-address": _setting("MASTER_ADDR", lambda: os.environ["NO_ADDRESS"]),
     "interface": _setting("GLOO_SOCKET_IFNAME", lambda: "ib0"),
+    "loopback": _setting("GLOO_SOCKET_IFNAME", lambda: "lo"),
 }

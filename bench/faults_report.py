@@ -18,6 +18,18 @@ def table(cases: Results) -> None:
         print(summary(result))
 
 
+def parts(cases: Sequence[Mapping[str, Any]]) -> list[tuple[str, list[Mapping[str, Any]]]]:
+    """All, then by how much whoever wrote the rules knew of them."""
+    blind = [case for case in cases if case.get("blind")]
+    known = [case for case in cases if not case.get("blind")]
+    return [
+        ("all", list(cases)),
+        ("seen", [case for case in known if not case["held_out"]]),
+        ("held out", [case for case in known if case["held_out"]]),
+        ("blind", blind),
+    ]
+
+
 def figures(found: Figures, kept: Mapping[str, Results]) -> None:
     """Each part that was run has its figures; shares are of what went wrong, so that less is better."""
     cases = list(kept.get("cases", {}).values())
@@ -40,11 +52,7 @@ def figures(found: Figures, kept: Mapping[str, Results]) -> None:
 def _live(found: Figures, cases: Sequence[Mapping[str, Any]]) -> None:
     loads = [case["load"] for case in cases]
     load = f"load average {min(loads)} to {max(loads)}"
-    for name, part in (
-        ("all", cases),
-        ("seen", [case for case in cases if not case["held_out"]]),
-        ("held out", [case for case in cases if case["held_out"]]),
-    ):
+    for name, part in parts(cases):
         if part:
             wrong = [case["name"] for case in part if not case["right"]]
             note = f"{len(part) - len(wrong)} right; " + "; ".join(wrong)

@@ -62,6 +62,7 @@ def try_case(stage: Stage, case: Case, session: Session) -> Result:
         "rank": case.rank_meant,
         "wanted": list(case.codes),
         "held_out": case.held_out,
+        "blind": case.blind,
         "load": round(os.getloadavg()[0], 1),
         **found,
     }
@@ -215,6 +216,6 @@ def summary(result: Mapping[str, Any]) -> str:
     seconds = f"{result['seconds']:5.1f} s" if result["seconds"] is not None else "   never"
     verdict = "right" if result["right"] else "late " if result["right_later"] else "WRONG"
     said = f"{result['code']} {','.join(result['nodes'])} {','.join(map(str, result['ranks']))}"
-    held = "held out" if result["held_out"] else ""
+    held = "held out" if result["held_out"] else "blind" if result.get("blind") else ""
     who = f"{result['name']:<42} {result['node']} {result['rank']}"
     return f"{who}  {verdict} {seconds}  {said:<44} {held:<8} {result.get('mended', '')}"
