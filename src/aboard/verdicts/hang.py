@@ -1,6 +1,7 @@
 """Why a collective does not end: a rank that never came to it, one that is at another, one that has left for good."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from aboard.core.evidence import Evidence, View
 from aboard.core.finding import Finding, Severity
@@ -9,7 +10,7 @@ from aboard.core.phase import Phase
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import Collective
-from aboard.verdicts.doing import doing
+from aboard.verdicts.doing import Doing, doing
 from aboard.verdicts.stuck import RULES as STUCK
 
 _LAST_SECONDS = 10.0
@@ -49,20 +50,9 @@ def lingering(evidence: Evidence) -> Iterator[Said]:
         told = doing(views[0], evidence.usual)
         # The last one may have more to do than the others: to write the model, to upload it.
         grave = waited >= max(_LAST_SECONDS, told.patience)
-        yield Cause(
-            finding=Finding(
-                code=told.code,
-                severity=told.severity if grave else Severity.INFO,
-                nodes=tuple(dict.fromkeys(view.node for view in views)),
-                ranks=tuple(view.rank for view in views),
-                seen=f"rank {_ranks(views)} on {'/'.join(dict.fromkeys(view.node for view in views))} {told.words};"
-                f" {len(done)} ranks have finished, the last of them {waited:.0f} s ago",
-                why="It has not come to its end, and no other rank keeps it from that.",
-                fix=told.fix.replace("RUN", evidence.plan.run),
-            ),
-            sure=Sure.STRONG,
-            since=since,
-        )
+        beside = f"{len(done)} ranks have finished, the last of them {waited:.0f} s ago"
+        alone = replace(told, why="It has not come to its end, and no other rank keeps it from that.")
+        yield _held_up(evidence, views, alone, beside, grave=grave, since=since)
 
 
 def mismatch(evidence: Evidence) -> Iterator[Said]:
@@ -137,23 +127,31 @@ def absent(evidence: Evidence) -> Iterator[Said]:
         which = (
             f"collective {standing.number} ({_call(standing.usual)})" if standing and standing.usual else "a collective"
         )
-        yield Cause(
-            finding=Finding(
-                code=told.code,
-                severity=told.severity if grave else Severity.INFO,
-                nodes=tuple(dict.fromkeys(each.node for each in views)),
-                ranks=tuple(each.rank for each in views),
-                seen=f"rank {_ranks(views)} on {'/'.join(dict.fromkeys(each.node for each in views))} {told.words};"
-                f" {len(waiting)} other ranks have waited {waited:.0f} s for it in {which}",
-                why=told.why,
-                fix=told.fix.replace("RUN", evidence.plan.run),
-            ),
-            sure=Sure.STRONG,
-            since=standing.since if standing is not None else None,
-        )
+        beside = f"{len(waiting)} other ranks have waited {waited:.0f} s for it in {which}"
+        yield _held_up(evidence, views, told, beside, grave=grave, since=standing.since if standing else None)
 
 
 RULES = (uneven, lingering, mismatch, crossed, absent)
+
+
+def _held_up(
+    evidence: Evidence, views: list[View], told: Doing, beside: str, *, grave: bool, since: float | None
+) -> Cause:
+    """Ranks that do something else, as the cause; it is only noted until it has lasted for too long."""
+    nodes = tuple(dict.fromkeys(view.node for view in views))
+    return Cause(
+        finding=Finding(
+            code=told.code,
+            severity=told.severity if grave else Severity.INFO,
+            nodes=nodes,
+            ranks=tuple(view.rank for view in views),
+            seen=f"rank {_ranks(views)} on {'/'.join(nodes)} {told.words}; {beside}",
+            why=told.why,
+            fix=told.fix.replace("RUN", evidence.plan.run),
+        ),
+        sure=Sure.STRONG,
+        since=since,
+    )
 
 
 def _absent(evidence: Evidence) -> tuple[list[View], list[View], Standing | None]:
