@@ -6,11 +6,15 @@ under torchrun and DeepSpeed; --report only tells what is on record.
 """
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import faults_report
@@ -21,7 +25,7 @@ from faults_cases import CASES, Case
 from faults_healthy import watch, windows
 from faults_page import page
 from faults_pairs import PAIRS, try_pair
-from faults_peers import TOOLS, peers_know, try_peer
+from faults_peers import TOOLS, peers_know, silent_when_well, try_peer
 from faults_picture import picture
 from faults_stage import BOX, NODES, SLOTS, Stage
 from faults_try import Session, summary, try_case
@@ -56,32 +60,50 @@ def main() -> None:
         faults_report.figures(found, kept.all)
         if options.publish:
             told = [each for each in kept.all["cases"].values() if each["when"] != "before"]
-            (DOCS / "pictures" / "faults.svg").write_text(picture(told, kept.all.get("peers", {})))
+            (DOCS / "pictures" / "faults.svg").write_text(
+                picture(told, {tool: kept.all.get(tool, {}) for tool in TOOLS})
+            )
             (DOCS / "faults.md").write_text(page(kept.all))
         sys.exit(found.finish(options.json))
 
 
 def _measure(kept: "Kept", options: argparse.Namespace) -> None:
-    box = Sandbox.up(BOX, nodes=NODES, slots=SLOTS, fabric=True)
-    try:
-        stage = Stage(box)
+    if options.peers:
+        # Most of it is waiting, so that both have their turns at once.
+        with ThreadPoolExecutor(len(TOOLS)) as lanes:
+            done = [lanes.submit(_measure_peer, kept, tool, _cases(options)) for tool in TOOLS]
+        for lane in done:
+            lane.result()
+        return
+    with _stage(BOX) as stage:
         session = Session(stage)
         for part, name, do in _work(stage, session, options):
             kept.measure(part, name, do, lambda: _tidy(stage, session))
         session.close()
+
+
+def _measure_peer(kept: "Kept", tool: str, cases: list[Case]) -> None:
+    with _stage(f"{BOX}-{tool}") as stage:
+        silent_when_well(stage, tool)
+        for case in cases:
+            if peers_know(case):
+                kept.measure(tool, case.name, partial(try_peer, stage, case, tool), stage.mend)
+
+
+@contextlib.contextmanager
+def _stage(name: str) -> Iterator[Stage]:
+    box = Sandbox.up(name, nodes=NODES, slots=SLOTS, fabric=True)
+    try:
+        yield Stage(box)
     finally:
-        down(BOX)
+        down(name)
 
 
 def _work(stage: Stage, session: Session, options: argparse.Namespace) -> Iterator[tuple[str, str, Callable[[], Any]]]:
     """What is to be done, in its order: part, name, and how."""
     for case in _cases(options):
-        if options.peers:
-            if peers_know(case):
-                yield "peers", case.name, lambda case=case: {tool: try_peer(stage, case, tool) for tool in TOOLS}  # type: ignore[misc]
-        else:
-            yield "cases", case.name, lambda case=case: try_case(stage, case, session)  # type: ignore[misc]
-    if options.quick or options.peers or options.case or options.part == "cases":
+        yield "cases", case.name, lambda case=case: try_case(stage, case, session)  # type: ignore[misc]
+    if options.quick or options.case or options.part == "cases":
         return
     for name, disturbance, number in windows(few=options.ci):
         yield "healthy", name, lambda each=disturbance, number=number: watch(stage, session, each, number)  # type: ignore[misc]
@@ -110,6 +132,7 @@ class Kept:
     def __init__(self, path: Path, *, again: bool) -> None:
         self._path = path
         self._again = again
+        self._writing = Lock()
         self.all: dict[str, dict[str, Any]] = json.loads(path.read_text()) if path.exists() else {}
 
     def measure(self, part: str, name: str, do: Callable[[], Any], tidy: Callable[[], None]) -> None:
@@ -122,8 +145,9 @@ class Kept:
             print(f"{part}: {name}: the bench itself failed: {error}", flush=True)
             tidy()
             return
-        self.all.setdefault(part, {})[name] = result
-        self._path.write_text(json.dumps(self.all, indent=1) + "\n")
+        with self._writing:
+            self.all.setdefault(part, {})[name] = result
+            self._path.write_text(json.dumps(self.all, indent=1) + "\n")
         print(summary(result) if part == "cases" else f"{part}: {name}: {_short(result)}", flush=True)
 
 
@@ -132,7 +156,10 @@ def _short(result: dict[str, Any]) -> str:
         return f"FALSE {result['said']}" if result["false"] else "silent"
     if "right" in result:
         return f"{'right' if result['right'] else 'WRONG'} {result['seconds']} s {result['said'][:2]}"
-    return " ".join(f"{tool} {told['seconds']} s {'named' if told['named'] else ''}" for tool, told in result.items())
+    words = (
+        f"{result['seconds']} s" if result["seconds"] is not None else "unharmed" if result["unharmed"] else "silent"
+    )
+    return f"{words} {'named' if result['named'] else ''} {result['said'][:1]}"
 
 
 def _options() -> argparse.Namespace:

@@ -15,7 +15,7 @@ from aboard.sandbox.faults.link import LinkDown, Loss, MtuBlackHole, Rate
 from aboard.sandbox.faults.names import Unresolved
 from aboard.sandbox.faults.process import PowerLoss
 from aboard.sandbox.faults.sshd import KeyRemoved, OtherHostKey, SshdSlow, SshdStopped
-from faults_stage import BOX, node_of
+from faults_stage import node_of
 from faults_troubles import SERVICE, Broken, Signalled, Trouble, Typed, dead_mount
 
 SEED = 7
@@ -103,9 +103,7 @@ KILL, STOP, TERM = Signalled(number=signal.SIGKILL), Signalled(number=signal.SIG
 # Broken in the run, it comes to bear when the next checkpoint is written.
 _AT_NEXT: dict[str, object] = {"trigger": "warm", "all_there": True, "effect": "checkpoint"}
 # The group that its sessions are in was wide at first.
-RATION = Typed(
-    lines=f"echo 10000 > $(find /sys/fs/cgroup/cpu -type d -name 'aboard-{BOX}-'$(hostname))/cpu.cfs_quota_us"
-)
+RATION = Typed(lines="echo 10000 > $(find /sys/fs/cgroup/cpu -type d -name aboard-$BOX-$(hostname))/cpu.cfs_quota_us")
 UNHEARD = ("run-node-silent", "run-node-gone")
 NO_WAY = ("network-dropped", "network-ephemeral-dropped", "network-rendezvous-dropped")
 

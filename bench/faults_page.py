@@ -4,7 +4,8 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from faults_report import parts
+from faults_peers import TOOLS
+from faults_report import parts, peers
 
 Results = Mapping[str, Mapping[str, Any]]
 
@@ -62,13 +63,9 @@ def _figures(kept: Mapping[str, Results]) -> Iterator[str]:
     false, first = sum(each["false"] for each in healthy.values()), sum(each["right"] for each in pairs.values())
     yield f"| false verdicts in healthy windows | 0 | {false} of {len(healthy)} |"
     yield f"| two at once, first cause first | ≥ 80 % | {first} of {len(pairs)} |"
-    for tool in ("torchrun", "deepspeed"):
-        told = [each[tool] for each in kept.get("peers", {}).values() if tool in each]
-        if not told:
-            continue
-        spoke = sum(each["seconds"] is not None for each in told)
-        named = sum(each["named"] for each in told)
-        yield f"| {tool}: says anything within 60 s; names the node | – | {spoke} and {named} of {len(told)} |"
+    for tool, peer in peers(kept):
+        share = f"{peer.spoke} and {peer.named} of {peer.faults}"
+        yield f"| {tool}: says anything within 60 s; names the node | – | {share} |"
     yield ""
     if loads:
         yield (
@@ -109,13 +106,12 @@ def _table(kept: Mapping[str, Results]) -> Iterator[str]:
     yield "| fault, when | on | verdict | seconds | fixed | torchrun | DeepSpeed |"
     yield "|---|---|---|---|---|---|---|"
     for case in kept.get("cases", {}).values():
-        peers = kept.get("peers", {}).get(case["name"], {})
         verdict = f"`{case['code']}`" if case["right"] else f"**missed**: {case['code'] or 'nothing'}"
         seconds = "–" if case["seconds"] is None else f"{case['seconds']:.1f}"
         fixed = (
             "yes" if case.get("mended", "").startswith(("healed:", "mended:")) else "no" if case.get("mended") else ""
         )
-        others = " | ".join(_peer(peers.get(tool)) for tool in ("torchrun", "deepspeed"))
+        others = " | ".join(_peer(kept.get(tool, {}).get(case["name"])) for tool in TOOLS)
         yield f"| {case['name']} | {case['node']}, rank {case['rank']} | {verdict} | {seconds} | {fixed} | {others} |"
 
 
@@ -123,7 +119,7 @@ def _peer(told: Mapping[str, Any] | None) -> str:
     if told is None:
         return ""
     if told["seconds"] is None:
-        return "silent"
+        return "unharmed" if told["unharmed"] else "silent"
     return f"{told['seconds']:.0f} s" + (", names it" if told["named"] else "")
 
 

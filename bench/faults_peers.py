@@ -19,6 +19,10 @@ from faults_try import effect_at
 
 TOOLS = ("torchrun", "deepspeed")
 _PORT = 29555
+# Who names a node does so soon after the first word.
+REST_SECONDS = 10.0
+# A link has two ends; who names them all has named none.
+MOST_NAMES = 2
 # What the job itself says while all is well, and what launchers say at their start.
 _USUAL = re.compile(r"step \d+ loss|^\s*$|OMP_NUM_THREADS|\*{10,}|\[INFO\]|cannot be retrieved|accelerator|Warning")
 
@@ -37,11 +41,11 @@ def try_peer(stage: Stage, case: Case, tool: str) -> dict[str, Any]:
             if before and case.trouble is not None:
                 broken.enter_context(case.trouble.on(stage, case.node, case.rank_meant))
             with _launched(stage, case, tool) as said:
-                began = time.time()
-                since = began
+                since = time.time()
                 if case.trouble is not None and not before:
                     ranks = range(RANKS) if case.all_there else [case.rank_meant]
-                    wait(lambda: all(rank in stage.marks(case.trigger) for rank in ranks), START_SECONDS)
+                    there = wait(lambda: all(rank in stage.marks(case.trigger) for rank in ranks), START_SECONDS)
+                    assert there, f"no mark {case.trigger} under {tool}: {said.text()[-1000:]}"
                     since = time.time()
                     broken.enter_context(case.trouble.on(stage, case.node, case.rank_meant))
                 return _listen(stage, case, said, since)
@@ -49,41 +53,68 @@ def try_peer(stage: Stage, case: Case, tool: str) -> dict[str, Any]:
         stage.mend(case.node)
 
 
+def silent_when_well(stage: Stage, tool: str) -> None:
+    """What a launcher says of a training that is well must not count as a word about a fault."""
+    case = Case(name="nothing", row=0, when="run", codes=("",))
+    with _launched(stage, case, tool) as said:
+        assert wait(lambda: len(stage.marks("evaluation")) == RANKS, START_SECONDS), said.text()[-2000:]
+        words = said.since(0)
+    assert not words, f"{tool} says of a training that is well: {words}"
+
+
 def _listen(stage: Stage, case: Case, said: "Said", since: float) -> dict[str, Any]:
+    """Until a node is named, all has been said that was coming, or the cap; or all ranks train in spite of it."""
     effect = None if case.when != "before" else since
     while True:
         effect = effect or effect_at(stage, case, since)
         words = said.since(effect) if effect else []
-        waited = time.time() - (effect or since)
-        if words and waited > min(CAP, words[0][0] - (effect or since) + 3):
+        naming = _naming(stage, words)
+        now = time.time()
+        unharmed = case.when == "before" and not words and len(stage.marks("warm")) == RANKS
+        if unharmed or now - (effect or since) > (CAP if effect else CAP + 30):
             break
-        if waited > (CAP if effect else CAP + 30):
+        if naming or (words and (said.over or now > words[0][0] + REST_SECONDS)):
             break
         time.sleep(0.2)
-    text = "\n".join(line for _at, line in words)
-    # pdsh writes a node's name before each of its lines: who names them all has named none.
-    named = {host.name for host in stage.box.nodes if _names(host, text)}
+    begun = effect or since
+    # The first that is named counts, whatever comes after: ranks that miss one another fail next.
+    names = {name for at, name in naming if at == naming[0][0]}
     return {
-        "seconds": round(words[0][0] - (effect or since), 2) if words else None,
-        "named": case.node in named and len(named) <= 2,
-        "said": text[:600],
+        "seconds": round(words[0][0] - begun, 2) if words else None,
+        "named": (case.node in names or (case.anywhere and bool(names))) and len(names) <= MOST_NAMES,
+        "named_seconds": round(naming[0][0] - begun, 2) if naming else None,
+        "unharmed": unharmed,
+        "said": [f"{at - begun:.1f} {line[:200]}" for at, line in words[:40]],
+        "load": round(os.getloadavg()[0], 1),
     }
 
 
+def _naming(stage: Stage, words: list[tuple[float, str]]) -> list[tuple[float, str]]:
+    return [(at, host.name) for at, line in words for host in stage.box.nodes if _names(host, line)]
+
+
 def _names(host: Host, text: str) -> bool:
-    words = (rf"\b{host.name}i?\b", re.escape(host.address), re.escape(str(host.fabric_address)))
+    words = (rf"\b{host.name}i?\b", re.escape(host.address) + r"\b", re.escape(str(host.fabric_address)) + r"\b")
     return any(re.search(word, text) for word in words)
 
 
 class Said:
     """What a launcher prints, and when each line was first seen."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, process: "subprocess.Popen[Any]") -> None:
         self._path = path
+        self._process = process
         self._seen: list[tuple[float, str]] = []
 
+    @property
+    def over(self) -> bool:
+        return self._process.poll() is not None
+
+    def text(self) -> str:
+        return self._path.read_text(errors="replace")
+
     def since(self, at: float) -> list[tuple[float, str]]:
-        lines = self._path.read_text(errors="replace").splitlines()
+        lines = self.text().splitlines()
         now = time.time()
         self._seen += [(now, line) for line in lines[len(self._seen) :]]
         return [(when, line) for when, line in self._seen if when >= at and not _USUAL.search(line)]
@@ -104,7 +135,7 @@ def _launched(stage: Stage, case: Case, tool: str) -> Iterator[Said]:
             argv, cwd=FOLDER, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
         )
         try:
-            yield Said(Path(file.name))
+            yield Said(Path(file.name), process)
         finally:
             process.kill()
             process.wait()

@@ -17,7 +17,10 @@ _TICKS = (0, 5, 10, 20, 30, 40, 50, 60)
 
 
 def picture(cases: Sequence[Mapping[str, Any]], peers: Mapping[str, Mapping[str, Any]]) -> str:
-    """A row for each fault; a bar is faint where the tool spoke and named no node, or named the wrong cause."""
+    """A row for each fault; a bar is faint where the tool spoke and named no node, or named the wrong cause.
+
+    `peers` has what each other tool said by the fault's name.
+    """
     height = _TOP + _ROW * len(cases) + 20
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WHOLE} {height}" {_FONT}>',
@@ -34,7 +37,8 @@ def picture(cases: Sequence[Mapping[str, Any]], peers: Mapping[str, Mapping[str,
         lines.append(f'<line x1="{at:.1f}" y1="{_TOP - 6}" x2="{at:.1f}" y2="{height - 16}" stroke="#ddd"/>')
         lines.append(f'<text x="{at:.1f}" y="{height - 4}" fill="#777" text-anchor="middle">{tick}</text>')
     for row, case in enumerate(cases):
-        lines += _row(_TOP + _ROW * row, case, peers.get(case["name"], {}))
+        others = {tool: told[case["name"]] for tool, told in peers.items() if case["name"] in told}
+        lines += _row(_TOP + _ROW * row, case, others)
     return "\n".join([*lines, "</svg>", ""])
 
 

@@ -2,9 +2,11 @@
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import faults_recorded
+from faults_peers import TOOLS
 from faults_try import summary
 from figures import Figures
 
@@ -70,13 +72,37 @@ def _recorded(found: Figures) -> None:
     found.add(f"recorded cases named wrongly ({len(sick)})", len(wrong) / len(sick), 1 - RIGHT, note="; ".join(wrong))
 
 
+def peers(kept: Mapping[str, Results]) -> list[tuple[str, "Peer"]]:
+    """What other launchers said of the same faults, those on record."""
+    return [(tool, Peer.of(list(kept[tool].values()))) for tool in TOOLS if kept.get(tool)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """Of how many faults another launcher says anything within the cap, and of how many it names the node."""
+
+    faults: int
+    unharmed: int
+    spoke: int
+    named: int
+    median: float | None
+
+    @classmethod
+    def of(cls, told: Sequence[Mapping[str, Any]]) -> "Peer":
+        harmed = [each for each in told if not each["unharmed"]]
+        spoke = [each["seconds"] for each in harmed if each["seconds"] is not None]
+        return cls(
+            faults=len(harmed),
+            unharmed=len(told) - len(harmed),
+            spoke=len(spoke),
+            named=sum(each["named"] for each in harmed),
+            median=statistics.median(spoke) if spoke else None,
+        )
+
+
 def _peers(kept: Mapping[str, Results]) -> None:
-    """For comparison, no bar: who else says anything within the cap, and who names the node."""
-    for tool in ("torchrun", "deepspeed"):
-        told = [each[tool] for each in kept.get("peers", {}).values() if tool in each]
-        if told:
-            said = [each["seconds"] for each in told if each["seconds"] is not None]
-            middle = f", median of these {statistics.median(said):.1f} s" if said else ""
-            named = sum(each["named"] for each in told)
-            words = f"it says anything within 60 s of {len(said)}{middle}; names the node of {named}"
-            print(f"{tool}: of {len(told)} faults {words}")
+    """For comparison: no bar."""
+    for tool, peer in peers(kept):
+        middle = f", median of these {peer.median:.1f} s" if peer.median is not None else ""
+        words = f"it says anything within 60 s of {peer.spoke}{middle}; names the node of {peer.named}"
+        print(f"{tool}: of {peer.faults} faults ({peer.unharmed} more did its training no harm) {words}")

@@ -58,7 +58,7 @@ class Broken:
 
 @dataclass(frozen=True, kw_only=True)
 class Signalled:
-    """A signal to a rank, to both ranks of a node, or to our own keeper there."""
+    """A signal to a rank, to both ranks of a node, or to the keeper there: under another launcher, to its own part."""
 
     number: signal.Signals
     to: str = "rank"
@@ -105,7 +105,7 @@ class Helper:
 
 @dataclass(frozen=True, kw_only=True)
 class Typed:
-    """Lines of root on the node, and those that undo them."""
+    """Lines of root on the node, with the sandbox's name in `BOX`, and those that undo them."""
 
     lines: str
     undo: str = "true"
@@ -113,7 +113,7 @@ class Typed:
     @contextlib.contextmanager
     def on(self, stage: Stage, node: str, rank: int) -> Iterator[None]:
         host = stage.box.host(node)
-        done = host.run(["bash", "-euc", self.lines], root=True)
+        done = host.run(["env", f"BOX={stage.box.name}", "bash", "-euc", self.lines], root=True)
         assert done.returncode == 0, done.stderr
         try:
             yield
@@ -147,7 +147,8 @@ def _pids(host: Host, to: str, rank: int) -> list[int]:
     """As this machine numbers them."""
     if to == "keeper":
         agents = [pid for pid in host.pids() if b"-ISc" in _read(pid, "cmdline").split(b"\0")]
-        return [pid for pid in agents if _parent(pid) in agents]
+        keepers = [pid for pid in agents if _parent(pid) in agents]
+        return keepers or [pid for pid in host.pids() if _launches(_read(pid, "cmdline").split(b"\0"))]
     if to == "ssh":
         return [pid for pid in host.pids() if _read(pid, "cmdline").startswith(b"sshd: crew@")]
     texts = [f"RANK={each}".encode() for each in ([rank] if to == "rank" else (rank // 2 * 2, rank // 2 * 2 + 1))]
@@ -159,12 +160,17 @@ def _pids(host: Host, to: str, rank: int) -> list[int]:
             for pid in host.pids()
             if b"fault_job.py" in _read(pid, "cmdline")
             and any(text in _read(pid, "environ").split(b"\0") for text in texts)
-            and b"torch.distributed.run" not in _read(pid, "cmdline")
+            and not _launches(_read(pid, "cmdline").split(b"\0"))
         ]
         return bool(found)
 
     wait(there, 10)
     return found
+
+
+def _launches(words: list[bytes]) -> bool:
+    """Whether this is torchrun's or DeepSpeed's part on a node."""
+    return b"torch.distributed.run" in words or b"deepspeed.launcher.launch" in words
 
 
 def _read(pid: int, name: str) -> bytes:
