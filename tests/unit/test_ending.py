@@ -196,6 +196,37 @@ def test_ranks_that_could_not_reach_a_peer_name_it() -> None:
     assert ending(Evidence(plan=PLAN, run=Run.replay("r", killed), witness=nodes))[0].code == "run-killed"
 
 
+def _lost(rank: int, at: float, message: str) -> list[Event]:
+    raised = _event("raised", rank, at, type="RuntimeError", message=f"[pair.cc:537] {message}", trace="")
+    return [raised, _event("exited", rank, at + 0.1, code=1)]
+
+
+def test_ranks_that_were_told_to_connect_to_themselves_name_the_loopback() -> None:
+    """Nodes whose own name stands for it; where none does, an interface was set that is wrong on all."""
+    said = "Gloo connectFullMesh failed with [pair.cc:152] SO_ERROR: Connection refused, remote=[127.0.0.1]:45476$4"
+    tries = Run.replay("r", _lost(2, 2.0, said))
+    (finding,) = ending(Evidence(plan=PLAN, run=tries))
+    assert (finding.code, finding.nodes) == ("init-loopback", ("n1", "n2", "n3"))
+    named = {"n2": NodeWitness(at=1.0, hostname="n2", names={"n2": ("127.0.1.1",)})}
+    (finding,) = ending(Evidence(plan=PLAN, run=tries, witness=named))
+    assert (finding.code, finding.nodes) == ("init-loopback", ("n2",))
+
+
+def test_connections_that_end_though_nobody_died_are_cut_between_the_nodes() -> None:
+    """The node that all of them have in common is named, and of a single one both ends; a death explains it else."""
+    nodes = {f"n{at}": NodeWitness(at=1.0, addresses=(("eth0", f"10.0.0.{at}"),)) for at in (1, 2, 3)}
+    reset = "Read error [10.0.0.2]:49814: Connection reset by peer. This is typically caused by a remote worker"
+    closed = "Connection closed by peer [10.0.0.2]:1685. This is typically caused by a remote worker crashing."
+    one, both = _lost(0, 2.0, reset), [*_lost(0, 2.0, reset), *_lost(2, 2.3, closed)]
+    (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", one), witness=nodes))
+    assert (finding.code, finding.nodes) == ("network-reset", ("n2", "n1"))
+    (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", both), witness=nodes))
+    assert (finding.code, finding.nodes) == ("network-reset", ("n2",))
+    gave_up = _lost(1, 1.0, "Timed out waiting 1800000ms for recv operation to complete")
+    (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", [*gave_up, *both]), witness=nodes))
+    assert (finding.code, finding.nodes) == ("run-raised", ("n2",))
+
+
 def test_full_disks_are_told_with_what_is_left() -> None:
     """A bus error by /dev/shm, an exception by the disk that has no room."""
     shm = _seen(0, disks=(Disk(path="/dev/shm", free=0, size=64 << 20),))

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from aboard.core.head import is_loopback
+
 
 @dataclass(frozen=True, kw_only=True)
 class Socket:
@@ -163,3 +165,9 @@ class NodeWitness:
     hostname: str = ""
     kernel: tuple[str, ...] | None = None
     hung: str = ""
+
+    @property
+    def names_itself_loopback(self) -> bool:
+        """Whether its own name stands for the loopback alone, as some /etc/hosts have it."""
+        found = self.names.get(self.hostname)
+        return isinstance(found, tuple) and bool(found) and all(is_loopback(each) for each in found)

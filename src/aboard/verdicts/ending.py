@@ -10,6 +10,7 @@ from aboard.core.nodeset import fold
 from aboard.core.run import Child, Generation
 from aboard.core.words import visible
 from aboard.verdicts.crash import with_node
+from aboard.verdicts.parted import parted
 from aboard.verdicts.unreached import unreached
 from aboard.verdicts.words import Told, told_of
 
@@ -32,7 +33,7 @@ def ending(evidence: Evidence) -> list[Finding]:
     findings = []
     echo = cause is not None and is_echo(evidence, cause)
     left = _left_early(evidence, cause) if cause is not None and echo else None
-    barred = unreached(evidence) if echo else None
+    barred = (unreached(evidence) or parted(evidence)) if echo else None
     if left is not None and cause is not None:
         findings.append(_uneven(evidence, left, cause))
     elif barred is not None and cause is not None:

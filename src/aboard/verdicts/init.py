@@ -17,9 +17,9 @@ _SILENT_SECONDS = 10.0
 _DARK_SECONDS = 1.0
 _WAIT_SECONDS = 3.0
 _LATE_SECONDS = 8.0
-# An import that reads or computes is given time; one that only waits is given less, and more than a package may sleep.
+# One that only waits is given more than a package may sleep. Who works is told of as slow, and is never called stuck.
 _IMPORT_SECONDS = 20.0
-_BUSY_SECONDS = 90.0
+_BUSY_SECONDS = 25.0
 
 
 def silent_nodes(evidence: Evidence) -> Iterator[Said]:
@@ -132,7 +132,7 @@ def late(evidence: Evidence) -> Iterator[Said]:
         yield Cause(
             finding=Finding(
                 code="init-import-slow" if importing else "init-rank-late",
-                severity=(Severity.WARN if importing else Severity.BLOCK) if grave else Severity.INFO,
+                severity=(Severity.WARN if importing or busy else Severity.BLOCK) if grave else Severity.INFO,
                 nodes=_nodes(views),
                 ranks=_ranks(views),
                 seen=f"rank {fold_ranks(_ranks(views))} on {fold(_nodes(views))}, {view.phase.word}, {told.words};"

@@ -176,10 +176,8 @@ def _loops(evidence: Evidence, view: View) -> bool:
     node = evidence.witness.get(view.node)
     if node is None or view.seen is None or view.phase >= Phase.GROUP:
         return False
-    found = node.names.get(node.hostname)
-    named = isinstance(found, tuple) and bool(found) and all(each.startswith("127.") or each == "::1" for each in found)
     places = [each.local for each in view.seen.sockets if each.state == "LISTEN"]
-    return named and any(place.startswith(("127.", "[::1]")) for place in places)
+    return node.names_itself_loopback and any(place.startswith(("127.", "[::1]")) for place in places)
 
 
 def _quiet(evidence: Evidence) -> bool:

@@ -5,6 +5,7 @@ from collections import Counter
 
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding, Severity
+from aboard.core.head import is_loopback
 from aboard.core.nodeset import fold
 from aboard.core.rankset import fold_ranks
 from aboard.core.run import Child
@@ -16,6 +17,9 @@ _REFUSED = re.compile(r"connection refused", re.IGNORECASE)
 def unreached(evidence: Evidence) -> Finding | None:
     """The node that most of them could not reach; if only one node complains, and of several, that one."""
     tried = [(child, match[1]) for child in _dead(evidence) if (match := _MESH.search(_text(child))) is not None]
+    looped = [child for child, address in tried if is_loopback(address)]
+    if looped and len(evidence.plan.parts) > 1:
+        return _loopback(evidence, looped)
     tries = [(child, address, evidence.owners.get(address, "")) for child, address in tried]
     tries = [(child, address, peer) for child, address, peer in tries if peer not in ("", child.node)]
     if not tries:
@@ -36,6 +40,23 @@ def unreached(evidence: Evidence) -> Finding | None:
         why="Ranks connect to each other at ports that the kernel chooses: a firewall closes these, not the store's.",
         fix=f"aboard check {' '.join(dict.fromkeys((blamed, first.node)))} --only network\n"
         f"sudo iptables -S    # on {fold((blamed,))}: open all ports between the nodes",
+    )
+
+
+def _loopback(evidence: Evidence, tried: list[Child]) -> Finding:
+    """Who was told to connect to itself does not know by whom: nodes whose own name is the loopback, or else all."""
+    named = tuple(name for name, node in evidence.witness.items() if node.names_itself_loopback)
+    blamed = named or tuple(part.node.name for part in evidence.plan.parts)
+    names = fold_ranks(sorted(int(child.name) for child in tried if child.name.isdigit()))
+    return Finding(
+        code="init-loopback",
+        severity=Severity.BLOCK,
+        nodes=blamed,
+        seen=f"rank {names} was told by a peer to connect to 127.0.0.1, where only its own node is",
+        why="The interface that was set is the loopback, or a node's own name stands for it in /etc/hosts.",
+        fix="aboard launch --env GLOO_SOCKET_IFNAME=IFACE -- …    # the nodes' own network, not lo; is it set in the"
+        " script?\n"
+        f"getent hosts $(hostname)    # on {fold(blamed)}; 127.0.x.x there must go from /etc/hosts",
     )
 
 
