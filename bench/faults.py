@@ -22,6 +22,7 @@ from aboard.core.errors import AboardError
 from aboard.sandbox import Sandbox, down
 from faults_blind import BLIND
 from faults_cases import CASES, Case
+from faults_curve import curve
 from faults_healthy import watch, windows
 from faults_page import page
 from faults_pairs import PAIRS, try_pair
@@ -59,12 +60,16 @@ def main() -> None:
         faults_report.table(kept.all.get("cases", {}))
         faults_report.figures(found, kept.all)
         if options.publish:
-            told = [each for each in kept.all["cases"].values() if each["when"] != "before"]
-            (DOCS / "pictures" / "faults.svg").write_text(
-                picture(told, {tool: kept.all.get(tool, {}) for tool in TOOLS})
-            )
-            (DOCS / "faults.md").write_text(page(kept.all))
+            _publish(kept.all)
         sys.exit(found.finish(options.json))
+
+
+def _publish(kept: dict[str, dict[str, Any]]) -> None:
+    pictures = DOCS / "pictures"
+    live = [each for each in kept["cases"].values() if each["when"] != "before"]
+    (pictures / "faults.svg").write_text(picture(live, {tool: kept.get(tool, {}) for tool in TOOLS}))
+    (pictures / "faults-named.svg").write_text(curve(kept))
+    (DOCS / "faults.md").write_text(page(kept))
 
 
 def _measure(kept: "Kept", options: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ from html import escape
 from typing import Any
 
 CAP = 60.0
-_TOOLS = (("aboard", "#1769aa"), ("torchrun", "#c9762b"), ("deepspeed", "#8a8f98"))
+COLOURS = {"aboard": "#1769aa", "torchrun": "#c9762b", "deepspeed": "#8a8f98"}
 _LEFT, _WIDTH, _ROW, _BAR, _TOP = 330, 560, 22, 5, 74
 _WHOLE = _LEFT + _WIDTH + 40
 _FONT = 'font-family="sans-serif" font-size="12"'
@@ -28,7 +28,7 @@ def picture(cases: Sequence[Mapping[str, Any]], peers: Mapping[str, Mapping[str,
         '<text x="12" y="22" font-size="16" fill="#222">Seconds from a fault to the first word about it</text>',
         f'<text x="12" y="40" fill="#555">{_LEGEND}</text>',
     ]
-    for number, (tool, colour) in enumerate(_TOOLS):
+    for number, (tool, colour) in enumerate(COLOURS.items()):
         x = _LEFT + 110 * number
         lines.append(f'<rect x="{x}" y="50" width="12" height="8" fill="{colour}"/>')
         lines.append(f'<text x="{x + 18}" y="58" fill="#222">{tool}</text>')
@@ -46,7 +46,7 @@ def _row(y: int, case: Mapping[str, Any], peers: Mapping[str, Any]) -> list[str]
     name = escape(str(case["name"]))
     lines = [f'<text x="{_LEFT - 10}" y="{y + 12}" fill="#222" text-anchor="end">{name}</text>']
     said = {"aboard": {"seconds": case["seconds"], "named": case["right"]}, **peers}
-    for number, (tool, colour) in enumerate(_TOOLS):
+    for number, (tool, colour) in enumerate(COLOURS.items()):
         if tool in said:
             seconds = said[tool]["seconds"]
             length = _x(CAP if seconds is None else min(seconds, CAP)) - _LEFT

@@ -52,7 +52,7 @@ class Stage:
         self.root = Path(f"/proc/{box.head.pid}/root")
         self.folder = self.root / FOLDER.lstrip("/")
         assert box.head.run(["mkdir", "-p", FOLDER]).returncode == 0
-        for name in ("fault_job.py", "faults_own.py"):
+        for name in ("fault_job.py", "faults_own.py", "faults_own_deaths.py", "faults_own_more.py"):
             self.put(name, (HERE / name).read_text())
         self.put("licensed_package.py", _BLOCKED)
         self.put("slow_package.py", "import time\n\ntime.sleep(15)\n")

@@ -1,0 +1,72 @@
+"""The small picture of the bench: of how many faults the node has been named after so many seconds, as plain SVG."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from faults_picture import CAP, COLOURS
+
+_LEFT, _TOP, _WIDTH, _HEIGHT = 56, 58, 640, 260
+_RIGHT, _BOTTOM = 130, 40
+_FONT = 'font-family="sans-serif" font-size="12"'
+_TITLE = "Faults whose node is named, by seconds since the first effect"
+
+
+def curve(kept: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
+    """A line for each tool over the faults that all of them were given and that did harm."""
+    tools = [tool for tool in COLOURS if tool != "aboard" and kept.get(tool)]
+    shared = [name for name in kept["cases"] if all(_harmed(kept[tool].get(name)) for tool in tools)]
+    told = {"aboard": [_right(kept["cases"][name]) for name in shared]}
+    told |= {tool: [_named(kept[tool][name]) for name in shared] for tool in tools}
+    whole, height = _LEFT + _WIDTH + _RIGHT, _TOP + _HEIGHT + _BOTTOM
+    under = f"{len(shared)} faults put into the same training on 4 hosts; aboard must name the cause, too"
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole} {height}" {_FONT}>',
+        f'<rect width="{whole}" height="{height}" fill="#ffffff"/>',
+        f'<text x="12" y="22" font-size="16" fill="#222">{_TITLE}</text>',
+        f'<text x="12" y="40" fill="#555">{under}</text>',
+    ]
+    for percent in (0, 25, 50, 75, 100):
+        y = _y(percent / 100)
+        lines.append(f'<line x1="{_LEFT}" y1="{y:.1f}" x2="{_LEFT + _WIDTH}" y2="{y:.1f}" stroke="#ddd"/>')
+        lines.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" fill="#777" text-anchor="end">{percent} %</text>')
+    for tick in range(0, int(CAP) + 1, 10):
+        x, y = _x(tick), _TOP + _HEIGHT + 18
+        lines.append(f'<text x="{x:.1f}" y="{y}" fill="#777" text-anchor="middle">{tick} s</text>')
+    for tool, seconds in told.items():
+        lines += _line(tool, seconds)
+    return "\n".join([*lines, "</svg>", ""])
+
+
+def _line(tool: str, seconds: Sequence[float | None]) -> list[str]:
+    named = sorted(min(at, CAP) for at in seconds if at is not None)
+    path, share = [f"M{_x(0):.1f},{_y(0):.1f}"], 0.0
+    for count, at in enumerate(named, 1):
+        share = count / max(1, len(seconds))
+        path.append(f"H{_x(at):.1f}V{_y(share):.1f}")
+    path.append(f"H{_x(CAP):.1f}")
+    colour = COLOURS[tool]
+    words = f"{tool}, {100 * share:.0f} %"
+    return [
+        f'<path d="{"".join(path)}" fill="none" stroke="{colour}" stroke-width="2.5"/>',
+        f'<text x="{_LEFT + _WIDTH + 8}" y="{_y(share) + 4:.1f}" fill="{colour}">{words}</text>',
+    ]
+
+
+def _harmed(told: Mapping[str, Any] | None) -> bool:
+    return told is not None and not told["unharmed"]
+
+
+def _right(case: Mapping[str, Any]) -> float | None:
+    return float(case["seconds"]) if case["right"] else None
+
+
+def _named(told: Mapping[str, Any]) -> float | None:
+    return float(told["named_seconds"]) if told["named"] else None
+
+
+def _x(seconds: float) -> float:
+    return _LEFT + _WIDTH * seconds / CAP
+
+
+def _y(share: float) -> float:
+    return _TOP + _HEIGHT * (1 - share)
