@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from time import monotonic, perf_counter
 
-from aboard.data.order import permutation
+from aboard.data.feed.order import permutation
 from data_corpus import made_tokenizer, write_corpus
 from figures import Figures, main
 
@@ -27,10 +27,10 @@ OURS = """
 import json, sys
 from pathlib import Path
 from time import monotonic
-from aboard.data.encode import Encoder
-from aboard.data.prepare import Source, prepare
-from aboard.data.read import format_of
-from aboard.data.sources import SourceSpec, sources
+from aboard.data.tokens.encode import Encoder
+from aboard.data.workshop.prepare import Source, prepare
+from aboard.data.intake.read import format_of
+from aboard.data.intake.sources import SourceSpec, sources
 
 if __name__ == "__main__":
     folder, cache, tokenizer, workers, chunk = sys.argv[1:]

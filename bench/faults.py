@@ -21,6 +21,7 @@ import faults_report
 from aboard.core.errors import AboardError
 from aboard.sandbox import Sandbox, down
 from faults_blind import BLIND
+from faults_blind_more import BLIND_MORE
 from faults_cases import CASES, Case
 from faults_curve import curve
 from faults_healthy import watch, windows
@@ -46,7 +47,7 @@ CI = (
     "rank killed, run",
     "power lost, run",
 )
-EVERY = (*CASES, *BLIND)
+EVERY = (*CASES, *BLIND, *BLIND_MORE)
 DOCS = Path(__file__).parents[1] / "docs"
 
 

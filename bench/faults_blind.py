@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from aboard.sandbox.faults.firewall import Drop, Reject
 from aboard.sandbox.faults.groups import MemoryLimit
-from faults_cases import UNHEARD, Case, outside, own
+from faults_cases import MEMORY, UNHEARD, Case, outside, own
 from faults_stage import Stage
 from faults_troubles import Broken, Helper
 
@@ -67,6 +67,7 @@ _CASES: tuple[Case, ...] = (
         "file-lock",
         "init-rank-late",
         "hang-lock",
+        by_hand="a person decides which program is to give up its lock",
         beneath=Helper(code=_LOCKED, after="rm -f /private/data/cache.lock"),
     ),
     # On one rank alone it does no harm here: the higher address of two connects, and 127 is above 10.
@@ -91,7 +92,7 @@ _CASES: tuple[Case, ...] = (
     ),
     own("data worker hangs", 63, "run", "worker", "hang-data"),
     own("raises, and its child lives on", 9, "run", "raise-with-child", "run-raised"),
-    outside("node frozen", 66, "run", Frozen(), *UNHEARD),
+    outside("node frozen", 66, "run", Frozen(), *UNHEARD, by_hand="whoever paused the machine must let it go on"),
     outside("connections reset", 22, "run", Reject(network="fabric"), "hang-link-cut", "network-reset"),
     own("barrier of one rank", 68, "checkpoint", "barrier", "hang-mismatch", victim=0),
     own("leaves with code 0", 64, "checkpoint", "leave", "hang-uneven", "run-exited"),
@@ -111,6 +112,7 @@ _CASES: tuple[Case, ...] = (
         "greedy-child",
         "run-out-of-memory",
         "run-raised",
+        by_hand=MEMORY,
         beneath=Broken(fault=MemoryLimit(mib=1600)),
     ),
     own(

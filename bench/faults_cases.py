@@ -19,6 +19,15 @@ from faults_stage import node_of
 from faults_troubles import SERVICE, Broken, Signalled, Trouble, Typed, dead_mount
 
 SEED = 7
+# Why nobody can type the mend.
+SCRIPT = "the mend is in the user's own script"
+KEY = "ssh-copy-id asks for a password, which only a person has"
+BUTTON = "somebody must press the button"
+CABLE = "another cable or switch port"
+CLOCK = "hosts have one kernel's clock: setting it sets ours"
+ROOM = "a person decides what to delete"
+MEMORY = "how much a rank takes is the user's to choose"
+OTHERS = "the service is somebody else's"
 # Ports at which the store listens, and those that the kernel gives to ranks which listen for each other.
 STORE, ANY = "29400-29999", "32768-60999"
 
@@ -55,6 +64,8 @@ class Case:
     #: What counts as the first effect: the injection, a rank's mark of this name, or (join) that ranks come to meet.
     effect: str = "inject"
     words: tuple[str, ...] = field(default=())
+    #: Why nobody can type the mend, so that the bench heals it; empty when the printed fix must mend it.
+    by_hand: str = ""
     #: Written by somebody who had not read the rules, after they were; scored once.
     blind: bool = False
 
@@ -79,7 +90,7 @@ def _before(name: str, row: int, fault: Fault | Trouble, *codes: str, **more: ob
 
 def own(name: str, row: int, when: str, own: str, *codes: str, **more: object) -> Case:
     waits = when in ("import", "init") and not codes[0].startswith("run-")
-    given = {"effect": "join" if waits else "effect", **more}
+    given = {"effect": "join" if waits else "effect", "by_hand": SCRIPT, **more}
     return Case(name=f"{name}, {when}", row=row, when=when, codes=codes, own=own, **given)  # type: ignore[arg-type]
 
 
@@ -108,21 +119,21 @@ UNHEARD = ("run-node-silent", "run-node-gone")
 NO_WAY = ("network-dropped", "network-ephemeral-dropped", "network-rendezvous-dropped")
 
 BEFORE = (
-    _before("key removed", 1, KeyRemoved(), "reach-key-refused"),
+    _before("key removed", 1, KeyRemoved(), "reach-key-refused", by_hand=KEY),
     _before("another host key", 2, OtherHostKey(), "reach-host-key-changed"),
     _before("sshd stopped", 3, SshdStopped(), "reach-refused"),
     _before("management network dropped", 4, Drop(network="management"), "reach-timeout"),
-    _before("power lost", 4, PowerLoss(), "reach-timeout", "reach-no-route"),
+    _before("power lost", 4, PowerLoss(), "reach-timeout", "reach-no-route", by_hand=BUTTON),
     _before("peer's name unknown", 5, Unresolved(peer="next"), "network-unresolved", "reach-unresolved"),
     _before("slow login", 6, SshdSlow(seconds=6), "reach-slow-login"),
-    _before("clock ahead", 12, ClockOffset(seconds=30), "host-clock"),
+    _before("clock ahead", 12, ClockOffset(seconds=30), "host-clock", by_hand=CLOCK),
     _before("few open files", 14, LowLimits(nofile=256), "host-open-files"),
     _before("small shared memory", 15, SmallShm(mib=16), "host-shm"),
     _before("all ports dropped", 21, Drop(ports="1024-65535", network="fabric"), *NO_WAY),
     _before("all ports refused", 22, Reject(ports="1024-65535", network="fabric"), "network-refused"),
     _before("only the store's port open", 25, Drop(ports="32768-60999", network="fabric"), *NO_WAY),
     _before("large packets vanish", 26, MtuBlackHole(network="fabric"), "network-mtu"),
-    _before("cable pulled", 29, LinkDown(network="fabric"), "network-link-down"),
+    _before("cable pulled", 29, LinkDown(network="fabric"), "network-link-down", by_hand=CABLE),
     _before(
         "working directory missing",
         59,
@@ -131,7 +142,12 @@ BEFORE = (
         words=("--set", "cluster.workdir=/private/job"),
     ),
     _before(
-        "disk full", 60, DiskFull(path="/private/out"), "storage-full", words=("--set", "cluster.workdir=/private/out")
+        "disk full",
+        60,
+        DiskFull(path="/private/out"),
+        "storage-full",
+        words=("--set", "cluster.workdir=/private/out"),
+        by_hand=ROOM,
     ),
     _before(
         "mount dead",
@@ -142,12 +158,12 @@ BEFORE = (
     ),
 )
 START = (
-    own("module missing", 8, "import", "module", "run-raised"),
+    own("module missing", 8, "import", "module", "run-raised", by_hand=""),
     own("import waits for ever", 61, "import", "import", "init-rank-late", "init-import-slow", "hang-mount"),
     own("exits at once", 63, "import", "exit", "run-exited"),
     outside("rank killed", 65, "import", KILL, "run-killed", rank=True),
     outside("rank stopped", 66, "import", STOP, "run-rank-stopped", rank=True),
-    outside("power lost", 4, "import", PowerLoss(), *UNHEARD),
+    outside("power lost", 4, "import", PowerLoss(), *UNHEARD, by_hand=BUTTON),
 )
 INIT = (
     own(
@@ -156,6 +172,7 @@ INIT = (
         "init",
         "file",
         "run-raised",
+        by_hand="",
         beneath=Typed(
             lines="mv /private/data/tokenizer.json /private/data/t",
             undo="mv /private/data/t /private/data/tokenizer.json",
@@ -201,7 +218,7 @@ INIT = (
     ),
     outside("one pair dropped", 25, "init", Drop(ports=ANY, network="fabric", peer="next"), "init-peer-dropped"),
     own("another port", 58, "init", "port", "init-elsewhere"),
-    own("unknown name of rank 0", 23, "init", "name", "init-name"),
+    own("unknown name of rank 0", 23, "init", "name", "init-name", by_hand=""),
     own("another node's address", 22, "init", "address", "init-elsewhere"),
     own(
         "an address that nobody has",
@@ -241,16 +258,17 @@ INIT = (
         "init-store-no-route",
         "hang-link-down",
         "hang-link-cut",
+        by_hand=CABLE,
     ),
 )
 GOING = (
     own("data doesn't come", 63, "run", "data", "hang-data", lasts=True),
     own("deadlock", 67, "run", "deadlock", "hang-lock", lasts=True),
     own("endless loop", 67, "run", "loop", "hang-loop", lasts=True),
-    own("service doesn't answer", 67, "run", "service", "hang-outside", lasts=True, beneath=SERVICE),
+    own("service doesn't answer", 67, "run", "service", "hang-outside", lasts=True, beneath=SERVICE, by_hand=OTHERS),
     own("sleeps", 69, "run", "sleep", "hang-absent", lasts=True),
     own("slow rank", 69, "run", "slower", "slow-rank", lasts=True),
-    own("loss is no number", 70, "run", "nan", "loss-no-number", lasts=True, victim=0),
+    own("loss is no number", 70, "run", "nan", "loss-no-number", lasts=True, victim=0, by_hand=""),
     outside("network dropped", 21, "run", Drop(network="fabric"), "hang-link-cut", lasts=True),
     outside(
         "network dropped to one peer",
@@ -261,9 +279,18 @@ GOING = (
         lasts=True,
     ),
     outside("large packets vanish", 26, "run", MtuBlackHole(network="fabric"), "hang-big-packets", lasts=True),
-    outside("cable pulled", 29, "run", LinkDown(network="fabric"), "hang-link-down", lasts=True),
-    outside("slow link", 27, "run", Rate(mbit=8, network="fabric"), "slow-link", lasts=True),
-    outside("packets lost", 27, "run", Loss(percent=30, network="fabric"), "slow-link", "hang-link-cut", lasts=True),
+    outside("cable pulled", 29, "run", LinkDown(network="fabric"), "hang-link-down", lasts=True, by_hand=CABLE),
+    outside("slow link", 27, "run", Rate(mbit=8, network="fabric"), "slow-link", lasts=True, by_hand=CABLE),
+    outside(
+        "packets lost",
+        27,
+        "run",
+        Loss(percent=30, network="fabric"),
+        "slow-link",
+        "hang-link-cut",
+        lasts=True,
+        by_hand=CABLE,
+    ),
     outside("management network dropped", 4, "run", Drop(network="management"), *UNHEARD, lasts=True),
 )
 ENDING = (
@@ -271,8 +298,16 @@ ENDING = (
     own("exits", 63, "run", "exit", "run-exited"),
     own("segmentation fault", 63, "run", "segfault", "run-killed"),
     own("abort", 63, "run", "abort", "run-killed"),
-    own("shared memory full", 15, "run", "share", "run-shm-full", beneath=Broken(fault=SmallShm(mib=64))),
-    own("out of memory", 16, "run", "memory", "run-out-of-memory", beneath=Broken(fault=MemoryLimit(mib=1200))),
+    own("shared memory full", 15, "run", "share", "run-shm-full", by_hand="", beneath=Broken(fault=SmallShm(mib=64))),
+    own(
+        "out of memory",
+        16,
+        "run",
+        "memory",
+        "run-out-of-memory",
+        by_hand=MEMORY,
+        beneath=Broken(fault=MemoryLimit(mib=1200)),
+    ),
     own("bad shard", 63, "run", "bad-shard", "run-raised"),
     own("too many open files", 14, "run", "open-files", "run-raised", "run-exited"),
     own("holds the interpreter", 67, "run", "match", "hang-loop", "hang-busy"),
@@ -285,7 +320,7 @@ ENDING = (
     outside("both ranks killed", 65, "run", Signalled(number=signal.SIGKILL, to="both"), "run-killed"),
     outside("rank stopped", 66, "run", STOP, "run-rank-stopped", rank=True),
     outside("keeper killed", 9, "run", Signalled(number=signal.SIGKILL, to="keeper"), *UNHEARD),
-    outside("power lost", 4, "run", PowerLoss(), *UNHEARD),
+    outside("power lost", 4, "run", PowerLoss(), *UNHEARD, by_hand=BUTTON),
     outside("data's mount dies", 61, "run", dead_mount("/private/data"), "hang-mount"),
     outside(
         "cores rationed",
@@ -297,9 +332,18 @@ ENDING = (
         env=(("COMPUTE_SECONDS", "0.1"),),
     ),
     own("torn checkpoint", 62, "checkpoint", "torn-checkpoint", "run-raised"),
-    outside("disk full", 60, "checkpoint", DiskFull(path="/private/out"), "run-disk-full", "run-raised", **_AT_NEXT),
+    outside(
+        "disk full",
+        60,
+        "checkpoint",
+        DiskFull(path="/private/out"),
+        "run-disk-full",
+        "run-raised",
+        by_hand=ROOM,
+        **_AT_NEXT,
+    ),
     outside("rank killed", 65, "checkpoint", KILL, "run-killed", rank=True, env=(("CHECKPOINT_SECONDS", "8"),)),
-    outside("power lost", 4, "checkpoint", PowerLoss(), *UNHEARD, env=(("CHECKPOINT_SECONDS", "8"),)),
+    outside("power lost", 4, "checkpoint", PowerLoss(), *UNHEARD, by_hand=BUTTON, env=(("CHECKPOINT_SECONDS", "8"),)),
     outside("mount dies", 61, "checkpoint", dead_mount("/private/out"), "hang-mount", **_AT_NEXT),
     own("raises", 63, "evaluation", "raise", "run-raised"),
     outside("rank stopped", 66, "evaluation", STOP, "run-rank-stopped", rank=True, env=(("EVALUATION_SECONDS", "6"),)),

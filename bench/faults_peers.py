@@ -28,7 +28,7 @@ _USUAL = re.compile(r"step \d+ loss|^\s*$|OMP_NUM_THREADS|\*{10,}|\[INFO\]|canno
 
 
 def peers_know(case: Case) -> bool:
-    """What only the launch itself can look at is not theirs to find; and a clock that is set makes their sleeps fail."""
+    """What only the launch itself looks at is not theirs to find; and with a clock that is set their sleeps fail."""
     return not case.words and case.name != "clock ahead, before"
 
 

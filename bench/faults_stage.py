@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from aboard.core.errors import AboardError
 from aboard.core.nodeset import expand
-from aboard.sandbox import Sandbox
+from aboard.sandbox import Sandbox, down
 from aboard.sandbox.faults import active, heal_all
+from faults_wheel import MISSING, empty_wheel
 
 PYTHON = str(Path(sys.executable).resolve())
 HERE = Path(__file__).resolve().parent
@@ -24,7 +26,8 @@ BOX = os.environ.get("FAULTS_BOX", "bench-faults")
 RUNS = "home/crew/.local/state/aboard/runs"
 NODES, SLOTS = 4, 2
 RANKS = NODES * SLOTS
-_CONFIG = f"cluster:\n  python: {PYTHON}\n  fabric_address: '{{name}}i'\n  nodes: ['n[1-{NODES}] slots={SLOTS}']\n"
+_NODES = "".join(f"    - name: n{number}\n      slots: {SLOTS}\n" for number in range(1, NODES + 1))
+_CONFIG = f"cluster:\n  python: {PYTHON}\n  fabric_address: '{{name}}i'\n  nodes:\n{_NODES}"
 _BLOCKED = 'from pathlib import Path\n\nPath("/private/data/pipe").open("rb").read(1)\n'
 _PREPARE = """
 mkdir -p /private/data /private/out /private/job; chmod 777 /private/data /private/out /private/job
@@ -33,6 +36,8 @@ echo '{}' > /private/data/tokenizer.json
 chmod 666 /private/data/*
 rm -f /private/data/pipe; mkfifo -m 666 /private/data/pipe
 rm -f /dev/shm/batch-*
+install -d -o crew /home/crew/.config /home/crew/.config/pip
+printf '[global]\\nno-index = true\\nfind-links = %s\\n' "$1" > /home/crew/.config/pip/pip.conf
 """
 # What a training of two cores takes to begin; and the least that must be waited between looks.
 START_SECONDS = 150.0
@@ -44,9 +49,18 @@ Finding = dict[str, Any]
 
 
 class Stage:
-    """The hosts stay up over all cases; what a case breaks it mends."""
+    """The hosts stay up over all cases, but for those on which a fix was typed; what a case breaks it mends."""
 
     def __init__(self, box: Sandbox) -> None:
+        self._orders = self._launches = 0
+        self._board(box)
+
+    def renew(self) -> None:
+        """Hosts that nobody has broken or mended before: nobody undoes what a fix has done."""
+        down(self.box.name)
+        self._board(Sandbox.up(self.box.name, nodes=NODES, slots=SLOTS, fabric=True))
+
+    def _board(self, box: Sandbox) -> None:
         self.box = box
         # As root of this machine one looks into a host without a process there.
         self.root = Path(f"/proc/{box.head.pid}/root")
@@ -57,20 +71,20 @@ class Stage:
         self.put("licensed_package.py", _BLOCKED)
         self.put("slow_package.py", "import time\n\ntime.sleep(15)\n")
         self.put("aboard.yaml", _CONFIG)
-        self._orders = self._launches = 0
+        self.put(MISSING, empty_wheel(MISSING))
         self.mend()
 
     def prepare(self, *names: str) -> None:
         """What the job finds on a node's own disk."""
         for host in [self.box.host(name) for name in names] or self.box.nodes:
-            done = host.run(["bash", "-euc", _PREPARE], root=True)
+            done = host.run(["bash", "-euc", _PREPARE, "prepare", FOLDER], root=True)
             assert done.returncode == 0, done.stderr
 
-    def put(self, name: str, text: str) -> None:
-        """At once and whole, as those who read it want it."""
+    def put(self, name: str, content: str | bytes) -> None:
+        """At once and whole, as those who read it want it; its users may change it."""
         part = self.folder / f".{name}"
-        part.write_text(text)
-        part.chmod(0o644)
+        part.write_bytes(content.encode() if isinstance(content, str) else content)
+        part.chmod(0o666)
         part.rename(self.folder / name)
 
     def clear(self) -> None:
@@ -133,17 +147,21 @@ class Stage:
 
     def mend(self, *names: str) -> None:
         """Everything that was broken on purpose is whole again; all nodes are tidied up, or only these."""
-        for name in active(self.box):
-            heal_all(self.box, self.box.host(name))
+        try:
+            for name in active(self.box):
+                heal_all(self.box, self.box.host(name))
+        except AboardError:
+            # What a fix has mended can't be healed once more.
+            return self.renew()
         for host in self.box.nodes:
             host.power_on()
-        self.prepare(*names)
+        return self.prepare(*names)
 
-    def check(self, *words: str) -> set[str]:
-        """The codes that a quick check says now, above info."""
+    def check(self, *words: str) -> list[Finding]:
+        """What a quick check says now, above info."""
         done = self.box.head.run(["aboard", "check", "--quick", "--json", *words], cwd=FOLDER, timeout=120)
         told = json.loads(done.stdout or '{"findings": []}')["findings"]
-        return {finding["code"] for finding in told if finding["severity"] != "info"}
+        return [finding for finding in told if finding["severity"] != "info"]
 
     def _runs(self) -> set[str]:
         place = self.root / RUNS

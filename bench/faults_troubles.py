@@ -65,7 +65,7 @@ class Signalled:
 
     @contextlib.contextmanager
     def on(self, stage: Stage, node: str, rank: int) -> Iterator[None]:
-        pids = _pids(stage.box.host(node), self.to, rank)
+        pids = pids_of(stage.box.host(node), self.to, rank)
         assert pids, f"nobody to signal: {self.to} {rank} on {node}"
         for pid in pids:
             os.kill(pid, self.number)
@@ -143,8 +143,8 @@ SERVICE = Helper(code=_SERVICE, on_head=True)
 HOG = Helper(code=_HOG)
 
 
-def _pids(host: Host, to: str, rank: int) -> list[int]:
-    """As this machine numbers them."""
+def pids_of(host: Host, to: str, rank: int) -> list[int]:
+    """The processes meant, as this machine numbers them."""
     if to == "keeper":
         agents = [pid for pid in host.pids() if b"-ISc" in _read(pid, "cmdline").split(b"\0")]
         keepers = [pid for pid in agents if _parent(pid) in agents]

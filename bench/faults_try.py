@@ -6,8 +6,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from aboard.core.errors import AboardError
 from faults_cases import Case
+from faults_fix import TRAINS, carry_out, carry_out_before, changed
 from faults_stage import RANKS, START_SECONDS, Finding, Running, Stage, ranks_of, wait
+from faults_troubles import Trouble
 
 # So long is a verdict waited for; past it, none came. One that is wrong may be taken back meanwhile.
 PATIENCE_SECONDS = 32.0
@@ -47,13 +50,11 @@ class Session:
 
 def try_case(stage: Stage, case: Case, session: Session) -> Result:
     """What was said of it, and when."""
-    if case.when == "before":
-        found = _before(stage, case)
-    elif case.lasts:
+    if case.lasts:
         found = _in_session(stage, case, session)
     else:
         session.close()
-        found = _alone(stage, case)
+        found = _before(stage, case) if case.when == "before" else _alone(stage, case)
     return {
         "name": case.name,
         "row": case.row,
@@ -78,12 +79,16 @@ def is_right(case: Case, finding: Finding) -> bool:
 def _before(stage: Stage, case: Case) -> Result:
     """The look of the launch itself must name it; seconds count from the command."""
     assert case.trouble is not None
-    with case.trouble.on(stage, case.node, case.rank_meant), stage.launch(*case.words, look="quick") as running:
+    with _broken(stage, case, case.trouble), stage.launch(*case.words, look="quick") as running:
         wait(lambda: running.over or running.looked() or stage.marks("imported"), 60)
         seconds = time.time() - running.typed
         found = _scored(case, [(seconds, finding) for finding in running.looked()[:1]], running)
+        running.end()
+        found |= carry_out_before(stage, case)
+    if not case.by_hand:
+        stage.renew()
     stage.mend(case.node)
-    left = stage.check(*case.words) & set(case.codes)
+    left = {finding["code"] for finding in stage.check(*case.words)} & set(case.codes)
     return {
         **found,
         "mended": "healed: the next check is silent" if not left else f"healed, STILL SAID: {sorted(left)}",
@@ -101,14 +106,20 @@ def _in_session(stage: Stage, case: Case, session: Session) -> Result:
                 assert wait(lambda: stage.marks("effect"), 30), "the rank did not come to its fault"
                 since = min(stage.marks("effect").values())
             if case.trouble is not None:
-                broken.enter_context(case.trouble.on(stage, case.node, case.rank_meant))
+                broken.enter_context(_broken(stage, case, case.trouble))
             found = _heard(case, running, since, lambda: since)
+            found |= carry_out(stage, case, running, found["fix"], {})
         stage.release(case.node)
         if case.own == "nan":
             stage.order("number", case.rank_meant)
     before = running.step()
     goes_on = not running.over and wait(lambda: running.over or running.step() >= before + 3, _MOVES_SECONDS)
     well = goes_on and not running.over
+    if changed(found):
+        session.close()
+        stage.renew()
+    if found["fix_typed"] == TRAINS:
+        return {**found, "mended": "mended: the next launch trains"}
     return {**found, "mended": "mended: the same run goes on" if well else "mended, and the run did NOT go on"}
 
 
@@ -123,13 +134,16 @@ def _alone(stage: Stage, case: Case) -> Result:
         }
     try:
         with _beneath(stage, case), stage.launch(*case.words, env=env) as running:
-            return broken_in(stage, case, running)
+            found = broken_in(stage, case, running, env)
     finally:
         stage.mend(case.node)
+    if changed(found):
+        stage.renew()
+    return found
 
 
-def broken_in(stage: Stage, case: Case, running: Running) -> Result:
-    """Waits for the place, breaks it, and listens."""
+def broken_in(stage: Stage, case: Case, running: Running, env: Mapping[str, str]) -> Result:
+    """Waits for the place, breaks it, listens, and types what is printed; `env` is what the next launch gets, too."""
     since = time.time()
     with contextlib.ExitStack() as broken:
         if case.trouble is not None:
@@ -141,8 +155,9 @@ def broken_in(stage: Stage, case: Case, running: Running) -> Result:
 
             assert wait(there, START_SECONDS), f"no mark {case.trigger}: {running.said[-2000:]}"
             since = time.time()
-            broken.enter_context(case.trouble.on(stage, case.node, case.rank_meant))
-        return _heard(case, running, since, lambda: effect_at(stage, case, since))
+            broken.enter_context(_broken(stage, case, case.trouble))
+        found = _heard(case, running, since, lambda: effect_at(stage, case, since))
+        return {**found, **carry_out(stage, case, running, found["fix"], env)}
 
 
 def effect_at(stage: Stage, case: Case, injected: float) -> float | None:
@@ -205,11 +220,22 @@ def _scored(case: Case, told: list[tuple[float, Finding]], running: Running) -> 
 
 @contextlib.contextmanager
 def _beneath(stage: Stage, case: Case) -> Iterator[None]:
-    if case.beneath is None:
+    with _broken(stage, case, case.beneath) if case.beneath is not None else contextlib.nullcontext():
         yield
-        return
-    with case.beneath.on(stage, case.node, case.rank_meant):
+
+
+@contextlib.contextmanager
+def _broken(stage: Stage, case: Case, trouble: Trouble) -> Iterator[None]:
+    """For the length of a block; what a fix has mended can't be healed, and goes with its hosts."""
+    healing = contextlib.ExitStack()
+    healing.enter_context(trouble.on(stage, case.node, case.rank_meant))
+    try:
         yield
+    finally:
+        try:
+            healing.close()
+        except AboardError:
+            stage.renew()
 
 
 def summary(result: Mapping[str, Any]) -> str:
@@ -218,4 +244,4 @@ def summary(result: Mapping[str, Any]) -> str:
     said = f"{result['code']} {','.join(result['nodes'])} {','.join(map(str, result['ranks']))}"
     held = "held out" if result["held_out"] else "blind" if result.get("blind") else ""
     who = f"{result['name']:<42} {result['node']} {result['rank']}"
-    return f"{who}  {verdict} {seconds}  {said:<44} {held:<8} {result.get('mended', '')}"
+    return f"{who}  {verdict} {seconds}  {said:<44} {held:<8} {result.get('fix_typed', '')[:160]}"

@@ -23,10 +23,10 @@ from time import monotonic, sleep
 import numpy as np
 
 from aboard.core.training import DataPart, Training
-from aboard.data.encode import Encoder
-from aboard.data.prepare import Source, prepare
-from aboard.data.read import format_of
-from aboard.data.sources import SourceSpec, sources
+from aboard.data.intake.read import format_of
+from aboard.data.intake.sources import SourceSpec, sources
+from aboard.data.tokens.encode import Encoder
+from aboard.data.workshop.prepare import Source, prepare
 from data_corpus import made_tokenizer
 
 PEERS = Path(__file__).with_name("train_peers")

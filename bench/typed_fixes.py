@@ -8,10 +8,11 @@
 
 Commands run in bash as the ordinary user. Practice hosts have no sudo: a line that says `sudo` is run by root, in a
 shell in which that word runs what follows it. Nothing in a line is changed. What a line's exit code is doesn't count,
-since some only look; that the next check is green does.
+since some only look; that the next check is green does, or that the run goes on.
 """
 
 import re
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -22,6 +23,8 @@ CONFIG = "aboard.yaml"
 _COMMENT = "    # "
 _SUDO = 'sudo() { "$@"; }\n'
 _LINE_SECONDS = 60
+# As timeout(1) and ssh(1) say it.
+LATE, OFF = 124, 255
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,33 +37,40 @@ class Typed:
     said: str
 
 
-def type_fix(box: Sandbox, fix: str) -> list[Typed]:
-    """Carries out a fix as `aboard check --json` printed it."""
-    return [typed for line in fix.splitlines() for typed in _type(box, line)]
+def type_fix(box: Sandbox, fix: str, folder: str | None = None) -> list[Typed]:
+    """Carries out a fix as `aboard check --json` printed it; on the head in this folder, or at home."""
+    return [typed for line in fix.splitlines() for typed in _type(box, line, folder)]
 
 
-def write_config(head: Host, whose: str, line: str) -> None:
+def write_config(head: Host, whose: str, line: str, folder: str | None = None) -> None:
     """Puts a line into aboard.yaml `under cluster:` or `for NODES`, in place of one with the same key there."""
-    text = head.run(["cat", CONFIG]).stdout
+    text = head.run(["cat", CONFIG], cwd=folder).stdout
     for heading in ["cluster:"] if whose == "under cluster:" else [f"- name: {name}" for name in expand(whose[4:])]:
         text = _put(text.splitlines(), heading, line)
-    head.run(["sh", "-c", f"cat > {CONFIG}"], input=text)
+    head.run(["sh", "-c", f"cat > {CONFIG}"], input=text, cwd=folder)
 
 
-def _type(box: Sandbox, line: str) -> Iterator[Typed]:
+def _type(box: Sandbox, line: str, folder: str | None) -> Iterator[Typed]:
     command, _, comment = line.partition(_COMMENT)
     place = comment.partition(";")[0].strip()
     if not command.strip() or command.startswith("#"):
         return
     if place.startswith("in aboard.yaml, "):
-        write_config(box.head, place.removeprefix("in aboard.yaml, "), command)
+        write_config(box.head, place.removeprefix("in aboard.yaml, "), command, folder)
         yield Typed(where=CONFIG, line=line, code=0, said="")
         return
     for name in expand(place[3:]) if place.startswith("on ") else ["head"]:
         root = re.search(r"\bsudo\b", command) is not None
         argv = ["bash", "-c", (_SUDO if root else "") + command]
-        done = box.host(name).run(argv, root=root, timeout=_LINE_SECONDS)
-        yield Typed(where=name, line=line, code=done.returncode, said=(done.stdout + done.stderr).strip())
+        host, cwd = box.host(name), folder if name == "head" else None
+        if not host.on:
+            yield Typed(where=name, line=line, code=OFF, said=f"{name} is off")
+            continue
+        try:
+            done = host.run(argv, root=root, timeout=_LINE_SECONDS, cwd=cwd)
+            yield Typed(where=name, line=line, code=done.returncode, said=(done.stdout + done.stderr).strip())
+        except subprocess.TimeoutExpired:
+            yield Typed(where=name, line=line, code=LATE, said=f"no end within {_LINE_SECONDS} s")
 
 
 def _put(lines: list[str], heading: str, line: str) -> str:

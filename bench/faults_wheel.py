@@ -1,0 +1,24 @@
+"""A package with nothing in it, for the index of packages from which a missing module is installed."""
+
+import io
+import zipfile
+
+# What a rank's script imports, and no node has.
+MISSING = "flash_attention_kernels-1.0-py3-none-any.whl"
+
+
+def empty_wheel(name: str) -> bytes:
+    """As pip wants it: PEP 427."""
+    package, version = name.split("-")[:2]
+    about = f"{package}-{version}.dist-info"
+    parts = {
+        f"{package}.py": "",
+        f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n",
+        f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: bench\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    parts[f"{about}/RECORD"] = "".join(f"{path},,\n" for path in [*parts, f"{about}/RECORD"])
+    whole = io.BytesIO()
+    with zipfile.ZipFile(whole, "w") as packed:
+        for path, text in parts.items():
+            packed.writestr(path, text)
+    return whole.getvalue()
