@@ -23,8 +23,8 @@ CONFIG = "aboard.yaml"
 _COMMENT = "    # "
 _SUDO = 'sudo() { "$@"; }\n'
 _LINE_SECONDS = 60
-# As timeout(1) and ssh(1) say it.
-LATE, OFF = 124, 255
+# No exit code of timeout(1), which some lines use; and that of ssh(1).
+LATE, OFF = 142, 255
 
 
 @dataclass(frozen=True, kw_only=True)

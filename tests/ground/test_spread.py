@@ -171,7 +171,7 @@ def test_a_full_disk_is_named_before_anything_is_sent(box: Sandbox, clean: None)
     with broken(box, box.host("n3"), DiskFull(path="/private", free_mib=20)):
         said = spread(box)
     assert said["code"] == "spread-disk-full"
-    assert said["seen"].startswith("n3: 97.1 MB must go to /private, and 21 MB is free there")
+    assert said["seen"].startswith("n3: 93 MiB must go to /private, and 20 MiB is free there")
     assert "# on n3" in said["fix"]
     assert box.host("n1").run(["ls", FOLDER]).returncode != 0
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from chats import CHATML, Family, made
 
-from aboard.data.report import DataReport
+from aboard.data.gate.report import DataReport
 from aboard.flows.data import Question, look
 
 

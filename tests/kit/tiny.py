@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from aboard.core.training import DataPart
-from aboard.data.bins import Packing
-from aboard.data.formats import Format
-from aboard.data.prepare import Source, prepare
+from aboard.data.feed.bins import Packing
+from aboard.data.intake.formats import Format
+from aboard.data.intake.sources import SourceSpec, sources
 from aboard.data.rows import Broken, Encoded, Row
-from aboard.data.sources import SourceSpec, sources
+from aboard.data.workshop.prepare import Source, prepare
 
 # Those that the loop is proven with: tied and not, with a window of 8 tokens in all layers (mistral) or in every other.
 FAMILIES = ("llama", "qwen2", "gemma2", "mistral")

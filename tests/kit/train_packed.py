@@ -10,7 +10,7 @@ from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.integrations.sdpa_attention import repeat_kv
 from transformers.masking_utils import create_masks_for_generate
 
-from aboard.data.bins import Bin
+from aboard.data.feed.bins import Bin
 from aboard.train.masks import masks
 
 LENGTHS = ((5, 19, 9), (30,), (2, 2, 2, 25))

@@ -8,9 +8,9 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
 from aboard.core.training import DataPart, Training
-from aboard.data.bins import Bins
-from aboard.data.mix import mix
-from aboard.data.shards import TokenShards
+from aboard.data.feed.bins import Bins
+from aboard.data.feed.mix import mix
+from aboard.data.store.shards import TokenShards
 
 
 def reference(training: Training, size: int) -> list[tuple[float, float]]:

@@ -11,8 +11,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from aboard.core.training import Training
-from aboard.data.bins import Bin
-from aboard.data.mix import Draw, mix
+from aboard.data.feed.bins import Bin
+from aboard.data.feed.mix import Draw, mix
 from aboard.train.batches import Batches
 from aboard.train.collate import Collate
 from aboard.train.ledger import Ledger
@@ -245,9 +245,9 @@ def test_the_ledger_knows_one_class_at_a_time() -> None:
 def test_the_words_of_a_line() -> None:
     """Short enough to be read in passing."""
     line = {"step": 20, "steps": 100, "loss": 2.34567, "learning_rate": 2e-5, "grad_norm": 1.234, "mfu": 0.4}
-    line |= {"tokens_per_second": 12345.0, "eta": 7300.0}
+    line |= {"tokens_per_second": 12345.0, "eta": 7200.0}
     assert words(line) == "step 20/100 · loss 2.3457 · lr 2.00e-05 · norm 1.23 · 12.3k tokens/s · MFU 40% · 2 h left"
     assert words({"step": 20, "steps": 100, "eval_loss": 2.0}) == "step 20/100 · eval loss 2.0000"
     spent = {"data": 1.0, "forward_backward": 98.5, "other": 0.5}
     ended = words({"step": 9, "steps": 9, "wall": 100.0, "seconds": spent})
-    assert ended == "step 9/9 · ended after 100 s: forward + backward 98%, data 1%"
+    assert ended == "step 9/9 · ended after 1 min 40 s: forward + backward 98%, data 1%"

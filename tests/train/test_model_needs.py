@@ -78,7 +78,7 @@ def test_what_is_advised_fits(crew: Crew, configs: Path) -> None:
     ]
     assert found.after == [True, True]
     assert found.words.startswith("6.7B in full needs ")
-    assert found.words.endswith(" per rank on 2 × 8; you have 50 GB")
+    assert found.words.endswith(" per rank on 2 × 8; you have 50 GiB")
     assert found.says.startswith("6.7B, spread over ")
 
 

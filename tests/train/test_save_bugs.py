@@ -12,7 +12,7 @@ from train_cases import curve, touched, trained
 from train_crew import Crew
 
 from aboard.core.training import Training
-from aboard.data.mix import Draw, mix
+from aboard.data.feed.mix import Draw, mix
 from aboard.train.batches import Batches
 from aboard.train.checkpoint_folder import published
 from aboard.train.progress import Progress

@@ -10,10 +10,10 @@ from threading import Event
 
 import numpy as np
 
-from aboard.data.formats import Format
-from aboard.data.prepare import Source
+from aboard.data.intake.formats import Format
+from aboard.data.intake.sources import SourceSpec, sources
 from aboard.data.rows import Broken, Encoded, Row
-from aboard.data.sources import SourceSpec, sources
+from aboard.data.workshop.prepare import Source
 
 TEXT = Format(name="text", why="given", columns=("text",))
 CHUNK = 8 << 10

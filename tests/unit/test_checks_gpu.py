@@ -10,13 +10,14 @@ from aboard.checks.gpu import SUBJECT
 from aboard.checks.gpu.smi import DRIVER, GPUS, parse_driver, parse_gpus, parse_health
 from aboard.checks.gpu.state import NVLINK, parse_links, parse_service
 from aboard.checks.gpu.visible import NAME, parse_visible, shown
-from aboard.checks.gpu.xid import KERNEL_LOG, MEANINGS, parse_log
+from aboard.checks.gpu.xid import KERNEL_LOG, parse_log
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts, Unknown, read
 from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.probe import Command, Contents, Output, Unparsed
 from aboard.core.recording import Recording, replay
+from aboard.core.xid import XIDS
 from aboard.wires import recorded
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -184,13 +185,13 @@ def test_a_service_that_is_down_is_told_where_the_fabric_s_state_is_not_known() 
     assert finding.seen == "4 NVSwitches, nvidia-fabricmanager is inactive"
 
 
-@pytest.mark.parametrize("xid", [48, 63, 64, 74, 79, 92, 94, 95, 119, 120])
+@pytest.mark.parametrize("xid", [48, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140, 145])
 def test_xids_of_the_hardware_warn(xid: int) -> None:
     """Each with what it means, and with a way to mend it."""
     log = Output(code=0, stdout=f"[1.0] NVRM: Xid (PCI:0000:3b:00): {xid}, pid=1, name=python\n" * 2 + "dmesg\n")
     (finding,) = _judge(HEALTHY, last=_healthy_but(kernel_log=log))
     assert finding.severity is Severity.WARN
-    assert f"Xid {xid} for 0000:3b:00 2 times ({MEANINGS[xid][0]})" in finding.seen
+    assert f"Xid {xid} for 0000:3b:00 2 times ({XIDS[xid].what})" in finding.seen
 
 
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 999])
@@ -201,11 +202,23 @@ def test_xids_of_programs_and_unknown_ones_are_information(xid: int) -> None:
     assert finding.severity is Severity.INFO
 
 
+def test_an_error_of_a_switch_warns_where_it_is_fatal() -> None:
+    """An SXid names the switch; those that it calls non-fatal, and its registers behind them, are nothing to say."""
+    line = "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): {}, {}, Link 48 LTSSM Fault Up\n"
+    calm = line.format("22013", "Non-fatal") + line.format("22013", "Severity 0 Engine instance 60")
+    assert _judge(HEALTHY, last=_healthy_but(kernel_log=Output(code=0, stdout=calm + "dmesg\n"))) == []
+    log = Output(code=0, stdout=calm + line.format("20034", "Fatal") + "dmesg\n")
+    (finding,) = _judge(HEALTHY, last=_healthy_but(kernel_log=log))
+    assert (finding.code, finding.severity) == ("gpu-xid", Severity.WARN)
+    assert "SXid 20034 for 0000:06:00 (a fatal error of an NVSwitch" in finding.seen
+    assert "nvidia-smi nvlink -e" in finding.fix
+
+
 def test_the_log_says_who_read_it_last() -> None:
     """`none` is unreadable; silence is a node without a driver."""
     assert not parse_log(Output(code=0, stdout="none\n")).readable
     assert parse_log(Output(code=0, stdout="")).readable
-    assert parse_log(Output(code=0, stdout="journal\n")).xids == ()
+    assert parse_log(Output(code=0, stdout="journal\n")).errors == ()
     with pytest.raises(Unparsed):
         parse_log(Output(code=-9, stdout="", timed_out=True))
 

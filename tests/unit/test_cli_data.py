@@ -15,8 +15,8 @@ from aboard.cli.data import LOSS_ON
 from aboard.config.data import DataWords, load_data
 from aboard.config.sections import DataSection
 from aboard.core.errors import AboardError, InputError
-from aboard.data import formats
-from aboard.data.encode import LossOn
+from aboard.data.intake import formats
+from aboard.data.tokens.encode import LossOn
 
 
 @pytest.fixture(autouse=True)

@@ -11,12 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from aboard.core.errors import AboardError
-from aboard.data.formats import Format, recognise
-from aboard.data.parts import Part
-from aboard.data.read import format_of, read
+from aboard.data.intake.formats import Format, recognise
+from aboard.data.intake.parts import Part
+from aboard.data.intake.read import format_of, read
+from aboard.data.intake.shape import ALPACA_INPUT, shape
+from aboard.data.intake.sources import SourceSpec, sources
 from aboard.data.rows import Broken, Row, Where, fingerprint
-from aboard.data.shape import ALPACA_INPUT, shape
-from aboard.data.sources import SourceSpec, sources
 
 HERE = Where(file="a.jsonl", line=7)
 ASKED = {"role": "user", "content": "Hi"}

@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 from chats import QWEN, made
 
-import aboard.data.lines
-import aboard.data.listed
+import aboard.data.intake.lines
+import aboard.data.intake.listed
 from aboard.core.errors import AboardError
-from aboard.data.encode import Encoder
-from aboard.data.formats import NAMES
-from aboard.data.read import format_of, read
+from aboard.data.intake.formats import NAMES
+from aboard.data.intake.read import format_of, read
+from aboard.data.intake.sources import SourceSpec, sources
 from aboard.data.rows import Broken, Encoded, Row
-from aboard.data.sources import SourceSpec, sources
+from aboard.data.tokens.encode import Encoder
 
 FILES = 500
 LIMIT = 1 << 16
@@ -175,8 +175,8 @@ def read_through(path: Path, encoder: Encoder, rng: Rng) -> Counter[str]:
 
 def test_fuzzed_files(tmp_path: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """No file crashes it; rows come out of those that have some, and every trouble has file and line."""
-    monkeypatch.setattr(aboard.data.lines, "MAX_ROW", LIMIT)
-    monkeypatch.setattr(aboard.data.listed, "MAX_ROW", LIMIT)
+    monkeypatch.setattr(aboard.data.intake.lines, "MAX_ROW", LIMIT)
+    monkeypatch.setattr(aboard.data.intake.listed, "MAX_ROW", LIMIT)
     seen: Counter[str] = Counter()
     for seed in range(FILES):
         rng = random.Random(seed)  # noqa: S311 - the same files each time

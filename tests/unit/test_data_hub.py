@@ -10,10 +10,10 @@ import pytest
 from huggingface_hub import constants
 
 from aboard.core.errors import AboardError
-from aboard.data.hub import hub_chunks, is_hub_name
-from aboard.data.read import format_of, read
+from aboard.data.intake.hub import hub_chunks, is_hub_name
+from aboard.data.intake.read import format_of, read
+from aboard.data.intake.sources import SourceSpec, sources
 from aboard.data.rows import Row
-from aboard.data.sources import SourceSpec, sources
 
 
 @pytest.mark.parametrize(

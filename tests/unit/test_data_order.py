@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.data.order import permutation
+from aboard.data.feed.order import permutation
 
 SEEDS = st.integers(0, 2**64)
 
@@ -32,9 +32,9 @@ def test_large_sizes_stay_in_range(seed: int, n: int, data: st.DataObject) -> No
 
 @given(seed=SEEDS, epoch=st.integers(0, 100))
 def test_epochs_and_seeds_differ(seed: int, epoch: int) -> None:
-    """The next epoch is another order, and so is the next seed."""
+    """The next epoch is another order, and so is the next seed: they part within the first few places."""
     orders = [permutation(seed, epoch, 200), permutation(seed, epoch + 1, 200), permutation(seed + 1, epoch, 200)]
-    assert len({tuple(map(order, range(200))) for order in orders}) == 3
+    assert len({tuple(map(order, range(20))) for order in orders}) == 3
 
 
 def test_the_order_is_pinned() -> None:

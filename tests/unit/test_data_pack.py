@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.data.index import DOCUMENT, Documents
-from aboard.data.pack import pack
-from aboard.data.segments import Cut, Losses, segments_of
+from aboard.data.feed.pack import pack
+from aboard.data.feed.segments import Cut, Losses, segments_of
+from aboard.data.store.index import DOCUMENT, Documents
 
 LENGTHS = st.integers(1, 64).flatmap(
     lambda capacity: st.tuples(st.just(capacity), st.lists(st.integers(1, capacity), max_size=120))

@@ -15,13 +15,14 @@ from keeping import wait_for
 from preparing import CHUNK, SHARD, TEXT, Bytes, Stuck, hashes, source, write_rows
 
 from aboard.core.errors import AboardError
-from aboard.data.counting import Progress
-from aboard.data.parts import Part
-from aboard.data.prepare import Prepared, Source, prepare
+from aboard.data.intake.parts import Part
 from aboard.data.rows import Broken, Encoded, Row
-from aboard.data.schedule import grouped
+from aboard.data.workshop.counting import Progress
+from aboard.data.workshop.prepare import Prepared, Source, prepare
+from aboard.data.workshop.schedule import grouped
 
-ROWS = 600
+# Of the whole set, which has many units and shards; and of one that has a few.
+ROWS, FEW = 600, 100
 LENGTH = 100
 
 # Tells a line for each step of progress, so that a test can choose when to kill it.
@@ -29,7 +30,7 @@ DRIVER = """
 import sys
 from pathlib import Path
 from preparing import SHARD, Bytes, source
-from aboard.data.prepare import prepare
+from aboard.data.workshop.prepare import prepare
 if __name__ == "__main__":
     rows, cache = map(Path, sys.argv[1:])
     tell = lambda progress: print(progress.bytes, flush=True)
@@ -162,8 +163,9 @@ def test_what_is_there_is_found_by_content(rows: Path, truth: dict[str, str], tm
     assert Path(second.shards.document(5).where.file).name == "moved.jsonl"
 
 
-def test_anything_that_decides_the_bytes_is_in_the_key(rows: Path, tmp_path: Path) -> None:
+def test_anything_that_decides_the_bytes_is_in_the_key(tmp_path: Path) -> None:
     """One byte more, another encoder, another column, another part: each is another set."""
+    rows = write_rows(tmp_path / "rows.jsonl", FEW)
     found = [_prepared(rows, tmp_path / "cache", workers=1)]
     longer = tmp_path / "longer.jsonl"
     longer.write_bytes(rows.read_bytes() + b"\n")
@@ -179,8 +181,8 @@ def test_anything_that_decides_the_bytes_is_in_the_key(rows: Path, tmp_path: Pat
     assert not any(each.cached for each in found)
     assert len({each.shards.folder for each in found}) == len(found)
     train, validation = (len(each.shards) for each in found[-2:])
-    assert train + validation == ROWS
-    assert 0 < validation < ROWS / 4
+    assert train + validation == FEW
+    assert 0 < validation < FEW / 4
 
 
 def test_a_unit_that_the_disk_has_lost_is_made_again(rows: Path, truth: dict[str, str], tmp_path: Path) -> None:
@@ -305,6 +307,7 @@ def test_units_are_grouped_before_the_work() -> None:
 
 @pytest.mark.parametrize("length", [1, 0, -5])
 def test_a_length_that_holds_nothing_is_refused(rows: Path, tmp_path: Path, length: int) -> None:
-    """Two tokens are the least from which anything is learned."""
+    """Two tokens are the least from which anything is learned; it is said before anything is read or written."""
     with pytest.raises(AboardError, match="data-length"):
-        prepare([source(rows)], Bytes(), tmp_path, max_length=length, workers=2)
+        prepare([source(rows)], Bytes(), tmp_path / "cache", max_length=length, workers=2)
+    assert not (tmp_path / "cache").exists()

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import aboard.data.cut
-import aboard.data.lines
-import aboard.data.listed
+import aboard.data.intake.cut
+import aboard.data.intake.lines
+import aboard.data.intake.listed
 from aboard.core.errors import AboardError
-from aboard.data.chunks import Chunk
-from aboard.data.formats import Format
-from aboard.data.read import format_of, read, records
+from aboard.data.intake.chunks import Chunk
+from aboard.data.intake.formats import Format
+from aboard.data.intake.read import format_of, read, records
+from aboard.data.intake.sources import SourceSpec, sources
 from aboard.data.rows import Broken, Row
-from aboard.data.sources import SourceSpec, sources
 
 TEXT = Format(name="text", why="given", columns=("text",))
 
@@ -95,8 +95,8 @@ def test_pairs_of_escapes_are_characters(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".json"])
 def test_huge_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
     """A row beyond the limit is told with its place; lines behind it are read, and keep their numbers."""
-    monkeypatch.setattr(aboard.data.lines, "MAX_ROW", 1 << 20)
-    monkeypatch.setattr(aboard.data.listed, "MAX_ROW", 1 << 20)
+    monkeypatch.setattr(aboard.data.intake.lines, "MAX_ROW", 1 << 20)
+    monkeypatch.setattr(aboard.data.intake.listed, "MAX_ROW", 1 << 20)
     huge = [{"text": "a"}, {"text": "b" * (5 << 20)}, {"text": "c"}]
     whole = json.dumps(huge) if ending == ".json" else "".join(json.dumps(row) + "\n" for row in huge)
     content = gzip.compress(whole.encode()) if ending.endswith(".gz") else whole.encode()
@@ -117,7 +117,7 @@ def test_any_cut(tmp_path_factory: pytest.TempPathFactory, texts: list[str], end
     path = put(folder / "a.jsonl", end.join(texts) + end * ends)
     whole = [row for chunk in sources(SourceSpec(path=path), chunk_bytes=1 << 30) for row in read(chunk, TEXT)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aboard.data.cut, "_BLOCK", 64)
+        patch.setattr(aboard.data.intake.cut, "_BLOCK", 64)
         chunks = pickle.loads(pickle.dumps(sources(SourceSpec(path=path), chunk_bytes=every)))  # noqa: S301 - our own
     parts = {chunk: list(read(chunk, TEXT)) for chunk in reversed(chunks)}
     assert [row for chunk in chunks for row in parts[chunk]] == whole
@@ -203,14 +203,14 @@ def test_json_as_json_reads_it(tmp_path_factory: pytest.TempPathFactory, items: 
     """Element by element, over block borders, is what json.loads reads at once."""
     path = put(tmp_path_factory.mktemp("json") / "a.json", json.dumps(items, indent=1, ensure_ascii=False))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aboard.data.listed, "_BLOCK", 7)
+        patch.setattr(aboard.data.intake.listed, "_BLOCK", 7)
         found = list(records(Chunk(file=path, path=path, store="json")))
     assert [record[1] for record in found if not isinstance(record, Broken)] == items
 
 
 def test_json_over_block_borders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A number that a block's end cuts in two is one number, and places are counted through all blocks."""
-    monkeypatch.setattr(aboard.data.listed, "_BLOCK", 7)
+    monkeypatch.setattr(aboard.data.intake.listed, "_BLOCK", 7)
     whole = '{"version": 1234567890123,\n "data": [{"text": "one"},\n  {"text": "two"}, {"text" 3}]}'
     *fine, broken = rows(put(tmp_path / "a.json", whole))
     assert [row.text for row in fine if isinstance(row, Row)] == ["one", "two"]

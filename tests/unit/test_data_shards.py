@@ -13,12 +13,12 @@ import pytest
 from preparing import SHARD, Bytes, Size, source, text_of, write_rows
 
 from aboard.core.errors import AboardError
-from aboard.data.binning import bins
-from aboard.data.manifest import read_manifest, written
-from aboard.data.parcels import parcel
-from aboard.data.placing import gaps
-from aboard.data.prepare import Prepared, prepare
-from aboard.data.shards import TokenShards
+from aboard.data.feed.binning import bins
+from aboard.data.store.manifest import read_manifest, written
+from aboard.data.store.parcels import parcel
+from aboard.data.store.placing import gaps
+from aboard.data.store.shards import TokenShards
+from aboard.data.workshop.prepare import Prepared, prepare
 
 ROWS = 400
 
@@ -97,7 +97,7 @@ def test_another_length_packs_again_without_the_source(made: Prepared) -> None:
 
 def test_memory_does_not_grow_with_the_set(made: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed a few documents at a time, bins hold the same documents and stay as full."""
-    monkeypatch.setattr("aboard.data.binning._WINDOW", 150)
+    monkeypatch.setattr("aboard.data.feed.binning._WINDOW", 150)
     small = bins(made.shards, max_length=400)
     assert small.manifest.tokens + small.manifest.losses.tokens_lost == made.shards.manifest.tokens
     assert small.manifest.full > 0.95

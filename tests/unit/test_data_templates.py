@@ -9,8 +9,8 @@ from chats import CHATML, GEMMA, LLAMA3, MISTRAL, QWEN, WORDS, Family, made, tol
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from aboard.data.encode import Encoder, LossOn
 from aboard.data.rows import Broken, Encoded, Message, Row, Where
+from aboard.data.tokens.encode import Encoder, LossOn
 
 HERE = Where(file="a.jsonl", line=1)
 TURNS: tuple[Message, ...] = (

@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
 from aboard.core.errors import AboardError
-from aboard.data.online import hub_reachable
-from aboard.data.vocabulary import load_vocabulary
+from aboard.data.intake.online import hub_reachable
+from aboard.data.tokens.vocabulary import load_vocabulary
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-from aboard.data.conversation import Misshapen
-from aboard.data.passages import Passage, Passages
-from aboard.data.spelling import spelling_of
-from aboard.data.splits import KNOWN
-from aboard.data.words import Words, words_of
+from aboard.data.intake.conversation import Misshapen
+from aboard.data.tokens.passages import Passage, Passages
+from aboard.data.tokens.spelling import spelling_of
+from aboard.data.tokens.splits import KNOWN
+from aboard.data.tokens.words import Words, words_of
 
 TEXTS = [
     "Hello you, who're there? I'm 12345 years old; it's not 3.14. The cats' tails -- they'll see, we've been!",

@@ -237,7 +237,7 @@ def test_full_disks_are_told_with_what_is_left() -> None:
     run = Run.replay("r", [raised, _event("exited", 2, 2.0, code=1)])
     (finding,) = ending(Evidence(plan=PLAN, run=run, witness=full))
     assert finding.code == "run-disk-full"
-    assert "/out has 0 bytes" in finding.seen
+    assert "/out has 0 B" in finding.seen
 
 
 def test_a_rank_that_left_early_is_named_not_those_who_missed_it() -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from aboard.core.errors import AboardError, InputError
 from aboard.core.finding import Finding, Severity
-from aboard.data.formats import NAMES
 from aboard.data.gate.judge import CODES, SIGNS, known_codes
+from aboard.data.intake.formats import NAMES
 
 Rows = Iterable[Mapping[str, Any] | str]
 

@@ -9,13 +9,13 @@ from chats import CHATML
 from data_files import conversation, tokenizer, written
 
 from aboard.core.errors import AboardError
-from aboard.data import reading
-from aboard.data.encode import Encoder
+from aboard.data.gate.report import DataReport
 from aboard.data.gate.tally import Tally
-from aboard.data.prepare import Source, prepare
-from aboard.data.read import format_of
-from aboard.data.report import DataReport
-from aboard.data.sources import SourceSpec, sources
+from aboard.data.intake.read import format_of
+from aboard.data.intake.sources import SourceSpec, sources
+from aboard.data.tokens.encode import Encoder
+from aboard.data.workshop import reading
+from aboard.data.workshop.prepare import Source, prepare
 from aboard.flows.data import Progress, Question, Ready, judged, look
 
 LENGTH = 48

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aboard.data.fill import fill_of
+from aboard.data.feed.fill import fill_of
 from aboard.data.gate import prints as prints_file
 from aboard.data.gate.duplicates import duplicates
 from aboard.data.gate.evidence import Evidence, share

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.core.duration import parse_duration
 from aboard.core.errors import InputError
 from aboard.core.logline import WINDOW, Line, fold
 from aboard.core.rankset import fold_ranks, parse_ranks
@@ -80,13 +79,3 @@ def test_rank_sets_as_people_write_them() -> None:
     with pytest.raises(InputError) as caught:
         parse_ranks("3,,x,7-5,99999999")
     assert len(caught.value.problems) == 4
-
-
-def test_lengths_of_time() -> None:
-    """With a unit, alone or together; a bare number could be anything."""
-    assert parse_duration("90s", where="--since") == 90
-    assert parse_duration("1h30m", where="--since") == 5400
-    assert parse_duration("1.5d", where="--since") == 129_600
-    for wrong in ("", "10", "m", "10x", "-5m", "1e3s"):
-        with pytest.raises(InputError):
-            parse_duration(wrong, where="--since")

@@ -143,7 +143,7 @@ def test_rests_and_gaps_are_marked() -> None:
     assert _text(b"rest", continues=True) == ["[rank 3] … rest"]
     assert _text(b"", continues=True) == []
     assert _text(b"") == ["[rank 3] "]
-    assert _text(b"", missing=12_345_678, why="here") == ["[rank 3] … 12.3 MB are missing: dropped here"]
+    assert _text(b"", missing=12_345_678, why="here") == ["[rank 3] … 12 MiB are missing: dropped here"]
 
 
 def test_who_said_it() -> None:

@@ -19,8 +19,8 @@ from aboard.agent.stow import Stow, part_name
 from aboard.core.errors import AboardError, AskError, ProtocolError, Unreachable
 from aboard.core.node import Node
 from aboard.core.stowing import refused
-from aboard.data.manifest import FileEntry
-from aboard.data.parcels import Parcel, parcel
+from aboard.data.store.manifest import FileEntry
+from aboard.data.store.parcels import Parcel, parcel
 from aboard.flows.spread import Progress, Spread, spread
 from aboard.wires import bootstrap
 from aboard.wires.fleet import Fleet

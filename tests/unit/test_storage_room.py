@@ -75,7 +75,7 @@ def test_too_little_stops_a_run() -> None:
     (finding,) = SUBJECT.judge(_facts({}, {"free": 200 * GIB - (3 << 29)}))
     assert _told([finding]) == [("storage-space", "block", ("n2",))]
     assert finding.seen == (
-        "the run will write 200.0 GiB to /data/out; 198.5 GiB of 1000.0 GiB are free there (ext4 on /data),"
+        "the run will write 200 GiB to /data/out; 198 GiB of 1000 GiB are free there (ext4 on /data),"
         " 1.5 GiB too little"
     )
     assert finding.fix.startswith("ssh n2 'du -xh --max-depth=1 /data 2>/dev/null | sort -h | tail'    # here; ")
@@ -85,7 +85,7 @@ def test_a_shared_disk_is_told_once() -> None:
     """With the least that a node saw; disks of their own are told together only if they are alike to the byte."""
     (finding,) = SUBJECT.judge(_facts({**NFS, "free": 5 * GIB}, {**NFS, "free": 4 * GIB}))
     assert finding.nodes == ("n1", "n2")
-    assert "4.0 GiB of 1000.0 GiB are free there (nfs4 on /data, which n[1-2] share)" in finding.seen
+    assert "4 GiB of 1000 GiB are free there (nfs4 on /data, which n[1-2] share)" in finding.seen
     own = {"free": 5 * GIB}
     assert _told(SUBJECT.judge(_facts(own, {"free": 4 * GIB}, own))) == [
         ("storage-space", "block", ("n1", "n3")),
@@ -118,7 +118,7 @@ def test_unknown_is_said_and_never_taken_for_enough() -> None:
     """Nodes without an answer, or whose disk doesn't answer, are one warning."""
     findings = SUBJECT.judge(_facts({}, None, {"silent": True}))
     assert _told(findings) == [("unknown-storage-room", "warn", ("n2", "n3"))]
-    assert "/data/out has room for 200.0 GiB stayed unknown: it does not answer and late" in findings[0].seen
+    assert "/data/out has room for 200 GiB stayed unknown: it does not answer and late" in findings[0].seen
 
 
 def test_a_dead_mount_that_the_run_writes_to_stops_it() -> None:

@@ -58,8 +58,14 @@ def words(text: str = "", rows: int = 40) -> TrainWords:
     return load_training(["aboard.yaml"])
 
 
-def prepared(found: TrainWords) -> Stock:
-    return stock(found, found.tokenizer, Path("cache").absolute(), template=None)
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For tests that don't look at what is in it: rows that several of them have are tokenized once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+def prepared(found: TrainWords, cache: Path = Path("cache")) -> Stock:
+    return stock(found, found.tokenizer, cache.absolute(), template=None)
 
 
 # -- the model -------------------------------------------------------------------------------------------------------
@@ -139,34 +145,34 @@ def test_the_gate_is_shut_or_opened_knowingly() -> None:
     assert "did you mean 'data-broken'?" in caught.value.fix
 
 
-def test_a_validation_that_is_trained_on_is_found() -> None:
+def test_a_validation_that_is_trained_on_is_found(cache: Path) -> None:
     """Rows of both are compared, without reading them again."""
     words()
     text = Path("aboard.yaml").read_text()
     Path("aboard.yaml").write_text(text.replace("max_length", "validation: train.jsonl, max_length"))
-    found = prepared(load_training(["aboard.yaml"]))
+    found = prepared(load_training(["aboard.yaml"]), cache)
     assert found.shut
     assert "data-leak" in [finding.code for finding in found.report.findings]
     assert found.validation is not None
 
 
-def test_packing_is_obeyed() -> None:
+def test_packing_is_obeyed(cache: Path) -> None:
     """Without it each row has a sequence of its own."""
-    packed = prepared(words())
+    packed = prepared(words(), cache)
     text = Path("aboard.yaml").read_text().replace("max_length: 128", "max_length: 128, packing: false")
     Path("aboard.yaml").write_text(text)
-    padded = prepared(load_training(["aboard.yaml"]))
+    padded = prepared(load_training(["aboard.yaml"]), cache)
     assert packed.data[0].sequences < 40 == padded.data[0].sequences
 
 
-def test_sources_of_a_mix_are_prepared_each_by_itself() -> None:
+def test_sources_of_a_mix_are_prepared_each_by_itself(cache: Path) -> None:
     """One that changes leaves the others in the cache; the gate judges all of them together."""
     words()
     written(Path("more.jsonl"), [*map(conversation, range(100, 110)), conversation(3)])
     text = Path("aboard.yaml").read_text()
     files = "files: [{path: train.jsonl, weight: 1}, {path: more.jsonl, weight: 3}]"
     Path("aboard.yaml").write_text(text.replace("files: train.jsonl", files))
-    found = prepared(load_training(["aboard.yaml"]))
+    found = prepared(load_training(["aboard.yaml"]), cache)
     assert [(part.name, part.documents, part.weight, part.share) for part in found.data] == [
         ("train", 40, 1.0, 0.25),
         ("more", 11, 3.0, 0.75),
@@ -174,7 +180,7 @@ def test_sources_of_a_mix_are_prepared_each_by_itself() -> None:
     assert found.report.tally.rows == 51
     assert "data-duplicates" in [finding.code for finding in found.report.findings]
     written(Path("more.jsonl"), map(conversation, range(100, 112)))
-    again = prepared(load_training(["aboard.yaml"]))
+    again = prepared(load_training(["aboard.yaml"]), cache)
     assert [part.cached for part in again.data] == [True, False]
 
 

@@ -11,10 +11,10 @@ import pytest
 from data_files import conversation, looked, tokenizer, written
 from rich.console import Console, RenderableType
 
-from aboard.data.pieces import Piece, Shown, shown
-from aboard.data.report import DataReport
+from aboard.data.gate.report import DataReport
 from aboard.data.rows import Encoded, Where
 from aboard.data.stats import bars, lengths_of
+from aboard.data.tokens.pieces import Piece, Shown, shown
 from aboard.ui.data import DataView
 from aboard.ui.data_live import Reading
 from aboard.ui.data_plain import data_json, data_lines
@@ -162,4 +162,4 @@ def test_the_line_while_it_reads() -> None:
     reading = Reading(Console(file=io.StringIO()))
     assert "looking at the files" in drawn(reading, 80)
     reading.update(512 << 10, 1 << 20, 4321)
-    assert drawn(reading, 80) == "reading  ━━━━━━━━━━━━────────────  4,321 rows, 512 KiB of 1.0 MiB\n"
+    assert drawn(reading, 80) == "reading  ━━━━━━━━━━━━────────────  4,321 rows, 512 KiB of 1 MiB\n"

@@ -212,6 +212,9 @@ def test_a_slow_link() -> None:
     ranks = {rank: walked(0.0) for rank in range(8)}
     ranks |= {2: walked(0.0, sockets=(queue,)), 4: walked(0.0, sockets=(back,))}
     assert first(evidence(ranks, quiet=1.0, pace=3.0))[:2] == ("slow-link", ("n2",))
+    assert (
+        judge(evidence(ranks, quiet=1.0, pace=3.0)).findings[0].fix.startswith("aboard check -i n2@n1 --only network")
+    )
 
 
 def test_a_loss_that_is_no_number() -> None:

@@ -1,5 +1,6 @@
 """More verdicts on a run that lives: what the fault bench had missed, each with what it must not be taken for."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +10,10 @@ from aboard.core.event import Sample
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding, Severity
 from aboard.core.phase import Phase
+from aboard.core.verdict import RuledOut, Said
 from aboard.core.witness import Echo, Group, Joining, RankWitness, Socket
-from aboard.verdicts.judge import judge
+from aboard.verdicts.judge import RULES, judge
+from aboard.verdicts.unknown import failed
 
 IMPORTS = stack(("/x/licensed.py", 1, "<module>"), ("<frozen importlib._bootstrap>", 9, "_load"))
 JOINING = Joining(host="10.0.0.1", port=29500, world=8)
@@ -132,3 +135,28 @@ def test_a_node_that_is_rationed_is_known_by_its_own_counter() -> None:
     found = first(unheard)
     assert (found.code, found.nodes, found.severity) == ("slow-throttled", ("n2",), Severity.WARN)
     assert first(replace(unheard, pace=0.2)).severity is Severity.INFO
+
+
+def test_a_rule_that_fails_keeps_no_other_from_being_heard() -> None:
+    """It is told as a fault of ours, beside the verdict of the others."""
+
+    def broken(_evidence: Evidence) -> Iterator[Said]:
+        yield RuledOut(what="", why="")
+        raise KeyError("eth1")
+
+    given = waiting_for(RankWitness(process=process(), stack=IMPORTS), 25.0)
+    why = judge(given, (broken, *RULES))
+    assert why.findings[0].code == "init-import-slow"
+    assert any("'broken'" in each.what and "KeyError: 'eth1'" in each.why for each in why.ruled_out)
+
+
+def test_a_look_that_fails_is_told_as_a_fault_of_ours() -> None:
+    """With what it was, where, and how to tell us; a run that is stuck is not left without a word."""
+    try:
+        int("holds")
+    except ValueError as error:
+        found = failed(error, run="brave-otter")
+    assert (found.code, found.severity) == ("why-failed", Severity.WARN)
+    assert "ValueError: invalid literal for int" in found.seen
+    assert " in test_a_look_that_fails" in found.seen
+    assert "aboard bundle brave-otter" in found.fix

@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -86,6 +87,7 @@ def test_a_whole_look_and_how_it_is_read() -> None:
     assert seen.hung == ""
     assert {disk.path for disk in seen.disks} >= {"/", "/dev/shm"}
     assert seen.cores
+    assert seen.quota == "" or Path(seen.quota).exists()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import os
 import signal
 import stat
 
-from aboard.agent import frames
+from aboard.agent import frames, telling
 from aboard.agent.loop import Loop
 from aboard.agent.spawn import failure, spawn
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     Reply = Callable[[frames.Message], None]
-    Tell = Callable[[bytes], None]
 
 # Both in one frame, also if each byte is one that JSON spells with six letters.
 OUTPUT_LIMIT = 512 * 1024
@@ -74,16 +73,14 @@ class Asks:
         """Does work of our own that may block, in a child; its stdout is what `work` returned."""
         self.fork_telling(message, lambda tell: tell(work()), reply)
 
-    def fork_telling(self, message: frames.Message, work: Callable[[Tell], None], reply: Reply) -> None:
+    def fork_telling(self, message: frames.Message, work: Callable[[telling.Tell], None], reply: Reply) -> None:
         """As `fork`, for work that tells piece by piece: what it told before its time was over is in its stdout."""
         ask = _Ask(self._loop, reply, FILES_LIMIT * 2, "no mark: it starts nothing")
         try:
-            pid = os.fork()
+            pid = telling.fork(work, ask.write_ends[0])
         except OSError:
             ask.close()
             raise
-        if pid == 0:
-            _work_and_exit(work, ask.write_ends[0])
         self._follow(pid, ask, message)
 
     def end(self) -> None:
@@ -194,27 +191,6 @@ def _kill(pid: int, mark: str) -> None:
 def _kill_group(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
-
-
-def _work_and_exit(work: Callable[[Tell], None], out: int) -> None:
-    def tell(piece: bytes) -> None:
-        while piece:
-            piece = piece[os.write(out, piece) :]
-
-    code = 1
-    try:
-        signal.set_wakeup_fd(-1)
-        os.setsid()
-        # A child that hangs on a dead mount can't be killed; it must not hold the wire or a port as well.
-        os.dup2(0, 2)
-        for fd in os.listdir("/proc/self/fd"):
-            if int(fd) > 2 and int(fd) != out:  # noqa: PLR2004 - stdin, stdout and stderr
-                with contextlib.suppress(OSError):
-                    os.close(int(fd))
-        work(tell)
-        code = 0
-    finally:
-        os._exit(code)
 
 
 def _answer(patterns: list[str], limit: int) -> bytes:

@@ -13,8 +13,9 @@ import select
 import socket
 import time
 
-from aboard.agent import addresses, processes, surroundings
+from aboard.agent import addresses, processes, ras, surroundings
 from aboard.agent.echoes import echoes
+from aboard.agent.kernel_log import journal
 from aboard.agent.sockets import Tables
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
@@ -28,11 +29,17 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 0.5
 DIAL_SECONDS = 0.5
+LEAST_DIAL_SECONDS = 0.1
+JOURNAL_SECONDS = 0.4
+# What names and disks take that answer; those that don't are told of within it.
+REST_SECONDS = 0.3
 ECHO_SECONDS = 0.6
 MOST_ECHOES = 16
 MOST_WORKERS = 32
 MOST_TARGETS = 64
 MOST_PATHS = 16
+# File systems of the node itself, which answer at once.
+_OWN_DISKS = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs"))
 WORKER = ("pid", "name", "state", "states", "wchan", "call", "file", "cpu", "delay")
 OUTCOMES = {
     0: "connected",
@@ -51,13 +58,24 @@ def look(
     """`roots` are the ranks' own processes, `tops` those that the keeper started."""
     began = time.monotonic()
     # Before the processes, of which there may be hundreds: who died of memory is told by the node's counters alone.
-    tell(surroundings.standing())
+    around = surroundings.standing()
+    tell(around)
+    question = None
     if roots:
-        _processes(roots, tops, 0.0 if message.get("brief") else min(WATCH_SECONDS, seconds / 2), tell)
-    tell({"mounts": surroundings.mounts(), "addresses": addresses.own(), "hostname": os.uname().nodename})
+        watched = 0.0 if message.get("brief") else min(WATCH_SECONDS, seconds / 2)
+        question = _processes(roots, tops, watched, tell, ras_too=bool(message.get("ras")))
+    mounts = surroundings.mounts()
+    tell({"mounts": mounts, "addresses": addresses.own(), "hostname": os.uname().nodename})
+    if around["gpus"] and "kernel" not in around:
+        # What a GPU died of is said nowhere else.
+        tell({"kernel": journal(JOURNAL_SECONDS)})
+    if question is not None:
+        tell({"ras": question.answer(seconds - REST_SECONDS - (time.monotonic() - began))})
     targets = [(str(host), int(port)) for host, port in list(message.get("targets") or ())[:MOST_TARGETS]]
     if targets:
-        tell({"dials": _dials(targets, min(DIAL_SECONDS, seconds - (time.monotonic() - began)))})
+        left = min(DIAL_SECONDS, seconds - (time.monotonic() - began))
+        # A node under load is late with all of its look; nobody is called silent who was not waited for.
+        tell({"dials": _dials(targets, max(LEAST_DIAL_SECONDS, left))})
     peers = [str(address) for address in message.get("echoes") or ()][:MOST_ECHOES]
     if peers:
         tell({"echoes": echoes(peers, ECHO_SECONDS)})
@@ -68,6 +86,8 @@ def look(
         resolved[name] = _resolve(name)
         tell({"names": resolved, "asked": ""})
     paths = dict.fromkeys([str(path) for path in message.get("paths") or ()] + ["/dev/shm", "/tmp"])  # noqa: S108 - a look at both
+    # An error says that a disk is full, and not which one; what was mounted last stands above the rest.
+    paths.update(dict.fromkeys(place for place, kind, _source in reversed(mounts) if kind in _OWN_DISKS))
     found = []
     for path in list(paths)[:MOST_PATHS]:
         tell({"asked": "the disk of %s" % path})
@@ -75,12 +95,15 @@ def look(
         tell({"disks": found, "asked": ""})
 
 
-def _processes(roots: Mapping[str, int], tops: Mapping[str, int], seconds: float, tell: Tell) -> None:
+def _processes(
+    roots: Mapping[str, int], tops: Mapping[str, int], seconds: float, tell: Tell, *, ras_too: bool
+) -> ras.Question | None:
     tables = Tables()
     members = processes.family(tops.values())
     every = {pid for family in members.values() for pid in family}
     # The connections first: half a second later they may have moved on, and a rank with them.
     sockets = {name: tables.of([root]) for name, root in roots.items()}
+    question = ras.ask(roots, sockets) if ras_too else None
     before = surroundings.Counts()
     seen = processes.watch(every | set(roots.values()), seconds)
     after = surroundings.Counts()
@@ -92,6 +115,7 @@ def _processes(roots: Mapping[str, int], tops: Mapping[str, int], seconds: float
         child["sockets"] = sockets[name]
         found[name] = child
     tell({"children": found, **surroundings.growth(before, after, every | set(roots.values()) | {os.getppid()})})
+    return question
 
 
 def _dials(targets: list[tuple[str, int]], seconds: float) -> list[list[Any]]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import time
 
-from aboard.agent import frames, launchers, tree
+from aboard.agent import frames, launchers, telling, tree
 from aboard.agent.stranger import NUMBERS, Process, owner, user
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
@@ -25,21 +23,16 @@ LOOK_SECONDS = 3.0
 def take(asks: Asks, message: frames.Message, reply: Callable[[frames.Message], None]) -> None:
     """In a child that tells piece by piece: whatever hangs, what was seen before is answered."""
 
-    def work(tell: Callable[[bytes], None]) -> None:
-        _look(message, lambda piece: tell(json.dumps(piece).encode() + b"\n"))
-
     def told(outcome: frames.Message) -> None:
         answer: dict[str, Any] = {"found": [], "wall": time.time(), "children": {}, "node": {}}
-        for line in outcome["stdout"].split("\n"):
-            with contextlib.suppress(ValueError):
-                piece = json.loads(line)
-                answer["found"] = piece.pop("found", answer["found"])
-                for pid, more in piece.pop("children", {}).items():
-                    answer["children"].setdefault(pid, {}).update(more)
-                answer["node"].update(piece)
+        for piece in telling.pieces(frames.data(outcome["stdout"])):
+            answer["found"] = piece.pop("found", answer["found"])
+            for pid, more in piece.pop("children", {}).items():
+                answer["children"].setdefault(pid, {}).update(more)
+            answer["node"].update(piece)
         reply(answer)
 
-    asks.fork_telling(message, work, told)
+    asks.fork_telling(message, telling.in_pieces(lambda tell: _look(message, tell)), told)
 
 
 def _look(message: frames.Message, tell: Callable[[dict[str, Any]], None]) -> None:

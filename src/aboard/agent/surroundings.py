@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 
+from aboard.agent.kernel_log import kernel_log
 from aboard.agent.processes import SYSTEM, TICKS, USER, read, stat
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
@@ -20,11 +21,7 @@ LEAST_PERIODS = 10
 # A neighbour below this share of a core is none.
 LEAST_CORES = 0.1
 MOST_MOUNTS = 64
-LINES = 20
-KERNEL_BYTES = 1024 * 1024
-# What a kernel says when it is at fault, or knows who is.
-_WORTH = [b"Out of memory", b"oom-kill", b"Killed process", b"NVRM: Xid", b"hung_task", b"blocked for more than"]
-_WORTH += [b"not responding", b"I/O error", b"NIC Link is Down", b"Link is Down", b"nf_conntrack: table full", b"mce:"]
+GPUS = "/proc/driver/nvidia/gpus"
 # File systems of the kernel's own, on which nobody's data lies.
 _VIRTUAL = frozenset(
     (
@@ -87,10 +84,19 @@ def standing() -> dict[str, Any]:
     kills = oom_kills()
     if kills is not None:
         found["oom_kills"] = kills
-    said = _kernel()
+    found["quota"] = quota_file()
+    found["gpus"] = gpus()
+    said = kernel_log()
     if said is not None:
         found["kernel"] = said
     return found
+
+
+def gpus() -> list[str]:
+    """The PCI addresses of the driver's GPUs, in the order in which nvidia-smi counts them."""
+    with contextlib.suppress(OSError):
+        return sorted(os.listdir(GPUS))
+    return []
 
 
 def mounts() -> list[list[str]]:
@@ -140,6 +146,13 @@ def throttles() -> tuple[int, int] | None:
     if b"nr_periods" not in found:
         return None
     return found[b"nr_periods"], found.get(b"nr_throttled", 0)
+
+
+def quota_file() -> str:
+    """Where the share of the cores of our control group is set, in either version; "" where it can't be seen."""
+    group = _group(b"cpu")
+    paths = [os.path.join(group, name) for name in ("cpu.max", "cpu.cfs_quota_us")] if group else []
+    return next((path for path in paths if os.path.exists(path)), "")
 
 
 def throttled(before: tuple[int, int] | None) -> float | None:
@@ -221,31 +234,6 @@ def _resent() -> int | None:
                 return int(figures.get(b"RetransSegs", b"0"))
             names = line.split()
     return None
-
-
-def _kernel() -> list[str] | None:
-    """The last lines of the kernel that accuse somebody; None where they may not be read."""
-    try:
-        fd = os.open("/dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return None
-    found: list[str] = []
-    taken = 0
-    try:
-        while taken < KERNEL_BYTES:
-            line = os.read(fd, 8192)
-            taken += len(line)
-            head, _, said = line.partition(b";")
-            if any(word in said for word in _WORTH):
-                stamp = int(head.split(b",")[2]) / 1e6
-                found.append(
-                    "%.1f %s" % (time.monotonic() - stamp, said.split(b"\n")[0].decode("utf-8", "replace")[:300])
-                )
-    except (OSError, ValueError, IndexError):
-        pass
-    finally:
-        os.close(fd)
-    return found[-LINES:]
 
 
 def _plain(text: str) -> str:

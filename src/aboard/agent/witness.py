@@ -7,12 +7,11 @@ the time is over; the ranks' own words, stacks and flight records, are awaited m
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import time
 
-from aboard.agent import frames, stacks
+from aboard.agent import frames, stacks, telling
 from aboard.agent.onlooker import look
 from aboard.agent.processes import stat
 
@@ -60,7 +59,7 @@ class _Witness:
     def begin(self, answer: Callable[[frames.Message], None]) -> None:
         roots = {name: _process(root, heard) for name, (root, heard) in self._ranks.items() if root}
         tops = {name: root for name, (root, _heard) in self._ranks.items() if root}
-        self._child.begin(lambda tell: look(self._message, roots, tops, self._seconds, tell))
+        self._child.begin(telling.in_pieces(lambda tell: look(self._message, roots, tops, self._seconds, tell)))
         self._asked = time.monotonic()
         self._beacons.ask_flights(list(self._ranks))
         stacks.take(self._loop, self._ranks, self._seconds, self._take_stacks, gently=True)
@@ -80,7 +79,7 @@ class _Witness:
 
     def _told(self) -> dict[str, Any]:
         told: dict[str, Any] = {"wall": time.time(), "children": {}, "node": {}}
-        for piece in self._child.pieces():
+        for piece in telling.pieces(bytes(self._child.said)):
             told["children"].update(piece.pop("children", {}))
             told["node"].update(piece)
         for name, (root, heard) in self._ranks.items():
@@ -101,26 +100,24 @@ def _process(root: int, heard: Heard | None) -> int:
 
 
 class _Child:
-    """A copy of us that looks around and tells lines of JSON; it starts nothing and holds nothing of ours."""
+    """A copy of us that looks around, and what it has said so far."""
 
     def __init__(self, loop: Loop) -> None:
         self.over = False
         self._loop = loop
         self._pid = 0
         self._fd = -1
-        self._said = bytearray()
+        self.said = bytearray()
 
-    def begin(self, work: Callable[[Callable[[dict[str, Any]], None]], None]) -> None:
+    def begin(self, work: Callable[[telling.Tell], None]) -> None:
         self._fd, out = os.pipe()
         try:
-            self._pid = os.fork()
+            self._pid = telling.fork(work, out)
         except OSError:
             self.over = True
-            os.close(out)
             return
-        if self._pid == 0:
-            _work_and_exit(work, out)
-        os.close(out)
+        finally:
+            os.close(out)
         os.set_blocking(self._fd, False)
         self._loop.on_readable(self._fd, self._read)
 
@@ -134,13 +131,6 @@ class _Child:
             os.close(self._fd)
             self._fd = -1
 
-    def pieces(self) -> list[dict[str, Any]]:
-        found = []
-        for line in bytes(self._said).split(b"\n"):
-            with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
-        return found
-
     def _read(self) -> None:
         try:
             part = os.read(self._fd, 65536)
@@ -148,29 +138,7 @@ class _Child:
             return
         except OSError:
             part = b""
-        self._said += part[: max(0, MOST_BYTES - len(self._said))]
+        self.said += part[: max(0, MOST_BYTES - len(self.said))]
         if not part:
             self.over = True
             self._loop.forget(self._fd)
-
-
-def _work_and_exit(work: Callable[[Callable[[dict[str, Any]], None]], None], out: int) -> None:
-    def tell(piece: dict[str, Any]) -> None:
-        line = json.dumps(piece).encode() + b"\n"
-        while line:
-            line = line[os.write(out, line) :]
-
-    try:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        for fd in os.listdir("/proc/self/fd"):
-            if int(fd) > 2 and int(fd) != out:  # noqa: PLR2004 - stdin, stdout and stderr
-                with contextlib.suppress(OSError):
-                    os.close(int(fd))
-        work(tell)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is told
-        # The rest of the look is lost, what was told before is not; the record says of what.
-        tell({"broke": "%s: %s" % (type(error).__name__, error)})
-    finally:
-        os._exit(0)

@@ -17,8 +17,8 @@ from aboard.core.finding import Severity
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aboard.data.encode import LossOn
-    from aboard.data.report import DataReport
+    from aboard.data.gate.report import DataReport
+    from aboard.data.tokens.encode import LossOn
     from aboard.flows.data import Question
 
 DEFAULT_FILE = "aboard.yaml"

@@ -24,9 +24,9 @@ def export(what: str, to: Path, dtype: str | None) -> None:
     or one with several of them. The checkpoint is verified first.
     """
     need_train("exporting")
+    from aboard.core.size import size  # noqa: PLC0415 - as above
     from aboard.flows.export import export as exported  # noqa: PLC0415 - what it needs was looked for above
     from aboard.record.runs import Runs  # noqa: PLC0415 - as above
-    from aboard.ui.figures import size  # noqa: PLC0415 - as above
 
     console = Console(highlight=False)
     with console.status(f"exporting {what}") if console.is_terminal else nullcontext():

@@ -11,13 +11,14 @@ from aboard.checks.train.boarding import Boarding
 from aboard.config.read import read_text
 from aboard.config.train import TrainWords
 from aboard.core.finding import Finding, Severity
+from aboard.core.size import size
 from aboard.flows.spread import Progress, Spread
 from aboard.flows.train import Provisions
 from aboard.flows.train_data import Part, Stock, Tokenized, stock
 from aboard.flows.train_model import fetched, model_facts
 from aboard.ui.data import DataView
 from aboard.ui.data_plain import data_lines
-from aboard.ui.figures import many, size
+from aboard.ui.figures import many
 from aboard.ui.findings import FindingsView
 from aboard.ui.train_made import Making, data_words, label, mix_words, plan_words
 

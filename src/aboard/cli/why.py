@@ -6,16 +6,17 @@ import os
 import click
 from rich.console import Console
 
+from aboard import __version__
 from aboard.cli.why_foreign import tell_nodes, tell_pids
 from aboard.cli.why_log import tell_bundle, tell_logs
 from aboard.core.errors import AboardError, InputError, Problem
 from aboard.core.words import nearest, visible
+from aboard.flows.control import ask_why
 from aboard.flows.status import summary
-from aboard.flows.why import the_run
-from aboard.flows.why import why as ask
+from aboard.flows.why import the_run, why_again
 from aboard.record.places import RunDirectory
 from aboard.record.runs import Runs
-from aboard.ui.findings import FindingsView
+from aboard.ui.replayed import ReplayedView
 from aboard.ui.story import CodesView, StoryView
 from aboard.ui.why import WhyView
 from aboard.verdicts.told import TOLD
@@ -44,8 +45,11 @@ def why(
 ) -> None:
     """Tell why a RUN is stuck, slow or dead: who, why, and what to type.
 
-    The nodes of a run that lives are asked at once; of one that is over, its record tells. Without a RUN, the newest
-    that lives is meant. With the CODE of a finding, its long story is told.
+    The nodes of a run that lives are asked at once. One that is over is judged again from its record, with what was
+    last seen on the nodes; where that comes to something else than was said then, both are told. Without a RUN, the
+    newest that lives is meant. With the CODE of a finding, its long story is told.
+
+    With --bundle, somebody else's record is judged in the same way.
 
     With --log, the output of torchrun, DeepSpeed, Accelerate, NCCL or Slurm is explained, or what the kernel logged;
     exit code 0 then is nothing wrong, 2 a verdict, 3 the command itself is wrong.
@@ -62,7 +66,7 @@ def why(
     if pids:
         tell_pids((*pids, *words), as_json=as_json, verbose=verbose)
     if bundle is not None:
-        tell_bundle(bundle)
+        tell_bundle(bundle, verbose=verbose)
     what = _one(words)
     console = Console(highlight=False)
     run = the_run(Runs.of(os.environ)) if what is None and not codes else None
@@ -114,15 +118,14 @@ def _run(what: str) -> RunDirectory:
 
 
 def _tell_run(console: Console, run: RunDirectory, *, verbose: bool) -> None:
-    live = run.live
-    told = asyncio.run(ask(run))
-    if live:
-        console.print(WhyView(run.id, told, verbose=verbose), crop=False)
+    if run.live:
+        console.print(WhyView(run.id, asyncio.run(ask_why(run)), verbose=verbose), crop=False)
         return
-    if not told.findings:
+    told = why_again(run)
+    if not told.why.findings and not told.changed:
         click.echo(f"{run.id} is {summary(run).state}, and nothing was found wrong with it")
         return
-    console.print(FindingsView(told.findings, in_full=True), crop=False)
-    code = told.findings[0].code
+    console.print(ReplayedView(told, now=__version__, verbose=verbose), crop=False)
+    code = told.why.findings[0].code if told.why.findings else ""
     if code in STORIES:
         console.print(StoryView(*STORIES[code]), crop=False)

@@ -8,12 +8,14 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from aboard import __version__
 from aboard.flows.unpack import replay_bundle
 from aboard.flows.why_log import Explained, explain
 from aboard.ui.as_json import as_plain
 from aboard.ui.figures import many
 from aboard.ui.findings import FindingsView
 from aboard.ui.log_live import LogReading
+from aboard.ui.replayed import ReplayedView
 
 EXIT_FOUND = 2
 
@@ -41,12 +43,13 @@ def _read(names: Sequence[str]) -> Explained:
         return explain(names, progress=reading.update)
 
 
-def tell_bundle(name: str) -> None:
+def tell_bundle(name: str, *, verbose: bool) -> None:
     """Judges what somebody packed, and ends the program with the same codes."""
-    told = replay_bundle(Path(name))
-    click.secho(f"{told.run}, packed by aboard {told.version}", dim=True)
-    if told.findings:
-        Console(highlight=False).print(FindingsView(told.findings, in_full=True), crop=False)
+    unpacked = replay_bundle(Path(name))
+    told = unpacked.replayed
+    click.secho(f"{told.run}, packed by aboard {unpacked.version}", dim=True)
+    if told.why.findings or told.changed:
+        Console(highlight=False).print(ReplayedView(told, now=__version__, verbose=verbose), crop=False)
     else:
         click.echo("nothing was found wrong with it")
-    sys.exit(EXIT_FOUND if told.findings else 0)
+    sys.exit(EXIT_FOUND if told.why.findings else 0)

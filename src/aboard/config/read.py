@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from aboard.core.errors import InputError, Problem
+from aboard.core.size import size
 from aboard.core.words import visible
 
 MAX_BYTES = 8 * 1024 * 1024
@@ -20,7 +21,7 @@ def read_text(path: str, *, fix: str) -> str:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise _unread(path, f"can't be read: {getattr(error, 'strerror', None) or error}", fix) from None
     if len(data) > MAX_BYTES:
-        raise _unread(path, f"has more than {MAX_BYTES // 1024 // 1024} MiB", "name the right file")
+        raise _unread(path, f"has more than {size(MAX_BYTES)}", "name the right file")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -1,11 +1,16 @@
-"""Lengths of time as people write them: `90s`, `10m`, `1h30m`, `2d`."""
+"""Lengths of time: as people type them, `90s`, `10m`, `1h30m`, `2d`, and as they are told, `3 min 12 s`, `3.1 ms`."""
 
 import re
 
 from aboard.core.errors import InputError, Problem
 from aboard.core.words import visible
 
-_UNITS = {"d": 86_400.0, "h": 3_600.0, "m": 60.0, "s": 1.0}
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+# Below this, tenths of a second tell something.
+TENTHS = 10
+MILLI = 1e-3
+
+_UNITS = {"d": DAY, "h": HOUR, "m": MINUTE, "s": 1}
 _PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([dhms])")
 _WHOLE = re.compile(rf"(?:{_PART.pattern})+")
 
@@ -16,3 +21,22 @@ def parse_duration(text: str, *, where: str) -> float:
         seen = f"'{visible(text)}' is no length of time"
         raise InputError("duration", [Problem(where=where, seen=seen, fix=f"write it as in: {where} 10m (d, h, m, s)")])
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+
+
+def span(seconds: float) -> str:
+    """How long: two units at the most, `4.1 s`, `42 s`, `3 min 12 s`, `2 h 5 min`, `3 d 4 h`."""
+    if round(seconds, 1) < TENTHS:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    for size, name, below, small in ((DAY, "d", HOUR, "h"), (HOUR, "h", MINUTE, "min"), (MINUTE, "min", 1, "s")):
+        if whole >= size:
+            many, rest = divmod(whole, size)
+            return f"{many} {name} {rest // below} {small}" if rest // below else f"{many} {name}"
+    return f"{whole} s"
+
+
+def moment(seconds: float) -> str:
+    """How long something takes that a machine does over and over: `2.5 s`, `3.1 ms`, `12 us`."""
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{seconds / MILLI:.1f} ms" if seconds >= MILLI else f"{seconds / MILLI**2:.0f} us"

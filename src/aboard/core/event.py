@@ -11,7 +11,8 @@ class Event:
 
     Kinds that keepers tell: started, phase, raised, exited, failed, ending, ended. The conductor's own, with no number:
     generation, held, cut, gone (of a node), stopped (of a rank), port (rank 0's), verdict (what the progress watch
-    found out; none when the run moves again), deciding, stopping, restarting, finished.
+    found out; none when the run moves again), looked (a look at the nodes was judged: it saw what stands before this),
+    deciding, stopping, restarting, finished.
     """
 
     node: str

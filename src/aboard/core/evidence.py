@@ -11,6 +11,10 @@ from aboard.core.run import Child, Run
 from aboard.core.stack import Frame, kind, main_thread, site
 from aboard.core.witness import Group, NodeWitness, RankWitness
 
+# Of each rank's stderr so much is held for a verdict.
+TAIL_BYTES = 4096
+TAIL_LINES = 20
+
 
 @dataclass(frozen=True, kw_only=True)
 class View:
@@ -124,3 +128,8 @@ class Evidence:
         for rank, (node, start) in enumerate(self.plan.starts()):
             told = self.witness[node].ranks.get(rank) if node in self.witness else None
             yield View(rank=rank, node=node, child=self.run.generation.children.get((node, start.child)), seen=told)
+
+
+def last_lines(stderr: bytes | bytearray) -> tuple[str, ...]:
+    """The last words of a rank, as they are judged live and from a record."""
+    return tuple(bytes(stderr[-TAIL_BYTES:]).decode("utf-8", "replace").splitlines()[-TAIL_LINES:])

@@ -3,6 +3,7 @@
 import shlex
 
 from aboard.core.errors import AboardError
+from aboard.core.size import size
 from aboard.core.words import visible
 
 _FULL = {"ENOSPC", "EDQUOT"}
@@ -26,7 +27,7 @@ def refused(node: str, errno: str, path: str, why: str) -> AboardError:
 
 def no_room(node: str, path: str, *, free: int, needed: int) -> AboardError:
     """Known before anything is sent."""
-    seen = f"{node}: {_size(needed)} must go to {visible(path, _SHOWN)}, and {_size(free)} is free there"
+    seen = f"{node}: {size(needed)} must go to {visible(path, _SHOWN)}, and {size(free)} is free there"
     fix = f"du -xh {shlex.quote(path)} | sort -h | tail    # on {node}; what is largest there? Make room"
     return AboardError("spread-disk-full", seen, fix=fix)
 
@@ -62,12 +63,3 @@ def lost(node: str, why: str, tries: int) -> AboardError:
     """Dialled again and again, and lost again each time."""
     seen = f"{node}: it was lost {tries} times while files were sent to it; last: {visible(why, _SHOWN)}"
     return AboardError("spread-lost", seen, fix="aboard check    # then try again: it goes on where it was")
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:  # noqa: PLR2004 - as disks are sold and as df -H counts
-            return f"{size:.3g} {unit}"
-        size /= 1000
-    return f"{size:.3g} TB"

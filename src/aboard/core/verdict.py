@@ -8,6 +8,9 @@ from typing import TypeAlias
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding, Severity
 
+# How the codes begin of runs that go on, but slower than they did.
+SLOW = "slow-"
+
 
 class Sure(IntEnum):
     """How sure a rule is: it saw the cause itself, or what only this cause does, or it is the likeliest of several."""
@@ -48,12 +51,39 @@ class Why:
     quiet: float | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class Replayed:
+    """What the evidence comes to now, and what was said of it then, by which version; "" where nobody knows that."""
+
+    run: str
+    why: Why
+    then: tuple[Finding, ...] = ()
+    version: str = ""
+
+    @property
+    def changed(self) -> bool:
+        """Whether today's rules say something else than was said; a record in which nothing was said has no then."""
+        first = self.why.findings[0] if self.why.findings else None
+        return bool(self.then) and not same_verdict(self.then[0], first)
+
+
+def same_verdict(one: Finding | None, other: Finding | None) -> bool:
+    """Whether both say the same of the same nodes and ranks. Who is slow by how much changes from look to look."""
+    return _key(one) == _key(other)
+
+
 def first_cause(causes: Iterable[Cause]) -> list[Cause]:
     """What was seen itself before what was inferred; among equals, the earliest on the corrected clock.
 
     What is only worth knowing is no cause while there is one.
     """
     return sorted(causes, key=_order)
+
+
+def _key(finding: Finding | None) -> object:
+    if finding is None or finding.code.startswith(SLOW):
+        return finding and finding.code
+    return finding.code, finding.nodes, finding.ranks
 
 
 def _order(cause: Cause) -> tuple[bool, int, float]:

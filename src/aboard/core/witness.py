@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from aboard.core.head import is_loopback
+from aboard.core.ras import RasStatus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +139,11 @@ class Echo:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeWitness:
-    """One node, `at` the head's time; `offset` is its clock less the head's. `hung` is a question that never ended."""
+    """One node, `at` the head's time; `offset` is its clock less the head's. `hung` is a question that never ended.
+
+    `gpus` are the PCI addresses of the driver's GPUs in their order. `ras` is what NCCL told there, or why it did not;
+    None where no rank of the run has it.
+    """
 
     at: float
     offset: float = 0.0
@@ -152,6 +157,8 @@ class NodeWitness:
     oom_kills: int | None = None
     oom_before: int | None = None
     throttled: float | None = None
+    # The file that rations the time of its control group, where there is one.
+    quota: str = ""
     others: float | None = None
     resent: float | None = None
     neighbours: tuple[Neighbour, ...] = ()
@@ -164,6 +171,8 @@ class NodeWitness:
     echoes: Mapping[str, Echo] = field(default_factory=dict)
     hostname: str = ""
     kernel: tuple[str, ...] | None = None
+    gpus: tuple[str, ...] = ()
+    ras: RasStatus | str | None = None
     hung: str = ""
 
     @property

@@ -4,9 +4,9 @@ The same reader serves the wire and the record, in which the answers are kept as
 """
 
 from collections.abc import Iterator, Mapping
-from math import isfinite
 from typing import Any
 
+from aboard.core.ras import RasStatus, ras_status
 from aboard.core.witness import (
     Collective,
     Disk,
@@ -23,8 +23,10 @@ from aboard.core.witness import (
 
 TEXT = 400
 STACK = 64 * 1024
+RAS = 256 * 1024
 MANY = 256
 MOST = 2**53
+_HUGE = 1e300
 # As the beacon numbers them: agent/beacons.py.
 DOINGS = ("", "evaluation", "checkpoint", "data", "compiling")
 
@@ -34,13 +36,14 @@ def node_of(given: object, ranks: Mapping[str, int], offset: float) -> NodeWitne
     whole = _object(given)
     node, children = _object(whole.get("node")), _object(whole.get("children"))
     return NodeWitness(
-        at=(_number(whole.get("wall")) or 0.0) - offset,
+        at=(number(whole.get("wall")) or 0.0) - offset,
         offset=offset,
         ranks={ranks[name]: rank_of(_object(told)) for name, told in children.items() if name in ranks},
-        load=_number(node.get("load")),
-        throttled=_number(node.get("throttled")),
-        others=_number(node.get("others")),
-        resent=_number(node.get("resent")),
+        load=number(node.get("load")),
+        throttled=number(node.get("throttled")),
+        quota=_text(node.get("quota")),
+        others=number(node.get("others")),
+        resent=number(node.get("resent")),
         cores=_count(node.get("cores")),
         memory=_count(node.get("memory")),
         free=_count(node.get("free")),
@@ -64,6 +67,8 @@ def node_of(given: object, ranks: Mapping[str, int], offset: float) -> NodeWitne
         },
         hostname=_text(node.get("hostname")),
         kernel=tuple(map(_text, node["kernel"][:MANY])) if isinstance(node.get("kernel"), list) else None,
+        gpus=tuple(map(_text, node["gpus"][:MANY])) if isinstance(node.get("gpus"), list) else (),
+        ras=_ras(_object(node.get("ras"))),
         hung=_text(node.get("asked")),
     )
 
@@ -89,6 +94,13 @@ def rank_of(given: Mapping[str, Any]) -> RankWitness:
     )
 
 
+def number(given: object) -> float | None:
+    """None for what is no figure; an integer of JSON can be too long for any float."""
+    if not isinstance(given, int | float) or isinstance(given, bool) or not abs(given) < _HUGE:
+        return None
+    return float(given)
+
+
 def _process(given: Mapping[str, Any]) -> Process:
     return Process(
         pid=_count(given.get("pid")) or 0,
@@ -98,8 +110,8 @@ def _process(given: Mapping[str, Any]) -> Process:
         wchan=_text(given.get("wchan")),
         call=_text(given.get("call")),
         file=_text(given.get("file")),
-        cpu=_number(given.get("cpu")) or 0.0,
-        delay=_number(given.get("delay")) or 0.0,
+        cpu=number(given.get("cpu")) or 0.0,
+        delay=number(given.get("delay")) or 0.0,
         threads=_count(given.get("threads")) or 0,
         rss=_count(given.get("rss")) or 0,
     )
@@ -117,9 +129,9 @@ def _socket(given: Mapping[str, Any]) -> Socket:
         losses=_count(given.get("losses")),
         segments=_count(given.get("segments")),
         rate=_count(given.get("rate")),
-        rtt=_number(given.get("rtt")),
-        least_rtt=_number(given.get("least_rtt")),
-        silent=_number(given.get("silent")),
+        rtt=number(given.get("rtt")),
+        least_rtt=number(given.get("least_rtt")),
+        silent=number(given.get("silent")),
     )
 
 
@@ -137,12 +149,12 @@ def _collectives(given: object) -> Iterator[Collective]:
     """As the beacon tells them: numbers, kind, name, state, whether it is over, when it began, and some with sizes."""
     for row in _rows(given, 7):
         seq, p2p_seq, p2p, op, state, over, began, *sizes = row
-        number = _count(p2p_seq if p2p else seq)
-        if number is not None:
-            at = (_number(began) or 0.0) / 1e9
+        position = _count(p2p_seq if p2p else seq)
+        if position is not None:
+            at = (number(began) or 0.0) / 1e9
             finished = over is True or state == "completed"
             shape = _text(str(sizes[0])) if sizes else ""
-            yield Collective(seq=number, op=_text(op), at=at, over=finished, p2p=p2p is True, sizes=shape)
+            yield Collective(seq=position, op=_text(op), at=at, over=finished, p2p=p2p is True, sizes=shape)
 
 
 def _joining(given: Mapping[str, Any]) -> Joining | None:
@@ -155,7 +167,7 @@ def _joining(given: Mapping[str, Any]) -> Joining | None:
 
 def _neighbour(given: Mapping[str, Any]) -> Neighbour:
     pid = _count(given.get("pid")) or 0
-    return Neighbour(pid=pid, name=_text(given.get("name")), cores=_number(given.get("cores")) or 0.0)
+    return Neighbour(pid=pid, name=_text(given.get("name")), cores=number(given.get("cores")) or 0.0)
 
 
 def _link(name: object, given: Mapping[str, Any]) -> Link:
@@ -165,7 +177,7 @@ def _link(name: object, given: Mapping[str, Any]) -> Link:
 
 def _disk(given: Mapping[str, Any]) -> Disk:
     free, size = _count(given.get("free")) or 0, _count(given.get("size")) or 0
-    inodes = _number(given.get("inodes"))
+    inodes = number(given.get("inodes"))
     return Disk(
         path=_text(given.get("path")),
         free=free,
@@ -173,6 +185,15 @@ def _disk(given: Mapping[str, Any]) -> Disk:
         inodes=1.0 if inodes is None else inodes,
         why=_text(given.get("why")),
     )
+
+
+def _ras(given: Mapping[str, Any]) -> RasStatus | str | None:
+    if not given:
+        return None
+    text = given.get("text")
+    if not isinstance(text, str):
+        return _text(given.get("why")) or "its answer is none that is known"
+    return ras_status(text[:RAS]) or "its answer is none that is known, or it was cut"
 
 
 def _addresses(given: object) -> tuple[str, ...] | str:
@@ -194,11 +215,6 @@ def _rows(given: object, least: int) -> list[list[Any]]:
 
 def _text(given: object) -> str:
     return given[:TEXT] if isinstance(given, str) else ""
-
-
-def _number(given: object) -> float | None:
-    fits = isinstance(given, int | float) and not isinstance(given, bool) and isfinite(given)
-    return float(given) if fits and isinstance(given, int | float) else None
 
 
 def _count(given: object) -> int | None:

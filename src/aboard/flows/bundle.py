@@ -6,28 +6,19 @@ import json
 import os
 import tarfile
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from aboard import __version__
 from aboard.core.errors import AboardError
 from aboard.core.scrub import Scrub
-from aboard.record.places import PRIVATE_FILE, RunDirectory
-from aboard.record.reading import LogReader
+from aboard.flows.parts import dumped, parts_of
+from aboard.record.places import LOOK, PRIVATE_FILE, RunDirectory
 
 ROOT = "aboard-bundle"
 MANIFEST = "manifest.json"
-LOGS = "logs.jsonl"
 FORMAT = 1
-# Of each rank's log the last lines, of samples the last ones: what a verdict needs, and no more.
-LINES_PER_RANK = 400
-_MOST_LOG_BYTES = 64 * 2**20
-_MOST_SAMPLES = 20_000
-_MOST_BYTES = 64 * 2**20
-_CONDUCTOR_BYTES = 256 * 1024
 # Values of these say how a run was set up, and none of them is anybody's secret; of the rest, the names are enough.
 _TOLD_ENV = (
     "NCCL_",
@@ -71,18 +62,8 @@ class Bundle:
 
 def pack(run: RunDirectory, scrub: Scrub) -> Bundle:
     """Reads the record and scrubs it; nothing is written."""
-    parts: dict[str, bytes] = {}
-    for path in sorted(run.path.glob("*.json")):
-        document = _document(path)
-        if document is not None:
-            parts[path.name] = _dumped(scrub.value(_without_env(document) if path == run.plan else document), indent=1)
-    for path in sorted(run.path.glob("*.jsonl")):
-        most = _MOST_SAMPLES if path == run.samples else None
-        parts[path.name] = b"".join(_dumped(scrub.value(entry)) for entry in _entries(path, most))
-    parts[LOGS] = b"".join(_dumped(scrub.value(entry)) for entry in _lines(run))
-    tail = _tail(run.conductor_log)
-    if tail:
-        parts[run.conductor_log.name] = scrub.text(tail).encode("utf-8", "backslashreplace")
+    scrubbed = {name: _scrubbed(name, data, scrub) for name, data in parts_of(run).items()}
+    parts = {name: data for name, data in scrubbed.items() if data is not None}
     removed = {kind: count for kind, count in sorted(scrub.removed.items()) if count}
     manifest = {
         "format": FORMAT,
@@ -91,7 +72,7 @@ def pack(run: RunDirectory, scrub: Scrub) -> Bundle:
         "parts": {name: len(content) for name, content in sorted(parts.items())},
         "removed": removed,
     }
-    return Bundle(run=run.id, parts={MANIFEST: _dumped(manifest, indent=1), **parts}, removed=removed)
+    return Bundle(run=run.id, parts={MANIFEST: dumped(manifest, indent=1), **parts}, removed=removed)
 
 
 def write(bundle: Bundle, path: Path) -> int:
@@ -111,22 +92,28 @@ def write(bundle: Bundle, path: Path) -> int:
     return len(data)
 
 
-def _document(path: Path) -> Any:
+def _scrubbed(name: str, data: bytes, scrub: Scrub) -> bytes | None:
+    """None for what should be JSON and isn't."""
+    if name.endswith(".jsonl"):
+        return b"".join(dumped(scrub.value(_without_env(entry))) for entry in _entries(data))
+    if not name.endswith(".json"):
+        return scrub.text(data.decode("utf-8", "replace")).encode("utf-8", "backslashreplace")
     try:
-        return json.loads(path.read_bytes()) if path.stat().st_size <= _MOST_BYTES else None
-    except (OSError, ValueError):
+        # Looks are for machines, and large.
+        return dumped(scrub.value(_without_env(json.loads(data))), indent=None if name.startswith(LOOK) else 1)
+    except ValueError:
         return None
 
 
-def _without_env(plan: Any) -> Any:
+def _without_env(value: Any) -> Any:
     """The names of variables, and the values of those that say how ranks talk to each other."""
-    if isinstance(plan, list):
-        return [_without_env(each) for each in plan]
-    if not isinstance(plan, dict):
-        return plan
+    if isinstance(value, list):
+        return [_without_env(each) for each in value]
+    if not isinstance(value, dict):
+        return value
     return {
-        key: _env(value) if key == "env" and isinstance(value, dict) else _without_env(value)
-        for key, value in plan.items()
+        key: _env(each) if key == "env" and isinstance(each, dict) else _without_env(each)
+        for key, each in value.items()
     }
 
 
@@ -136,42 +123,9 @@ def _env(env: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _entries(path: Path, most: int | None) -> Iterator[Any]:
-    """Whole lines that are JSON; of a long file the last ones."""
-    try:
-        lines = path.read_bytes()[-_MOST_BYTES:].split(b"\n")[:-1]
-    except OSError:
-        return
-    for line in lines[-most:] if most else lines:
+def _entries(data: bytes) -> Iterator[Any]:
+    for line in io.BytesIO(data):
         try:
             yield json.loads(line)
         except ValueError:
             continue
-
-
-def _lines(run: RunDirectory) -> Iterator[dict[str, Any]]:
-    """The last lines of each rank, rank by rank."""
-    if not run.logs.is_dir():
-        return
-    with closing(LogReader(run.logs)) as reader:
-        snapshot = reader.snapshot()
-        left = _MOST_LOG_BYTES
-        for rank in snapshot.ranks:
-            last = [line for _entry, line in islice(reader.backward(snapshot, rank), LINES_PER_RANK)]
-            for line in reversed(last):
-                left -= len(line.text)
-                if left < 0:
-                    return
-                text = line.text.decode("utf-8", "replace")
-                yield {"at": line.at, "rank": rank, "node": line.node, "stream": line.stream, "text": text}
-
-
-def _tail(path: Path) -> str:
-    try:
-        return path.read_bytes()[-_CONDUCTOR_BYTES:].decode("utf-8", "replace")
-    except OSError:
-        return ""
-
-
-def _dumped(value: Any, indent: int | None = None) -> bytes:
-    return (json.dumps(value, ensure_ascii=False, indent=indent) + "\n").encode("utf-8", "backslashreplace")

@@ -10,9 +10,10 @@ from typing import Any, Protocol
 from aboard.core.decide import STOPPED_SECONDS, End, decide
 from aboard.core.errors import AskError, WireError
 from aboard.core.event import Event, Sample
-from aboard.core.evidence import Evidence
+from aboard.core.evidence import TAIL_BYTES, Evidence, last_lines
 from aboard.core.finding import Finding
 from aboard.core.lease import Lease
+from aboard.core.look import look_at
 from aboard.core.plan import NodePlan, Plan, Start
 from aboard.core.run import Run
 from aboard.core.verdict import Why
@@ -20,9 +21,11 @@ from aboard.flows.inquiry import Heard, inquire, inquire_again, inquire_of_death
 from aboard.flows.watch import Watch
 from aboard.record.documents import findings_document
 from aboard.record.record import Record
-from aboard.verdicts.ending import cause_of, ending, is_echo
+from aboard.verdicts.conclusion import conclude
+from aboard.verdicts.ending import cause_of
 from aboard.verdicts.judge import judge
 from aboard.verdicts.loss import suspicious
+from aboard.verdicts.unknown import failed
 from aboard.wires.fleet import Fleet
 from aboard.wires.hold import NO_STACKS, Hold, State
 from aboard.wires.told import Piece
@@ -35,10 +38,8 @@ TICK_SECONDS = 0.25
 LOOK_SHARE = 0.1
 # After the grace: for the keeper's own sweep, and for the last output to come over.
 LAST_SECONDS = 10.0
-TAIL_LINES = 20
 # Whose last words of both streams are looked at for a loss that is no number: mostly rank 0 tells it.
 SAID_RANKS = 8
-TAIL_BYTES = 4096
 # As a shell has it, after Ctrl-C.
 INTERRUPTED = 130
 # As timeout(1) has it.
@@ -97,7 +98,8 @@ class Conductor:
         self._stops = 0
         self._hurry = asyncio.Event()
         self._stopped_since: dict[tuple[str, str], float] = {}
-        self._heard = Heard(witness={}, unheard={})
+        self._heard = Heard()
+        self._looks = 0
         self._standing: Finding | None = None
         self._watch = Watch(self.ask_why, self._take_verdict, self._act_on if stop_on_stall else lambda _why: None)
 
@@ -134,11 +136,15 @@ class Conductor:
     async def ask_why(self) -> Why:
         """Asks every node what is to be seen there, and judges it: the answer to "why does it not go on?"."""
         began = monotonic()
-        self._heard = await inquire(self.plan, self.run, self._holds)
-        witness = await inquire_again(self.evidence(), self._holds)
-        self._heard = replace(self._heard, witness=witness)
-        self._record.write_witness(self._heard.raw)
-        return replace(judge(self.evidence()), seconds=monotonic() - began)
+        try:
+            heard = self._heard = await inquire(self.plan, self.run, self._holds)
+            self._heard = await inquire_again(heard, self.evidence(), self._holds)
+            evidence = self.evidence()
+            why = judge(evidence)
+            self._keep_look(evidence, why.findings)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not leave a run that is stuck without a word
+            why = Why(findings=(failed(error, run=self.plan.run),))
+        return replace(why, seconds=monotonic() - began)
 
     @property
     def stall(self) -> Finding | None:
@@ -268,7 +274,6 @@ class Conductor:
                     self._stacks_room -= len(text)
                     self.stacks[rank] = text
         self._record.write_stacks(self.stacks)
-        self._record.write_witness(self._heard.raw)
 
     async def _see_off(self, hold: Hold, grace: float) -> None:
         """Asks for the end, again with no grace when the user hurries, and waits until the keeper has left."""
@@ -342,6 +347,13 @@ class Conductor:
     def _act_on(self, why: Why) -> None:
         self._want(End(why=f"it is stuck: {why.findings[0].code}", stuck=True))
 
+    def _keep_look(self, evidence: Evidence, findings: tuple[Finding, ...], *, ended: bool = False) -> None:
+        """For the record, so that what was said can be judged again."""
+        if findings:
+            self._looks += 1
+            self._record.keep(look_at(evidence, self._heard.answers, findings, number=self._looks, ended=ended))
+            self._note("looked", number=self._looks)
+
     def _judge(self) -> None:
         if self._ending or self._end is None or self._end.done():
             return
@@ -352,12 +364,12 @@ class Conductor:
             self._want(end)
 
     def _last_lines(self, rank: int) -> tuple[str, ...]:
-        return tuple(self._tails.get(rank, b"").decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
+        return last_lines(self._tails.get(rank, b""))
 
     def _want(self, end: End) -> None:
         if self._end is not None and not self._end.done():
             self._end.set_result(end)
-            self._note("deciding", why=end.why, death=end.death)
+            self._note("deciding", why=end.why, death=end.death, unhurt=end.asked or end.stuck)
 
     def _note(self, kind: str, **data: Any) -> None:
         """An event of the conductor's own."""
@@ -383,12 +395,11 @@ class Conductor:
 
     def _outcome(self, end: End) -> Outcome:
         evidence = self.evidence()
-        stall = self._standing
-        findings = () if end.asked or end.stuck else tuple(ending(evidence))
+        unhurt = end.asked or end.stuck
+        findings = conclude(evidence, self._standing, unhurt=unhurt)
+        if not unhurt:
+            self._keep_look(evidence, findings, ended=True)
         cause = cause_of(evidence)
-        if stall is not None and (end.asked or end.stuck or (cause is not None and is_echo(evidence, cause))):
-            # What kept it from going on is what it ended of, whoever was the first to give up waiting.
-            findings = (replace(stall, consequences=(*stall.consequences, *findings)),)
         if end.asked:
             code = INTERRUPTED
         elif end.stuck:

@@ -7,22 +7,22 @@ from operator import add
 from time import monotonic
 
 from aboard.core.errors import AboardError
-from aboard.data.encode import Encoder, LossOn
-from aboard.data.fill import fill_of
-from aboard.data.formats import Format
+from aboard.data.feed.fill import fill_of
 from aboard.data.gate.evidence import Evidence
 from aboard.data.gate.judge import examples, judge, known_codes
+from aboard.data.gate.report import DataReport, Source
 from aboard.data.gate.tally import Tally
 from aboard.data.gate.terms import Terms
-from aboard.data.glass import BESIDE, Glass, shown_item
-from aboard.data.pieces import Shown
-from aboard.data.prepare import Prepared
-from aboard.data.prepare import Source as Given
-from aboard.data.read import format_of, records
-from aboard.data.reading import Opened, Progress, Reading
-from aboard.data.report import DataReport, Source
+from aboard.data.intake.formats import Format
+from aboard.data.intake.read import format_of, records
+from aboard.data.intake.sources import SourceSpec, sources
 from aboard.data.rows import Broken
-from aboard.data.sources import SourceSpec, sources
+from aboard.data.tokens.encode import Encoder, LossOn
+from aboard.data.tokens.pieces import Shown
+from aboard.data.workshop.glass import BESIDE, Glass, shown_item
+from aboard.data.workshop.prepare import Prepared
+from aboard.data.workshop.prepare import Source as Given
+from aboard.data.workshop.reading import Opened, Progress, Reading
 
 __all__ = ["Progress", "Question", "Ready", "judged", "known_codes", "look", "opened_as"]
 

@@ -10,9 +10,9 @@ from typing import Literal, TypeVar
 from aboard.core.errors import ProtocolError, Unreachable, WireError
 from aboard.core.node import Node
 from aboard.core.stowing import busy, differs, lost
-from aboard.data.manifest import FileEntry
-from aboard.data.parcels import Parcel
-from aboard.data.placing import gaps
+from aboard.data.store.manifest import FileEntry
+from aboard.data.store.parcels import Parcel
+from aboard.data.store.placing import gaps
 from aboard.flows.sending import SentFile
 from aboard.wires.fleet import Dialled, Fleet
 from aboard.wires.porter import Looked, Porter

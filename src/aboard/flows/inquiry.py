@@ -1,18 +1,18 @@
 """Asking all nodes of a run what is to be seen there: out of band, at once, and without those that don't answer."""
 
 import asyncio
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from aboard.core.doubts import Doubt, doubts
 from aboard.core.errors import AboardError
 from aboard.core.evidence import Evidence
+from aboard.core.look import Answer, witness_of
 from aboard.core.phase import Phase
 from aboard.core.plan import NodePlan, Plan
 from aboard.core.run import Run
 from aboard.core.witness import NodeWitness
-from aboard.core.witness_words import node_of
 from aboard.wires.hold import Hold, State
 
 WITHIN_SECONDS = 2.0
@@ -20,16 +20,18 @@ WITHIN_SECONDS = 2.0
 PATIENCE_SECONDS = 1.5
 # Of thousands of nodes, those that are furthest behind are asked, and some of the others.
 MOST_NODES = 256
+# NCCL's RAS asks all processes of a job whenever one is asked: two that answer are enough.
+RAS_NODES = 2
 _NO_PORT = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Heard:
-    """What the nodes answered, and why the others did not; `raw` is as it came, for the record."""
+    """What the nodes answered, as it came and as values, and why the others did not."""
 
-    witness: Mapping[str, NodeWitness]
-    unheard: Mapping[str, str]
-    raw: Mapping[str, Any] = field(default_factory=dict)
+    answers: Mapping[str, Answer] = field(default_factory=dict)
+    witness: Mapping[str, NodeWitness] = field(default_factory=dict)
+    unheard: Mapping[str, str] = field(default_factory=dict)
 
 
 async def inquire(plan: Plan, run: Run, holds: Mapping[str, Hold], *, brief: bool = False) -> Heard:
@@ -37,35 +39,32 @@ async def inquire(plan: Plan, run: Run, holds: Mapping[str, Hold], *, brief: boo
     parts = {part.node.name: part for part in plan.parts}
     chosen = _chosen(plan, run, holds)
     unheard = {name: _unheld(holds.get(name)) for name in parts if name not in chosen}
-    asked = {name: {"brief": brief, **_questions(parts[name], plan, run)} for name in chosen}
-    answers = await asyncio.gather(*(_ask(holds[name], parts[name], asked[name]) for name in chosen))
-    witness, raw = {}, {}
-    for name, answer in zip(chosen, answers, strict=True):
+    # Those that have come furthest: each would collect the same from all.
+    collect = () if brief else chosen[-RAS_NODES:]
+    asked = {name: {"brief": brief, "ras": name in collect, **_questions(parts[name], plan, run)} for name in chosen}
+    told = await asyncio.gather(*(_ask(holds[name], asked[name]) for name in chosen))
+    answers: dict[str, Answer] = {}
+    for name, answer in zip(chosen, told, strict=True):
         if isinstance(answer, str):
             unheard[name] = answer
         else:
-            witness[name], raw[name] = answer
-    return Heard(witness=witness, unheard=unheard, raw=raw)
+            answers[name] = answer
+    return _heard(plan, answers, unheard)
 
 
-async def inquire_again(evidence: Evidence, holds: Mapping[str, Hold]) -> Mapping[str, NodeWitness]:
+async def inquire_again(heard: Heard, evidence: Evidence, holds: Mapping[str, Hold]) -> Heard:
     """What the first answers left open, asked of those whom it concerns; their answers, completed."""
-    left = doubts(evidence)
-    parts = {part.node.name: part for part in evidence.plan.parts}
+    left = {name: doubt for name, doubt in doubts(evidence).items() if name in holds}
 
-    async def ask(name: str, doubt: Doubt) -> NodeWitness:
-        before = evidence.witness[name]
+    async def ask(name: str, doubt: Doubt) -> Answer:
+        before = heard.answers[name]
         asked: dict[str, Any] = {"targets": [list(target) for target in doubt.targets], "names": sorted(doubt.names)}
         asked["echoes"] = sorted(doubt.echoes)
-        more = await _ask(holds[name], parts[name], {"brief": True, "children": [], **asked})
-        if isinstance(more, str):
-            return before
-        told, _raw = more
-        dials, names = {**before.dials, **told.dials}, {**before.names, **told.names}
-        return replace(before, dials=dials, names=names, echoes=told.echoes)
+        more = await _ask(holds[name], {"brief": True, "children": [], **asked})
+        return before if isinstance(more, str) else _completed(before, more)
 
-    answers = await asyncio.gather(*(ask(name, doubt) for name, doubt in left.items() if name in holds))
-    return {**evidence.witness, **dict(zip((name for name in left if name in holds), answers, strict=True))}
+    told = await asyncio.gather(*(ask(name, doubt) for name, doubt in left.items()))
+    return _heard(evidence.plan, {**heard.answers, **dict(zip(left, told, strict=True))}, heard.unheard)
 
 
 async def inquire_of_deaths(heard: Heard, plan: Plan, run: Run, holds: Mapping[str, Hold]) -> Heard:
@@ -78,20 +77,38 @@ async def inquire_of_deaths(heard: Heard, plan: Plan, run: Run, holds: Mapping[s
         return name in holds and holds[name].state is State.HELD and (told is None or told.cores is None)
 
     again = [name for name in sorted(died) if name in parts and is_open(name)]
-    answers = await asyncio.gather(*(_ask(holds[name], parts[name], {"brief": True, "children": []}) for name in again))
-    witness, raw, unheard = dict(heard.witness), dict(heard.raw), dict(heard.unheard)
-    for name, answer in zip(again, answers, strict=True):
+    told = await asyncio.gather(*(_ask(holds[name], {"brief": True, "children": []}) for name in again))
+    answers, unheard = dict(heard.answers), dict(heard.unheard)
+    for name, answer in zip(again, told, strict=True):
         if isinstance(answer, str):
             unheard.setdefault(name, answer)
         else:
-            before = witness.get(name)
-            witness[name] = answer[0] if before is None else replace(answer[0], ranks=before.ranks)
-            raw.setdefault(name, answer[1])
+            before = answers.get(name)
+            ranks = {} if before is None else {"children": before.told.get("children")}
+            answers[name] = Answer(told={**answer.told, **ranks}, offset=answer.offset)
             unheard.pop(name, None)
-    return Heard(witness=witness, unheard=unheard, raw=raw)
+    return _heard(plan, answers, unheard)
 
 
-def _chosen(plan: Plan, run: Run, holds: Mapping[str, Hold]) -> Collection[str]:
+def _heard(plan: Plan, answers: Mapping[str, Answer], unheard: Mapping[str, str]) -> Heard:
+    return Heard(answers=answers, witness=witness_of(plan, answers), unheard=unheard)
+
+
+def _completed(before: Answer, more: Answer) -> Answer:
+    """The first answer with what the second one found out: connections, names and packets."""
+    old, new = _part(before.told, "node"), _part(more.told, "node")
+    dials = [row for node in (old, new) for row in (node["dials"] if isinstance(node.get("dials"), list) else ())]
+    names = {**_part(old, "names"), **_part(new, "names")}
+    node = {**old, "dials": dials, "names": names, "echoes": _part(new, "echoes")}
+    return Answer(told={**before.told, "node": node}, offset=before.offset)
+
+
+def _part(told: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = told.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _chosen(plan: Plan, run: Run, holds: Mapping[str, Hold]) -> Sequence[str]:
     def behind(part: NodePlan) -> int:
         children = (run.generation.children.get((part.node.name, start.child)) for start in part.starts)
         return min((child.phase if child is not None else Phase.WAITING for child in children), default=Phase.WAITING)
@@ -106,8 +123,7 @@ def _unheld(hold: Hold | None) -> str:
     return "no word comes from it" if hold.state is State.CUT else "it was not asked: there are too many"
 
 
-async def _ask(hold: Hold, part: NodePlan, asked: Mapping[str, Any]) -> tuple[NodeWitness, Any] | str:
-    ranks = {start.child: start.rank or 0 for start in part.starts}
+async def _ask(hold: Hold, asked: Mapping[str, Any]) -> Answer | str:
     try:
         async with asyncio.timeout(WITHIN_SECONDS + PATIENCE_SECONDS):
             told, offset = await hold.witness(WITHIN_SECONDS, **asked)
@@ -115,7 +131,7 @@ async def _ask(hold: Hold, part: NodePlan, asked: Mapping[str, Any]) -> tuple[No
         return f"it gave no answer within {WITHIN_SECONDS + PATIENCE_SECONDS:g} s"
     except AboardError as error:
         return error.seen
-    return node_of(told, ranks, offset), {"told": told, "offset": offset, "ranks": ranks}
+    return Answer(told=told if isinstance(told, dict) else {}, offset=offset)
 
 
 def _questions(part: NodePlan, plan: Plan, run: Run) -> dict[str, Any]:

@@ -5,11 +5,11 @@ from types import TracebackType
 from typing import Self
 
 from aboard.core.errors import AboardError
-from aboard.data.durable import sha256_of
-from aboard.data.fingerprints import changed, stamp_of
-from aboard.data.manifest import NAME, FileEntry
-from aboard.data.parcels import Parcel
-from aboard.data.sound import damaged
+from aboard.data.store.durable import sha256_of
+from aboard.data.store.fingerprints import changed, stamp_of
+from aboard.data.store.manifest import NAME, FileEntry
+from aboard.data.store.parcels import Parcel
+from aboard.data.store.sound import damaged
 
 
 class SentFile:

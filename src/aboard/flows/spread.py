@@ -11,8 +11,8 @@ from typing import Any
 from aboard.core.errors import AboardError
 from aboard.core.node import Node
 from aboard.core.stowing import differs, no_room, not_writable
-from aboard.data.parcels import Parcel
-from aboard.data.placing import gaps
+from aboard.data.store.parcels import Parcel
+from aboard.data.store.placing import gaps
 from aboard.flows.delivery import Delivery, OnProgress, Progress
 from aboard.wires.fleet import Fleet
 

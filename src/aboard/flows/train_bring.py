@@ -7,7 +7,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from aboard.core.plan import Plan
-from aboard.data.parcels import Parcel, parcel
+from aboard.data.store.parcels import Parcel, parcel
 from aboard.flows.spread import Progress, Spread, spread
 from aboard.flows.train import told_path
 from aboard.flows.train_model import CONFIG, FILES, WEIGHTS

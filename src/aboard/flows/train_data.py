@@ -8,12 +8,12 @@ from typing import cast
 from aboard.config.data import SourceWords
 from aboard.config.train import TrainWords
 from aboard.core.finding import Severity
-from aboard.data.bins import Packing
-from aboard.data.counting import Progress as Tokenized
-from aboard.data.encode import Encoder, LossOn
-from aboard.data.mix import shares
-from aboard.data.prepare import Prepared, Source, prepare
-from aboard.data.report import DataReport
+from aboard.data.feed.bins import Packing
+from aboard.data.feed.mix import shares
+from aboard.data.gate.report import DataReport
+from aboard.data.tokens.encode import Encoder, LossOn
+from aboard.data.workshop.counting import Progress as Tokenized
+from aboard.data.workshop.prepare import Prepared, Source, prepare
 from aboard.flows.data import Question, Ready, judged, known_codes, opened_as
 
 __all__ = ["Part", "Stock", "Tokenized", "stock"]

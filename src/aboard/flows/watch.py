@@ -7,13 +7,13 @@ from time import time
 from aboard.core.finding import Finding, Severity
 from aboard.core.rhythm import Rhythm
 from aboard.core.run import Run
-from aboard.core.verdict import Why
+from aboard.core.verdict import SLOW, Why, same_verdict
 
 Ask = Callable[[], Awaitable[Why]]
 Tell = Callable[[Finding | None], None]
 # A verdict that stays for so long is one to act upon.
 STAYS_SECONDS = 5.0
-SLOW, LOSS, BUSY = "slow-", "loss-", "hang-busy"
+LOSS, BUSY = "loss-", "hang-busy"
 GOES_ON_SECONDS = 1.5
 # A run whose loss is no number moves all the same; the verdict stays while that is said again and again.
 LOSS_SECONDS = 60.0
@@ -90,7 +90,7 @@ class Watch:
             return
         self.why = why
         self._settled = time()
-        if _key(before) != _key(after):
+        if not same_verdict(before, after):
             self._since = time()
             self._tell(after)
         elif why is not None and after is not None and _stays(after, time() - self._since):
@@ -101,13 +101,6 @@ def _told(why: Why | None) -> Finding | None:
     """What is worth a word by itself; a run that merely takes its time isn't."""
     first = why.findings[0] if why is not None and why.findings else None
     return first if first is not None and first.severity > Severity.INFO else None
-
-
-def _key(finding: Finding | None) -> object:
-    """What makes it another one. Who is slow by how much changes from look to look."""
-    if finding is None or finding.code.startswith(SLOW):
-        return finding and finding.code
-    return finding.code, finding.nodes, finding.ranks
 
 
 def _stays(finding: Finding, seconds: float) -> bool:

@@ -1,8 +1,9 @@
-"""`aboard why RUN`: a live run's nodes are asked; of one that is over, its record tells."""
+"""`aboard why RUN`: a live run's nodes are asked; one that is over is judged again from its record."""
 
-from aboard.core.verdict import Why
-from aboard.flows.control import ask_why
-from aboard.flows.status import summary
+from aboard.core.verdict import Replayed
+from aboard.flows.kept import kept_of
+from aboard.flows.parts import parts_of
+from aboard.flows.replay import replay
 from aboard.record.places import RunDirectory
 from aboard.record.runs import Runs
 
@@ -12,7 +13,6 @@ def the_run(runs: Runs) -> RunDirectory | None:
     return next((run for run in runs.all() if run.live), None)
 
 
-async def why(run: RunDirectory) -> Why:
-    if run.live:
-        return await ask_why(run)
-    return Why(findings=summary(run).findings)
+def why_again(run: RunDirectory) -> Replayed:
+    """What its record comes to today, just as that of a bundle does."""
+    return replay(kept_of(run.id, parts_of(run)))

@@ -20,6 +20,7 @@ from aboard.core.verdict import Why
 from aboard.core.witness import NodeWitness
 from aboard.core.witness_words import node_of
 from aboard.core.worlds import World, worlds
+from aboard.flows.inquiry import RAS_NODES
 from aboard.flows.visit import visit
 from aboard.verdicts.foreign import judge_foreign
 from aboard.wires.fleet import Fleet, WireOf, usual_wire
@@ -129,6 +130,7 @@ class _Asked:
         asked: dict[str, Mapping[str, Any]] = {}
         for name in world.nodes:
             fields: dict[str, Any] = {"pids": [int(pid) for pid in world.pids(name)]}
+            fields["ras"] = name in world.nodes[-RAS_NODES:]
             if name in left:
                 fields["targets"] = [list(target) for target in sorted(left[name].targets)]
                 fields["names"] = sorted(left[name].names)

@@ -23,10 +23,16 @@ class Documents:
         """How many files are behind what they should say."""
         return len(self._waiting)
 
-    def write(self, path: Path, content: Any) -> None:
-        text = json.dumps(content, indent=1, ensure_ascii=False, default=str) + "\n"
+    def write(self, path: Path, content: Any, *, indent: int | None = 1) -> None:
+        """Large ones go without an indent: json writes those in C."""
+        text = json.dumps(content, indent=indent, ensure_ascii=False, default=str) + "\n"
         self._waiting[path] = text.encode("utf-8", "backslashreplace")
         self.retry()
+
+    def remove(self, path: Path) -> None:
+        self._waiting.pop(path, None)
+        with suppress(OSError):
+            path.unlink()
 
     def retry(self) -> None:
         for path, data in list(self._waiting.items()):

@@ -4,21 +4,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from aboard.core.size import MIB
 from aboard.record.files import OpenFiles
 from aboard.record.index import LOST_ON_NODE, STREAMS
 from aboard.record.lines import Block, Splitter
 from aboard.record.nodes import NodeTable
 from aboard.record.ranklog import RankLog, segments_left
 
-MB = 2**20
 # In memory: whole lines of one rank, and of all; and unfinished lines of all.
-RANK_BUFFER = MB // 4
-WHOLE_BUFFER = 64 * MB
-UNFINISHED = 64 * MB
+RANK_BUFFER = MIB // 4
+WHOLE_BUFFER = 64 * MIB
+UNFINISHED = 64 * MIB
 # A tick writes every rank that has something, up to this many; of more ranks, a fifth each time: none is 5 s late.
 AT_ONCE = 1000
 TICKS_LATE = 5
-_SMALLEST_SEGMENT = MB // 16
+_SMALLEST_SEGMENT = MIB // 16
 _NUMBER_OF = {name: number for number, name in enumerate(STREAMS)}
 
 
@@ -30,8 +30,8 @@ class LogLimits:
     the run's limit would not hold four of each. The rank with the most gives first, so no flood costs another its log.
     """
 
-    rank: int = 256 * MB
-    run: int = 16_384 * MB
+    rank: int = 256 * MIB
+    run: int = 16_384 * MIB
 
     def segment(self, ranks: int) -> int:
         return max(_SMALLEST_SEGMENT, min(self.rank // 8, self.run // (4 * max(1, ranks))))

@@ -13,6 +13,8 @@ from aboard.core.errors import AboardError
 
 PRIVATE = 0o700
 PRIVATE_FILE = 0o600
+# How the names of looks begin; they sort in their order.
+LOOK = "look-"
 # A look at whether the run lives takes the lock for some microseconds: longer than this, somebody else has it.
 _CLAIM_SECONDS = 0.5
 
@@ -60,9 +62,9 @@ class RunDirectory:
     def check(self) -> Path:
         return self.path / "check.json"
 
-    @property
-    def witness(self) -> Path:
-        return self.path / "witness.json"
+    def look(self, number: int) -> Path:
+        """What the nodes answered when they were asked, and was judged."""
+        return self.path / f"{LOOK}{number:04}.json"
 
     @property
     def socket(self) -> Path:

@@ -5,9 +5,11 @@ from typing import Any, Self
 
 from aboard.core.event import Event
 from aboard.core.finding import Finding
+from aboard.core.look import Look
 from aboard.record.documents import Documents, findings_document
 from aboard.record.events import EventLog
 from aboard.record.logs import LogLimits, LogWriter
+from aboard.record.looks import LookLog
 from aboard.record.places import RunDirectory
 from aboard.record.samples import NodeSample, SampleLog
 
@@ -23,6 +25,7 @@ class Record:
         self._samples = samples
         self._logs = logs
         self._documents = Documents()
+        self._looks = LookLog(run, self._documents)
 
     @classmethod
     def open(cls, run: RunDirectory, *, ranks: int, limits: LogLimits = DEFAULT_LIMITS) -> Self:
@@ -62,9 +65,9 @@ class Record:
     def write_stacks(self, stacks: Mapping[int, str]) -> None:
         self._documents.write(self.run.stacks, {str(rank): text for rank, text in stacks.items()})
 
-    def write_witness(self, answers: Mapping[str, Any]) -> None:
-        """What the nodes answered when they were last asked, as it came."""
-        self._documents.write(self.run.witness, answers)
+    def keep(self, look: Look) -> None:
+        """A look that led to a verdict; where it stands among the events, one of them is to say."""
+        self._looks.keep(look)
 
     def tick(self, now: float) -> None:
         """To be called about once a second, by a monotonic clock: what waits in memory goes to disk."""

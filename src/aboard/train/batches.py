@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from aboard.core.training import Training
-from aboard.data.mix import Cursor, Draw
+from aboard.data.feed.mix import Cursor, Draw
 from aboard.train.progress import Progress
 
 # Tokens and supervised tokens of a bin, without reading them.

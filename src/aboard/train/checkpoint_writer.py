@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any
 
 from aboard.core.errors import AboardError
+from aboard.core.size import size
 from aboard.train import marker
 from aboard.train.checkpoint_disks import SEEN
 from aboard.train.checkpoint_folder import listed, published, remove, step_name, unpublished
@@ -54,8 +55,8 @@ class Writer:
             raise
         about = {"serial": serial, "step": snapshot.step, **snapshot.about}
         self._party.together(lambda: self._publish(path, about, snapshot.tensors, [line for line, _ in files]))
-        size = sum(size for _, size in files)
-        notes.append(f"step {snapshot.step} is saved in {path} ({size / 1e6:,.1f} MB, {monotonic() - began:.1f} s)")
+        written = size(sum(count for _, count in files))
+        notes.append(f"step {snapshot.step} is saved in {path} ({written}, {monotonic() - began:.1f} s)")
         return notes + self._retain(name)
 
     def _open(self, snapshot: Snapshot, drafts: list[Draft]) -> tuple[str, int, list[str]]:

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from aboard.core.training import DataPart, Training
-from aboard.data.bins import read_bins_manifest
-from aboard.data.manifest import FileEntry, read_manifest
+from aboard.data.feed.bins import read_bins_manifest
+from aboard.data.store.manifest import FileEntry, read_manifest
 from aboard.train.checkpoint_disks import look
 from aboard.train.checkpoint_exchange import Exchange
 from aboard.train.checkpoint_folder import Lock

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aboard.data.bins import Bin
+from aboard.data.feed.bins import Bin
 
 # Lengths are rounded up to it: kernels like even sizes, and the allocator sees fewer of them.
 GRAIN = 16

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
-from aboard.data.durable import HashedFile, sync_folder
+from aboard.data.store.durable import HashedFile, sync_folder
 
 NAME = "metrics.jsonl"
 _OLD = "metrics.old-{}.jsonl"

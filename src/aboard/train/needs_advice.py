@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from aboard.core.size import size
 from aboard.core.training import Training
 from aboard.train.auto import best
-from aboard.train.needs_estimate import GIB, Model
+from aboard.train.needs_estimate import Model
 
 SHORTEST = 512
 MOST_NODES = 64
@@ -69,4 +70,4 @@ def _fits(its: Model, training: Training, nodes: tuple[int, ...], room: int | No
 
 def _line(its: Model, typed: str, training: Training, nodes: tuple[int, ...]) -> str:
     least = best(its, training, nodes, room=None).total
-    return f"{typed}{'' if '#' in typed else '   #'} then {least / GIB:.1f} GB per rank"
+    return f"{typed}{'' if '#' in typed else '   #'} then {size(least)} per rank"

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from aboard.core.size import size
 from aboard.core.training import Training
 from aboard.train.apart import why_not_apart
 from aboard.train.build_meta import layers, on_meta
@@ -16,7 +17,6 @@ from aboard.train.needs_states import Sizes, States, replicated, sharded, sizes
 PROCESS = 1 << 30
 # What an allocator can't use of what it has.
 SLACK = 1.05
-GIB = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +41,10 @@ class Needs:
         return self.total <= room
 
     def words(self, nodes: tuple[int, ...], room: int | None) -> str:
-        """As in "6.7B in full needs 61 GB per rank on 2 × 8; you have 80 GB"."""
+        """As in "6.7B in full needs 61 GiB per rank on 2 × 8; you have 80 GiB"."""
         spread = f"{len(nodes)} × {nodes[0]}" if len(set(nodes)) == 1 else " + ".join(map(str, nodes))
-        said = f"{_count(self.parameters)} in full needs {_gib(self.total)} per rank on {spread}"
-        return said if room is None else f"{said}; you have {_gib(room)}"
+        said = f"{_count(self.parameters)} in full needs {size(self.total)} per rank on {spread}"
+        return said if room is None else f"{said}; you have {size(room)}"
 
     def details(self, nodes: tuple[int, ...]) -> str:
         """What the total is made of, and in which layout."""
@@ -53,7 +53,7 @@ class Needs:
             "full": f"spread over {sum(nodes)} ranks",
             "hybrid": f"spread over the {nodes[0]} ranks of each node",
         }[self.sharding]
-        parts = f"states {_gib(self.states)}, activations {_known(self.activations)}, logits {_gib(self.logits)}"
+        parts = f"states {size(self.states)}, activations {_known(self.activations)}, logits {size(self.logits)}"
         return f"{_count(self.parameters)}, {where}: {parts}"
 
 
@@ -135,11 +135,5 @@ def _count(parameters: int) -> str:
     return f"{parameters / scale:.{1 if scale == 1e9 else 0}f}{unit}"  # noqa: PLR2004 - a billion
 
 
-def _known(size: int | None) -> str:
-    return "unknown" if size is None else _gib(size)
-
-
-def _gib(size: int) -> str:
-    if size < GIB // 10:
-        return f"{size / 2**20:.0f} MB"
-    return f"{size / GIB:.0f} GB" if size >= 10 * GIB else f"{size / GIB:.1f} GB"
+def _known(count: int | None) -> str:
+    return "unknown" if count is None else size(count)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from aboard.core.errors import AboardError
-from aboard.data.mix import Draw
+from aboard.data.feed.mix import Draw
 from aboard.train.batches import Planned
 from aboard.train.peers import Peers
 from aboard.train.stream import Stream

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from typing import Any
 
-from aboard.data.mix import Draw
+from aboard.data.feed.mix import Draw
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

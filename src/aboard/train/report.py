@@ -7,6 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
+from aboard.core.duration import span
 from aboard.core.errors import AboardError
 from aboard.core.training import Training
 from aboard.train.beacon import tell
@@ -76,14 +77,14 @@ def words(metrics: Mapping[str, Any]) -> str:
     if "eval_loss" in metrics:
         return f"{said[0]} · eval loss {metrics['eval_loss']:.4f}"
     if "wall" in metrics:
-        return f"{said[0]} · ended after {_time(metrics['wall'])}: {_shares(metrics['seconds'], metrics['wall'])}"
+        return f"{said[0]} · ended after {span(metrics['wall'])}: {_shares(metrics['seconds'], metrics['wall'])}"
     loss = metrics["loss"]
     said.append(f"loss {loss:.4f}" if loss is not None else "no finite step")
     said.append(f"lr {metrics['learning_rate']:.2e} · norm {metrics['grad_norm']:.2f}")
     said.append(f"{_short(metrics['tokens_per_second'])} tokens/s")
     if metrics["mfu"] is not None:
         said.append(f"MFU {metrics['mfu']:.0%}")
-    return " · ".join([*said, f"{_time(metrics['eta'])} left"])
+    return " · ".join([*said, f"{span(metrics['eta'])} left"])
 
 
 def _finite(value: Any) -> Any:
@@ -95,13 +96,6 @@ def _short(number: float) -> str:
         if number >= size:
             return f"{number / size:.3g}{unit}"
     return f"{number:.3g}"
-
-
-def _time(seconds: float) -> str:
-    for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def _shares(seconds: Mapping[str, float], wall: float) -> str:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from aboard.core.errors import AboardError
-from aboard.data.durable import sha256_of
+from aboard.data.store.durable import sha256_of
 from aboard.train.checkpoint_folder import read_marker
 from aboard.train.checkpoint_slices import DTYPES
 from aboard.train.marker import Box, Marker, NoMarker, Part

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.optim import AdamW
 
 from aboard.core.training import Training
-from aboard.data.bins import Bin
-from aboard.data.mix import Draw
+from aboard.data.feed.bins import Bin
+from aboard.data.feed.mix import Draw
 from aboard.train.batches import Planned
 from aboard.train.collate import Collate, Micro
 from aboard.train.engine import Engine

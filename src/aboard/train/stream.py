@@ -7,9 +7,9 @@ from itertools import accumulate
 from pathlib import Path
 
 from aboard.core.training import DataPart
-from aboard.data.bins import Bin, Bins
-from aboard.data.mix import Cursor, Draw, mix
-from aboard.data.shards import TokenShards
+from aboard.data.feed.bins import Bin, Bins
+from aboard.data.feed.mix import Cursor, Draw, mix
+from aboard.data.store.shards import TokenShards
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,13 @@ from aboard.core.finding import Finding
 from aboard.core.node import Node
 from aboard.core.nodeset import fold
 from aboard.core.reach import Reached, Unreached
+from aboard.core.size import size
 from aboard.ui.grid import Grid, Row
 from aboard.ui.hanging import hanging
 from aboard.ui.marks import FINE, NOT_ASKED, OF_SEVERITY, Mark, worst_of
 
 # Above this, nodes that are alike share a row.
 ONE_BY_ONE = 20
-GIB = 1024**3
 
 # What may be equal on all nodes, and how it is said when it is.
 TRAITS = {
@@ -108,7 +108,7 @@ def _traits(facts: Facts, met: Mapping[str, Reached]) -> dict[str, dict[str, str
     known = {
         "kernel": facts.of(host.KERNEL),
         "cores": {name: str(cores) for name, cores in facts.of(host.CORES).items()},
-        "memory": {name: f"{memory / GIB:.0f} GiB" for name, memory in facts.of(host.MEMORY).items()},
+        "memory": {name: size(memory) for name, memory in facts.of(host.MEMORY).items()},
         "accelerators": {name: _models(models) for name, models in facts.of(host.ACCELERATORS).items()},
     }
     return {

@@ -7,7 +7,9 @@ from rich.text import Text
 
 from aboard.checks.collective.exercise import COLLECTIVE, Collective
 from aboard.checks.collective.report import OPS, Row
+from aboard.core.duration import moment
 from aboard.core.facts import Facts
+from aboard.core.size import size
 
 _SIZE, _COLUMN, _GAP = 8, 9, 2
 _HEADS = ("time", "algbw", "busbw")
@@ -48,23 +50,14 @@ def collective_lines(facts: Facts) -> Iterator[str]:
     if isinstance(outcome, Collective) and outcome.rows:
         yield held(outcome)
         for row in outcome.rows:
-            told = f"{size(row.size)} {seconds(row.seconds)} {row.algorithm:.2f} GB/s, bus {row.bus:.2f} GB/s"
+            told = f"{size(meant(row.size))} {moment(row.seconds)} {row.algorithm:.2f} GB/s, bus {row.bus:.2f} GB/s"
             yield f"collective {row.op} {told}"
 
 
-def size(count: int) -> str:
-    """Bytes as people say them; a size that ranks could not share evenly is a little less."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= unit * 0.9:
-            return f"{count / unit:.0f} {name}"
-    return f"{count} B"
-
-
-def seconds(value: float) -> str:
-    """In the unit that leaves few digits."""
-    if value >= 1:
-        return f"{value:.2f} s"
-    return f"{value * 1e3:.1f} ms" if value >= 1e-3 else f"{value * 1e6:.0f} us"  # noqa: PLR2004 - a millisecond
+def meant(count: int) -> int:
+    """The power of two that was asked for; what ranks could not share evenly is a little less."""
+    whole = 1 << (count - 1).bit_length()
+    return whole if count >= whole * 0.9 else count
 
 
 def _block(lists: Sequence[Sequence[Row]]) -> Iterator[Text]:
@@ -77,14 +70,14 @@ def _block(lists: Sequence[Sequence[Row]]) -> Iterator[Text]:
         there = [rows[at] if at < len(rows) else None for rows in lists]
         nominal = next(row.size for row in there if row is not None)
         yield Text(
-            (size(nominal).rjust(_SIZE) + "".join(" " * _GAP + _cells(row) for row in there)).rstrip(),
+            (size(meant(nominal)).rjust(_SIZE) + "".join(" " * _GAP + _cells(row) for row in there)).rstrip(),
             no_wrap=True,
             overflow="crop",
         )
 
 
 def _cells(row: Row | None) -> str:
-    words = ("", "", "") if row is None else (seconds(row.seconds), f"{row.algorithm:.2f}", f"{row.bus:.2f}")
+    words = ("", "", "") if row is None else (moment(row.seconds), f"{row.algorithm:.2f}", f"{row.bus:.2f}")
     return "".join(word.rjust(_COLUMN) for word in words)
 
 

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from aboard.core.duration import span
 from aboard.core.finding import Severity
-from aboard.data.report import DataReport, Source
+from aboard.data.gate.report import DataReport, Source
 from aboard.data.stats import Lengths, bars
-from aboard.ui.figures import many, span
+from aboard.ui.figures import many
 from aboard.ui.findings import FindingsView
 from aboard.ui.hanging import hanging
 from aboard.ui.histogram import Histogram

@@ -7,8 +7,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from aboard.core.size import size
 from aboard.ui.bars import bar
-from aboard.ui.figures import many, size
+from aboard.ui.figures import many
 
 _WIDE, _WORDS = 40, 56
 

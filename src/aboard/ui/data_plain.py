@@ -12,8 +12,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from aboard.data.gate.report import DataReport
 from aboard.data.gate.tally import Tally
-from aboard.data.report import DataReport
 from aboard.data.stats import bars
 from aboard.ui.as_json import as_plain
 from aboard.ui.data import BARS, counted, facts, last_words

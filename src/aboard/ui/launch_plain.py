@@ -17,10 +17,11 @@ ending: rank 12 on n07 died
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
+from aboard.core.duration import span
 from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
 from aboard.core.roster import SILENT_SECONDS, Missing, Roster, Stall, Trouble
-from aboard.ui.figures import many, pace, span
+from aboard.ui.figures import many, pace
 from aboard.ui.train_way import way_line
 from aboard.ui.waits import waits
 

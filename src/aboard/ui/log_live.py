@@ -7,8 +7,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from aboard.core.size import size
 from aboard.ui.bars import bar
-from aboard.ui.figures import size
 
 _WIDE, _WORDS = 40, 40
 

@@ -3,7 +3,7 @@
 05:07:12.123 [ranks 0-7,9 ×9] loading the model
 05:07:14.022 [ranks 0-7 ×8 ≈] rank 0 listens on port 41822
 05:07:15.901 [rank 3 stderr] Traceback (most recent call last):
-05:07:16.000 [rank 3] … 12.3 MB are missing: dropped on the node, which printed faster than the wire carries
+05:07:16.000 [rank 3] … 12 MiB are missing: dropped on the node, which printed faster than the wire carries
 """
 
 import re
@@ -16,6 +16,7 @@ from rich.style import Style
 
 from aboard.core.logline import Line, Told
 from aboard.core.rankset import fold_ranks
+from aboard.core.size import size
 from aboard.core.words import visible
 
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
@@ -36,7 +37,7 @@ class LogLines:
         """The line, without its end; none for the end alone of a line that was shown before."""
         line = told.line
         if line.missing:
-            yield self._line(told, f"… {_size(line.missing)} are missing: dropped {line.why}", _MISSING)
+            yield self._line(told, f"… {size(line.missing)} are missing: dropped {line.why}", _MISSING)
             return
         for part in _shown(line):
             yield self._line(told, part, None)
@@ -90,15 +91,6 @@ def _who(told: Told) -> str:
     else:
         ranks = f"ranks {fold_ranks(told.ranks)} ×{len(told.ranks)}{' ≈' if told.alike else ''}"
     return f"[{ranks}{' stderr' if told.line.stream == 'stderr' else ''}]"
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:  # noqa: PLR2004 - of the next unit
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"
 
 
 def _drawn(style: Style, text: str) -> str:

@@ -7,13 +7,15 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
+from aboard.core.duration import span
 from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
 from aboard.core.roster import Roster, Trouble
+from aboard.core.size import size
 from aboard.core.words import visible
 from aboard.ui.bars import bar
 from aboard.ui.bounded import Bounded
-from aboard.ui.figures import among, many, pace, size, span
+from aboard.ui.figures import among, many, pace
 from aboard.ui.roster_table import RosterTable
 from aboard.ui.train_way import WayView
 from aboard.ui.waits import Wait, waits

@@ -8,7 +8,8 @@ from aboard.core.finding import Severity
 from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
 from aboard.core.roster import Roster, Row, Trouble
-from aboard.ui.figures import among, many, size
+from aboard.core.size import size
+from aboard.ui.figures import among, many
 from aboard.ui.grid import GAP, LABEL_AT_LEAST, Grid
 from aboard.ui.grid import Row as Line
 from aboard.ui.marks import ASKED, FINE, NOT_ASKED, OF_SEVERITY, Mark

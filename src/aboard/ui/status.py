@@ -7,8 +7,8 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
+from aboard.core.duration import span
 from aboard.ui.bounded import Bounded
-from aboard.ui.figures import span
 
 GAP = "  "
 STYLES = {"running": "bold cyan", "finished": "green", "failed": "bold red", "stopped": "yellow", "lost": "bold red"}

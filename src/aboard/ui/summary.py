@@ -6,10 +6,12 @@ from dataclasses import dataclass, field
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from aboard.core.duration import span
 from aboard.core.finding import Finding, Severity
 from aboard.core.roster import Roster
+from aboard.core.size import size
 from aboard.ui.commands import Commands
-from aboard.ui.figures import many, size, span
+from aboard.ui.figures import many
 from aboard.ui.findings import FindingsView
 from aboard.ui.hanging import hanging
 from aboard.ui.marks import FINE, OF_SEVERITY, Mark

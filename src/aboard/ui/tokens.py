@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from aboard.data.pieces import Piece, Shown
+from aboard.data.tokens.pieces import Piece, Shown
 from aboard.ui.figures import many
 
 # Neighbours differ by a shade, so that one sees where a token ends, and need not.

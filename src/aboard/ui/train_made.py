@@ -9,9 +9,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from aboard.core.size import size
 from aboard.core.training import Training
 from aboard.ui.bars import bar
-from aboard.ui.figures import many, size
+from aboard.ui.figures import many
 
 _WIDE, _WORDS = 40, 56
 LABEL = 8

@@ -6,9 +6,10 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from aboard.core.duration import span
 from aboard.core.metrics import Way
+from aboard.core.size import size
 from aboard.ui.bars import bar
-from aboard.ui.figures import size, span
 from aboard.ui.train_curve import LEAST_POINTS, Curve
 
 CURVE_LINES = 5

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from aboard.core.duration import span
 from aboard.core.nodeset import fold
 from aboard.core.rankset import fold_ranks
 from aboard.core.roster import Missing, Trouble
-from aboard.ui.figures import many, span
+from aboard.ui.figures import many
 
 # Above this, a list of ranks is a wall of digits.
 RANKS_SHOWN = 40

@@ -1,10 +1,12 @@
 """The answer to `aboard why` for a run that lives: the verdict, and for those who ask, what it isn't."""
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from collections.abc import Iterator
+
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
+from aboard.core.duration import span
 from aboard.core.verdict import Why
-from aboard.ui.figures import span
 from aboard.ui.findings import FindingsView
 from aboard.ui.hanging import hanging
 
@@ -25,6 +27,11 @@ class WhyView:
             quiet = f"; its last sign of progress is {span(why.quiet)} old" if why.quiet is not None else ""
             yield Text(f"{self._run}: nothing is wrong that could be seen{quiet}")
         if self._verbose:
-            for each in why.ruled_out:
-                yield from hanging(Text("  not   ", style="dim"), f"{each.what}: {each.why}", options.max_width)
+            yield from ruled_out(why, options.max_width)
         yield Text(f"asked the nodes in {why.seconds:.1f} s", style="dim")
+
+
+def ruled_out(why: Why, width: int) -> Iterator[RenderableType]:
+    """What it isn't, a line each."""
+    for each in why.ruled_out:
+        yield from hanging(Text("  not   ", style="dim"), f"{each.what}: {each.why}", width)

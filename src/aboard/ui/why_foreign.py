@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from aboard.core.duration import span
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Severity
 from aboard.core.nodeset import fold
@@ -12,7 +13,6 @@ from aboard.core.phase import Phase
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Why
 from aboard.core.worlds import World
-from aboard.ui.figures import span
 from aboard.ui.hanging import hanging
 from aboard.ui.why import WhyView
 

@@ -1,16 +1,20 @@
 """What the node itself says about a death: the kernel's own kills, and disks that are full, with the numbers."""
 
 import re
+import shlex
 from dataclasses import replace
 
 from aboard.core.evidence import Evidence
 from aboard.core.run import Child
+from aboard.core.size import size
 from aboard.core.witness import Disk, NodeWitness
 from aboard.verdicts.words import Told
 
 _KILLED, _BUS = -9, -7
 _FULL = 0.02
 _SHM = "/dev/shm"  # noqa: S108 - its name, and nothing is written there
+# How Python and torch say it of a process that the rank had started.
+_WORKER = re.compile(r"died with <Signals\.SIGKILL|killed by signal: Killed|exit(ed|code)[^.]{0,40}-9\b")
 _NO_ROOM = re.compile(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122")
 
 
@@ -20,26 +24,28 @@ def with_node(evidence: Evidence, cause: Child, told: Told) -> Told:
     if node is None:
         why = evidence.unheard.get(cause.node, "")
         return replace(told, seen=f"{told.seen}; {cause.node} could not be looked at: {why}") if why else told
-    if cause.code == _KILLED and cause.raised is None:
+    killed = _WORKER.search(cause.raised.message) is not None if cause.raised is not None else cause.code == _KILLED
+    if killed:
         return _out_of_memory(cause, node, told)
     shm = next((disk for disk in node.disks if disk.path == _SHM and disk.size), None)
     if cause.code == _BUS and shm is not None and shm.free < _FULL * shm.size:
         return replace(
             told,
             code="run-shm-full",
-            seen=f"{told.seen}; /dev/shm has {_size(shm.free)} of {_size(shm.size)} left",
+            seen=f"{told.seen}; /dev/shm has {size(shm.free)} of {size(shm.size)} left",
             why="Data loaders and NCCL put what they share there; it is full.",
             fix=f"sudo mount -o remount,size=50% /dev/shm    # on {cause.node}; in a container: --shm-size",
         )
     said = f"{cause.raised.message if cause.raised else ''} {told.seen}"
     full = next((disk for disk in node.disks if _is_full(disk)), None)
     if _NO_ROOM.search(said) and full is not None:
-        left = "no names" if full.inodes < _FULL else f"{_size(full.free)} of {_size(full.size)}"
+        left = "no names" if full.inodes < _FULL else f"{size(full.free)} of {size(full.size)}"
         return replace(
             told,
             code="run-disk-full",
             seen=f"{told.seen}; the disk of {full.path} has {left} left",
-            fix=f"df -h {full.path}    # on {cause.node}; then make room, or write elsewhere",
+            fix=f"du -x --max-depth=2 {shlex.quote(full.path)} 2>/dev/null | sort -n | tail    # on {cause.node};"
+            " remove what nobody needs, or write elsewhere",
         )
     return told
 
@@ -49,8 +55,8 @@ def _out_of_memory(cause: Child, node: NodeWitness, told: Told) -> Told:
     lines = [line for line in node.kernel or () if "Killed process" in line or "oom-kill" in line]
     if not (before is not None and after is not None and after > before):
         return told
-    limit = f"; its control group has {_size(node.held or 0)} of {_size(node.limit)}" if node.limit else ""
-    total = f"; {_size(node.free or 0)} of {_size(node.memory)} are free" if node.memory and not node.limit else ""
+    limit = f"; its control group has {size(node.held or 0)} of {size(node.limit)}" if node.limit else ""
+    total = f"; {size(node.free or 0)} of {size(node.memory)} are free" if node.memory and not node.limit else ""
     kernel = f"; the kernel: {lines[-1].partition(' ')[2][:160]}" if lines else ""
     return replace(
         told,
@@ -58,18 +64,10 @@ def _out_of_memory(cause: Child, node: NodeWitness, told: Told) -> Told:
         seen=f"{told.seen}, out of memory: {after - before} kill{'s' * (after - before != 1)} since the start"
         f"{limit}{total}{kernel}",
         why="The kernel ended it because the memory of the node, or of its control group, was used up.",
-        fix=f"fewer data workers or a smaller batch; more memory for the job    # on {cause.node}",
+        fix=f"sudo dmesg -T | grep -i 'killed process'    # on {cause.node}; which one, and how large it was\n"
+        "# fewer data workers or a smaller batch, or more memory for the job",
     )
 
 
 def _is_full(disk: Disk) -> bool:
     return bool(disk.size) and (disk.free < _FULL * disk.size or disk.inodes < _FULL)
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("bytes", "KiB", "MiB"):
-        if size < 1024:  # noqa: PLR2004 - the step between units
-            return f"{size:.0f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"

@@ -1,5 +1,6 @@
 """What a rank does that others wait for: in words, from its state, its stack and what it waits for in the kernel."""
 
+import shlex
 from dataclasses import dataclass
 
 from aboard.core.evidence import View
@@ -62,7 +63,7 @@ def doing(view: View, usual: float | None) -> Doing:
             code="hang-loop",
             words=f"is busy{where}, and uses {view.cpu:.1f} cores",
             why="It computes, or goes round in a loop, while all others wait for it in a collective.",
-            fix=f"{look}\npy-spy top --pid {_pid(view)}    # on {node}: where it spends its time",
+            fix=f"{look}\npy-spy dump --pid {_pid(view)}    # on {node}; where it is (needs py-spy)",
             patience=max(_BUSY_SECONDS if usual is None else 15.0, _BUSY_STEPS * (usual or 0.0)),
         )
     return _idle(view, where, look, idle)
@@ -77,7 +78,7 @@ def _data(view: View, where: str, look: str, idle: float) -> Doing:
         code="hang-data",
         words=f"waits for data{where}{told}",
         why="Its input does not come: a worker that hangs, a file or a service that does not answer.",
-        fix=f"{look}\naboard check {view.node} --only storage    # does its storage answer?",
+        fix=f"{_holders(view) or look}\naboard check --only storage    # does its storage answer?",
         patience=60.0 if busy else 1.5 * idle,
     )
 
@@ -91,7 +92,8 @@ def _idle(view: View, where: str, look: str, idle: float) -> Doing:
             code="hang-outside",
             words=f"waits for {peer or 'an answer over the network'}{where}",
             why="It waits for a service outside of the run: a tracker, a download, a data base.",
-            fix=f"{look}\ncurl -v --max-time 5 ADDRESS    # on {view.node}: does it answer?",
+            fix=f"{look}\n"
+            + (f"curl -v --max-time 5 http://{peer}/    # on {view.node}; does it answer?" if peer else ""),
             patience=idle,
         )
     if view.at in ("lock", "queue") or call == "futex":
@@ -99,7 +101,7 @@ def _idle(view: View, where: str, look: str, idle: float) -> Doing:
             code="hang-lock",
             words=f"waits for a lock or another thread{where}",
             why="What it waits for is held or never comes: a deadlock in its own code.",
-            fix=f"{look}\npy-spy dump --pid {_pid(view)}    # on {view.node}: all its threads",
+            fix=f"{look}\npy-spy dump --pid {_pid(view)}    # on {view.node}; all its threads (needs py-spy)",
             patience=idle,
         )
     what = f" in {call}" + (f" of {visible(file)}" if file else "") if call else ""
@@ -108,8 +110,20 @@ def _idle(view: View, where: str, look: str, idle: float) -> Doing:
         code="hang-absent",
         words=f"{verb}{what}{where}",
         why="It does nothing, and has not come to the collective in which all others wait.",
-        fix=look,
+        fix=_holders(view) or look,
         patience=idle,
+    )
+
+
+def _holders(view: View) -> str:
+    """Who else has the file that it waits for: a lock's owner, the one who should write to a pipe."""
+    seen = view.seen
+    waiting = [each for each in (seen.process, *seen.workers) if each is not None] if seen is not None else []
+    file = next((each.file for each in waiting if each.file.startswith("/")), "")
+    return (
+        f"fuser -v {shlex.quote(file)}    # on {view.node}; who else has it, and should let it go or write"
+        if file
+        else ""
     )
 
 

@@ -10,9 +10,11 @@ from aboard.core.nodeset import fold
 from aboard.core.run import Child, Generation
 from aboard.core.words import visible
 from aboard.verdicts.crash import with_node
+from aboard.verdicts.gpu import before_death, beside_death, of_death
 from aboard.verdicts.parted import parted
+from aboard.verdicts.recheck import recheck
 from aboard.verdicts.unreached import unreached
-from aboard.verdicts.words import Told, told_of
+from aboard.verdicts.words import Around, Told, told_of
 
 # How ranks cry out when a peer has died: never the cause while there is a death that says something else.
 _ECHO = re.compile(
@@ -34,7 +36,10 @@ def ending(evidence: Evidence) -> list[Finding]:
     echo = cause is not None and is_echo(evidence, cause)
     left = _left_early(evidence, cause) if cause is not None and echo else None
     barred = (unreached(evidence) or parted(evidence)) if echo else None
-    if left is not None and cause is not None:
+    gpu = before_death(evidence, cause, _text(evidence, cause), echo=echo) if cause is not None else None
+    if gpu is not None and cause is not None:
+        findings.append(of_death(gpu, _verdict(evidence, cause)))
+    elif left is not None and cause is not None:
         findings.append(_uneven(evidence, left, cause))
     elif barred is not None and cause is not None:
         others = [child for child in evidence.run.generation.children.values() if child.dead]
@@ -80,7 +85,8 @@ def _text(evidence: Evidence, child: Child) -> str:
 
 
 def _verdict(evidence: Evidence, cause: Child) -> Finding:
-    told = with_node(evidence, cause, told_of(cause, evidence.tails.get(_rank(cause), ())))
+    told = with_node(evidence, cause, told_of(cause, evidence.tails.get(_rank(cause), ()), _around(evidence, cause)))
+    told = beside_death(evidence, cause, _text(evidence, cause), told)
     others = [child for child in evidence.run.generation.children.values() if child.dead and child is not cause]
     return Finding(
         code=told.code,
@@ -92,6 +98,19 @@ def _verdict(evidence: Evidence, cause: Child) -> Finding:
         fix=_fix(evidence, cause, told),
         consequences=tuple(_followed(evidence, cause, others)),
     )
+
+
+def _around(evidence: Evidence, cause: Child) -> Around:
+    """The Python of its node, and a node of which no rank has died in the same way."""
+    own = next(part.node for part in evidence.plan.parts if part.node.name == cause.node)
+    said = cause.raised.message if cause.raised is not None else None
+    alike = {
+        child.node
+        for child in evidence.run.generation.children.values()
+        if child.raised is not None and child.raised.message == said
+    }
+    others = [part.node.name for part in evidence.plan.parts if part.node.name not in {*alike, cause.node}]
+    return Around(python=own.python, peer=others[0] if others else "")
 
 
 def _left_early(evidence: Evidence, cause: Child) -> Child | None:
@@ -114,7 +133,7 @@ def _uneven(evidence: Evidence, left: Child, cause: Child) -> Finding:
         " had lost their connections to it",
         why="Ranks had different numbers of batches, or one left early: the others then wait for it in a collective.",
         fix=f"aboard logs {evidence.plan.run} --rank {left.name}    # why it had nothing more to do\n"
-        "DataLoader(…, drop_last=True)    # or torch.distributed.algorithms.join.Join around the loop",
+        "# in the script: DataLoader(…, drop_last=True), or torch.distributed.algorithms.join.Join around the loop",
         consequences=tuple(_followed(evidence, cause, others)),
     )
 
@@ -155,7 +174,7 @@ def _without_death(evidence: Evidence) -> Iterator[Finding]:
             ranks=ranks,
             seen=f"{lost} with {len(ranks)} ranks is gone: {visible(place.why, 200)}",
             why="It lost power or its network, or its agent was killed. A run never goes on with fewer nodes.",
-            fix=f"aboard check {lost}    # is it back?",
+            fix=recheck(evidence, (lost,), why="is it back? then launch again"),
         )
     elif now.stopped is not None:
         child = now.stopped
@@ -166,7 +185,7 @@ def _without_death(evidence: Evidence) -> Iterator[Finding]:
             ranks=(_rank(child),),
             seen=f"rank {child.name} on {child.node} was stopped (SIGSTOP) and not let go on",
             why="All other ranks wait for it in the next collective, without a word.",
-            fix="kill -CONT PID    # lets a stopped process go on, if you meant to; then launch again",
+            fix=recheck(evidence, (child.node,), "host", "nothing of it may be left there; then launch again"),
         )
 
 

@@ -116,7 +116,7 @@ def _reworded(finding: Finding, world: World) -> Finding:
     fix = _ENV.sub(r"export \1", _LOGS.sub("", finding.fix).rstrip("\n"))
     if not fix and finding.ranks and finding.ranks[0] in world.seats:
         seat = world.seats[finding.ranks[0]]
-        fix = f"py-spy dump --pid {seat.process.pid}    # on {seat.node}: all its threads"
+        fix = f"py-spy dump --pid {seat.process.pid}    # on {seat.node}; all its threads"
     folded = tuple(_reworded(each, world) for each in finding.consequences)
     if not world.launching:
         return replace(finding, fix=fix, consequences=folded)

@@ -31,7 +31,9 @@ def uneven(evidence: Evidence) -> Iterator[Said]:
                 seen=f"rank {_ranks(done)} has finished, and rank {_ranks(waiting)} waits for it{_where(first)}",
                 why="Ranks had different numbers of batches: those with more wait for a collective to which the others"
                 " never come.",
-                fix="DataLoader(…, drop_last=True)    # or torch.distributed.algorithms.join.Join around the loop",
+                fix=f"aboard logs {evidence.plan.run} --rank {done[0].rank}    # why it had nothing more to do\n"
+                "# in the script: DataLoader(…, drop_last=True), or torch.distributed.algorithms.join.Join around the"
+                " loop",
             ),
             sure=Sure.CERTAIN,
             since=min((view.child.at for view in done if view.child is not None), default=None),
@@ -132,6 +134,12 @@ def absent(evidence: Evidence) -> Iterator[Said]:
 
 
 RULES = (uneven, lingering, mismatch, crossed, absent)
+
+
+def holding(evidence: Evidence) -> list[Finding]:
+    """What holds the run up by what its own ranks show, for a while or for good: for rules that have others' word."""
+    said = (each for rule in (*STUCK, *RULES) for each in rule(evidence))
+    return [each.finding for each in said if isinstance(each, Cause)]
 
 
 def _held_up(

@@ -9,6 +9,7 @@ from aboard.core.phase import Phase
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, Said, Sure
 from aboard.verdicts.doing import doing
+from aboard.verdicts.recheck import recheck
 
 # A node that isn't there after so long is worth a word; logins take seconds.
 _NODE_SECONDS = 8.0
@@ -38,7 +39,7 @@ def silent_nodes(evidence: Evidence) -> Iterator[Said]:
                     why="It has lost power, its network or its ssh. Its ranks may live: the run goes on if it comes"
                     " back"
                     " within the lease, and is ended after it.",
-                    fix=f"aboard check {name}    # does it answer?",
+                    fix=recheck(evidence, (name,), why="does it answer? if not: its power, or its own console"),
                 ),
                 sure=Sure.STRONG,
                 since=place.at,
@@ -53,7 +54,7 @@ def silent_nodes(evidence: Evidence) -> Iterator[Said]:
                 nodes=tuple(late),
                 seen=f"{fold(late)} is not there yet, after {seconds:.0f} s",
                 why="No agent could be started there: its ssh takes long, or does not answer.",
-                fix=f"aboard check {' '.join(late)} --only reach",
+                fix=recheck(evidence, late, "reach", "how far a login comes"),
             ),
             sure=Sure.STRONG,
             since=evidence.run.generation.at,
@@ -79,7 +80,8 @@ def wrong_world(evidence: Evidence) -> Iterator[Said]:
                 seen=f"rank {fold_ranks(_ranks(views))} asks for a world of {odd[0][1].world} ranks, and there are"
                 f" {evidence.plan.world}{_where(views[0])}",
                 why="The store waits for ranks that nobody has started.",
-                fix="take world_size= and rank= out of init_process_group    # each rank has WORLD_SIZE and RANK",
+                fix="grep -rn --include='*.py' init_process_group .    # here; take world_size= and rank= out: each"
+                " rank has WORLD_SIZE and RANK",
             ),
             sure=Sure.CERTAIN,
         )
@@ -105,7 +107,8 @@ def same_rank(evidence: Evidence) -> Iterator[Said]:
                     seen=f"rank {fold_ranks(_ranks(wrong))} on {fold(_nodes(wrong))} joins as rank {rank}, as another"
                     f" one does{_where(wrong[0])}; nobody joins as rank {fold_ranks(missing)}",
                     why="The script, or a variable that it sets, gives two processes the same rank.",
-                    fix="take rank= out of init_process_group, and leave RANK as it is    # each rank has its own",
+                    fix="grep -rnE --include='*.py' 'init_process_group|RANK' .    # here; take rank= out, and leave"
+                    " RANK as it is: each rank has its own",
                 ),
                 sure=Sure.CERTAIN,
             )

@@ -10,11 +10,15 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
-from aboard.core.witness import Echo, Socket
+from aboard.core.witness import Echo, Link, Socket
+from aboard.verdicts.opening import let_in, lines, put_up, toward
+from aboard.verdicts.recheck import recheck
 
 _UP = ("up", "unknown", "")
 # What fits into one packet is not lost for its size.
 _ONE_PACKET = 1200
+# Fits through the tunnels of VPNs and clouds.
+_SMALL = 1400
 # Of packets to a node, some of which were answered, this part and at least so many are lost: it isn't cut.
 _LOSSY, _LEAST_LOST = 0.1, 2
 
@@ -42,7 +46,7 @@ def cut(evidence: Evidence) -> Iterator[Said]:
     worst = sorted(end for end, count in ends.items() if count == most)
     nodes = _blamed(evidence, worst, bad, single=len(pairs) == 1)
     example = next((each for each in bad if each.node in nodes), bad[0])
-    down = [(name, link) for name in nodes for link in _links(evidence, name) if link not in _UP]
+    down = [(name, link) for name in nodes for link in _links(evidence, name) if link.state not in _UP]
     outcomes = {evidence.witness[each.node].dials.get(target) for each in bad for target in _tried(evidence, each)}
     echoes = _echoes(evidence, nodes)
     passes = bool(echoes) and all(each.small and each.large for each in echoes)
@@ -51,7 +55,7 @@ def cut(evidence: Evidence) -> Iterator[Said]:
         # Nobody answers such packets here: a new connection, and more to send than fits into one packet, tell the same.
         narrow = "connected" in outcomes and min(each.socket.tx for each in bad) > _ONE_PACKET
     lossy = _lossy(echoes)
-    code, seen, why, fix = _words(example, nodes, len(bad), down, narrow=narrow, lossy=lossy)
+    code, seen, why, fix = _words(evidence, example, nodes, len(bad), down, narrow=narrow, lossy=lossy)
     back = (passes or "connected" in outcomes) and not narrow and not down and not lossy
     yield Cause(
         finding=Finding(
@@ -115,8 +119,8 @@ def _bad(evidence: Evidence) -> Iterator[_Bad]:
                     yield _Bad(rank=view.rank, node=view.node, peer=peer, socket=each)
 
 
-def _links(evidence: Evidence, node: str) -> list[str]:
-    """The states of the cards by which its ranks speak."""
+def _links(evidence: Evidence, node: str) -> list[Link]:
+    """The cards by which its ranks speak."""
     seen = evidence.witness.get(node)
     if seen is None:
         return []
@@ -124,7 +128,7 @@ def _links(evidence: Evidence, node: str) -> list[str]:
         split(each.local)[0] for view in evidence.views if view.node == node and view.seen for each in view.seen.sockets
     }
     names = {interface for interface, address in seen.addresses if address in used}
-    return [link.state for link in seen.links if link.name in names]
+    return [link for link in seen.links if link.name in names]
 
 
 def _tried(evidence: Evidence, bad: _Bad) -> list[tuple[str, int]]:
@@ -133,7 +137,14 @@ def _tried(evidence: Evidence, bad: _Bad) -> list[tuple[str, int]]:
 
 
 def _words(
-    example: _Bad, nodes: tuple[str, ...], count: int, down: list[tuple[str, str]], *, narrow: bool, lossy: str
+    evidence: Evidence,
+    example: _Bad,
+    nodes: tuple[str, ...],
+    count: int,
+    down: list[tuple[str, Link]],
+    *,
+    narrow: bool,
+    lossy: str,
 ) -> tuple[str, str, str, str]:
     who, each = fold(nodes), example.socket
     other = example.peer if example.node in nodes else example.node
@@ -142,32 +153,47 @@ def _words(
         f" {example.rank} on {example.node} has {each.tx:,} bytes for {each.remote} ({example.peer}), sent"
         f" {each.resent} times again"
     )
-    check = f"aboard check {' '.join(dict.fromkeys((*nodes, other)))} --only network"
+    target = split(each.remote)[0]
+    check = recheck(evidence, (*nodes, other), "network", "where it is cut, and which way")
     if down:
-        name, state = down[0]
+        name, link = down[0]
         return (
             "hang-link-down",
-            f"{stuck}; the network card of {name} is {state}",
+            f"{stuck}; the network card {link.name} of {name} is {link.state}",
             "Its cable, its port at the switch or its driver is down: packets go nowhere, and TCP waits for minutes.",
-            f"ip -br link    # on {name}\naboard check {name} --only network",
+            put_up(name, link),
         )
     if narrow:
         return (
             "hang-big-packets",
             f"{stuck}; small packets are answered",
             "Small packets pass and large ones don't: the MTU of a card is larger than what the network carries.",
-            f"ping -c 3 -M do -s 1472 {split(each.remote)[0]}    # on {example.node}\n{check}",
+            f"ping -c 2 -M do -s 1472 {target}    # on {example.node}; does a full packet pass?\n"
+            + _smaller(evidence, target),
         )
     if lossy:
         return (
             "slow-link",
             f"{stuck}; {lossy}",
             "The way to it loses packets: a cable, a port or a switch is broken or overrun. TCP waits ever longer.",
-            f"ip -s link    # on {who}: errors and drops\n{check}",
+            f"ip -s link    # on {who}; errors and drops\n{check}",
         )
     return (
         "hang-link-cut",
         stuck,
         "Packets are lost on the way: a firewall that was changed, a switch, a cable. TCP tries for minutes.",
-        f"{check}    # where it is cut",
+        lines(let_in(evidence, nodes, target), check),
+    )
+
+
+def _smaller(evidence: Evidence, target: str) -> str:
+    """A size that most networks carry, on all nodes: what is sent to the bad one must fit, too."""
+    cards: dict[str, list[str]] = {}
+    for part in evidence.plan.parts:
+        own = toward(evidence, part.node.name, target)
+        if own is not None:
+            cards.setdefault(own[0], []).append(part.node.name)
+    return "\n".join(
+        f"sudo ip link set dev {card} mtu {_SMALL}    # on {fold(names)}; until the network carries what the cards send"
+        for card, names in cards.items()
     )

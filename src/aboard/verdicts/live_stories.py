@@ -7,6 +7,15 @@ _LOOK = " `aboard why RUN -v` asks the nodes again and tells what was ruled out.
 
 STUCK = (
     Story(
+        code="why-failed",
+        title="the look at a run failed",
+        severity=Severity.WARN,
+        shows=("the look at this run failed: TypeError",),
+        why="A mistake of Aboard, not of your run: what was seen on the nodes could not be judged.",
+        mend="The run goes on and is looked at again. `aboard logs RUN` has what ranks said; `aboard bundle RUN` packs"
+        " its record without secrets, with which we can mend this.",
+    ),
+    Story(
         code="hang-traced",
         title="a debugger holds a rank",
         severity=Severity.WARN,
@@ -27,7 +36,8 @@ STUCK = (
         why="The rank is in the kernel, in a read or a write that never comes back: the server of the mount is down, or"
         " the network to it is. Signals don't reach it there, and torch sees a rank that does not come.",
         mend="`timeout 5 ls MOUNT` on the node tells whether it answers. Bring the server back, or `sudo umount -f -l"
-        " MOUNT`; then launch again. `aboard check --only storage` compares all nodes.",
+        " MOUNT`, which lets ranks go with an error, and mount it again; then launch again. `aboard check --only"
+        " storage` compares all nodes.",
     ),
     Story(
         code="hang-uneven",
@@ -91,7 +101,7 @@ STUCK = (
         shows=("no heartbeat", "ProcessGroupNCCL's watchdog got stuck"),
         why="It is in a loop that does not end, in code that holds Python's lock, or has much more to do than the"
         " others.",
-        mend="`py-spy top --pid PID` on the node shows where. The line is named.",
+        mend="`py-spy dump --pid PID` on the node shows where, now and a little later. The line is named.",
     ),
     Story(
         code="hang-data",
@@ -127,7 +137,8 @@ STUCK = (
         shows=("Timed out waiting 5000ms for recv operation to complete", "NET/Socket : peer … unreachable"),
         why="What a rank sends is not acknowledged, again and again: packets are lost between the nodes since some"
         " moment.",
-        mend="`aboard check A B --only network` tells which way is cut. A firewall that was changed, a switch port, a"
+        mend="A firewall that was changed: the lines that let the peers through until it boots again are told, and the"
+        " run goes on once they are typed. Else `aboard check --only network` tells which way is cut: a switch port, a"
         " route.",
     ),
     Story(
@@ -136,7 +147,8 @@ STUCK = (
         severity=Severity.BLOCK,
         shows=("NIC Link is Down", "Link is Down"),
         why="The card that ranks use has lost its carrier; TCP keeps trying for minutes.",
-        mend="`ip -br link` on the node; reseat the cable, look at the switch's port.",
+        mend="`sudo ip link set dev CARD up` on the node, if somebody switched it off; else reseat the cable, look at"
+        " the switch's port.",
     ),
     Story(
         code="hang-big-packets",
@@ -144,7 +156,8 @@ STUCK = (
         severity=Severity.BLOCK,
         shows=("init works and the first big all-reduce hangs",),
         why="A card's MTU is larger than the network carries, and nobody tells: an MTU black hole.",
-        mend="`ping -M do -s 8972 PEER` finds the size that passes; set the same MTU on all nodes and switches.",
+        mend="`ping -M do -s 8972 PEER` finds the size that passes. `sudo ip link set dev CARD mtu 1400` on all nodes"
+        " lets even the same run go on; then set the same MTU on all nodes and switches.",
     ),
     Story(
         code="hang-unknown",
@@ -193,7 +206,7 @@ INIT = (
             "The client socket has timed out after 600000ms while trying to connect to",
         ),
         why="MASTER_ADDR is a name that this node does not know.",
-        mend="A line in /etc/hosts of each node, or `--master-address` with an address.",
+        mend="A line in /etc/hosts of each node: the same run goes on then. Or `--master-address` with an address.",
     ),
     Story(
         code="init-store-dropped",
@@ -203,7 +216,9 @@ INIT = (
         why="Packets to MASTER_ADDR:MASTER_PORT are swallowed by a firewall. torch says the same sentence for this,"
         " for a"
         " refused connection and for an unknown name.",
-        mend="`aboard check --only network` tells which node can't reach which, then open the port there.",
+        mend="`sudo iptables -I INPUT -p tcp -s NETWORK --dport 1024:65535 -j ACCEPT` on rank 0's node, with the"
+        " network of the nodes: ranks try again, and the same run goes on. `aboard check --only network` tells which"
+        " node can't reach which.",
     ),
     Story(
         code="init-store-rejected",
@@ -248,7 +263,8 @@ INIT = (
         why="The store's port is open, and the ports at which ranks listen for each other are not: a firewall between"
         " the"
         " nodes. Gloo waits five times its time-out, and names nobody.",
-        mend="Open all ports between the nodes; `aboard check --only network` tries ports that the kernel chooses.",
+        mend="Open all ports between the nodes, in and out: the lines are told. `aboard check --only network` tries"
+        " ports that the kernel chooses.",
     ),
     Story(
         code="init-rank-twice",
@@ -301,7 +317,8 @@ SLOW = (
         severity=Severity.WARN,
         shows=("straggler",),
         why="It comes last to nearly every collective, and all others wait for it each time.",
-        mend="`py-spy top --pid PID` on its node shows where its time goes; compare the node by `aboard check`.",
+        mend="`py-spy dump --pid PID` on its node, a few times, shows where its time goes; compare the node by `aboard"
+        " check`.",
     ),
     Story(
         code="slow-throttled",
@@ -309,7 +326,8 @@ SLOW = (
         severity=Severity.WARN,
         shows=("nr_throttled", "throttled_usec"),
         why="The job may use less time of the cores than it sees cores: a quota of Slurm, Kubernetes or Docker.",
-        mend="Raise the quota (cpu.max), ask for more CPUs, or start fewer threads.",
+        mend="Raise the quota where it is set: the file is told, `max` in cpu.max or -1 in cpu.cfs_quota_us is no"
+        " quota. For good, ask for more CPUs, or start fewer threads.",
     ),
     Story(
         code="slow-neighbour",

@@ -40,7 +40,8 @@ def no_number(evidence: Evidence) -> Iterator[Said]:
                     why="The loss is nan or inf: every step from here on is lost. A learning rate that is too high, a"
                     " batch"
                     " with a bad value, fp16 without a loss scale; on one node only, broken hardware.",
-                    fix="aboard stop    # and go on from the last checkpoint, with a lower learning rate or in bf16",
+                    fix=f"aboard stop {evidence.plan.run}    # then go on from the last checkpoint, with a lower"
+                    " learning rate or in bf16",
                 ),
                 sure=Sure.STRONG,
             )

@@ -1,5 +1,6 @@
 """Why ranks can't reach the store of rank 0, or each other: dropped, refused, unknown, elsewhere, on the loopback."""
 
+import shlex
 from collections.abc import Iterator
 
 from aboard.core.doubts import is_address, split
@@ -10,6 +11,8 @@ from aboard.core.phase import Phase
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import Socket
+from aboard.verdicts.opening import address_of, down, let_in, lines, off_loopback, put_up
+from aboard.verdicts.recheck import recheck
 
 # A packet that was sent for the second time is a second old, for the third time three: RFC 6298.
 _RESENT = 1
@@ -45,7 +48,7 @@ def no_peers(evidence: Evidence) -> Iterator[Said]:
             lost,
             seen=f"{_who(lost)} tells the others to connect to 127.0.0.1: its node's own name stands for the loopback",
             why="Gloo takes the address of the node's own name when no interface is set; nobody else can reach that.",
-            fix="aboard launch --env GLOO_SOCKET_IFNAME=IFACE -- …    # or mend the line of its name in /etc/hosts",
+            fix=off_loopback(evidence, _nodes(lost)),
         )
         return
     trying: dict[str, list[tuple[View, str]]] = {}
@@ -78,12 +81,15 @@ def _store(evidence: Evidence, host: str, port: int, views: list[View]) -> Itera
                 those,
                 seen=f"{_who(those)} can't resolve {host}, where rank 0 is to be found: {said}",
                 why="The name of rank 0's node is not known there.",
-                fix=f"getent hosts {host}    # on {those[0].node}; a line in /etc/hosts, or --master-address ADDRESS",
+                fix=_named(evidence, host, _nodes(those)),
             )
         elif outcome == "refused":
             yield from _refused(evidence, host, port, those)
         elif outcome in _BARRED:
-            yield _barred(evidence, outcome, f"{host}:{port}", those)
+            # Another way to say the same place is no other place.
+            lost = evidence.owners.get(address_of(evidence, "", host)) != evidence.view(0).node
+            astray = _elsewhere(evidence, host, port, those) if lost else None
+            yield astray or _barred(evidence, outcome, f"{host}:{port}", those)
 
 
 def _barred(evidence: Evidence, outcome: str, store: str, views: list[View]) -> Cause:
@@ -92,15 +98,28 @@ def _barred(evidence: Evidence, outcome: str, store: str, views: list[View]) -> 
     well = {view.node for view in evidence.views if view.phase >= Phase.STORE} - {master}
     nodes = _nodes(views) if well else (master,)
     verb, why = _BARRED[outcome]
+    target = address_of(evidence, master, store.rpartition(":")[0])
+    dark = [(name, link) for name in nodes if (link := down(evidence, name, target)) is not None]
     return _cause(
         f"init-store-{outcome.replace(' ', '-')}",
         views,
         seen=f"{_who(views)} {verb} {store}, the store of rank 0 on {master}",
-        why=why,
-        fix=f"aboard check {' '.join(dict.fromkeys((*nodes, master)))} --only network\n"
-        f"sudo iptables -S    # on {fold(nodes)}: what is closed",
+        why=f"The network card {dark[0][1].name} of {dark[0][0]} is {dark[0][1].state}." if dark else why,
+        fix=lines(
+            put_up(*dark[0]) if dark else "",
+            *(() if dark or outcome == "no route" else _opened(evidence, nodes, master, target)),
+            f"ip route get {target}    # on {fold(nodes)}; by which network?" if outcome == "no route" else "",
+            recheck(evidence, (*nodes, master, *_nodes(views)), "network", "what can't reach what"),
+        ),
         nodes=nodes,
     )
+
+
+def _opened(evidence: Evidence, nodes: tuple[str, ...], master: str, target: str) -> tuple[str, ...]:
+    """Rank 0's node lets others in; those who alone can't reach it may be kept at either end."""
+    if nodes == (master,):
+        return (let_in(evidence, nodes, target, ["in"]),)
+    return let_in(evidence, nodes, target, ["out"]), let_in(evidence, (master,), target, ["in"])
 
 
 def _refused(evidence: Evidence, host: str, port: int, views: list[View]) -> Iterator[Cause]:
@@ -108,25 +127,36 @@ def _refused(evidence: Evidence, host: str, port: int, views: list[View]) -> Ite
     master = evidence.view(0)
     own = master.seen.joining if master.seen is not None else None
     listens = {split(each.local)[1] for each in master.seen.sockets if each.state == "LISTEN"} if master.seen else set()
-    if own is not None and (own.host, own.port) != (host, port):
-        there = f"{own.host}:{own.port}"
-        yield _cause(
-            "init-elsewhere",
-            views,
-            seen=f"{_who(views)} looks for the store at {host}:{port}, and rank 0 on {master.node} has it at {there}",
-            why="The script, or a variable that it sets, sends ranks to different places.",
-            fix="grep -n 'MASTER_ADDR\\|MASTER_PORT\\|init_method' *.py    # leave them as they are set",
-        )
+    astray = _elsewhere(evidence, host, port, views)
+    if astray is not None:
+        yield astray
     elif master.phase >= Phase.TORCH and own is not None and port not in listens and _quiet(evidence):
         yield _cause(
             "init-store-refused",
             views,
             seen=f"{_who(views)} is refused by {host}:{port}: nobody listens there",
             why=f"Rank 0 on {master.node} hosts no store there.",
-            fix=f"ss -ltn    # on {master.node}: what listens\naboard logs {evidence.plan.run} --rank 0",
+            fix=f"ss -ltn    # on {master.node}; what listens\n"
+            f"aboard logs {evidence.plan.run} --rank 0    # what it did instead",
         )
     elif own is not None and port in listens:
         yield _barred(evidence, "refused", f"{host}:{port}", views)
+
+
+def _elsewhere(evidence: Evidence, host: str, port: int, views: list[View]) -> Cause | None:
+    """Rank 0 itself was told of another place than they: the few have it wrong, be it rank 0 alone."""
+    master = evidence.view(0)
+    own = master.seen.joining if master.seen is not None else None
+    if own is None or (own.host, own.port) == (host, port):
+        return None
+    return _cause(
+        "init-elsewhere",
+        views if 2 * len(views) < evidence.plan.world else [master],
+        seen=f"{_who(views)} looks for the store at {host}:{port}, and rank 0 on {master.node} has it at"
+        f" {own.host}:{own.port}",
+        why="The script, or a variable that it sets, sends ranks to different places.",
+        fix="grep -rnE --include='*.py' 'MASTER_ADDR|MASTER_PORT|init_method' .    # here; leave them as they are set",
+    )
 
 
 def _peers(evidence: Evidence, trying: dict[str, list[tuple[View, str]]]) -> Cause:
@@ -142,11 +172,24 @@ def _peers(evidence: Evidence, trying: dict[str, list[tuple[View, str]]]) -> Cau
         seen=f"{_who(views)} gets no answer from {remote} on {peer}",
         why="Ranks connect to each other at ports that the kernel chooses: a firewall drops these; the store's port is"
         " open.",
-        fix=f"aboard check {' '.join(dict.fromkeys((blamed, view.node)))} --only network\n"
-        f"sudo iptables -S    # on {blamed}: open all ports between the nodes",
+        fix=lines(
+            let_in(evidence, (blamed,), split(remote)[0]),
+            recheck(evidence, (blamed, view.node, peer), "network", "what can't reach what"),
+        ),
         nodes=(blamed,),
         ranks=tuple(each.rank for each in evidence.views if each.node == blamed),
     )
+
+
+def _named(evidence: Evidence, host: str, nodes: tuple[str, ...]) -> str:
+    """A line for the name: where rank 0 itself is told to be, if that is an address."""
+    own = evidence.view(0).seen
+    places = [own.joining.host if own is not None and own.joining is not None else "", evidence.plan.master.address]
+    address = next((place for place in places if is_address(place)), "")
+    where = fold(nodes)
+    entry, name = shlex.quote(f"{address} {host}"), shlex.quote(host)
+    mend = f"echo {entry} | sudo tee -a /etc/hosts    # on {where}; or let the script use MASTER_ADDR as set"
+    return lines(f"getent hosts {name}    # on {where}; who is it?", mend if address else "")
 
 
 def _outcome(evidence: Evidence, view: View, host: str, port: int) -> str:

@@ -8,6 +8,8 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.rankset import fold_ranks
 from aboard.core.run import Child
+from aboard.verdicts.opening import let_in, lines
+from aboard.verdicts.recheck import recheck
 
 _ADDRESS = r"\[([0-9a-fA-F.:]+)\]"
 _LOST = re.compile(rf"Connection closed by peer {_ADDRESS}|{_ADDRESS}:\d+: (?:Connection reset by peer|Broken pipe)")
@@ -35,8 +37,10 @@ def parted(evidence: Evidence) -> Finding | None:
         f" to {address}, and no rank there had died",
         why="Something between the nodes ends connections: a firewall that was changed, a connection table that was"
         " flushed or is full, a filter.",
-        fix=f"aboard check {' '.join(dict.fromkeys((peer, first.node)))} --only network\n"
-        f"sudo iptables -S    # on {fold(nodes)}; a rule with --reject-with tcp-reset between the nodes must go",
+        fix=lines(
+            let_in(evidence, nodes, address),
+            recheck(evidence, (peer, first.node), "network", "before the next launch"),
+        ),
     )
 
 

@@ -1,15 +1,18 @@
 """Why a run is slow: the rank that comes last to every collective and why it does, or the link that they wait for."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterator
 
 from aboard.core.doubts import in_trouble, split
+from aboard.core.duration import moment
 from aboard.core.evidence import Evidence, View
 from aboard.core.finding import Finding, Severity
 from aboard.core.flight import lateness, straggler
 from aboard.core.phase import Phase
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import NodeWitness
+from aboard.verdicts.recheck import recheck
 
 # A rank that costs all others this part of their time is worth a word; clocks of nodes agree to some milliseconds.
 _SHARE = 0.25
@@ -18,7 +21,6 @@ _LEAST_SECONDS = 0.03
 _STUCK_SECONDS = 2.5
 _THROTTLED = 0.05
 _RATIONED = 0.8
-_QUOTA = "cat /sys/fs/cgroup/cpu.max    # on {node}; raise the quota, or ask for more cores"
 _DELAY = 0.4
 _DISK = 0.3
 _NEIGHBOUR = 0.5
@@ -51,7 +53,7 @@ def stragglers(evidence: Evidence) -> Iterator[Said]:
             severity=Severity.WARN if _slower(evidence) or share >= 2 * _SHARE else Severity.INFO,
             nodes=(view.node,),
             ranks=(rank,),
-            seen=f"rank {rank} on {view.node} comes {_span(extra)} after the others to each of the last {found.count}"
+            seen=f"rank {rank} on {view.node} comes {moment(extra)} after the others to each of the last {found.count}"
             f" collectives, {100 * share:.0f} % of their time; {cause}{_pace(evidence)}",
             why="All ranks wait for the slowest in each collective: the whole run is as slow as this one.",
             fix=fix,
@@ -79,7 +81,7 @@ def rationed(evidence: Evidence) -> Iterator[Said]:
                 seen=f"the control group of {node} was kept from its cores in {100 * kept_from:.0f} % of the last"
                 f" seconds{_pace(evidence)}",
                 why="Its ranks may use less time than they need, and all others wait for them in each collective.",
-                fix=_QUOTA.format(node=node),
+                fix=_unrationed(evidence.witness.get(node), node),
             ),
             sure=Sure.CERTAIN if waits else Sure.LIKELY,
         )
@@ -90,6 +92,7 @@ def slow_links(evidence: Evidence) -> Iterator[Said]:
     if not _steps(evidence):
         return
     ends: Counter[str] = Counter()
+    pairs: list[tuple[str, str]] = []
     worst: tuple[float, str] = (0.0, "")
     for view in evidence.views:
         for each in view.seen.sockets if view.seen is not None else ():
@@ -100,10 +103,11 @@ def slow_links(evidence: Evidence) -> Iterator[Said]:
             queued = each.tx >= _LEAST_WAITING and each.rtt >= max(_LONG_SECONDS, _LONGER * (each.least_rtt or 0.0))
             if queued or (lossy and each.tx):
                 ends.update((view.node, str(peer)))
+                pairs.append((view.node, str(peer)))
                 lost = f", {each.losses:,} of {each.segments:,} segments sent again" if each.losses else ""
                 said = (
                     f"rank {view.rank} on {view.node} has {each.tx:,} bytes waiting for {peer}; a round trip takes"
-                    f" {_span(each.rtt)}, at best {_span(each.least_rtt or 0.0)}{lost}"
+                    f" {moment(each.rtt)}, at best {moment(each.least_rtt or 0.0)}{lost}"
                 )
                 worst = max(worst, (each.rtt, said))
     if not ends:
@@ -118,13 +122,19 @@ def slow_links(evidence: Evidence) -> Iterator[Said]:
             nodes=nodes,
             seen=f"{worst[1]}{_rates(evidence, nodes)}{_pace(evidence)}",
             why="The link between them carries less than it is given, or loses packets; every collective waits for it.",
-            fix=f"aboard check {' '.join(nodes)} --only network    # measures each link",
+            # A link has two ends: one alone can't be measured.
+            fix=recheck(evidence, (*nodes, *_far(pairs, nodes)), "network", "measures it; then look at card and cable"),
         ),
         sure=Sure.LIKELY,
     )
 
 
 RULES = (stragglers, rationed, slow_links)
+
+
+def _far(pairs: list[tuple[str, str]], nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """The other end of the first link that has one at these."""
+    return next((pair for pair in pairs if pair[0] in nodes or pair[1] in nodes), ())
 
 
 def _cause(view: View, node: NodeWitness) -> tuple[str, str, str]:
@@ -136,12 +146,12 @@ def _cause(view: View, node: NodeWitness) -> tuple[str, str, str]:
         return (
             "slow-throttled",
             f"its control group was kept from its cores in {100 * node.throttled:.0f} % of the time",
-            _QUOTA.format(node=view.node),
+            _unrationed(node, view.node),
         )
     disk = view.states.count("D") / max(1, len(view.states))
     if disk >= _DISK:
         where = process.file if process is not None and process.file.startswith("/") else "its disk"
-        return "slow-disk", f"it waits for {where}", f"iostat -x 1 3    # on {view.node}"
+        return "slow-disk", f"it waits for {where}", f"iostat -x 1 3    # on {view.node}; which disk is busy?"
     delay = process.delay if process is not None else 0.0
     if delay >= _DELAY and neighbour is not None and neighbour.cores >= _NEIGHBOUR:
         return (
@@ -151,12 +161,23 @@ def _cause(view: View, node: NodeWitness) -> tuple[str, str, str]:
         )
     if view.at == "data":
         where = f" at {view.site}" if view.site is not None else ""
-        return "slow-data", f"it waits for data{where}", "more workers: DataLoader(num_workers=…), or data closer by"
+        return "slow-data", f"it waits for data{where}", "# more workers: DataLoader(num_workers=…), or data closer by"
     where = f"; it was seen at {view.site}" if view.site is not None else ""
     return (
         "slow-rank",
         f"it uses {view.cpu:.1f} cores{where}",
-        f"py-spy top --pid {process.pid if process is not None else 0}    # on {view.node}: where it spends its time",
+        f"py-spy dump --pid {process.pid if process else 0}    # on {view.node}; where it is (needs py-spy)",
+    )
+
+
+def _unrationed(seen: NodeWitness | None, name: str) -> str:
+    """Version 2 has quota and period in one file, version 1 a file for each: cgroups(7)."""
+    if seen is None or not seen.quota:
+        return f"cat /proc/self/cgroup    # on {name}; raise cpu.max of that group, or ask for more cores"
+    most = "-1" if seen.quota.endswith("cfs_quota_us") else "max"
+    return (
+        f"echo {most} | sudo tee {shlex.quote(seen.quota)}    # on {name}; until it is set again: for good, ask Slurm"
+        " or Kubernetes for more cores"
     )
 
 
@@ -172,13 +193,9 @@ def _rates(evidence: Evidence, nodes: tuple[str, ...]) -> str:
 def _pace(evidence: Evidence) -> str:
     if evidence.pace is None or evidence.usual is None:
         return ""
-    return f"; a step takes {_span(evidence.pace)}" + (
-        f", usually {_span(evidence.usual)}" if _slower(evidence) else ""
+    return f"; a step takes {moment(evidence.pace)}" + (
+        f", usually {moment(evidence.usual)}" if _slower(evidence) else ""
     )
-
-
-def _span(seconds: float) -> str:
-    return f"{1000 * seconds:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def _slower(evidence: Evidence) -> bool:

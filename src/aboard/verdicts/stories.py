@@ -11,7 +11,8 @@ STORIES = (
         shows=("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "exitcode  : 1 (pid: "),
         why="A rank's own code raised, and the exception was caught by nobody. It is the earliest death of all nodes on"
         " the corrected clock; what other ranks say of closed connections came after it.",
-        mend="Read the exception, and the whole traceback with `aboard logs RUN --rank N`. `aboard launch --trial -- …`"
+        mend="A module or a file that only this node lacks is brought there by the line that is told. Else read the"
+        " exception, and the whole traceback with `aboard logs RUN --rank N`. `aboard launch --trial -- …`"
         " runs the same command on each node alone and names the node that can't.",
     ),
     Story(
@@ -58,7 +59,8 @@ STORIES = (
         severity=Severity.BLOCK,
         shows=("State:\tT (stopped)",),
         why="Somebody sent SIGSTOP (or pressed Ctrl-Z); the process lives and does nothing, and all wait for it.",
-        mend="`kill -CONT PID` lets it go on. A debugger that is attached shows as another state and is left alone.",
+        mend="`kill -CONT PID` lets it go on, as long as the run has not been ended for it; else launch again. A"
+        " debugger that is attached shows as another state and is left alone.",
     ),
     Story(
         code="run-followed",

@@ -1,6 +1,7 @@
 """Ranks that can't go on whatever their code does: stopped by a signal, held by a debugger, or asleep in the kernel."""
 
 import re
+import shlex
 from collections.abc import Iterator
 
 from aboard.core.evidence import Evidence, View
@@ -8,6 +9,7 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import NodeWitness, Process
+from aboard.verdicts.recheck import recheck
 
 # Where the kernel waits for a file system of another machine or another program.
 _FILES = re.compile(
@@ -46,7 +48,7 @@ def stopped(evidence: Evidence) -> Iterator[Said]:
                     ranks=(view.rank,),
                     seen=f"rank {view.rank} on {view.node} is held by a debugger",
                     why="All other ranks wait for it until it is let go on.",
-                    fix=f"grep TracerPid /proc/{_pid(view)}/status    # on {view.node}: who holds it",
+                    fix=f"grep TracerPid /proc/{_pid(view)}/status    # on {view.node}; who holds it",
                 ),
                 sure=Sure.CERTAIN,
             )
@@ -76,7 +78,7 @@ def mounted(evidence: Evidence) -> Iterator[Said]:
                 + (f", and {place} ({kind}) does not answer" if asked else f" on {place} ({kind})" if place else ""),
                 why="The file system does not answer: its server, its network or its disk is dead. No signal gets a"
                 " process out of there.",
-                fix=f"timeout 5 ls {place or '/'}    # on {name}: does it answer?\naboard check {name} --only storage",
+                fix=_unhung(node, name, place, kind) or recheck(evidence, (name,), "storage", "which one is dead"),
                 about=(place,) if place else (),
             ),
             sure=Sure.CERTAIN if asked or _dead_kind(node, waiting) else Sure.STRONG,
@@ -86,6 +88,19 @@ def mounted(evidence: Evidence) -> Iterator[Said]:
 
 
 RULES = (stopped, mounted)
+
+
+def _unhung(node: NodeWitness, name: str, place: str, kind: str) -> str:
+    """Let go first, with an error, whoever waits; what was mounted comes back when its server does."""
+    if place in ("", "/"):
+        return ""
+    source = next((mount[2] for mount in node.mounts if mount[0] == place), "")
+    words = ("-t", kind, source, place) if ":" in source or source.startswith("//") else (place,)
+    return (
+        f"timeout 5 ls {shlex.quote(place)}    # on {name}; does it answer?\n"
+        f"sudo umount -f -l {shlex.quote(place)}    # on {name}; if not: lets those go who wait for it\n"
+        f"sudo mount {shlex.join(words)}    # on {name}; when its server answers again; then launch again"
+    )
 
 
 def _all(view: View, letter: str) -> bool:

@@ -8,6 +8,7 @@ from aboard.verdicts.errors import ERRORS
 from aboard.verdicts.foreign_stories import FOREIGN
 from aboard.verdicts.live_stories import LIVE
 from aboard.verdicts.logs.stories import LOG
+from aboard.verdicts.ras_stories import RAS
 from aboard.verdicts.stories import STORIES
 
 # A subject as the checks have them, so that every code has its story and its page in one way.
@@ -16,7 +17,7 @@ RUN = Subject(
     title="every rank came to a good end",
     probes=(),
     rules=(),
-    stories=(*STORIES, *LIVE, *FOREIGN),
+    stories=(*STORIES, *LIVE, *RAS, *FOREIGN),
     asked="aboard launch -- SCRIPT",
     room="verdicts",
 )

@@ -1,12 +1,14 @@
-"""When no rule knows: what is known all the same, and the two commands that would tell most."""
+"""When no rule knows, or we ourselves fail: what is known all the same, and the commands that would tell most."""
 
 from collections.abc import Iterator, Sequence
+from traceback import extract_tb
 
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding, Severity
 from aboard.core.phase import Phase
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import RuledOut
+from aboard.core.words import visible
 
 # Before this, quiet is no news: a run that doesn't tell its steps may work for long.
 _QUIET_SECONDS = 120.0
@@ -38,3 +40,24 @@ def unknown(evidence: Evidence, ruled_out: Sequence[RuledOut]) -> Iterator[Findi
         fix=f"aboard logs {evidence.plan.run} --rank {rank}    # the one that differs, or the first\n"
         f"aboard check    # what has changed on the nodes since the start",
     )
+
+
+def failed(error: Exception, *, run: str) -> Finding:
+    """The look itself failed, by a mistake of ours: it is said once, and the run is looked at again."""
+    frames = extract_tb(error.__traceback__)[-1:]
+    where = f" in {frames[0].name}, line {frames[0].lineno}" if frames else ""
+    return Finding(
+        code="why-failed",
+        severity=Severity.WARN,
+        nodes=(),
+        seen=f"the look at this run failed: {type(error).__name__}: {visible(str(error), 200)}{where}",
+        why="This is a fault of Aboard. The run itself goes on, and will be looked at again.",
+        fix=f"aboard logs {run}    # what the ranks said last\n"
+        f"aboard bundle {run}    # the record without secrets: with it we can mend this",
+    )
+
+
+def passed_over(rule: str, error: Exception) -> RuledOut:
+    """A rule that fails by a mistake of ours keeps no other rule from being heard."""
+    told = f"{type(error).__name__}: {visible(str(error), 200)}"
+    return RuledOut(what=f"nothing is known by the rule {rule!r}", why=f"it failed, a fault of Aboard: {told}")

@@ -6,9 +6,10 @@ from collections import Counter
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding, Severity
 from aboard.core.head import is_loopback
-from aboard.core.nodeset import fold
 from aboard.core.rankset import fold_ranks
 from aboard.core.run import Child
+from aboard.verdicts.opening import let_in, lines, off_loopback
+from aboard.verdicts.recheck import recheck
 
 _MESH = re.compile(r"connectFullMesh failed.*?remote=\[([0-9a-fA-F.:]+)\]", re.DOTALL)
 _REFUSED = re.compile(r"connection refused", re.IGNORECASE)
@@ -38,8 +39,10 @@ def unreached(evidence: Evidence) -> Finding | None:
         seen=f"rank {names} {verb} {address} on {peer}, where rank {fold_ranks(_ranks(evidence, peer))} listens for its"
         " peers",
         why="Ranks connect to each other at ports that the kernel chooses: a firewall closes these, not the store's.",
-        fix=f"aboard check {' '.join(dict.fromkeys((blamed, first.node)))} --only network\n"
-        f"sudo iptables -S    # on {fold((blamed,))}: open all ports between the nodes",
+        fix=lines(
+            let_in(evidence, (blamed,), address),
+            recheck(evidence, (blamed, first.node, peer), "network", "before the next launch"),
+        ),
     )
 
 
@@ -54,9 +57,7 @@ def _loopback(evidence: Evidence, tried: list[Child]) -> Finding:
         nodes=blamed,
         seen=f"rank {names} was told by a peer to connect to 127.0.0.1, where only its own node is",
         why="The interface that was set is the loopback, or a node's own name stands for it in /etc/hosts.",
-        fix="aboard launch --env GLOO_SOCKET_IFNAME=IFACE -- …    # the nodes' own network, not lo; is it set in the"
-        " script?\n"
-        f"getent hosts $(hostname)    # on {fold(blamed)}; 127.0.x.x there must go from /etc/hosts",
+        fix=off_loopback(evidence, blamed),
     )
 
 

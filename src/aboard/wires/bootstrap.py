@@ -72,5 +72,17 @@ _BEACON = ("sitecustomize", "aboard_beacon", "aboard_beacon_torch")
 # What every check imports on every node.
 _EARLY = [
     f"aboard.agent.{name}"
-    for name in ("asks", "bridge", "channel", "frames", "hello", "leftovers", "loop", "place", "spawn", "tree")
+    for name in (
+        "asks",
+        "bridge",
+        "channel",
+        "frames",
+        "hello",
+        "leftovers",
+        "loop",
+        "place",
+        "spawn",
+        "telling",
+        "tree",
+    )
 ]

@@ -16,7 +16,7 @@ from typing import Any
 
 from aboard.core.errors import AboardError, WireError
 from aboard.core.node import Node
-from aboard.data.parcels import parcel
+from aboard.data.store.parcels import parcel
 from aboard.flows.spread import Progress, spread
 from aboard.wires.fleet import Dialled, Fleet
 

@@ -20,8 +20,8 @@ from aboard.core.exercise import Ask, Replies, Round
 from aboard.core.facts import Facts, Unknown
 from aboard.core.node import Node
 from aboard.core.probe import Unparsed
+from aboard.core.size import KIB, MIB
 
-KIB, MIB = 1024, 1024**2
 # A `setup` line and a cold disk may take their time at first; torch takes seconds to import.
 MEET_PER_NODE = 0.2
 LOAD_SECONDS, LOAD_PER_NODE = 20.0, 1.5

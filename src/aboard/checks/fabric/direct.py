@@ -13,6 +13,7 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.probe import Answer, Command, Contents, Files, Output, Probe, Unparsed
 from aboard.core.reach import Reached
+from aboard.core.size import size
 
 # NCCL pins some MB for each peer and channel; below this a few dozen ranks are already too many.
 PINNED_BYTES = 4 << 30
@@ -135,7 +136,7 @@ def memlock(facts: Facts) -> Iterator[Finding]:
             code="fabric-memlock",
             severity=Severity.WARN,
             nodes=names,
-            seen=f"a rank may lock {_size(limit)} of memory, and RDMA must lock its buffers",
+            seen=f"a rank may lock {size(limit)} of memory, and RDMA must lock its buffers",
             why="Registering them fails with `Call to ibv_reg_mr failed with error Cannot allocate memory`.",
             fix=f"setup: [ulimit -l unlimited]    # in aboard.yaml, for {who}"
             if may
@@ -148,10 +149,6 @@ def _is_root(facts: Facts, name: str) -> bool:
     """The kernel doesn't hold root to this limit (CAP_IPC_LOCK)."""
     contact = facts.contacts.get(name)
     return isinstance(contact, Reached) and contact.user == "root"
-
-
-def _size(count: int) -> str:
-    return f"{count / (1 << 20):.0f} MiB" if count >= 1 << 20 else f"{count // 1024} KiB"
 
 
 DIRECT = Probe(

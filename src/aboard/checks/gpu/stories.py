@@ -124,8 +124,8 @@ STORIES = (
             "NVRM: Xid (PCI:0000:3b:00): 119, Timeout waiting for RPC from GSP!",
         ),
         "An Xid is the driver's number for what went wrong with a GPU. 13, 31, 43 and 45 mostly come from programs; 48,"
-        " 63, 64, 92, 94 and 95 from its memory, 74 and 149 from NVLink, 119 and 120 from its own processor, and 79"
-        " says that the GPU is gone.",
+        " 63, 64, 92, 94 and 95 from its memory, 74 and 144 to 150 from NVLink, 119 and 120 from its own processor, and"
+        " 79 says that the GPU is gone.",
         "After 79, 119 or 120 reboot. After 48, 63, 64, 94 or 95 reset the GPU with `sudo nvidia-smi --gpu-reset -i"
         " N`, which puts spare memory in place of the bad. After 74 look at `nvidia-smi nvlink -e`. `sudo dcgmi diag"
         " -r 3` tests it; one that fails, or that reports again, leaves the run.",
@@ -169,7 +169,11 @@ STORIES = (
     _story(
         "gpu-nvlink",
         "NVLinks are down",
-        ("Link 3: <inactive>", "NVML: Unable to retrieve NVLink information as all links are inActive"),
+        (
+            "Link 3: <inactive>",
+            "NVML: Unable to retrieve NVLink information as all links are inActive",
+            "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up",
+        ),
         "Links between GPUs, or to a switch, did not come up or were taken out of use after errors; traffic between"
         " them goes over PCI, or over fewer links.",
         "`nvidia-smi nvlink -s` on this and on another node, `nvidia-smi nvlink -e` for errors. Reset all GPUs of the"

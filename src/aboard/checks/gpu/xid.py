@@ -1,9 +1,8 @@
 """Xid errors: what the NVIDIA driver has written into the kernel's log since the machine was started."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aboard.checks.gpu.parity import short_of_gpus
 from aboard.checks.gpu.smi import DRIVER
@@ -14,37 +13,15 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
 from aboard.core.words import visible
-
-# https://docs.nvidia.com/deploy/xid-errors: what each means, and whether the GPU is fit for a run before it is mended.
-MEANINGS: dict[int, tuple[str, bool]] = {
-    13: ("a program's own fault on the graphics engine", False),
-    31: ("a program's own fault: it touched memory that wasn't its", False),
-    43: ("a program's own fault; the GPU went on", False),
-    45: ("a program was ended; the GPU is fine", False),
-    48: ("an error in memory that can't be corrected", True),
-    62: ("its microcontroller halted", True),
-    63: ("a memory row was marked for replacement; reset it to do so", True),
-    64: ("a memory row could not be replaced", True),
-    74: ("an NVLink error", True),
-    79: ("it has fallen off the bus", True),
-    92: ("many memory errors that could still be corrected", True),
-    94: ("a memory error that ended one program", True),
-    95: ("a memory error that hit all programs", True),
-    119: ("its system processor (GSP) doesn't answer", True),
-    120: ("its system processor (GSP) failed", True),
-    140: ("a memory error that it could not recover from", True),
-    149: ("an NVLink error", True),
-    154: ("the driver asks for a reset or a reboot", True),
-}
-GONE = frozenset({79, 119, 120})
+from aboard.core.xid import GpuError, gpu_error, mend
 
 
 @dataclass(frozen=True, kw_only=True)
 class Log:
-    """How often each (PCI address, Xid) stands in the log; `readable` is False when this user may not see it."""
+    """How often each error stands in the log; `readable` is False when this user may not see it."""
 
     readable: bool
-    xids: tuple[tuple[str, int, int], ...] = ()
+    errors: tuple[tuple[GpuError, int], ...] = ()
 
 
 def parse_log(answer: Answer) -> Log:
@@ -54,64 +31,52 @@ def parse_log(answer: Answer) -> Log:
     lines = answer.stdout.splitlines()
     if not lines:
         return Log(readable=True)  # no driver there, so nothing was read
-    counts: Counter[tuple[str, int]] = Counter()
-    for line in lines:
-        xid = re.search(r"NVRM: Xid \((?:PCI:)?([0-9A-Fa-f:.]{1,16})\): ([0-9]{1,4})\b", line)
-        if xid:
-            counts[xid[1], int(xid[2])] += 1
-    return Log(readable=lines[-1] != "none", xids=tuple((bus, xid, count) for (bus, xid), count in counts.items()))
+    found = (gpu_error(line) for line in lines)
+    # The same error hits one program after another.
+    counts = Counter(replace(error, pid=None) for error in found if error is not None)
+    return Log(readable=lines[-1] != "none", errors=tuple(counts.items()))
 
 
 def xid_errors(facts: Facts) -> Iterator[Finding]:
     """A GPU that had a hardware error once this boot will have it again under load."""
     lost, short = lost_gpus(facts), short_of_gpus(facts)
     for name, log in facts.of(KERNEL_LOG).items():
-        bad = [entry for entry in log.xids if _is_bad(entry[1])]
+        bad = [(error, count) for error, count in log.errors if error.meaning.harms]
         if bad:
-            gone = sorted({entry[0] for entry in bad if entry[1] in GONE})
+            gone = [error for error, _count in bad if error.meaning.gone]
             yield Finding(
                 code="gpu-xid",
                 severity=Severity.WARN,
                 nodes=(name,),
-                seen="the kernel's log has " + listed([_told(*entry) for entry in bad]),
+                seen="the kernel's log has " + listed([_told(error, count) for error, count in bad]),
                 why="The driver reports the GPU's own hardware or firmware; a run will crash or hang there.",
-                fix=_mend(name, gone, bad[0][0]),
+                fix=mend(min(gone, key=_device) if gone else bad[0][0], name),
                 consequences=tuple(follows[name] for follows in (lost, short) if gone and name in follows),
             )
-        elif log.xids:
+        elif log.errors:
             yield Finding(
                 code="gpu-xid",
                 severity=Severity.INFO,
                 nodes=(name,),
-                seen="the kernel's log has " + listed([_told(*entry) for entry in log.xids]),
+                seen="the kernel's log has " + listed([_told(error, count) for error, count in log.errors]),
                 why="Such errors mostly come from programs, not from the GPU; an earlier run may have crashed here.",
                 fix=f"sudo dmesg -T | grep -i xid    # on {name}; nothing to do if an earlier run of yours was faulty",
             )
 
 
-def _is_bad(xid: int) -> bool:
-    """One that we have no name for is not held against the GPU."""
-    return MEANINGS.get(xid, ("", False))[1]
+def _told(error: GpuError, count: int) -> str:
+    times = f" {count} times" if count > 1 else ""
+    return f"{error.name or 'an error'} for {visible(error.device)}{times} ({error.meaning.what})"
 
 
-def _told(bus: str, xid: int, count: int) -> str:
-    meaning = MEANINGS.get(xid, ("see NVIDIA's list of Xids", False))[0]
-    return f"Xid {xid} for {visible(bus)}" + (f" {count} times" if count > 1 else "") + f" ({meaning})"
-
-
-def _mend(name: str, gone: list[str], bus: str) -> str:
-    if gone:
-        return f"sudo reboot    # on {name}; if {gone[0]} isn't back, or falls again: take {name} out, it needs repair"
-    return (
-        f"sudo nvidia-smi --gpu-reset -i {bus}.0    # on {name}; with no program on the GPU\n"
-        f"sudo dcgmi diag -r 3    # on {name}; if it fails, or the Xid comes again: take {name} out of the run"
-    )
+def _device(error: GpuError) -> str:
+    return error.device
 
 
 def gpus_gone(facts: Facts) -> Iterator[Finding]:
     """A lost GPU, and fewer than slots: said by themselves only where the log doesn't say which one fell off."""
     logs = facts.of(KERNEL_LOG)
-    fell = {name for name, log in logs.items() if any(xid in GONE for _bus, xid, _count in log.xids)}
+    fell = {name for name, log in logs.items() if any(error.meaning.gone for error, _count in log.errors)}
     for found in (lost_gpus(facts), short_of_gpus(facts)):
         yield from (finding for name, finding in found.items() if name not in fell)
 
@@ -134,8 +99,8 @@ def log_unreadable(facts: Facts) -> Iterator[Finding]:
 
 # On the node, since a log may be larger than an answer may be; dmesg is mostly kept for root, the journal for groups.
 _SCRIPT = """[ -d /proc/driver/nvidia ] || exit 0
-if dmesg >/dev/null 2>&1; then dmesg | grep -a 'NVRM: Xid' | tail -n 500; echo dmesg
+if dmesg >/dev/null 2>&1; then dmesg | grep -aE 'NVRM: Xid|SXid' | tail -n 500; echo dmesg
 elif journalctl -k -b -q -n 1 2>/dev/null | grep -q .; then
-journalctl -k -b -q --no-pager | grep -a 'NVRM: Xid' | tail -n 500; echo journal
+journalctl -k -b -q --no-pager | grep -aE 'NVRM: Xid|SXid' | tail -n 500; echo journal
 else echo none; fi"""
 KERNEL_LOG = Probe(name="kernel-log", question=Command(argv=("sh", "-c", _SCRIPT)), parse=parse_log)

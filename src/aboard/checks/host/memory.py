@@ -9,10 +9,10 @@ from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.probe import Answer, Command, Files, Probe, Unparsed
 from aboard.core.rule import Subject
+from aboard.core.size import size
 from aboard.core.story import Story
 from aboard.core.words import visible
 
-GIB = 1 << 30
 # A limit below this part of the machine is seldom meant; above it, someone shares a node on purpose.
 FAR_BELOW = 0.25
 LITTLE_FREE = 0.05
@@ -91,7 +91,7 @@ def little_memory(facts: Facts) -> Iterator[Finding]:
                 code="host-memory",
                 severity=Severity.WARN,
                 nodes=(name,),
-                seen=f"{_size(available)} of {_size(total[name])} memory can be had",
+                seen=f"{size(available)} of {size(total[name])} memory can be had",
                 why="Something else holds the memory: ranks will be killed when they load the model.",
                 fix=f"ps -eo user,pid,rss,args --sort=-rss | head    # on {name}; who holds it?",
             )
@@ -110,7 +110,7 @@ def low_limit(facts: Facts) -> Iterator[Finding]:
                 code="host-memory-limit",
                 severity=Severity.WARN,
                 nodes=(name,),
-                seen=f"ranks may have {_size(lowest.limit or 0)} of {_size(total[name])} memory, by {lowest.path}",
+                seen=f"ranks may have {size(lowest.limit or 0)} of {size(total[name])} memory, by {lowest.path}",
                 why="Above the limit of its control group a rank is killed with SIGKILL (exit code -9), however empty"
                 " the machine is.",
                 fix=_RAISE.format(node=name),
@@ -122,7 +122,7 @@ def low_limit(facts: Facts) -> Iterator[Finding]:
                 severity=Severity.WARN,
                 nodes=(name,),
                 seen=f"{kills} {'process was' if kills == 1 else 'processes were'} killed there for want of memory,"
-                f" within a limit of {_size(lowest.limit or 0)}",
+                f" within a limit of {size(lowest.limit or 0)}",
                 why="The same will happen to ranks that need as much.",
                 fix=_RAISE.format(node=name) + "\n# or fewer data loader workers, a smaller batch, no copy per rank",
             )
@@ -136,10 +136,6 @@ def _kilobytes(text: str, word: str) -> int:
     if found is None:
         raise Unparsed(f"no {word} in /proc/meminfo")
     return int(found[1]) * 1024
-
-
-def _size(count: int) -> str:
-    return f"{count / GIB:.0f} GiB" if count >= 10 * GIB else f"{count / GIB:.1f} GiB"
 
 
 PART = Subject(

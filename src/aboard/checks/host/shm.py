@@ -9,10 +9,9 @@ from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.probe import Answer, Command, Probe, Unparsed
 from aboard.core.rule import Subject
+from aboard.core.size import GIB, MIB, size
 from aboard.core.story import Story
 
-GIB = 1 << 30
-MIB = 1 << 20
 SMALL = GIB
 # NCCL alone takes about 10 MiB for each pair of ranks that talk this way.
 NEARLY_FULL = 128 * MIB
@@ -42,9 +41,9 @@ def small_shm(facts: Facts) -> Iterator[Finding]:
     """Data loaders hand over batches in /dev/shm; a full one kills them with a bus error."""
     for name, shm in facts.of(SHM).items():
         if shm.size < SMALL:
-            yield _finding(name, f"shared memory (/dev/shm) holds {_size(shm.size)}", _LARGER.format(node=name))
+            yield _finding(name, f"shared memory (/dev/shm) holds {size(shm.size)}", _LARGER.format(node=name))
         elif shm.free < NEARLY_FULL:
-            seen = f"shared memory (/dev/shm) is nearly full: {_size(shm.free)} of {_size(shm.size)} are free"
+            seen = f"shared memory (/dev/shm) is nearly full: {size(shm.free)} of {size(shm.size)} are free"
             yield _finding(name, seen, _EMPTIER.format(node=name))
 
 
@@ -63,10 +62,6 @@ def _finding(node: str, seen: str, fix: str) -> Finding:
         "Data loaders hand over batches there, and NCCL's ranks of one node talk through it; when it is full they die."
     )
     return Finding(code="host-shm", severity=Severity.WARN, nodes=(node,), seen=seen, why=why, fix=fix)
-
-
-def _size(count: int) -> str:
-    return f"{count / GIB:.0f} GiB" if count >= 10 * GIB else f"{count / MIB:.0f} MiB"
 
 
 PART = Subject(

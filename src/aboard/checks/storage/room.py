@@ -7,12 +7,12 @@ from aboard.checks.listed import listed
 from aboard.checks.scripted import output, typed
 from aboard.checks.storage.facts import STORAGE, Place, command, parse_place
 from aboard.checks.storage.script import MOUNT_SECONDS
-from aboard.checks.storage.sizes import size
 from aboard.core import nodeset
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity
 from aboard.core.probe import Unparsed
+from aboard.core.size import size
 from aboard.core.writes import Writes
 
 _SECONDS = MOUNT_SECONDS + 5

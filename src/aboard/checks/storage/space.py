@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from aboard.checks.scripted import typed
 from aboard.checks.storage.facts import STORAGE, Place
 from aboard.checks.storage.room import outputs, too_small
-from aboard.checks.storage.sizes import GIB, size
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
+from aboard.core.size import GIB, size
 
 LOW_BYTES = GIB
 # A hundredth of a large disk is room enough.
@@ -70,7 +70,7 @@ def _bytes(role: str, place: Place) -> Shortage | None:
         return None
     where = f"{place.path} ({place.mount.type} on {place.mount.point})"
     if disk.free == 0:
-        seen = f"{where} is full: 0 bytes of {size(disk.size)} are free"
+        seen = f"{where} is full: 0 B of {size(disk.size)} are free"
         return Shortage(code="storage-full", severity=Severity.BLOCK, path=place.path, seen=seen)
     low = disk.free < LOW_BYTES or (disk.free < LOW_SHARE * disk.size and disk.free < ROOM_ENOUGH)
     if disk.free < LOW_TMP if role == "tmp" else low:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from aboard.checks.train.cards import BF16_SINCE, Card
 from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
+from aboard.core.size import size
 from aboard.core.training import Training
 
-GIB = 1024**3
 PACKAGES = ("torch", "transformers", "safetensors", "numpy")
 _FLASH = ("flash_attention_2", "flash_attention_3")
 
@@ -201,7 +201,7 @@ def memory(boarding: Boarding) -> Iterator[Finding]:
         code="train-memory",
         severity=Severity.BLOCK if certain else Severity.WARN,
         nodes=tuple(short),
-        seen=needs.says or f"it needs {_size(needs.total)} per rank, and {fold(short)} has {_size(least)}",
+        seen=needs.says or f"it needs {size(needs.total)} per rank, and {fold(short)} has {size(least)}",
         why="Weights, gradients and optimizer alone are more than there is."
         if certain
         else "Weights, gradients and optimizer fit; the estimate of activations and buffers beside them doesn't.",
@@ -239,10 +239,6 @@ def _room(boarding: Boarding, name: str) -> int | None:
 
 def _block(code: str, seen: str, why: str, fix: str, *nodes: str) -> Finding:
     return Finding(code=code, severity=Severity.BLOCK, nodes=nodes, seen=seen, why=why, fix=fix)
-
-
-def _size(count: int) -> str:
-    return f"{count / GIB:.0f} GiB" if count >= 10 * GIB else f"{count / GIB:.2g} GiB"
 
 
 RULES: tuple[Callable[[Boarding], Iterator[Finding]], ...] = (

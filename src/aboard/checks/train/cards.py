@@ -4,13 +4,13 @@ import re
 from dataclasses import dataclass
 
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
+from aboard.core.size import MIB
 from aboard.core.words import visible
 
 NOT_STARTED = 127
 # CUDA's compute capability from which bfloat16 is done in hardware: Ampere.
 BF16_SINCE = 8.0
 _LINE = re.compile(r"([0-9]{1,9}), ([0-9]{1,3}\.[0-9]{1,3})")
-_MIB = 1024**2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,7 @@ def parse_cards(answer: Answer) -> tuple[Card, ...]:
     found = [_LINE.fullmatch(line) for line in lines]
     if not all(found):
         raise Unparsed(f"a line of nvidia-smi that can't be read: {visible(lines[0])}")
-    return tuple(Card(memory=int(each[1]) * _MIB, capability=float(each[2])) for each in found if each)
+    return tuple(Card(memory=int(each[1]) * MIB, capability=float(each[2])) for each in found if each)
 
 
 CARDS = Probe(

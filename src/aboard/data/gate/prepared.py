@@ -10,10 +10,10 @@ from aboard.data.gate.kept import tally_of
 from aboard.data.gate.prints import Part, Prints
 from aboard.data.gate.seen import KEPT, Seen, example
 from aboard.data.gate.tally import Tally
-from aboard.data.index import Documents
 from aboard.data.rows import Encoded
-from aboard.data.shards import TokenShards
-from aboard.data.sound import damaged
+from aboard.data.store.index import Documents
+from aboard.data.store.shards import TokenShards
+from aboard.data.store.sound import damaged
 
 
 def tallies(shards: TokenShards) -> tuple[Tally, ...]:

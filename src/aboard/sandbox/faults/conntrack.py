@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from aboard.core.errors import SandboxError
+from aboard.core.size import size
 from aboard.sandbox.faults import nft
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.hands import do
@@ -14,7 +15,8 @@ from aboard.sandbox.sandbox import Sandbox
 _ROOT = "/proc/sys/net/netfilter/nf_conntrack_"
 _USUAL_SECONDS = 30
 _SECONDS = 3600
-# Each entry takes about 300 bytes of the kernel's memory.
+# About what an entry takes of the kernel's memory, in bytes.
+_ENTRY = 300
 _MOST = 600_000
 _NO_TABLE = "CONFIG_NF_CONNTRACK, CONFIG_NF_CT_NETLINK and CONFIG_NFT_CT"
 
@@ -59,7 +61,7 @@ class ConntrackFull(Fault):
         if most > _MOST:
             raise SandboxError(
                 "sandbox-fault-option",
-                f"this machine tracks up to {most:,} connections: to fill that would take {most // 3_500} MB of memory",
+                f"this machine tracks up to {most:,} connections: to fill that takes {size(most * _ENTRY)} of memory",
                 fix=f"sudo sysctl -w net.netfilter.nf_conntrack_max={_MOST}",
             )
 

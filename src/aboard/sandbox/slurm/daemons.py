@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 from aboard.core.errors import SandboxError
+from aboard.core.size import MIB
 from aboard.sandbox.files import ROOT_PATH
 from aboard.sandbox.layout import HEAD, Layout, Place
 from aboard.sandbox.slurm import conf
@@ -17,7 +18,6 @@ MUNGE = "munge"
 _MUNGE_KEY = Path("/etc/munge/munge.key")
 _START_TIMEOUT = 30.0
 _LOG_LINES = 5
-_MEBIBYTE = 1 << 20
 
 
 def install(layout: Layout, *, secret: str) -> None:
@@ -31,7 +31,7 @@ def install(layout: Layout, *, secret: str) -> None:
     _MUNGE_KEY.write_bytes(hashlib.sha512(b"munge" + secret.encode()).digest())
     _MUNGE_KEY.chmod(0o400)
     os.chown(_MUNGE_KEY, munge.pw_uid, munge.pw_gid)
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MEBIBYTE
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB
     cpus = len(os.sched_getaffinity(0))
     Path("/etc/slurm/slurm.conf").write_text(conf.slurm_conf(layout, cpus=cpus, memory=memory))
     Path("/etc/slurm/cgroup.conf").write_text(conf.CGROUP_CONF)

@@ -30,7 +30,7 @@ def network_findings(log: NcclLog) -> Iterator[Finding]:
             nodes=tuple(named),
             seen=f"NCCL took sockets on {fold(named)}, although {reason}",
             why="Sockets carry a tenth of what the fabric does, and every collective waits for the slowest node.",
-            fix=f"ibstat    # on {fold(named)}: State must be Active\n"
+            fix=f"ibstat    # on {fold(named)}; State must be Active\n"
             f"env | grep -E '^NCCL_(IB|NET)'    # on {fold(named)}; NCCL_IB_DISABLE and NCCL_NET rule it out",
         )
     versions = {each.version: each.host for each in log.ranks.values() if each.version}

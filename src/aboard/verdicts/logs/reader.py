@@ -50,7 +50,7 @@ SUMMED_UP_KILLED = tuple(
         "run-killed",
         r"",
         "A signal ended it; SIGKILL comes from the kernel when memory is out, from Slurm, or from somebody's hand.",
-        "sudo dmesg -T | grep -i 'killed process'    # on {node}: was it out of memory?",
+        "sudo dmesg -T | grep -i 'killed process'    # on {node}; was it out of memory?",
         weight=weight,
     )
     for weight in (2, 3)

@@ -47,7 +47,7 @@ def peer_lost(echoes: list[Sighting]) -> Finding | None:
         seen=f'the log says "{visible(first.text, 300)}", and no cause before it',
         why="A connection to another rank broke, since that one had died: its own log has the reason. With torchrun's"
         " c10d rendezvous, clocks more than 15 s apart look the same.",
-        fix=f"{_ALL_LOGS}\nchronyc tracking    # on each node: is a clock off?",
+        fix=f"{_ALL_LOGS}\nchronyc tracking    # on each node; is a clock off?",
     )
 
 

@@ -1,5 +1,6 @@
 """CUDA, the driver and the GPUs themselves, with what the kernel says of them."""
 
+from aboard.core.xid import Part, numbers
 from aboard.verdicts.logs.symptom import Symptom, cause, odd
 
 _XID = r"NVRM: Xid \((?:PCI:)?(?P<pci>[\w:.]+)\): "
@@ -8,8 +9,8 @@ _EVICT = "sudo dmesg -T | grep -i xid    # on {node}; then take the node out, an
 SYMPTOMS: tuple[Symptom, ...] = (
     cause(
         "gpu-lost",
-        _XID
-        + r"79\b|fallen off the bus|Unable to determine the device handle for GPU|GPU is lost|RmInitAdapter failed",
+        _XID + rf"(?:{numbers(Part.BUS)})\b"
+        r"|fallen off the bus|Unable to determine the device handle for GPU|GPU is lost|RmInitAdapter failed",
         "A GPU left the PCI bus: power, heat, the riser, or the board. Nothing on it works until the node restarts.",
         _EVICT,
         weight=3,
@@ -17,17 +18,20 @@ SYMPTOMS: tuple[Symptom, ...] = (
     ),
     cause(
         "gpu-ecc",
-        _XID + r"(?:48|63|64|94|95|92)\b|[Uu]ncorrectable ECC error|double[- ]bit ECC|CUDA error: uncorrectable ECC",
+        _XID + rf"(?:{numbers(Part.MEMORY)})\b"
+        r"|[Uu]ncorrectable ECC error|double[- ]bit ECC|CUDA error: uncorrectable ECC",
         "A GPU's memory has errors that can't be corrected: what it computes can't be trusted.",
-        "nvidia-smi -q -d ECC,ROW_REMAPPER    # on {node}: which GPU? reset it, and replace it if they come back",
+        "nvidia-smi -q -d ECC,ROW_REMAPPER    # on {node}; which GPU? reset it, and replace it if they come back",
         weight=3,
         late=True,
     ),
     cause(
         "gpu-nvlink",
-        _XID + r"(?:74|155|149)\b|NVLink.*(?:fatal|recovery failed)|SXid.*[Ff]atal",
+        _XID + rf"(?:{numbers(Part.LINK)})\b|NVLink.*(?:fatal|recovery failed)"
+        # A switch says "Non-fatal", too.
+        r"|SXid \([^)]*\): \d+, Fatal\b",
         "A link between GPUs (NVLink) failed.",
-        "nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}: which link has errors?",
+        "nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which link has errors?",
         weight=3,
         late=True,
     ),
@@ -38,7 +42,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"|CUDA error: unspecified launch failure|Warp Illegal|" + _XID + r"(?:13|31)\b",
         "A kernel on the GPU touched memory that isn't its own: a bug in a kernel or an index, rarely the GPU.",
         "export CUDA_LAUNCH_BLOCKING=1    # then start again: the traceback shows the line that did it",
-        "sudo dmesg -T | grep -i xid    # on {node}: another Xid beside 13 and 31 is the hardware",
+        "sudo dmesg -T | grep -i xid    # on {node}; another Xid beside 13 and 31 is the hardware",
         weight=2,
     ),
     # Told of every process that a failure before took down.
@@ -53,8 +57,16 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "gpu-xid",
         _XID + r"(?P<xid>43|45)\b",
         "The driver ended the process: mostly its own fault, or of an error of the GPU before.",
-        "sudo dmesg -T | grep -i xid    # on {node}: another Xid before it is the cause",
+        "sudo dmesg -T | grep -i xid    # on {node}; another Xid before it is the cause",
         weight=1,
+    ),
+    cause(
+        "gpu-xid",
+        _XID + rf"(?P<xid>{numbers(Part.PROCESSOR)})\b",
+        "The GPU's own processor (GSP) doesn't answer: calls to it never return until the node restarts.",
+        "sudo reboot    # on {node}; if Xid {xid} comes again, take the node out: a newer driver, or a repair",
+        weight=3,
+        late=True,
     ),
     cause(
         "gpu-xid",
@@ -79,7 +91,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"|CUBLAS_STATUS_ALLOC_FAILED"
         r"|HIP out of memory",
         "The GPU's memory is too small for what was asked of it.",
-        "nvidia-smi    # on {node}: does something else use the GPU? else a smaller batch, more sharding,"
+        "nvidia-smi    # on {node}; does something else use the GPU? else a smaller batch, more sharding,"
         " checkpointing",
         weight=3,
     ),
@@ -138,7 +150,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"CUDA error: (?P<error>[^\n]+)|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|AcceleratorError: ",
         "A call to the GPU failed. CUDA tells it late: the line in the traceback is often not the one that did it.",
         "export CUDA_LAUNCH_BLOCKING=1    # then start again: the traceback shows the line",
-        "sudo dmesg -T | grep -i xid    # on {node}: did the GPU fail?",
+        "sudo dmesg -T | grep -i xid    # on {node}; did the GPU fail?",
         weight=1,
     ),
     odd(

@@ -8,7 +8,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"\[Errno 28\]|No space left on device|Disk quota exceeded|\[Errno 122\]|PytorchStreamWriter failed writing"
         r"|unexpected pos \d+ vs \d+|file write failed|EDQUOT",
         "A disk, or a quota on it, is full: a checkpoint that was half written is not to be used.",
-        "df -h; df -i; quota -s    # on {node}: which one? remove old checkpoints, and start from the last good one",
+        "df -h; df -i; quota -s    # on {node}; which one? remove old checkpoints, and start from the last good one",
         weight=3,
     ),
     cause(
@@ -24,7 +24,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"|Transport endpoint is not connected"
         r"|\[Errno 107\]|LustreError|\[Errno 108\]|Cannot send after transport endpoint shutdown",
         "A network file system does not answer on this node: who reads from it waits in the kernel.",
-        "timeout 5 stat -f PATH; findmnt -t nfs,nfs4,lustre,fuse    # on {node}: which mount? then mount it again",
+        "timeout 5 stat -f PATH; findmnt -t nfs,nfs4,lustre,fuse    # on {node}; which mount? then mount it again",
         weight=3,
         late=True,
     ),
@@ -42,7 +42,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "storage-dead-mount",
         r"INFO: task \S+:\d+ blocked for more than \d+ seconds",
         "A process waits in the kernel, mostly for a mount that does not answer.",
-        "ps -eo pid,stat,wchan:30,cmd | grep ' D'    # on {node}: what does it wait for?",
+        "ps -eo pid,stat,wchan:30,cmd | grep ' D'    # on {node}; what does it wait for?",
     ),
     cause(
         "storage-missing",

@@ -19,7 +19,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "network-interface-missing",
         r"Unable to find address for: (?P<interface>\S+)|Unable to find interface for: \[(?P<address>[^\]]+)\]",
         "GLOO_SOCKET_IFNAME names an interface that this node doesn't have.",
-        "ip -br addr    # on {node}: what is it called there?",
+        "ip -br addr    # on {node}; what is it called there?",
         weight=3,
     ),
     cause(
@@ -58,7 +58,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"Gloo connectFullMesh failed with",
         "A rank could not connect to a peer, and Gloo doesn't say which: a node's own name is a loopback address, the"
         " wrong interface was taken, or a firewall is between.",
-        "getent hosts $(hostname)    # on each node: 127.0.1.1 must not be there",
+        "getent hosts $(hostname)    # on each node; 127.0.1.1 must not be there",
         "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers reach, on all nodes",
         "aboard check --only network    # tries every pair of nodes",
         weight=2,
@@ -69,8 +69,8 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "A peer sent nothing for the whole time-out, and Gloo doesn't say which. It is stopped or stuck"
         " outside of the"
         " collective, its link is down, or large packets vanish on the way (MTU).",
-        "ss -tnoi    # on {node}: a Send-Q that grows is the link; ping -M do -s 1472 PEER tells a wrong MTU",
-        "ps -o pid,stat,wchan:20,cmd -C python    # on each node: T is stopped, D waits for a dead mount",
+        "ss -tnoi    # on {node}; a Send-Q that grows is the link; ping -M do -s 1472 PEER tells a wrong MTU",
+        "ps -o pid,stat,wchan:20,cmd -C python    # on each node; T is stopped, D waits for a dead mount",
         "py-spy dump --pid PID    # of each rank: who is outside of the collective?",
         weight=1,
     ),

@@ -20,7 +20,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"|Signal 9 \(SIGKILL\) received by PID (?P<pid2>\d+)"
         r"|exits with return code = -9|died with <Signals\.SIGKILL",
         "SIGKILL comes from the kernel when memory is out, from Slurm, or from somebody's hand.",
-        "sudo dmesg -T | grep -i 'killed process'    # on {node}: was it out of memory?",
+        "sudo dmesg -T | grep -i 'killed process'    # on {node}; was it out of memory?",
         weight=2,
     ),
     end(

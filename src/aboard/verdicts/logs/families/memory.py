@@ -13,7 +13,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"|srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: Out Of Memory|OUT_OF_MEMORY|OOMKilled"
         r"|exceeded (?:job|step) memory limit",
         "The host's memory, or what the job may use of it, was out, and the kernel killed the biggest process.",
-        "sudo dmesg -T | grep -i 'killed process'    # on {node}: which one, and how big it was",
+        "sudo dmesg -T | grep -i 'killed process'    # on {node}; which one, and how big it was",
         f"#SBATCH --mem=0    # all of the node's memory; or {_LESS}",
         weight=3,
         late=True,
@@ -32,7 +32,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "host-oom-kills",
         r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) is killed by signal: Killed",
         f"A data-loader worker was killed, and that is what the kernel does when memory is out: {_LESS}.",
-        "sudo dmesg -T | grep -i 'killed process'    # on {node}: was it out of memory?",
+        "sudo dmesg -T | grep -i 'killed process'    # on {node}; was it out of memory?",
         weight=3,
     ),
     cause(
@@ -65,7 +65,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"\[Errno 12\] Cannot allocate memory|std::bad_alloc|^MemoryError|DefaultCPUAllocator: (?:can't|not enough)"
         r"|unable to mmap \d+ bytes|cudaHostAlloc.*(?:failed|out of memory)|Failed to (?:pin|register) memory",
         "The host's memory was out, or an allocation was far too large.",
-        "free -g; cat /sys/fs/cgroup/memory.max    # on {node}: what is there, and what may be used of it",
+        "free -g; cat /sys/fs/cgroup/memory.max    # on {node}; what is there, and what may be used of it",
         weight=3,
     ),
 )

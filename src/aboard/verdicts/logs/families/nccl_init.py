@@ -26,7 +26,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "Two ranks took one GPU: the script never calls torch.cuda.set_device(LOCAL_RANK), or more ranks were started"
         " than there are GPUs.",
         "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))    # in the script, before init_process_group",
-        "echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}: fewer GPUs than ranks?",
+        "echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}; fewer GPUs than ranks?",
         weight=3,
     ),
     cause(
@@ -54,7 +54,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"(?:NCCL WARN|Last error:|ncclUnhandledCudaError).*Cuda failure (?:\d+ )?'out of memory'"
         r"|Failed to CUDA (?:calloc|host alloc|malloc)",
         "The GPU had no room left for NCCL's buffers.",
-        "nvidia-smi    # on {node}: does something else use the GPU? else a smaller batch",
+        "nvidia-smi    # on {node}; does something else use the GPU? else a smaller batch",
         weight=3,
     ),
     cause(
@@ -68,7 +68,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "gpu-driver-mismatch",
         r"CUDA driver version is insufficient for CUDA runtime version|NVIDIA driver on your system is too old",
         "torch was built for a newer CUDA than this node's driver can do.",
-        "nvidia-smi | head -4    # on {node}: Driver Version and the CUDA that it can do",
+        "nvidia-smi | head -4    # on {node}; Driver Version and the CUDA that it can do",
         "python -c 'import torch; print(torch.version.cuda)'    # the CUDA that torch wants",
         weight=3,
     ),
@@ -98,7 +98,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "log-nccl-cuda",
         r"ncclUnhandledCudaError|Cuda failure (?:\d+ )?'(?P<error>[^']+)'|NCCL WARN Cuda failure",
         "A CUDA call failed inside of NCCL.",
-        "sudo dmesg -T | grep -i xid    # on {node}: did a GPU fail?",
+        "sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail?",
         "export NCCL_DEBUG=INFO    # then start again, and: aboard why --log LOG",
         weight=1,
     ),

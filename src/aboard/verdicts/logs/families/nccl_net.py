@@ -11,7 +11,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"[Bb]ootstrap ?: no socket interface found|NET/Socket ?: [Nn]o interface found"
         r"|no socket interface found|No usable listening interface found",
         "NCCL_SOCKET_IFNAME names an interface that this node doesn't have, or none has an address.",
-        "ip -br addr    # on {node}: what is it called there?",
+        "ip -br addr    # on {node}; what is it called there?",
         "env | grep NCCL_SOCKET_IFNAME    # on {node}; =eth0 is exact, eth is a prefix, ^docker excludes",
         weight=3,
     ),
@@ -21,7 +21,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r" (?:failed|returned)",
         "The peer told an address that only it has: link-local, or of a container's or virtual machine's own bridge."
         " NCCL took the wrong interface there.",
-        "ip -br addr    # on each node: which interface has the address that the others reach?",
+        "ip -br addr    # on each node; which interface has the address that the others reach?",
         "export NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0    # that one, on all nodes; container: --network=host",
         weight=3,
     ),
@@ -112,7 +112,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         rf"Got completion from peer {_PEER}.*?(?:with error |status=)(?:\w+\()?(?:12|13)\b(?:.* hca (?P<hca>\S+))?",
         "The adapter sent again and again and got no answer: the link or the peer's port went down, the peer died, or"
         " the path is not connected.",
-        "ibstat; rdma link    # on {node} and {peer}: State Active? then link_downed in its counters",
+        "ibstat; rdma link    # on {node} and {peer}; State Active? then link_downed in its counters",
         "export NCCL_IB_TIMEOUT=22    # rides over a short flap of a link",
         weight=2,
     ),
@@ -120,7 +120,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "collective-fabric-errors",
         r"NET/IB ?: (?P<hca>[\w.-]+):\d+ async fatal event|ibv_post_(?:send|recv)\(\) failed with error",
         "The adapter itself reported an error, and its connections are gone.",
-        "ibstat; sudo dmesg -T | grep -i mlx5    # on {node}: link, firmware or the card",
+        "ibstat; sudo dmesg -T | grep -i mlx5    # on {node}; link, firmware or the card",
         weight=3,
     ),
     odd(
@@ -140,7 +140,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         rf"Got completion from peer {_PEER}.*?(?:with error |status=)(?:\w+\()?(?:4|10|11)\b(?:.* hca (?P<hca>\S+))?",
         "The adapter may not read the GPU's memory where it was told to: PCI access control (ACS) or the IOMMU is in"
         " the way.",
-        "sudo lspci -vvv | grep ACSCtl    # on {node}: SrcValid+ on a bridge is it; disable ACS, or IOMMU passthrough",
+        "sudo lspci -vvv | grep ACSCtl    # on {node}; SrcValid+ on a bridge is it; disable ACS, or IOMMU passthrough",
         weight=3,
     ),
     echo(rf"Got completion from peer {_PEER}.*?(?:with error |status=)(?:\w+\()?5\b"),
@@ -188,7 +188,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "fabric-port-down",
         r"NET/IB ?: No device found",
         "NCCL found no RDMA port that is up.",
-        "ibstat    # on {node}: State must be Active",
+        "ibstat    # on {node}; State must be Active",
         refines=(),
     ),
     odd(

@@ -51,7 +51,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"does not appear to have a file named|Repo id must be in the form",
         "The model's path is not there on this node, or its name is wrong: transformers takes a missing path"
         " for a name.",
-        "ls PATH    # on {node}: is the directory there, with config.json?",
+        "ls PATH    # on {node}; is the directory there, with config.json?",
         weight=3,
     ),
     cause(

@@ -63,7 +63,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"slurmstepd-(?P<node>[\w.-]+): error: pyxis: |error: pyxis: |enroot.*(?:ERROR|error)"
         r"|FATAL: +(?:could not open image|[Uu]nable to handle|image)",
         "The container could not be started on this node.",
-        "ls -l IMAGE; df -h /tmp    # on {node}: is the image there, and room to unpack it?",
+        "ls -l IMAGE; df -h /tmp    # on {node}; is the image there, and room to unpack it?",
         weight=2,
     ),
     end(
@@ -71,7 +71,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: (?P<signal>Killed|Segmentation fault"
         r"|Aborted|Illegal instruction|Terminated)",
         "Slurm tells how the task ended, not why.",
-        "sudo dmesg -T | tail -50    # on {node}: was memory out?",
+        "sudo dmesg -T | tail -50    # on {node}; was memory out?",
     ),
     end(
         "run-exited",

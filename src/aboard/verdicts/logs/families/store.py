@@ -12,9 +12,9 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"client socket has timed out after (?P<limit>\S+) while trying to connect to " + _PEER,
         "torch says the same for three things: nobody listens there (rank 0 isn't up, or the address is not its own),"
         " a firewall drops the packets, or the name is unknown on this node.",
-        "getent hosts {peer}    # on the node that waits: nothing means that the name is unknown",
+        "getent hosts {peer}    # on the node that waits; nothing means that the name is unknown",
         "timeout 3 bash -c '</dev/tcp/{peer}/{port}'; echo $?    # there: 0 open, 1 refused, 124 dropped by a firewall",
-        "ss -ltn | grep {port}    # on {peer}: does rank 0 listen?",
+        "ss -ltn | grep {port}    # on {peer}; does rank 0 listen?",
     ),
     wait(
         "log-store-unreachable",
@@ -37,7 +37,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"RendezvousConnectionError: The connection to the C10d store has failed",
         "The rendezvous endpoint did not answer: it isn't up, a firewall is between, or no node takes the name of the"
         " endpoint for its own, so that nobody hosts the store.",
-        "ss -ltn | grep 29500    # on the node of --rdzv-endpoint: does torchrun listen?",
+        "ss -ltn | grep 29500    # on the node of --rdzv-endpoint; does torchrun listen?",
         "getent hosts ENDPOINT; hostname -I    # there: is the endpoint one of its own addresses?",
         weight=1,
     ),
@@ -52,7 +52,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "network-rendezvous-refused",
         r"client socket has failed to connect to \[?(?P<peer>[\w.:-]+?)\]?:(?P<port>\d+) \(errno: 111",
         "The node answers, and nothing listens on the port: rank 0 never came up, or the address isn't its own.",
-        "ss -ltn | grep {port}    # on {peer}: does rank 0 listen? if not, why it died is in its own log",
+        "ss -ltn | grep {port}    # on {peer}; does rank 0 listen? if not, why it died is in its own log",
         refines=_STORE,
     ),
     hint(
@@ -76,7 +76,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "Another process has the rendezvous port: an earlier run that was not ended, or one torchrun per GPU"
         " where one"
         " per node was meant.",
-        "sudo ss -ltnp | grep -E ':(29500|{port}) '    # on {node}: who has it?",
+        "sudo ss -ltnp | grep -E ':(29500|{port}) '    # on {node}; who has it?",
         weight=3,
     ),
     wait(
@@ -92,8 +92,8 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "log-clients-missing",
         r"RendezvousTimeoutError",
         "Fewer nodes joined than --nnodes asks for within the join time-out of 600 s. torchrun doesn't say which.",
-        "ps -ef | grep torchrun    # on each node: does it run, with the same --rdzv-id and --rdzv-endpoint?",
-        "chronyc tracking    # on each node: clocks more than 15 s apart take nodes for dead",
+        "ps -ef | grep torchrun    # on each node; does it run, with the same --rdzv-id and --rdzv-endpoint?",
+        "chronyc tracking    # on each node; clocks more than 15 s apart take nodes for dead",
         weight=1,
     ),
     wait(
@@ -102,7 +102,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "Rank {missing} never wrote its address: it was not started, or RANK and WORLD_SIZE are not what the others"
         " have.",
         "echo $RANK $WORLD_SIZE    # where each rank starts: every number from 0 once, and one world size",
-        "ps -ef | grep RANK    # on the node of rank {missing}: does it live, and what did it say last?",
+        "ps -ef | grep RANK    # on the node of rank {missing}; does it live, and what did it say last?",
         weight=3,
     ),
     # `retreiving` up to 2.1.

@@ -17,7 +17,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) exited unexpectedly",
         "A data-loader worker died; its own exception stands above, if it had one.",
         "num_workers=0    # in the DataLoader: the exception then comes from the rank itself",
-        "df -h /dev/shm; free -g    # on {node}: shared memory and memory are the usual reasons",
+        "df -h /dev/shm; free -g    # on {node}; shared memory and memory are the usual reasons",
         weight=1,
     ),
     end(

@@ -18,14 +18,14 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"|detected no heartbeat of its watchdog",
         "torch's own watchdog could not run: a thread holds Python's lock (GIL) in a long call, or CUDA itself hangs.",
         "py-spy dump --native --pid PID    # while it hangs: which thread holds the GIL?",
-        "sudo dmesg -T | grep -i xid    # on {node}: a GPU that hangs says so here",
+        "sudo dmesg -T | grep -i xid    # on {node}; a GPU that hangs says so here",
         weight=1,
     ),
     cause(
         "log-mismatch",
         r"Detected mismatch between collectives on ranks\. Rank (?P<rank>\d+) is running collective:",
         "Two ranks met in different collectives: a branch that only some of them take, or data of different length.",
-        "git status; sha256sum SCRIPT CONFIG    # on each node: they must run the same code",
+        "git status; sha256sum SCRIPT CONFIG    # on each node; they must run the same code",
         weight=3,
     ),
     echo(

@@ -1,0 +1,154 @@
+"""What the NVIDIA driver writes into the kernel's log of a GPU or a switch: Xid and SXid errors, and what they mean."""
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from aboard.core.words import visible
+
+
+class Part(Enum):
+    """Who is at fault: the program, a part of the GPU, or nobody that we have a name for."""
+
+    PROGRAM = "program"
+    MEMORY = "memory"
+    LINK = "link"
+    BUS = "bus"
+    PROCESSOR = "processor"
+    OTHER = "other"
+    UNKNOWN = "unknown"
+
+
+_CODES = {Part.MEMORY: "gpu-ecc", Part.LINK: "gpu-nvlink", Part.BUS: "gpu-lost"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meaning:
+    """`ends`: nothing on the GPU goes on after it. `follows`: it only tells what became of an error before."""
+
+    what: str
+    part: Part = Part.OTHER
+    ends: bool = False
+    follows: bool = False
+
+    @property
+    def code(self) -> str:
+        """Of a finding on it; what has no story of its own shares that of all Xids."""
+        return _CODES.get(self.part, "gpu-xid")
+
+    @property
+    def harms(self) -> bool:
+        """Whether it is the GPU's own; what we have no name for is not held against it."""
+        return self.part not in (Part.PROGRAM, Part.UNKNOWN)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the GPU answers nobody until the node is started again."""
+        return self.part in (Part.BUS, Part.PROCESSOR)
+
+
+def _program(what: str, *, follows: bool = False) -> Meaning:
+    return Meaning(what=what, part=Part.PROGRAM, follows=follows)
+
+
+# https://docs.nvidia.com/deploy/xid-errors, the catalogue; the names are in the driver's own nverror.h.
+XIDS: dict[int, Meaning] = {
+    13: _program("a program's own fault on the graphics engine"),
+    31: _program("a program's own fault: it touched memory that wasn't its"),
+    43: _program("a program's own fault; the GPU went on"),
+    45: _program("a program was ended; the GPU is fine", follows=True),
+    48: Meaning(what="an error in memory that can't be corrected", part=Part.MEMORY, ends=True),
+    62: Meaning(what="its microcontroller halted", ends=True),
+    63: Meaning(what="a memory row was marked for replacement; reset it to do so", part=Part.MEMORY),
+    64: Meaning(what="a memory row could not be replaced", part=Part.MEMORY),
+    74: Meaning(what="an NVLink error", part=Part.LINK),
+    79: Meaning(what="it has fallen off the bus", part=Part.BUS, ends=True),
+    92: Meaning(what="many memory errors that could still be corrected", part=Part.MEMORY),
+    94: Meaning(what="a memory error that ended one program", part=Part.MEMORY, ends=True),
+    95: Meaning(what="a memory error that hit all programs", part=Part.MEMORY, ends=True),
+    119: Meaning(what="its system processor (GSP) doesn't answer", part=Part.PROCESSOR, ends=True),
+    120: Meaning(what="its system processor (GSP) failed", part=Part.PROCESSOR, ends=True),
+    140: Meaning(what="a memory error that it could not recover from", part=Part.MEMORY, ends=True),
+    **dict.fromkeys(range(144, 151), Meaning(what="an NVLink error", part=Part.LINK)),
+    154: Meaning(what="the driver asks for a reset or a reboot", follows=True),
+    155: Meaning(what="an NVLink error", part=Part.LINK),
+}
+_UNKNOWN = Meaning(what="see NVIDIA's list of Xids", part=Part.UNKNOWN)
+_SWITCH = Meaning(what="a fatal error of an NVSwitch or of a link to it", part=Part.LINK, ends=True)
+_NO_START = Meaning(what="the driver could not start it", part=Part.BUS, ends=True)
+
+_DEVICE = r"(?P<device>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?"
+_XID = re.compile(
+    rf"NVRM: Xid \((?:PCI:)?{_DEVICE}\):? (?P<number>\d{{1,4}})\b"
+    r"(?:, pid='?(?P<pid>\d{1,9})\b'?)?(?:.*\bprevious Xid (?P<previous>\d{1,4})\b)?"
+)
+# A switch tells each error again with its registers behind; only the first line says how bad it is.
+_SXID = re.compile(rf"SXid \(PCI:{_DEVICE}\): (?P<number>\d{{1,6}}), Fatal\b")
+_NO_XID = re.compile(rf"NVRM: .*?GPU (?:at )?(?:PCI:)?{_DEVICE}.*?(?P<how>fallen off the bus|RmInitAdapter failed)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuError:
+    """One line: the PCI address of the GPU or switch, the number where it has one, and whose program it hit."""
+
+    device: str
+    meaning: Meaning
+    number: int | None = None
+    pid: int | None = None
+    switch: bool = False
+
+    @property
+    def name(self) -> str:
+        """`Xid 79`, `SXid 20034`; "" for what has no number."""
+        return f"{'S' * self.switch}Xid {self.number}" if self.number is not None else ""
+
+
+def gpu_error(line: str) -> GpuError | None:
+    """What a line of the kernel's log says of a GPU; None where it says nothing, or nothing that harms."""
+    if found := _XID.search(line):
+        number, pid = int(found["number"]), found["pid"]
+        meaning = meaning_of(number)
+        if found["previous"] is not None and meaning.follows:
+            # The line of the error itself may be older than the log.
+            number, meaning = int(found["previous"]), meaning_of(int(found["previous"]))
+        return GpuError(device=_device(found), meaning=meaning, number=number, pid=int(pid) if pid else None)
+    if found := _SXID.search(line):
+        return GpuError(device=_device(found), meaning=_SWITCH, number=int(found["number"]), switch=True)
+    if found := _NO_XID.search(line):
+        fell = found["how"].startswith("fallen")
+        return GpuError(device=_device(found), meaning=XIDS[79] if fell else _NO_START)
+    return None
+
+
+def meaning_of(xid: int) -> Meaning:
+    return XIDS.get(xid, _UNKNOWN)
+
+
+def numbers(*parts: Part) -> str:
+    """The Xids of some parts, as a pattern has them: `48|63|64`."""
+    return "|".join(str(number) for number, meaning in XIDS.items() if meaning.part in parts)
+
+
+def mend(error: GpuError, node: str) -> str:
+    """What to type for it on its node."""
+    device = visible(error.device)
+    if not error.meaning.harms:
+        return (
+            "export CUDA_LAUNCH_BLOCKING=1    # then start again: the traceback shows the line that did it\n"
+            f"sudo dmesg -T | grep -i xid    # on {node}; only another Xid beside it would be the hardware"
+        )
+    if error.meaning.gone:
+        return f"sudo reboot    # on {node}; if {device} isn't back, or falls again: take {node} out, it needs repair"
+    if error.meaning.part is Part.LINK:
+        return (
+            f"nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which link is down, or has errors?\n"
+            f"sudo nvidia-smi --gpu-reset    # on {node}; all GPUs, with no program on them; else reboot"
+        )
+    return (
+        f"sudo nvidia-smi --gpu-reset -i {device}.0    # on {node}; with no program on the GPU\n"
+        f"sudo dcgmi diag -r 3    # on {node}; if it fails, or the Xid comes again: take {node} out of the run"
+    )
+
+
+def _device(found: re.Match[str]) -> str:
+    return found["device"].lower()

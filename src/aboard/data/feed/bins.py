@@ -1,0 +1,142 @@
+"""Bins: what a rank trains on at once, each made of segments of documents; read by pread, O(1) for any bin."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aboard.data.feed.segments import SEGMENT, Cut, Losses
+from aboard.data.rows import Ids, Mask
+from aboard.data.store.manifest import NAME, FileEntry, entry, unusable
+from aboard.data.store.pread import Pread
+from aboard.data.store.shards import TokenShards
+from aboard.data.store.sound import damaged, judge_hash, judge_size
+
+Packing = Literal["packed", "padded"]
+FORMAT = "aboard-bins"
+VERSION = 1
+
+# A bin: its first segment, how many there are, its tokens, those of them that carry loss.
+BIN = np.dtype([("first", "<u8"), ("segments", "<u4"), ("tokens", "<u4"), ("supervised", "<u4")])
+
+
+@dataclass(frozen=True, kw_only=True)
+class BinsManifest:
+    """How the bins were made, from which shards, and what the limit did to documents."""
+
+    max_length: int
+    packing: Packing
+    cut: Cut
+    shards: str
+    bins: int
+    segments: int
+    tokens: int
+    supervised: int
+    losses: Losses
+    bin_file: FileEntry
+    segment_file: FileEntry
+
+    @property
+    def files(self) -> tuple[FileEntry, ...]:
+        return (self.bin_file, self.segment_file)
+
+    @property
+    def full(self) -> float:
+        """How much of the bins is tokens, from 0 to 1; the rest is padding."""
+        return self.tokens / max(1, self.bins * self.max_length)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Bin:
+    """Its tokens in a row; `lengths` are those of its segments, which must not see each other.
+
+    `mask` is True where the loss is taken, `supervised` times. `documents` are the numbers of the segments' documents,
+    `positions` restart in each segment.
+    """
+
+    ids: Ids
+    mask: Mask
+    lengths: tuple[int, ...]
+    documents: tuple[int, ...]
+    supervised: int
+
+    @property
+    def positions(self) -> NDArray[np.int64]:
+        lengths = np.asarray(self.lengths, np.int64)
+        starts = np.cumsum(lengths) - lengths
+        return np.arange(lengths.sum(), dtype=np.int64) - np.repeat(starts, lengths)
+
+
+class Bins:
+    """The bins of a directory, over the shards that they were made from."""
+
+    def __init__(self, folder: Path, shards: TokenShards) -> None:
+        self.folder = folder
+        self.shards = shards
+        self.manifest = read_bins_manifest(folder)
+        if self.manifest.shards != shards.identity:
+            raise damaged(folder, "it was made from other shards than these")
+        for file in self.manifest.files:
+            judge_size(folder, file)
+        self._bins = Pread(folder / self.manifest.bin_file.name)
+        self._segments = Pread(folder / self.manifest.segment_file.name)
+
+    def __len__(self) -> int:
+        return self.manifest.bins
+
+    def supervised(self, number: int) -> int:
+        """How many tokens of the bin carry loss, without reading them: what a step is divided by."""
+        return int(self._entry(number)["supervised"])
+
+    def counts(self, number: int) -> tuple[int, int]:
+        """The tokens of the bin and those of them that carry loss, without reading them."""
+        entry = self._entry(number)
+        return int(entry["tokens"]), int(entry["supervised"])
+
+    def bin(self, number: int) -> Bin:
+        entry = self._entry(number)
+        width = SEGMENT.itemsize
+        data = self._segments.at(int(entry["first"]) * width, int(entry["segments"]) * width)
+        segments = np.frombuffer(data, SEGMENT)
+        spans = [self.shards.span(int(segment["at"]), int(segment["length"])) for segment in segments]
+        return Bin(
+            ids=np.concatenate([ids for ids, _ in spans]),
+            mask=np.concatenate([mask for _, mask in spans]),
+            lengths=tuple(segments["length"].tolist()),
+            documents=tuple(segments["document"].tolist()),
+            supervised=int(entry["supervised"]),
+        )
+
+    def verify(self) -> None:
+        """Reads the files of the bins; those of the shards have their own `verify`."""
+        for file in self.manifest.files:
+            judge_hash(self.folder, file)
+
+    def _entry(self, number: int) -> np.void:
+        if not 0 <= number < len(self):
+            raise IndexError(f"there is no bin {number} among {len(self)}")
+        found: np.void = np.frombuffer(self._bins.at(number * BIN.itemsize, BIN.itemsize), BIN)[0]
+        return found
+
+
+def written_bins(manifest: BinsManifest) -> str:
+    """The text of manifest.json; equal manifests give equal bytes."""
+    return json.dumps({"format": FORMAT, "version": VERSION, **asdict(manifest)}, indent=1) + "\n"
+
+
+def read_bins_manifest(folder: Path) -> BinsManifest:
+    path = folder / NAME
+    try:
+        content: dict[str, Any] = json.loads(path.read_bytes())
+        if (content.pop("format"), content.pop("version")) != (FORMAT, VERSION):
+            raise unusable(path, f"it is no manifest of {FORMAT} version {VERSION}")
+        losses = Losses(**content.pop("losses"))
+        bin_file, segment_file = entry(content.pop("bin_file")), entry(content.pop("segment_file"))
+        return BinsManifest(**content, losses=losses, bin_file=bin_file, segment_file=segment_file)
+    except OSError as error:
+        raise unusable(path, f"it can't be read ({error.strerror})") from error
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise unusable(path, f"a field is missing or of the wrong kind ({error})") from error

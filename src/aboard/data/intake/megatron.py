@@ -1,0 +1,155 @@
+"""gpt-neox's and Megatron's `.bin` and `.idx` files, read as they are: one row a document.
+
+The index (all little-endian): MMIDIDX and two NULs, u64 version 1, u8 type of a token, u64 number of sequences,
+[u64 length of the table of documents], i32 lengths of sequences, i64 places of sequences in the .bin,
+[i64 table of documents: the first sequence of each, and the end]. Megatron-Core may add an i8 a sequence. Fairseq,
+where the format comes from, has no table of documents: there, each sequence is one. Both carry version 1; the size
+tells them apart.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from aboard.data.intake.chunks import Chunk
+from aboard.data.rows import Broken, Ids, Row, Where
+
+_MAGIC = b"MMIDIDX\x00\x00"
+_TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2", 9: "<u4", 10: "<u8"}
+_SEQUENCE = 12  # bytes of the index a sequence takes: its length and its place
+_LARGEST = np.iinfo(np.uint32).max
+
+
+class _Odd(Exception):
+    """The files are not what the format says; the message says how."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Index:
+    path: str
+    kind: np.dtype[np.generic]
+    sequences: int
+    documents: int
+    lengths_at: int
+    table_at: int | None
+
+    def table(self, start: int, stop: int) -> np.ndarray:
+        """The first sequence of each document from start on, and the end of the last."""
+        if self.table_at is None:
+            return np.arange(start, stop + 1)
+        return self._read("<i8", self.table_at, start, stop + 1)
+
+    def lengths(self, start: int, stop: int) -> np.ndarray:
+        return self._read("<i4", self.lengths_at, start, stop)
+
+    def places(self, start: int, stop: int) -> np.ndarray:
+        return self._read("<i8", self.lengths_at + 4 * self.sequences, start, stop)
+
+    def _read(self, kind: str, at: int, start: int, stop: int) -> np.ndarray:
+        width = np.dtype(kind).itemsize
+        return np.fromfile(self.path, dtype=kind, count=stop - start, offset=at + width * start)
+
+
+def megatron_chunks(file: str, path: str, *, every: int) -> list[Chunk]:
+    """Runs of documents of about `every` bytes; files that don't belong together are one broken chunk."""
+    try:
+        index = _open(path)
+        size = Path(_bin(path)).stat().st_size
+    except (OSError, _Odd) as error:
+        return [Chunk(file=file, path=path, store="broken", why=f"the file can't be read: {error}")]
+    step = max(1, int(index.documents * every / max(size, 1)))
+    starts = range(0, index.documents, step)
+    return [
+        Chunk(
+            file=file,
+            path=path,
+            store="megatron",
+            start=start,
+            stop=min(start + step, index.documents),
+            first=start + 1,
+            size=size // len(starts),
+        )
+        for start in starts
+    ]
+
+
+def megatron_rows(chunk: Chunk) -> Iterator[Row | Broken]:
+    """The chunk's documents as tokens."""
+    at = chunk.start
+    try:
+        index = _open(chunk.path)
+        with Path(_bin(chunk.path)).open("rb", buffering=0) as tokens:
+            size = tokens.seek(0, 2)
+            table = index.table(chunk.start, chunk.stop)
+            for at in range(chunk.start, chunk.stop):
+                first, end = int(table[at - chunk.start]), int(table[at - chunk.start + 1])
+                where = Where(file=chunk.file, line=at + 1, unit="row")
+                found = _document(index, first, end, size)
+                if isinstance(found, str):
+                    yield Broken(where=where, code="row-tokens", why=found)
+                    continue
+                parts = [_sequence(tokens.fileno(), index.kind, place, length) for place, length in found]
+                yield _row(np.concatenate(parts) if parts else np.empty(0, np.int64), where)
+    except (OSError, _Odd, IndexError, ValueError) as error:
+        where = Where(file=chunk.file, line=at + 1, unit="row")
+        yield Broken(where=where, code="file-cut", why=f"the file can't be read further: {error}")
+
+
+def _bin(path: str) -> str:
+    return path.removesuffix(".idx") + ".bin"
+
+
+def _open(path: str) -> _Index:
+    head = len(_MAGIC) + 8 + 1 + 8
+    size = Path(path).stat().st_size
+    with Path(path).open("rb") as file:
+        start = file.read(head + 8)
+    if not start.startswith(_MAGIC):
+        raise _Odd("it does not start with MMIDIDX, as an index of gpt-neox or Megatron does")
+    if len(start) < head:
+        raise _Odd(f"it ends within its head, after {len(start)} bytes")
+    version, kind, sequences = struct.unpack_from("<QBQ", start, len(_MAGIC))
+    if version != 1 or kind not in _TYPES:
+        raise _Odd(f"version {version} with tokens of type {kind} is not known here")
+    rest = size - head - _SEQUENCE * sequences
+    table = struct.unpack_from("<Q", start, head)[0] if len(start) == head + 8 else 0
+    if rest == 0:
+        return _Index(
+            path=path, kind=np.dtype(_TYPES[kind]), sequences=sequences, documents=sequences, lengths_at=head,
+            table_at=None,
+        )  # fmt: skip
+    if table < 1 or rest - 8 - 8 * table not in {0, sequences}:
+        raise _Odd(f"{size} bytes don't fit an index of {sequences} sequences and {table} document borders")
+    return _Index(
+        path=path, kind=np.dtype(_TYPES[kind]), sequences=sequences, documents=table - 1, lengths_at=head + 8,
+        table_at=head + 8 + _SEQUENCE * sequences,
+    )  # fmt: skip
+
+
+def _document(index: _Index, first: int, end: int, size: int) -> list[tuple[int, int]] | str:
+    """Place and length of each of its sequences, or what is wrong with them."""
+    if not 0 <= first <= end <= index.sequences:
+        return f"the index says sequences {first} to {end} of {index.sequences}"
+    width = index.kind.itemsize
+    found = list(zip(index.places(first, end).tolist(), index.lengths(first, end).tolist(), strict=True))
+    for place, length in found:
+        if place < 0 or length < 0 or place + length * width > size:
+            return f"the index says {length} tokens at byte {place}, and the .bin file has {size} bytes"
+    return found
+
+
+def _sequence(file: int, kind: np.dtype[np.generic], place: int, length: int) -> np.ndarray:
+    return np.frombuffer(os.pread(file, length * kind.itemsize, place), dtype=kind)
+
+
+def _row(tokens: np.ndarray, where: Where) -> Row | Broken:
+    if not len(tokens):
+        return Broken(where=where, code="row-empty", why="a document without tokens")
+    if tokens.min() < 0 or tokens.max() > _LARGEST:
+        return Broken(where=where, code="row-tokens", why=f"{int(tokens.min())} or {int(tokens.max())} is no token id")
+    ids: Ids = tokens.astype(np.uint32)
+    return Row(where=where, kind="tokens", ids=ids)

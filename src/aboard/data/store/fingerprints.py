@@ -1,0 +1,97 @@
+"""The hash of a file's content, taken once for as long as the file stays as it is."""
+
+import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from time import time_ns
+
+from aboard.core.errors import AboardError
+from aboard.data.store.durable import held, sha256_of, write_whole
+
+# A file that was written so short a while ago can change again without a new time stamp (git's "racy" entries).
+_SETTLED = 2_000_000_000
+_PATIENCE = 60.0
+_MOST = 100_000
+
+
+# How a file stands on disk: size, times, inode.
+Stamp = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Content:
+    """What is in a file, whatever it is called; `stamp` is how it stood on disk when it was read."""
+
+    bytes: int
+    sha256: str
+    stamp: Stamp
+
+
+class Fingerprints:
+    """Hashes by path, size, times and inode, kept in one file of the cache."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known = _kept(path)
+        self._new: dict[str, list[int | str]] = {}
+
+    def of(self, paths: Iterable[Path], *, threads: int = 1) -> list[Content]:
+        """The content of each file; those that changed are read, several at once."""
+        with ThreadPoolExecutor(max_workers=threads) as pool:
+            found = list(pool.map(self._one, paths))
+        self._save()
+        return found
+
+    def _one(self, path: Path) -> Content:
+        stamp = stamp_of(path)
+        known = self._known.get(str(path.absolute()))
+        if known is not None and tuple(known[:-1]) == stamp:
+            return Content(bytes=stamp[0], sha256=str(known[-1]), stamp=stamp)
+        try:
+            sha256 = sha256_of(path)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        if stamp_of(path) != stamp:
+            raise changed(path)
+        if time_ns() - max(stamp[1:3]) > _SETTLED:
+            self._new[str(path.absolute())] = [*stamp, sha256]
+        return Content(bytes=stamp[0], sha256=sha256, stamp=stamp)
+
+    def _save(self) -> None:
+        if not self._new:
+            return
+        with held(self._path.with_suffix(".lock"), patience=_PATIENCE):
+            # Others may have added theirs meanwhile. The oldest go first when there are very many.
+            self._known = {**_kept(self._path), **self._new}
+            self._new.clear()
+            latest = dict(list(self._known.items())[-_MOST:])
+            write_whole(self._path, json.dumps(latest, indent=0), sync=False)
+
+
+def stamp_of(path: Path) -> Stamp:
+    """Size, times and inode: the change time as well, since `cp -p` and rsync set the other back."""
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+
+
+def _unreadable(path: Path, error: OSError) -> AboardError:
+    return AboardError("data-unreadable", f"{path} can't be read: {error.strerror}", fix=f"ls -l {path}")
+
+
+def changed(path: Path) -> AboardError:
+    seen = f"{path} changed while it was being prepared"
+    return AboardError("data-changed", seen, fix="wait until it is written, then give the same command again")
+
+
+def _kept(path: Path) -> dict[str, list[int | str]]:
+    """What is known; nothing when the file isn't there or isn't ours: then all is hashed again."""
+    try:
+        known = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return {name: entry for name, entry in known.items() if isinstance(entry, list) and len(entry) == 5}  # noqa: PLR2004 - the stamp and the hash

@@ -1,0 +1,30 @@
+"""Whether every node has the same files, by hash."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from aboard.data.store.manifest import FileEntry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """What keeps a node from having all of them."""
+
+    node: str
+    missing: tuple[FileEntry, ...] = ()
+    differing: tuple[FileEntry, ...] = ()
+
+
+def gaps(wanted: Iterable[FileEntry], found: Mapping[str, Mapping[str, FileEntry]]) -> list[Gap]:
+    """The nodes that lack something, by what each has under each name; none is the proof that all have the same."""
+    files = tuple(wanted)
+    every = (_gap(node, files, has) for node, has in found.items())
+    return [gap for gap in every if gap.missing or gap.differing]
+
+
+def _gap(node: str, files: tuple[FileEntry, ...], has: Mapping[str, FileEntry]) -> Gap:
+    return Gap(
+        node=node,
+        missing=tuple(file for file in files if file.name not in has),
+        differing=tuple(file for file in files if file.name in has and has[file.name] != file),
+    )

@@ -1,0 +1,146 @@
+"""Texts to tokens, and which of the tokens are supervised: those with a character in a span that the loss is on.
+
+Three ways lead to the same tokens, the first that applies:
+
+words   each word is looked up; the borders of spans are found by the bytes that tokens spell
+bytes   `tokenizers` encodes, without asking it for places in the text; borders as above
+places  `tokenizers` encodes and tells the places: right for any tokenizer, and slower
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from aboard.data.intake.conversation import Misshapen
+from aboard.data.rows import Ids, Mask
+from aboard.data.tokens.spelling import borders, spelling_of
+from aboard.data.tokens.template import Span
+from aboard.data.tokens.words import words_of
+
+# An encoding takes some 300 bytes a token: this bounds what a batch takes to 0.3 GB for the longest row, else 0.1 GB.
+_BATCH_TEXT = 1_000_000
+
+Tokens = tuple[Ids, Mask]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Passage:
+    """A text, and the spans of it that are supervised, in order; None where all of it is."""
+
+    text: str
+    spans: list[Span] | None
+
+
+class Passages:
+    """Encodes passages with one tokenizer, without the tokens that it would put around a text."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        content = json.loads(tokenizer.to_str())
+        self._tokenizer = tokenizer
+        self._spelling = spelling_of(content, tokenizer)
+        self._words = words_of(content, tokenizer, self._spelling)
+
+    def __call__(self, passages: Sequence[Passage]) -> list[Tokens | Misshapen]:
+        """One result for each, in order."""
+        found: dict[int, Tokens | Misshapen] = {}
+        left = []
+        for at, passage in enumerate(passages):
+            ids = self._words(passage.text) if self._words is not None else None
+            tokens = None if ids is None else self._by_bytes(passage, ids)
+            if tokens is None:
+                left.append(at)
+            else:
+                found[at] = tokens
+        if left:
+            self._encode(passages, left, found)
+        return [found[at] for at in range(len(passages))]
+
+    def _encode(self, passages: Sequence[Passage], left: Iterable[int], found: dict[int, Tokens | Misshapen]) -> None:
+        """By the tokenizer; those that need it are done again with places."""
+        quick = [at for at in left if self._is_quick(passages[at])]
+        for at, encoded in self._encoded(passages, quick, self._tokenizer.encode_batch_fast):
+            tokens = encoded if isinstance(encoded, Misshapen) else self._by_bytes(passages[at], _ids(encoded))
+            if tokens is not None:
+                found[at] = tokens
+        slow = [at for at in left if at not in found]
+        for at, encoded in self._encoded(passages, slow, self._tokenizer.encode_batch):
+            found[at] = encoded if isinstance(encoded, Misshapen) else _by_places(passages[at], encoded)
+
+    def _is_quick(self, passage: Passage) -> bool:
+        return passage.spans is None or (self._spelling is not None and self._spelling.fits(passage.text))
+
+    def _encoded(self, passages: Sequence[Passage], some: Sequence[int], encode: Any) -> Iterable[tuple[int, Any]]:
+        for batch in _batches(passages, some):
+            yield from zip(batch, _refused_alone([passages[at].text for at in batch], encode), strict=True)
+
+    def _by_bytes(self, passage: Passage, ids: Ids) -> Tokens | None:
+        """None where the tokens don't spell the text."""
+        mask: Mask = np.full(len(ids), passage.spans is None)
+        if passage.spans:
+            ends = self._spelling.ends(ids, passage.text) if self._spelling is not None else None
+            if ends is None:
+                return None
+            places = borders(passage.text, [place for span in passage.spans for place in span])
+            first = np.searchsorted(ends, places[::2], side="right")
+            # A token over the border belongs to both sides, and so to the answer.
+            last = np.searchsorted(ends, places[1::2], side="left")
+            for start, end in zip(first.tolist(), last.tolist(), strict=True):
+                mask[start : end + 1] = True
+        return ids, mask
+
+
+def _ids(encoded: Any) -> Ids:
+    return np.array(encoded.ids, dtype=np.uint32)
+
+
+def _by_places(passage: Passage, encoded: Any) -> Tokens:
+    mask: Mask = np.full(len(encoded), passage.spans is None)
+    for start, end in passage.spans or ():
+        mask[_token(encoded, start, len(passage.text)) : _after(encoded, end, len(passage.text))] = True
+    return _ids(encoded), mask
+
+
+def _batches(passages: Sequence[Passage], some: Sequence[int]) -> list[list[int]]:
+    """Runs of bounded text."""
+    batches: list[list[int]] = []
+    size = 0
+    for at in some:
+        length = len(passages[at].text)
+        if not batches or size + length > _BATCH_TEXT:
+            batches.append([])
+            size = 0
+        batches[-1].append(at)
+        size += length
+    return batches
+
+
+def _refused_alone(texts: list[str], encode: Any) -> list[Any]:
+    """The encodings of all texts; what the tokenizer raises of one must not be the others'."""
+    try:
+        return list(encode(texts, add_special_tokens=False))
+    except Exception as error:  # noqa: BLE001 - it raises bare Exceptions
+        if len(texts) == 1:
+            return [Misshapen("row-tokenizer", f"the tokenizer refuses it: {error}"[:300])]
+    return [found for text in texts for found in _refused_alone([text], encode)]
+
+
+def _token(encoded: Any, place: int, length: int) -> int:
+    """The first token that has a character at the place or behind it; a tokenizer may give some spaces to no token."""
+    for at in range(place, length):
+        token = encoded.char_to_token(at)
+        if token is not None:
+            return int(token)
+    return len(encoded)
+
+
+def _after(encoded: Any, end: int, length: int) -> int:
+    """One more than the last token that has a character before the end."""
+    token = _token(encoded, end, length)
+    # A token over the border belongs to both sides, and so to the answer.
+    if token < len(encoded) and encoded.token_to_chars(token)[0] < end:
+        token += 1
+    return token

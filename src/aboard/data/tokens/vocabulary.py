@@ -1,0 +1,135 @@
+"""A tokenizer, taken apart into what encoding needs: the fast tokenizer, its special tokens, its chat templates."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from aboard.core.errors import AboardError
+from aboard.core.words import visible
+from aboard.data.intake.online import hub_reachable
+
+# One of them is in every tokenizer's directory.
+_FILES = ("tokenizer_config.json", "tokenizer.json")
+# A tokenizer encodes this to tokens that are no others' beginning or end.
+_PLAIN = "a"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """Plain values, so that a worker gets it by pickle and needs neither torch nor the tokenizer's files.
+
+    `before` are the tokens that the tokenizer itself puts before a text (most often one BOS); `names` are what
+    templates know (bos_token: <s>); `plain` and `with_tools` are its chat templates.
+    """
+
+    json: str
+    names: Mapping[str, str]
+    specials: Mapping[str, int]
+    before: tuple[int, ...]
+    bos: int | None
+    eos: int | None
+    pad: int | None
+    size: int
+    plain: str | None
+    with_tools: str | None
+
+
+def load_vocabulary(tokenizer: Any) -> Vocabulary:
+    """The vocabulary of a path, a hub name, or a transformers tokenizer."""
+    found = _from_path(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    if not getattr(found, "is_fast", False):
+        seen = f"the tokenizer {type(found).__name__} is no fast one (there is no tokenizer.json)"
+        raise AboardError(
+            "data-tokenizer", seen, fix="save a fast one: AutoTokenizer.from_pretrained(…).save_pretrained(DIR)"
+        )
+    backend = tokenizers.Tokenizer.from_str(found.backend_tokenizer.to_str())
+    backend.no_truncation()
+    backend.no_padding()
+    added = backend.get_added_tokens_decoder()
+    specials = {token.content: number for number, token in added.items() if token.special}
+    plain, with_tools = _templates(found.chat_template)
+    return Vocabulary(
+        json=backend.to_str(),
+        names={name: str(token) for name, token in found.special_tokens_map.items() if isinstance(token, str)},
+        specials=specials,
+        before=_before(backend),
+        bos=found.bos_token_id,
+        eos=found.eos_token_id,
+        pad=found.pad_token_id,
+        size=max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
+        plain=plain,
+        with_tools=with_tools,
+    )
+
+
+def _from_path(name: str) -> Any:
+    """From a directory, or by a name of the hub; whatever can't be had is known before anything slow is begun."""
+    path = Path(name).expanduser()
+    where: Path | str | None = path
+    if not path.exists():
+        if _is_path(name):
+            raise _missing(name)
+        where = name if hub_reachable() else _cached(name)
+        if where is None:
+            raise _out_of_reach(name)
+    from transformers import AutoTokenizer  # noqa: PLC0415 - brings torch with it, which takes seconds
+
+    try:
+        return AutoTokenizer.from_pretrained(where)
+    except Exception as error:  # transformers raises whatever its downloader, its parsers and its models raise
+        seen = f"no tokenizer can be had from '{visible(name)}': {' '.join(str(error).split())[:300]}"
+        raise AboardError("data-tokenizer", seen, fix=f"ls {visible(name)}/tokenizer.json") from error
+
+
+def _is_path(name: str) -> bool:
+    """Whether it can only be meant as a path: a name of the hub is one word, or two with a slash between them."""
+    first, slash, _rest = name.partition("/")
+    return name.startswith((".", "/", "~")) or name.count("/") > 1 or (slash != "" and Path(first).exists())
+
+
+def _missing(name: str) -> AboardError:
+    whole = Path(name).expanduser().absolute()
+    there = next(parent for parent in whole.parents if parent.exists())
+    seen = f"there is no tokenizer at '{visible(name)}': {there} has no '{visible(whole.relative_to(there).parts[0])}'"
+    fix = f"ls {shlex.quote(str(there))}    # then give the path that is there; a name of the hub is OWNER/NAME"
+    return AboardError("data-tokenizer", seen, fix=fix)
+
+
+def _cached(name: str) -> Path | None:
+    """The directory in the hub's cache that has what was fetched by this name."""
+    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415 - as in `hub_reachable`
+    from huggingface_hub.errors import HFValidationError  # noqa: PLC0415 - as above
+
+    try:
+        found = [try_to_load_from_cache(name, file) for file in _FILES]
+    except HFValidationError:
+        return None
+    return next((Path(file).parent for file in found if isinstance(file, str)), None)
+
+
+def _out_of_reach(name: str) -> AboardError:
+    seen = f"the tokenizer '{visible(name)}' is no directory here, it is not in the cache, and the hub can't be reached"
+    fix = f"hf download {shlex.quote(name)}    # on a machine with internet; or give the path of a directory"
+    return AboardError("data-tokenizer", seen, fix=fix)
+
+
+def _templates(found: object) -> tuple[str | None, str | None]:
+    """The template for plain conversations and the one for those with tools, which most often are the same."""
+    if isinstance(found, dict):
+        plain = found.get("default")
+        return plain, found.get("tool_use", plain)
+    plain = found if isinstance(found, str) else None
+    return plain, plain
+
+
+def _before(backend: tokenizers.Tokenizer) -> tuple[int, ...]:
+    alone = backend.encode(_PLAIN, add_special_tokens=False).ids
+    whole = backend.encode(_PLAIN, add_special_tokens=True).ids
+    for start in range(len(whole)):
+        if whole[start : start + len(alone)] == alone:
+            return tuple(whole[:start])
+    return ()

@@ -1,0 +1,186 @@
+"""GPUs that failed during a run, by the kernel's own word: the cause of what then hangs or dies on their node."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from aboard.core.duration import span
+from aboard.core.evidence import Evidence
+from aboard.core.finding import Finding, Severity
+from aboard.core.nodeset import fold
+from aboard.core.rankset import fold_ranks
+from aboard.core.run import Child
+from aboard.core.verdict import Cause, RuledOut, Said, Sure
+from aboard.core.words import visible
+from aboard.core.xid import GpuError, Part, gpu_error, mend
+from aboard.verdicts.hang import holding
+from aboard.verdicts.words import Told
+
+# Ages are told to a tenth, and a look takes its time.
+_CLOCK_SECONDS = 3.0
+_QUIET_SECONDS = 5.0
+# Work that was given to a GPU before it failed may go on for so long.
+_MOVES_SECONDS = 60.0
+_DEATH_SECONDS = 120.0
+_ON_GPU = re.compile(r"cuda|nccl|cublas|cudnn|\becc\b|\bgpus?\b|device-side|nvml|acceleratorerror", re.IGNORECASE)
+_ABORTS = (-6, -7, -11)
+_WHY = {
+    Part.PROGRAM: "The driver blames the program, not the GPU: a kernel that reads or writes where it may not. Nothing"
+    " needs to be repaired or replaced.",
+    Part.MEMORY: "Its memory failed: what ran on it was ended, or computes with wrong numbers, and the other ranks wait"
+    " for it.",
+    Part.LINK: "The link between GPUs failed: what was on its way over it never comes.",
+    Part.BUS: "The GPU left the PCI bus: power, heat, a riser or the board. What ran on it never ends, and all other"
+    " ranks wait for it.",
+    Part.PROCESSOR: "The GPU's own processor does not answer: calls to it never return.",
+    Part.OTHER: "The driver reports the GPU's own hardware or firmware.",
+    Part.UNKNOWN: "The driver reports an error of which no more is known here: NVIDIA's list of Xids explains it.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """One error of a GPU on a node, `at` the head's time, and the ranks whose process it hit, if that is told."""
+
+    node: str
+    error: GpuError
+    at: float
+    gpu: str
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def words(self) -> str:
+        what = f"{self.error.name}, " if self.error.name else ""
+        return f"the kernel of {self.node} reports {what}{self.gpu}: {self.error.meaning.what}"
+
+
+def failed(evidence: Evidence) -> Iterator[Said]:
+    """Named as the cause if the run has stood still since; one that it outlived is only worth knowing."""
+    with_gpus = {name: node for name, node in evidence.witness.items() if node.gpus}
+    blind = [name for name, node in with_gpus.items() if node.kernel is None]
+    if blind:
+        why = f"the kernel's log of {fold(blind)} may not be read by this user; `sudo dmesg | grep -i xid` tells"
+        yield RuledOut(what="a GPU that failed", why=why)
+    every = failures(evidence)
+    if not every and len(blind) < len(with_gpus):
+        yield RuledOut(what="a GPU that failed", why="the kernel reports no error of one in this run's time")
+    quiet = evidence.quiet or 0.0
+    stands = quiet >= max(_QUIET_SECONDS, 3 * (evidence.pace or 0.0))
+    for node in dict.fromkeys(each.node for each in every):
+        first = _first([each for each in every if each.node == node])
+        yield _cause(evidence, first, grave=stands and not _outlived(evidence, first))
+
+
+RULES = (failed,)
+
+
+def before_death(evidence: Evidence, cause: Child, said: str, *, echo: bool) -> Failure | None:
+    """The GPU that a rank died of: of its own node, or of any where it only says that the others were lost."""
+    every = [
+        each for each in failures(evidence) if each.error.meaning.harms and each.at <= cause.died_at + _CLOCK_SECONDS
+    ]
+    own = [each for each in every if each.node == cause.node and _died_of_gpu(cause, said, each)]
+    lasting = [each for each in every if each.error.meaning.ends] if echo else []
+    fitting = [each for each in own if each.error.meaning.ends or cause.died_at - each.at <= _DEATH_SECONDS]
+    return _first(fitting or lasting) if fitting or lasting else None
+
+
+def of_death(failure: Failure, death: Finding) -> Finding:
+    """The verdict on a death that a GPU caused: it is folded under it, with what followed from it."""
+    return Finding(
+        code=failure.error.meaning.code,
+        severity=Severity.BLOCK,
+        nodes=(failure.node,),
+        ranks=failure.ranks or (death.ranks if failure.node in death.nodes else ()),
+        seen=f"{failure.words}; then {death.seen}",
+        why=_WHY[failure.error.meaning.part],
+        fix=mend(failure.error, failure.node),
+        consequences=(replace(death, consequences=()), *death.consequences),
+        about=(failure.error.device,),
+    )
+
+
+def beside_death(evidence: Evidence, cause: Child, said: str, told: Told) -> Told:
+    """The same death with what the driver blames the program for, or that the kernel's log could not be read."""
+    node = evidence.witness.get(cause.node)
+    if node is None or not _ON_GPU.search(said):
+        return told
+    near = [each for each in failures(evidence) if each.node == cause.node and not each.error.meaning.harms]
+    near = [each for each in near if abs(cause.died_at - each.at) <= _MOVES_SECONDS]
+    if near:
+        first = _first(near)
+        why = _WHY[first.error.meaning.part]
+        return replace(told, seen=f"{told.seen}; {first.words}", why=why, fix=mend(first.error, cause.node))
+    if node.gpus and node.kernel is None:
+        fix = f"sudo dmesg -T | grep -i xid    # on {cause.node}; did a GPU fail? its log may not be read by this user"
+        return replace(told, fix=f"{told.fix}\n{fix}" if told.fix else fix)
+    return told
+
+
+def failures(evidence: Evidence) -> list[Failure]:
+    """What the kernels said of GPUs in this generation's time, the earliest first."""
+    found = []
+    for name, node in evidence.witness.items():
+        places = {address.lower().partition(".")[0]: number for number, address in enumerate(node.gpus)}
+        for line in node.kernel or ():
+            age, _, text = line.partition(" ")
+            error = gpu_error(text)
+            at = node.at - float(age) if re.fullmatch(r"-?\d{1,12}(\.\d{1,6})?", age) else 0.0
+            if error is None or at < evidence.run.generation.at - _CLOCK_SECONDS:
+                continue
+            kind = "NVSwitch" if error.switch else f"GPU {places[error.device]}" if error.device in places else "GPU"
+            gpu = f"{kind} at {visible(error.device)}"
+            found.append(Failure(node=name, error=error, at=at, gpu=gpu, ranks=_hit(evidence, name, error)))
+    return sorted(found, key=lambda each: each.at)
+
+
+def _outlived(evidence: Evidence, first: Failure) -> bool:
+    """Whether steps were made long after it; of a run that tells none, nobody knows for how long it stands."""
+    if evidence.usual is None and first.error.meaning.ends:
+        return False
+    last = evidence.now - (evidence.quiet or 0.0)
+    return first.at < last - max(_MOVES_SECONDS, 3 * (evidence.usual or 0.0))
+
+
+def _cause(evidence: Evidence, first: Failure, *, grave: bool) -> Cause:
+    ranks = first.ranks or tuple(view.rank for view in evidence.views if view.node == first.node and view.alive)
+    on_it = f"rank {fold_ranks(ranks)} on {first.node} {'was on it' if first.ranks else 'runs there'}" if ranks else ""
+    severity = Severity.INFO
+    if grave:
+        # Rules on GPUs were proven on recordings only: it weighs what that weighs which it explains.
+        explained = [each.severity for each in holding(evidence) if first.node in each.nodes]
+        severity = max([Severity.WARN, *explained]) if first.error.meaning.harms else Severity.WARN
+    return Cause(
+        finding=Finding(
+            code=first.error.meaning.code,
+            severity=severity,
+            nodes=(first.node,),
+            ranks=ranks if grave else (),
+            seen=f"{first.words}, {span(evidence.now - first.at)} ago{f'; {on_it}' if on_it else ''}",
+            why=_WHY[first.error.meaning.part],
+            fix=mend(first.error, first.node),
+            about=(first.error.device,),
+        ),
+        sure=Sure.CERTAIN if first.error.meaning.ends else Sure.LIKELY,
+        since=first.at,
+    )
+
+
+def _first(every: Sequence[Failure]) -> Failure:
+    """The earliest that isn't told because of another one; the hardware before what programs then did wrong."""
+    return min(every, key=lambda each: (not each.error.meaning.harms, each.error.meaning.follows, each.at))
+
+
+def _died_of_gpu(cause: Child, said: str, failure: Failure) -> bool:
+    hit = cause.name.isdigit() and int(cause.name) in failure.ranks
+    return hit or _ON_GPU.search(said) is not None or (cause.raised is None and cause.code in _ABORTS)
+
+
+def _hit(evidence: Evidence, node: str, error: GpuError) -> tuple[int, ...]:
+    """The ranks in whose family of processes the one is that the driver names."""
+    found = []
+    for view in evidence.views:
+        if error.pid is not None and view.node == node and view.seen is not None:
+            members = [each.pid for each in (view.seen.process, *view.seen.workers) if each is not None]
+            found += [view.rank] if error.pid in members else []
+    return tuple(found)

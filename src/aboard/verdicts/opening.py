@@ -1,0 +1,109 @@
+"""Which card of a node leads to an address, and the lines that let a node's peers through its firewall again."""
+
+from collections.abc import Iterable, Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+from aboard.core.evidence import Evidence
+from aboard.core.nodeset import fold
+from aboard.core.witness import Link
+
+# Below are the ports of services; the store and the ranks themselves listen above.
+PORTS = "1024:65535"
+_CHAINS = {"in": ("INPUT -p tcp -s", "lets its peers in"), "out": ("OUTPUT -p tcp -d", "lets it out to its peers")}
+# A network of more addresses than this is nobody's cluster: its nodes are named one by one.
+_WIDEST = {4: 16, 6: 48}
+_SHOWN = 16
+_UP = ("up", "unknown", "")
+_Address = IPv4Address | IPv6Address
+
+
+def let_in(evidence: Evidence, nodes: Sequence[str], target: str, ways: Sequence[str] = ("in", "out")) -> str:
+    """Lines that open the nodes to all others of the run, by the network that `target` is in; none if that is unknown.
+
+    A rule that is inserted stands before those that drop or reject, whoever wrote them.
+    """
+    every = [part.node.name for part in evidence.plan.parts]
+    others = every if len(nodes) > 1 else [name for name in every if name not in nodes]
+    near = [own for name in others if (own := toward(evidence, name, target)) is not None]
+    if not near:
+        return ""
+    network = _network(each for _card, each in near)
+    program = "ip6tables" if ":" in network else "iptables"
+    rules = [
+        (f"sudo {program} -I {chain} {network} --dport {PORTS} -j ACCEPT", why)
+        for chain, why in (_CHAINS[way] for way in ways)
+    ]
+    return "\n".join(f"{rule}    # on {fold(nodes)}; {why} until it boots again" for rule, why in rules)
+
+
+def toward(evidence: Evidence, node: str, target: str) -> tuple[str, _Address] | None:
+    """The node's own address that lies nearest to another one, and the card that has it."""
+    seen, there = evidence.witness.get(node), _parse(target)
+    if seen is None or there is None:
+        return None
+    own = [(card, parsed) for card, text in seen.addresses if (parsed := _parse(text)) is not None]
+    alike = [(card, each) for card, each in own if each.version == there.version and not each.is_loopback]
+    return min(alike, key=lambda each: (int(each[1]) ^ int(there)).bit_length(), default=None)
+
+
+def down(evidence: Evidence, node: str, target: str) -> Link | None:
+    """The card that leads there, if it has no carrier or was switched off."""
+    own = toward(evidence, node, target)
+    links = evidence.witness[node].links if own is not None else ()
+    return next((link for link in links if own is not None and link.name == own[0] and link.state not in _UP), None)
+
+
+def put_up(node: str, link: Link) -> str:
+    """What is typed for a card that is down: that helps if somebody switched it off, else a hand is needed."""
+    return (
+        f"sudo ip link set dev {link.name} up    # on {node}; if that does nothing: its cable, its port at the switch"
+    )
+
+
+def off_loopback(evidence: Evidence, nodes: Sequence[str]) -> str:
+    """The card by which the first of them reaches rank 0, as the one to use; and where the loopback may come from."""
+    master = evidence.plan.master
+    own = toward(evidence, nodes[0], address_of(evidence, master.node, master.address))
+    return lines(
+        f"env: {{GLOO_SOCKET_IFNAME: {own[0]}}}    # in aboard.yaml, under cluster:; unless the script sets it"
+        if own
+        else "",
+        f"getent hosts $(hostname)    # on {fold(nodes)}; 127.0.x.x there must go from /etc/hosts",
+    )
+
+
+def address_of(evidence: Evidence, node: str, host: str) -> str:
+    """What a host's name stands for, as any node says; else the first address of its node that is known."""
+    if _parse(host) is not None:
+        return host
+    found = (each.names.get(host) for each in evidence.witness.values())
+    told = next((each[0] for each in found if isinstance(each, tuple) and each), "")
+    known = (address for address, owner in evidence.owners.items() if owner == node and _parse(address) is not None)
+    return told or next(known, "")
+
+
+def lines(*told: str) -> str:
+    """One under the other, without those that have nothing to say."""
+    return "\n".join(line for line in told if line)
+
+
+def _network(addresses: Iterable[_Address]) -> str:
+    """The smallest network that has them all."""
+    found = sorted(set(addresses), key=int)
+    if len(found) == 1:
+        return str(found[0])
+    whole = ip_network(found[0])
+    while found[-1] not in whole:
+        whole = whole.supernet()
+    if whole.prefixlen < _WIDEST[whole.version]:
+        return ",".join(map(str, found[:_SHOWN]))
+    return str(whole)
+
+
+def _parse(text: str) -> _Address | None:
+    try:
+        found = ip_address(text)
+    except ValueError:
+        return None
+    mapped = found.ipv4_mapped if isinstance(found, IPv6Address) else None
+    return mapped or found

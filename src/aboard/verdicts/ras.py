@@ -1,0 +1,185 @@
+"""What NCCL itself knows of its ranks, where flight records and stacks tell nothing: whom it misses, who lags."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from aboard.core.evidence import Evidence
+from aboard.core.finding import Finding, Severity
+from aboard.core.rankset import fold_ranks
+from aboard.core.ras import RasComm, RasPart, RasProcess, RasRank, RasStatus
+from aboard.core.verdict import Cause, RuledOut, Said, Sure
+from aboard.core.words import visible
+from aboard.verdicts.doing import doing
+from aboard.verdicts.hang import holding
+from aboard.verdicts.recheck import recheck
+
+# Counts differ for moments in every run that moves, and a node that is busy answers late.
+_QUIET_SECONDS = 5.0
+_QUIET_STEPS = 3.0
+
+
+def ras(evidence: Evidence) -> Iterator[Said]:
+    """One answer is as good as another, since each is collected from all; who gave none is told."""
+    answers = {name: node.ras for name, node in evidence.witness.items() if node.ras is not None}
+    for name, answer in answers.items():
+        if isinstance(answer, str):
+            yield RuledOut(what="what NCCL's RAS knows", why=f"on {name}, {visible(answer, 200)}")
+    told = next(((name, answer) for name, answer in answers.items() if isinstance(answer, RasStatus)), None)
+    if told is None:
+        return
+    name, status = told
+    causes = [*_missing(evidence, status), *_failed(evidence, status), *_apart(evidence, status)]
+    if not causes:
+        count = f"all {status.processes} processes" if status.processes is not None else "all processes"
+        why = f"its RAS ({visible(status.version)}, asked on {name}) has heard {count}"
+        yield RuledOut(what="a rank that NCCL itself misses", why=f"{why}; {_odd(status)}")
+    elif (evidence.quiet or 0.0) < max(_QUIET_SECONDS, _QUIET_STEPS * (evidence.pace or evidence.usual or 0.0)):
+        why = f"its RAS says: {causes[0].seen}; that passes while a run moves"
+        yield RuledOut(what="a rank that NCCL itself misses", why=why)
+    elif holding(evidence):
+        yield RuledOut(what="another cause by NCCL's RAS", why=f"it says: {causes[0].seen}")
+    else:
+        yield from (Cause(finding=finding, sure=Sure.LIKELY) for finding in causes)
+
+
+RULES = (ras,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Who:
+    """Ranks of ours that RAS speaks of, where they are, and all of them in words."""
+
+    ranks: tuple[int, ...]
+    nodes: tuple[str, ...]
+    words: str
+
+
+def _missing(evidence: Evidence, status: RasStatus) -> Iterator[Finding]:
+    comms = [(comm, rank) for comm in status.odd for rank in comm.missing_ranks]
+    processes = [(None, RasRank(number=-1, process=each)) for each in (*status.silent, *status.dead)]
+    who = _who(evidence, [*processes, *comms])
+    count = max(status.silent_count + status.dead_count, max((comm.missing for comm in status.odd), default=0))
+    if count:
+        for_long = ", and takes it for dead" if status.dead_count else ""
+        yield Finding(
+            code="hang-nccl-missing",
+            severity=Severity.WARN,
+            nodes=who.nodes,
+            ranks=who.ranks,
+            seen=f"NCCL's RAS can't reach {who.words or f'{count} processes'}{for_long}",
+            why="Each rank has a thread that answers even while its collectives wait: such a process is stopped or has"
+            " died, or the network between it and the others is cut.",
+            fix=_look(evidence, who),
+        )
+
+
+def _failed(evidence: Evidence, status: RasStatus) -> Iterator[Finding]:
+    found = [(comm, part) for comm in status.odd for part in comm.failed]
+    # That a peer has failed is said by all the others.
+    own = [(comm, part) for comm, part in found if "Remote" not in part.what] or found
+    if own:
+        who = _who(evidence, [(comm, rank) for comm, part in own for rank in part.ranks])
+        kinds = ", ".join(dict.fromkeys(part.what for _comm, part in own))
+        yield Finding(
+            code="hang-nccl-error",
+            severity=Severity.WARN,
+            nodes=who.nodes,
+            ranks=who.ranks,
+            seen=f"NCCL's RAS: {who.words or f'{own[0][1].count} ranks'} reported: {visible(kinds, 120)}",
+            why="Its NCCL has given up, and its program has not noticed or not ended: the others wait for it.",
+            fix=_look(evidence, who) + "\naboard launch --env NCCL_DEBUG=WARN -- …    # NCCL then says what failed",
+        )
+
+
+def _apart(evidence: Evidence, status: RasStatus) -> Iterator[Finding]:
+    for comm in status.odd:
+        for what, parts in (*comm.launched, ("", comm.states)):
+            odd = _fewer(parts)
+            if not odd:
+                continue
+            who = _who(evidence, [(comm, rank) for part in odd for rank in part.ranks])
+            usual = next(part for part in parts if part not in odd)
+            if what:
+                behind = odd[0].reached < usual.reached
+                told = f"has launched {what} up to {odd[0].what}, the others up to {usual.what}"
+            else:
+                behind = False
+                told = f"is in state {odd[0].what}, the others in {usual.what}"
+            # To compute or to write may be what it is there for.
+            patience = max((doing(evidence.view(rank), evidence.usual).patience for rank in who.ranks), default=0.0)
+            yield Finding(
+                code="hang-nccl-apart",
+                severity=Severity.WARN if (evidence.quiet or 0.0) >= patience else Severity.INFO,
+                nodes=who.nodes,
+                ranks=who.ranks,
+                seen=f"NCCL's RAS: {who.words} {told}{_of(comm)}",
+                why="It has not come to the collective in which the others wait."
+                if behind
+                else "It calls other collectives than the rest: each waits for the other.",
+                fix=_look(evidence, who),
+            )
+            return
+
+
+def _fewer(parts: tuple[RasPart, ...]) -> list[RasPart]:
+    """Those that RAS names, for there are few of them: who is behind before who is ahead."""
+    if len(parts) < 2:  # noqa: PLR2004 - none differs from itself
+        return []
+    most = max(part.reached for part in parts)
+    named = [part for part in parts if part.ranks]
+    behind = sorted((part for part in named if part.reached < most), key=lambda part: part.reached)
+    odd = behind or [part for part in named if part is not max(parts, key=lambda each: each.count)]
+    return odd if len(odd) < len(parts) else odd[:1]
+
+
+def _who(evidence: Evidence, named: Iterable[tuple[RasComm | None, RasRank]]) -> _Who:
+    ranks: dict[int, str] = {}
+    others: dict[str, str] = {}
+    for comm, each in named:
+        rank = _rank(evidence, comm, each)
+        if rank is not None:
+            ranks[rank] = evidence.view(rank).node
+        elif each.process is not None:
+            address = each.process.address
+            others[f"process {each.process.pid} at {visible(address)}"] = evidence.owners.get(address, "")
+    nodes = tuple(dict.fromkeys(node for node in (*ranks.values(), *others.values()) if node))
+    places = "/".join(dict.fromkeys(ranks.values()))
+    words = [f"rank {fold_ranks(ranks)} on {places}"] if ranks else []
+    return _Who(ranks=tuple(sorted(ranks)), nodes=nodes, words=", ".join([*words, *others]))
+
+
+def _rank(evidence: Evidence, comm: RasComm | None, each: RasRank) -> int | None:
+    """By its process; in a container that has another number, so that only a communicator of all ranks tells."""
+    if each.process is not None:
+        found = next((view.rank for view in evidence.views if _is(evidence, view.rank, each.process)), None)
+        if found is not None:
+            return found
+    world = len(evidence.views)
+    return each.number if comm is not None and comm.size == world and each.number < world else None
+
+
+def _is(evidence: Evidence, rank: int, process: RasProcess) -> bool:
+    view = evidence.view(rank)
+    if view.seen is None or evidence.owners.get(process.address) != view.node:
+        return False
+    members = (view.seen.process, *view.seen.workers) if view.seen.process is not None else view.seen.workers
+    return any(member.pid == process.pid for member in members)
+
+
+def _look(evidence: Evidence, who: _Who) -> str:
+    if who.ranks:
+        return f"aboard logs {evidence.plan.run} --rank {who.ranks[0]}    # what it said last"
+    return recheck(evidence, who.nodes)
+
+
+def _of(comm: RasComm) -> str:
+    return f" (communicator {comm.name} of {comm.size} ranks)" if comm.size is not None else f" ({comm.name})"
+
+
+def _odd(status: RasStatus) -> str:
+    """Two halves of a communicator that differ are named by nobody."""
+    if not status.odd:
+        return f"its {status.comms} communicators are at one"
+    comm = status.odd[0]
+    launched = "; ".join(f"{part.count} at {part.what}" for _what, parts in comm.launched for part in parts)
+    return f"communicator {comm.name} is at odds{f': {launched}' if launched else ''}"

@@ -1,0 +1,49 @@
+"""The fault bench types what a verdict or a check prints, and says whether that mended it; nothing is healed before."""
+
+import pytest
+
+from aboard.sandbox import Sandbox
+from aboard.sandbox.faults.disk import DiskFull
+from aboard.sandbox.faults.sshd import SshdStopped
+from faults_cases import Case
+from faults_fix import NOT_MENDED, SILENT, carry_out_before, type_out
+from faults_stage import NODES, SLOTS, Stage
+from faults_troubles import Broken
+
+pytestmark = pytest.mark.ground
+
+
+@pytest.fixture
+def stage(box_name: str) -> Stage:
+    return Stage(Sandbox.up(box_name, nodes=NODES, slots=SLOTS, fabric=True))
+
+
+def test_a_fix_that_only_looks_has_not_mended_it(stage: Stage) -> None:
+    """Who looks at a full disk still has a full disk, and the bench says so."""
+    full = Broken(fault=DiskFull(path="/private/out"))
+    words = ("--set", "cluster.workdir=/private/out")
+    case = Case(name="full", row=60, when="before", codes=("storage-full",), words=words)
+    with full.on(stage, "n2", 2):
+        told = carry_out_before(stage, case)
+    assert told["fix_typed"].startswith(NOT_MENDED)
+    assert told["fix_lines"]
+
+
+def test_what_a_check_prints_is_typed_next(stage: Stage) -> None:
+    """A verdict that has a node checked again is followed to where the mend stands."""
+    case = Case(name="silent", row=3, when="before", codes=("reach-refused",))
+    with Broken(fault=SshdStopped()).on(stage, "n3", 4):
+        typed = type_out(stage, "aboard check -i n3    # is it back? then launch again")
+        assert [each.where for each in typed[:2]] == ["head", "n3"]
+        assert typed[1].line.startswith("sudo systemctl start ssh")
+        assert not [finding for finding in stage.check() if finding["code"] == "reach-refused"]
+        stage.box.host("n3").sshd_stop()
+        assert carry_out_before(stage, case)["fix_typed"] == SILENT
+
+
+def test_a_line_that_is_no_command_is_told(stage: Stage) -> None:
+    """Words for a reader are no fix unless they stand behind a #; a place must be a node."""
+    assert [each.code for each in type_out(stage, "fewer data workers    # on n1; it is full\n# a smaller batch")] == [
+        127
+    ]
+    assert [each.code for each in type_out(stage, "df -h    # on n1: which one?")] == [126]

@@ -1,0 +1,151 @@
+"""Looks made by hand: evidence as nodes would have answered it over the wire, and the record of a run with it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from evidences import NOW
+
+from aboard.core.event import Event
+from aboard.core.evidence import Evidence
+from aboard.core.finding import Finding
+from aboard.core.look import Answer, look_at
+from aboard.core.phase import TOLD
+from aboard.core.plan import Plan
+from aboard.core.witness import Collective, NodeWitness, RankWitness
+from aboard.core.witness_words import DOINGS
+from aboard.record.documents import findings_document
+from aboard.record.places import RunDirectory
+from aboard.record.record import Record
+from aboard.verdicts.judge import judge
+
+RUN = "20261115-0800-brave-otter"
+_PLAIN = (
+    "load", "throttled", "others", "resent", "cores", "memory", "free", "limit", "held", "oom_kills", "oom_before",
+    "hostname", "quota",
+)  # fmt: skip
+
+
+def answers_of(evidence: Evidence) -> dict[str, Answer]:
+    """What the agents would have sent, so that it is read as it was made."""
+    return {name: Answer(told=_told(node), offset=node.offset) for name, node in evidence.witness.items()}
+
+
+def kept_run(
+    folder: Path,
+    evidence: Evidence,
+    *,
+    told: tuple[Finding, ...] | None = None,
+    after: Iterable[Event] = (),
+    ended: Iterable[Finding] | None = None,
+    answers: Mapping[str, Answer] | None = None,
+) -> RunDirectory:
+    """The record of a run that came to this, was looked at, and judged by the watch or, if a rank has died, at its end.
+
+    `told` is what was said of it, `after` what happened then, `ended` what was said at last.
+    """
+    run = RunDirectory(folder / RUN)
+    run.make()
+    record = Record.open(run, ranks=evidence.plan.world)
+    record.write_plan(_plan(evidence.plan))
+    for event in _events(evidence):
+        record.event(event)
+    findings = judge(evidence).findings if told is None else told
+    died = any(child.dead for child in evidence.run.generation.children.values())
+    given = answers_of(evidence) if answers is None else answers
+    record.keep(look_at(evidence, given, findings, number=1, ended=died))
+    record.event(Event(node="", seq=0, at=NOW, kind="looked", data={"number": 1}))
+    if not died:
+        record.event(verdict(findings[:1]))
+    for event in after:
+        record.event(event)
+    if ended is not None:
+        record.write_findings(ended)
+    record.close()
+    return run
+
+
+def verdict(findings: Iterable[Finding]) -> Event:
+    return Event(node="", seq=0, at=NOW, kind="verdict", data={"findings": findings_document(findings)})
+
+
+def stopped(evidence: Evidence) -> list[Event]:
+    """The user has seen enough, and all ranks are ended."""
+    conductor: list[tuple[str, dict[str, Any]]] = [
+        ("stopping", {"why": "Ctrl-C"}),
+        ("deciding", {"why": "Ctrl-C", "unhurt": True}),
+    ]
+    exits = [
+        Event(node=child.node, seq=9, at=NOW + 2, kind="exited", child=child.name, data={"code": -15})
+        for child in evidence.run.generation.children.values()
+    ]
+    last = Event(node="", seq=0, at=NOW + 3, kind="finished", data={"why": "Ctrl-C", "code": 130})
+    return [*(Event(node="", seq=0, at=NOW + 1, kind=kind, data=data) for kind, data in conductor), *exits, last]
+
+
+def _events(evidence: Evidence) -> Iterable[Event]:
+    words = {phase: word for word, phase in TOLD.items()}
+    generation = evidence.run.generation
+    yield Event(node="", seq=0, at=generation.at, kind="generation", data={"number": generation.number})
+    for name, place in generation.places.items():
+        yield Event(node=name, seq=0, at=place.at, kind=place.state, data={"why": place.why})
+    for child in generation.children.values():
+        yield Event(node=child.node, seq=1, at=child.since - 1, kind="started", child=child.name)
+        if child.phase in words:
+            data = {"phase": words[child.phase]}
+            yield Event(node=child.node, seq=2, at=child.since, kind="phase", child=child.name, data=data)
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    nodes = [
+        {"name": part.node.name, "starts": [{"child": start.child, "rank": start.rank} for start in part.starts]}
+        for part in plan.parts
+    ]
+    return {"run": plan.run, "world": plan.world, "nodes": nodes}
+
+
+def _told(node: NodeWitness) -> dict[str, Any]:
+    return {
+        "wall": node.at + node.offset,
+        "node": {
+            **{name: getattr(node, name) for name in _PLAIN},
+            "neighbours": [asdict(each) for each in node.neighbours],
+            "links": {each.name: asdict(each) for each in node.links},
+            "addresses": [list(each) for each in node.addresses],
+            "mounts": [list(each) for each in node.mounts],
+            "disks": [asdict(each) for each in node.disks],
+            "dials": [[host, port, outcome] for (host, port), outcome in node.dials.items()],
+            "names": {name: found if isinstance(found, str) else list(found) for name, found in node.names.items()},
+            "echoes": {to: [each.small, each.large, each.sent, each.lost] for to, each in node.echoes.items()},
+            "kernel": None if node.kernel is None else list(node.kernel),
+            "asked": node.hung,
+        },
+        "children": {str(rank): _child(seen) for rank, seen in node.ranks.items()},
+    }
+
+
+def _child(seen: RankWitness) -> dict[str, Any]:
+    groups = {
+        group.name: {
+            "what": group.what,
+            "enqueued": group.enqueued,
+            "completed": group.completed,
+            "entries": [_entry(entry) for entry in group.entries],
+        }
+        for group in seen.groups or ()
+    }
+    return {
+        **(asdict(seen.process) if seen.process is not None else {}),
+        "workers": [asdict(each) for each in seen.workers],
+        "sockets": [asdict(each) for each in seen.sockets],
+        "stack": seen.stack,
+        "flight": {"groups": groups} if seen.groups is not None else {},
+        "joining": asdict(seen.joining) if seen.joining is not None else {},
+        "doing": DOINGS.index(seen.doing),
+    }
+
+
+def _entry(entry: Collective) -> list[Any]:
+    row = [entry.seq, entry.seq, entry.p2p, entry.op, "", entry.over, entry.at * 1e9]
+    return [*row, entry.sizes] if entry.sizes else row

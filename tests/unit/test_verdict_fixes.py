@@ -1,0 +1,248 @@
+"""What a verdict gives to type: whole commands, each with its node, made of what is known; the bench types them."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from evidences import at_collective, evidence, in_collective, process, stack, stuck_socket
+
+from aboard.core.event import Event
+from aboard.core.evidence import Evidence
+from aboard.core.node import Node
+from aboard.core.nodeset import expand
+from aboard.core.phase import Phase
+from aboard.core.run import Run
+from aboard.core.witness import Collective, Echo, Joining, Link, NodeWitness, RankWitness, Socket
+from aboard.verdicts.ending import ending
+from aboard.verdicts.judge import judge
+from aboard.verdicts.opening import let_in
+from aboard.verdicts.recheck import recheck
+
+_COMMANDS = r"(sudo |timeout |echo |getent |grep |aboard |kill |ping |ip |py-spy |fuser |curl |cat |ls |scp |env: )"
+JOINING = Joining(host="10.0.0.1", port=29500, world=8)
+SYN = Socket(local="10.0.0.3:5", remote="10.0.0.1:29500", state="SYN_SENT", resent=2)
+FULL = RankWitness(process=process(), joining=JOINING)
+
+
+def eight(**others: RankWitness) -> dict[int, RankWitness]:
+    """Eight ranks in the 20th collective, but for those that are given as rN."""
+    return {rank: in_collective() for rank in range(8)} | {int(name[1:]): seen for name, seen in others.items()}
+
+
+def behind(**given: Any) -> RankWitness:
+    """A rank that has done the 19th and is elsewhere."""
+    where = stack(("/home/me/train.py", 31, "wait_for_luck"))
+    return in_collective(**{"groups": (at_collective(19, over=True),), "stack": where, **given})
+
+
+def fix(given: Evidence) -> list[str]:
+    """The lines of the verdict, of which each must be a command or advice, and name nodes that are nodes."""
+    lines = judge(given).findings[0].fix.splitlines()
+    for line in lines:
+        command, _, comment = line.partition("    # ")
+        assert line.startswith("# ") or re.match(_COMMANDS, command), line
+        assert not re.search(r"\b(ADDRESS|PID|IFACE|PATH|NODE|RUN)\b|…", command), line
+        if comment.startswith("on "):
+            assert set(expand(comment[3:].partition(";")[0])) <= {"n1", "n2", "n3", "n4"}, line
+    return lines
+
+
+def cut(**nodes: Any) -> Evidence:
+    """All that n3 sends to its two neighbours is lost."""
+    bad = (stuck_socket("10.0.0.3:1", "10.0.0.1:2"), stuck_socket("10.0.0.3:1", "10.0.0.4:2"))
+    return evidence(eight(r4=in_collective(sockets=bad)), nodes=nodes)
+
+
+def test_a_cut_link_is_opened_both_ways_at_the_node_that_is_cut_off() -> None:
+    """By the smallest network that has all its peers, at all ports at which ranks may listen."""
+    first, second, last = fix(cut())
+    assert first.startswith("sudo iptables -I INPUT -p tcp -s 10.0.0.0/29 --dport 1024:65535 -j ACCEPT    # on n3; ")
+    assert second.startswith("sudo iptables -I OUTPUT -p tcp -d 10.0.0.0/29 --dport 1024:65535 -j ACCEPT    # on n3; ")
+    assert last.startswith("aboard check -i n3@n1 --only network    # ")
+
+
+def test_large_packets_are_made_smaller_at_all_ends() -> None:
+    """What is sent to the node must fit, too; each by the card that leads there."""
+    heard = {"echoes": {"10.0.0.3": Echo(small=True, large=False, sent=4, lost=3)}}
+    other = {**heard, "addresses": (("eth0", "192.168.7.4"), ("ens5", "10.0.0.4"))}
+    lines = fix(cut(n1=heard, n2=heard, n4=other))
+    assert [line.partition(";")[0] for line in lines[1:]] == [
+        "sudo ip link set dev eth0 mtu 1400    # on n[1-3]",
+        "sudo ip link set dev ens5 mtu 1400    # on n4",
+    ]
+
+
+def test_a_card_that_is_down_is_named() -> None:
+    """To switch it on is what can be typed; the rest is for hands."""
+    given = cut(n3={"addresses": (("eth5", "10.0.0.3"),), "links": (Link(name="eth5", state="down"),)})
+    assert fix(given)[0].startswith("sudo ip link set dev eth5 up    # on n3; ")
+
+
+@pytest.mark.parametrize(
+    ("phases", "opened"),
+    [
+        ({0: Phase.STORE}, ["INPUT -p tcp -s 10.0.0.0/29 --dport 1024:65535 -j ACCEPT    # on n1"]),
+        (
+            {0: Phase.STORE, 2: Phase.STORE},
+            [
+                "OUTPUT -p tcp -d 10.0.0.0/29 --dport 1024:65535 -j ACCEPT    # on n3",
+                "INPUT -p tcp -s 10.0.0.0/29 --dport 1024:65535 -j ACCEPT    # on n1",
+            ],
+        ),
+    ],
+)
+def test_a_store_is_opened_where_it_is_closed(phases: dict[int, Phase], opened: list[str]) -> None:
+    """At rank 0's node if nobody gets there; if others do, at both ends of the way of those who don't."""
+    ranks = dict.fromkeys(range(8), FULL) | {rank: replace(FULL, sockets=(SYN,)) for rank in (4, 5)}
+    *lines, last = fix(evidence(ranks, default=Phase.TORCH, phases=phases))
+    assert [line.partition(";")[0] for line in lines] == [f"sudo iptables -I {each}" for each in opened]
+    assert last.startswith("aboard check -i ")
+
+
+def test_a_card_that_is_down_is_no_firewall() -> None:
+    """Ranks that meet don't know why nobody answers; their node does."""
+    ranks = dict.fromkeys(range(8), FULL) | {rank: replace(FULL, sockets=(SYN,)) for rank in (4, 5)}
+    dark = {"n3": {"links": (Link(name="eth0", state="lowerlayerdown"),)}}
+    lines = fix(evidence(ranks, default=Phase.TORCH, phases={0: Phase.STORE, 2: Phase.STORE}, nodes=dark))
+    assert lines[0].startswith("sudo ip link set dev eth0 up    # on n3; ")
+    assert "iptables" not in "".join(lines)
+
+
+def test_an_address_that_nobody_has_is_no_firewall() -> None:
+    """Rank 0 was told of another place: no port is to be opened."""
+    astray = replace(
+        FULL, joining=replace(JOINING, host="10.0.0.250"), sockets=(replace(SYN, remote="10.0.0.250:29500"),)
+    )
+    given = evidence(dict.fromkeys(range(8), FULL) | {4: astray}, default=Phase.TORCH)
+    assert judge(given).findings[0].code == "init-elsewhere"
+    assert fix(given)[0].startswith("grep ")
+
+
+def test_rank_0_alone_at_another_place_is_the_one_to_look_at() -> None:
+    """Seven that were sent to one place are right, and the one that was sent elsewhere isn't."""
+    moved = replace(FULL, joining=replace(JOINING, port=29501))
+    nodes = {f"n{at}": {"dials": {("10.0.0.1", 29500): "refused"}} for at in (1, 2, 3, 4)}
+    found = judge(evidence(dict.fromkeys(range(8), FULL) | {0: moved}, default=Phase.TORCH, nodes=nodes)).findings[0]
+    assert (found.code, found.nodes, found.ranks) == ("init-elsewhere", ("n1",), (0,))
+
+
+def test_a_name_gets_the_address_at_which_rank_0_is() -> None:
+    """A line for /etc/hosts, whole."""
+    other = replace(FULL, joining=replace(JOINING, host="n9"))
+    unknown = {"n3": {"names": {"n9": "Name or service not known"}}}
+    lines = fix(evidence(dict.fromkeys(range(8), FULL) | {4: other}, default=Phase.TORCH, nodes=unknown))
+    assert lines[1].startswith("echo '10.0.0.1 n9' | sudo tee -a /etc/hosts    # on n3; ")
+
+
+def test_a_dead_mount_is_taken_away_and_comes_back() -> None:
+    """With its server, where the kernel knows it."""
+    hung = behind(process=process(states="DDDDDDDD", wchan="rpc_wait_bit_killable", file="/my data/7", call="read"))
+    mounts = {"n2": {"mounts": (("/my data", "nfs4", "server:/data"),)}}
+    lines = fix(evidence(eight(r3=hung), nodes=mounts))
+    assert lines[1].startswith("sudo umount -f -l '/my data'    # on n2; ")
+    assert lines[2].startswith("sudo mount -t nfs4 server:/data '/my data'    # on n2; ")
+
+
+@pytest.mark.parametrize(
+    ("file", "line"),
+    [
+        ("/sys/fs/cgroup/job/cpu.max", "echo max | sudo tee /sys/fs/cgroup/job/cpu.max    # on n3; "),
+        (
+            "/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us",
+            "echo -1 | sudo tee /sys/fs/cgroup/cpu/x/cpu.cfs_quota_us    # on n3; ",
+        ),
+        ("", "cat /proc/self/cgroup    # on n3; "),
+    ],
+)
+def test_a_quota_is_raised_where_it_is_set(file: str, line: str) -> None:
+    """In the file of either version; where it can't be seen, how to find it."""
+    entries = tuple(Collective(seq=seq, op="gloo:all_reduce", at=900 + seq, over=True) for seq in range(30))
+    late = tuple(replace(entry, at=entry.at + 0.6) for entry in entries)
+    walked = [
+        in_collective(groups=(replace(at_collective(30), entries=each, enqueued=29),)) for each in (entries, late)
+    ]
+    ranks = {rank: walked[rank == 5] for rank in range(8)}
+    given = evidence(ranks, quiet=0.5, pace=1.0, usual=0.3, nodes={"n3": {"throttled": 0.6, "quota": file}})
+    assert fix(given)[0].startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("seen", "line"),
+    [
+        (process(call="flock", file="/data/a lock"), "fuser -v '/data/a lock'    # on n2; "),
+        (process(call="futex"), "py-spy dump --pid 4711    # on n2; "),
+        (process(states="RRRRRRRR", cpu=1.0), "py-spy dump --pid 4711    # on n2; "),
+    ],
+)
+def test_what_a_rank_waits_for_is_looked_at(seen: Any, line: str) -> None:
+    """The file, its holders; the process, its threads."""
+    given = evidence(eight(r3=behind(process=seen)), quiet=60.0)
+    assert any(each.startswith(line) for each in fix(given))
+
+
+def test_a_service_is_tried_at_its_own_address() -> None:
+    """No word is left for the reader to fill in."""
+    outside = Socket(local="10.0.0.2:7", remote="10.9.9.9:8080", state="ESTABLISHED", inode=77)
+    seen = behind(process=process(call="recvfrom", file="socket:[77]"), sockets=(outside,))
+    assert fix(evidence(eight(r3=seen)))[1].startswith("curl -v --max-time 5 http://10.9.9.9:8080/    # on n2; ")
+
+
+def test_nodes_are_checked_again_as_the_run_reaches_them() -> None:
+    """Names alone would lose what aboard.yaml says of them, as their second network."""
+    given = evidence(eight())
+    assert recheck(given, ["n3", "n1", "n3"], "network") == "aboard check -i n3@n1 --only network"
+    assert recheck(given, ["n1", "n2", "n3", "n4"], why="all") == "aboard check    # all"
+    plain = tuple(replace(part, node=Node(name=part.node.name, slots=2)) for part in given.plan.parts)
+    named = replace(given, plan=replace(given.plan, parts=plain))
+    assert recheck(named, ["n3", "n1"]) == "aboard check n3 n1"
+
+
+def test_peers_far_apart_are_let_in_one_by_one() -> None:
+    """A network that has both 10.0.0.1 and 10.200.0.1 is not theirs; IPv6 has a program of its own."""
+    far = evidence(eight(), nodes={"n2": {"addresses": (("eth0", "10.200.0.1"),)}})
+    assert " -s 10.0.0.1,10.0.0.3,10.200.0.1 " in let_in(far, ["n4"], "10.0.0.4", ["in"])
+    six = evidence(eight(), nodes={f"n{at}": {"addresses": (("eth0", f"fd00::{at}"),)} for at in (1, 2, 3, 4)})
+    assert let_in(six, ["n4"], "fd00::4", ["in"]).startswith("sudo ip6tables -I INPUT -p tcp -s fd00::/126 ")
+    assert let_in(replace(far, witness={}), ["n4"], "10.0.0.4") == ""
+
+
+def test_what_a_node_lacks_is_brought_from_another() -> None:
+    """A file by way of the head, from a node whose ranks did not miss it; a module by the Python of the ranks."""
+    given = evidence(eight())
+    node = replace(given.plan.parts[0].node, python="/opt/py/bin/python")
+    plan = replace(given.plan, parts=(replace(given.plan.parts[0], node=node), *given.plan.parts[1:]))
+
+    def died(kind: str, message: str, *ranks: tuple[str, str]) -> str:
+        events = [
+            Event(
+                node=name,
+                seq=1,
+                at=1.0,
+                kind="raised",
+                child=rank,
+                data={"type": kind, "message": message, "trace": ""},
+            )
+            for name, rank in ranks
+        ]
+        gone = [Event(node=name, seq=2, at=2.0, kind="exited", child=rank, data={"code": 1}) for name, rank in ranks]
+        return ending(Evidence(plan=plan, run=Run.replay("r", [*events, *gone])))[0].fix
+
+    missing = died("FileNotFoundError", "[Errno 2] No such file or directory: '/data/a b'", ("n1", "0"), ("n2", "2"))
+    assert "scp -3 n3:'/data/a b' n1:'/data/a b'    # here; " in missing
+    module = died("ModuleNotFoundError", "No module named 'apex'", ("n1", "0"))
+    assert module.startswith("/opt/py/bin/python -m pip install apex    # on n1; ")
+
+
+def test_a_child_that_the_kernel_killed_is_want_of_memory() -> None:
+    """The rank only raises; the kernel's counter tells why its child is gone."""
+    said = {"type": "CalledProcessError", "message": "Command 'x' died with <Signals.SIGKILL: 9>.", "trace": ""}
+    events = [
+        Event(node="n1", seq=1, at=1.0, kind="raised", child="0", data=said),
+        Event(node="n1", seq=2, at=2.0, kind="exited", child="0", data={"code": 1}),
+    ]
+    grown = {"n1": NodeWitness(at=9.0, oom_before=0, oom_kills=1)}
+    given = Evidence(plan=evidence(eight()).plan, run=Run.replay("r", events), witness=grown)
+    assert ending(given)[0].code == "run-out-of-memory"
+    same = replace(given, witness={"n1": NodeWitness(at=9.0, oom_before=1, oom_kills=1)})
+    assert ending(same)[0].code == "run-raised"
