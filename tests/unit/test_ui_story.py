@@ -1,17 +1,21 @@
 """The story of a code in the terminal and in the docs: one source, compared whole."""
 
 import io
+from datetime import UTC, datetime
 from pathlib import Path
+from random import Random
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
 from aboard.cli import cli
-from aboard.core.errors import InputError
+from aboard.core.errors import AboardError, InputError
 from aboard.core.finding import Severity
 from aboard.core.rule import Subject
 from aboard.core.story import Story
+from aboard.flows.why import the_run
+from aboard.record.runs import Runs
 from aboard.ui.story import CodesView, StoryView
 from aboard.ui.story_page import pages
 from aboard.verdicts.told import TOLD
@@ -95,11 +99,24 @@ def test_every_code_has_one_story() -> None:
 
 
 def test_why_tells_and_lists() -> None:
-    """`aboard why CODE` has the story of a real code, `aboard why` has them all."""
+    """`aboard why CODE` has the story of a real code, `aboard why --codes` has them all."""
     some = TOLD[0].stories[0]
     assert some.title in CliRunner().invoke(cli, ["why", some.code]).output
-    every = CliRunner().invoke(cli, ["why"]).output
+    every = CliRunner().invoke(cli, ["why", "--codes"]).output
     assert all(story.code in every for subject in TOLD for story in subject.stories)
+
+
+def test_why_without_a_word_means_the_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one that lives, or else the newest; where there is none yet, what else may be asked is told."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    none = CliRunner().invoke(cli, ["why"]).exception
+    assert isinstance(none, AboardError)
+    assert none.code == "run-none"
+    assert "aboard why --nodes" in none.fix
+    runs = Runs.of({"XDG_STATE_HOME": str(tmp_path)})
+    drawn = Random(1)  # noqa: S311 - draws names, no secret
+    older, newer = (runs.create(datetime(2026, 1, day, tzinfo=UTC), drawn) for day in (1, 2))
+    assert the_run(runs).id == newer.id != older.id
 
 
 @pytest.mark.parametrize(("typed", "fix"), [("reach-refusd", "aboard why reach-refused"), ("\x1b[2Jx", "lists all")])

@@ -47,7 +47,7 @@ def why(
 
     The nodes of a run that lives are asked at once. One that is over is judged again from its record, with what was
     last seen on the nodes; where that comes to something else than was said then, both are told. Without a RUN, the
-    newest that lives is meant. With the CODE of a finding, its long story is told.
+    newest that lives is meant, or else the newest. With the CODE of a finding, its long story is told.
 
     With --bundle, somebody else's record is judged in the same way.
 
@@ -69,13 +69,13 @@ def why(
         tell_bundle(bundle, verbose=verbose)
     what = _one(words)
     console = Console(highlight=False)
-    run = the_run(Runs.of(os.environ)) if what is None and not codes else None
-    if what is None and run is None:
+    if codes:
         console.print(CodesView(TOLD), crop=False)
     elif what is not None and what in STORIES:
         console.print(StoryView(*STORIES[what]), crop=False)
     else:
-        _tell_run(console, run or _run(what or ""), verbose=verbose)
+        run = the_run(Runs.of(os.environ)) if what is None else _run(what)
+        _tell_run(console, run, verbose=verbose)
 
 
 def _one_way(
@@ -125,6 +125,7 @@ def _tell_run(console: Console, run: RunDirectory, *, verbose: bool) -> None:
     if not told.why.findings and not told.changed:
         click.echo(f"{run.id} is {summary(run).state}, and nothing was found wrong with it")
         return
+    click.echo(f"{run.id} is {summary(run).state}:")
     console.print(ReplayedView(told, now=__version__, verbose=verbose), crop=False)
     code = told.why.findings[0].code if told.why.findings else ""
     if code in STORIES:

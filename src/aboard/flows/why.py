@@ -1,5 +1,6 @@
 """`aboard why RUN`: a live run's nodes are asked; one that is over is judged again from its record."""
 
+from aboard.core.errors import AboardError
 from aboard.core.verdict import Replayed
 from aboard.flows.kept import kept_of
 from aboard.flows.parts import parts_of
@@ -8,9 +9,17 @@ from aboard.record.places import RunDirectory
 from aboard.record.runs import Runs
 
 
-def the_run(runs: Runs) -> RunDirectory | None:
-    """The one that is meant when none is named: the newest that lives."""
-    return next((run for run in runs.all() if run.live), None)
+def the_run(runs: Runs) -> RunDirectory:
+    """The one that is meant when none is named: the newest that lives, or else the newest."""
+    known = runs.all()
+    if not known:
+        fix = (
+            "aboard launch -- train.py    # makes a first one\n"
+            "aboard why --nodes NODES    # a training that another launcher started; --log FILE: its output\n"
+            "aboard why --codes    # lists all codes"
+        )
+        raise AboardError("run-none", "there is no run yet to tell of", fix=fix)
+    return next((run for run in known if run.live), known[0])
 
 
 def why_again(run: RunDirectory) -> Replayed:

@@ -157,7 +157,7 @@ def _stall(roster: Roster) -> list[Text]:
         return []
     if not stall.grave:
         return [_line(Text(f"note  {stall.seen}", style="dim"))]
-    head = Text.assemble((f"{stall.word}  ", "bold red"), (stall.seen, "bold"), (f"  {stall.code}", "dim"))
+    head = Text.assemble((f"{stall.word}  ", "bold red"), (f"{stall.code}  ", "dim"), (stall.seen, "bold"))
     return [_line(head), _line(Text.assemble(("  fix  ", "dim"), stall.fix))]
 
 

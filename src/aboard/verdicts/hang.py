@@ -129,7 +129,8 @@ def absent(evidence: Evidence) -> Iterator[Said]:
         which = (
             f"collective {standing.number} ({_call(standing.usual)})" if standing and standing.usual else "a collective"
         )
-        beside = f"{len(waiting)} other ranks have waited {waited:.0f} s for it in {which}"
+        others = "1 other rank has" if len(waiting) == 1 else f"{len(waiting)} other ranks have"
+        beside = f"{others} waited {waited:.0f} s for it in {which}"
         yield _held_up(evidence, views, told, beside, grave=grave, since=standing.since if standing else None)
 
 
