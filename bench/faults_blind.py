@@ -126,4 +126,4 @@ _CASES: tuple[Case, ...] = (
         env=(("STEPS", "30"),),
     ),
 )
-BLIND = tuple(replace(case, blind=True) for case in _CASES)
+BLIND = tuple(replace(case, blind=1) for case in _CASES)

@@ -158,4 +158,5 @@ _OUTSIDE: tuple[Case, ...] = (
         env=_LONG_EVALUATION,
     ),
 )
-BLIND_MORE = tuple(replace(case, blind=True) for case in (*_OWN, *_OUTSIDE))
+_UNTRIED = "nobody has judged yet whether a line could mend it"
+BLIND_MORE = tuple(replace(case, blind=2, by_hand=_UNTRIED) for case in (*_OWN, *_OUTSIDE))

@@ -66,8 +66,8 @@ class Case:
     words: tuple[str, ...] = field(default=())
     #: Why nobody can type the mend, so that the bench heals it; empty when the printed fix must mend it.
     by_hand: str = ""
-    #: Written by somebody who had not read the rules, after they were; scored once.
-    blind: bool = False
+    #: Written by somebody who had not read the rules, after they were; scored once. The first set, or the second.
+    blind: int = 0
 
     @property
     def rank_meant(self) -> int:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 # A process of its own session: a signal to the whole group would reach nobody but it.
 ASKS = r"""
@@ -17,6 +18,7 @@ folder = tempfile.mkdtemp()
 heard = Heard(0, folder, [])
 open(heard.stacks, "w").close()
 code = "import signal, sys; keep = open(sys.argv[1], 'a'); signal.signal(int(sys.argv[2]), lambda *_: None);"
+code += "signal.signal(signal.SIGUSR1, lambda *_: signal.signal(int(sys.argv[2]), signal.SIG_DFL));"
 code += "print('ready', flush=True)\nwhile True: pass"
 rank = subprocess.Popen([sys.executable, "-c", code, heard.stacks, str(int(STACKS_SIGNAL))], stdout=subprocess.PIPE)
 rank.stdout.readline()
@@ -31,13 +33,18 @@ began = time.monotonic()
 stacks.take(loop, {"0": (rank.pid, heard)}, 8.0, told)
 
 def end():
+    if sys.argv[1] == "leaving":
+        rank.send_signal(signal.SIGUSR1)
+        return
     rank.kill()
     rank.wait()
     heard.pid = 0 if sys.argv[1] == "forgotten" else heard.pid
 
 loop.later(0.1, end)
 loop.run()
-print(json.dumps({"hits": len(hits), "found": found[0], "seconds": time.monotonic() - began}))
+lives = rank.poll() is None
+rank.kill()
+print(json.dumps({"hits": len(hits), "found": found[0], "seconds": time.monotonic() - began, "lives": lives}))
 """
 
 
@@ -66,3 +73,26 @@ def test_a_number_that_nobody_has_any_more_is_not_signalled() -> None:
     """It is known to have ended by the kernel's word too, long before the time that there was."""
     told = _asked("still known")
     assert (told["hits"], told["found"]) == (0, {"0": {"why": "it has ended"}})
+
+
+def test_a_rank_that_takes_its_handler_away_meanwhile_is_not_killed() -> None:
+    """Python does so when it ends: a rank that finishes well must not die of being asked where it is."""
+    told = _asked("leaving")
+    assert told["lives"]
+    assert "does not listen" in str(told["found"])
+
+
+def test_what_stands_below_the_beacons_handler_kills_nobody(tmp_path: Path) -> None:
+    """The signal may come in the very moment in which Python takes the handler away."""
+    code = (
+        "import contextlib, faulthandler, os, sys\n"
+        "from aboard.agent.beacon.aboard_beacon import _show_stacks\n"
+        "from aboard.agent.beacons import STACKS_SIGNAL\n"
+        "with contextlib.suppress(FileNotFoundError):\n"
+        "    _show_stacks(str(int(STACKS_SIGNAL)), str(os.getppid()), sys.argv[1])\n"
+        "faulthandler.unregister(STACKS_SIGNAL)\n"
+        "os.kill(os.getpid(), STACKS_SIGNAL)\n"
+    )
+    argv = [sys.executable, "-c", code, str(tmp_path / "stacks")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -49,12 +49,18 @@ def question(*paths: str, **asked: Any) -> Question:
     )
 
 
-def ready(encoder: Encoder, *paths: str, length: int = LENGTH, workers: int = 1) -> Ready:
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """For tests that leave it as it is: what several of them prepare is prepared once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+def ready(encoder: Encoder, cache: Path, *paths: str, length: int = LENGTH, workers: int = 1) -> Ready:
     given = []
     for path in paths:
         chunks = tuple(sources(SourceSpec(path=path), chunk_bytes=4096))
         given.append(Source(form=format_of(chunks), chunks=chunks))
-    return Ready(sources=given, prepared=prepare(given, encoder, Path("cache"), max_length=length, workers=workers))
+    return Ready(sources=given, prepared=prepare(given, encoder, cache, max_length=length, workers=workers))
 
 
 def signs(found: Tally) -> dict[str, tuple[int, list[tuple[str, str, int, list[int]]]]]:
@@ -78,45 +84,45 @@ def plain(found: DataReport) -> object:
     return found.findings, found.examples, found.fill, lengths, numbers, each_source, signs(found.tally)
 
 
-def test_prepared_data_is_judged_as_its_rows_are() -> None:
+def test_prepared_data_is_judged_as_its_rows_are(cache: Path) -> None:
     """The same findings, examples and counts, from what was counted when the rows were encoded."""
     paths, held = files(), written(Path("held.jsonl"), [conversation(3), conversation(900)])
     asked = question(*paths, validation=(held,))
     encoder = Encoder(str(asked.tokenizer))
-    found = judged(asked, encoder, [ready(encoder, *paths, workers=2)], ready(encoder, held))
+    found = judged(asked, encoder, [ready(encoder, cache, *paths, workers=2)], ready(encoder, cache, held))
     assert plain(found) == plain(look(asked))
-    apart = judged(asked, encoder, [ready(encoder, path) for path in paths], ready(encoder, held))
+    apart = judged(asked, encoder, [ready(encoder, cache, path) for path in paths], ready(encoder, cache, held))
     assert plain(apart) == plain(found)
     codes = {finding.code for finding in found.findings}
     assert codes >= {"data-broken", "data-cut", "data-duplicates", "data-special-text"}
 
 
-def test_a_cached_preparation_is_judged_at_once() -> None:
+def test_a_cached_preparation_is_judged_at_once(cache: Path) -> None:
     """By the names that its files have now, and at another length without being encoded again."""
     paths = files()
     encoder = Encoder(str(question(*paths).tokenizer))
-    first = ready(encoder, *paths).prepared
+    first = ready(encoder, cache, *paths).prepared
     Path("a.jsonl").rename("moved.jsonl")
-    again = ready(encoder, "moved.jsonl", "b.jsonl").prepared
+    again = ready(encoder, cache, "moved.jsonl", "b.jsonl").prepared
     assert again.cached
     assert [str(each.where) for each in again.tally.seen("broken").examples] == ["moved.jsonl:8"]
     assert [str(each.where) for each in again.tally.seen("empty").examples] == ["b.jsonl:21"]
     assert again.tally.seen("cut").count == first.tally.seen("cut").count > 0
-    wide = ready(encoder, "moved.jsonl", "b.jsonl", length=10_000).prepared
+    wide = ready(encoder, cache, "moved.jsonl", "b.jsonl", length=10_000).prepared
     assert wide.cached
     assert not wide.tally.seen("cut")
     assert wide.tally.tokens == first.tally.tokens
 
 
-def test_a_damaged_count_is_said_not_used() -> None:
+def test_a_damaged_count_is_said_not_used(tmp_path: Path) -> None:
     """It is judged by hash, as the shards are."""
     paths = files()
     encoder = Encoder(str(question(*paths).tokenizer))
-    folder = ready(encoder, *paths).prepared.shards.folder
+    folder = ready(encoder, tmp_path, *paths).prepared.shards.folder
     content = (folder / "gate.json").read_bytes()
     (folder / "gate.json").write_bytes(content.replace(b'"rows": 80', b'"rows": 81'))
     with pytest.raises(AboardError, match=r"gate\.json"):
-        ready(encoder, *paths)
+        ready(encoder, tmp_path, *paths)
 
 
 def test_several_processes_read_as_one_does(monkeypatch: pytest.MonkeyPatch) -> None:

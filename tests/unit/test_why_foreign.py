@@ -354,7 +354,7 @@ def test_a_rank_in_a_lock_is_named() -> None:
     world = four()
     (found,) = judge_foreign(world, (), look(world, seen), asked=("n1", "n2")).findings
     assert (found.code, found.nodes, found.ranks) == ("hang-lock", ("n2",), (3,))
-    assert found.fix == "py-spy dump --pid 103    # on n2; all its threads"
+    assert found.fix == "py-spy dump --pid 103    # on n2; all its threads (needs py-spy)"
     early = judge_foreign(world, (), look(world, seen, quiet=1.0), asked=("n1", "n2")).findings[0]
     assert early.severity is Severity.INFO
     assert judge_foreign(world, (), look(world, seen, quiet=0.0), asked=("n1", "n2")).findings == ()

@@ -38,6 +38,7 @@ BUSY_PART = 0.5
 MET = PHASES.index("group")
 GONE = (b"", b"Z", b"X")
 OVER = "it has ended"
+DEAF = "process %d does not listen to the beacon's signal"
 STATES = {b"T": "it is stopped", b"t": "it is being traced", b"D": "it waits in the kernel, for a disk or a device"}
 
 
@@ -100,6 +101,10 @@ class _Taking:
             if told.over:
                 # Its number may be somebody else's by now, and 0 would be our own group's.
                 self._found[name] = {"why": OVER}
+                continue
+            if not _listens(told.heard.pid):
+                # It did when it was asked; Python takes its handler away when it ends, and the signal would kill it.
+                self._found[name] = {"why": DEAF % told.heard.pid}
                 continue
             self._interrupted[name] = _Dump(told.heard, self._limit)
             with contextlib.suppress(OSError):
@@ -220,17 +225,21 @@ def _unfit(root: int, heard: Heard | None) -> str:
         return "it has no beacon"
     if not _below(heard.pid, root):
         return "the process that had the beacon is gone"
-    caught = b"0"
-    with contextlib.suppress(OSError), open("/proc/%d/status" % heard.pid, "rb") as status:
-        for line in status:
-            if line.startswith(b"SigCgt:"):
-                caught = line.split()[1]
-    if not int(caught, 16) >> (STACKS_SIGNAL - 1) & 1:
-        return "process %d does not listen to the beacon's signal" % heard.pid
+    if not _listens(heard.pid):
+        return DEAF % heard.pid
     if heard.stacks not in _open_files(heard.pid):
         # A script may close what it doesn't know; the stacks would go into whatever has the number now.
         return "process %d has closed the beacon's file" % heard.pid
     return ""
+
+
+def _listens(pid: int) -> bool:
+    caught = b"0"
+    with contextlib.suppress(OSError), open("/proc/%d/status" % pid, "rb") as status:
+        for line in status:
+            if line.startswith(b"SigCgt:"):
+                caught = line.split()[1]
+    return bool(int(caught, 16) >> (STACKS_SIGNAL - 1) & 1)
 
 
 def _open_files(pid: int) -> set[str]:

@@ -7,6 +7,7 @@ until the keeper asks.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # signal itself would cost each rank an enum or two
 import _socket  # socket itself would cost each rank 4 ms to import
 import atexit
 import errno
@@ -183,6 +184,8 @@ def _words(value: BaseException) -> str:
 def _show_stacks(number: str, keeper: str, path: str) -> None:
     """The keeper's signal writes all threads' stacks there, also when none of them runs Python code any more."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    # At its end Python puts back what was there before: of a signal that comes then, nobody is to die.
+    _signal.signal(int(number), _signal.SIG_IGN)
     faulthandler.register(int(number), file=file, all_threads=True, chain=False)
     os.register_at_fork(after_in_child=lambda: _safely(lambda: faulthandler.unregister(int(number))))
     with open("/proc/sys/kernel/yama/ptrace_scope", "rb") as scope:

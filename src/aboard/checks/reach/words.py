@@ -141,7 +141,7 @@ WORDS: dict[Reason, Words] = {
         title="the node was reached, and then said nothing",
         shows=("Connection timed out during banner exchange", "ssh hangs after `debug1: pledge: filesystem`"),
         why="It was reached, and then said nothing: a login that hangs, a dead home directory, a stopped process.",
-        fix="ssh -v {ssh} true    # here; and look at where it stops",
+        fix="timeout 30 ssh -v {ssh} true    # here; and look at where it stops",
         more="A home directory on a dead NFS server hangs every login; `ssh root@NODE` often still works then. A"
         " machine that swaps without end, or whose disk is broken, answers ping and nothing else.",
     ),
@@ -164,7 +164,7 @@ WORDS: dict[Reason, Words] = {
         title="ssh failed in a way that has no name yet",
         shows=("ssh exits with 255",),
         why="ssh failed in a way that we have no name for yet.",
-        fix="ssh -v {ssh} true",
+        fix="timeout 30 ssh -v {ssh} true    # here; what it says last",
         more="Please open an issue with what it says: each way that we know has its own name and fix.",
     ),
 }
