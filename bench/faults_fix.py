@@ -15,6 +15,7 @@ from faults_stage import FOLDER, RANKS, START_SECONDS, Running, Stage, wait
 from typed_fixes import LATE, Typed, type_fix
 
 GOES_ON, TRAINS, SILENT = "typed: the run goes on", "typed: the next launch trains", "typed: the next check is silent"
+MENDS = (GOES_ON, TRAINS, SILENT)
 NOT_MENDED, NO_FIX = "typed, and NOT mended", "no fix was printed"
 _MOVES_SECONDS = 60.0
 _STEPS = 3

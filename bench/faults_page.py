@@ -4,8 +4,9 @@ import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from faults_fix import MENDS
 from faults_peers import TOOLS
-from faults_report import parts, peers
+from faults_report import fixes, parts, peers
 
 Results = Mapping[str, Mapping[str, Any]]
 
@@ -33,9 +34,9 @@ _HOW = """
     python bench/faults.py --quick                          # two faults and the recorded logs: a minute
     python bench/faults.py --case "deadlock, run"           # one
 
-"Fixed" in the table is the fix carried out: after a fault that a training can live through, the same run must go on;
-after one that the look before a launch names, the next check must be silent. After a death there is nothing to carry
-out but another launch, which each next case is.
+"Fixed" in the table is the printed fix carried out while the fault was still there: each line typed as it stands,
+where it says; then the same run went on, or the next launch trained, or the next check was silent. "By hand" is a fix
+that no line can be (a cable, a button, the user's own script); its lines were typed, too.
 """
 
 
@@ -63,6 +64,8 @@ def _figures(kept: Mapping[str, Results]) -> Iterator[str]:
     false, first = sum(each["false"] for each in healthy.values()), sum(each["right"] for each in pairs.values())
     yield f"| false verdicts in healthy windows | 0 | {false} of {len(healthy)} |"
     yield f"| two at once, first cause first | ≥ 80 % | {first} of {len(pairs)} |"
+    typed, mended = fixes(cases)
+    yield f"| printed fixes that mend, typed as they stand | – | {mended} of {typed} |"
     for tool, peer in peers(kept):
         share = f"{peer.spoke} and {peer.named} of {peer.faults}"
         yield f"| {tool}: says anything within 60 s; names the node | – | {share} |"
@@ -108,11 +111,21 @@ def _table(kept: Mapping[str, Results]) -> Iterator[str]:
     for case in kept.get("cases", {}).values():
         verdict = f"`{case['code']}`" if case["right"] else f"**missed**: {case['code'] or 'nothing'}"
         seconds = "–" if case["seconds"] is None else f"{case['seconds']:.1f}"
-        fixed = (
-            "yes" if case.get("mended", "").startswith(("healed:", "mended:")) else "no" if case.get("mended") else ""
-        )
+        fixed = _fixed(case)
         others = " | ".join(_peer(kept.get(tool, {}).get(case["name"])) for tool in TOOLS)
         yield f"| {case['name']} | {case['node']}, rank {case['rank']} | {verdict} | {seconds} | {fixed} | {others} |"
+
+
+def _fixed(case: Mapping[str, Any]) -> str:
+    """What came of the printed fix; where it was not typed, of healing what was broken."""
+    typed = str(case.get("fix_typed", ""))
+    if typed.startswith(MENDS):
+        return typed.removeprefix("typed: ")
+    if typed.startswith("advice only"):
+        return f"by hand:{typed.partition(':')[2]}"
+    if typed:
+        return f"**{typed}**"
+    return "healed" if case.get("mended", "").startswith(("healed:", "mended:")) else "no" if case.get("mended") else ""
 
 
 def _peer(told: Mapping[str, Any] | None) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import faults_recorded
+from faults_fix import MENDS
 from faults_peers import TOOLS
 from faults_try import summary
 from figures import Figures
@@ -48,8 +49,26 @@ def figures(found: Figures, kept: Mapping[str, Results]) -> None:
         wrong = [name for name, each in pairs.items() if not each["right"]]
         share, bar = len(wrong) / len(pairs), 1 - PAIRS_RIGHT
         found.add(f"two at once: first cause not first, of {len(pairs)}", share, bar, note="; ".join(wrong))
+    typed, mended = fixes(cases)
+    if typed:
+        bad = "; ".join(case["name"] for case in cases if _tried(case) and not _mends(case))
+        found.add(f"printed fixes that don't mend, of {typed} typed", typed - mended, 0, note=bad)
     _recorded(found)
     _peers(kept)
+
+
+def fixes(cases: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """How many were typed because their lines should mend, and how many did."""
+    tried = [case for case in cases if _tried(case)]
+    return len(tried), sum(_mends(case) for case in tried)
+
+
+def _tried(case: Mapping[str, Any]) -> bool:
+    return not str(case.get("fix_typed", "advice only")).startswith("advice only")
+
+
+def _mends(case: Mapping[str, Any]) -> bool:
+    return str(case["fix_typed"]).startswith(MENDS)
 
 
 def _live(found: Figures, cases: Sequence[Mapping[str, Any]]) -> None:
