@@ -6,7 +6,7 @@ from typing import Any
 from faults_picture import CAP, COLOURS
 
 _LEFT, _TOP, _WIDTH, _HEIGHT = 56, 58, 640, 260
-_RIGHT, _BOTTOM = 130, 40
+_RIGHT, _BOTTOM, _LINE = 130, 40, 15
 _FONT = 'font-family="sans-serif" font-size="12"'
 _TITLE = "Faults whose node is named, by seconds since the first effect"
 
@@ -32,24 +32,29 @@ def curve(kept: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     for tick in range(0, int(CAP) + 1, 10):
         x, y = _x(tick), _TOP + _HEIGHT + 18
         lines.append(f'<text x="{x:.1f}" y="{y}" fill="#777" text-anchor="middle">{tick} s</text>')
-    for tool, seconds in told.items():
-        lines += _line(tool, seconds)
+    lowest = float(_TOP)
+    for tool, seconds in sorted(told.items(), key=lambda each: -_share(each[1])):
+        # Where two lines end alike, their names stand one under the other.
+        lowest = max(lowest + _LINE, _y(_share(seconds)) + 4)
+        lines += _line(tool, seconds, lowest)
     return "\n".join([*lines, "</svg>", ""])
 
 
-def _line(tool: str, seconds: Sequence[float | None]) -> list[str]:
+def _line(tool: str, seconds: Sequence[float | None], label: float) -> list[str]:
     named = sorted(min(at, CAP) for at in seconds if at is not None)
-    path, share = [f"M{_x(0):.1f},{_y(0):.1f}"], 0.0
-    for count, at in enumerate(named, 1):
-        share = count / max(1, len(seconds))
-        path.append(f"H{_x(at):.1f}V{_y(share):.1f}")
+    path = [f"M{_x(0):.1f},{_y(0):.1f}"]
+    path += [f"H{_x(at):.1f}V{_y(count / len(seconds)):.1f}" for count, at in enumerate(named, 1)]
     path.append(f"H{_x(CAP):.1f}")
     colour = COLOURS[tool]
-    words = f"{tool}, {100 * share:.0f} %"
+    words = f"{tool}, {100 * _share(seconds):.0f} %"
     return [
         f'<path d="{"".join(path)}" fill="none" stroke="{colour}" stroke-width="2.5"/>',
-        f'<text x="{_LEFT + _WIDTH + 8}" y="{_y(share) + 4:.1f}" fill="{colour}">{words}</text>',
+        f'<text x="{_LEFT + _WIDTH + 8}" y="{label:.1f}" fill="{colour}">{words}</text>',
     ]
+
+
+def _share(seconds: Sequence[float | None]) -> float:
+    return sum(at is not None for at in seconds) / max(1, len(seconds))
 
 
 def _harmed(told: Mapping[str, Any] | None) -> bool:
