@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from aboard.core.flight import Standing, standings
+from aboard.core.head import is_loopback
 from aboard.core.phase import Phase
 from aboard.core.plan import Plan
 from aboard.core.run import Child, Run
@@ -120,8 +121,17 @@ class Evidence:
         found = {address: name for name, addresses in told for address in addresses if address}
         for name, node in self.witness.items():
             for _interface, address in node.addresses:
-                if not address.startswith("127.") and address != "::1":
+                if not is_loopback(address):
                     found[address] = name
+        # A node may have lost an address since: its ranks still hold connections from there.
+        held: dict[str, set[str]] = {}
+        for view in self.views:
+            for each in view.seen.sockets if view.seen is not None else ():
+                if each.state == "ESTABLISHED":
+                    held.setdefault(each.local.rpartition(":")[0].strip("[]"), set()).add(view.node)
+        for address, nodes in held.items():
+            if len(nodes) == 1 and not is_loopback(address):
+                found.setdefault(address, next(iter(nodes)))
         return found
 
     def _views(self) -> Iterator[View]:

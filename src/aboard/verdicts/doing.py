@@ -58,6 +58,14 @@ def doing(view: View, usual: float | None) -> Doing:
     idle = _FIRST_SECONDS if usual is None else max(_IDLE_SECONDS, _IDLE_STEPS * usual)
     if view.at == "data":
         return _data(view, where, look, idle)
+    if view.at == "collective" and not busy:
+        return Doing(
+            code="hang-mismatch",
+            words=f"waits in another call of torch.distributed{where}",
+            why="It waits for a message or a call that the others do not make: code or data made it go apart.",
+            fix=look,
+            patience=idle,
+        )
     if busy:
         return Doing(
             code="hang-loop",

@@ -14,6 +14,8 @@ from aboard.verdicts.doing import Doing, doing
 from aboard.verdicts.stuck import RULES as STUCK
 
 _LAST_SECONDS = 10.0
+# How one waits for a process of its own.
+_OWN_CHILDREN = ("hang-lock", "hang-data", "hang-absent")
 
 
 def uneven(evidence: Evidence) -> Iterator[Said]:
@@ -124,7 +126,7 @@ def absent(evidence: Evidence) -> Iterator[Said]:
         waited = max(0.0, evidence.now - standing.since)
     for views in _alike(late, evidence):
         view = views[0]
-        told = doing(view, evidence.usual)
+        told = _bereft(evidence, view, doing(view, evidence.usual))
         grave = waited >= told.patience
         which = (
             f"collective {standing.number} ({_call(standing.usual)})" if standing and standing.usual else "a collective"
@@ -141,6 +143,24 @@ def holding(evidence: Evidence) -> list[Finding]:
     """What holds the run up by what its own ranks show, for a while or for good: for rules that have others' word."""
     said = (each for rule in (*STUCK, *RULES) for each in rule(evidence))
     return [each.finding for each in said if isinstance(each, Cause)]
+
+
+def _bereft(evidence: Evidence, view: View, told: Doing) -> Doing:
+    """Who waits for a process of its own, on a node where the kernel has killed one for memory, waits for that."""
+    node = evidence.witness.get(view.node)
+    before, after = (node.oom_before, node.oom_kills) if node is not None else (None, None)
+    if told.code not in _OWN_CHILDREN or before is None or after is None or after <= before:
+        return told
+    killed = "a process was" if after - before == 1 else f"{after - before} processes were"
+    return replace(
+        told,
+        code="run-out-of-memory",
+        words=f"{told.words}, and {killed} killed for want of memory on {view.node} since the start",
+        why="A worker that it waits for was killed by the kernel: the memory of the node, or of its control group, was"
+        " used up.",
+        fix=f"sudo dmesg -T | grep -i 'killed process'    # on {view.node}; which one, and how large it was\n"
+        "# fewer data workers or a smaller batch, or more memory for the job",
+    )
 
 
 def _held_up(

@@ -19,8 +19,14 @@ _UP = ("up", "unknown", "")
 _ONE_PACKET = 1200
 # Fits through the tunnels of VPNs and clouds.
 _SMALL = 1400
+# A way that is whole again is tried again within the time that it was cut for; after so long it was, and in vain.
+_FORGOTTEN_SECONDS = 20.0
 # Of packets to a node, some of which were answered, this part and at least so many are lost: it isn't cut.
 _LOSSY, _LEAST_LOST = 0.1, 2
+_FORGOTTEN = (
+    "A firewall on the way has forgotten connections that were made before, as when its table was flushed, or drops"
+    " what was silent for long: TCP tries for minutes."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +62,10 @@ def cut(evidence: Evidence) -> Iterator[Said]:
         narrow = "connected" in outcomes and min(each.socket.tx for each in bad) > _ONE_PACKET
     lossy = _lossy(echoes)
     code, seen, why, fix = _words(evidence, example, nodes, len(bad), down, narrow=narrow, lossy=lossy)
+    silent = max((each.socket.silent or 0.0) for each in bad)
     back = (passes or "connected" in outcomes) and not narrow and not down and not lossy
+    if back and silent >= _FORGOTTEN_SECONDS:
+        back, seen, why = False, f"{seen}; new connections pass", _FORGOTTEN
     yield Cause(
         finding=Finding(
             code=code,
@@ -69,7 +78,7 @@ def cut(evidence: Evidence) -> Iterator[Said]:
             fix=fix,
         ),
         sure=Sure.CERTAIN if len(pairs) > 1 or down else Sure.STRONG,
-        since=evidence.now - max((each.socket.silent or 0.0) for each in bad),
+        since=evidence.now - silent,
     )
 
 
@@ -178,12 +187,30 @@ def _words(
             "The way to it loses packets: a cable, a port or a switch is broken or overrun. TCP waits ever longer.",
             f"ip -s link    # on {who}; errors and drops\n{check}",
         )
+    gone = [(name, address) for name, address in _ends(example) if _gone(evidence, name, address)]
+    if gone:
+        name, address = gone[0]
+        return (
+            "hang-link-cut",
+            f"{stuck}; {name} has the address {address} no more",
+            "Somebody or something (a DHCP client, a restart of the network) took the address away that its ranks use.",
+            lines(f"ip -br address    # on {name}; its card must have {address} again: ip address add", check),
+        )
     return (
         "hang-link-cut",
         stuck,
         "Packets are lost on the way: a firewall that was changed, a switch, a cable. TCP tries for minutes.",
         lines(let_in(evidence, nodes, target), check),
     )
+
+
+def _ends(bad: _Bad) -> list[tuple[str, str]]:
+    return [(bad.node, split(bad.socket.local)[0]), (bad.peer, split(bad.socket.remote)[0])]
+
+
+def _gone(evidence: Evidence, node: str, address: str) -> bool:
+    seen = evidence.witness.get(node)
+    return seen is not None and bool(seen.addresses) and address not in {each for _card, each in seen.addresses}
 
 
 def _smaller(evidence: Evidence, target: str) -> str:

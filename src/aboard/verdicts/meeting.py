@@ -74,7 +74,10 @@ def _store(evidence: Evidence, host: str, port: int, views: list[View]) -> Itera
         # The kernel says no to few of many tries: icmp_ratelimit in icmp(7). To the others it seems silent.
         outcomes["rejected"] = sorted((*outcomes["rejected"], *outcomes.pop("dropped", ())), key=lambda view: view.rank)
     for outcome, those in outcomes.items():
-        if outcome == "unresolved":
+        astray = _misnamed(evidence, host, those)
+        if astray is not None:
+            yield astray
+        elif outcome == "unresolved":
             said = evidence.witness[those[0].node].names.get(host, "")
             yield _cause(
                 "init-name",
@@ -90,6 +93,28 @@ def _store(evidence: Evidence, host: str, port: int, views: list[View]) -> Itera
             lost = evidence.owners.get(address_of(evidence, "", host)) != evidence.view(0).node
             astray = _elsewhere(evidence, host, port, those) if lost else None
             yield astray or _barred(evidence, outcome, f"{host}:{port}", those)
+
+
+def _misnamed(evidence: Evidence, host: str, views: list[View]) -> Cause | None:
+    """A name that stands for another machine on some nodes than on those that find rank 0 by it."""
+    master = evidence.view(0).node
+    told = {name: found for name, node in evidence.witness.items() if isinstance(found := node.names.get(host), tuple)}
+    right = [each for found in told.values() for each in found if evidence.owners.get(each) == master]
+    wrong = [view for view in views if told.get(view.node) and not set(told[view.node]) & set(right)]
+    if not right or not wrong or len(wrong) < len(views):
+        return None
+    other = told[wrong[0].node][0]
+    whose = evidence.owners.get(other)
+    return _cause(
+        "init-elsewhere",
+        wrong,
+        seen=f"{_who(wrong)} takes {host} for {other}{f' ({whose})' if whose else ''}, and rank 0 on {master} is at"
+        f" {right[0]}",
+        why="The name of rank 0's node is not the same machine on all nodes: an old line in /etc/hosts, or another name"
+        " server.",
+        fix=f"sudo sed -i '1i {right[0]} {host}' /etc/hosts    # on {fold(_nodes(wrong))}; the first line counts\n"
+        + recheck(evidence, (*_nodes(wrong), master), "network", "is every name the same everywhere?"),
+    )
 
 
 def _barred(evidence: Evidence, outcome: str, store: str, views: list[View]) -> Cause:
