@@ -227,6 +227,25 @@ def test_connections_that_end_though_nobody_died_are_cut_between_the_nodes() -> 
     assert (finding.code, finding.nodes) == ("run-raised", ("n2",))
 
 
+def test_ranks_that_met_with_different_sizes_went_apart() -> None:
+    """Gloo ends the one that got too much: that is no death of its own."""
+    said = (
+        "terminate called after throwing: [enforce fail at pair.cc:454] op.preamble.length <= op.nbytes. 640000 vs 64"
+    )
+    run = Run.replay("r", [_event("exited", 2, 2.0, code=-6)])
+    (finding,) = ending(Evidence(plan=PLAN, run=run, tails={2: (said,)}))
+    assert (finding.code, finding.nodes, finding.ranks) == ("hang-mismatch", ("n3",), (2,))
+    assert ending(Evidence(plan=PLAN, run=run, tails={2: ("Aborted",)}))[0].code == "run-killed"
+
+
+def test_a_barrier_that_ran_out_of_time_names_who_did_not_come() -> None:
+    """The others lost their connections to whoever gave up first; the one that is meant has not died at all."""
+    echo = "Rank 0 successfully reached monitoredBarrier, but received errors: Connection closed by peer [10.0.0.1]:1"
+    tries = [*_lost(0, 2.0, echo), *_lost(2, 2.5, "Rank 1 failed to pass monitoredBarrier in 20000 ms")]
+    (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", tries)))
+    assert (finding.code, finding.nodes, finding.ranks) == ("hang-absent", ("n2",), (1,))
+
+
 def test_full_disks_are_told_with_what_is_left() -> None:
     """A bus error by /dev/shm, an exception by the disk that has no room."""
     shm = _seen(0, disks=(Disk(path="/dev/shm", free=0, size=64 << 20),))

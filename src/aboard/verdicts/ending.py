@@ -9,6 +9,7 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.run import Child, Generation
 from aboard.core.words import visible
+from aboard.verdicts.apart import met_apart, missed
 from aboard.verdicts.crash import with_node
 from aboard.verdicts.gpu import before_death, beside_death, of_death
 from aboard.verdicts.parted import parted
@@ -21,7 +22,7 @@ _ECHO = re.compile(
     r"connection (was )?(closed|reset|refused|aborted)|closed by (remote )?peer|broken pipe|socket closed"
     r"|remote process (has )?exited|connectFullMesh failed|recvValue|sendBytes failed|failed to recv"
     r"|client socket has (failed|timed out)|DistNetworkError|NCCL.*remote error|unhandled system error"
-    r"|watchdog (caught|got)|heartbeat|timed out waiting|connect timeout|wait timeout",
+    r"|watchdog (caught|got)|heartbeat|timed out waiting|connect timeout|wait timeout|monitoredBarrier",
     re.IGNORECASE,
 )
 # A cry comes within this time of what it cries about.
@@ -35,15 +36,18 @@ def ending(evidence: Evidence) -> list[Finding]:
     findings = []
     echo = cause is not None and is_echo(evidence, cause)
     left = _left_early(evidence, cause) if cause is not None and echo else None
-    barred = (unreached(evidence) or parted(evidence)) if echo else None
+    meant = (unreached(evidence) or missed(evidence) or parted(evidence)) if echo else None
+    meant = (
+        met_apart(evidence, cause, evidence.tails.get(_rank(cause), ())) if cause is not None and not echo else meant
+    )
     gpu = before_death(evidence, cause, _text(evidence, cause), echo=echo) if cause is not None else None
     if gpu is not None and cause is not None:
         findings.append(of_death(gpu, _verdict(evidence, cause)))
     elif left is not None and cause is not None:
         findings.append(_uneven(evidence, left, cause))
-    elif barred is not None and cause is not None:
+    elif meant is not None and cause is not None:
         others = [child for child in evidence.run.generation.children.values() if child.dead]
-        findings.append(replace(barred, consequences=tuple(_followed(evidence, cause, others))))
+        findings.append(replace(meant, consequences=tuple(_followed(evidence, cause, others))))
     elif cause is not None:
         findings.append(_verdict(evidence, cause))
     else:

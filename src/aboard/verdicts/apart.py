@@ -1,0 +1,68 @@
+"""Deaths that say that ranks met in different calls, or that one did not come: whom they mean is the cause."""
+
+import re
+
+from aboard.core.evidence import Evidence, View
+from aboard.core.finding import Finding, Severity
+from aboard.core.nodeset import fold
+from aboard.core.rankset import fold_ranks
+from aboard.core.run import Child
+
+_OTHER_SIZE = re.compile(r"Received data size doesn't match expected size|op\.preamble\.length <= op\.nbytes")
+_BEHIND = re.compile(r"Ranks? ([\d, ]+) (?:failed to pass|timed out in) monitoredBarrier")
+_SOFTWARE = "aboard check --only software    # is the code the same on all nodes?"
+
+
+def missed(evidence: Evidence) -> Finding | None:
+    """A barrier with a time-out knows who did not come to it."""
+    dead = [child for child in evidence.run.generation.children.values() if child.dead and child.raised is not None]
+    found = [_BEHIND.search(child.raised.message) for child in dead if child.raised is not None]
+    ranks = sorted({int(rank) for match in found if match is not None for rank in re.findall(r"\d+", match[1])})
+    views = [view for view in evidence.views if view.rank in ranks]
+    if not views:
+        return None
+    where = f" at {views[0].site}" if views[0].site is not None else ""
+    return Finding(
+        code="hang-absent",
+        severity=Severity.BLOCK,
+        nodes=_nodes(views),
+        ranks=_ranks(views),
+        seen=f"rank {fold_ranks(_ranks(views))} on {fold(_nodes(views))} did not come to the barrier in time{where}",
+        why="All others had reached it and gave up waiting; whatever they say of closed connections is no cause.",
+        fix=f"aboard logs {evidence.plan.run} --rank {fold_ranks(_ranks(views))}    # what it did instead",
+    )
+
+
+def met_apart(evidence: Evidence, cause: Child, tail: tuple[str, ...]) -> Finding | None:
+    """Two ranks met with different sizes: the one that differs from most, if records tell, else the one that died."""
+    text = f"{cause.raised.message if cause.raised is not None else ''} {' '.join(tail)}"
+    if _OTHER_SIZE.search(text) is None:
+        return None
+    odd = [evidence.view(rank) for standing in evidence.standings for rank in (*standing.odd, *standing.behind)]
+    odd = [view for view in odd if view.alive]
+    ranks = _ranks(odd) if odd else (int(cause.name),) if cause.name.isdigit() else ()
+    nodes = _nodes(odd) if odd else (cause.node,)
+    differs = f"; rank {fold_ranks(ranks)} on {fold(nodes)} is at another call than most{_at(odd[0])}" if odd else ""
+    return Finding(
+        code="hang-mismatch",
+        severity=Severity.BLOCK,
+        nodes=nodes,
+        ranks=ranks,
+        seen=f"rank {cause.name} on {cause.node} got more from a peer than it had asked for, and was ended by Gloo"
+        f"{differs}",
+        why="Two ranks met in different collectives, or with tensors of different sizes: their code, their"
+        " configuration or their data made them go apart.",
+        fix=f"{_SOFTWARE}\naboard logs {evidence.plan.run} --rank {cause.name}    # all that it said",
+    )
+
+
+def _at(view: View) -> str:
+    return f" ({view.site})" if view.site is not None else ""
+
+
+def _nodes(views: list[View]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(view.node for view in views))
+
+
+def _ranks(views: list[View]) -> tuple[int, ...]:
+    return tuple(view.rank for view in views)
