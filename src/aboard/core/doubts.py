@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from aboard.core.evidence import Evidence
 from aboard.core.phase import Phase
-from aboard.core.witness import Socket
+from aboard.core.witness import Socket, split
 
 # A connection whose peer has been silent for so long, or that sends the same for the second time, is in trouble.
 SILENT_SECONDS = 1.0
@@ -88,12 +88,6 @@ def in_trouble(each: Socket) -> bool:
     """It has something to send, and nobody takes it."""
     stale = each.silent is not None and each.silent >= SILENT_SECONDS
     return each.state == "ESTABLISHED" and each.tx > 0 and (each.resent >= RESENT or (stale and each.resent > 0))
-
-
-def split(place: str) -> tuple[str, int]:
-    """`10.0.0.1:29500` as host and port."""
-    host, _, port = place.rpartition(":")
-    return host.strip("[]"), int(port) if port.isdigit() else 0
 
 
 def is_address(host: str) -> bool:

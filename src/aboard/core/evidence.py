@@ -1,6 +1,6 @@
 """Evidence: what is known of a run when it is judged."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -10,7 +10,7 @@ from aboard.core.phase import Phase
 from aboard.core.plan import Plan
 from aboard.core.run import Child, Run
 from aboard.core.stack import Frame, kind, main_thread, site
-from aboard.core.witness import Group, NodeWitness, RankWitness
+from aboard.core.witness import Group, NodeWitness, RankWitness, split
 
 # Of each rank's stderr so much is held for a verdict.
 TAIL_BYTES = 4096
@@ -128,7 +128,7 @@ class Evidence:
         for view in self.views:
             for each in view.seen.sockets if view.seen is not None else ():
                 if each.state == "ESTABLISHED":
-                    held.setdefault(each.local.rpartition(":")[0].strip("[]"), set()).add(view.node)
+                    held.setdefault(split(each.local)[0], set()).add(view.node)
         for address, nodes in held.items():
             if len(nodes) == 1 and not is_loopback(address):
                 found.setdefault(address, next(iter(nodes)))
@@ -143,3 +143,12 @@ class Evidence:
 def last_lines(stderr: bytes | bytearray) -> tuple[str, ...]:
     """The last words of a rank, as they are judged live and from a record."""
     return tuple(bytes(stderr[-TAIL_BYTES:]).decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
+
+
+def nodes_of(views: Iterable[View]) -> tuple[str, ...]:
+    """Each once, in their order."""
+    return tuple(dict.fromkeys(view.node for view in views))
+
+
+def ranks_of(views: Iterable[View]) -> tuple[int, ...]:
+    return tuple(view.rank for view in views)

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
 
-from aboard.core.doubts import split
 from aboard.core.evidence import Evidence, View
 from aboard.core.head import is_loopback
 from aboard.core.node import Node
@@ -13,7 +12,7 @@ from aboard.core.plan import Master, NodePlan, Plan, Start
 from aboard.core.program import Kind, Program
 from aboard.core.run import Child, Place, Run
 from aboard.core.stack import kind, main_thread
-from aboard.core.witness import Joining, NodeWitness, RankWitness, Socket
+from aboard.core.witness import Joining, NodeWitness, RankWitness, Socket, split
 from aboard.core.worlds import Seat, World
 
 # What stands for the nodes of ranks that were not found; no host has such a name.

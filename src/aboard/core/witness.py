@@ -180,3 +180,9 @@ class NodeWitness:
         """Whether its own name stands for the loopback alone, as some /etc/hosts have it."""
         found = self.names.get(self.hostname)
         return isinstance(found, tuple) and bool(found) and all(is_loopback(each) for each in found)
+
+
+def split(place: str) -> tuple[str, int]:
+    """`10.0.0.1:29500` as host and port."""
+    host, _, port = place.rpartition(":")
+    return host.strip("[]"), int(port) if port.isdigit() else 0

@@ -2,15 +2,15 @@
 
 import re
 
-from aboard.core.evidence import Evidence, View
+from aboard.core.evidence import Evidence, View, nodes_of, ranks_of
 from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.rankset import fold_ranks
 from aboard.core.run import Child
+from aboard.verdicts.recheck import SAME_CODE
 
 _OTHER_SIZE = re.compile(r"Received data size doesn't match expected size|op\.preamble\.length <= op\.nbytes")
 _BEHIND = re.compile(r"Ranks? ([\d, ]+) (?:failed to pass|timed out in) monitoredBarrier")
-_SOFTWARE = "aboard check --only software    # is the code the same on all nodes?"
 
 
 def missed(evidence: Evidence) -> Finding | None:
@@ -25,11 +25,12 @@ def missed(evidence: Evidence) -> Finding | None:
     return Finding(
         code="hang-absent",
         severity=Severity.BLOCK,
-        nodes=_nodes(views),
-        ranks=_ranks(views),
-        seen=f"rank {fold_ranks(_ranks(views))} on {fold(_nodes(views))} did not come to the barrier in time{where}",
+        nodes=nodes_of(views),
+        ranks=ranks_of(views),
+        seen=f"rank {fold_ranks(ranks_of(views))} on {fold(nodes_of(views))} did not come to the barrier in time"
+        f"{where}",
         why="All others had reached it and gave up waiting; whatever they say of closed connections is no cause.",
-        fix=f"aboard logs {evidence.plan.run} --rank {fold_ranks(_ranks(views))}    # what it did instead",
+        fix=f"aboard logs {evidence.plan.run} --rank {fold_ranks(ranks_of(views))}    # what it did instead",
     )
 
 
@@ -40,8 +41,8 @@ def met_apart(evidence: Evidence, cause: Child, tail: tuple[str, ...]) -> Findin
         return None
     odd = [evidence.view(rank) for standing in evidence.standings for rank in (*standing.odd, *standing.behind)]
     odd = [view for view in odd if view.alive]
-    ranks = _ranks(odd) if odd else (int(cause.name),) if cause.name.isdigit() else ()
-    nodes = _nodes(odd) if odd else (cause.node,)
+    ranks = ranks_of(odd) if odd else (int(cause.name),) if cause.name.isdigit() else ()
+    nodes = nodes_of(odd) if odd else (cause.node,)
     differs = f"; rank {fold_ranks(ranks)} on {fold(nodes)} is at another call than most{_at(odd[0])}" if odd else ""
     return Finding(
         code="hang-mismatch",
@@ -52,17 +53,9 @@ def met_apart(evidence: Evidence, cause: Child, tail: tuple[str, ...]) -> Findin
         f"{differs}",
         why="Two ranks met in different collectives, or with tensors of different sizes: their code, their"
         " configuration or their data made them go apart.",
-        fix=f"{_SOFTWARE}\naboard logs {evidence.plan.run} --rank {cause.name}    # all that it said",
+        fix=f"{SAME_CODE}\naboard logs {evidence.plan.run} --rank {cause.name}    # all that it said",
     )
 
 
 def _at(view: View) -> str:
     return f" ({view.site})" if view.site is not None else ""
-
-
-def _nodes(views: list[View]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(view.node for view in views))
-
-
-def _ranks(views: list[View]) -> tuple[int, ...]:
-    return tuple(view.rank for view in views)

@@ -11,6 +11,7 @@ from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import Collective
 from aboard.verdicts.doing import Doing, doing
+from aboard.verdicts.recheck import SAME_CODE
 from aboard.verdicts.stuck import RULES as STUCK
 
 _LAST_SECONDS = 10.0
@@ -76,7 +77,7 @@ def mismatch(evidence: Evidence) -> Iterator[Said]:
                     f"{_where(evidence.view(_usual_rank(standing)))}",
                     why="All ranks must make the same calls with the same sizes, in the same order. Their code, their"
                     " configuration or their data made them go apart.",
-                    fix="aboard check --only software    # is the code the same on all nodes?",
+                    fix=SAME_CODE,
                 ),
                 sure=Sure.CERTAIN,
                 since=standing.since,
@@ -102,7 +103,7 @@ def crossed(evidence: Evidence) -> Iterator[Said]:
                         seen=f"rank {_ranks(back)} waits in group {one.what or one.group}{_where(back[0])} for rank"
                         f" {_ranks(there)}, which waits in group {other.what or other.group}{_where(there[0])}",
                         why="Two process groups are used in another order on some ranks: each waits for the other.",
-                        fix="aboard check --only software    # is the code the same on all nodes?",
+                        fix=SAME_CODE,
                     ),
                     sure=Sure.CERTAIN,
                     since=min(each for each in (one.since, other.since) if each is not None),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from aboard.core.evidence import Evidence, View
+from aboard.core.evidence import Evidence, View, nodes_of, ranks_of
 from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
@@ -75,9 +75,9 @@ def wrong_world(evidence: Evidence) -> Iterator[Said]:
             finding=Finding(
                 code="init-world",
                 severity=Severity.BLOCK,
-                nodes=_nodes(views),
-                ranks=_ranks(views),
-                seen=f"rank {fold_ranks(_ranks(views))} asks for a world of {odd[0][1].world} ranks, and there are"
+                nodes=nodes_of(views),
+                ranks=ranks_of(views),
+                seen=f"rank {fold_ranks(ranks_of(views))} asks for a world of {odd[0][1].world} ranks, and there are"
                 f" {evidence.plan.world}{_where(views[0])}",
                 why="The store waits for ranks that nobody has started.",
                 fix="grep -rn --include='*.py' init_process_group .    # here; take world_size= and rank= out: each"
@@ -102,10 +102,10 @@ def same_rank(evidence: Evidence) -> Iterator[Said]:
                 finding=Finding(
                     code="init-rank-twice",
                     severity=Severity.BLOCK,
-                    nodes=_nodes(wrong),
-                    ranks=_ranks(wrong),
-                    seen=f"rank {fold_ranks(_ranks(wrong))} on {fold(_nodes(wrong))} joins as rank {rank}, as another"
-                    f" one does{_where(wrong[0])}; nobody joins as rank {fold_ranks(missing)}",
+                    nodes=nodes_of(wrong),
+                    ranks=ranks_of(wrong),
+                    seen=f"rank {fold_ranks(ranks_of(wrong))} on {fold(nodes_of(wrong))} joins as rank {rank}, as"
+                    f" another one does{_where(wrong[0])}; nobody joins as rank {fold_ranks(missing)}",
                     why="The script, or a variable that it sets, gives two processes the same rank.",
                     fix="grep -rnE --include='*.py' 'init_process_group|RANK' .    # here; take rank= out, and leave"
                     " RANK as it is: each rank has its own",
@@ -136,9 +136,9 @@ def late(evidence: Evidence) -> Iterator[Said]:
             finding=Finding(
                 code="init-import-slow" if importing else "init-rank-late",
                 severity=(Severity.WARN if importing or busy else Severity.BLOCK) if grave else Severity.INFO,
-                nodes=_nodes(views),
-                ranks=_ranks(views),
-                seen=f"rank {fold_ranks(_ranks(views))} on {fold(_nodes(views))}, {view.phase.word}, {told.words};"
+                nodes=nodes_of(views),
+                ranks=ranks_of(views),
+                seen=f"rank {fold_ranks(ranks_of(views))} on {fold(nodes_of(views))}, {view.phase.word}, {told.words};"
                 f" {len(ahead)} others wait for it to join",
                 why="A file system that is slow, or a node that is busy, makes imports long."
                 if importing
@@ -164,14 +164,6 @@ def _alike(views: list[View]) -> list[list[View]]:
     for view in views:
         found.setdefault((view.phase, view.at, str(view.site)), []).append(view)
     return list(found.values())
-
-
-def _nodes(views: list[View]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(view.node for view in views))
-
-
-def _ranks(views: list[View]) -> tuple[int, ...]:
-    return tuple(view.rank for view in views)
 
 
 def _where(view: View) -> str:

@@ -4,13 +4,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from aboard.core.doubts import in_trouble, split
+from aboard.core.doubts import in_trouble
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
-from aboard.core.witness import Echo, Link, Socket
+from aboard.core.witness import Echo, Link, Socket, split
 from aboard.verdicts.opening import let_in, lines, put_up, toward
 from aboard.verdicts.recheck import recheck
 

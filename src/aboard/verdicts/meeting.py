@@ -3,14 +3,14 @@
 import shlex
 from collections.abc import Iterator
 
-from aboard.core.doubts import is_address, split
-from aboard.core.evidence import Evidence, View
+from aboard.core.doubts import is_address
+from aboard.core.evidence import Evidence, View, nodes_of
 from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
-from aboard.core.witness import Socket
+from aboard.core.witness import Socket, split
 from aboard.verdicts.opening import address_of, down, let_in, lines, off_loopback, put_up
 from aboard.verdicts.recheck import recheck
 
@@ -48,7 +48,7 @@ def no_peers(evidence: Evidence) -> Iterator[Said]:
             lost,
             seen=f"{_who(lost)} tells the others to connect to 127.0.0.1: its node's own name stands for the loopback",
             why="Gloo takes the address of the node's own name when no interface is set; nobody else can reach that.",
-            fix=off_loopback(evidence, _nodes(lost)),
+            fix=off_loopback(evidence, nodes_of(lost)),
         )
         return
     trying: dict[str, list[tuple[View, str]]] = {}
@@ -84,7 +84,7 @@ def _store(evidence: Evidence, host: str, port: int, views: list[View]) -> Itera
                 those,
                 seen=f"{_who(those)} can't resolve {host}, where rank 0 is to be found: {said}",
                 why="The name of rank 0's node is not known there.",
-                fix=_named(evidence, host, _nodes(those)),
+                fix=_named(evidence, host, nodes_of(those)),
             )
         elif outcome == "refused":
             yield from _refused(evidence, host, port, those)
@@ -112,8 +112,8 @@ def _misnamed(evidence: Evidence, host: str, views: list[View]) -> Cause | None:
         f" {right[0]}",
         why="The name of rank 0's node is not the same machine on all nodes: an old line in /etc/hosts, or another name"
         " server.",
-        fix=f"sudo sed -i '1i {right[0]} {host}' /etc/hosts    # on {fold(_nodes(wrong))}; the first line counts\n"
-        + recheck(evidence, (*_nodes(wrong), master), "network", "is every name the same everywhere?"),
+        fix=f"sudo sed -i '1i {right[0]} {host}' /etc/hosts    # on {fold(nodes_of(wrong))}; the first line counts\n"
+        + recheck(evidence, (*nodes_of(wrong), master), "network", "is every name the same everywhere?"),
     )
 
 
@@ -121,7 +121,7 @@ def _barred(evidence: Evidence, outcome: str, store: str, views: list[View]) -> 
     """At the end of those who can't, if others can; else at rank 0's."""
     master = evidence.view(0).node
     well = {view.node for view in evidence.views if view.phase >= Phase.STORE} - {master}
-    nodes = _nodes(views) if well else (master,)
+    nodes = nodes_of(views) if well else (master,)
     verb, why = _BARRED[outcome]
     target = address_of(evidence, master, store.rpartition(":")[0])
     dark = [(name, link) for name in nodes if (link := down(evidence, name, target)) is not None]
@@ -134,7 +134,7 @@ def _barred(evidence: Evidence, outcome: str, store: str, views: list[View]) -> 
             put_up(*dark[0]) if dark else "",
             *(() if dark or outcome == "no route" else _opened(evidence, nodes, master, target)),
             f"ip route get {target}    # on {fold(nodes)}; by which network?" if outcome == "no route" else "",
-            recheck(evidence, (*nodes, master, *_nodes(views)), "network", "what can't reach what"),
+            recheck(evidence, (*nodes, master, *nodes_of(views)), "network", "what can't reach what"),
         ),
         nodes=nodes,
     )
@@ -265,7 +265,7 @@ def _cause(
     found = Finding(
         code=code,
         severity=Severity.BLOCK,
-        nodes=nodes or _nodes(views),
+        nodes=nodes or nodes_of(views),
         ranks=ranks or tuple(view.rank for view in views),
         seen=seen,
         why=why,
@@ -275,8 +275,4 @@ def _cause(
 
 
 def _who(views: list[View]) -> str:
-    return f"rank {fold_ranks(view.rank for view in views)} on {fold(_nodes(views))}"
-
-
-def _nodes(views: list[View]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(view.node for view in views))
+    return f"rank {fold_ranks(view.rank for view in views)} on {fold(nodes_of(views))}"

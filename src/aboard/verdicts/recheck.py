@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from aboard.core.evidence import Evidence
 from aboard.core.node import Node
 
+SAME_CODE = "aboard check --only software    # is the code the same on all nodes?"
+
 
 def recheck(evidence: Evidence, nodes: Iterable[str], only: str = "", why: str = "") -> str:
     """By name where names are all there is; nodes with settings have them in aboard.yaml, and are picked from there."""
