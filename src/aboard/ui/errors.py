@@ -11,7 +11,12 @@ def show_error(console: Console, error: AboardError) -> None:
     if isinstance(error, InputError):
         for problem in error.problems:
             console.print(Text.assemble("  ", (problem.where, "bold"), f"  {problem.seen}"), soft_wrap=True)
-            console.print(Text.assemble(("  fix  ", "dim"), (problem.fix, "green")), soft_wrap=True)
+            console.print(_fix(problem.fix), soft_wrap=True)
     else:
         console.print(Text(f"  {error.seen}"), soft_wrap=True)
-        console.print(Text.assemble(("  fix  ", "dim"), (error.fix, "green")), soft_wrap=True)
+        console.print(_fix(error.fix), soft_wrap=True)
+
+
+def _fix(lines: str) -> Text:
+    """Lines to type stand one under the other."""
+    return Text.assemble(("  fix  ", "dim"), (lines.replace("\n", "\n       "), "green"))

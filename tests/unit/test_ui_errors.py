@@ -1,0 +1,15 @@
+"""An error on a terminal."""
+
+import io
+
+from rich.console import Console
+
+from aboard.core.errors import AboardError
+from aboard.ui.errors import show_error
+
+
+def test_lines_to_type_stand_one_under_the_other() -> None:
+    """All of a fix is seen to be one, and no line of it is wrapped."""
+    out = io.StringIO()
+    show_error(Console(file=out, width=40), AboardError("run-none", "there is no run", fix="aboard one\naboard two"))
+    assert out.getvalue() == "error [run-none]\n  there is no run\n  fix  aboard one\n       aboard two\n"
