@@ -1,6 +1,7 @@
 """The check: how often it cries wolf, how long it takes, and whether it names what is wrong."""
 
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from check_cases import CASES, Case
 from figures import Figures, main
 from one_case import Findings, Outcome, check, try_case, word
 
+NAME = f"bench-check-{os.getpid()}"
 SIMULATED = """
 import asyncio, json, sys
 from time import monotonic
@@ -40,11 +42,11 @@ print(json.dumps(asyncio.run(measure(int(sys.argv[1])))))
 def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's one switch
     """Figures of the check."""
     for nodes, runs in ((2, 2), (4, 2)) if quick else ((2, 20), (4, 20), (16, 20)):
-        with Sandbox.up(name=f"bench-check-{nodes}", nodes=nodes) as box:
+        with Sandbox.up(f"{NAME}-{nodes}", nodes=nodes, temporary=True) as box:
             _healthy(figures, box.head, nodes, runs)
     _faults(figures, CASES[::8] if quick else CASES)
     if not quick:
-        with Sandbox.up(name="bench-check-64", nodes=64) as box:
+        with Sandbox.up(f"{NAME}-64", nodes=64, temporary=True) as box:
             _seconds, alarms = _check(box.head, "--hostfile", "hostfile")
             figures.add("full check, 64 hosts", _seconds, 60, unit="s", note=_said(alarms))
         _simulated(figures, 4096)
@@ -68,7 +70,7 @@ def _faults(figures: Figures, cases: tuple[Case, ...]) -> None:
     """Each fault is put on hosts of its own, named, mended as its fix says, and seen to be gone."""
     outcomes = []
     for case in cases:
-        outcomes.append(outcome := try_case(case, "bench-check-fault"))
+        outcomes.append(outcome := try_case(case, f"{NAME}-fault"))
         codes = " ".join(code for code, _ in case.named)
         how = f"by hand: {case.by_hand}" if case.by_hand else f"typed {len(outcome.typed)}"
         what = f"  {case.row:>3}  {case.describe():<66.66} {codes:<28} {outcome.seconds:5.1f} s"

@@ -19,7 +19,7 @@ from typing import Any
 
 import faults_report
 from aboard.core.errors import AboardError
-from aboard.sandbox import Sandbox, down
+from aboard.sandbox import Sandbox
 from faults_blind import BLIND
 from faults_blind_more import BLIND_MORE
 from faults_cases import CASES, Case
@@ -98,11 +98,11 @@ def _measure_peer(kept: "Kept", tool: str, cases: list[Case]) -> None:
 
 @contextlib.contextmanager
 def _stage(name: str) -> Iterator[Stage]:
-    box = Sandbox.up(name, nodes=NODES, slots=SLOTS, fabric=True)
+    stage = Stage(Sandbox.up(name, nodes=NODES, slots=SLOTS, fabric=True, temporary=True))
     try:
-        yield Stage(box)
+        yield stage
     finally:
-        down(name)
+        stage.box.down()
 
 
 def _work(stage: Stage, session: Session, options: argparse.Namespace) -> Iterator[tuple[str, str, Callable[[], Any]]]:

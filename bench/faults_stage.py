@@ -14,15 +14,16 @@ from typing import Any
 
 from aboard.core.errors import AboardError
 from aboard.core.nodeset import expand
-from aboard.sandbox import Sandbox, down
+from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import active, heal_all
 from faults_wheel import MISSING, empty_wheel
 
-PYTHON = str(Path(sys.executable).resolve())
+# As it was started, not where links lead: a virtual environment's interpreter is a link.
+PYTHON = sys.executable
 HERE = Path(__file__).resolve().parent
 FOLDER = "/shared/job"
 # Two parts of the bench may run at once, each on hosts of its own.
-BOX = os.environ.get("FAULTS_BOX", "bench-faults")
+BOX = f"bench-faults-{os.getpid()}"
 RUNS = "home/crew/.local/state/aboard/runs"
 NODES, SLOTS = 4, 2
 RANKS = NODES * SLOTS
@@ -57,8 +58,8 @@ class Stage:
 
     def renew(self) -> None:
         """Hosts that nobody has broken or mended before: nobody undoes what a fix has done."""
-        down(self.box.name)
-        self._board(Sandbox.up(self.box.name, nodes=NODES, slots=SLOTS, fabric=True))
+        self.box.down()
+        self._board(Sandbox.up(self.box.name, nodes=NODES, slots=SLOTS, fabric=True, temporary=True))
 
     def _board(self, box: Sandbox) -> None:
         self.box = box

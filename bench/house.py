@@ -1,5 +1,6 @@
 """The house: how fast the sandbox comes up, and how a check of many hosts compares with pdsh on the same hosts."""
 
+import os
 import statistics
 import subprocess
 import sys
@@ -52,7 +53,7 @@ def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench'
 
 def _sandbox(figures: Figures, nodes: int, bar: float) -> Sandbox:
     began = monotonic()
-    box = Sandbox.up(name=f"bench-{nodes}", nodes=nodes)
+    box = Sandbox.up(f"bench-house-{os.getpid()}-{nodes}", nodes=nodes, temporary=True)
     figures.add(f"sandbox up, {nodes} hosts", monotonic() - began, bar, unit="s")
     return box
 

@@ -6,17 +6,18 @@ asks (a) only.
 """
 
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from aboard.sandbox import Host, Sandbox
 from figures import Figures, main
 
-PYTHON = str(Path(sys.executable).resolve())
+# As it was started, not where links lead: a virtual environment's interpreter is a link.
+PYTHON = sys.executable
 FOLDER = "/shared/job"
 PORT = 29555
 SCRIPT = """
@@ -43,7 +44,7 @@ def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench'
     sizes: dict[int, dict[str, float]] = {}
     for nodes in (2, 4) if quick else (2, 4, 8, 16):
         rounds = 2 if quick else 5 if nodes <= 8 else 3
-        with Sandbox.up(name=f"bench-launch-{nodes}", nodes=nodes, slots=1) as box:
+        with Sandbox.up(f"bench-launch-{os.getpid()}-{nodes}", nodes=nodes, slots=1, temporary=True) as box:
             sizes[nodes] = _side_by_side(figures, box, nodes, rounds, quick=quick)
     few, many = sizes[BARRED_FROM], sizes[max(sizes)]
     if not quick:

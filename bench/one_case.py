@@ -69,7 +69,7 @@ class Outcome:
 
 def try_case(case: Case, name: str) -> Outcome:
     """On hosts of its own, which nobody has broken or mended before."""
-    with Sandbox.up(name, nodes=4, fabric=True) as box:
+    with Sandbox.up(name, nodes=4, fabric=True, temporary=True) as box:
         _prepare(box, case)
         for where, fault in case.broken:
             if isinstance(fault, Mishap):

@@ -18,11 +18,8 @@ class MakeBox(Protocol):
 @pytest.fixture(scope="session")
 def box() -> Iterator[Sandbox]:
     """Four nodes that tests share: leave them as you found them."""
-    name = f"test-{os.getpid()}-box"
-    try:
-        yield Sandbox.up(name, nodes=4)
-    finally:
-        down(name)
+    with Sandbox.up(f"test-{os.getpid()}-box", nodes=4, temporary=True) as made:
+        yield made
 
 
 @pytest.fixture
@@ -39,7 +36,7 @@ def make_box(box_name: str) -> Iterator[MakeBox]:
     made: list[Sandbox] = []
 
     def make(*, nodes: int = 4, slots: int = 2, fabric: bool = False) -> Sandbox:
-        box = Sandbox.up(f"{box_name}-{len(made)}", nodes=nodes, slots=slots, fabric=fabric)
+        box = Sandbox.up(f"{box_name}-{len(made)}", nodes=nodes, slots=slots, fabric=fabric, temporary=True)
         made.append(box)
         return box
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from keeping import Run, held, until, wait_for
+from deadlines import until, wait_until
+from keeping import Run, held
 
 from aboard.core.plan import Start
 from aboard.wires.hold import Hold
@@ -23,7 +24,7 @@ def run() -> Iterator[Run]:
     """A run on this machine, of which nothing must be left."""
     made = Run()
     yield made
-    wait_for(made.gone, 5)
+    wait_until(made.gone, 5)
 
 
 def job(run: Run, source: str, *, ranks: int, then: Any = None, **env: str) -> list[dict[str, Any]]:

@@ -6,13 +6,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deadlines import wait_until
 
 from aboard.sandbox import Sandbox
 from aboard.sandbox.boot import SSHD_PID_FILE
@@ -185,18 +185,18 @@ def test_leftovers(box: Sandbox) -> None:
         assert head.stdin is not None
         assert head.stdout is not None
         assert head.stdout.readline() == "ready\n"
-        wait_for(lambda: len(sleepers(n2)) == 2)
+        wait_until(lambda: len(sleepers(n2)) == 2, 20)
         assert check(box, "--fix") == []
         assert len(sleepers(n2)) == 2
         kill_keeper(n2)
         head.stdin.close()
-    wait_for(lambda: len(sleepers(n2)) == 1)
+    wait_until(lambda: len(sleepers(n2)) == 1, 20)
     (finding,) = findings = check(box)
     assert told(findings) == [("host-leftovers", "warn", ["n2"])]
     assert "1 process of run left-1" in finding["seen"]
     assert "aboard check --fix" in finding["fix"]
     assert told(check(box, "--fix")) == [("host-leftovers-ended", "info", ["n2"])]
-    wait_for(lambda: set(n2.pids()) <= before)
+    wait_until(lambda: set(n2.pids()) <= before, 20)
     assert n2.run(["sh", "-c", "ls -d /tmp/*"]).stdout == ""
     assert check(box) == []
 
@@ -206,13 +206,13 @@ def test_ranks_of_another_launcher(box: Sandbox) -> None:
     n1 = box.host("n1")
     start = "RANK=0 MASTER_ADDR=n1 setsid sleep 7200 </dev/null >/dev/null 2>&1 &"
     n1.run(["sh", "-c", start])
-    wait_for(lambda: len(sleepers(n1)) == 1)
+    wait_until(lambda: len(sleepers(n1)) == 1, 20)
     try:
         (finding,) = findings = check(box, "--fix")
         assert told(findings) == [("host-other-ranks", "warn", ["n1"])]
         assert len(sleepers(n1)) == 1
         assert n1.run(["sh", "-c", finding["fix"].splitlines()[1]]).returncode == 0
-        wait_for(lambda: not sleepers(n1))
+        wait_until(lambda: not sleepers(n1), 20)
         assert check(box) == []
     finally:
         for pid in sleepers(n1):
@@ -234,12 +234,6 @@ def kill_keeper(host: Host) -> None:
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for pid in (parent(keeper), keeper) if number == signal.SIGSTOP else (keeper, parent(keeper)):
             os.kill(pid, number)
-
-
-def wait_for(condition: Any) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
 
 
 def sleepers(host: Host) -> list[int]:

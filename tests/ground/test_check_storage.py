@@ -5,13 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deadlines import wait_until, within
 
 from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import broken
@@ -149,9 +149,8 @@ def test_a_mount_that_hangs(box: Sandbox, job: str, needed: bool) -> None:  # no
     with _sshfs(box.host("n2"), job) as server:
         assert told(check(box, job, "quick")) == []
         server.send_signal(signal.SIGSTOP)
-        began = time.monotonic()
-        findings = check(box, job if needed else None)
-        assert time.monotonic() - began < 10
+        with within(10):
+            findings = check(box, job if needed else None)
         assert told(findings) == [("storage-dead-mount", "block" if needed else "warn", ["n2"])]
         assert findings[0]["seen"].startswith(f"{job} (fuse.sshfs of ")
         _as_root(box.host("n2"), findings[0]["fix"].splitlines()[0])
@@ -197,9 +196,7 @@ class _Server:
 
     def kill(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
-        deadline = time.monotonic() + 10
-        while Path(f"/proc/{self.pid}/task").exists() and "sshfs" in _command(self.pid):
-            assert time.monotonic() < deadline
+        wait_until(lambda: not (Path(f"/proc/{self.pid}/task").exists() and "sshfs" in _command(self.pid)), 10)
 
 
 # An sftp server at the other end of a socket: no network, no login.
@@ -219,10 +216,7 @@ def _sshfs(host: Host, where: str, *options: str) -> Iterator[_Server]:
     host.run(["sh", "-c", "mkdir -p /var/tmp/job; chmod 777 /var/tmp/job"], root=True)
     with host.popen(["python3", "-c", SSHFS, where, *options], root=True, stderr=subprocess.PIPE) as program:
         try:
-            deadline = time.monotonic() + 15
-            while host.run(["mountpoint", "-q", where], root=True).returncode != 0:
-                assert program.poll() is None
-                assert time.monotonic() < deadline
+            wait_until(lambda: host.run(["mountpoint", "-q", where], root=True).returncode == 0, 15, program.poll)
             yield _Server(next(pid for pid in host.pids() if _command(pid).startswith("sshfs\0")))
         finally:
             host.run(["umount", "-l", where], root=True)

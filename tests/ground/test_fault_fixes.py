@@ -1,5 +1,7 @@
 """The fault bench types what a verdict or a check prints, and says whether that mended it; nothing is healed before."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from aboard.sandbox import Sandbox
@@ -14,8 +16,10 @@ pytestmark = pytest.mark.ground
 
 
 @pytest.fixture
-def stage(box_name: str) -> Stage:
-    return Stage(Sandbox.up(box_name, nodes=NODES, slots=SLOTS, fabric=True))
+def stage(box_name: str) -> Iterator[Stage]:
+    made = Stage(Sandbox.up(box_name, nodes=NODES, slots=SLOTS, fabric=True, temporary=True))
+    yield made
+    made.box.down()
 
 
 def test_a_fix_that_only_looks_has_not_mended_it(stage: Stage) -> None:

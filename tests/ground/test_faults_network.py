@@ -2,11 +2,11 @@
 
 import re
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from deadlines import slowness, wait_until
 
 from aboard.sandbox import Host, Sandbox
 from aboard.sandbox.faults import active, broken
@@ -131,7 +131,7 @@ def test_reject(box: Sandbox, fault: Reject, error: str) -> None:
     with serving(n2):
         with broken(box, n2, fault):
             answer, seconds = send(box.head, "n2")
-            assert (answer, seconds < 1) == (error, True)
+            assert (answer, seconds < slowness()) == (error, True)
         assert connects(box.head, "n2") == "0"
 
 
@@ -193,7 +193,7 @@ def test_rate(box: Sandbox) -> None:
         with broken(box, n2, Rate(mbit=mbit, way="in")):
             answer, seconds = send(n1, "n2", size=size, timeout=20)
             assert answer == str(size)
-            assert size * 8 / 1e6 / seconds == pytest.approx(mbit, rel=0.2)
+            assert 0.8 * mbit / slowness() < size * 8 / 1e6 / seconds < 1.2 * mbit
             assert send(n2, "n1", size=size, timeout=20)[1] < seconds / 2
         assert send(n1, "n2", size=size, timeout=20)[1] < seconds / 2
 
@@ -202,7 +202,7 @@ def test_rate_both_ways(box: Sandbox) -> None:
     """Both ways means the way out, too."""
     n1, n2 = box.host("n1"), box.host("n2")
     with serving(n1), broken(box, n2, Rate(mbit=24)):
-        assert 3_000_000 * 8 / 1e6 / send(n2, "n1", size=3_000_000, timeout=20)[1] == pytest.approx(24, rel=0.25)
+        assert 18 / slowness() < 3_000_000 * 8 / 1e6 / send(n2, "n1", size=3_000_000, timeout=20)[1] < 30
 
 
 def test_loss(box: Sandbox) -> None:
@@ -299,6 +299,4 @@ def test_fabric_only(box_name: str) -> None:
             with broken(small, n2, Delay(ms=30, network="fabric")):
                 assert round_trip(n1, "n2i") == pytest.approx(30, rel=0.2)
                 assert round_trip(n1, "n2") < 10
-            deadline = time.monotonic() + 10
-            while connects(n1, "n2i") != "0":
-                assert time.monotonic() < deadline
+            wait_until(lambda: connects(n1, "n2i") == "0", 10)

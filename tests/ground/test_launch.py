@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from launching import Launches
 
-from aboard.sandbox import Sandbox, down
+from aboard.sandbox import Sandbox
 
 pytestmark = pytest.mark.ground
 
@@ -17,11 +17,8 @@ END_SECONDS = 10.0
 @pytest.fixture(scope="module")
 def four() -> Iterator[Launches]:
     """Four nodes with one rank each."""
-    name = f"test-{os.getpid()}-launch"
-    try:
-        yield Launches(Sandbox.up(name, nodes=4, slots=1))
-    finally:
-        down(name)
+    with Sandbox.up(f"test-{os.getpid()}-launch", nodes=4, slots=1, temporary=True) as made:
+        yield Launches(made)
 
 
 def test_a_job_runs_on_all_nodes(four: Launches) -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from launching import PYTHON, Launches, Ran
 
-from aboard.sandbox import Sandbox, down
+from aboard.sandbox import Sandbox
 
-pytestmark = pytest.mark.ground
+# On one worker: what the fixture sets up is dear.
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("peers")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # DeepSpeed's first start compiles an extension: a minute on two quiet cores, several on busy ones.
@@ -46,11 +47,8 @@ SHAPES = pytest.mark.parametrize("shape", [EVEN, UNEVEN], ids=["2+2", "2+1"])
 @pytest.fixture(scope="module")
 def two() -> Iterator[Sandbox]:
     """Two nodes with two slots."""
-    name = f"test-{os.getpid()}-peers"
-    try:
-        yield Sandbox.up(name, nodes=2, slots=2)
-    finally:
-        down(name)
+    with Sandbox.up(f"test-{os.getpid()}-peers", nodes=2, slots=2, temporary=True) as made:
+        yield made
 
 
 @SHAPES

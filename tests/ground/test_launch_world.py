@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from launching import Launches, until
+from deadlines import wait_until
+from launching import Launches
 
-from aboard.sandbox import Sandbox, down
+from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import broken
 from aboard.sandbox.faults.firewall import Drop
 
@@ -26,13 +27,10 @@ for second in range(int(sys.argv[1]) * 5):
 @pytest.fixture(scope="module")
 def four() -> Iterator[Launches]:
     """Four nodes with one rank each, and jobs that need no torch."""
-    name = f"test-{os.getpid()}-world"
-    try:
-        launches = Launches(Sandbox.up(name, nodes=4, slots=1))
+    with Sandbox.up(f"test-{os.getpid()}-world", nodes=4, slots=1, temporary=True) as made:
+        launches = Launches(made)
         launches.put("clock.py", CLOCK)
         yield launches
-    finally:
-        down(name)
 
 
 def _started(launches: Launches, before: str) -> str:
@@ -42,7 +40,7 @@ def _started(launches: Launches, before: str) -> str:
         run = launches.newest()
         return run != before and sum(event["kind"] == "started" for event in launches.events(run)) == 4
 
-    until(there, 60, "four ranks have started")
+    wait_until(there, 60, "four ranks have started")
     return launches.newest()
 
 
@@ -69,8 +67,8 @@ def test_a_management_network_that_is_cut_for_15_seconds(four: Launches) -> None
         cut = time.monotonic()
         with broken(four.box, four.box.host("n2"), Drop(network="management")):
             four.box.host("n3").sshd_restart()
-            until(lambda: "cut" in four.read(run, "events.jsonl"), 15, "the cut is noticed")
-            until(lambda: time.monotonic() > cut + 15, 20, "15 seconds are over")
+            wait_until(lambda: "cut" in four.read(run, "events.jsonl"), 15, "the cut is noticed")
+            wait_until(lambda: time.monotonic() > cut + 15, 20, "15 seconds are over")
         assert process.wait(60) == 0
     kinds = [event["kind"] for event in four.events(run) if event["node"] == "n2"]
     assert kinds.index("cut") < kinds.index("held", 1)
@@ -87,7 +85,7 @@ def test_a_head_that_is_killed(four: Launches) -> None:
         four.box.head.run(["kill", "-KILL", str(pid)])
         process.wait(10)
         assert len(four.orphans(run)) == 4
-        until(lambda: not four.orphans(run), 5 + 2 + 10, "nothing is left")
+        wait_until(lambda: not four.orphans(run), 5 + 2 + 10, "nothing is left")
     assert "lost" in four.aboard("status").stdout
 
 
@@ -158,7 +156,8 @@ print("end", rank)
     assert four.aboard("logs", ran.run, "--rank", "3", "--raw").stdout == "end 3\n"
 
 
-def test_ctrl_c_is_gentle_and_twice_is_not(four: Launches) -> None:
+@pytest.mark.parametrize("times", [1, 2])
+def test_ctrl_c_is_gentle_and_twice_is_not(four: Launches, times: int) -> None:
     """Once, scripts have the grace to save; a second one ends them at once. Both exit with 130 and leave nothing."""
     four.put(
         "saver.py",
@@ -174,18 +173,17 @@ print("ready", flush=True)
 time.sleep(300)
 """,
     )
-    for times in (1, 2):
-        before = four.newest()
-        with four.going("launch", "--grace", "20", "--", "saver.py") as process:
-            run = _started(four, before)
-            until(lambda run=run: four.aboard("logs", run).stdout.count("ready") > 0, 20, "it is ready")
-            pid = four.read(run, "conductor.pid").strip()
-            for _ in range(times):
-                four.box.head.run(["kill", "-INT", pid])
-                until(lambda run=run: "saving" in four.aboard("logs", run).stdout, 20, "it is told")
-            assert process.wait(40) == 130
-        assert ("saved" in four.aboard("logs", run).stdout) is (times == 1)
-        assert four.orphans(run) == {}
+    before = four.newest()
+    with four.going("launch", "--grace", "20", "--", "saver.py") as process:
+        run = _started(four, before)
+        wait_until(lambda: "ready" in four.aboard("logs", run).stdout, 20, "it is ready")
+        pid = four.read(run, "conductor.pid").strip()
+        for _ in range(times):
+            four.box.head.run(["kill", "-INT", pid])
+            wait_until(lambda: "saving" in four.aboard("logs", run).stdout, 20, "it is told")
+        assert process.wait(40) == 130
+    assert ("saved" in four.aboard("logs", run).stdout) is (times == 1)
+    assert four.orphans(run) == {}
 
 
 def test_a_smaller_world_is_refused(four: Launches) -> None:
@@ -214,7 +212,7 @@ def test_a_second_run_beside_one_that_trains(four: Launches) -> None:
     before = four.newest()
     with four.going("launch", "--env", "STEPS=1000", "--", "job.py") as first:
         run = _started(four, before)
-        until(lambda: "step 3" in four.aboard("logs", run).stdout, 60, "the first one trains")
+        wait_until(lambda: "step 3" in four.aboard("logs", run).stdout, 60, "the first one trains")
         ran = four.launch("--", "job.py")
         assert ran.code == 0, ran.said
         four.aboard("stop", run)
@@ -251,7 +249,7 @@ def test_detached(four: Launches) -> None:
     run = done.stdout.partition(":")[0]
     assert "running" in four.aboard("status").stdout
     assert "4/4 in" in four.aboard("status", run).stdout
-    until(lambda: "second 1.0" in four.aboard("logs", run, "--rank", "2").stdout, 20, "its lines come")
+    wait_until(lambda: "second 1.0" in four.aboard("logs", run, "--rank", "2").stdout, 20, "its lines come")
     assert four.aboard("stop", run).returncode == 0
     assert four.orphans(run) == {}
     assert "stopped" in four.aboard("status").stdout

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deadlines import wait_until
 
-from aboard.sandbox import Host, Sandbox, down
+from aboard.sandbox import Host, Sandbox
 
 pytestmark = pytest.mark.ground
 
@@ -30,11 +31,8 @@ PROCESSES = 5
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[Sandbox]:
     """Eight nodes for this module."""
-    name = f"test-{os.getpid()}-lease"
-    try:
-        yield Sandbox.up(name, nodes=8)
-    finally:
-        down(name)
+    with Sandbox.up(f"test-{os.getpid()}-lease", nodes=8, temporary=True) as made:
+        yield made
 
 
 class Head:
@@ -58,10 +56,7 @@ class Head:
         self.until(lambda: len(self.alive()) == PROCESSES * len(self.box.nodes), 15, "all children are up")
 
     def until(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, f"not within {seconds} s: {what}; last told: {self.told[-5:]}"
-            time.sleep(0.02)
+        wait_until(condition, seconds, lambda: f"{what}; last told: {self.told[-5:]}")
 
     def alive(self) -> dict[int, Host]:
         """The children on all nodes, seen from outside: by a word on their command lines that only they carry."""
@@ -188,11 +183,9 @@ def test_keeper_killed(head: Head) -> None:
     """A keeper that is killed takes all its children with it within 2 s, whatever they did to get away."""
     keepers = {_parent(pid) for pid in head.alive() if head.kind(pid) == "counter"}
     assert len(keepers) == len(head.box.nodes)
-    killed = time.monotonic()
     for keeper in keepers:
         os.kill(keeper, signal.SIGKILL)
-    head.until(lambda: not head.alive(), 10, "all children are gone")
-    assert time.monotonic() - killed <= 2.0
+    head.until(lambda: not head.alive(), 2.0, "all children are gone")
     head.until(lambda: set(head.states().values()) == {"gone"}, LEASE, "the head knows")
 
 

@@ -3,22 +3,15 @@
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 
 import pytest
+from deadlines import wait_until
 
 from aboard.core.errors import SandboxError
 from aboard.sandbox import Host, Sandbox
 
 pytestmark = pytest.mark.ground
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.01)
 
 
 def ok(host: Host, *argv: str, root: bool = False) -> str:
@@ -74,7 +67,7 @@ def test_a_host_sees_only_its_own_processes(box: Sandbox) -> None:
     """n2 has no trace of what runs on n1, and the machine finds it by `pids`."""
     n1, n2 = box.hosts["n1"], box.hosts["n2"]
     with n1.popen(["sleep", "4242"]) as process:
-        wait_for(lambda: "sleep 4242" in n1.run(["ps", "ax"]).stdout)
+        wait_until(lambda: "sleep 4242" in n1.run(["ps", "ax"]).stdout, 10)
         assert "sleep 4242" not in n2.run(["ps", "ax"]).stdout
         assert any(_cmdline(pid) == "sleep 4242" for pid in n1.pids())
         assert not any(_cmdline(pid) == "sleep 4242" for pid in n2.pids())
@@ -93,16 +86,16 @@ def test_a_timeout_ends_the_whole_session(box: Sandbox) -> None:
     with pytest.raises(subprocess.TimeoutExpired) as caught:
         n1.run(["sh", "-c", "sleep 5151 & sleep 5152"], timeout=1)
     assert caught.value.cmd[0] == "sh"
-    wait_for(lambda: not any(_cmdline(pid).startswith("sleep 515") for pid in n1.pids()))
+    wait_until(lambda: not any(_cmdline(pid).startswith("sleep 515") for pid in n1.pids()), 10)
 
 
 def test_killing_the_handle_ends_the_session(box: Sandbox) -> None:
     """SIGKILL leaves the handle no chance to tell anyone, and yet what it started ends."""
     n1 = box.hosts["n1"]
     with n1.popen(["sh", "-c", "sleep 6161 & sleep 6162"]) as process:
-        wait_for(lambda: sum(_cmdline(pid).startswith("sleep 616") for pid in n1.pids()) == 2)
+        wait_until(lambda: sum(_cmdline(pid).startswith("sleep 616") for pid in n1.pids()) == 2, 10)
         process.kill()
-    wait_for(lambda: not any(_cmdline(pid).startswith("sleep 616") for pid in n1.pids()))
+    wait_until(lambda: not any(_cmdline(pid).startswith("sleep 616") for pid in n1.pids()), 10)
 
 
 def test_exit_codes_and_signals_come_out_as_they_are(box: Sandbox) -> None:
@@ -117,7 +110,7 @@ def test_exit_codes_and_signals_come_out_as_they_are(box: Sandbox) -> None:
 def test_a_secret_in_env_is_on_no_command_line(box: Sandbox) -> None:
     """Whoever lists processes, here or in the host, doesn't read it."""
     with box.hosts["n1"].popen(["sleep", "7171"], env={"TOKEN": "s3cr3t-7171"}) as process:
-        wait_for(lambda: any(_cmdline(pid) == "sleep 7171" for pid in box.hosts["n1"].pids()))
+        wait_until(lambda: any(_cmdline(pid) == "sleep 7171" for pid in box.hosts["n1"].pids()), 10)
         assert "s3cr3t-7171" not in subprocess.run(["ps", "axww"], capture_output=True, text=True, check=True).stdout
         process.kill()
 

@@ -5,11 +5,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from deadlines import wait_until
 
 from aboard.core.errors import SandboxError
 from aboard.sandbox import Host, Sandbox, down, state
@@ -23,13 +24,6 @@ sys.path.insert(0, {str(SOURCE)!r})
 from aboard.sandbox import Sandbox
 Sandbox.up(sys.argv[1], nodes=8, progress=lambda count: print(count, flush=True))
 """
-
-
-def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.002)
 
 
 def machine() -> dict[str, str]:
@@ -82,7 +76,7 @@ def test_the_machine_is_untouched_and_nothing_is_left(box_name: str) -> None:
     assert machine() == before
     assert traces(box_name) == []
     # The hull was a child of the machine's init, which collects its exit status in its own time.
-    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inhabitants))
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in inhabitants), 20)
     assert not theirs & _namespaces(_pids())
 
 
@@ -90,7 +84,7 @@ def test_nothing_of_our_environment_stays_behind(box_name: str, monkeypatch: pyt
     """A token of the one who builds a sandbox is in no process of it."""
     monkeypatch.setenv("ABOARD_TEST_TOKEN", "s3cr3t-8181")
     with Sandbox.up(box_name, nodes=1) as box, box.hosts["n1"].popen(["sleep", "8181"]) as process:
-        wait_for(lambda: len(box.hosts["n1"].pids()) == 5)
+        wait_until(lambda: len(box.hosts["n1"].pids()) == 5, 20)
         pids = [box.hull.pid, process.pid, *box.head.pids(), *box.hosts["n1"].pids()]
         assert not [pid for pid in pids if "s3cr3t-8181" in Path(f"/proc/{pid}/environ").read_text()]
         process.kill()
@@ -119,9 +113,9 @@ def test_an_up_that_is_killed_leaves_nothing_in_the_way(box_name: str, moment: s
     with building(box_name) as process:
         assert process.stdout is not None
         if moment == "directory":
-            wait_for(directory.exists)
+            wait_until(directory.exists, 20)
         elif moment == "hull":
-            wait_for((directory / "state.json").exists)
+            wait_until((directory / "state.json").exists, 20)
         else:
             while process.stdout.readline().strip() != moment:
                 assert process.poll() is None
@@ -131,14 +125,40 @@ def test_an_up_that_is_killed_leaves_nothing_in_the_way(box_name: str, moment: s
     # Past the last host, the cluster may have been done before the signal came.
     if not (moment == "9" and there is not None and there.ready):
         assert ended != 0
-        wait_for(lambda: not _mounted(box_name))
+        wait_until(lambda: not _mounted(box_name), 20)
         # Between two system calls of the lock an empty directory may stay; it is in nobody's way.
         assert how is signal.SIGKILL or not list(directory.glob("*"))
         with Sandbox.up(box_name, nodes=2) as box:
             assert not box.found
             assert box.hosts["n2"].run(["hostname"]).stdout == "n2\n"
     down(box_name)
-    wait_for(lambda: traces(box_name) == [])
+    wait_until(lambda: traces(box_name) == [], 20)
+
+
+def test_a_temporary_sandbox_ends_with_the_process_that_built_it(box_name: str) -> None:
+    """Even when that is killed; and `up` never takes one over that somebody else left."""
+    source = "import sys; from aboard.sandbox import Sandbox; box = Sandbox.up(sys.argv[1], nodes=1, temporary=True); "
+    source += "print(flush=True); sys.stdin.read()"
+    argv = [sys.executable, "-c", source, box_name]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as builder:
+        assert builder.stdout is not None
+        assert builder.stdout.readline() == b"\n"
+        left = Sandbox.attach(box_name).hull
+        assert left.alive()
+        builder.kill()
+    wait_until(lambda: not left.alive() and not _mounted(box_name), 20)
+    kept = Sandbox.up(box_name, nodes=1).hull
+    with Sandbox.up(box_name, nodes=1, temporary=True) as box:
+        assert not box.found
+        assert not kept.alive()
+    assert traces(box_name) == []
+
+
+def test_sandboxes_share_no_user(box_name: str) -> None:
+    """Each has a user id of its own: what one's user runs doesn't count against the process limit of the other's."""
+    with Sandbox.up(f"{box_name}-a", nodes=1) as one, Sandbox.up(f"{box_name}-b", nodes=1) as other:
+        assert one.crew_id != other.crew_id
+        assert other.head.run(["id", "-u"]).stdout == f"{other.crew_id}\n"
 
 
 def test_a_wreck_of_another_boot_is_cleared_away(box_name: str) -> None:
@@ -160,7 +180,7 @@ def test_a_wreck_of_another_boot_is_cleared_away(box_name: str) -> None:
 def test_two_at_once_are_told_apart(box_name: str) -> None:
     """A second `up` during the first is told to wait."""
     with building(box_name) as process:
-        wait_for((state.directory(box_name) / "state.json").exists)
+        wait_until((state.directory(box_name) / "state.json").exists, 20)
         with pytest.raises(SandboxError) as caught:
             Sandbox.up(box_name, nodes=8)
         assert caught.value.code == "sandbox-busy"

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from launching import PYTHON
 
-from aboard.sandbox import Sandbox, down
+from aboard.sandbox import Sandbox
 
-pytestmark = pytest.mark.ground
+# On one worker: what the fixture sets up is dear.
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("train")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ("finetune", "chat", "pretrain")
@@ -26,11 +27,8 @@ NODES = ("n[1-4]", "--set", f"cluster.python={PYTHON}")
 @pytest.fixture(scope="module")
 def four() -> Iterator[Sandbox]:
     """Four nodes with a rank each."""
-    name = f"test-{os.getpid()}-train"
-    try:
-        yield Sandbox.up(name, nodes=4, slots=1)
-    finally:
-        down(name)
+    with Sandbox.up(f"test-{os.getpid()}-train", nodes=4, slots=1, temporary=True) as made:
+        yield made
 
 
 @pytest.mark.parametrize("name", NAMES)

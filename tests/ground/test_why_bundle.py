@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 
 import pytest
-from launching import Launches, until
+from deadlines import wait_until
+from launching import Launches
 from stalls import Training, told, training
 
 from aboard.core.size import KIB
-from aboard.sandbox import Sandbox, down
+from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import broken
 from aboard.sandbox.faults.link import MtuBlackHole
 
@@ -28,11 +29,8 @@ HEAD = re.compile(r"^✗ (\S+) +(\S+)", re.MULTILINE)
 @pytest.fixture(scope="module")
 def four() -> Iterator[Launches]:
     """Four nodes with two ranks each, and a second network for the training."""
-    name = f"test-{os.getpid()}-bundle"
-    try:
-        yield Launches(Sandbox.up(name, nodes=4, slots=2, fabric=True), slots=2)
-    finally:
-        down(name)
+    with Sandbox.up(f"test-{os.getpid()}-bundle", nodes=4, slots=2, fabric=True, temporary=True) as made:
+        yield Launches(made, slots=2)
 
 
 def packed(going: Training, *words: str) -> str:
@@ -63,7 +61,7 @@ def test_a_hang_is_judged_again(four: Launches, kind: str, rank: int, code: str)
     """The same code, node and rank live, from the record of the run that was stopped, and from its bundle."""
     fault = nullcontext() if kind else broken(four.box, four.box.host("n3"), MtuBlackHole(network="fabric"))
     with training(four, env={"SIZE": "100000", **PLANTED}) as going:
-        until(lambda: going.step() > 15, 120, f"it makes steps: {going.going.said[-2000:]}")
+        wait_until(lambda: going.step() > 15, 120, lambda: f"it makes steps: {going.going.said[-2000:]}")
         with fault:
             since = going.trouble(kind, rank, 600) if kind else time.time()
             going.verdict(since, SOON)
@@ -82,7 +80,7 @@ def test_a_hang_is_judged_again(four: Launches, kind: str, rank: int, code: str)
 def test_a_death_is_judged_again(four: Launches) -> None:
     """A rank that left, and the others that died of it: the same from a bundle whose addresses are hidden."""
     with training(four, env=PLANTED) as going:
-        until(lambda: going.step() > 5, 120, f"it makes steps: {going.going.said[-2000:]}")
+        wait_until(lambda: going.step() > 5, 120, lambda: f"it makes steps: {going.going.said[-2000:]}")
         going.trouble("leave", 3, 0)
         assert going.going.wait(60) != 0
         (found, *_others) = json.loads(four.read(going.run, "findings.json"))

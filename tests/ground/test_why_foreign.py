@@ -3,17 +3,17 @@
 import json
 import os
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
-from launching import PYTHON, Launches, until
+from deadlines import wait_until
+from launching import PYTHON, Launches
 from stalls import JOB
 
 from aboard.flows.why_foreign import WATCH_SECONDS
-from aboard.sandbox import Sandbox, down
+from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import broken
 from aboard.sandbox.faults.firewall import Drop
 from aboard.sandbox.host import Host
@@ -34,13 +34,10 @@ LEFT += " kill -9 $(echo $each | cut -d/ -f3); done"
 @pytest.fixture(scope="module")
 def two() -> Iterator[Launches]:
     """Two nodes, on which nothing of ours is started."""
-    name = f"test-{os.getpid()}-foreign"
-    try:
-        launches = Launches(Sandbox.up(name, nodes=2, slots=2), slots=2)
+    with Sandbox.up(f"test-{os.getpid()}-foreign", nodes=2, slots=2, temporary=True) as made:
+        launches = Launches(made, slots=2)
         launches.put("why_job.py", JOB.read_text())
         yield launches
-    finally:
-        down(name)
 
 
 @contextmanager
@@ -81,7 +78,7 @@ def started(two: Launches, host: Host, words: list[str], env: dict[str, str]) ->
         process.kill()
         process.wait()
         # torchrun gives each rank a session of its own, and does not outlive a SIGKILL to end them.
-        until(lambda: host.run(["sh", "-c", LEFT]).stdout == "", 30, "nothing is left of it")
+        wait_until(lambda: host.run(["sh", "-c", LEFT]).stdout == "", 30, "nothing is left of it")
 
 
 def asked(two: Launches, *words: str) -> dict[str, Any]:
@@ -94,11 +91,14 @@ def asked(two: Launches, *words: str) -> dict[str, Any]:
 
 def verdict(two: Launches, code: str, seconds: float) -> dict[str, Any]:
     """Asks until the verdict has this code: jobs need a while to come to their trouble."""
-    deadline = time.monotonic() + seconds
-    last = asked(two, "--nodes", "n[1-2]")
-    while [each["code"] for each in last.get("findings", ())][:1] != [code]:
-        assert time.monotonic() < deadline, last
+    last: dict[str, Any] = {}
+
+    def named() -> bool:
+        nonlocal last
         last = asked(two, "--nodes", "n[1-2]")
+        return [each["code"] for each in last.get("findings", ())][:1] == [code]
+
+    wait_until(named, seconds, lambda: last)
     assert last["exit"] == 2
     found: dict[str, Any] = last["findings"][0]
     return found
@@ -117,11 +117,14 @@ def test_a_rank_of_torchrun_that_does_not_come(two: Launches) -> None:
 def test_a_training_that_goes_on(two: Launches) -> None:
     """Ranks that are seen in a collective at each look are no alarm while bytes go: that is said before all looks."""
     with torchrun(two, STEP_SECONDS="0", SIZE="100000"):
-        deadline = time.monotonic() + 90
-        told = asked(two, "--nodes", "n1", "n2")
-        while not any("collective at why_job" in each["where"] for each in told.get("places", ())):
-            assert time.monotonic() < deadline, told
+        told: dict[str, Any] = {}
+
+        def training() -> bool:
+            nonlocal told
             told = asked(two, "--nodes", "n1", "n2")
+            return any("collective at why_job" in each["where"] for each in told.get("places", ()))
+
+        wait_until(training, 90, lambda: told)
     assert (told["exit"], told["missing"], told["world"]) == (0, [], 4)
     assert [each for each in told["findings"] if each["severity"] != "info"] == []
     assert told["seconds"] < WATCH_SECONDS
@@ -174,7 +177,7 @@ def test_what_can_not_be_looked_at(two: Launches) -> None:
 def test_ranks_that_were_found_nowhere(two: Launches) -> None:
     """Asked on one of its two nodes, half of the training is said to be missing."""
     with torchrun(two, TROUBLE="sleep", TROUBLE_RANK="all", TROUBLE_STEP="5"):
-        until(lambda: asked(two, "--nodes", "n[1-2]").get("world") == 4, 90, "ranks are there")
+        wait_until(lambda: asked(two, "--nodes", "n[1-2]").get("world") == 4, 90, "ranks are there")
         told = asked(two, "--nodes", "n1")
     assert told["missing"] == [2, 3]
     assert any(each["code"] == "why-ranks-missing" for each in told["findings"])
@@ -186,9 +189,9 @@ def test_two_trainings_on_one_node(two: Launches) -> None:
     first, second = ({"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": port} for port in ("7001", "7002"))
     node = two.box.nodes[0]
     with started(two, node, words, first):
-        until(lambda: asked(two, "--nodes", "n1").get("master") == ":7001", 30, "the first is there")
+        wait_until(lambda: asked(two, "--nodes", "n1").get("master") == ":7001", 30, "the first is there")
         with started(two, node, words, second):
-            until(lambda: asked(two, "--nodes", "n1").get("master") == ":7002", 30, "the second is there")
+            wait_until(lambda: asked(two, "--nodes", "n1").get("master") == ":7002", 30, "the second is there")
             (other,) = asked(two, "--nodes", "n1")["findings"]
     assert (other["code"], other["severity"], other["nodes"]) == ("why-other-run", "info", ["n1"])
 
@@ -197,9 +200,9 @@ def test_a_run_of_our_own_is_told_to_be(two: Launches) -> None:
     """Much more is known of it than can be seen from outside: its name is told, and how to ask."""
     two.put("rank.py", "import signal\nsignal.pause()\n")
     with two.going("launch", "--include", "n1", "--", "rank.py"):
-        until(lambda: "why-own-run" in asked(two, "--nodes", "n1").get("error", ""), 60, "it is known")
+        wait_until(lambda: "why-own-run" in asked(two, "--nodes", "n1").get("error", ""), 60, "it is known")
         two.aboard("stop", two.newest(), "--now")
-        until(lambda: not two.orphans(two.newest()), 30, "nothing is left of it")
+        wait_until(lambda: not two.orphans(two.newest()), 30, "nothing is left of it")
 
 
 def test_tasks_of_srun(box_name: str) -> None:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 
 import pytest
-from launching import Launches, until
+from deadlines import wait_until
+from launching import Launches
 from stalls import told, training
 
-from aboard.sandbox import Sandbox, down
+from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import Fault, broken
 from aboard.sandbox.faults.firewall import Drop
 
@@ -24,11 +25,8 @@ SOON = 25.0
 @pytest.fixture(scope="module")
 def four() -> Iterator[Launches]:
     """Four nodes with two ranks each, and a second network for the training."""
-    name = f"test-{os.getpid()}-whyinit"
-    try:
-        yield Launches(Sandbox.up(name, nodes=4, slots=2, fabric=True), slots=2)
-    finally:
-        down(name)
+    with Sandbox.up(f"test-{os.getpid()}-whyinit", nodes=4, slots=2, fabric=True, temporary=True) as made:
+        yield Launches(made, slots=2)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +54,7 @@ def test_ranks_that_do_not_meet(
     """What torch tells with one sentence after minutes has its own name each, with node and rank."""
     host = four.box.host(node)
     with training(four, env=env) as going, broken(four.box, host, fault) if fault else nullcontext():
-        until(lambda: '"torch"' in four.read(going.run, "events.jsonl"), 90, "torch is imported")
+        wait_until(lambda: '"torch"' in four.read(going.run, "events.jsonl"), 90, "torch is imported")
         since = time.time()
         seconds, found = going.verdict(since, SOON + 30)
         last = max(event["at"] for event in four.events(going.run) if event["kind"] == "phase")
@@ -69,7 +67,7 @@ def test_ranks_that_do_not_meet(
 def test_a_slow_import_is_waited_for(four: Launches) -> None:
     """Fifteen seconds in a module's import while all others wait in the store: nothing is called stuck."""
     with training(four, env={"TROUBLE": "slow-import", "TROUBLE_RANK": "3"}) as going:
-        until(lambda: going.step() > 3, 150, f"it makes steps: {going.going.said[-2000:]}")
+        wait_until(lambda: going.step() > 3, 150, lambda: f"it makes steps: {going.going.said[-2000:]}")
         assert going.verdicts(0.0) == []
 
 

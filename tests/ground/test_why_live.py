@@ -5,15 +5,17 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from launching import Launches, until
+from deadlines import wait_until
+from launching import Launches
 from stalls import Training, dead_mount, told, training
 
-from aboard.sandbox import Sandbox, down
+from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import Fault, broken
 from aboard.sandbox.faults.firewall import Drop
 from aboard.sandbox.faults.link import LinkDown, MtuBlackHole, Rate
 
-pytestmark = pytest.mark.ground
+# On one worker: what the fixture sets up is dear.
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("why_live")]
 
 # What a user may wait; the machine of the tests has two cores for eight ranks.
 SOON = 20.0
@@ -22,18 +24,15 @@ SOON = 20.0
 @pytest.fixture(scope="module")
 def four() -> Iterator[Launches]:
     """Four nodes with two ranks each, and a second network for the training."""
-    name = f"test-{os.getpid()}-why"
-    try:
-        yield Launches(Sandbox.up(name, nodes=4, slots=2, fabric=True), slots=2)
-    finally:
-        down(name)
+    with Sandbox.up(f"test-{os.getpid()}-why", nodes=4, slots=2, fabric=True, temporary=True) as made:
+        yield Launches(made, slots=2)
 
 
 @pytest.fixture(scope="module")
 def going(four: Launches) -> Iterator[Training]:
     """One training for all: it goes on after each trouble."""
     with training(four, env={"SIZE": "100000"}) as started:
-        until(lambda: started.step() > 15, 120, f"it makes steps: {started.going.said[-2000:]}")
+        wait_until(lambda: started.step() > 15, 120, lambda: f"it makes steps: {started.going.said[-2000:]}")
         yield started
 
 
@@ -48,19 +47,21 @@ def going(four: Launches) -> Iterator[Training]:
 )
 def test_a_rank_that_does_not_come(going: Training, kind: str, rank: int, code: str, node: str) -> None:
     """The rank that all others wait for is named, its node, and the line at which it is."""
-    since = going.trouble(kind, rank, SOON)
+    since = going.trouble(kind, rank)
     seconds, found = going.verdict(since, SOON)
+    going.release()
     told(f"{kind}: {seconds:.1f} s")
     assert (found["code"], found["nodes"], found["ranks"]) == (code, [node], [rank])
     assert "why_job.py:" in found["seen"]
     assert "7 other ranks" in found["seen"]
-    going.moves(SOON + 10)
+    going.moves(60)
 
 
 def test_a_rank_that_computes_for_ever(going: Training) -> None:
     """Work is given more time than sleep, and is then told with the line and the cores."""
-    since = going.trouble("loop", 5, 40)
+    since = going.trouble("loop", 5)
     seconds, found = going.verdict(since, 40)
+    going.release()
     told(f"loop: {seconds:.1f} s")
     assert (found["code"], found["nodes"], found["ranks"]) == ("hang-loop", ["n3"], [5])
     assert "in loop" in found["seen"]
@@ -91,21 +92,22 @@ def test_a_network_that_breaks(going: Training, fault: Fault, node: str, code: s
 @pytest.mark.parametrize("kind", ["declared", "save", "evaluate"])
 def test_pauses_that_are_part_of_the_work(going: Training, kind: str) -> None:
     """A checkpoint of one rank, said by itself or seen in its stack, and an evaluation of all: none is called stuck."""
-    since = going.trouble(kind, "all" if kind == "evaluate" else 0, 20)
-    time_is_up = since + 22
-    until(lambda: time.time() > time_is_up, 30, "it has waited")
+    since = going.trouble(kind, "all" if kind == "evaluate" else 0)
+    wait_until(lambda: time.time() > since + 20, 30, "it has waited")
+    going.release()
     assert [finding for _at, finding in going.verdicts(since) if finding] == []
-    going.moves(30)
+    going.moves(60)
 
 
 def test_why_is_answered_at_once(going: Training) -> None:
     """`aboard why` without a word means the newest run that lives; what was ruled out is told to those who ask."""
-    going.trouble("sleep", 2, SOON)
-    until(lambda: "hang-absent" in going.launches.aboard("why").stdout, SOON, "the rank is named")
+    going.trouble("sleep", 2)
+    wait_until(lambda: "hang-absent" in going.launches.aboard("why").stdout, SOON, "the rank is named")
     said = going.launches.aboard("why", going.run, "-v").stdout
+    going.release()
     assert "rank 2 on n2" in said
     assert "not   a rank that somebody stopped" in said
-    going.moves(SOON + 10)
+    going.moves(60)
 
 
 def test_a_mount_that_is_dead(going: Training) -> None:

@@ -5,10 +5,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from launching import Launches, until
+from deadlines import wait_until
+from launching import Launches
 from stalls import told, training
 
-from aboard.sandbox import Sandbox, down
+from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import broken
 from aboard.sandbox.faults.groups import CpuQuota, MemoryLimit
 
@@ -18,18 +19,15 @@ pytestmark = pytest.mark.ground
 @pytest.fixture(scope="module")
 def four() -> Iterator[Launches]:
     """Four nodes with two ranks each, and a second network for the training."""
-    name = f"test-{os.getpid()}-whyslow"
-    try:
-        yield Launches(Sandbox.up(name, nodes=4, slots=2, fabric=True), slots=2)
-    finally:
-        down(name)
+    with Sandbox.up(f"test-{os.getpid()}-whyslow", nodes=4, slots=2, fabric=True, temporary=True) as made:
+        yield Launches(made, slots=2)
 
 
 def test_a_rank_that_falls_behind(four: Launches) -> None:
     """Every step takes as long as its slowest rank: that one is named by itself, with the numbers."""
     env = {"TROUBLE": "slow", "TROUBLE_RANK": "5", "TROUBLE_STEP": "60", "TROUBLE_SECONDS": "1.5"}
     with training(four, env=env) as going:
-        until(lambda: going.step() >= 60, 180, f"it makes steps: {going.going.said[-2000:]}")
+        wait_until(lambda: going.step() >= 60, 180, lambda: f"it makes steps: {going.going.said[-2000:]}")
         since = time.time()
         seconds, found = going.verdict(since, 60)
         told(f"slow-rank: {seconds:.1f} s")
@@ -47,7 +45,7 @@ def test_a_node_whose_cores_are_rationed(four: Launches) -> None:
         "STEP_SECONDS": "0",
     }
     with broken(four.box, four.box.host("n3"), CpuQuota(cores=0.15)), training(four, env=env) as going:
-        until(lambda: going.step() >= 8, 300, f"it makes steps: {going.going.said[-2000:]}")
+        wait_until(lambda: going.step() >= 8, 300, lambda: f"it makes steps: {going.going.said[-2000:]}")
         said = ""
 
         def named() -> bool:
@@ -55,7 +53,7 @@ def test_a_node_whose_cores_are_rationed(four: Launches) -> None:
             said = four.aboard("why", going.run, "-v").stdout
             return "slow-throttled  n3" in said
 
-        until(named, 90, "the quota is named")
+        wait_until(named, 90, "the quota is named")
         assert "was kept from its cores" in " ".join(said.split())
 
 

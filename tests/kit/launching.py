@@ -1,7 +1,6 @@
 """Launches in a sandbox, and what they leave behind."""
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -11,9 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from deadlines import slowness, wait_until
+
 from aboard.sandbox import Sandbox
 
-PYTHON = str(Path(sys.executable).resolve())
+# As it was started, not where links lead: a virtual environment's interpreter is a link.
+PYTHON = sys.executable
 DRIVERS = Path(__file__).parents[1] / "ground" / "drivers"
 RUNS = ".local/state/aboard/runs"
 
@@ -32,7 +34,7 @@ class Launches:
         assert self.box.head.run(["sh", "-c", script], input=text).returncode == 0
 
     def aboard(self, *words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        return self.box.head.run(["aboard", *words], cwd=self.folder, timeout=timeout)
+        return self.box.head.run(["aboard", *words], cwd=self.folder, timeout=timeout * slowness())
 
     @contextmanager
     def going(self, *words: str) -> Iterator["Going"]:
@@ -79,10 +81,8 @@ class Going:
 
     def wait(self, seconds: float) -> int:
         """Its exit code; what it said is told when that doesn't come in time."""
-        try:
-            return int(self._process.wait(seconds))
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"it did not end within {seconds:g} s: {self.said}") from None
+        wait_until(lambda: self._process.poll() is not None, seconds, lambda: f"its end: {self.said}")
+        return int(self._process.returncode)
 
     @property
     def said(self) -> str:
@@ -116,10 +116,3 @@ class Ran:
         deaths = [each["at"] for each in events if each["kind"] in ("failed", "raised", "gone", "stopped")]
         deaths += [each["at"] for each in events if each["kind"] == "exited" and each["data"]["code"] != 0]
         return float(events[-1]["at"] - min(deaths))
-
-
-def until(condition: Any, seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, what
-        os.sched_yield()

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from launching import Going, Launches, until
+from deadlines import wait_until
+from launching import Going, Launches
 
 from aboard.sandbox.host import Host
 
@@ -36,14 +37,18 @@ class Training:
         self.run = run
         self._troubles = 0
 
-    def trouble(self, kind: str, rank: int | str, seconds: float) -> float:
-        """Puts a trouble into a rank that runs; returns when."""
+    def trouble(self, kind: str, rank: int | str, seconds: float = 600) -> float:
+        """Puts a trouble into a rank that runs, until it is released or the seconds are over; returns when."""
         self._troubles += 1
         self.launches.put("trouble.new", f"{self._troubles} {kind} {rank} {seconds}")
         # At once: ranks read it in every step.
         folder = self.launches.folder
         self.launches.box.head.run(["mv", f"{folder}/trouble.new", f"{folder}/trouble"])
         return time.time()
+
+    def release(self) -> None:
+        """Ends the trouble that was put in last."""
+        self.trouble("none", "none", 0)
 
     def verdicts(self, since: float) -> list[tuple[float, dict[str, Any]]]:
         """What the conductor said by itself since then: seconds after, and the finding ({} when it moved again)."""
@@ -57,13 +62,13 @@ class Training:
         def there() -> bool:
             return any(finding for _at, finding in self.verdicts(since))
 
-        until(there, within, f"a verdict within {within:g} s: {self.going.said[-3000:]}")
+        wait_until(there, within, lambda: f"a verdict: {self.going.said[-3000:]}")
         return next((at, finding) for at, finding in self.verdicts(since) if finding)
 
     def moves(self, within: float) -> None:
         """Waits until steps are made again, and no verdict stands."""
         before = self.step()
-        until(lambda: self.step() >= before + 3, within, f"it goes on: {self.going.said[-3000:]}")
+        wait_until(lambda: self.step() >= before + 3, within, lambda: f"it goes on: {self.going.said[-3000:]}")
 
     def step(self) -> int:
         last = self.launches.read(self.run, "samples.jsonl").rpartition('"step":')[2]
@@ -88,13 +93,13 @@ def training(launches: Launches, *words: str, env: dict[str, str] | None = None)
             run = launches.newest()
             return run != before and '"kind":"started"' in launches.read(run, "events.jsonl")
 
-        until(began, 60, f"ranks start: {going.said}")
+        wait_until(began, 60, lambda: f"ranks start: {going.said}")
         run = launches.newest()
         try:
             yield Training(launches, going, run)
         finally:
             launches.aboard("stop", run, "--now")
-            until(lambda: not launches.orphans(run), 30, "nothing is left")
+            wait_until(lambda: not launches.orphans(run), 30, "nothing is left")
 
 
 @contextmanager

@@ -46,6 +46,7 @@ def test_a_user_takes_the_place_of_one_of_that_name() -> None:
 def test_a_free_number_is_nobodys() -> None:
     """Neither a user nor a group, nor a user's group, has it."""
     assert files.free_id("a:x:7700:7701::/:/bin/sh\n", "g:x:7702:\n") == 7703
+    assert files.free_id("a:x:7700:7700::/:/bin/sh\n", taken={7701}) == 7702
 
 
 def test_the_shim_runs_this_python_on_this_source() -> None:

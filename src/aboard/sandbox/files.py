@@ -1,7 +1,7 @@
 """The texts that make a host that host: who is who, who may log in, where `aboard` is."""
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from aboard.sandbox.layout import HEAD, Layout, Place
@@ -65,16 +65,16 @@ def with_user(text: str, line: str) -> str:
     return "\n".join([*kept, line]) + "\n"
 
 
-def free_id(*tables: str, first: int = 7700) -> int:
-    """A number that no entry of these passwd and group files has, as user or as group."""
-    taken = {
+def free_id(*tables: str, taken: Collection[int] = (), first: int = 7700) -> int:
+    """A number that no entry of these passwd and group files has, as user or as group, and nobody else has taken."""
+    used = {
         int(field)
         for table in tables
         for entry in table.splitlines()
         for field in entry.split(":")[2:4]
         if field.isdigit()
     }
-    return next(number for number in range(first, 60_000) if number not in taken)
+    return next(number for number in range(first, 60_000) if number not in used and number not in taken)
 
 
 def aboard_shim(python: str, source: str | None) -> str:

@@ -28,8 +28,10 @@ _BUILD_TIMEOUT_PER_HOST = 2.0
 class Sandbox:
     """A practice cluster that is up: `head`, where the user types, and the nodes n1…nN."""
 
-    def __init__(self, state_now: State, *, found: bool) -> None:
+    def __init__(self, state_now: State, *, found: bool, launch: hull.Launch | None = None) -> None:
         self._state = state_now
+        # While we hold it, a temporary sandbox lives; it ends with this process at the latest.
+        self._launch = launch
         #: Whether `up` found it running instead of building it.
         self.found = found
         self.programs = needs.find_programs()
@@ -44,9 +46,13 @@ class Sandbox:
         slots: int = 2,
         fabric: bool = False,
         slurm: bool = False,
+        temporary: bool = False,
         progress: Progress | None = None,
     ) -> Self:
-        """Build a practice cluster; one of this name and shape that is up already is taken as it is."""
+        """Build a practice cluster; one of this name and shape that is up already is taken as it is.
+
+        A temporary one is never taken over from somebody else, and ends with this process, however that ends.
+        """
         layout = Layout(name=name, nodes=nodes, slots=slots, fabric=fabric, slurm=slurm)
         needs.require_root("up")
         programs = needs.find_programs()
@@ -55,10 +61,11 @@ class Sandbox:
         needs.require_readable(inside.SOURCE)
         with state.lock(name, "up"):
             there = state.read(name)
-            if there is not None and there.ready and there.alive():
+            if there is not None and there.ready and there.alive() and not temporary:
                 return cls(_same_shape(there, layout), found=True)
             try:
-                return cls(_build(layout, programs, progress or _silent), found=False)
+                now, launch = _build(layout, programs, progress or _silent, temporary=temporary)
+                return cls(now, found=False, launch=launch)
             except BaseException:
                 state.remove(name)
                 raise
@@ -143,6 +150,8 @@ class Sandbox:
             there = state.read(self.name)
             if there is None or there.hull == self.hull:
                 state.remove(self.name)
+        if self._launch is not None:
+            self._launch.abandon()
 
     def __enter__(self) -> Self:
         return self
@@ -166,27 +175,32 @@ def down(name: str = "sandbox") -> bool:
     return True
 
 
-def _build(layout: Layout, programs: needs.Programs, progress: Progress) -> State:
+def _build(
+    layout: Layout, programs: needs.Programs, progress: Progress, *, temporary: bool
+) -> tuple[State, hull.Launch | None]:
     # What a crash left of an earlier one goes first.
     state.clear(layout.name)
     disks = state.directory(layout.name) / "disks"
     disks.mkdir()
-    crew_id = files.free_id(_read("/etc/passwd"), _read("/etc/group"))
-    launch = hull.launch(disks=disks, programs=programs)
-    try:
+    with state.lock_user_ids() as taken:
+        crew_id = files.free_id(_read("/etc/passwd"), _read("/etc/group"), taken=taken)
+        launch = hull.launch(disks=disks, programs=programs)
         now = State(layout=layout, boot=boot_id(), hull=launch.hull, crew_id=crew_id, ready=False, hosts={})
         state.write(now)
+    try:
         hosts = _boot(layout, launch.hull, crew_id, programs, list(layout.places), progress)
         now = replace(now, hosts=hosts)
         state.write(now)
         if layout.slurm:
             ready.wait(layout, hosts, crew_id=crew_id, timeout=_build_timeout(len(hosts)))
-        launch.keep()
+        if not temporary:
+            launch.keep()
         now = replace(now, ready=True)
         state.write(now)
-    finally:
+    except BaseException:
         launch.abandon()
-    return now
+        raise
+    return now, launch if temporary else None
 
 
 def _boot(

@@ -106,6 +106,21 @@ def lock(name: str, verb: str) -> Iterator[None]:
             os.close(handle)
 
 
+@contextmanager
+def lock_user_ids() -> Iterator[set[int]]:
+    """Under the lock of a sandbox: the user ids of all others, to which nobody else adds meanwhile.
+
+    The kernel counts the processes of a user (RLIMIT_NPROC) over the whole machine, so each sandbox has its own.
+    """
+    handle = os.open(BASE, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        others = [read(name) for name in names()]
+        yield {other.crew_id for other in others if other is not None and other.alive()}
+    finally:
+        os.close(handle)
+
+
 def clear(name: str) -> None:
     """Under the lock: end the hull, if it is this boot's, and empty the directory; works on any wreck."""
     state = read(name)

@@ -73,8 +73,10 @@ def save_checkpoint(seconds: float) -> None:
 
 def declared(seconds: float) -> None:
     sys.modules["aboard_beacon"].armed.doing("checkpoint")
-    time.sleep(seconds)
-    sys.modules["aboard_beacon"].armed.doing("")
+    try:
+        time.sleep(seconds)
+    finally:
+        sys.modules["aboard_beacon"].armed.doing("")
 
 
 def stop(_seconds: float) -> None:
@@ -123,6 +125,37 @@ TROUBLES = {
 }
 trouble = TROUBLES.get(TROUBLE, nothing) if MINE else nothing
 
+
+class ReleasedError(Exception):
+    """The file of troubles was written anew while this rank was in one: it is over."""
+
+
+def suffer(kind: str, seconds: float, written: str) -> None:
+    """Ends early when the file of troubles no longer says what it said: a signal ends any wait of the main thread."""
+
+    def raise_released(*_: object) -> None:
+        raise ReleasedError
+
+    main = threading.get_ident()
+
+    def release() -> None:
+        while TROUBLES_FILE.read_text() == written:
+            if over.wait(0.1):
+                return
+        signal.pthread_kill(main, signal.SIGRTMIN)
+
+    signal.signal(signal.SIGRTMIN, raise_released)
+    over = threading.Event()
+    threading.Thread(target=release, daemon=True).start()
+    try:
+        TROUBLES[kind](seconds)
+    except ReleasedError:
+        pass
+    finally:
+        signal.signal(signal.SIGRTMIN, signal.SIG_IGN)
+        over.set()
+
+
 if AT < 0:
     trouble(SECONDS)
 TROUBLES_FILE = Path(__file__).parent / "trouble"
@@ -140,6 +173,8 @@ def asked() -> "tuple[str, float] | None":
         return None
     first, last = not last and not WARM, said
     _number, kind, rank, seconds = said.split()
+    if kind not in TROUBLES:
+        return None
     return (kind, float(seconds)) if rank in (str(RANK), "all") and not first else None
 
 
@@ -161,7 +196,7 @@ for step in range(int(os.environ.get("STEPS", "100000"))):
         trouble(SECONDS)
     said = asked()
     if said is not None:
-        TROUBLES[said[0]](said[1])
+        suffer(said[0], said[1], last)
     if step >= AT and MINE and TROUBLE == "slow":
         time.sleep(SECONDS)
     if step >= AT and MINE and TROUBLE == "compute":

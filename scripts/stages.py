@@ -1,0 +1,314 @@
+"""Runs the stages of .ci/run or scripts/nightly, and reports them: seconds, failures, flaky and slow tests.
+
+    python scripts/stages.py ci
+    python scripts/stages.py nightly [--directory DIRECTORY]    # goes on where an earlier run of this commit stopped
+
+A test on real hosts that fails runs once more, alone. If it passes then, it is FLAKY: it is printed with both outputs,
+and the run goes on; more than two fail the run.
+"""
+
+import argparse
+import html
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+MOST_FLAKY = 2
+MOST_RETRIES = 10
+SLOWEST = 20
+STYLE = """
+body { font: 15px system-ui; margin: 2em } td, th { padding: .2em .8em; text-align: left }
+.good { color: #070 } .bad { color: #b00 } pre { background: #f4f4f4; padding: 1em; overflow: auto }
+td div { background: #69c; height: 1em }
+"""
+# Ground tests mostly wait for ssh, leases and timeouts; of 2, 4, 6 and 8 workers on two cores, this took the least.
+GROUND_WORKERS = 6
+UNIT_WORKERS = 4
+PYTEST = (sys.executable, "-m", "pytest", "-q", "--durations=0", "--durations-min=10000")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """One command; `retry` says that tests of it which fail are run once more."""
+
+    name: str
+    argv: Sequence[str]
+    limit: float
+    retry: bool = False
+    # Nothing after it is worth running when it fails.
+    essential: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True)
+class Result:
+    """What came of a stage."""
+
+    name: str
+    seconds: float = 0.0
+    error: str = ""
+    passed: int = 0
+    skipped: int = 0
+    failed: dict[str, str] = field(default_factory=dict)
+    # The output of the first try, and of the second.
+    flaky: dict[str, list[str]] = field(default_factory=dict)
+    slowest: list[tuple[float, str]] = field(default_factory=list)
+    figures: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.error and not self.failed
+
+
+def pytest_stage(name: str, folder: str, marks: str, *, workers: int, minutes: float, **more: Any) -> Stage:
+    parallel = ("-n", str(workers), "--dist", "loadgroup") if workers else ()
+    selected = ("-m", marks) if marks else ()
+    return Stage(name=name, argv=(*PYTEST, folder, *selected, *parallel), limit=60 * minutes, **more)
+
+
+def bench_stage(name: str, *options: str, minutes: float) -> Stage:
+    return Stage(name=f"bench {name}", argv=(sys.executable, f"bench/{name}.py", *options), limit=60 * minutes)
+
+
+def list_ci_stages() -> list[Stage]:
+    return [
+        Stage(name="check", argv=("scripts/check",), limit=600, essential=True),
+        pytest_stage("unit, ci", "tests/unit", "ci", workers=UNIT_WORKERS, minutes=10),
+        pytest_stage(
+            "ground", "tests/ground", "not nightly and not serial", workers=GROUND_WORKERS, minutes=30, retry=True
+        ),
+        pytest_stage("ground, serial", "tests/ground", "serial and not nightly", workers=0, minutes=15, retry=True),
+        pytest_stage("train", "tests/train", "not nightly", workers=0, minutes=15),
+        bench_stage("faults", "--quick", minutes=5),
+    ]
+
+
+def list_nightly_stages(directory: Path) -> list[Stage]:
+    size = {"ABOARD_TEST_SIZE": "nightly"}
+    tests = [
+        Stage(name="check", argv=("scripts/check",), limit=600),
+        pytest_stage("unit", "tests/unit", "", workers=UNIT_WORKERS, minutes=60, env=size),
+        pytest_stage("ground", "tests/ground", "not serial", workers=GROUND_WORKERS, minutes=120, retry=True, env=size),
+        pytest_stage("ground, serial", "tests/ground", "serial", workers=0, minutes=60, retry=True, env=size),
+        pytest_stage("train", "tests/train", "", workers=0, minutes=120, env=size),
+    ]
+    benches = [
+        bench_stage(name, "--json", str(directory / f"bench-{name}.json"), minutes=120)
+        for name in ("house", "check", "launch", "beacon", "scale", "logs", "data", "train")
+    ]
+    mutants = Stage(name="mutants", argv=("scripts/mutants", "--resume", str(directory / "mutants.json")), limit=7200)
+    faults = bench_stage(
+        "faults",
+        "--resume",
+        str(directory / "faults.json"),
+        "--json",
+        str(directory / "bench-faults.json"),
+        minutes=240,
+    )
+    return [*tests, mutants, *benches, faults]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("size", choices=("ci", "nightly"))
+    parser.add_argument("--directory", type=Path, help="nightly: where results and the summary page go")
+    options = parser.parse_args()
+    os.chdir(ROOT)
+    began = time.monotonic()
+    if options.size == "ci":
+        results = list(run_stages(list_ci_stages()))
+    else:
+        results = run_nightly(options.directory or ROOT / ".nightly")
+    sys.exit(print_summary(results, time.monotonic() - began))
+
+
+def run_nightly(base: Path) -> list[Result]:
+    """All stages whose result of this commit is not there yet, or not good."""
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
+    directory = base.resolve() / commit.stdout.strip()
+    directory.mkdir(parents=True, exist_ok=True)
+    results: list[Result] = []
+    for stage in list_nightly_stages(directory):
+        kept = directory / f"{stage.name.replace(' ', '-').replace(',', '')}.json"
+        result = Result(**json.loads(kept.read_text())) if kept.exists() else None
+        if result is None or not result.ok:
+            result = run_stage(stage)
+            kept.write_text(json.dumps(asdict(result)))
+        results.append(result)
+        (directory / "summary.html").write_text(write_page(commit.stdout.strip(), results), "utf-8")
+    print(f"{directory / 'summary.html'}")
+    return results
+
+
+def run_stages(stages: Sequence[Stage]) -> Iterator[Result]:
+    for stage in stages:
+        result = run_stage(stage)
+        yield result
+        if stage.essential and not result.ok:
+            return
+
+
+def run_stage(stage: Stage) -> Result:
+    """Runs it in a process group of its own, then what failed once more."""
+    print(f"=== {stage.name}", flush=True)
+    result = Result(name=stage.name)
+    began = time.monotonic()
+    code, report = _run(stage.argv, stage)
+    _count(report, result)
+    if code is None:
+        result.error = f"still running after {stage.limit:.0f} s" + _name_unfinished(report)
+    elif code != 0 and not result.failed:
+        result.error = f"exit code {code}"
+    if stage.retry:
+        _retry(stage, result)
+    if "--json" in stage.argv:
+        figures = Path(stage.argv[stage.argv.index("--json") + 1])
+        result.figures = json.loads(figures.read_text())["figures"] if figures.exists() else []
+    result.seconds = time.monotonic() - began
+    state = "ok" if result.ok else "FAILED"
+    print(f"=== {stage.name}: {state}, {result.seconds:.0f} s {result.error}".rstrip(), flush=True)
+    return result
+
+
+def _run(argv: Sequence[str], stage: Stage) -> tuple[int | None, list[dict[str, Any]]]:
+    """The exit code, None when the time limit was reached, and the lines that tests/conftest.py wrote."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch, "report.jsonl")
+        env = {**os.environ, **stage.env, "ABOARD_TEST_REPORT": str(path)}
+        process = subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True)
+        try:
+            code: int | None = process.wait(stage.limit)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+    return code, [json.loads(line) for line in lines]
+
+
+def _count(report: list[dict[str, Any]], result: Result) -> None:
+    seconds: dict[str, float] = {}
+    outcomes: dict[str, str] = {}
+    for line in report:
+        if "outcome" not in line:
+            continue
+        test = line["test"]
+        seconds[test] = seconds.get(test, 0.0) + line.get("seconds", 0.0)
+        if line["outcome"] == "failed":
+            result.failed[test] = result.failed.get(test, "") + line["text"]
+        if line["phase"] == "call" or line["outcome"] == "skipped":
+            outcomes[test] = line["outcome"]
+    result.passed = sum(outcome == "passed" and test not in result.failed for test, outcome in outcomes.items())
+    result.skipped = sum(outcome == "skipped" for outcome in outcomes.values())
+    result.slowest = sorted(((took, test) for test, took in seconds.items()), reverse=True)[:SLOWEST]
+
+
+def _name_unfinished(report: list[dict[str, Any]]) -> str:
+    begun = {line["test"] for line in report}
+    over = {line["test"] for line in report if line.get("phase") == "teardown"}
+    return f", in {', '.join(sorted(begun - over))}" if begun - over else ""
+
+
+def _retry(stage: Stage, result: Result) -> None:
+    """Once more, alone. One test at a time: what passes by itself was disturbed by its neighbours or by luck."""
+    for test in list(result.failed)[:MOST_RETRIES]:
+        print(f"=== {stage.name}: once more, alone: {test}", flush=True)
+        code, report = _run((*PYTEST, test), stage)
+        if code == 0:
+            result.flaky[test] = [result.failed.pop(test), "passed when run alone"]
+            result.passed += 1
+        else:
+            again = Result(name=stage.name)
+            _count(report, again)
+            result.failed[test] += "\n--- once more, alone ---\n" + "".join(again.failed.values())
+
+
+def print_summary(results: Sequence[Result], seconds: float) -> int:
+    """Stages, slow tests, flaky and failed ones; the last line sums up. Returns the exit code."""
+    print("\nSECONDS OF EACH STAGE")
+    for result in results:
+        print(f"{result.seconds:8.0f}  {result.name}{'' if result.ok else '  FAILED ' + result.error}")
+    print(f"\nTHE {SLOWEST} SLOWEST TESTS")
+    for took, test in sorted((slow for result in results for slow in result.slowest), reverse=True)[:SLOWEST]:
+        print(f"{took:8.1f}  {test}")
+    flaky = {test: texts for result in results for test, texts in result.flaky.items()}
+    failed = {test: text for result in results for test, text in result.failed.items()}
+    for title, tests in (("FLAKY", flaky), ("FAILED", {test: [text] for test, text in failed.items()})):
+        for test, texts in tests.items():
+            print(f"\n{title} {test}")
+            for text in texts:
+                print("    " + text.strip().replace("\n", "\n    "))
+    passed = sum(result.passed for result in results)
+    broken = sum(not result.ok and not result.failed for result in results)
+    if len(flaky) > MOST_FLAKY:
+        print(f"\n{len(flaky)} tests are flaky; more than {MOST_FLAKY} fail the run")
+    print(f"\n{passed} passed, {len(failed) + broken} failed, {len(flaky)} flaky, {seconds:.0f} s")
+    return 0 if all(result.ok for result in results) and len(flaky) <= MOST_FLAKY else 1
+
+
+def write_page(commit: str, results: Sequence[Result]) -> str:
+    """One page that opens anywhere: the stages as bars, the figures with theirs, what failed and what is flaky."""
+    most = max((result.seconds for result in results), default=0.0) or 1.0
+    stages = [
+        (
+            result.name,
+            _mark(good=result.ok, words=("ok", "failed")),
+            result.passed,
+            len(result.failed),
+            len(result.flaky),
+            f"{result.seconds:.0f}",
+            f"<div style='width:{300 * result.seconds / most:.0f}px'></div>",
+        )
+        for result in results
+    ]
+    figures = [
+        (
+            result.name,
+            html.escape(figure["name"]),
+            f"{figure['value']:g} {figure['unit']}",
+            f"{figure['bar']:g}",
+            _mark(good=figure["holds"], words=("holds", "missed")),
+            html.escape(figure["note"]),
+        )
+        for result in results
+        for figure in result.figures
+    ]
+    slow = sorted((slow for result in results for slow in result.slowest), reverse=True)[:SLOWEST]
+    texts = [(f"Flaky: {test}", texts[0]) for result in results for test, texts in result.flaky.items()]
+    texts += [(f"Failed: {test}", text) for result in results for test, text in result.failed.items()]
+    texts += [(f"Failed: {result.name}", result.error) for result in results if result.error]
+    failures = "".join(f"<h3>{html.escape(title)}</h3><pre>{html.escape(text)}</pre>" for title, text in texts)
+    return (
+        f"<!doctype html><meta charset=utf-8><title>Nightly {commit}</title>\n<style>{STYLE}</style>\n"
+        f"<h1>Nightly tests of {commit}</h1>\n"
+        + _table(("stage", "", "passed", "failed", "flaky", "seconds", ""), stages)
+        + "<h2>Figures</h2>\n"
+        + _table(("bench", "figure", "value", "bar", "", ""), figures)
+        + f"<h2>Failures</h2>\n{failures or 'None.'}\n<h2>Slowest tests</h2>\n"
+        + _table(("seconds", "test"), [(f"{took:.1f}", html.escape(test)) for took, test in slow])
+    )
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines = ["<tr>" + "".join(f"<th>{head}" for head in heads)]
+    lines += ["<tr>" + "".join(f"<td>{cell}" for cell in row) for row in rows]
+    return "<table>\n" + "\n".join(lines) + "\n</table>\n"
+
+
+def _mark(*, good: bool, words: tuple[str, str]) -> str:
+    return f"<b class=good>{words[0]}</b>" if good else f"<b class=bad>{words[1]}</b>"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,55 @@
+"""What every test session has: the usual signals, and a report of each test for scripts/stages.py."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+# Where scripts/stages.py wants one JSON line for each test that starts and for each phase that is over.
+REPORT = os.environ.get("ABOARD_TEST_REPORT")
+_USUAL = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """A background shell starts programs with SIGINT ignored, nohup with SIGHUP; tests inherit neither."""
+    for number in _USUAL:
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    # Workers send their reports to the process that started them.
+    if REPORT is not None and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Report(Path(REPORT)))
+
+
+class _Report:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        self._write({"test": _strip_group(nodeid)})
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        text = report.longreprtext + "".join(f"\n{title}\n{part}" for title, part in report.sections)
+        outcome = {
+            "test": _strip_group(report.nodeid),
+            "phase": report.when,
+            "outcome": report.outcome,
+            "seconds": report.duration,
+        }
+        self._write(outcome | ({"text": text} if report.failed else {}))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._write({"test": report.nodeid, "phase": "collect", "outcome": "failed", "text": report.longreprtext})
+
+    def _write(self, line: dict[str, object]) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def _strip_group(nodeid: str) -> str:
+    """Without the "@group" that xdist appends to the tests that must share a worker."""
+    return re.sub(r"@\w+$", "", nodeid)
