@@ -3,15 +3,13 @@
 import gzip
 import io
 import json
-import os
-import subprocess
-import sys
 import tarfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import aboard
 
 from aboard.core.errors import AboardError
 from aboard.core.event import Event
@@ -109,14 +107,6 @@ def refused(path: Path) -> str:
     return ""
 
 
-def aboard(*argv: str, state: Path) -> "subprocess.CompletedProcess[str]":
-    environ = {**os.environ, "XDG_STATE_HOME": str(state)}
-    return subprocess.run(
-        [sys.executable, "-m", "aboard", *argv], capture_output=True, text=True, check=False, env=environ, cwd=state,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
-
-
 def test_no_planted_secret_is_in_a_bundle(run: RunDirectory) -> None:
     """Keys of all kinds, passwords, homes and users are gone from every part of it."""
     bundle = pack(run, Scrub(users=["adalove"]))
@@ -186,20 +176,22 @@ def test_a_bundle_replays_the_verdict(run: RunDirectory, tmp_path: Path) -> None
         write(pack(run, Scrub()), path)
 
 
-def test_the_command_line(run: RunDirectory) -> None:
+def test_the_command_line(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     """What goes in is listed; nobody there to be asked is no yes; the archive is judged anywhere."""
     state = run.path.parent
     runs = state / "aboard" / "runs"
     runs.mkdir(parents=True)
     run.path.rename(runs / run.id)
-    asked = aboard("bundle", run.id, state=state)
-    assert asked.returncode == 3
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    monkeypatch.chdir(state)
+    asked = aboard("bundle", run.id)
+    assert asked.code == 3
     assert "events.jsonl" in asked.stdout
     assert "--yes" in asked.stderr
     assert not (state / f"{run.id}.tar.gz").exists()
-    assert aboard("bundle", run.id, "--yes", "-o", "b.tar.gz", state=state).returncode == 0
-    told = aboard("why", "--bundle", "b.tar.gz", state=state)
-    assert told.returncode == 2
+    assert aboard("bundle", run.id, "--yes", "-o", "b.tar.gz").code == 0
+    told = aboard("why", "--bundle", "b.tar.gz")
+    assert told.code == 2
     assert "run-raised" in told.stdout
 
 

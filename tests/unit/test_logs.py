@@ -4,10 +4,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from commands import aboard
+from deadlines import slowness
 from recording_logs import ALL
 
 from aboard.core.errors import InputError
@@ -158,29 +161,33 @@ def test_who_said_it() -> None:
     assert next(LogLines(styled=False).text(Told(line=line._replace(at=1e15), ranks=[0]))).startswith("unknown-time")
 
 
-def _aboard(tmp_path: Path, *argv: str) -> "subprocess.CompletedProcess[bytes]":
-    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TZ": "UTC"}
-    return subprocess.run(
-        [sys.executable, "-m", "aboard", "logs", *argv], env=environment, capture_output=True, check=False, timeout=30
-    )
+@pytest.fixture
+def utc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Commands look for runs here, and tell times as they are in Greenwich."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
 
 
-def test_as_a_person_types_it(run: RunDirectory, tmp_path: Path) -> None:
+def test_as_a_person_types_it(run: RunDirectory, utc: None) -> None:
     """The latest run, by name, by rank, raw to the byte."""
     record = _steps(run, 2)
     record.piece("n1", 1, "stderr", b"raw \x00\x1b[1m\xff", 99.0, end=True)
     record.close()
-    assert _aboard(tmp_path).stdout.decode().splitlines() == [
+    assert aboard("logs").stdout.splitlines() == [
         "1970-01-01T00:00:00.000 [ranks 0-1 ×2] step a",
         "1970-01-01T00:00:10.000 [ranks 0-1 ×2] step b",
         "1970-01-01T00:01:39.000 [rank 1 stderr] raw \\x00�",
     ]
-    assert _aboard(tmp_path, "brave", "--rank", "1", "--raw").stdout == b"step a\nstep b\nraw \x00\x1b[1m\xff"
-    assert _aboard(tmp_path, "--stream", "stdout", "--node", "n1", "-n", "1", "--no-fold").stdout.count(b"\n") == 1
-    assert _aboard(tmp_path, "--grep", "step [a]", "--follow", "-n", "all").stdout.count(b"\n") == 1
+    assert aboard("logs", "brave", "--rank", "1", "--raw").out == b"step a\nstep b\nraw \x00\x1b[1m\xff"
+    assert aboard("logs", "--stream", "stdout", "--node", "n1", "-n", "1", "--no-fold").out.count(b"\n") == 1
+    assert aboard("logs", "--grep", "step [a]", "--follow", "-n", "all").out.count(b"\n") == 1
 
 
-def test_mistakes_are_answered(run: RunDirectory, tmp_path: Path) -> None:
+def test_mistakes_are_answered(run: RunDirectory, utc: None) -> None:
     """With a code and what to type, before anything is read."""
     _steps(run, 1).close()
     for argv, code in {
@@ -191,10 +198,10 @@ def test_mistakes_are_answered(run: RunDirectory, tmp_path: Path) -> None:
         ("--rank", "5"): "logs-nothing",
         ("brav-otter",): "run-name",
     }.items():
-        ran = _aboard(tmp_path, *argv)
-        assert ran.returncode == 3, argv
-        assert f"[{code}]" in ran.stderr.decode(), argv
-        assert b"Traceback" not in ran.stderr
+        ran = aboard("logs", *argv)
+        assert ran.code == 3, argv
+        assert f"[{code}]" in ran.stderr, argv
+        assert "Traceback" not in ran.stderr
 
 
 def test_a_reader_that_has_seen_enough(run: RunDirectory, tmp_path: Path) -> None:
@@ -211,4 +218,4 @@ def test_a_reader_that_has_seen_enough(run: RunDirectory, tmp_path: Path) -> Non
         process.stdout.readline()
         process.stdout.close()
         assert process.stderr.read() == b""
-        assert process.wait(30) == 0
+        assert process.wait(30 * slowness()) == 0
