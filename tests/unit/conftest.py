@@ -1,14 +1,25 @@
 """Fixtures of the unit tests."""
 
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
-from keeping import Run, wait_for
+from deadlines import slowness, wait_until
+from hypothesis import HealthCheck, settings
+from keeping import Run
 
-# A busy machine is no failure: how long one example takes says nothing about what it holds.
-settings.register_profile("aboard", deadline=None)
-settings.load_profile("aboard")
+# A busy machine is no failure: how long an example takes, or is drawn, says nothing about what it holds.
+_PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("aboard", _PATIENT, max_examples=20)
+settings.register_profile("nightly", _PATIENT, max_examples=500)
+settings.load_profile("nightly" if os.environ.get("ABOARD_TEST_SIZE") == "nightly" else "aboard")
+
+
+def pytest_sessionstart() -> None:
+    """Measures the machine before anything runs, and takes back what a shell in the background ignores for us."""
+    slowness()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
@@ -17,4 +28,4 @@ def clean() -> Iterator[list[Run]]:
     runs: list[Run] = []
     yield runs
     for run in runs:
-        wait_for(run.gone, 5)
+        wait_until(run.gone, 5, lambda: [(run.id, run.alive()) for run in runs])

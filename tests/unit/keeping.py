@@ -1,14 +1,15 @@
-"""What the keeper's tests share: a run on this machine, what it told, and how to wait for it."""
+"""What the keeper's tests share: a run on this machine, what it told, and how to hold it."""
 
 import asyncio
 import os
 import secrets
 import signal
 import sys
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
+
+from deadlines import slowness, until
 
 from aboard.agent import tree
 from aboard.core.event import Event
@@ -87,19 +88,6 @@ class Run:
         return not self.alive() and not self.place.exists()
 
 
-def wait_for(condition: Callable[[], object], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.01)
-
-
-async def until(condition: Callable[[], object], seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - polls a process, which has no event
-            await asyncio.sleep(0.01)
-
-
 def held(run: Run, story: Callable[[Hold], Awaitable[None]]) -> None:
     """Tells a story with a held run, and ends the run afterwards."""
 
@@ -110,7 +98,7 @@ def held(run: Run, story: Callable[[Hold], Awaitable[None]]) -> None:
             await story(hold)
             if hold.state is State.HELD and not run.kinds():
                 await hold.end(grace=0.0)
-            await asyncio.wait_for(hold.wait_gone(), 10)
+            await asyncio.wait_for(hold.wait_gone(), 10 * slowness())
         finally:
             await hold.leave()
 

@@ -5,9 +5,9 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
+
+from deadlines import wait_until
 
 from aboard.agent import tree
 
@@ -40,13 +40,6 @@ def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()[0]
 
 
-def _wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_descendants_are_found_across_sessions() -> None:
     """A child's child in a session of its own is below us; we ourselves are not."""
     with _start(FORKS) as process:
@@ -61,7 +54,7 @@ def test_the_dead_are_not_counted() -> None:
     """A zombie that nobody has reaped yet is not alive, and to signal who is gone is no error."""
     with _start("print()") as process:
         _first_line(process)
-        _wait_for(lambda: _state(process.pid) == "Z")
+        wait_until(lambda: _state(process.pid) == "Z", 5)
         assert process.pid not in tree.parents()
         process.wait()
         tree.send([process.pid], signal.SIGTERM)
@@ -71,7 +64,7 @@ def test_a_process_without_its_first_thread_is_alive() -> None:
     """Its first thread has left, so /proc shows a zombie; its other threads still hold a GPU."""
     with _start(THREADS) as process:
         _first_line(process)
-        _wait_for(lambda: _state(process.pid) == "Z")
+        wait_until(lambda: _state(process.pid) == "Z", 5)
         assert process.pid in tree.parents()
         process.kill()
 

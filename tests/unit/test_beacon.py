@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from keeping import Run, held, until
+from deadlines import slowness, until
+from keeping import Run, held
 
 from aboard.agent import tree
 from aboard.agent.beacons import STACKS_SIGNAL
@@ -27,13 +28,19 @@ names = ("ABOARD_BEACON", "ABOARD_CHILD", "ABOARD_STACKS", "PYTHONPATH")
 found = {name: os.environ[name] for name in names if name in os.environ}
 status = open("/proc/self/status").read()
 found["caught"] = int(status.partition("SigCgt:")[2].split()[0], 16) >> BIT & 1
-found["path"] = [part for part in sys.path if "aboard-" in part]
+found["path"] = [part for part in sys.path if part.startswith("/tmp/aboard-%d/" % os.getuid())]
 found["hook"] = sys.excepthook.__module__ == "aboard_beacon"
 found["modules"] = sorted(name for name in sys.modules if name.startswith("aboard"))
 print(json.dumps(found), flush=True)
 """.replace("BIT", str(STACKS_SIGNAL - 1))
 ARMED = {"caught": 1, "path": [], "hook": True, "modules": ["aboard_beacon", "aboard_beacon_torch"]}
 CLEAN: dict[str, Any] = {"caught": 0, "path": [], "hook": False, "modules": []}
+
+
+@pytest.fixture(autouse=True)
+def no_path_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks inherit what the shell around the tests has set, and must be seen to have none from us."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
 
 
 def rank(source: str, *, child: str = "a", beacon: bool = True, **more: Any) -> Start:
@@ -326,16 +333,14 @@ raise ValueError("unheard")
             os.kill(stopped, signal.SIGSTOP)
         try:
             (run.place / "go").touch()
-            began = time.monotonic()
-            await until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z", 5)
-            assert time.monotonic() - began < 3
+            await until(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z", 3)
         finally:
             for stopped in (guard, keeper):
                 os.kill(stopped, signal.SIGCONT)
         await until(lambda: "exited" in run.kinds("a") and run.finished("a"))
 
     held(run, story)
-    assert float(run.output("a").split()[1]) < 0.5
+    assert float(run.output("a").split()[1]) < 0.5 * slowness()
     assert run.events[-3].data["code"] == 1
 
 
@@ -405,5 +410,5 @@ def test_samples_come_once_a_second(clean: list[Run]) -> None:
     assert (figures["step"], figures["step_seconds"]) == (12, 0.5)
     assert figures["rss"] > 2**20
     assert 0 < figures["cpu"] < 1.5
-    assert 0.8 < samples[2]["wall"] - samples[1]["wall"] < 3
+    assert 0.8 < samples[2]["wall"] - samples[1]["wall"] < 3 * slowness()
     assert {"load", "memory"} <= set(samples[0]["node"])

@@ -7,9 +7,11 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+from deadlines import until, wait_until
 
 from aboard.agent import frames, tree
 from aboard.checks import host, reach
@@ -204,26 +206,25 @@ def test_an_agent_that_can_not_do_it_is_met_and_says_why() -> None:
     assert fact.why.isprintable()
 
 
-def test_commands_run_beside_each_other_and_answer() -> None:
-    """Each probe gets its own command's outcome, from the real agent."""
+def test_commands_run_beside_each_other_and_answer(tmp_path: Path) -> None:
+    """Each waits until all have begun, and each probe gets its own command's outcome, from the real agent."""
 
     def stdout(answer: Answer) -> str:
         assert isinstance(answer, Output)
         return answer.stdout
 
+    script = 'cd "$0"; touch $1; until [ -e one ] && [ -e two ] && [ -e three ]; do sleep 0.01; done; echo $1'
     probes = tuple(
-        Probe(name=word, question=Command(argv=("sh", "-c", f"sleep 0.3; echo {word}")), parse=stdout)
+        Probe(name=word, question=Command(argv=("sh", "-c", script, str(tmp_path), word)), parse=stdout)
         for word in ("one", "two", "three")
     )
     subject = Subject(name="x", title="", probes=probes, rules=())
-    began = time.monotonic()
     report = asyncio.run(check(Cluster(nodes=(Node(name="me", local=True),)), (subject,)))
     assert {probe.name: report.facts.of(probe)["me"] for probe in probes} == {
         "one": "one\n",
         "two": "two\n",
         "three": "three\n",
     }
-    assert time.monotonic() - began < 0.85
 
 
 def test_a_parser_that_stumbles_is_an_unknown() -> None:
@@ -244,10 +245,7 @@ def sleepers() -> Iterator[str]:
     """A number that only this test's processes have on their command line; none may be left."""
     mark = f"34{os.getpid()}"
     yield mark
-    deadline = time.monotonic() + 3
-    while any(mark in _command(pid) for pid in tree.parents() if pid != os.getpid()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not any(mark in _command(pid) for pid in tree.parents() if pid != os.getpid()), 3)
 
 
 def test_a_cancelled_check_leaves_no_process(sleepers: str) -> None:
@@ -260,9 +258,7 @@ def test_a_cancelled_check_leaves_no_process(sleepers: str) -> None:
     async def story() -> None:
         before = tree.descendants(os.getpid())
         running = asyncio.create_task(check(Cluster(nodes=nodes), (subject,)))
-        async with asyncio.timeout(5):
-            while sum(sleepers in _command(pid) for pid in tree.parents()) < 4:  # noqa: ASYNC110 - polls a process, which has no event
-                await asyncio.sleep(0.01)
+        await until(lambda: sum(sleepers in _command(pid) for pid in tree.parents()) >= 4)
         agents.update(tree.descendants(os.getpid()) - before)
         os.kill(os.getpid(), signal.SIGINT)
         await running

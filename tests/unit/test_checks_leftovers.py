@@ -6,11 +6,11 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from deadlines import wait_until
 
 from aboard.agent import leftovers, place, tree
 from aboard.checks.host import SUBJECT
@@ -61,12 +61,8 @@ def orphans() -> Iterator[list[int]]:
     tree.send(found, signal.SIGKILL)
 
 
-def _gone(pid: int) -> bool:
-    deadline = time.monotonic() + 5
-    while pid in tree.parents():
-        if time.monotonic() > deadline:
-            return False
-    return True
+def _wait_until_gone(pid: int) -> None:
+    wait_until(lambda: pid not in tree.parents(), 5)
 
 
 def test_a_process_without_a_keeper_is_found_and_ended_by_run_id(run: str, orphans: list[int]) -> None:
@@ -76,7 +72,7 @@ def test_a_process_without_a_keeper_is_found_and_ended_by_run_id(run: str, orpha
     found = leftovers.find()["runs"]
     assert found[run] == {"pids": [mine], "what": "sleep 3600"}
     assert leftovers.clear([run]) == {"ended": 1, "left": []}
-    assert _gone(mine)
+    _wait_until_gone(mine)
     assert leftovers.find()["runs"][f"{run}-b"]["pids"] == [other]
 
 

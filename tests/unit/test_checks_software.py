@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.checks.scripted import as_a_rank, said
@@ -239,7 +239,6 @@ def test_other_answers_are_unknown(answer: Any) -> None:
     assert str(error.value).isprintable()
 
 
-@settings(max_examples=30, deadline=None)  # each one is a whole tree, which takes hypothesis its time
 @given(JSON)
 def test_no_answer_breaks_the_parsers(told: object) -> None:
     """Whatever JSON comes back is a value or Unparsed."""

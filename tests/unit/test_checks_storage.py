@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.checks.storage import SUBJECT
@@ -230,7 +230,6 @@ def test_unknown_is_said() -> None:
     assert _told(SUBJECT.judge(facts)) == [("unknown-storage", "warn", ("n1",))]
 
 
-@settings(max_examples=30, deadline=None)  # each one is a whole tree, which takes hypothesis its time
 @given(JSON)
 def test_no_answer_breaks_the_parser(told: object) -> None:
     """Whatever JSON comes back is a value or Unparsed."""

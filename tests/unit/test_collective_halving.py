@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from math import ceil, log2
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aboard.checks.collective.halving import Group, locate
@@ -55,7 +55,6 @@ def two_of(draw: st.DrawFn) -> tuple[int, int, int]:
     return count, one, other
 
 
-@settings(deadline=None)
 @given(one_bad())
 def test_a_bad_node_is_named(drawn: tuple[int, int]) -> None:
     """That one and no other, in a round per halving and a few to be sure."""
@@ -65,7 +64,6 @@ def test_a_bad_node_is_named(drawn: tuple[int, int]) -> None:
     assert world.rounds <= ceil(log2(count)) + 4
 
 
-@settings(deadline=None)
 @given(two_of())
 def test_a_bad_link_is_named(drawn: tuple[int, int, int]) -> None:
     """Both its ends, in at most four quarters per halving."""
@@ -75,7 +73,6 @@ def test_a_bad_link_is_named(drawn: tuple[int, int, int]) -> None:
     assert world.rounds <= 2 * ceil(log2(count)) + 5
 
 
-@settings(deadline=None)
 @given(two_of())
 def test_two_bad_nodes_are_named(drawn: tuple[int, int, int]) -> None:
     """Both, whichever halves they are in, and nobody who merely was with them."""
@@ -85,7 +82,6 @@ def test_two_bad_nodes_are_named(drawn: tuple[int, int, int]) -> None:
     assert world.rounds <= 3 * ceil(log2(count)) + 8
 
 
-@settings(deadline=None)
 @given(two_of(), st.data())
 def test_what_nodes_say_saves_rounds(drawn: tuple[int, int, int], data: st.DataObject) -> None:
     """A bad node that all others wait for is named in two rounds, and a link of which one end tells in three."""
@@ -99,7 +95,6 @@ def test_what_nodes_say_saves_rounds(drawn: tuple[int, int, int], data: st.DataO
     assert link.rounds <= 3
 
 
-@settings(deadline=None)
 @example((5, 2, 0), [(0, 38), (1, 54)])
 @given(two_of(), st.lists(st.tuples(st.integers(0, 79), st.integers(0, 79)), max_size=4))
 def test_what_nodes_say_may_be_wrong(drawn: tuple[int, int, int], lies: list[tuple[int, int]]) -> None:
@@ -110,7 +105,6 @@ def test_what_nodes_say_may_be_wrong(drawn: tuple[int, int, int], lies: list[tup
     assert world.search(told) == [{f"n{bad}"}]
 
 
-@settings(deadline=None)
 @given(COUNTS, st.lists(st.tuples(st.integers(0, 79), st.integers(0, 79)), max_size=3))
 def test_nothing_is_named_when_all_is_well_again(count: int, lies: list[tuple[int, int]]) -> None:
     """A failure that doesn't come back is nobody's."""

@@ -3,7 +3,6 @@
 import sys
 from itertools import pairwise
 from math import sqrt
-from time import perf_counter
 
 import pytest
 from hypothesis import given
@@ -86,23 +85,10 @@ def test_neighbours_part() -> None:
     assert near < 4 * 20  # 20 of n are near by chance
 
 
-def test_it_costs_the_same_everywhere() -> None:
-    """At index 10 and at 10¹², in time, and nothing is stored."""
+def test_nothing_is_stored() -> None:
+    """An order of 10¹³ is as large as one of a million."""
     small, large = permutation(1, 0, 10**6), permutation(1, 0, 10**13)
     assert sys.getsizeof(large) == sys.getsizeof(small)
-    ratios = []
-    for _ in range(5):
-        first, second = _seconds(lambda: small(10)), _seconds(lambda: large(10**12))
-        ratios.append(second / first)
-    assert min(ratios) < 3
-
-
-def _seconds(call: object) -> float:
-    assert callable(call)
-    began = perf_counter()
-    for _ in range(500):
-        call()
-    return perf_counter() - began
 
 
 def _chi_square(counts: list[list[int]], expected: float) -> float:

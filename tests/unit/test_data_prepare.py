@@ -11,7 +11,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import pytest
-from keeping import wait_for
+from deadlines import wait_until
 from preparing import CHUNK, SHARD, TEXT, Bytes, Stuck, hashes, source, write_rows
 
 from aboard.core.errors import AboardError
@@ -100,7 +100,7 @@ def test_a_kill_between_units_costs_only_what_was_under_way(
     process.kill()
     process.communicate()
     assert len(told) == step
-    wait_for(lambda: not any(Path(f"/proc/{pid}/environ").exists() for pid in workers), 10)
+    wait_until(lambda: not any(Path(f"/proc/{pid}/environ").exists() for pid in workers), 10)
     assert not _published(cache)
     seen: list[Progress] = []
     again = prepare(
@@ -134,11 +134,11 @@ def test_no_worker_outlives_its_parent(rows: Path, tmp_path: Path) -> None:
     script = DRIVER.replace("Bytes()", "Stuck()").replace("SHARD, Bytes", "SHARD, Stuck")
     process = _started(rows, tmp_path / "cache", tmp_path, script)
     # The resource tracker of multiprocessing is the third.
-    wait_for(lambda: len(_children(process.pid)) == 3 and len(list(Stuck.at_work(tmp_path / "cache"))) == 2, 30)
+    wait_until(lambda: len(_children(process.pid)) == 3 and len(list(Stuck.at_work(tmp_path / "cache"))) == 2, 30)
     workers = _children(process.pid)
     process.kill()
     process.wait(10)
-    wait_for(lambda: not any(Path(f"/proc/{pid}/environ").exists() for pid in workers), 10)
+    wait_until(lambda: not any(Path(f"/proc/{pid}/environ").exists() for pid in workers), 10)
     process.communicate()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import aboard.data.intake.cut
@@ -104,7 +104,6 @@ def test_huge_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) 
     assert found == [(1, "a"), (2, "row-long"), (3, "c")][: 2 if ending == ".json" else 3]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.sampled_from(["", "{}", '{"text": "x"}', '{"text": "' + "y" * 40 + '"}', "broken"]), max_size=40),
     st.sampled_from(["\n", "\r\n"]),
@@ -197,7 +196,6 @@ def test_bad_json_row(tmp_path: Path) -> None:
     assert told(path) == [(1, "a"), (2, "row-utf8"), (3, "row-type"), (4, "b")]
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(st.dictionaries(st.text(max_size=3), st.text(max_size=60) | st.integers() | st.none()), max_size=20))
 def test_json_as_json_reads_it(tmp_path_factory: pytest.TempPathFactory, items: list[dict[str, Any]]) -> None:
     """Element by element, over block borders, is what json.loads reads at once."""

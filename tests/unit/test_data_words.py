@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -70,7 +70,6 @@ every = pytest.mark.parametrize("pattern", KNOWN, ids=["gpt2", "gpt4", "qwen"])
 
 
 @every
-@settings(max_examples=150, deadline=None)
 @given(text=STRINGS)
 def test_words_give_the_tokens_of_tokenizers(pattern: str, text: str) -> None:
     """Whatever the text is, and although the memory overflows again and again; a text may be left to tokenizers."""
@@ -124,7 +123,6 @@ for bytes_only, places_only in zip(BY_BYTES.values(), BY_PLACES.values(), strict
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-@settings(max_examples=50, deadline=None)
 @given(some=st.lists(passages(), min_size=1, max_size=3))
 def test_every_way_gives_the_same_tokens_and_masks(name: str, some: list[Passage]) -> None:
     """By words, by bytes and by places, of tokenizers that change the text too; only places are right for all."""

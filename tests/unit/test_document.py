@@ -190,7 +190,7 @@ KEYS = st.sampled_from(["cluster", "nodes", "name", "slots", "env", "container",
 TREES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4))
 
 
-@settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @example(tree={"cluster": {"env": {"\U00010000": None}}}, sets=[])
 @given(tree=st.dictionaries(KEYS, TREES), sets=st.lists(st.text(max_size=12) | st.just("cluster.env.A=x"), max_size=2))
 def test_any_document(files: Path, tree: object, sets: list[str]) -> None:

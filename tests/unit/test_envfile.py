@@ -1,7 +1,7 @@
 """`.deepspeed_env` files."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.core.envfile import read_envfile
@@ -50,7 +50,6 @@ def test_no_secret_in_the_message() -> None:
     assert "0123456789" not in str(caught.value)
 
 
-@settings(deadline=None)
 @given(st.text() | st.text(alphabet="AB=# \n\r\"'\0"))
 def test_any_text(text: str) -> None:
     """No text ends the parser with anything but variables that a process can be given, or an InputError."""

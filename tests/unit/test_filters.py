@@ -1,7 +1,7 @@
 """DeepSpeed's include and exclude."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.core.errors import InputError
@@ -116,7 +116,6 @@ def test_ipv6() -> None:
     assert left(nodes, include="fe80::1@fe80::2:0") == {"fe80::1": None, "fe80::2": (0,)}
 
 
-@settings(deadline=None)
 @given(
     st.text() | st.lists(st.sampled_from(["worker-0", "worker-[0-2]", "@", ":", ",", "0", "3", "[", " "])).map("".join)
 )

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from deadlines import until
 
 from aboard.core.errors import Unreachable
 from aboard.core.node import Node
@@ -120,9 +121,7 @@ def test_dials_that_nobody_asked_for_are_given_up() -> None:
     async def story() -> None:
         fleet = Fleet(lambda _node: wire)
         fleet.begin([Node(name="n1"), Node(name="n2")])
-        async with asyncio.timeout(5):
-            while wire.dials < 2:  # noqa: ASYNC110 - polls what other tasks do
-                await asyncio.sleep(0.001)
+        await until(lambda: wire.dials == 2)
         await fleet.close()
 
     asyncio.run(story())

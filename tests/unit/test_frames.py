@@ -4,7 +4,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.agent import frames
@@ -19,7 +19,6 @@ def _chunks(data: bytes, cuts: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(places)]
 
 
-@settings(deadline=None, max_examples=50)
 @given(MESSAGES)
 def test_a_message_comes_back_as_it_was(message: frames.Message) -> None:
     """What is packed is unpacked as the same, whatever text it holds."""
@@ -28,14 +27,12 @@ def test_a_message_comes_back_as_it_was(message: frames.Message) -> None:
     assert frames.unpack(body[frames.HEADER :]) == message
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.text(alphabet=st.characters(categories=("Cs", "L", "Cc"))))
 def test_surrogates_travel(text: str) -> None:
     """A file name that is no UTF-8 reaches Python as surrogates, and crosses the wire as such."""
     assert frames.unpack(frames.pack({"name": text})[frames.HEADER :]) == {"name": text}
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.binary())
 def test_bytes_travel_as_text(data: bytes) -> None:
     """A child's output may be any bytes; they are the same at the other end of the JSON."""
@@ -43,7 +40,6 @@ def test_bytes_travel_as_text(data: bytes) -> None:
     assert frames.data(carried) == data
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(st.binary(max_size=40), max_size=8), st.lists(st.integers(0, 400), max_size=30))
 def test_any_chunking_gives_the_same_bodies(bodies: list[bytes], cuts: list[int]) -> None:
     """Where reads cut the stream changes nothing, and no more than the open frame is held meanwhile."""
@@ -69,7 +65,6 @@ def test_a_message_over_the_limit_is_not_packed() -> None:
         frames.pack({"data": "x" * frames.LIMIT})
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.binary(max_size=200))
 def test_whatever_is_no_object_is_a_frame_error(body: bytes) -> None:
     """Garbage is either a message or a FrameError, never another exception."""

@@ -293,7 +293,7 @@ ROWS = st.dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     rows=st.lists(ROWS | st.sampled_from(["{", "", "[]", "\ufeff{}"]), max_size=6),
     form=st.none() | st.sampled_from(NAMES),

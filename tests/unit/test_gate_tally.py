@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.data.feed.fill import fill_of
@@ -50,7 +50,6 @@ ITEMS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=60)
 @given(rows=ITEMS, cuts=st.lists(st.integers(0, 12), max_size=4), way=st.sampled_from([1, -1]))
 def test_tallies_add_up_however_the_rows_are_cut(rows: list[tuple[str, int]], cuts: list[int], way: int) -> None:
     """One worker or five, whoever is done first: the same counts, and the same first examples."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from deadlines import slowness, until, within
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.agent import frames
@@ -17,7 +18,7 @@ from aboard.core.node import Node
 from aboard.core.plan import Start
 from aboard.wires.bootstrap import MARKER
 from aboard.wires.fleet import Fleet
-from aboard.wires.hold import CREDIT, Hold, State
+from aboard.wires.hold import CREDIT, REDIAL_SECONDS, Hold, State
 from aboard.wires.told import KINDS, NO_STACKS, Piece, clock_of, event_of, piece_of, samples_of
 from aboard.wires.wire import Ending, OnPhase, Stream
 
@@ -107,11 +108,6 @@ class Heard:
             on_samples=lambda _node, samples: self.samples.append(samples),
         )
 
-    async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
-            while not condition():  # noqa: ASYNC110 - polls a process, which has no event
-                await asyncio.sleep(0.002)
-
 
 def _keeper(far: Acted, message: frames.Message) -> None:
     """An honest keeper: it answers what it is asked."""
@@ -146,7 +142,7 @@ def test_what_comes_with_the_first_answer_is_acknowledged_and_credited() -> None
 
     async def story() -> None:
         await heard.hold.begin()
-        await heard.until(lambda: _ops(heard.wire.streams[0], "credit"))
+        await until(lambda: _ops(heard.wire.streams[0], "credit"))
         await heard.hold.leave()
 
     asyncio.run(story())
@@ -203,7 +199,7 @@ def test_a_frame_of_the_wrong_shape_ends_the_link_and_nothing_else(nonsense: dic
 
     async def story() -> None:
         await heard.hold.begin()
-        await heard.until(lambda: len(heard.states) >= 2)
+        await until(lambda: len(heard.states) >= 2)
         await heard.hold.leave()
 
     asyncio.run(story())
@@ -219,12 +215,13 @@ def test_a_node_that_always_breaks_off_is_not_dialled_without_a_pause() -> None:
     heard = Heard(_then({"event": "x"}), lease=Lease(seconds=30.0, beat=0.05, grace=0.0))
 
     async def story() -> None:
+        began = time.monotonic()
         await heard.hold.begin()
-        await asyncio.sleep(0.7)
+        await until(lambda: len(heard.wire.streams) == 3)
+        assert time.monotonic() - began >= REDIAL_SECONDS
         await heard.hold.leave()
 
     asyncio.run(story())
-    assert 2 <= len(heard.wire.streams) <= 3
 
 
 def test_clocks_that_show_nonsense_are_a_cut() -> None:
@@ -240,7 +237,7 @@ def test_clocks_that_show_nonsense_are_a_cut() -> None:
 
     async def story() -> None:
         await heard.hold.begin()
-        await heard.until(lambda: len(heard.states) >= 3)
+        await until(lambda: len(heard.states) >= 3)
         await heard.hold.leave()
 
     asyncio.run(story())
@@ -258,7 +255,7 @@ def test_output_that_comes_twice_is_told_once() -> None:
 
     async def story() -> None:
         await heard.hold.begin()
-        await heard.until(lambda: heard.pieces and heard.pieces[-1].end)
+        await until(lambda: heard.pieces and heard.pieces[-1].end)
         await heard.hold.leave()
 
     asyncio.run(story())
@@ -274,7 +271,7 @@ def test_events_come_once_and_in_order() -> None:
 
     async def story() -> None:
         await heard.hold.begin()
-        await heard.until(lambda: _ops(heard.wire.streams[0], "ack"))
+        await until(lambda: _ops(heard.wire.streams[0], "ack"))
         await heard.hold.leave()
 
     asyncio.run(story())
@@ -289,7 +286,7 @@ def test_nothing_is_heard_before_it_happened() -> None:
 
     async def story() -> None:
         await heard.hold.begin()
-        await heard.until(lambda: heard.pieces)
+        await until(lambda: heard.pieces)
         await heard.hold.leave()
 
     asyncio.run(story())
@@ -304,9 +301,9 @@ def test_a_replay_of_what_is_known_is_acknowledged_again() -> None:
     async def story() -> None:
         await heard.hold.begin()
         far = heard.wire.streams[0]
-        await heard.until(lambda: _ops(far, "ack"))
+        await until(lambda: _ops(far, "ack"))
         far.say(**event, event=1)
-        await heard.until(lambda: len(_ops(far, "ack")) == 2)
+        await until(lambda: len(_ops(far, "ack")) == 2)
         await heard.hold.leave()
 
     asyncio.run(story())
@@ -342,7 +339,7 @@ def test_gone_is_the_last_state() -> None:
         far = heard.wire.streams[0]
         far.say(gone="keeper")
         far.hang_up()
-        await asyncio.wait_for(heard.hold.wait_gone(), 1)
+        await asyncio.wait_for(heard.hold.wait_gone(), slowness())
         await asyncio.sleep(0.15)
         with pytest.raises(Unreachable, match="gone"):
             await heard.hold.start(Start(child="a", argv=("true",)))
@@ -384,9 +381,9 @@ def test_a_silent_node_is_gone_when_its_lease_must_be_over() -> None:
         await heard.hold.begin()
         heard.wire.streams[0].hang_up()
         began = time.monotonic()
-        with pytest.raises(Unreachable, match="gone"):
+        with within(2), pytest.raises(Unreachable, match="gone"):
             await heard.hold.start(Start(child="a", argv=("true",)))
-        assert 0.25 < time.monotonic() - began < 2
+        assert time.monotonic() - began > 0.25
         await heard.hold.leave()
 
     asyncio.run(story())
@@ -404,17 +401,16 @@ def test_leaving_tells_whoever_still_asks() -> None:
     async def story() -> None:
         await heard.hold.begin()
         heard.wire.streams[0].hang_up()
-        await heard.until(lambda: heard.hold.state is State.CUT)
+        await until(lambda: heard.hold.state is State.CUT)
         asking = asyncio.create_task(heard.hold.signal("a", 2))
         await asyncio.sleep(0)
         await heard.hold.leave()
         with pytest.raises(Unreachable):
-            await asyncio.wait_for(asking, 1)
+            await asyncio.wait_for(asking, slowness())
 
     asyncio.run(story())
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.fixed_dictionaries({}, optional={
     "event": st.integers(0, 5) | ANYTHING,
     "kind": st.sampled_from(sorted(KINDS)) | ANYTHING,
@@ -432,7 +428,6 @@ def test_any_frame_is_an_event_or_a_frame_error(message: frames.Message) -> None
     assert clock_of(event.at) == event.at
 
 
-@settings(deadline=None, max_examples=50)
 @given(
     st.fixed_dictionaries(
         {},
@@ -456,7 +451,6 @@ def test_any_frame_is_output_or_a_frame_error(message: frames.Message, have: int
     assert piece.dropped >= 0
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.dictionaries(st.sampled_from(["wall", "node", "children"]), ANYTHING))
 def test_any_samples_are_figures_or_a_frame_error(samples: dict[str, Any]) -> None:
     """Whatever types they have; names are those of children that were started."""
@@ -488,7 +482,7 @@ def test_samples_and_output_come_at_the_heads_time() -> None:
     async def story() -> None:
         await heard.hold.begin()
         heard.hold._offset = (9.0, 0.0)
-        await heard.until(lambda: len(heard.samples) >= 2 and heard.pieces)
+        await until(lambda: len(heard.samples) >= 2 and heard.pieces)
         await heard.hold.leave()
 
     asyncio.run(story())
@@ -504,7 +498,7 @@ def test_a_new_head_knows_the_children_from_the_first_answer() -> None:
 
     async def story() -> None:
         await heard.hold.resume()
-        await heard.until(lambda: heard.events)
+        await until(lambda: heard.events)
         await heard.hold.leave()
 
     asyncio.run(story())
@@ -530,7 +524,7 @@ def test_what_an_event_says_is_cut_to_size() -> None:
 
     async def story() -> None:
         await heard.hold.begin()
-        await heard.until(lambda: heard.events)
+        await until(lambda: heard.events)
         await heard.hold.leave()
 
     asyncio.run(story())

@@ -3,7 +3,7 @@
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.core.errors import InputError
@@ -91,7 +91,6 @@ def test_all_at_once() -> None:
     assert [problem.where for problem in caught.value.problems] == [f"hostfile:{line}" for line in (1, 3, 4, 5)]
 
 
-@settings(deadline=None)
 @given(
     st.text() | st.lists(st.sampled_from(["w0", "n[1-2]", " ", "slots=", "8", "#", "\n", "\r", "\0", "["])).map("".join)
 )

@@ -7,7 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from keeping import Run, held, holding, python, until, wait_for
+from deadlines import slowness, until, wait_until
+from keeping import Run, held, holding, python
 
 from aboard.agent.children import SPOOL_LIMIT
 from aboard.core.lease import Lease
@@ -31,7 +32,7 @@ def test_a_child_is_told_from_start_to_exit(clean: list[Run]) -> None:
     assert [event.seq for event in run.events] == [1, 2, 3, 4]
     assert run.events[1].data["code"] == 3
     assert run.events[3].data == {"killed": 0, "stubborn": []}
-    assert all(abs(event.at - time.time()) < 10 for event in run.events)
+    assert all(abs(event.at - time.time()) < 10 * slowness() for event in run.events)
 
 
 @pytest.mark.parametrize(
@@ -118,11 +119,11 @@ def test_what_the_spool_drops_is_counted(clean: list[Run]) -> None:
         await hold.resume()
         await until(lambda: run.finished("a"), 20)
         await hold.end()
-        await asyncio.wait_for(hold.wait_gone(), 5)
+        await asyncio.wait_for(hold.wait_gone(), 5 * slowness())
         await hold.leave()
 
     asyncio.run(leave())
-    wait_for(lambda: not run.alive(), 20)
+    wait_until(lambda: not run.alive(), 20)
     asyncio.run(resume())
     output = run.output("a")
     dropped = sum(piece.dropped for piece in run.pieces)

@@ -6,7 +6,8 @@ import signal
 import time
 
 import pytest
-from keeping import FAMILY, SHORT, Run, held, python, until, wait_for
+from deadlines import slowness, until, wait_until
+from keeping import FAMILY, SHORT, Run, held, python
 
 from aboard.agent import tree
 from aboard.core.plan import Start
@@ -58,7 +59,7 @@ def test_a_killed_keeper_or_guard_takes_the_children_along(clean: list[Run], vic
         keeper = run.keeper()
         os.kill(keeper if victim == "keeper" else tree.parents()[keeper], signal.SIGKILL)
         await until(lambda: not run.alive(), 2)
-        await asyncio.wait_for(hold.wait_gone(), 5)
+        await asyncio.wait_for(hold.wait_gone(), 5 * slowness())
 
     held(run, story)
     if victim == "keeper":
@@ -75,7 +76,7 @@ def test_sigterm_to_the_keeper_is_an_orderly_end(clean: list[Run]) -> None:
         await hold.start(Start(child="a", argv=("sleep", "300")))
         await until(lambda: run.events)
         os.kill(run.keeper(), signal.SIGTERM)
-        await asyncio.wait_for(hold.wait_gone(), 5)
+        await asyncio.wait_for(hold.wait_gone(), 5 * slowness())
 
     held(run, story)
     assert run.kinds() == ["ending", "ended"]
@@ -115,5 +116,5 @@ def test_the_lease_ends_all_and_not_before(clean: list[Run]) -> None:
     while time.monotonic() < left + SHORT.seconds - 0.3:
         assert len(run.alive()) == 4
         time.sleep(0.02)
-    wait_for(lambda: not run.alive(), 0.3 + SHORT.grace + 1.5)
+    wait_until(lambda: not run.alive(), 0.3 + SHORT.grace + 1.5)
     assert time.monotonic() - left >= SHORT.seconds - 0.3

@@ -212,7 +212,7 @@ def test_names_need_no_pydantic() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     sources=st.lists(st.text(max_size=12), max_size=2),
     hostfile=st.none() | st.text(max_size=40),

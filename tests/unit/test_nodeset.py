@@ -1,7 +1,7 @@
 """Node sets: what they stand for, what is refused, and the way back."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.core.errors import InputError
@@ -104,14 +104,12 @@ def test_folds() -> None:
     assert split("a,b[1,3]") == ["a", "b[1,3]"]
 
 
-@settings(deadline=None, max_examples=60)
 @given(st.lists(NAMES.filter(lambda name: host_trouble(name) is None), min_size=1, max_size=30))
 def test_fold_is_undone_by_expand(names: list[str]) -> None:
     """Folding loses nothing: not the order, not the padding, not a repeated name."""
     assert list(expand(fold(names))) == names
 
 
-@settings(deadline=None)
 @given(st.text() | st.text(alphabet="an019[]-,@: \n") | st.binary().map(lambda data: data.decode("latin-1")))
 def test_any_text_is_safe(text: str) -> None:
     """Whatever is written, names that can be given to ssh come out, or an InputError."""

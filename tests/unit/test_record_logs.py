@@ -5,7 +5,7 @@ import tempfile
 from itertools import pairwise
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from recording_logs import bytes_of, files_no_larger_than, read, read_backward, writer
 
@@ -33,7 +33,6 @@ def _streams(draw: st.DrawFn) -> list[tuple[int, str, bytes]]:
     return [pieces[number].pop(0) for number in order]
 
 
-@settings(deadline=None, max_examples=150)
 @given(_streams())
 def test_pieces_cut_anywhere_never_lose_or_mix_a_line(pieces: list[tuple[int, str, bytes]]) -> None:
     """Each stream's lines come back as they were, each whole, in their order, at the time of their first byte."""
@@ -55,7 +54,6 @@ def test_pieces_cut_anywhere_never_lose_or_mix_a_line(pieces: list[tuple[int, st
         assert [line.at for line in own] == [times[rank, stream][start] for start in starts]
 
 
-@settings(deadline=None, max_examples=100)
 @given(_streams(), st.sets(st.integers(0, 60)))
 def test_a_line_that_was_let_go_unfinished_is_still_the_same_bytes(
     pieces: list[tuple[int, str, bytes]], ticks: set[int]

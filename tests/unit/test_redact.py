@@ -2,7 +2,7 @@
 
 import re
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.agent.redact import MASK, SHORTEST, Redactor
@@ -12,7 +12,6 @@ WORD = "abaabaaabaab"
 SPANS = st.tuples(st.integers(0, len(WORD)), st.integers(0, len(WORD))).map(sorted).map(lambda span: WORD[slice(*span)])
 
 
-@settings(deadline=None)
 @given(st.lists(SPANS.filter(lambda span: len(span) >= SHORTEST), min_size=1, max_size=4), st.lists(SPANS, max_size=12))
 def test_chunking_changes_nothing(secrets: list[str], parts: list[str]) -> None:
     """However reads cut it, each secret is masked as it would be in one piece, and all else is unchanged."""
@@ -25,7 +24,6 @@ def test_chunking_changes_nothing(secrets: list[str], parts: list[str]) -> None:
         assert secret.encode() not in out.replace(MASK, b"|")
 
 
-@settings(deadline=None)
 @given(st.binary(max_size=200), st.integers(1, 7))
 def test_other_bytes_are_untouched(data: bytes, step: int) -> None:
     """Binary output without a secret in it comes out byte for byte."""

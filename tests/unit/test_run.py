@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.core.decide import decide
@@ -31,7 +31,6 @@ EVENTS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(EVENTS)
 def test_a_replay_is_the_run(events: list[Event]) -> None:
     """Event by event or all at once from disk: the same state, and the counts agree with the children."""

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from aboard.core.errors import InputError
@@ -28,7 +28,6 @@ _ENV = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "LC_ALL": "C.UTF-8"}
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-@settings(deadline=None, max_examples=30)
 @given(words=st.lists(WORDS, min_size=1, max_size=40))
 @example(words=[chr(code) for code in range(1, 128) if code != 10])
 @example(words=[f"a{chr(code)}b" for code in range(1, 128) if code != 10])

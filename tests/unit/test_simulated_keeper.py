@@ -3,7 +3,8 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from time import monotonic
+
+from deadlines import slowness, until
 
 from aboard.core.event import Event
 from aboard.core.lease import Lease
@@ -49,7 +50,7 @@ class Heard:
 
     async def end(self) -> None:
         await asyncio.gather(*(hold.end() for hold in self.holds.values()))
-        await asyncio.wait_for(asyncio.gather(*(hold.wait_gone() for hold in self.holds.values())), 10)
+        await asyncio.wait_for(asyncio.gather(*(hold.wait_gone() for hold in self.holds.values())), 10 * slowness())
 
     def count(self, kind: str) -> int:
         return sum(event.kind == kind for event in self.events)
@@ -76,8 +77,8 @@ def test_ranks_come_through_their_phases_one_dies_and_all_end() -> None:
     async def script(heard: Heard) -> None:
         await heard.start()
         ranks = NODES * RANKS
-        await _until(lambda: heard.count("phase") >= (ranks - 1) * len(PHASES) and heard.count("exited") == 1)
-        await _until(lambda: len(heard.sampled) == NODES)
+        await until(lambda: heard.count("phase") >= (ranks - 1) * len(PHASES) and heard.count("exited") == 1)
+        await until(lambda: len(heard.sampled) == NODES)
         await heard.end()
 
     heard = Heard(NODES, {"n3": Part(dies={victim: 2.8})})
@@ -105,7 +106,7 @@ def test_stacks_and_signals() -> None:
 
     async def script(heard: Heard) -> None:
         await heard.start()
-        await _until(lambda: heard.count("started") == RANKS)
+        await until(lambda: heard.count("started") == RANKS)
         hold = heard.holds["n0"]
         await hold.signal("n0.0", 9)
         stacks = await hold.stacks()
@@ -124,7 +125,7 @@ def test_a_node_that_falls_silent_is_cut_then_gone() -> None:
 
     async def script(heard: Heard) -> None:
         await heard.start()
-        await _until(lambda: heard.states["n0"][-1] is State.GONE)
+        await until(lambda: heard.states["n0"][-1] is State.GONE)
         assert heard.states["n1"] == [State.HELD]
 
     heard = Heard(2, {"n0": Part(silent=0.3)}, SHORT)
@@ -137,11 +138,11 @@ def test_a_cut_loses_nothing() -> None:
 
     async def script(heard: Heard) -> None:
         await heard.start()
-        await _until(lambda: heard.count("started") == RANKS)
+        await until(lambda: heard.count("started") == RANKS)
         link = heard.holds["n0"]._link
         assert link is not None
         await link.close()
-        await _until(lambda: heard.count("phase") == RANKS * len(PHASES))
+        await until(lambda: heard.count("phase") == RANKS * len(PHASES))
         await heard.end()
 
     heard = Heard(1)
@@ -152,10 +153,3 @@ def test_a_cut_loses_nothing() -> None:
 
 def _children(node: str) -> list[str]:
     return [f"{node}.{local}" for local in range(RANKS)]
-
-
-async def _until(what: Callable[[], bool], seconds: float = 20.0) -> None:
-    deadline = monotonic() + seconds
-    while not what():
-        assert monotonic() < deadline
-        await asyncio.sleep(0.02)

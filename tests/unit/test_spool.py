@@ -4,7 +4,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.agent.spool import Spool
@@ -21,7 +21,6 @@ def _read_all(spool: Spool, offset: int, size: int) -> tuple[int, bytes]:
     return first, whole
 
 
-@settings(deadline=None)
 @given(st.lists(st.binary(max_size=50), max_size=30), st.integers(2, 60), st.integers(1, 20), st.data())
 def test_reads_give_the_bytes_or_a_counted_drop(parts: list[bytes], limit: int, size: int, data: st.DataObject) -> None:
     """From any offset come exactly the bytes that were appended there, or those behind a hole of known size."""

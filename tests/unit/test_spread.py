@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from keeping import wait_for
+from deadlines import wait_until
 
 from aboard.agent import frames, tree
 from aboard.agent.shelves import BadName, Shelves, plain
@@ -400,7 +400,7 @@ def test_nothing_is_left_when_it_leaves(tmp_path: Path) -> None:
         await porter.leave()
         assert contents(tmp_path / "n1/model") == {}
         assert "wall" in await link.ask("ping", SOON)
-        wait_for(lambda: not tree.descendants(link.hello["pid"]), SOON)
+        wait_until(lambda: not tree.descendants(link.hello["pid"]), SOON)
         await link.close()
 
     asyncio.run(main())

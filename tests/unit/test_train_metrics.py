@@ -4,9 +4,10 @@ import sys
 from typing import Any
 
 import pytest
+from deadlines import until
 from hypothesis import given
 from hypothesis import strategies as st
-from keeping import Run, held, until
+from keeping import Run, held
 
 from aboard.agent import frames
 from aboard.core.event import Sample

@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.config.tree import Leaf, Table, plain, read_scalar, read_tree
@@ -148,7 +148,6 @@ def test_depth(text: str) -> None:
     assert "levels of nesting" in problems(text)[0]
 
 
-@settings(deadline=None)
 @given(
     st.text() | st.text(alphabet="ab01:-[]{}&*!|>'\"%#,\\ \n\t") | st.binary().map(lambda data: data.decode("latin-1"))
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deadlines import wait_until
 from evidences import WAITING, process, stack
 from rich.console import Console
 
@@ -184,9 +185,11 @@ def worker_of(pid: int) -> str:
 
 def test_ranks_are_neither_shells_nor_workers(families: list[subprocess.Popen[bytes]]) -> None:
     """Of shell, rank and worker, which all have the variables, the rank is told; given a shell above it, too."""
-    deadline = time.monotonic() + 20
-    while len(found := own_ranks()) < len(families) or not all(worker_of(each["pid"]) for each in found):
-        assert time.monotonic() < deadline, found
+    wait_until(
+        lambda: len(found := own_ranks()) == len(families) and all(worker_of(each["pid"]) for each in found),
+        20,
+        own_ranks,
+    )
     found = own_ranks()
     assert [each["rank"] for each in found] == [0, 1]
     for each in found:
@@ -204,9 +207,8 @@ def test_a_process_that_is_not_there_is_said_to_be() -> None:
     assert strangers.find([4194303]) == [{"pid": 4194303, "why": "absent"}]
     env = {**os.environ, "ABOARD_RUN_ID": "brave-otter"}
     with subprocess.Popen([sys.executable, "-ISc", "input()"], env=env, stdin=subprocess.PIPE) as ours:
-        deadline = time.monotonic() + 10
-        while strangers.find([ours.pid]) != [{"pid": ours.pid, "why": "ours", "run": "brave-otter"}]:
-            assert time.monotonic() < deadline, strangers.find([ours.pid])
+        told = [{"pid": ours.pid, "why": "ours", "run": "brave-otter"}]
+        wait_until(lambda: strangers.find([ours.pid]) == told, 10, lambda: strangers.find([ours.pid]))
         assert ours.stdin is not None
         ours.stdin.close()
 
@@ -235,12 +237,12 @@ def test_stacks_of_py_spy_are_read_as_those_of_python() -> None:
 def test_a_real_process_and_where_it_is() -> None:
     """py-spy is found beside its Python, and the process is neither stopped nor asked."""
     with subprocess.Popen([sys.executable, "-ISc", "def wait():\n    input()\nwait()"], stdin=subprocess.PIPE) as child:
-        deadline = time.monotonic() + 20
-        while True:
+
+        def stands_in_wait() -> bool:
             found = pyspy.stacks([child.pid], 10)[str(child.pid)]
-            if isinstance(found, str) and str(site(main_thread(found))) == "<string>:2 in wait":
-                break
-            assert time.monotonic() < deadline, found
+            return isinstance(found, str) and str(site(main_thread(found))) == "<string>:2 in wait"
+
+        wait_until(stands_in_wait, 20, lambda: pyspy.stacks([child.pid], 10))
         assert child.stdin is not None
         child.stdin.close()
 

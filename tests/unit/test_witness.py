@@ -4,10 +4,10 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from deadlines import slowness, wait_until
 
 from aboard.agent import processes, surroundings
 from aboard.agent.onlooker import look
@@ -16,17 +16,11 @@ from aboard.core.stack import kind, main_thread, site
 from aboard.core.witness_words import node_of
 
 
-def wait_for(what: str, pid: int) -> None:
-    deadline = time.monotonic() + 10
-    while processes.watch([pid], 0.0)[pid]["call"] != what:
-        assert time.monotonic() < deadline, processes.watch([pid], 0.0)
-
-
 def test_a_sleeping_process_and_what_it_waits_for() -> None:
     """Its state in each look, its system call, and that it uses no time."""
     child = subprocess.Popen([sys.executable, "-ISc", "import os; r, w = os.pipe(); os.read(r, 1)"])
     try:
-        wait_for("read", child.pid)
+        wait_until(lambda: processes.watch([child.pid], 0.0)[child.pid]["call"] == "read", 10)
         seen = processes.watch([child.pid], 0.1)[child.pid]
         assert set(seen["states"]) == {"S"}
         assert seen["file"].startswith("pipe:[")
@@ -40,9 +34,7 @@ def test_a_busy_process_is_seen_to_be() -> None:
     """Over a tenth of a second."""
     child = subprocess.Popen([sys.executable, "-ISc", "while True: pass"])
     try:
-        deadline = time.monotonic() + 10
-        while processes.watch([child.pid], 0.2)[child.pid]["cpu"] < 0.2:
-            assert time.monotonic() < deadline
+        wait_until(lambda: processes.watch([child.pid], 0.2)[child.pid]["cpu"] >= 0.2 / slowness(), 10)
     finally:
         child.kill()
         child.wait()
