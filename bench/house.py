@@ -4,6 +4,7 @@ import os
 import statistics
 import subprocess
 import sys
+from pathlib import Path
 from time import monotonic
 
 from aboard.sandbox import Host, Sandbox
@@ -37,12 +38,16 @@ print(json.dumps([seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 
 """
 
 
+SPREAD = (Path(__file__).parents[1] / "tests" / "ground" / "drivers" / "spread_head.py").read_text()
+
+
 def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench's one switch
     """Figures of the house."""
     # The size stays: at a smaller one, start-up would be most of what is compared.
     many = 64
     rounds = 3 if quick else 7
-    _sandbox(figures, 4, 10).down()
+    with _sandbox(figures, 4, 10) as box:
+        _against_scp(figures, box, 50 if quick else 200)
     with _sandbox(figures, many, 60) as box:
         # Quick: as most people's ssh does it. The cheaper exchange leaves less for start-up to hide behind.
         for exchange, config in list(EXCHANGES.items())[: 1 if quick else None]:
@@ -69,6 +74,19 @@ def _against_pdsh(figures: Figures, head: Host, nodes: int, rounds: int, exchang
     ratio = statistics.median(ours) / statistics.median(theirs)
     note = f"{statistics.median(ours):.2f} s against {statistics.median(theirs):.2f} s, median of {rounds}"
     figures.add(f"aboard check / pdsh -f 64, {nodes} hosts, {exchange}", ratio, 1.5, unit="×", note=note)
+
+
+def _against_scp(figures: Figures, box: Sandbox, megabytes: int) -> None:
+    """Files to four nodes at once: ours, hashed on both sides, against four scp, which prove nothing."""
+    make = f"for n in 1 2 3 4; do head -c {megabytes // 4}M /dev/urandom > /private/model/$n; done"
+    box.head.run(["sh", "-c", f"mkdir -p /private/model && {make}"])
+    nodes = [host.name for host in box.nodes]
+    copy = " & ".join(f"scp -qr /private/model {name}:/private/copied" for name in nodes) + " & wait"
+    scp = _timed(box.head, ["sh", "-c", copy])
+    ours = _timed(box.head, [sys.executable, "-c", SPREAD, "/private/model", "/private/model", *nodes])
+    again = _timed(box.head, [sys.executable, "-c", SPREAD, "/private/model", "/private/model", *nodes])
+    note = f"{ours:.1f} s against {scp:.1f} s; {again:.1f} s when all is there"
+    figures.add(f"{megabytes} MB to 4 nodes / four scp at once", ours / scp, 3.0, unit="×", note=note)
 
 
 def _timed(head: Host, argv: list[str]) -> float:

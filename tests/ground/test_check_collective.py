@@ -93,6 +93,7 @@ def test_dropped_ports(box: Sandbox) -> None:
     assert in_time(report, mended)
 
 
+@pytest.mark.nightly
 def test_a_slow_link(box: Sandbox) -> None:
     """A node whose link carries a fraction is named, with both figures."""
     with broken(box, box.host("n3"), Rate(mbit=50)):

@@ -14,7 +14,13 @@ _SLOW = ("reach-timeout", "network-dropped", "network-loss", "network-slow", "st
 QUICK = [case for case in CASES if not case.by_hand and not any(code in _SLOW for code, _ in case.named)]
 
 
-@pytest.mark.parametrize("case", QUICK[::3], ids=Case.describe)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=case.describe(), marks=[] if number % 3 == 0 else pytest.mark.nightly)
+        for number, case in enumerate(QUICK[::3])
+    ],
+)
 def test_the_fix_mends_it(case: Case, box_name: str) -> None:
     """The right code on the right nodes stands first, and its lines, typed where they say, make the check green."""
     outcome = try_case(case, box_name)

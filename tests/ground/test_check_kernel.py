@@ -46,6 +46,8 @@ def test_a_small_control_group(box: Sandbox) -> None:
     assert check(box) == []
 
 
+# The kernel counts its kills for the whole machine.
+@pytest.mark.serial
 def test_who_was_killed_for_memory(box: Sandbox) -> None:
     """The kernel's count of the group is told below the limit that it comes from."""
     with broken(box, box.host("n3"), MemoryLimit(mib=512, killed=True)):

@@ -114,7 +114,36 @@ def test_examples_are_complete() -> None:
     assert {type(example) for example in EXAMPLES} == {kind for kind in FAULTS if not kind.momentary}
 
 
-@pytest.mark.parametrize("fault", EXAMPLES, ids=lambda fault: fault.name)
+# One of each mechanism: firewall, queue, link, sshd, lines of a file, clock, limits, disk, program, process,
+# power. The others use the same, and are nightly.
+_EVERY_TIME = (
+    Drop,
+    Rate,
+    LinkDown,
+    SshdStopped,
+    Unresolved,
+    ClockOffset,
+    LowLimits,
+    DiskFull,
+    NoPython,
+    PortTaken,
+    PowerLoss,
+)
+_NO_TRACE = [
+    pytest.param(
+        fault,
+        id=fault.name,
+        # The kernel counts its kills for the whole machine.
+        marks=[
+            *([] if isinstance(fault, _EVERY_TIME) else [pytest.mark.nightly]),
+            *([pytest.mark.serial] if isinstance(fault, MemoryLimit) else []),
+        ],
+    )
+    for fault in EXAMPLES
+]
+
+
+@pytest.mark.parametrize("fault", _NO_TRACE)
 def test_no_trace(box: Sandbox, fault: Fault) -> None:
     """Healing what was never broken does no harm; what is broken shows; what is healed has left no trace."""
     n4 = box.host("n4")
@@ -147,28 +176,35 @@ def test_twice(box: Sandbox) -> None:
         assert looks(n2, before)
 
 
+_REFUSED = (
+    Drop(peer="n99"),
+    Rate(mbit=1, network="fabric"),
+    DiskFull(path="/nowhere"),
+    ProcessStopped(environ="nobody has this"),
+)
+_REFUSED_NIGHTLY = (
+    Drop(ports="high"),
+    Rate(mbit=0),
+    Loss(percent=101),
+    Delay(ms=-1),
+    LowLimits(),
+    DiskFull(path="/shared"),
+    PathMissing(path="private"),
+    OtherPython(),
+    OtherPython(program="/nowhere"),
+    PortTaken(port=22),
+    PortTaken(port=70000),
+    ProcessStopped(pid=1),
+    ProcessKilled(),
+)
+
+
 @pytest.mark.parametrize(
     "fault",
     [
-        Drop(peer="n99"),
-        Drop(ports="high"),
-        Rate(mbit=0),
-        Rate(mbit=1, network="fabric"),
-        Loss(percent=101),
-        Delay(ms=-1),
-        LowLimits(),
-        DiskFull(path="/nowhere"),
-        DiskFull(path="/shared"),
-        PathMissing(path="private"),
-        OtherPython(),
-        OtherPython(program="/nowhere"),
-        PortTaken(port=22),
-        PortTaken(port=70000),
-        ProcessStopped(pid=1),
-        ProcessStopped(environ="nobody has this"),
-        ProcessKilled(),
+        *(pytest.param(fault, id=fault.describe()) for fault in _REFUSED),
+        *(pytest.param(fault, id=fault.describe(), marks=pytest.mark.nightly) for fault in _REFUSED_NIGHTLY),
     ],
-    ids=lambda fault: fault.describe(),
 )
 def test_refused(box: Sandbox, fault: Fault) -> None:
     """What can't be done is refused with a reason, and nothing is touched or recorded."""

@@ -41,7 +41,10 @@ class Shape:
 
 
 EVEN, UNEVEN = Shape(slots=(2, 2)), Shape(slots=(2, 1))
-SHAPES = pytest.mark.parametrize("shape", [EVEN, UNEVEN], ids=["2+2", "2+1"])
+# Uneven slots are the harder case; what needs minutes of compiling, or only another library, is nightly.
+SHAPES = pytest.mark.parametrize(
+    "shape", [pytest.param(EVEN, id="2+2", marks=pytest.mark.nightly), pytest.param(UNEVEN, id="2+1")]
+)
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +71,7 @@ def test_accelerate(two: Sandbox, shape: Shape) -> None:
     assert all(int(size) < 4096 for (size,) in shards)
 
 
+@pytest.mark.nightly
 @SHAPES
 def test_deepspeed(two: Sandbox, shape: Shape) -> None:
     """Without pdsh, and without ssh between nodes; each script is told its local rank."""
@@ -77,6 +81,7 @@ def test_deepspeed(two: Sandbox, shape: Shape) -> None:
     assert told == [[str(local)] for local in shape.local_ranks]
 
 
+@pytest.mark.nightly
 @SHAPES
 def test_trainer(two: Sandbox, shape: Shape) -> None:
     """The Trainer sees its world by torchrun's environment."""

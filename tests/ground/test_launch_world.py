@@ -22,6 +22,29 @@ for second in range(int(sys.argv[1]) * 5):
     print("second", second / 5, flush=True)
     time.sleep(0.2)
 """
+# Ranks meet where torch's would, hold the port as its store does, and count steps. Importing torch would take two
+# seconds of a core in each rank.
+MEET = """
+import os, socket, time
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if rank == 0:
+    store = socket.create_server(("", where[1]), backlog=world)
+    for peer in [store.accept()[0] for _ in range(world - 1)]:
+        peer.sendall(b"!")
+else:
+    link = None
+    while link is None:
+        try:
+            link = socket.create_connection(where, 5)
+        except OSError:
+            time.sleep(0.05)
+    assert link.recv(1) == b"!"
+for step in range(int(os.environ.get("STEPS", "5"))):
+    print(f"step {step}", flush=True)
+    time.sleep(0.05)
+print(f"world {world}", flush=True)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +53,7 @@ def four() -> Iterator[Launches]:
     with Sandbox.up(f"test-{os.getpid()}-world", nodes=4, slots=1, temporary=True) as made:
         launches = Launches(made)
         launches.put("clock.py", CLOCK)
+        launches.put("meet.py", MEET)
         yield launches
 
 
@@ -109,6 +133,7 @@ def test_a_head_whose_disk_is_full(four: Launches) -> None:
         four.box.head.run(["umount", "/home/crew/small"], root=True)
 
 
+@pytest.mark.nightly
 def test_a_flood_of_one_rank(four: Launches) -> None:
     """1 GB from one rank: beats go on, the others' lines are all there, what is past the limit is counted."""
     four.put(
@@ -202,7 +227,7 @@ def test_a_smaller_world_is_refused(four: Launches) -> None:
 
 def test_two_runs_at_once(four: Launches) -> None:
     """Each has its own port and is ended by its own id; both finish."""
-    with four.going("launch", "--", "job.py") as one, four.going("launch", "--", "job.py") as other:
+    with four.going("launch", "--", "meet.py") as one, four.going("launch", "--", "meet.py") as other:
         assert [one.wait(120), other.wait(120)] == [0, 0], one.said + other.said
         assert all(each.said.count("world 4") >= 1 for each in (one, other))
 
@@ -210,10 +235,10 @@ def test_two_runs_at_once(four: Launches) -> None:
 def test_a_second_run_beside_one_that_trains(four: Launches) -> None:
     """The usual port is taken by the first; the second finds another one, and both go on."""
     before = four.newest()
-    with four.going("launch", "--env", "STEPS=1000", "--", "job.py") as first:
+    with four.going("launch", "--env", "STEPS=100000", "--", "meet.py") as first:
         run = _started(four, before)
         wait_until(lambda: "step 3" in four.aboard("logs", run).stdout, 60, "the first one trains")
-        ran = four.launch("--", "job.py")
+        ran = four.launch("--", "meet.py")
         assert ran.code == 0, ran.said
         four.aboard("stop", run)
         assert first.wait(30) == 130
@@ -288,7 +313,7 @@ def test_a_trial_names_the_node_that_can_not(four: Launches) -> None:
 import os
 if os.uname().nodename == "n3":
     raise RuntimeError("no such device")
-exec(open("job.py").read())
+exec(open("meet.py").read())
 """,
     )
     done = four.aboard("launch", "--trial", "--", "picky.py")
@@ -296,7 +321,7 @@ exec(open("job.py").read())
     assert "n3 can't run it by itself" in " ".join(done.stdout.split())
     assert "RuntimeError: no such device" in " ".join(done.stdout.split())
     assert "n1+n2" not in done.stdout
-    well = four.aboard("launch", "--trial", "--", "job.py")
+    well = four.aboard("launch", "--trial", "--", "meet.py")
     assert well.returncode == 0, well.stdout + well.stderr
     assert "every node can run it" in well.stdout
 

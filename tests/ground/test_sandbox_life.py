@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -64,6 +63,8 @@ def building(name: str) -> Iterator[subprocess.Popen[str]]:
         yield process
 
 
+# The kernel gives the number of a namespace that is gone to the next one that somebody makes.
+@pytest.mark.serial
 def test_the_machine_is_untouched_and_nothing_is_left(box_name: str) -> None:
     """Network and mounts of the machine are the same before, during and after; all else is gone."""
     before = machine()
@@ -105,8 +106,17 @@ def test_up_twice_is_the_same_sandbox(box_name: str) -> None:
     assert traces(box_name) == []
 
 
-@pytest.mark.parametrize("moment", ["directory", "hull", "1", "5", "9"])
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "SIGINT"])
+_MOMENTS = [(moment, how) for moment in ("directory", "hull", "1", "5", "9") for how in (signal.SIGKILL, signal.SIGINT)]
+_EVERY_TIME = {("hull", signal.SIGKILL), ("5", signal.SIGKILL), ("1", signal.SIGINT)}
+
+
+@pytest.mark.parametrize(
+    ("moment", "how"),
+    [
+        pytest.param(*each, id=f"{each[0]}-{each[1].name}", marks=[] if each in _EVERY_TIME else pytest.mark.nightly)
+        for each in _MOMENTS
+    ],
+)
 def test_an_up_that_is_killed_leaves_nothing_in_the_way(box_name: str, moment: str, how: signal.Signals) -> None:
     """Its hull ends with it at any moment, and the next `up` and `down` work."""
     directory = state.directory(box_name)
@@ -188,13 +198,11 @@ def test_two_at_once_are_told_apart(box_name: str) -> None:
     assert Sandbox.up(box_name, nodes=8).found
 
 
-def test_sixty_four_hosts_come_up_in_time_and_answer(box_name: str) -> None:
-    """64 hosts in at most 60 s, 4 in at most 10 s, and each answers ssh with its own name."""
-    for nodes, limit in ((4, 10), (64, 60)):
-        started = time.monotonic()
-        with Sandbox.up(box_name, nodes=nodes) as box:
-            assert time.monotonic() - started <= limit
-            assert _answers(box.head, nodes) == {host.name for host in box.nodes}
+@pytest.mark.nightly
+def test_sixty_four_hosts_come_up_and_answer(box_name: str) -> None:
+    """Each answers ssh with its own name; how soon they are up is a figure of bench/house.py."""
+    with Sandbox.up(box_name, nodes=64) as box:
+        assert _answers(box.head, 64) == {host.name for host in box.nodes}
     assert traces(box_name) == []
 
 

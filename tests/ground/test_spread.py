@@ -5,14 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deadlines import wait_until, within
+from deadlines import slowness, wait_until, within
 
 from aboard.sandbox import Host, Sandbox
 from aboard.sandbox.faults import broken
@@ -237,26 +236,12 @@ def test_beats_are_not_delayed_by_a_slow_link(box: Sandbox, clean: None) -> None
         done = spread(box, nodes=("n1",))
     assert done["nodes"]["n1"]["sent"] == 10 * MB
     assert done["seconds"] > 3
-    assert done["slowest"] < 2
+    assert done["slowest"] < 2 * slowness()
 
 
-def test_as_fast_as_scp(box: Sandbox, clean: None) -> None:
-    """200 MB to four nodes at once, beside what four scp take, which prove nothing; the second time is instant.
-
-    The ratio is for the eye: on a machine that is busy, one head gets less of it than four scp do.
-    """
-    made(box, *[50 * MB] * 4)
-    began = time.monotonic()
-    copies = [box.head.popen(["scp", "-qr", FOLDER, f"{name}:/private/copied"]) for name in NODES]
-    assert [copy.wait(120) for copy in copies] == [0] * 4
-    scp = time.monotonic() - began
-    for host in box.nodes:
-        host.run(["rm", "-r", "/private/copied"])
+def test_the_head_holds_little_of_what_it_sends(box: Sandbox, clean: None) -> None:
+    """What is under way is bounded, and all else is the interpreter's own; the second time nothing is sent."""
+    made(box, 50 * MB, 50 * MB)
     first = spread(box)
-    took = first["seconds"]
-    again = spread(box)["seconds"]
-    print(f"200 MB to 4 nodes: {took:.1f} s, scp {scp:.1f} s, ratio {took / scp:.2f}; again {again:.2f} s")  # noqa: T201 - a figure to look at
-    # What is under way is bounded, and all else is the interpreter's own.
     assert first["memory"] < 120 * MB
-    assert took < 90
-    assert again < 10
+    assert [node["sent"] for node in spread(box)["nodes"].values()] == [0] * 4

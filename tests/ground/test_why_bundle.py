@@ -56,7 +56,10 @@ def verdict(said: str) -> tuple[str, str, str]:
     return head[1], head[2], rank[1] if rank else ""
 
 
-@pytest.mark.parametrize(("kind", "rank", "code"), [("lock", 4, "hang-lock"), ("", 0, "hang-big-packets")])
+@pytest.mark.parametrize(
+    ("kind", "rank", "code"),
+    [("lock", 4, "hang-lock"), pytest.param("", 0, "hang-big-packets", marks=pytest.mark.nightly)],
+)
 def test_a_hang_is_judged_again(four: Launches, kind: str, rank: int, code: str) -> None:
     """The same code, node and rank live, from the record of the run that was stopped, and from its bundle."""
     fault = nullcontext() if kind else broken(four.box, four.box.host("n3"), MtuBlackHole(network="fabric"))
@@ -77,6 +80,7 @@ def test_a_hang_is_judged_again(four: Launches, kind: str, rank: int, code: str)
         assert again.returncode == 2
 
 
+@pytest.mark.nightly
 def test_a_death_is_judged_again(four: Launches) -> None:
     """A rank that left, and the others that died of it: the same from a bundle whose addresses are hidden."""
     with training(four, env=PLANTED) as going:

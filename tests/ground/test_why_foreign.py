@@ -130,6 +130,7 @@ def test_a_training_that_goes_on(two: Launches) -> None:
     assert told["seconds"] < WATCH_SECONDS
 
 
+@pytest.mark.nightly
 def test_a_store_that_is_dropped(two: Launches) -> None:
     """Ranks that a script started can't reach the store: the way, the ranks and the firewall's node are told."""
     host = two.box.nodes[0]
@@ -174,6 +175,7 @@ def test_what_can_not_be_looked_at(two: Launches) -> None:
     assert none["exit"] == 3
 
 
+@pytest.mark.nightly
 def test_ranks_that_were_found_nowhere(two: Launches) -> None:
     """Asked on one of its two nodes, half of the training is said to be missing."""
     with torchrun(two, TROUBLE="sleep", TROUBLE_RANK="all", TROUBLE_STEP="5"):
@@ -207,7 +209,7 @@ def test_a_run_of_our_own_is_told_to_be(two: Launches) -> None:
 
 def test_tasks_of_srun(box_name: str) -> None:
     """Slurm's own numbers tell them; a task that is stopped is named with its node."""
-    box = Sandbox.up(box_name, nodes=2, slurm=True)
+    box = Sandbox.up(box_name, nodes=2, slurm=True, temporary=True)
     words = ["srun", "-N2", "-n2", PYTHON, "-c", STOPPED]
     process = box.head.popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:

@@ -32,21 +32,40 @@ def four() -> Iterator[Launches]:
 @pytest.mark.parametrize(
     ("node", "fault", "env", "code", "ranks"),
     [
-        ("n1", Drop(ports=STORE, network="fabric"), {}, "init-store-dropped", [2, 3, 4, 5, 6, 7]),
-        ("n3", Drop(ports=STORE, network="fabric", way="out"), {}, "init-store-dropped", [4, 5]),
-        ("n2", Drop(ports=ANY, network="fabric"), {}, "init-peer-dropped", [2, 3]),
-        ("n3", None, {"TROUBLE": "port", "TROUBLE_RANK": "5"}, "init-elsewhere", [5]),
-        (
-            "n2",
-            None,
-            {"TROUBLE": "address", "TROUBLE_RANK": "3", "TROUBLE_ADDRESS": "nowhere.example"},
-            "init-name",
-            [3],
+        pytest.param(
+            "n1", Drop(ports=STORE, network="fabric"), {}, "init-store-dropped", [2, 3, 4, 5, 6, 7], id="store"
         ),
-        ("n1", None, {"TROUBLE": "world"}, "init-world", [0, 1, 2, 3, 4, 5, 6, 7]),
-        ("n4", None, {"TROUBLE": "sleep", "TROUBLE_RANK": "6", "TROUBLE_STEP": "-1"}, "init-rank-late", [6]),
+        pytest.param("n2", Drop(ports=ANY, network="fabric"), {}, "init-peer-dropped", [2, 3], id="peers"),
+        pytest.param("n1", None, {"TROUBLE": "world"}, "init-world", [0, 1, 2, 3, 4, 5, 6, 7], id="world"),
+        # Nightly, as the bench of faults is, which has them all and more.
+        *(
+            pytest.param(*case, id=name, marks=pytest.mark.nightly)
+            for name, case in {
+                "store-from-one": (
+                    "n3",
+                    Drop(ports=STORE, network="fabric", way="out"),
+                    {},
+                    "init-store-dropped",
+                    [4, 5],
+                ),
+                "port": ("n3", None, {"TROUBLE": "port", "TROUBLE_RANK": "5"}, "init-elsewhere", [5]),
+                "name": (
+                    "n2",
+                    None,
+                    {"TROUBLE": "address", "TROUBLE_RANK": "3", "TROUBLE_ADDRESS": "nowhere.example"},
+                    "init-name",
+                    [3],
+                ),
+                "late": (
+                    "n4",
+                    None,
+                    {"TROUBLE": "sleep", "TROUBLE_RANK": "6", "TROUBLE_STEP": "-1"},
+                    "init-rank-late",
+                    [6],
+                ),
+            }.items()
+        ),
     ],
-    ids=["store", "store-from-one", "peers", "port", "name", "world", "late"],
 )
 def test_ranks_that_do_not_meet(
     four: Launches, node: str, fault: Fault | None, env: dict[str, str], code: str, ranks: list[int]
@@ -64,6 +83,7 @@ def test_ranks_that_do_not_meet(
         assert "Interrupted system call" not in going.going.said
 
 
+@pytest.mark.nightly
 def test_a_slow_import_is_waited_for(four: Launches) -> None:
     """Fifteen seconds in a module's import while all others wait in the store: nothing is called stuck."""
     with training(four, env={"TROUBLE": "slow-import", "TROUBLE_RANK": "3"}) as going:

@@ -72,9 +72,9 @@ def test_a_rank_that_computes_for_ever(going: Training) -> None:
     ("fault", "node", "code"),
     [
         (Drop(network="fabric"), "n3", "hang-link-cut"),
-        (MtuBlackHole(network="fabric"), "n4", "hang-big-packets"),
+        pytest.param(MtuBlackHole(network="fabric"), "n4", "hang-big-packets", marks=pytest.mark.nightly),
         (LinkDown(network="fabric"), "n2", "hang-link-down"),
-        (Rate(mbit=20, network="fabric"), "n3", "slow-link"),
+        pytest.param(Rate(mbit=20, network="fabric"), "n3", "slow-link", marks=pytest.mark.nightly),
     ],
     ids=lambda given: given.name if isinstance(given, Fault) else None,
 )
@@ -89,7 +89,9 @@ def test_a_network_that_breaks(going: Training, fault: Fault, node: str, code: s
     going.moves(90)
 
 
-@pytest.mark.parametrize("kind", ["declared", "save", "evaluate"])
+@pytest.mark.parametrize(
+    "kind", ["save", *(pytest.param(kind, marks=pytest.mark.nightly) for kind in ("declared", "evaluate"))]
+)
 def test_pauses_that_are_part_of_the_work(going: Training, kind: str) -> None:
     """A checkpoint of one rank, said by itself or seen in its stack, and an evaluation of all: none is called stuck."""
     since = going.trouble(kind, "all" if kind == "evaluate" else 0)

@@ -35,6 +35,9 @@ def test_a_rank_that_falls_behind(four: Launches) -> None:
         assert "% of their time" in found["seen"]
 
 
+# Eight ranks that compute: on two cores they starve every neighbour.
+@pytest.mark.nightly
+@pytest.mark.serial
 def test_a_node_whose_cores_are_rationed(four: Launches) -> None:
     """A control group's quota is told from code that is slow; asked, it is named with its share."""
     env = {
@@ -57,6 +60,8 @@ def test_a_node_whose_cores_are_rationed(four: Launches) -> None:
         assert "was kept from its cores" in " ".join(said.split())
 
 
+# The kernel counts its kills for the whole machine: another test's rank that dies meanwhile would be told as one.
+@pytest.mark.serial
 def test_a_rank_that_the_kernel_kills_for_memory(four: Launches) -> None:
     """A SIGKILL is the kernel's when its own counter has grown, and is told with the limit."""
     env = {"TROUBLE": "memory", "TROUBLE_RANK": "3", "TROUBLE_STEP": "5"}

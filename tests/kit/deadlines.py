@@ -13,7 +13,7 @@ from functools import cache
 MOST = 4.0
 # What _spin() takes on an idle core of the machines that the deadlines were written on.
 _IDLE_SECONDS = 0.2
-_POLL_SECONDS = 0.02
+_POLL_SECONDS = 0.05
 
 
 @cache

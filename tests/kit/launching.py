@@ -12,7 +12,9 @@ from typing import IO, Any
 
 from deadlines import slowness, wait_until
 
+from aboard.agent import tree
 from aboard.sandbox import Sandbox
+from aboard.sandbox.files import CREW_HOME
 
 # As it was started, not where links lead: a virtual environment's interpreter is a link.
 PYTHON = sys.executable
@@ -55,21 +57,29 @@ class Launches:
         done = self.aboard("launch", *given, *words, timeout=timeout)
         return Ran(self, self.newest(), done.returncode, done.stdout + done.stderr, time.monotonic() - began)
 
+    @property
+    def runs(self) -> Path:
+        """The head's runs as this machine's root sees them: to look costs no process in the host."""
+        return Path(f"/proc/{self.box.head.pid}/root{CREW_HOME}/{RUNS}")
+
     def newest(self) -> str:
-        found = self.box.head.run(["sh", "-c", f"ls -t ~/{RUNS} | head -1"]).stdout.strip()
-        return found or "none"
+        runs = self.runs
+        found = sorted(runs.iterdir(), key=lambda run: run.stat().st_mtime) if runs.exists() else []
+        return found[-1].name if found else "none"
 
     def read(self, run: str, name: str) -> str:
-        return self.box.head.run(["sh", "-c", f"cat ~/{RUNS}/{run}/{name}"]).stdout
+        path = self.runs / run / name
+        return path.read_text() if path.exists() else ""
 
     def events(self, run: str) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self.read(run, "events.jsonl").splitlines()]
+        # The last line may be under way.
+        return [json.loads(line) for line in self.read(run, "events.jsonl").rpartition("\n")[0].splitlines()]
 
-    def orphans(self, run: str) -> dict[str, str]:
+    def orphans(self, run: str) -> dict[str, set[int]]:
         """Processes that carry the run's id, by node."""
-        script = f"grep -lz '^ABOARD_RUN_ID={run}' /proc/[0-9]*/environ 2>/dev/null"
-        found = {host.name: host.run(["sh", "-c", script], root=True).stdout for host in self.box.nodes if host.on}
-        return {name: text for name, text in found.items() if text}
+        marked = tree.marked(run)
+        found = {host.name: marked.intersection(host.pids()) for host in self.box.nodes if marked and host.on}
+        return {name: pids for name, pids in found.items() if pids}
 
 
 class Going:
