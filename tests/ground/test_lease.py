@@ -126,7 +126,7 @@ def test_head_killed(head: Head) -> None:
     head.until(lambda: not head.alive(), GRACE + SLACK, "the last child's end")
     head.until(lambda: not _ours(head.box), SLACK, "the end of keepers, guards and bridges")
     for host in head.box.nodes:
-        assert host.run(["sh", "-c", "ls -d /tmp/aboard-*"]).stdout == ""
+        assert host.run(["ls", "-d", f"/tmp/aboard-{head.box.crew_id}"]).stdout == ""
 
 
 def test_short_cut_goes_unnoticed(head: Head) -> None:
