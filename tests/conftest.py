@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 # Where scripts/stages.py wants one JSON line for each test that starts and for each phase that is over.
-REPORT = os.environ.get("ABOARD_TEST_REPORT")
+REPORT = os.environ.pop("ABOARD_TEST_REPORT", None)
 _USUAL = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCHLD)
 
 

@@ -50,17 +50,37 @@ def truth() -> dict[tuple[int, int, str], Curve]:
     return {}
 
 
+def is_nightly(case: Case) -> bool:
+    """An accumulation of 2 lies between 1 and 4, a world of 3 between 2 and 4; each is met once every time."""
+    return (case.accumulation == 2 or case.world == 3) and case not in {
+        Case(2, 2, "packed", "full"),
+        Case(3, 1, "padded", "none"),
+        Case(3, 4, "packed", "full"),
+    }
+
+
 def key(case: Case) -> tuple[int, int, str]:
     return case.world * case.accumulation, case.accumulation, case.packing
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id="-".join(map(str, case)), marks=pytest.mark.nightly if is_nightly(case) else [])
+        for case in CASES
+    ],
+)
 def test_every_layout_has_the_curve_of_one_process(
-    case: Case, settled: Callable[..., Training], crew: Crew, truth: dict[tuple[int, int, str], Curve]
+    request: pytest.FixtureRequest,
+    case: Case,
+    settled: Callable[..., Training],
+    crew: Crew,
+    truth: dict[tuple[int, int, str], Curve],
 ) -> None:
     """World size, accumulation, packing and sharding change no loss and no gradient norm."""
     if not truth:
-        asked = {key(each): (each.training(settled), key(each)[0]) for each in CASES}
+        chosen = [item.callspec.params.get("case") for item in request.session.items if hasattr(item, "callspec")]
+        asked = {key(each): (each.training(settled), key(each)[0]) for each in chosen if isinstance(each, Case)}
         answers = crew.run(2, references, list(asked.values()))
         truth |= {name: answers[place % 2][place // 2] for place, name in enumerate(asked)}
     training = case.training(settled)

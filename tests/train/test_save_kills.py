@@ -1,15 +1,17 @@
 """Trainings that end while they save: at random moments, and at each call to the disk."""
 
+import pytest
 from kills import kills
 from power import boundaries
 
 
-def test_kills_at_random_never_break_nor_lose_a_checkpoint() -> None:
-    """Each of 40 killed trainings is followed by one that finds the last published step, every bit of it right."""
-    toll = kills(40, seed=1)
+@pytest.mark.parametrize("count", [12, pytest.param(40, marks=pytest.mark.nightly)])
+def test_kills_at_random_never_break_nor_lose_a_checkpoint(count: int) -> None:
+    """Each killed training is followed by one that finds the last published step, every bit of it right."""
+    toll = kills(count, seed=1)
     assert (toll.lost, toll.broken, toll.strange) == ([], [], [])
-    assert toll.kills == 40
-    assert toll.resumed >= 40
+    assert toll.kills == count
+    assert toll.resumed >= count
     assert toll.torn > 0
 
 
