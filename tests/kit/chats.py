@@ -4,12 +4,14 @@ Every word of WORDS, with or without a space before it, is one token, so that a 
 """
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
 
 from aboard.data.rows import Encoded
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
 
 WORDS = (
     "Hi Hello there you are me I am fine and Who What is the capital of France Paris It Be brief user assistant system "
@@ -136,8 +138,10 @@ def _trained() -> str:
     return found.to_str()
 
 
-def made(family: Family, *, template: str | None = None, adds_bos: bool = True) -> PreTrainedTokenizerFast:
+def made(family: Family, *, template: str | None = None, adds_bos: bool = True) -> "PreTrainedTokenizerFast":
     """The family's tokenizer; it puts its BOS before a text by itself, as Llama's and Gemma's do."""
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - a second, which other tests needn't wait for
+
     backend = Tokenizer.from_str(_trained())
     backend.add_special_tokens([AddedToken(token, special=True) for token in family.specials])
     if family.bos and adds_bos:
@@ -150,7 +154,7 @@ def made(family: Family, *, template: str | None = None, adds_bos: bool = True) 
     return found
 
 
-def told(tokenizer: PreTrainedTokenizerFast, encoded: object) -> str:
+def told(tokenizer: "PreTrainedTokenizerFast", encoded: object) -> str:
     """The tokens of a row between dots, those that are supervised behind a ^."""
     assert isinstance(encoded, Encoded), encoded
     assert encoded.ids.shape == encoded.mask.shape

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 # A process of its own session: a signal to the whole group would reach nobody but it.
 ASKS = r"""
 import json, os, signal, subprocess, sys, tempfile, time
@@ -75,6 +77,7 @@ def test_a_number_that_nobody_has_any_more_is_not_signalled() -> None:
     assert (told["hits"], told["found"]) == (0, {"0": {"why": "it has ended"}})
 
 
+@pytest.mark.ci
 def test_a_rank_that_takes_its_handler_away_meanwhile_is_not_killed() -> None:
     """Python does so when it ends: a rank that finishes well must not die of being asked where it is."""
     told = _asked("leaving")

@@ -123,6 +123,7 @@ def test_a_link_that_closes_ends_what_is_under_way() -> None:
     _wait_until_nobody_has(mark)
 
 
+@pytest.mark.ci
 def test_two_hundred_questions_leave_no_descriptor_open() -> None:
     """Commands that work, that can't start, and files, again and again."""
 

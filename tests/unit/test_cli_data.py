@@ -48,6 +48,7 @@ def test_exit_codes() -> None:
     assert (typed(broken).exit_code, typed(broken, "--allow", "data-broken").exit_code) == (2, 0)
 
 
+@pytest.mark.ci
 def test_the_line_to_type_is_the_command_as_it_was_typed() -> None:
     """With all that decides what is read; what only shows it is left out."""
     broken = written(Path("my rows.jsonl"), [conversation(1), "{"])
@@ -55,6 +56,7 @@ def test_the_line_to_type_is_the_command_as_it_was_typed() -> None:
     assert "aboard data 'my rows.jsonl' --tokenizer=tok --max-length=64 --allow=data-broken" in said
 
 
+@pytest.mark.ci
 def test_so_many_rows_of_each_source_are_shown() -> None:
     """Who mixes files wants to see that each of them is read as it was meant, and the validation rows too."""
     held = written(Path("held.jsonl"), map(conversation, range(90, 95)))
@@ -75,6 +77,7 @@ def test_files_that_are_not_there() -> None:
     assert "aboard data FILE…" in refused().fix
 
 
+@pytest.mark.ci
 def test_the_section_of_aboard_yaml() -> None:
     """Without arguments ./aboard.yaml is used; options win over it; its paths start where it stands."""
     Path("sub").mkdir()
@@ -108,6 +111,7 @@ def test_words_that_stand_in_two_rooms_are_the_same() -> None:
     assert get_args(get_args(DataSection.model_fields["format"].annotation)[0]) == formats.NAMES
 
 
+@pytest.mark.ci
 def test_a_template_of_ones_own() -> None:
     """A file in place of the tokenizer's; one that isn't there is named."""
     Path("t.jinja").write_text("{% for m in messages %}{{ m['content'] }}<|im_end|>{% endfor %}")

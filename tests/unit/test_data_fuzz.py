@@ -25,6 +25,8 @@ from aboard.data.intake.sources import SourceSpec, sources
 from aboard.data.rows import Broken, Encoded, Row
 from aboard.data.tokens.encode import Encoder
 
+pytestmark = pytest.mark.ci  # transformers is a second in each worker
+
 FILES = 500
 LIMIT = 1 << 16
 

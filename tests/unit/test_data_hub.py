@@ -34,6 +34,7 @@ def test_names(text: str, is_name: bool) -> None:  # noqa: FBT001 - a table's co
     assert is_hub_name(text) == is_name
 
 
+@pytest.mark.ci
 def test_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without a network and without a copy, the error says so and gives the command that fetches one."""
     import datasets  # noqa: PLC0415 - takes seconds, which the other tests needn't wait for
@@ -46,6 +47,7 @@ def test_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert "nobody/nothing" in error.value.fix
 
 
+@pytest.mark.ci
 def test_a_hub_that_is_not_there_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine without a way out knows it in seconds, not after a minute of tries."""
     import datasets  # noqa: PLC0415 - as above
@@ -62,6 +64,7 @@ def test_a_hub_that_is_not_there_is_not_waited_for(monkeypatch: pytest.MonkeyPat
     assert error.value.fix.startswith("hf download --repo-type dataset nobody/nothing")
 
 
+@pytest.mark.ci
 def test_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What `datasets` keeps in its cache is read over its arrow files, with rows numbered through all of them."""
     import datasets  # noqa: PLC0415 - as above

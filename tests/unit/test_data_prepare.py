@@ -11,7 +11,7 @@ from itertools import cycle, islice
 from pathlib import Path
 
 import pytest
-from deadlines import wait_until
+from deadlines import slowness, wait_until
 from preparing import CHUNK, SHARD, TEXT, Bytes, Stuck, hashes, source, write_rows
 
 from aboard.core.errors import AboardError
@@ -81,12 +81,14 @@ def _published(cache: Path) -> list[str]:
     return [path.name for path in cache.iterdir() if path.is_dir() and not path.suffix] if cache.is_dir() else []
 
 
+@pytest.mark.ci
 def test_the_number_of_workers_changes_no_byte(rows: Path, truth: dict[str, str], tmp_path: Path) -> None:
     """Shards, masks, indices, manifests and bins are equal on one core and on several."""
     assert _outcome(_prepared(rows, tmp_path, workers=2)) == truth
     assert len(truth) > 12
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("step", [2, 9])
 def test_a_kill_between_units_costs_only_what_was_under_way(
     rows: Path, truth: dict[str, str], tmp_path: Path, step: int
@@ -111,7 +113,8 @@ def test_a_kill_between_units_costs_only_what_was_under_way(
     assert not list(cache.glob("*.making"))
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.ci
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 9))])
 def test_kills_at_random_moments(rows: Path, truth: dict[str, str], tmp_path: Path, seed: int) -> None:
     """Killed again and again until one gets through: what has a final name is whole, and equal."""
     cache = tmp_path / "cache"
@@ -129,6 +132,7 @@ def test_kills_at_random_moments(rows: Path, truth: dict[str, str], tmp_path: Pa
     assert _outcome(_prepared(rows, cache)) == truth
 
 
+@pytest.mark.ci
 def test_no_worker_outlives_its_parent(rows: Path, tmp_path: Path) -> None:
     """Not even one in the middle of a row: it could still be writing where the next try is."""
     script = DRIVER.replace("Bytes()", "Stuck()").replace("SHARD, Bytes", "SHARD, Stuck")
@@ -137,21 +141,23 @@ def test_no_worker_outlives_its_parent(rows: Path, tmp_path: Path) -> None:
     wait_until(lambda: len(_children(process.pid)) == 3 and len(list(Stuck.at_work(tmp_path / "cache"))) == 2, 30)
     workers = _children(process.pid)
     process.kill()
-    process.wait(10)
+    process.wait(10 * slowness())
     wait_until(lambda: not any(Path(f"/proc/{pid}/environ").exists() for pid in workers), 10)
     process.communicate()
 
 
+@pytest.mark.ci
 def test_two_at_once_make_it_once(rows: Path, truth: dict[str, str], tmp_path: Path) -> None:
     """The second waits for the first, and finds what that has made."""
     cache = tmp_path / "cache"
     both = [_started(rows, cache, tmp_path) for _ in range(2)]
-    outputs = [process.communicate(timeout=60)[0] for process in both]
+    outputs = [process.communicate(timeout=60 * slowness())[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert sorted(len(output.splitlines()) == 1 for output in outputs) == [False, True]
     assert _outcome(_prepared(rows, cache)) == truth
 
 
+@pytest.mark.ci
 def test_what_is_there_is_found_by_content(rows: Path, truth: dict[str, str], tmp_path: Path) -> None:
     """Another name, another directory, another time: not prepared again, and rows are named as they are called now."""
     first = _prepared(rows, tmp_path / "cache")
@@ -163,6 +169,7 @@ def test_what_is_there_is_found_by_content(rows: Path, truth: dict[str, str], tm
     assert Path(second.shards.document(5).where.file).name == "moved.jsonl"
 
 
+@pytest.mark.ci
 def test_anything_that_decides_the_bytes_is_in_the_key(tmp_path: Path) -> None:
     """One byte more, another encoder, another column, another part: each is another set."""
     rows = write_rows(tmp_path / "rows.jsonl", FEW)
@@ -185,6 +192,7 @@ def test_anything_that_decides_the_bytes_is_in_the_key(tmp_path: Path) -> None:
     assert 0 < validation < FEW / 4
 
 
+@pytest.mark.ci
 def test_a_unit_that_the_disk_has_lost_is_made_again(rows: Path, truth: dict[str, str], tmp_path: Path) -> None:
     """What was left by an earlier try is used only if its hash is right."""
     cache = tmp_path / "cache"
@@ -208,6 +216,7 @@ def test_a_unit_that_the_disk_has_lost_is_made_again(rows: Path, truth: dict[str
     assert _outcome(_prepared(rows, cache)) == truth
 
 
+@pytest.mark.ci
 def test_a_damaged_cache_is_said_not_used(rows: Path, tmp_path: Path) -> None:
     """A shard or a bin file with another content than the manifest says is an error, with what to type."""
     prepared = _prepared(rows, tmp_path / "cache")
@@ -219,6 +228,7 @@ def test_a_damaged_cache_is_said_not_used(rows: Path, tmp_path: Path) -> None:
         assert caught.value.fix.startswith(f"rm -r {folder}")
 
 
+@pytest.mark.ci
 def test_progress_comes_to_the_end(rows: Path, tmp_path: Path) -> None:
     """It never goes back, and ends at all bytes, rows and tokens."""
     seen: list[Progress] = []
@@ -241,6 +251,7 @@ def test_broken_rows_are_counted_and_shown(tmp_path: Path) -> None:
     assert [row.line for row in manifest.broken_first] == list(range(2, 102))
 
 
+@pytest.mark.ci
 def test_no_rows_at_all_is_an_empty_set(tmp_path: Path) -> None:
     """Not an error here: the gate says so."""
     path = tmp_path / "rows.jsonl"
@@ -264,6 +275,7 @@ class Wrong(Bytes):
         raise ZeroDivisionError("by a row")
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     ("encoder", "code", "seen"),
     [(Fatal(), "data-worker-died", "killed by signal 9 at .*rows.jsonl"), (Wrong(), "data-worker", "by a row")],
@@ -287,6 +299,7 @@ class Touching(Bytes):
         return Bytes()(found)
 
 
+@pytest.mark.ci
 def test_a_source_that_changes_meanwhile_is_not_published(tmp_path: Path) -> None:
     """Half of one content and half of another is neither; nor is it taken for the first when that comes back."""
     path = tmp_path / "rows.jsonl"

@@ -1,16 +1,18 @@
 """Masks of five chat templates, token by token, against truth written by hand: ^ stands before a supervised token."""
 
 import pickle
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 import pytest
 from chats import CHATML, GEMMA, LLAMA3, MISTRAL, QWEN, WORDS, Family, made, told
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from aboard.data.rows import Broken, Encoded, Message, Row, Where
 from aboard.data.tokens.encode import Encoder, LossOn
+
+pytestmark = pytest.mark.ci  # transformers is a second in each worker
 
 HERE = Where(file="a.jsonl", line=1)
 TURNS: tuple[Message, ...] = (
@@ -394,7 +396,7 @@ def test_tokens_with_their_spaces(scheme: str) -> None:
     )
     backend.train_from_iterator([f" {WORDS}"] * 2, trainer)
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in MISTRAL.specials])
-    make: Any = PreTrainedTokenizerFast
+    make: Any = import_module("transformers").PreTrainedTokenizerFast
     names = {"bos_token": MISTRAL.bos, "eos_token": MISTRAL.eos, "chat_template": MISTRAL.template}
     tokenizer = make(tokenizer_object=backend, **names)
     (found,) = Encoder(tokenizer)([chat(TURNS[0], {"role": "assistant", "content": "Hello you 🦉"})])

@@ -7,7 +7,6 @@ import pytest
 from deadlines import within
 from huggingface_hub import constants
 from tokenizers import Tokenizer, models
-from transformers import PreTrainedTokenizerFast
 
 from aboard.core.errors import AboardError
 from aboard.data.intake.online import hub_reachable
@@ -79,10 +78,13 @@ def test_a_hub_that_answers_is_reachable(away: Path, monkeypatch: pytest.MonkeyP
 
 
 def saved(folder: Path) -> None:
+    from transformers import PreTrainedTokenizerFast  # noqa: PLC0415 - a second, which other tests needn't wait for
+
     words = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))  # noqa: S106 - a word, no secret
     PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
 
 
+@pytest.mark.ci
 def test_a_name_in_the_cache_needs_no_network(away: Path) -> None:
     """What was fetched before is found, by its name, without the hub."""
     saved(away / "hub/models--owner--name/snapshots/abc")
@@ -91,6 +93,7 @@ def test_a_name_in_the_cache_needs_no_network(away: Path) -> None:
     assert load_vocabulary("owner/name").size == 2
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", ["tok", "./tok", "../here/tok"])
 def test_a_directory_is_loaded_without_the_hub(away: Path, name: str) -> None:
     """By any way to write its path."""

@@ -82,6 +82,7 @@ def test_words_give_the_tokens_of_tokenizers(pattern: str, text: str) -> None:
         assert found.tolist() == BY_PATTERN[pattern].encode(text, add_special_tokens=False).ids
 
 
+@pytest.mark.ci
 def test_words_know_every_character() -> None:
     """Each character of the first two planes is what the tokenizer's own pattern takes it for."""
     pattern = KNOWN[1]

@@ -16,6 +16,8 @@ from aboard.core.finding import Finding, Severity
 from aboard.data.gate.judge import CODES, SIGNS, known_codes
 from aboard.data.intake.formats import NAMES
 
+pytestmark = pytest.mark.ci  # transformers is a second in each worker
+
 Rows = Iterable[Mapping[str, Any] | str]
 
 # With the end token right behind the answer, or nowhere.

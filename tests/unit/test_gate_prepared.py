@@ -18,6 +18,8 @@ from aboard.data.workshop import reading
 from aboard.data.workshop.prepare import Source, prepare
 from aboard.flows.data import Progress, Question, Ready, judged, look
 
+pytestmark = pytest.mark.ci  # each test prepares with processes of its own
+
 LENGTH = 48
 
 

@@ -47,6 +47,7 @@ def test_the_end_ends_sessions_and_double_forks_too(clean: list[Run]) -> None:
     assert run.events[-1].data["killed"] >= 1
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("victim", ["keeper", "guard"])
 def test_a_killed_keeper_or_guard_takes_the_children_along(clean: list[Run], victim: str) -> None:
     """SIGKILL of the one, and the other ends every child within two seconds, whatever they ignore."""
@@ -84,6 +85,7 @@ def test_sigterm_to_the_keeper_is_an_orderly_end(clean: list[Run]) -> None:
     assert run.events[2].data == {"code": -signal.SIGTERM}
 
 
+@pytest.mark.ci
 def test_a_stopped_keeper_is_woken(clean: list[Run]) -> None:
     """A keeper that is stopped could not end its children past the lease; its guard sends it on."""
     run = Run()
@@ -99,6 +101,7 @@ def test_a_stopped_keeper_is_woken(clean: list[Run]) -> None:
     held(run, story)
 
 
+@pytest.mark.ci
 def test_the_lease_ends_all_and_not_before(clean: list[Run]) -> None:
     """Left alone, children live for the whole lease, and are gone when it is over."""
     run = Run(SHORT)

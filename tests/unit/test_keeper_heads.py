@@ -109,6 +109,7 @@ def test_a_cut_is_mended_and_nothing_is_missing(clean: list[Run]) -> None:
     assert run.states.count(State.CUT) >= 2
 
 
+@pytest.mark.ci
 def test_many_children_that_ended_are_told_to_a_new_bridge(clean: list[Run]) -> None:
     """Hundreds of outputs end at once when a bridge attaches: each is sent in its turn, not one inside the other."""
     run = Run()
@@ -191,6 +192,7 @@ def test_an_output_that_the_head_has_gives_its_files_back(clean: list[Run]) -> N
     assert sum(piece.dropped for piece in run.pieces if piece.child == "a") == 600_000
 
 
+@pytest.mark.ci
 def test_a_piece_has_the_time_of_its_first_byte(clean: list[Run]) -> None:
     """Also when it is read much later: what came at another time is another piece."""
     run = Run()

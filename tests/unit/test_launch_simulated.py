@@ -7,6 +7,8 @@ from pathlib import Path
 from random import Random
 from time import monotonic
 
+import pytest
+
 from aboard.core.cluster import Cluster
 from aboard.core.event import Event
 from aboard.core.lease import Lease
@@ -97,6 +99,7 @@ def test_a_stop_ends_all_nodes_and_blames_nobody(tmp_path: Path) -> None:
     assert (onlooker.seen["exited"], onlooker.seen["ended"]) == (NODES * RANKS, NODES)
 
 
+@pytest.mark.ci
 def test_a_node_that_falls_silent_is_named(tmp_path: Path) -> None:
     """Past the lease it is gone, and so is the run; the other nodes are ended."""
     onlooker = Onlooker()
@@ -118,6 +121,7 @@ class Sluggish(Onlooker):
             pass
 
 
+@pytest.mark.ci
 def test_a_slow_picture_is_drawn_less_often(tmp_path: Path) -> None:
     """Who looks on takes a tenth of the time: what takes 0.1 s to draw is drawn once a second, not four times."""
     slow = Sluggish()

@@ -360,6 +360,7 @@ def test_a_look_that_was_cut_short_is_none(tmp_path: Path) -> None:
         assert refused(tmp_path / "y") == "bundle-broken"
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("part", ["look-0001.json", "events.jsonl", "logs.jsonl", "findings.json", "stacks.json"])
 def test_what_is_huge_in_memory_is_not_taken_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
     """Hosts of empty lists in a few bytes of archive: passed by, line by line or as a whole."""
@@ -384,6 +385,7 @@ def test_what_is_huge_in_memory_is_not_taken_there(tmp_path: Path, monkeypatch: 
     assert peak < 3 * size + 2 * MIB
 
 
+@pytest.mark.ci
 def test_of_a_stranger_no_more_is_taken_than_a_record_of_ours_holds(tmp_path: Path) -> None:
     """Looks, events and lines: the last of them, whatever number the archive holds."""
     parts = parts_of_bundle(bundled(kept_run(tmp_path, locked())))

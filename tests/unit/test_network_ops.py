@@ -177,6 +177,7 @@ def test_a_peer_that_floods_and_never_reads_waits() -> None:
     tell(story)
 
 
+@pytest.mark.ci
 def test_the_exercises_on_local_nodes() -> None:
     """Real agents, one machine: everybody reaches everybody, rates are measured, and nothing above info is said."""
     cluster = Cluster(nodes=tuple(Node(name=name, local=True) for name in ("a", "b", "c")))

@@ -194,6 +194,7 @@ def test_a_service_that_answers_otherwise() -> None:
         assert "does not answer as RAS" in asked(port)["why"]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("greets", [False, True])
 def test_a_silent_one_does_not_hold_us(greets: bool) -> None:  # noqa: FBT001 - the two ways to be silent
     """It accepts and says nothing: a stopped rank greets nobody, so that another one is tried for; both are bounded."""
@@ -210,6 +211,7 @@ def test_a_silent_one_does_not_hold_us(greets: bool) -> None:  # noqa: FBT001 - 
     assert len(heard) == (1 if greets else 3)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(("piece", "why"), [(b"x" * 65536, "longer than 256 KiB"), (b"x", "had not collected")])
 def test_an_endless_one_is_cut(piece: bytes, why: str) -> None:
     """By its bytes, or by the time that it takes to drip."""

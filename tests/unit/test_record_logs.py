@@ -5,6 +5,7 @@ import tempfile
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from recording_logs import bytes_of, files_no_larger_than, read, read_backward, writer
@@ -248,6 +249,7 @@ def test_thousands_of_ranks_need_few_descriptors(tmp_path: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
+@pytest.mark.ci
 def test_a_late_tick_writes_all_in_a_few(tmp_path: Path) -> None:
     """Of very many ranks each tick writes a part; none waits longer than five."""
     logs = writer(tmp_path, ranks=6000)
@@ -292,6 +294,7 @@ def test_a_second_writer_goes_on_where_the_first_ended(tmp_path: Path) -> None:
     assert {line.node for line in lines} == {"n1", "n2"}
 
 
+@pytest.mark.ci
 def test_unfinished_lines_of_all_ranks_are_bounded(tmp_path: Path) -> None:
     """Thousands of ranks that each hold back a long line don't fill the memory."""
     logs = writer(tmp_path, ranks=1200)

@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+import pytest
 from deadlines import slowness, until
 
 from aboard.core.event import Event
@@ -120,6 +121,7 @@ def test_stacks_and_signals() -> None:
     assert [event.data["code"] for event in heard.events if event.kind == "exited"] == [-9] + [-15] * (RANKS - 1)
 
 
+@pytest.mark.ci
 def test_a_node_that_falls_silent_is_cut_then_gone() -> None:
     """Nothing comes from it any more, not even to a new connection; the others go on."""
 

@@ -64,6 +64,7 @@ def test_io_in_a_pure_room_would_be_seen(line: str) -> None:
     assert _calls(ast.parse(line))
 
 
+@pytest.mark.ci
 def test_the_contracts_hold_and_break(copy: Path) -> None:
     """Kept as they stand; broken by an import that points up, and by I/O or a clock in a pure room."""
     kept = _lint_imports(copy)
@@ -95,6 +96,7 @@ def test_the_agent_imports_only_itself_and_the_standard_library(path: Path) -> N
             assert name.startswith("aboard.agent") or name.partition(".")[0] in sys.stdlib_module_names, name
 
 
+@pytest.mark.ci
 def test_the_agent_runs_on_python_3_9() -> None:
     """What vermin finds in its sources is not newer than that."""
     ran = subprocess.run(

@@ -50,8 +50,6 @@ def words(text: str = "", rows: int = 40) -> TrainWords:
     Path("model/config.json").write_text(json.dumps({"vocab_size": 1000, "max_position_embeddings": 512}))
     if not Path("train.jsonl").exists():
         written(Path("train.jsonl"), map(conversation, range(rows)))
-    if not Path("tok").exists():
-        tokenizer(Path("tok"))
     Path("aboard.yaml").write_text(
         "data: {files: train.jsonl, tokenizer: ./tok, max_length: 128}\n" + (text or "train: {model: ./model}\n")
     )
@@ -65,6 +63,8 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def prepared(found: TrainWords, cache: Path = Path("cache")) -> Stock:
+    if not Path("tok").exists():
+        tokenizer(Path("tok"))
     return stock(found, found.tokenizer, cache.absolute(), template=None)
 
 
@@ -96,6 +96,7 @@ def test_a_directory_that_is_no_model() -> None:
     assert "save_pretrained" in caught.value.fix
 
 
+@pytest.mark.ci
 def test_a_model_of_the_hub_is_fetched_once() -> None:
     """What is in the hub's cache is used without a network; what isn't is an error that says both."""
     # In a process of its own: the hub's client reads its settings when it is imported.
@@ -118,6 +119,7 @@ def test_a_model_of_the_hub_is_fetched_once() -> None:
 # -- the data --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.ci
 def test_data_is_read_once() -> None:
     """The second time it is found, and judged all the same; a file that has changed is read anew."""
     found = prepared(words())
@@ -129,6 +131,7 @@ def test_data_is_read_once() -> None:
     assert prepared(words()).data[0].documents == 41
 
 
+@pytest.mark.ci
 def test_the_gate_is_shut_or_opened_knowingly() -> None:
     """By `data.allow`, also for data that is in the cache already; a code that is none is refused before any work."""
     written(Path("train.jsonl"), [*map(conversation, range(40)), "{"])
@@ -145,6 +148,7 @@ def test_the_gate_is_shut_or_opened_knowingly() -> None:
     assert "did you mean 'data-broken'?" in caught.value.fix
 
 
+@pytest.mark.ci
 def test_a_validation_that_is_trained_on_is_found(cache: Path) -> None:
     """Rows of both are compared, without reading them again."""
     words()
@@ -156,6 +160,7 @@ def test_a_validation_that_is_trained_on_is_found(cache: Path) -> None:
     assert found.validation is not None
 
 
+@pytest.mark.ci
 def test_packing_is_obeyed(cache: Path) -> None:
     """Without it each row has a sequence of its own."""
     packed = prepared(words(), cache)
@@ -165,6 +170,7 @@ def test_packing_is_obeyed(cache: Path) -> None:
     assert packed.data[0].sequences < 40 == padded.data[0].sequences
 
 
+@pytest.mark.ci
 def test_sources_of_a_mix_are_prepared_each_by_itself(cache: Path) -> None:
     """One that changes leaves the others in the cache; the gate judges all of them together."""
     words()
@@ -184,6 +190,7 @@ def test_sources_of_a_mix_are_prepared_each_by_itself(cache: Path) -> None:
     assert [part.cached for part in again.data] == [True, False]
 
 
+@pytest.mark.ci
 def test_a_weight_that_can_not_be_held_is_refused_before_any_work() -> None:
     """A millionth of the mix would never come in a training of a usual length."""
     words()

@@ -199,11 +199,13 @@ def here(folder: Path, *args: str, stops: bool, ranks: int = 1) -> list[int]:
     return exits
 
 
+@pytest.mark.ci
 def test_who_asks_for_the_end_gets_a_last_checkpoint(tmp_path: Path) -> None:
     """The farewell is longer than the grace: a rank that saves for a second isn't killed."""
     assert here(tmp_path, "waits", "1.0", stops=True) == [0]
 
 
+@pytest.mark.ci
 def test_who_lost_a_peer_gets_the_grace_only(tmp_path: Path) -> None:
     """It could wait for the dead in a collective for as long as the farewell is."""
     with within(20):

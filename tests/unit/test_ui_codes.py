@@ -39,22 +39,22 @@ def emitted(source: str) -> Iterator[str]:
 
 def raised(source: str) -> Iterator[str]:
     """The codes of errors in a file: first words of our errors, named constants, and what is told in plain data."""
-    tree = ast.parse(source)
+    parts = list(ast.walk(ast.parse(source)))
     constants = {
         target.id: part.value.value
-        for part in ast.walk(tree)
+        for part in parts
         if isinstance(part, ast.Assign) and isinstance(part.value, ast.Constant)
         for target in part.targets
         if isinstance(target, ast.Name)
     }
-    for call in _calls(tree):
+    for call in (part for part in parts if isinstance(part, ast.Call)):
         ours = _name(call) in ERRORS or _of_a_parent(call)
         given = [*call.args[:1]] if ours else [word.value for word in call.keywords if word.arg == "code"]
         for value in given if _name(call) not in OTHERS else ():
             named = constants.get(value.id) if isinstance(value, ast.Name) else getattr(value, "value", None)
             if isinstance(named, str) and CODE.fullmatch(named):
                 yield named
-    for part in ast.walk(tree):
+    for part in parts:
         if isinstance(part, ast.Dict):
             for key, value in zip(part.keys, part.values, strict=True):
                 told = getattr(key, "value", None) == "code" and getattr(value, "value", None)

@@ -55,6 +55,7 @@ def drawn(renderable: RenderableType, width: int, *, colour: bool = False) -> st
     return out.getvalue()
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("width", [80, 160])
 def test_the_whole_screen(report: DataReport, width: int) -> None:
     """What is in there, a picture of the lengths, rows, findings with a row each, and what it comes to."""
@@ -62,11 +63,13 @@ def test_the_whole_screen(report: DataReport, width: int) -> None:
     assert screen == (GOLDEN / f"data-{width}.txt").read_text("utf-8")
 
 
+@pytest.mark.ci
 def test_plain_lines(report: DataReport) -> None:
     """Each says what it is in its first word; supervised tokens stand between marks."""
     assert "\n".join(data_lines(report, stats=True)) + "\n" == (GOLDEN / "data-plain.txt").read_text("utf-8")
 
 
+@pytest.mark.ci
 def test_json(report: DataReport) -> None:
     """Numbers as numbers, findings as those of a check."""
     found = json.loads(data_json(report))

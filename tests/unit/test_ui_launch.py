@@ -4,6 +4,7 @@ import io
 from collections.abc import Iterable
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 from rich.text import Text
 from rosters import RUN, Scene, dead, training
@@ -164,6 +165,7 @@ def test_a_death_as_lines() -> None:
     ]
 
 
+@pytest.mark.ci
 def test_a_thousand_late_nodes_are_few_lines() -> None:
     """Equal reasons are told together."""
     scene = Scene(1000, 8)
