@@ -2,9 +2,12 @@
 
 import os
 from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import count
 from typing import Protocol
 
 import pytest
+from launching import build_sandbox
 
 from aboard.sandbox import Sandbox, down
 
@@ -18,7 +21,7 @@ class MakeBox(Protocol):
 @pytest.fixture(scope="session")
 def box() -> Iterator[Sandbox]:
     """Four nodes that tests share: leave them as you found them."""
-    with Sandbox.up(f"test-{os.getpid()}-box", nodes=4, temporary=True) as made:
+    with build_sandbox("box", nodes=4) as made:
         yield made
 
 
@@ -31,15 +34,14 @@ def box_name(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def make_box(box_name: str) -> Iterator[MakeBox]:
+def make_box(request: pytest.FixtureRequest) -> Iterator[MakeBox]:
     """Sandboxes of any shape, for one test."""
-    made: list[Sandbox] = []
+    label = abs(hash(request.node.nodeid)) % 10**8
+    with ExitStack() as stack:
+        numbers = count()
 
-    def make(*, nodes: int = 4, slots: int = 2, fabric: bool = False) -> Sandbox:
-        box = Sandbox.up(f"{box_name}-{len(made)}", nodes=nodes, slots=slots, fabric=fabric, temporary=True)
-        made.append(box)
-        return box
+        def make(*, nodes: int = 4, slots: int = 2, fabric: bool = False) -> Sandbox:
+            shape = {"nodes": nodes, "slots": slots, "fabric": fabric}
+            return stack.enter_context(build_sandbox(f"{label}-{next(numbers)}", **shape))
 
-    yield make
-    for box in made:
-        box.down()
+        yield make

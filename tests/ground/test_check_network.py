@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from launching import build_sandbox
 
 from aboard.core.nodeset import expand
 from aboard.sandbox import Sandbox
@@ -72,9 +73,9 @@ def check(
 
 
 @pytest.fixture(scope="module")
-def fabric_box(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+def fabric_box() -> Iterator[Sandbox]:
     """Four nodes with a second network: leave them as you found them."""
-    with Sandbox.up(f"test-{tmp_path_factory.getbasetemp().name}-fabric", nodes=4, fabric=True) as box:
+    with build_sandbox("fabric", nodes=4, fabric=True) as box:
         yield box
 
 

@@ -102,10 +102,9 @@ def connects(source: Host, target: str, port: int = 29500) -> str:
 
 
 def round_trip(source: Host, target: str, *, count: int = 5) -> float:
-    """The median of some pings, in milliseconds."""
+    """The shortest of some pings, in milliseconds: a busy machine adds to the others."""
     output = source.run(["ping", "-c", str(count), "-i", "0.05", "-W", "3", target]).stdout
-    times = sorted(float(value) for value in re.findall(r"time=([0-9.]+)", output))
-    return times[len(times) // 2]
+    return min(float(value) for value in re.findall(r"time=([0-9.]+)", output))
 
 
 def test_drop(box: Sandbox) -> None:
@@ -226,9 +225,9 @@ def test_delay(box: Sandbox, ms: float) -> None:
     n1, n2 = box.host("n1"), box.host("n2")
     with serving(n2):
         with broken(box, n2, Delay(ms=ms)):
-            assert round_trip(box.head, "n2") == pytest.approx(ms, rel=0.2)
+            assert 0.8 * ms < round_trip(box.head, "n2") < 1.2 * ms * slowness()
             # To connect is one round trip, to say all and hear the answer is the second.
-            assert send(n1, "n2", timeout=10)[1] * 1000 == pytest.approx(2 * ms, rel=0.3)
+            assert 1.4 * ms < send(n1, "n2", timeout=10)[1] * 1000 < 2.6 * ms * slowness()
             assert round_trip(box.head, "n1") < ms / 4
         assert round_trip(box.head, "n2") < ms / 4
 
@@ -280,7 +279,7 @@ def test_two_faults_heal_apart(box: Sandbox) -> None:
         with broken(box, n2, Drop(ports="29500")):
             assert connects(box.head, "n2") == "TimeoutError"
         assert connects(box.head, "n2") == "0"
-        assert round_trip(box.head, "n2") == pytest.approx(40, rel=0.2)
+        assert 32 < round_trip(box.head, "n2") < 48 * slowness()
         with broken(box, n2, Drop(ports="29500", peer="n1")), broken(box, n2, Drop(ports="29501")):
             pass
         assert connects(box.host("n1"), "n2") == "0"
@@ -297,6 +296,6 @@ def test_fabric_only(box_name: str) -> None:
             with broken(small, n2, LinkDown(network="fabric")):
                 assert n2.run(["cat", "/sys/class/net/eth0/carrier", "/sys/class/net/eth1/carrier"]).stdout == "1\n0\n"
             with broken(small, n2, Delay(ms=30, network="fabric")):
-                assert round_trip(n1, "n2i") == pytest.approx(30, rel=0.2)
+                assert 24 < round_trip(n1, "n2i") < 36 * slowness()
                 assert round_trip(n1, "n2") < 10
             wait_until(lambda: connects(n1, "n2i") == "0", 10)

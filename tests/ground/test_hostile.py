@@ -1,12 +1,12 @@
 """Nodes that answer garbage, floods, another version or nothing harm nobody else: they become findings."""
 
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from deadlines import within
+from launching import build_sandbox
 
 from aboard.sandbox import Host, Sandbox
 
@@ -54,7 +54,7 @@ HEALTHY = ("n1", "n10")
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[Sandbox]:
     """Ten nodes, eight of them hostile."""
-    with Sandbox.up(f"test-{os.getpid()}-hostile", nodes=10, temporary=True) as box:
+    with build_sandbox("hostile", nodes=10) as box:
         for node, (script, _codes) in HOSTILE.items():
             _replace_python(box.host(node), script)
         yield box

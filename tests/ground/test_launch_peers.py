@@ -3,7 +3,6 @@
 Each is started by the line of its own README in examples/, on 2 + 2 ranks and on 2 + 1.
 """
 
-import os
 import re
 import shlex
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from launching import PYTHON, Launches, Ran
+from launching import PYTHON, Launches, Ran, build_sandbox
 
 from aboard.sandbox import Sandbox
 
@@ -50,7 +49,7 @@ SHAPES = pytest.mark.parametrize(
 @pytest.fixture(scope="module")
 def two() -> Iterator[Sandbox]:
     """Two nodes with two slots."""
-    with Sandbox.up(f"test-{os.getpid()}-peers", nodes=2, slots=2, temporary=True) as made:
+    with build_sandbox("peers", nodes=2, slots=2) as made:
         yield made
 
 

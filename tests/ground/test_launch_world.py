@@ -1,15 +1,13 @@
 """What the world does to a launch: lost power, cut networks, a killed head, a full disk, floods, taken ports."""
 
 import json
-import os
 import time
 from collections.abc import Iterator
 
 import pytest
 from deadlines import wait_until
-from launching import Launches
+from launching import Launches, build_sandbox
 
-from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import broken
 from aboard.sandbox.faults.firewall import Drop
 
@@ -50,7 +48,7 @@ print(f"world {world}", flush=True)
 @pytest.fixture(scope="module")
 def four() -> Iterator[Launches]:
     """Four nodes with one rank each, and jobs that need no torch."""
-    with Sandbox.up(f"test-{os.getpid()}-world", nodes=4, slots=1, temporary=True) as made:
+    with build_sandbox("world", nodes=4, slots=1) as made:
         launches = Launches(made)
         launches.put("clock.py", CLOCK)
         launches.put("meet.py", MEET)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from deadlines import wait_until
+from launching import build_sandbox
 
 from aboard.sandbox import Host, Sandbox
 
@@ -31,7 +32,7 @@ PROCESSES = 5
 @pytest.fixture(scope="module")
 def hosts() -> Iterator[Sandbox]:
     """Eight nodes for this module."""
-    with Sandbox.up(f"test-{os.getpid()}-lease", nodes=8, temporary=True) as made:
+    with build_sandbox("lease", nodes=8) as made:
         yield made
 
 

@@ -1,12 +1,12 @@
 """A real Slurm on real hosts, used by crew from the head."""
 
 import hashlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from deadlines import wait_until
+from launching import build_sandbox
 
 from aboard.core.errors import SandboxError
 from aboard.sandbox import Host, Sandbox
@@ -25,7 +25,7 @@ DAEMONS = {"munged", "slurmctld", "slurmd"}
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Sandbox]:
     """Four nodes with Slurm that tests share: leave every node idle."""
-    with Sandbox.up(f"test-{os.getpid()}-slurm", nodes=4, slurm=True, temporary=True) as made:
+    with build_sandbox("slurm", nodes=4, slurm=True) as made:
         yield made
 
 

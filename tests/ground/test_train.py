@@ -1,13 +1,12 @@
 """The examples, as their READMEs have them: one process, and four nodes without a shared disk: the same losses."""
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import PYTHON
+from launching import PYTHON, build_sandbox
 
 from aboard.sandbox import Sandbox
 
@@ -27,7 +26,7 @@ NODES = ("n[1-4]", "--set", f"cluster.python={PYTHON}")
 @pytest.fixture(scope="module")
 def four() -> Iterator[Sandbox]:
     """Four nodes with a rank each."""
-    with Sandbox.up(f"test-{os.getpid()}-train", nodes=4, slots=1, temporary=True) as made:
+    with build_sandbox("train", nodes=4, slots=1) as made:
         yield made
 
 

@@ -1,7 +1,6 @@
 """Runs that hang or die on real hosts, packed, and judged again from the archive: what was said live is said again."""
 
 import json
-import os
 import re
 import time
 from collections.abc import Iterator
@@ -9,11 +8,10 @@ from contextlib import nullcontext
 
 import pytest
 from deadlines import wait_until
-from launching import Launches
+from launching import Launches, build_sandbox
 from stalls import Training, told, training
 
 from aboard.core.size import KIB
-from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import broken
 from aboard.sandbox.faults.link import MtuBlackHole
 
@@ -29,7 +27,7 @@ HEAD = re.compile(r"^✗ (\S+) +(\S+)", re.MULTILINE)
 @pytest.fixture(scope="module")
 def four() -> Iterator[Launches]:
     """Four nodes with two ranks each, and a second network for the training."""
-    with Sandbox.up(f"test-{os.getpid()}-bundle", nodes=4, slots=2, fabric=True, temporary=True) as made:
+    with build_sandbox("bundle", nodes=4, slots=2, fabric=True) as made:
         yield Launches(made, slots=2)
 
 

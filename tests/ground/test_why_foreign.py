@@ -1,7 +1,6 @@
 """Trainings that torchrun or a plain script started on real hosts, and what a look from outside makes of them."""
 
 import json
-import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 from deadlines import wait_until
-from launching import PYTHON, Launches
+from launching import PYTHON, Launches, build_sandbox
 from stalls import JOB
 
 from aboard.flows.why_foreign import WATCH_SECONDS
@@ -34,7 +33,7 @@ LEFT += " kill -9 $(echo $each | cut -d/ -f3); done"
 @pytest.fixture(scope="module")
 def two() -> Iterator[Launches]:
     """Two nodes, on which nothing of ours is started."""
-    with Sandbox.up(f"test-{os.getpid()}-foreign", nodes=2, slots=2, temporary=True) as made:
+    with build_sandbox("foreign", nodes=2, slots=2) as made:
         launches = Launches(made, slots=2)
         launches.put("why_job.py", JOB.read_text())
         yield launches

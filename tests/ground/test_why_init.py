@@ -1,16 +1,14 @@
 """Ranks that don't meet: on four real hosts, which node, which way, within seconds where torch waits for minutes."""
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 
 import pytest
 from deadlines import wait_until
-from launching import Launches
+from launching import Launches, build_sandbox
 from stalls import told, training
 
-from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import Fault, broken
 from aboard.sandbox.faults.firewall import Drop
 
@@ -25,7 +23,7 @@ SOON = 25.0
 @pytest.fixture(scope="module")
 def four() -> Iterator[Launches]:
     """Four nodes with two ranks each, and a second network for the training."""
-    with Sandbox.up(f"test-{os.getpid()}-whyinit", nodes=4, slots=2, fabric=True, temporary=True) as made:
+    with build_sandbox("whyinit", nodes=4, slots=2, fabric=True) as made:
         yield Launches(made, slots=2)
 
 

@@ -1,15 +1,13 @@
 """A training of eight ranks on four real hosts, and what is said by itself when it stops: who, why, and how soon."""
 
-import os
 import time
 from collections.abc import Iterator
 
 import pytest
 from deadlines import wait_until
-from launching import Launches
+from launching import Launches, build_sandbox
 from stalls import Training, dead_mount, told, training
 
-from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import Fault, broken
 from aboard.sandbox.faults.firewall import Drop
 from aboard.sandbox.faults.link import LinkDown, MtuBlackHole, Rate
@@ -24,7 +22,7 @@ SOON = 20.0
 @pytest.fixture(scope="module")
 def four() -> Iterator[Launches]:
     """Four nodes with two ranks each, and a second network for the training."""
-    with Sandbox.up(f"test-{os.getpid()}-why", nodes=4, slots=2, fabric=True, temporary=True) as made:
+    with build_sandbox("why", nodes=4, slots=2, fabric=True) as made:
         yield Launches(made, slots=2)
 
 

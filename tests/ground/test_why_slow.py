@@ -1,15 +1,13 @@
 """Runs that are slow, or that the kernel ends, on four real hosts: who keeps the others waiting, and what keeps it."""
 
-import os
 import time
 from collections.abc import Iterator
 
 import pytest
 from deadlines import wait_until
-from launching import Launches
+from launching import Launches, build_sandbox
 from stalls import told, training
 
-from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import broken
 from aboard.sandbox.faults.groups import CpuQuota, MemoryLimit
 
@@ -19,7 +17,7 @@ pytestmark = pytest.mark.ground
 @pytest.fixture(scope="module")
 def four() -> Iterator[Launches]:
     """Four nodes with two ranks each, and a second network for the training."""
-    with Sandbox.up(f"test-{os.getpid()}-whyslow", nodes=4, slots=2, fabric=True, temporary=True) as made:
+    with build_sandbox("whyslow", nodes=4, slots=2, fabric=True) as made:
         yield Launches(made, slots=2)
 
 

@@ -8,10 +8,9 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from threading import Event
-from time import monotonic
 
 import pytest
+from deadlines import slowness, wait_until
 from tiny import tiny_data
 from train_cases import curve, failed, lines, poisoned, terminated, touched, trained
 from train_crew import Crew
@@ -43,11 +42,9 @@ def test_sigterm_is_answered_with_143(settled: Settled) -> None:
     training = settled(max_steps=100_000, logging_steps=20)
     env = {**os.environ, "ABOARD_TRAINING": json.dumps(asdict(training)), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen([sys.executable, "-m", "aboard.train"], env=env, stdout=subprocess.DEVNULL) as rank:
-        deadline = monotonic() + 120
-        while not lines(training) and monotonic() < deadline:
-            Event().wait(0.02)
+        wait_until(lambda: lines(training), 120, "its first figures")
         rank.send_signal(signal.SIGTERM)
-        assert rank.wait(60) == 143
+        assert rank.wait(60 * slowness()) == 143
     assert len(saved(training)) == 1
 
 

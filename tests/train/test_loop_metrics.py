@@ -8,11 +8,10 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from threading import Event
-from time import monotonic
 from types import SimpleNamespace
 
 import pytest
+from deadlines import wait_until
 from train_cases import curve, lines, trained
 from train_crew import Crew
 
@@ -27,9 +26,7 @@ def killed(training: Training, step: int) -> None:
     """A rank in a process of its own, which gets SIGKILL when it has logged so many steps."""
     env = {**os.environ, "ABOARD_TRAINING": json.dumps(asdict(training)), "OMP_NUM_THREADS": "1"}
     with subprocess.Popen([sys.executable, "-m", "aboard.train"], env=env, stdout=subprocess.DEVNULL) as rank:
-        deadline = monotonic() + PATIENCE
-        while not any(line["step"] >= step for line in lines(training)) and monotonic() < deadline:
-            Event().wait(0.005)
+        wait_until(lambda: any(line["step"] >= step for line in lines(training)), PATIENCE, f"step {step}")
         rank.send_signal(signal.SIGKILL)
         assert rank.wait(PATIENCE) == -signal.SIGKILL
 
