@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -107,3 +108,17 @@ def test_the_agent_runs_on_python_3_9() -> None:
         check=False,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout
+
+
+def test_no_test_asserts_how_fast_something_is() -> None:
+    """Elapsed time is compared in tests/kit/deadlines.py, which scales with the machine; all else is a benchmark."""
+    elapsed = re.compile(r"(monotonic|perf_counter|time)\(\) - \w+\)? *<")
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if path.name != "deadlines.py"]
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in tests
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if elapsed.search(line)
+    ]
+    assert len(tests) > 200
+    assert found == []
