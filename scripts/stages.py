@@ -93,7 +93,7 @@ def list_ci_stages() -> list[Stage]:
 
 
 def list_nightly_stages(directory: Path) -> list[Stage]:
-    size = {"ABOARD_TEST_SIZE": "nightly"}
+    size = {"TEST_SIZE": "nightly"}
     tests = [
         Stage(name="check", argv=("scripts/check",), limit=600),
         pytest_stage("unit", "tests/unit", "", workers=UNIT_WORKERS, minutes=60, env=size),

@@ -13,7 +13,7 @@ from keeping import Run
 _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("aboard", _PATIENT, max_examples=20)
 settings.register_profile("nightly", _PATIENT, max_examples=500)
-settings.load_profile("nightly" if os.environ.get("ABOARD_TEST_SIZE") == "nightly" else "aboard")
+settings.load_profile("nightly" if os.environ.get("TEST_SIZE") == "nightly" else "aboard")
 
 
 def pytest_sessionstart() -> None:
