@@ -246,6 +246,16 @@ def test_a_barrier_that_ran_out_of_time_names_who_did_not_come() -> None:
     assert (finding.code, finding.nodes, finding.ranks) == ("hang-absent", ("n2",), (1,))
 
 
+def test_a_barrier_that_a_rank_went_on_without_is_no_cause() -> None:
+    """Who raised and still left well has not died of it: the rank that died is named, not whom the other missed."""
+    (finding,) = _ending(
+        *_lost(0, 2.0, "Connection closed by peer [10.0.0.2]:4711"),
+        _event("raised", 2, 2.5, type="RuntimeError", message="Rank 1 failed to pass monitoredBarrier in 20000 ms"),
+        _event("exited", 2, 9.0, code=0),
+    )
+    assert (finding.code, finding.ranks) == ("run-raised", (0,))
+
+
 def test_full_disks_are_told_with_what_is_left() -> None:
     """A bus error by /dev/shm, an exception by the disk that has no room."""
     shm = _seen(0, disks=(Disk(path="/dev/shm", free=0, size=64 << 20),))

@@ -253,6 +253,23 @@ def test_interfaces_are_chosen_by_who_reaches_whom() -> None:
 
 
 @pytest.mark.parametrize(
+    ("more", "name", "fires"), [("docker0", "eth0", True), ("lo", "ens3", True), ("lo", "eth0", False)]
+)
+def test_an_interface_is_proposed_where_it_is_not_obvious(more: str, name: str, fires: bool) -> None:  # noqa: FBT001
+    """Nodes with several to choose from, or that differ from the others; not where all have the same single one."""
+    addresses = {
+        node: (
+            Address(interface=more, address="127.0.0.1/8" if more == "lo" else "172.17.0.1/16"),
+            Address(interface=name if node == "n2" else "eth0", address=f"10.0.0.{node[1:]}/24"),
+        )
+        for node in names(3)
+    }
+    assert [finding.code for finding in judged(made(3, addresses=addresses))] == (
+        ["network-interface"] if fires else []
+    )
+
+
+@pytest.mark.parametrize(
     ("variable", "value", "fires"),
     [
         ("GLOO_SOCKET_IFNAME", "ib0", True),
