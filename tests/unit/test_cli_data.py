@@ -122,6 +122,7 @@ def test_a_template_of_ones_own() -> None:
     assert "none.jinja" in error.seen
 
 
+@pytest.mark.ci
 def test_other_verbs_do_not_pay_for_it() -> None:
     """Neither the front page nor the stories of the gate import what the extra brings."""
     heavy = "{'numpy', 'pyarrow', 'datasets', 'tokenizers', 'transformers', 'torch'}"

@@ -240,6 +240,7 @@ def test_progress_comes_to_the_end(rows: Path, tmp_path: Path) -> None:
         assert values == sorted(values)
 
 
+@pytest.mark.ci
 def test_broken_rows_are_counted_and_shown(tmp_path: Path) -> None:
     """Each by its line; the first ones word for word, all of them by code."""
     path = tmp_path / "rows.jsonl"

@@ -28,7 +28,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """Several shards of several units each, which none of these tests changes."""
     folder = tmp_path_factory.mktemp("shards")
     rows = source(write_rows(folder / "rows.jsonl", ROWS))
-    return prepare([rows], Bytes(), folder / "cache", max_length=100, workers=2, shard_bytes=SHARD)
+    return prepare([rows], Bytes(), folder / "cache", max_length=100, workers=1, shard_bytes=SHARD)
 
 
 @pytest.fixture
@@ -206,6 +206,7 @@ def test_a_set_that_others_wrote(tmp_path: Path) -> None:
     assert bins(shards, max_length=10).bin(0).supervised == 8
 
 
+@pytest.mark.ci
 def test_large_vocabularies_take_four_bytes(tmp_path: Path) -> None:
     """And the others two; a token that the vocabulary doesn't have is a broken row, not another token."""
     rows = source(write_rows(tmp_path / "rows.jsonl", 3))
