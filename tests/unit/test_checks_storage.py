@@ -104,6 +104,16 @@ def test_what_is_enough(change: dict[str, Any]) -> None:
     assert SUBJECT.judge(_facts(change)) == []
 
 
+@pytest.mark.parametrize(("free", "codes"), [(63 << 20, ["storage-low"]), (65 << 20, [])])
+def test_little_is_enough_for_temporary_files(free: int, codes: list[str]) -> None:
+    """What is short for a checkpoint is room in /tmp, down to a bar of its own."""
+    said = _recorded({})
+    said["places"]["tmp"] = {**PLACE, "path": "/tmp", "mount": "/tmp", "type": "tmpfs", "free": free}
+    cluster = Cluster(nodes=(Node(name="n1", workdir="/job"),))
+    given = Facts(cluster=cluster, contacts={}, answers={"storage": {"n1": parse_storage(_said(said))}}, outcomes={})
+    assert [finding.code for finding in SUBJECT.judge(given)] == codes
+
+
 def test_a_shared_disk_that_is_full_is_one_finding() -> None:
     """Nodes that tell the same are named together."""
     full = {**NFS, "free": 0}

@@ -77,6 +77,21 @@ def test_one_long_wait_makes_no_straggler() -> None:
     assert straggler(found) is None
 
 
+def test_lateness_is_read_from_the_group_with_most_collectives() -> None:
+    """A group of which little is recorded says less, whichever of them comes first."""
+    groups = tuple(
+        replace(
+            at_collective(30),
+            name=str(count),
+            entries=tuple(Collective(seq=n, op="x", at=n, over=True) for n in range(1, count)),
+        )
+        for count in (20, 40, 30, 60, 50)
+    )
+    found = lateness(dict.fromkeys(range(4), groups), {})
+    assert found is not None
+    assert (found.group, found.count) == ("60", 59)
+
+
 def test_a_run_that_has_stopped_is_not_called_slow() -> None:
     """Ranks that were late before are no cause once nothing moves."""
     ranks = {}

@@ -6,6 +6,7 @@ from typing import Any
 
 from evidences import NOW, at_collective, evidence, in_collective, process, stack, stuck_socket
 
+from aboard.core.doubts import doubts
 from aboard.core.event import Sample
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding, Severity
@@ -160,3 +161,12 @@ def test_a_look_that_fails_is_told_as_a_fault_of_ours() -> None:
     assert "ValueError: invalid literal for int" in found.seen
     assert " in test_a_look_that_fails" in found.seen
     assert "aboard bundle brave-otter" in found.fix
+
+
+def test_only_ipv4_addresses_are_sent_packets() -> None:
+    """Both ends of a link that is in trouble are asked about by others; the agent sends to IPv4 only."""
+    nodes = {f"n{at}": {"addresses": (("eth0", f"10.0.0.{at}"), ("eth0", f"fd00::{at}"))} for at in range(1, 5)}
+    bad = (stuck_socket("10.0.0.3:1", "10.0.0.1:2"), stuck_socket("[fd00::3]:1", "[fd00::1]:2"))
+    found = doubts(evidence(eight(r4=in_collective(sockets=bad)), nodes=nodes))
+    assert found["n2"].echoes == {"10.0.0.1", "10.0.0.3"}
+    assert found["n1"].echoes == {"10.0.0.3"}
