@@ -89,7 +89,7 @@ def test_the_number_of_workers_changes_no_byte(rows: Path, truth: dict[str, str]
 
 
 @pytest.mark.ci
-@pytest.mark.parametrize("step", [2, 9])
+@pytest.mark.parametrize("step", [pytest.param(2, marks=pytest.mark.nightly), 9])
 def test_a_kill_between_units_costs_only_what_was_under_way(
     rows: Path, truth: dict[str, str], tmp_path: Path, step: int
 ) -> None:
