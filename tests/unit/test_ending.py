@@ -6,12 +6,13 @@ import pytest
 
 from aboard.core.event import Event
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding
+from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.plan import Master, NodePlan, Plan, Start
 from aboard.core.program import Kind, Program
 from aboard.core.run import Run
 from aboard.core.witness import Disk, NodeWitness
+from aboard.verdicts.conclusion import conclude
 from aboard.verdicts.ending import ending
 from aboard.verdicts.told import TOLD
 
@@ -171,6 +172,27 @@ def test_a_kill_for_want_of_memory_is_the_kernels_own_word() -> None:
     assert "511 MiB of 512 MiB" in finding.seen
     same = _seen(1, oom_before=3, oom_kills=3)
     assert ending(Evidence(plan=PLAN, run=run, witness=same))[0].code == "run-killed"
+
+
+def test_the_kernel_is_quoted_on_what_it_killed() -> None:
+    """Its last line about that, not what else it said."""
+    run = Run.replay("r", [_event("exited", 1, code=-9)])
+    lines = ("[1.0] oom-kill:constraint=NONE", "[1.1] Out of memory: Killed process 7 (python)", "[1.2] eth0: link up")
+    for kernel, quoted in ((lines, "Killed process 7 (python)"), ((lines[0], lines[2]), "oom-kill:constraint=NONE")):
+        seen = _seen(1, oom_before=0, oom_kills=1, kernel=kernel)
+        assert ending(Evidence(plan=PLAN, run=run, witness=seen))[0].seen.endswith(quoted)
+
+
+def test_a_stall_is_what_a_run_ended_of_unless_a_rank_died_by_itself() -> None:
+    """Whoever gives up waiting only follows from it; a run without a cry ends of its first death."""
+    stall = Finding(code="hang-lock", severity=Severity.WARN, nodes=("n2",), seen="s", why="w", fix="f")
+    gave_up = Evidence(plan=PLAN, run=Run.replay("r", _lost(0, 2.0, "Connection closed by peer [10.0.0.2]:4711")))
+    (finding,) = conclude(gave_up, stall, unhurt=False)
+    assert (finding.code, [each.code for each in finding.consequences]) == ("hang-lock", ["run-raised"])
+    died = Evidence(plan=PLAN, run=Run.replay("r", [_event("exited", 0, code=-9)]))
+    assert [each.code for each in conclude(died, stall, unhurt=False)] == ["run-killed"]
+    assert [each.code for each in conclude(died, stall, unhurt=True)] == ["hang-lock"]
+    assert conclude(died, None, unhurt=True) == ()
 
 
 def test_a_node_that_gave_no_answer_is_not_taken_for_one_that_has_memory() -> None:

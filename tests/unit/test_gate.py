@@ -150,6 +150,11 @@ def test_answers_that_are_cut_off() -> None:
     assert "1 of 16 rows (6.2 %) are cut off at 64 tokens: train.jsonl:16 (1" in cut.seen
     assert "--max-length=256    # `data: {max_length: 256}`, enough for all" in cut.fix
     assert found([*conversations(150), long], max_length=64)["data-cut"].severity is Severity.WARN
+    longest = conversation(98, answer="one two three " * 400)
+    assert "--max-length=256    # `data: {max_length: 256}`, enough for 99 %" in (
+        found([*[long] * 150, longest], max_length=64)["data-cut"].fix
+    )
+    assert "99 %" not in found([*conversations(150), longest], max_length=256)["data-cut"].fix
     assert "data-cut" not in found([*conversations(15), long], max_length=256)
     assert "data-cut" not in found([*texts(15), {"text": "one two three " * 40}], max_length=64)
 

@@ -151,11 +151,39 @@ def test_a_store_that_is_dropped_refused_or_unknown() -> None:
     assert first(evidence(waiting | {4: moved}, default=Phase.TORCH, nodes=nodes)) == ("init-elsewhere", ("n3",), (4,))
 
 
+def test_a_connection_to_somebody_else_says_nothing_of_the_store() -> None:
+    """Neither one to another port of the store's host, nor one to the same port of another host."""
+    for remote in ("10.0.0.1:29999", "10.0.0.2:29500"):
+        other = Socket(local="10.0.0.3:5", remote=remote, state="SYN_SENT", resent=2)
+        ranks = {rank: joining() for rank in range(8)} | {4: joining(sockets=(other,)), 5: joining(sockets=(other,))}
+        found = judge(evidence(ranks, default=Phase.TORCH, phases={0: Phase.STORE, 2: Phase.STORE})).findings
+        assert "init-store-dropped" not in [each.code for each in found]
+
+
+def test_peers_that_do_not_answer() -> None:
+    """The one whom others can't reach is blamed; one who reaches nobody is so itself."""
+
+    def met(*remotes: str) -> RankWitness:
+        sockets = (Socket(local="10.0.0.3:5", remote=remote, state="SYN_SENT", resent=2) for remote in remotes)
+        return joining(sockets=tuple(sockets))
+
+    ranks = {rank: joining() for rank in range(8)}
+    for tries, node in (
+        ({4: met("10.0.0.1:41000")}, "n1"),
+        ({4: met("10.0.0.1:41000"), 6: met("10.0.0.1:41000", "10.0.0.2:41000")}, "n1"),
+        ({4: met("10.0.0.1:41000", "10.0.0.2:41000")}, "n3"),
+    ):
+        assert first(evidence(ranks | tries, default=Phase.STORE))[:2] == ("init-peer-dropped", (node,))
+
+
 def test_a_world_that_nobody_started() -> None:
     """The number that the script asks for is told beside the one that there is."""
     given = evidence({rank: joining(joining=replace(JOINING, world=9)) for rank in range(8)}, default=Phase.TORCH)
     assert first(given)[0] == "init-world"
-    assert "a world of 9 ranks, and there are 8" in judge(given).findings[0].seen
+    assert judge(given).findings[0].seen.endswith("a world of 9 ranks, and there are 8")
+    placed = {rank: joining(joining=replace(JOINING, world=9), stack=SLEEPING) for rank in range(8)}
+    seen = judge(evidence(placed, default=Phase.TORCH)).findings[0].seen
+    assert seen.endswith("a world of 9 ranks, and there are 8 at train.py:31 in wait_for_luck")
 
 
 def test_a_slow_import_is_no_stall() -> None:
@@ -215,6 +243,16 @@ def test_a_slow_link() -> None:
     assert (
         judge(evidence(ranks, quiet=1.0, pace=3.0)).findings[0].fix.startswith("aboard check -i n2@n1 --only network")
     )
+
+
+@pytest.mark.parametrize(("tx", "losses", "slow"), [(400, 90, True), (400, 0, False), (0, 90, False)])
+def test_losses_make_a_link_slow_while_something_waits_for_it(tx: int, losses: int, slow: bool) -> None:  # noqa: FBT001
+    """What was lost once and has arrived since holds nobody up, and neither do a few bytes on their way."""
+    way = Socket(local="10.0.0.2:1", remote="10.0.0.1:2", state="ESTABLISHED", tx=tx, rtt=0.0002, least_rtt=0.0001)
+    ranks = {rank: walked(0.0) for rank in range(8)}
+    ranks[2] = walked(0.0, sockets=(replace(way, losses=losses, segments=1000),))
+    found = judge(evidence(ranks, quiet=1.0, pace=3.0)).findings
+    assert [each.code for each in found if each.code == "slow-link"] == ["slow-link"] * slow
 
 
 def test_a_loss_that_is_no_number() -> None:

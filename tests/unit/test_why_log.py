@@ -68,6 +68,16 @@ def test_of_two_causes_the_earlier_wins() -> None:
     assert told(full, files)[0].code == "host-open-files"
 
 
+@pytest.mark.parametrize(("minute", "code"), [("00", "fabric-memlock"), ("30", "log-nccl-system")])
+def test_a_special_cause_long_after_is_another_failure(minute: str, code: str) -> None:
+    """What happened half an hour before it is not explained by it."""
+    (finding,) = told(
+        "2026-03-21 02:00:00,000 ncclSystemError: System call (e.g. socket, malloc) or external library call failed",
+        f"2026-03-21 02:{minute}:01,000 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory",
+    )
+    assert finding.code == code
+
+
 def test_the_special_cause_speaks_for_the_general_one() -> None:
     """`unhandled system error` is only how torch passes on what NCCL said in full."""
     (finding,) = told(
