@@ -73,6 +73,7 @@ def test_a_tally_travels_between_workers() -> None:
     assert plain(pickle.loads(pickle.dumps(found))) == plain(found)  # noqa: S301 - our own
 
 
+@pytest.mark.ci
 def test_fingerprints_stay_bounded_and_equal_rows_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many rows a part is kept, chosen by hash: the share of duplicates among them is that of all."""
     monkeypatch.setattr(prints_file, "LIMIT", 1_000)

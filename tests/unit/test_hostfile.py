@@ -71,6 +71,7 @@ def test_twice() -> None:
         read_hostfile("n[1-3],n2 slots=8\n")
 
 
+@pytest.mark.ci
 def test_too_many() -> None:
     """Lines that stand for more hosts than there can be are stopped before they fill the memory."""
     with pytest.raises(InputError, match="hostfile:2: more than 65,536 hosts"):

@@ -59,6 +59,7 @@ def test_folding_loses_no_line(given_lines: list[tuple[int, str, int]]) -> None:
         assert all(len(set(each.ranks)) == len(each.ranks) for each in told)
 
 
+@pytest.mark.ci
 def test_a_flood_of_different_lines_holds_little() -> None:
     """Groups are let go when there are too many, before the window has passed."""
     lines = (_line(0, "x" * number) for number in range(1, 6000))

@@ -324,6 +324,7 @@ def spoiled(value: Any, dice: random.Random) -> Any:
     return dice.choice(JUNK)
 
 
+@pytest.mark.ci
 def test_values_of_other_kinds_end_in_a_verdict_or_a_named_error(tmp_path: Path) -> None:
     """In looks, events, plans and findings, again and again; no traceback, and nothing that a terminal obeys."""
     given = cut_link()

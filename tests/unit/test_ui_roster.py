@@ -176,6 +176,7 @@ def test_it_keeps_to_the_terminal(roster: Roster, width: int, height: int) -> No
     assert max(map(cell_len, lines)) <= width
 
 
+@pytest.mark.ci
 @given(rosters(), st.integers(1, 40))
 def test_a_given_height_is_kept(roster: Roster, height: int) -> None:
     """Who knows the room better than the terminal is believed."""

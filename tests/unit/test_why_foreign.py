@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deadlines import wait_until
+from deadlines import slowness, wait_until
 from evidences import WAITING, process, stack
 from rich.console import Console
 
@@ -461,6 +461,7 @@ def test_a_stopped_process_by_the_real_agent() -> None:
             child.kill()
 
 
+@pytest.mark.ci
 def test_a_look_that_hangs_tells_what_came_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A py-spy that never ends is killed with the look, and the process was told of."""
     fake = tmp_path / "py-spy"
@@ -471,7 +472,7 @@ def test_a_look_that_hangs_tells_what_came_before(tmp_path: Path, monkeypatch: p
     async def ask(pid: int) -> dict[str, Any]:
         link = (await Fleet().dial(HERE.nodes[0])).link
         try:
-            return await link.ask("strangers", 20, pids=[pid], timeout=2.5)
+            return await link.ask("strangers", 20 * slowness(), pids=[pid], timeout=2.5 * slowness())
         finally:
             await link.close()
 

@@ -56,6 +56,7 @@ def test_no_wrapping_changes_a_verdict(wrap: str) -> None:
     assert wrong == wanted
 
 
+@pytest.mark.ci
 def test_lines_that_are_passed_by_hold_nothing() -> None:
     """A look at every line finds no more than a look at those with a word that matters."""
     for case in CASES:
