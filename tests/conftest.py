@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from deadlines import slowness
 
 # Where scripts/stages.py wants one JSON line for each test that starts and for each phase that is over.
 REPORT = os.environ.pop("ABOARD_TEST_REPORT", None)
@@ -19,6 +20,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    slowness()  # measured now: workers that start together each see what the others leave to it
     # Workers send their reports to the process that started them.
     if REPORT is not None and not hasattr(config, "workerinput"):
         config.pluginmanager.register(_Report(Path(REPORT)))
