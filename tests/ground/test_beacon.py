@@ -14,7 +14,7 @@ from keeping import Run, held
 from aboard.core.plan import Start
 from aboard.wires.hold import Hold
 
-pytestmark = pytest.mark.ground
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_c")]
 
 PHASES = ["started", "torch", "store", "group", "collective"]
 

@@ -13,7 +13,7 @@ from aboard.sandbox.faults import broken
 from aboard.sandbox.faults.firewall import Drop
 from aboard.sandbox.faults.link import Rate
 
-pytestmark = pytest.mark.ground
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_c")]
 
 NOT_RENDEZVOUS = "1024-29499,29501-65535"
 NODES = ("n1", "n2", "n3", "n4")

@@ -6,7 +6,7 @@ import pytest
 from deadlines import slowness
 from launching import Launches, build_sandbox
 
-pytestmark = pytest.mark.ground
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_b")]
 
 # What the issue allows from the first death until all others are ended.
 END_SECONDS = 10.0

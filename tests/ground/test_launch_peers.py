@@ -14,8 +14,7 @@ from launching import PYTHON, Launches, Ran, build_sandbox
 
 from aboard.sandbox import Sandbox
 
-# On one worker: what the fixture sets up is dear.
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("peers")]
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_c")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # DeepSpeed's first start compiles an extension: a minute on two quiet cores, several on busy ones.

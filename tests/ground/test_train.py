@@ -10,8 +10,7 @@ from launching import PYTHON, build_sandbox
 
 from aboard.sandbox import Sandbox
 
-# On one worker: what the fixture sets up is dear.
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("train")]
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_c")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ["finetune", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("chat", "pretrain"))]

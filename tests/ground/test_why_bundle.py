@@ -15,7 +15,7 @@ from aboard.core.size import KIB
 from aboard.sandbox.faults import broken
 from aboard.sandbox.faults.link import MtuBlackHole
 
-pytestmark = pytest.mark.ground
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_a")]
 
 SOON = 40.0
 # A hang of eight ranks was 16 KiB: anything much larger is kept by mistake.

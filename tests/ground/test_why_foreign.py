@@ -17,7 +17,7 @@ from aboard.sandbox.faults import broken
 from aboard.sandbox.faults.firewall import Drop
 from aboard.sandbox.host import Host
 
-pytestmark = pytest.mark.ground
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_b")]
 
 PORT = 29500
 ENV = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "HF_TOKEN": "hf_notforyoureyes"}

@@ -12,7 +12,7 @@ from stalls import told, training
 from aboard.sandbox.faults import Fault, broken
 from aboard.sandbox.faults.firewall import Drop
 
-pytestmark = pytest.mark.ground
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_b")]
 
 # Ports of the store, and those that the kernel gives to ranks which listen for each other.
 STORE, ANY = "29500-29999", "32768-60999"

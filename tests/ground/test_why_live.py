@@ -12,8 +12,7 @@ from aboard.sandbox.faults import Fault, broken
 from aboard.sandbox.faults.firewall import Drop
 from aboard.sandbox.faults.link import LinkDown, MtuBlackHole, Rate
 
-# On one worker: what the fixture sets up is dear.
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("why_live")]
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_a")]
 
 # What a user may wait; the machine of the tests has two cores for eight ranks.
 SOON = 20.0

@@ -11,7 +11,7 @@ from stalls import told, training
 from aboard.sandbox.faults import broken
 from aboard.sandbox.faults.groups import CpuQuota, MemoryLimit
 
-pytestmark = pytest.mark.ground
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_a")]
 
 
 @pytest.fixture(scope="module")
