@@ -19,7 +19,6 @@ from aboard.wires.told import PHASES, Piece
 
 NODES, RANKS = 20, 8
 LEASE = Lease(seconds=20.0, beat=1.0, grace=1.0)
-SHORT = Lease(seconds=0.6, beat=0.2, grace=0.1)
 
 
 class Heard:
@@ -130,7 +129,8 @@ def test_a_node_that_falls_silent_is_cut_then_gone() -> None:
         await until(lambda: heard.states["n0"][-1] is State.GONE)
         assert heard.states["n1"] == [State.HELD]
 
-    heard = Heard(2, {"n0": Part(silent=0.3)}, SHORT)
+    # Long enough for the beats of the other node on a busy machine.
+    heard = Heard(2, {"n0": Part(silent=0.3)}, Lease(seconds=0.6 * slowness(), beat=0.2, grace=0.1))
     asyncio.run(heard.act(script))
     assert heard.states["n0"] == [State.HELD, State.CUT, State.GONE]
 

@@ -472,7 +472,7 @@ def test_a_look_that_hangs_tells_what_came_before(tmp_path: Path, monkeypatch: p
     async def ask(pid: int) -> dict[str, Any]:
         link = (await Fleet().dial(HERE.nodes[0])).link
         try:
-            return await link.ask("strangers", 20 * slowness(), pids=[pid], timeout=2.5 * slowness())
+            return await link.ask("strangers", 20 * slowness(), pids=[pid], timeout=strangers.STACKS_SECONDS - 0.2)
         finally:
             await link.close()
 
