@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deadlines import until, wait_until
+from deadlines import slowness, until, wait_until
 
 from aboard.agent import frames, tree
 from aboard.checks import host, reach
@@ -36,7 +36,7 @@ def _cluster(*names: str) -> Cluster:
 
 
 def _check(cluster: Cluster, wire_of: Callable[[Node], Wire], subjects: tuple[Subject, ...] = FIRST) -> Report:
-    return asyncio.run(check(cluster, subjects, wire_of=wire_of, dial_seconds=2.0))
+    return asyncio.run(check(cluster, subjects, wire_of=wire_of, dial_seconds=2 * slowness()))
 
 
 class Liar:
@@ -87,7 +87,7 @@ def test_hostile_nodes_become_findings_and_the_others_are_served() -> None:
                 cluster,
                 FIRST,
                 wire_of=lambda node: SimulatedWire(path, behaviours.get(node.name, "answer")),
-                dial_seconds=1.0,
+                dial_seconds=slowness(),
             )
 
     report = asyncio.run(story())

@@ -134,7 +134,7 @@ def test_an_end_before_the_agent_speaks_has_its_reason(script: str, reason: Reas
 def test_a_far_end_that_is_no_agent_is_told_apart(source: str, reason: Reason) -> None:
     """Whatever it sends is a reason, within the time, and its program is gone afterwards."""
     before = _children()
-    assert _reason(ActorWire(source), 0.5)[0] is reason
+    assert _reason(ActorWire(source), 0.5 * slowness())[0] is reason
     assert _children() <= before
 
 
