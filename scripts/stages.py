@@ -123,6 +123,8 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, help="nightly: where results and the summary page go")
     options = parser.parse_args()
     os.chdir(ROOT)
+    # Each of many processes would compile anew what it imports.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     began = time.monotonic()
     if options.size == "ci":
         results = list(run_stages(list_ci_stages()))

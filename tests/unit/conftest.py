@@ -1,11 +1,10 @@
 """Fixtures of the unit tests."""
 
 import os
-import signal
 from collections.abc import Iterator
 
 import pytest
-from deadlines import slowness, wait_until
+from deadlines import wait_until
 from hypothesis import HealthCheck, settings
 from keeping import Run
 
@@ -14,12 +13,6 @@ _PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("aboard", _PATIENT, max_examples=20)
 settings.register_profile("nightly", _PATIENT, max_examples=500)
 settings.load_profile("nightly" if os.environ.get("TEST_SIZE") == "nightly" else "aboard")
-
-
-def pytest_sessionstart() -> None:
-    """Measures the machine before anything runs, and takes back what a shell in the background ignores for us."""
-    slowness()
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
