@@ -1,4 +1,4 @@
-"""What every test session has: the usual signals, and a report of each test for scripts/stages.py."""
+"""What every test session has: the usual signals and environment, and a report for scripts/stages.py."""
 
 import json
 import os
@@ -15,7 +15,12 @@ _USUAL = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.S
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A background shell starts programs with SIGINT ignored, nohup with SIGHUP; tests inherit neither."""
+    """A background shell starts programs with SIGINT ignored, nohup with SIGHUP; tests inherit neither.
+
+    Nor do they inherit the active environment, in which what they start would find more than they gave it.
+    """
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        os.environ.pop(name, None)
     for number in _USUAL:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, signal.default_int_handler if number is signal.SIGINT else signal.SIG_DFL)
