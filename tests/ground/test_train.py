@@ -10,7 +10,7 @@ from launching import PYTHON, build_sandbox
 
 from aboard.sandbox import Sandbox
 
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_c")]
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_d")]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = ["finetune", *(pytest.param(name, marks=pytest.mark.nightly) for name in ("chat", "pretrain"))]
