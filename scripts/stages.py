@@ -33,7 +33,7 @@ td div { background: #69c; height: 1em }
 # Ground tests mostly wait for ssh, leases and timeouts; of 2, 4, 6 and 8 workers on two cores, this took the least.
 GROUND_WORKERS = 6
 UNIT_WORKERS = 4
-PYTEST = (sys.executable, "-m", "pytest", "-q", "--durations=0", "--durations-min=10000")
+PYTEST = (sys.executable, "-m", "pytest", "-q")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ def run_nightly(base: Path) -> list[Result]:
     directory.mkdir(parents=True, exist_ok=True)
     results: list[Result] = []
     for stage in list_nightly_stages(directory):
-        kept = directory / f"{stage.name.replace(' ', '-').replace(',', '')}.json"
+        kept = directory / f"stage-{stage.name.replace(' ', '-').replace(',', '')}.json"
         result = Result(**json.loads(kept.read_text())) if kept.exists() else None
         if result is None or not result.ok:
             result = run_stage(stage)
