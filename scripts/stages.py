@@ -30,7 +30,7 @@ body { font: 15px system-ui; margin: 2em } td, th { padding: .2em .8em; text-ali
 .good { color: #070 } .bad { color: #b00 } pre { background: #f4f4f4; padding: 1em; overflow: auto }
 td div { background: #69c; height: 1em }
 """
-# Ground tests mostly wait for ssh, leases and timeouts; of 2, 4, 6 and 8 workers on two cores, this took the least.
+# Ground tests mostly wait for ssh, leases and timeouts: with six workers two cores are busy 90 % of the time.
 GROUND_WORKERS = 6
 UNIT_WORKERS = 4
 PYTEST = (sys.executable, "-m", "pytest", "-q")
