@@ -1,5 +1,6 @@
 """A sandbox comes, and goes without a trace, however it is ended."""
 
+import gc
 import os
 import signal
 import subprocess
@@ -146,7 +147,7 @@ def test_an_up_that_is_killed_leaves_nothing_in_the_way(box_name: str, moment: s
 
 
 def test_a_temporary_sandbox_ends_with_the_process_that_built_it(box_name: str) -> None:
-    """Even when that is killed; and `up` never takes one over that somebody else left."""
+    """Even when that is killed, or lets go of it; and `up` never takes one over that somebody else left."""
     source = "import sys; from aboard.sandbox import Sandbox; box = Sandbox.up(sys.argv[1], nodes=1, temporary=True); "
     source += "print(flush=True); sys.stdin.read()"
     argv = [sys.executable, "-c", source, box_name]
@@ -157,6 +158,9 @@ def test_a_temporary_sandbox_ends_with_the_process_that_built_it(box_name: str) 
         assert left.alive()
         builder.kill()
     wait_until(lambda: not left.alive() and not _mounted(box_name), 20)
+    dropped = Sandbox.up(box_name, nodes=1, temporary=True).hull
+    gc.collect()
+    wait_until(lambda: not dropped.alive(), 20)
     kept = Sandbox.up(box_name, nodes=1).hull
     with Sandbox.up(box_name, nodes=1, temporary=True) as box:
         assert not box.found

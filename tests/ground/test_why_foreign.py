@@ -208,15 +208,15 @@ def test_a_run_of_our_own_is_told_to_be(two: Launches) -> None:
 
 def test_tasks_of_srun(box_name: str) -> None:
     """Slurm's own numbers tell them; a task that is stopped is named with its node."""
-    box = Sandbox.up(box_name, nodes=2, slurm=True, temporary=True)
     words = ["srun", "-N2", "-n2", PYTHON, "-c", STOPPED]
-    process = box.head.popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        found = verdict(Launches(box), "run-rank-stopped", 60)
-        told = asked(Launches(box), "--nodes", "n[1-2]")
-    finally:
-        process.kill()
-        process.wait()
+    with Sandbox.up(box_name, nodes=2, slurm=True, temporary=True) as box:
+        process = box.head.popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            found = verdict(Launches(box), "run-rank-stopped", 60)
+            told = asked(Launches(box), "--nodes", "n[1-2]")
+        finally:
+            process.kill()
+            process.wait()
     assert found["ranks"] == [1]
     assert found["nodes"] == [told["ranks"]["1"]["node"]]
     assert (told["world"], told["missing"]) == (2, [])

@@ -4,6 +4,7 @@ import contextlib
 import importlib.metadata
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,8 +31,8 @@ class Sandbox:
 
     def __init__(self, state_now: State, *, found: bool, launch: hull.Launch | None = None) -> None:
         self._state = state_now
-        # While we hold it, a temporary sandbox lives; it ends with this process at the latest.
-        self._launch = launch
+        # A temporary sandbox ends with this object, and with this process at the latest.
+        self._finalizer = weakref.finalize(self, launch.abandon) if launch is not None else None
         #: Whether `up` found it running instead of building it.
         self.found = found
         self.programs = needs.find_programs()
@@ -150,8 +151,8 @@ class Sandbox:
             there = state.read(self.name)
             if there is None or there.hull == self.hull:
                 state.remove(self.name)
-        if self._launch is not None:
-            self._launch.abandon()
+        if self._finalizer is not None:
+            self._finalizer()
 
     def __enter__(self) -> Self:
         return self
