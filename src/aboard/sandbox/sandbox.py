@@ -52,7 +52,7 @@ class Sandbox:
     ) -> Self:
         """Build a practice cluster; one of this name and shape that is up already is taken as it is.
 
-        A temporary one is never taken over from somebody else, and ends with this process, however that ends.
+        A temporary one is always new. It ends when the object is dropped, or with this process, even by SIGKILL.
         """
         layout = Layout(name=name, nodes=nodes, slots=slots, fabric=fabric, slurm=slurm)
         needs.require_root("up")
