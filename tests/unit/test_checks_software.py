@@ -380,5 +380,8 @@ def test_every_code_has_a_story() -> None:
     assert codes == {
         *(f"software-{word}" for word in ("python", "python-path", "torch", "nccl", "cuda", "rocm")),
         *(f"software-{word}" for word in ("package", "environment", "code", "config", "variable")),
+        *(f"software-interpreter{word}" for word in ("", "-login", "-unsafe")),
+        *(f"software-{word}" for word in ("program", "program-differs", "import")),
         "unknown-software",
+        "unknown-environment",
     }

@@ -13,6 +13,7 @@ from aboard.config.cluster import load_cluster
 from aboard.core.cluster import Cluster
 from aboard.core.errors import InputError
 from aboard.core.head import Here
+from aboard.core.interpreter import Interpreter, Origin
 from aboard.core.node import Container, Node
 from aboard.core.words import host_trouble, user_trouble
 from aboard.core.writes import Writes
@@ -123,6 +124,7 @@ cluster:
             slots=4,
             user="bob",
             python="/opt/python",
+            interpreter=Interpreter(path="/opt/python", origin=Origin.CONFIGURED),
             workdir="/data",
             fabric_address="ib-n1",
             env={"A": "all", "B": "all"},
@@ -135,6 +137,7 @@ cluster:
             user="bob",
             port=2222,
             python="python3",
+            interpreter=Interpreter(path="python3", origin=Origin.CONFIGURED),
             workdir="/data",
             fabric_address="10.1.0.2",
             env={"A": "own", "B": "all"},

@@ -17,7 +17,7 @@ from aboard.checks.host.memory import GROUPS, MEMORY, Group
 from aboard.checks.software.facts import SOFTWARE
 from aboard.checks.train.boarding import Boarding, Model
 from aboard.checks.train.cards import CARDS, Card
-from aboard.cli.training import cache_folder, known_before, with_this_python
+from aboard.cli.training import cache_folder, known_before
 from aboard.config.train import TrainWords, load_training
 from aboard.core.cluster import Cluster
 from aboard.core.errors import AboardError
@@ -366,13 +366,6 @@ def test_which_checkpoint_is_exported(tmp_path: Path) -> None:
         checkpoint_of("empty", runs)
     with pytest.raises(AboardError, match="there is no run 'nobody'"):
         checkpoint_of("nobody", runs)
-
-
-def test_this_machine_trains_with_the_python_that_aboard_is_in() -> None:
-    """Other nodes have theirs, and what a file names is obeyed."""
-    nodes = (Node(name="here", local=True), Node(name="n1"), Node(name="own", local=True, python="/opt/python"))
-    found = with_this_python(Cluster(nodes=nodes))
-    assert [node.python for node in found] == [sys.executable, "python3", "/opt/python"]
 
 
 def test_what_is_known_before_any_look_is_refused_before_any_work() -> None:

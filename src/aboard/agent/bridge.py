@@ -88,6 +88,7 @@ class Bridge:
             "listen": self._peer,
             "connect": self._peer,
             "push": self._peer,
+            "environment": self._environment,
             "leftovers": self._leftovers,
             "clear": self._leftovers,
             "strangers": self._strangers,
@@ -121,6 +122,11 @@ class Bridge:
         if self._peers is None:
             self._peers = Peers(self._loop, self._asks)
         self._peers.take(message, lambda outcome: self._answer(message, **outcome))
+
+    def _environment(self, message: frames.Message) -> None:
+        from aboard.agent import environment  # noqa: PLC0415 - a keeper's bridge never pays for it
+
+        environment.take(self._asks, message, lambda outcome: self._answer(message, **outcome))
 
     def _leftovers(self, message: frames.Message) -> None:
         from aboard.agent import leftovers  # noqa: PLC0415 - a launch asks this once, and never again

@@ -14,7 +14,7 @@ from aboard.core.words import carried, visible
 
 def as_a_rank(node: Node, *words: str) -> tuple[str, ...]:
     """The argv that runs the node's own Python after its `setup` lines."""
-    return after_setup(node, (node.python, *words))
+    return after_setup(node, (node.rank_python, *words))
 
 
 def typed(node: Node, command: str) -> str:

@@ -1,6 +1,7 @@
 """`aboard check`."""
 
 import asyncio
+import os
 import sys
 from dataclasses import replace
 
@@ -11,9 +12,11 @@ from rich.live import Live
 from aboard.checks import SUBJECTS, collective, network
 from aboard.checks.host.leftovers import END_LEFTOVERS, LEFTOVERS
 from aboard.cli.nodes import node_options
+from aboard.config.here import find_environment
 from aboard.core.cluster import Cluster
 from aboard.core.errors import InputError, Problem
 from aboard.core.finding import Severity
+from aboard.core.rank_environment import RankSpec
 from aboard.core.rule import Subject
 from aboard.core.words import did_you_mean
 from aboard.flows.check import Report
@@ -83,7 +86,7 @@ def check(
             crop=False,
         )
     else:
-        report = asyncio.run(run_check(cluster, subjects, quick=quick))
+        report = asyncio.run(run_check(cluster, subjects, quick=quick, spec=_spec()))
         click.echo(_text(report, subjects, as_json=as_json))
     sys.exit(_exit_code(report, strict=strict))
 
@@ -119,7 +122,11 @@ def _mending(subjects: tuple[Subject, ...]) -> tuple[Subject, ...]:
 def _watched(cluster: Cluster, subjects: tuple[Subject, ...], console: Console, *, quick: bool) -> Report:
     live = CheckLive()
     with Live(live, console=console, transient=True, refresh_per_second=8):
-        return asyncio.run(run_check(cluster, subjects, quick=quick, watcher=live))
+        return asyncio.run(run_check(cluster, subjects, quick=quick, spec=_spec(), watcher=live))
+
+
+def _spec() -> RankSpec:
+    return RankSpec(environment=find_environment(os.environ))
 
 
 def _text(report: Report, subjects: tuple[Subject, ...], *, as_json: bool) -> str:

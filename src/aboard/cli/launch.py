@@ -15,7 +15,7 @@ from aboard.core.cluster import Cluster
 from aboard.core.envfile import read_envfile
 from aboard.core.errors import InputError, Problem
 from aboard.core.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
-from aboard.core.program import Kind, Program
+from aboard.core.program import Kind, Program, read_python_command
 from aboard.core.request import Request, settled
 from aboard.core.words import env_name_trouble
 from aboard.wires.limits import raise_files
@@ -173,6 +173,8 @@ class _Typed:
         first, *args = self.command
         if first == "-m" and args:
             return Program(kind=Kind.MODULE, target=args[0], args=tuple(args[1:]))
+        if (python := read_python_command(self.command)) is not None:
+            return python
         kind = Kind.MODULE if self.module else Kind.PROGRAM
         if first.endswith(".py") and not self.no_python and not self.module:
             kind = Kind.SCRIPT

@@ -12,10 +12,11 @@ from typing import NoReturn
 import click
 from rich.console import Console
 
-from aboard.checks import SUBJECTS
+from aboard.checks import SUBJECTS, software
 from aboard.checks.train import TRAIN
 from aboard.cli.errand import Errand
 from aboard.cli.launch_view import LaunchView, Quiet, show_end
+from aboard.config.here import find_environment
 from aboard.core.errors import AboardError
 from aboard.core.phase import Phase
 from aboard.flows.conductor import Conductor
@@ -61,8 +62,16 @@ def ordered(errand: Errand) -> Order:
 
 def looked_at(errand: Errand) -> Look:
     """A training asks nodes for a little more than a launch does."""
-    subjects = SUBJECTS if errand.cargo is None else (*SUBJECTS, TRAIN)
-    return Look(subjects=() if errand.check == "none" else subjects, quick=errand.check == "quick")
+    if errand.cargo is None:
+        asked = software.subject(errand.request.program)
+        subjects = tuple(asked if subject is software.SUBJECT else subject for subject in SUBJECTS)
+    else:
+        subjects = (*SUBJECTS, TRAIN)
+    return Look(
+        subjects=() if errand.check == "none" else subjects,
+        quick=errand.check == "quick",
+        environment=find_environment(os.environ),
+    )
 
 
 def detached(errand: Errand) -> int:

@@ -1,7 +1,6 @@
 """From what is written to a training under way; what is made ready on the way is told line by line."""
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,6 @@ from aboard.core.cluster import Cluster
 from aboard.core.errors import AboardError
 from aboard.core.finding import Finding
 from aboard.core.lease import Lease
-from aboard.core.node import Node
 from aboard.core.plan import Plan
 from aboard.core.request import settled
 from aboard.core.training import Training
@@ -78,7 +76,7 @@ def _trained(cluster: Cluster, asked: Asked, trainer: Trainer, teller: Teller) -
 
     cargo = TrainCargo(provisions=provisions, bring=brought, needs_of=needs_of, on_settled=teller.settled)
     wanted = replace(request(asked.env), ranks=asked.ranks)
-    cluster, wanted = settled(with_this_python(cluster), wanted, None)
+    cluster, wanted = settled(cluster, wanted, None)
     errand = Errand(cluster=cluster, request=wanted, check=asked.check, lease=asked.lease, cargo=cargo)
     if asked.dry:
         from aboard.cli.dry_run import dry_run  # noqa: PLC0415 - for those who ask
@@ -103,13 +101,6 @@ def known_before(words: TrainWords, cluster: Cluster, ranks: int | None) -> list
         return []
     training = words.training(model=words.model, tokenizer=words.tokenizer, data=(), validation=(), bf16=False)
     return judged(Boarding(training=training, ranks=known, given=words.given))
-
-
-def with_this_python(cluster: Cluster) -> Cluster:
-    """On this machine ranks run the Python that Aboard is installed in, unless the file names another."""
-    usual = Node(name="any").python
-    nodes = [replace(node, python=sys.executable) if node.local and node.python == usual else node for node in cluster]
-    return replace(cluster, nodes=tuple(nodes))
 
 
 def cache_folder(env: Mapping[str, str]) -> Path:

@@ -11,6 +11,7 @@ from aboard.cli.launching import ordered
 from aboard.core.finding import Finding, Severity
 from aboard.core.trial import Tried, verdict
 from aboard.flows.check import Report, examined, watched_fleet
+from aboard.flows.launch import rank_spec
 from aboard.flows.session import Order
 from aboard.flows.trial import trial
 from aboard.flows.watcher import Unwatched
@@ -41,15 +42,15 @@ async def _try(order: Order, console: Console) -> tuple[Report, list[Tried] | No
     claim = order.run.claim()
     try:
         look = order.look
-        async with examined(order.cluster, look.subjects, fleet, quick=look.quick, watcher=watcher, keep=True) as (
-            report,
-            links,
-        ):
+        spec = rank_spec(look, order.request)
+        async with examined(
+            order.cluster, look.subjects, fleet, quick=look.quick, spec=spec, watcher=watcher, keep=True
+        ) as (report, links):
             if any(_stops(finding) for finding in report.findings):
                 return report, None
             fleet.keep(links)
         held = await trial(
-            order.cluster,
+            report.facts.cluster,
             order.request,
             report.facts,
             fleet,

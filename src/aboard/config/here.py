@@ -1,20 +1,23 @@
-"""Looking at the machine that `aboard` runs on: its names, its addresses, and from which one it speaks to a peer."""
+"""Looking at the machine that `aboard` runs on: its names, its addresses, its active Python environment."""
 
 import getpass
 import os
 import queue
 import re
 import socket
+import sys
 import threading
 import time
+from importlib.util import find_spec
 from ipaddress import IPv6Address
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from aboard.core.head import Here
+from aboard.core.interpreter import HeadEnvironment, Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 T = TypeVar("T")
 
@@ -23,6 +26,8 @@ RESOLVE_SECONDS = 1.0
 ASKED_PEERS = 16
 
 _DISCARD_PORT = 9
+# What pipx and `uv tool` leave in the environment of a tool.
+_TOOL_MARKS = ("pipx_metadata.json", "uv-receipt.toml")
 # Addresses that nobody has (RFC 5737, RFC 3849): the way to them is the default route.
 _ELSEWHERE = ("198.51.100.1", "2001:db8::1")
 # The kernel's own list of what it answers to: a 0.1 ms read, where `ip addr` is a program to start, and maybe to miss.
@@ -41,6 +46,25 @@ def look_around() -> Here:
         addresses=addresses,
         user=_user(),
     )
+
+
+def find_environment(environ: "Mapping[str, str]") -> HeadEnvironment | None:
+    """The activated environment, else the one that runs us.
+
+    What only runs us is not offered if it can't be meant for training: a tool's own environment (pipx, `uv tool`) or a
+    system's Python, without torch in it.
+    """
+    for name, origin in (("VIRTUAL_ENV", Origin.VIRTUAL_ENV), ("CONDA_PREFIX", Origin.CONDA_PREFIX)):
+        python = Path(environ.get(name) or ".", "bin/python")
+        if python.is_absolute() and os.access(python, os.X_OK):
+            # Not os.path.samefile: a virtual environment's interpreter is a link to the one that it was made from.
+            return HeadEnvironment(python=str(python), origin=origin, running=Path(sys.prefix) == python.parents[1])
+    prefix = Path(sys.prefix)
+    tool = any((prefix / mark).is_file() for mark in _TOOL_MARKS)
+    environment = sys.prefix != sys.base_prefix or (prefix / "conda-meta").is_dir()
+    if not sys.executable or ((tool or not environment) and find_spec("torch") is None):
+        return None
+    return HeadEnvironment(python=os.path.abspath(sys.executable), origin=Origin.ABOARD, running=True)  # noqa: PTH100 - links stay links
 
 
 def sources_toward(peers: "Sequence[str]") -> tuple[str, ...]:

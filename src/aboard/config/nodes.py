@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from aboard.core.errors import InputError, Problem
 from aboard.core.head import Here, is_here
 from aboard.core.hostfile import MAX_SLOTS, read_hostfile
+from aboard.core.interpreter import Interpreter, Origin
 from aboard.core.node import Container, Node
 from aboard.core.nodeset import MAX_NAMES, Login, expand_logins, fold
 from aboard.core.words import host_trouble, visible
@@ -84,6 +85,7 @@ def fill(entries: "Sequence[Entry]", written: "Written | None", here: Here) -> t
     nodes = [
         replace(
             Node(name=entry.name, **{**defaults, **entry.given}),
+            interpreter=_configured({**defaults, **entry.given}),
             env={**defaults.get("env", {}), **entry.given.get("env", {})},
             # Judged by its own words: a user or port for the whole cluster doesn't ask for ssh to oneself.
             local=is_here(Node(name=entry.name, **entry.given), here),
@@ -91,6 +93,13 @@ def fill(entries: "Sequence[Entry]", written: "Written | None", here: Here) -> t
         for entry in entries
     ]
     return _with_fabric(nodes, written.where("cluster", "fabric_address") if written else "")
+
+
+def _configured(given: Mapping[str, Any]) -> Interpreter | None:
+    """The interpreter that was written down, or that the `setup` lines find; None leaves the choice open."""
+    if "python" in given:
+        return Interpreter(path=given["python"], origin=Origin.CONFIGURED)
+    return Interpreter(path="python3", origin=Origin.SETUP) if given.get("setup") else None
 
 
 def _entry(login: Login, where: str, **given: Any) -> Entry:

@@ -19,7 +19,7 @@ cluster:
 _REST = """
   # What every node has, unless its own entry says otherwise:
   # user: alice                              # else ssh's own configuration decides
-  # python: /opt/venv/bin/python             # else python3
+  # python: /opt/venv/bin/python             # else the active environment
   # workdir: /home/alice/project             # where ranks start
   # fabric_address: "{name}i"                # the name that peers use for training traffic
   # env: {NCCL_DEBUG: INFO}

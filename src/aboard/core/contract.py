@@ -57,6 +57,8 @@ def surroundings(node: Node, seat: Seat, berth: Berth, threads: int | None) -> d
     env |= {"OMP_NUM_THREADS": str(threads or _threads(seat, berth))}
     if berth.groups > 1 and seat.interface:
         env |= dict.fromkeys(IFNAMES, seat.interface)
+    if node.interpreter is not None:
+        env |= node.interpreter.env
     if node.picked is not None:
         env["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, node.picked))
     return env

@@ -7,11 +7,12 @@ never written; the text asks the reader's own environment for them.
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from aboard.core.contract import Berth, contract
 from aboard.core.errors import InputError, Problem
-from aboard.core.node import NO_ENV, Node
+from aboard.core.interpreter import NO_ENV
+from aboard.core.node import Node
 from aboard.core.nodeset import fold
 from aboard.core.plan import NodePlan, Plan
 from aboard.core.program import Kind, Program
@@ -89,6 +90,9 @@ def as_torchrun(view: View) -> str:
 
 def as_deepspeed(view: View) -> DeepSpeedFiles:
     """A hostfile, an env file, and the command to type on a node that reaches the others by ssh and has pdsh."""
+    if len({place.env.get("PATH") for place in view.places}) > 1:
+        # It has one value for all nodes, and ranks find their interpreter without it.
+        view = replace(view, places=tuple(_without_path(place) for place in view.places))
     _refuse_different(view)
     first = view.places[0]
     return DeepSpeedFiles(
@@ -118,11 +122,15 @@ def _part(view: View, rank: int) -> Iterator[str]:
     if node.workdir:
         yield f"cd {shlex.quote(node.workdir)}"
     yield from node.setup
+    own = node.interpreter.env if node.interpreter is not None else NO_ENV
     for name, value in sorted(_with_slots(place).items()):
-        yield _export(name, value)
+        if name == "PATH" and value == own.get(name):
+            yield f'export PATH={shlex.quote(node.rank_python.rpartition("/")[0])}:"$PATH"'
+        else:
+            yield _export(name, value)
     yield _folded(
         [
-            [node.python, "-m", "torch.distributed.run"],
+            [node.rank_python, "-m", "torch.distributed.run"],
             ["--nnodes", str(len(view.places)), "--node-rank", str(rank), "--nproc-per-node", str(place.ranks)],
             ["--master-addr", view.master_address, "--master-port", str(view.master_port)],
             _torchrun_program(view.program, node),
@@ -134,7 +142,8 @@ def _part(view: View, rank: int) -> Iterator[str]:
 def _torchrun_program(program: Program, node: Node) -> list[str]:
     """A script that wants --local_rank=N gets it from a shell, since torchrun tells it by LOCAL_RANK only."""
     if program.local_rank:
-        start = {Kind.SCRIPT: [node.python], Kind.MODULE: [node.python, "-m"], Kind.PROGRAM: []}[program.kind]
+        python = [node.rank_python, *program.options]
+        start = {Kind.SCRIPT: python, Kind.MODULE: [*python, "-m"], Kind.PROGRAM: []}[program.kind]
         line = f'exec {shlex.join([*start, program.target])} {program.local_rank}="$LOCAL_RANK" "$@"'
         return ["--no-python", "bash", "-c", line, "bash"]
     return [*{Kind.SCRIPT: [], Kind.MODULE: ["--module"], Kind.PROGRAM: ["--no-python"]}[program.kind], program.target]
@@ -164,7 +173,7 @@ def _deepspeed_lines(view: View) -> Iterator[str]:
     include = [["--include", _include(view)]] if any(_is_part(place) for place in view.places) else []
     yield _folded(
         [
-            [node.python, "-m", "deepspeed.launcher.runner", "--hostfile", "hostfile", "--force_multi"],
+            [node.rank_python, "-m", "deepspeed.launcher.runner", "--hostfile", "hostfile", "--force_multi"],
             *include,
             *setup,
             ["--master_addr", view.master_address, "--master_port", str(view.master_port)],
@@ -189,7 +198,7 @@ def _refuse_different(view: View) -> None:
         fix = "spell it in letters and digits, or type: aboard launch --dry-run --as torchrun -- …"
         raise InputError("export-deepspeed", [Problem(where="--as deepspeed", seen=seen, fix=fix)])
     for what, value in (
-        ("python", lambda place: place.node.python),
+        ("python", lambda place: place.node.rank_python),
         ("workdir", lambda place: place.node.workdir),
         ("setup", lambda place: place.node.setup),
         ("env", lambda place: dict(place.env)),
@@ -199,6 +208,10 @@ def _refuse_different(view: View) -> None:
             seen = f"{fold(others)} has another {what} than {first.node.name}, and DeepSpeed has one for all nodes"
             fix = f"give all nodes the same {what}, or type: aboard launch --dry-run --as torchrun -- …"
             raise InputError("export-deepspeed", [Problem(where="--as deepspeed", seen=seen, fix=fix)])
+
+
+def _without_path(place: Place) -> Place:
+    return replace(place, env={name: value for name, value in place.env.items() if name != "PATH"})
 
 
 def _with_slots(place: Place) -> dict[str, str]:

@@ -11,6 +11,7 @@ from aboard.core.reach import Contact, Reached
 
 if TYPE_CHECKING:
     from aboard.core.exercise import Exercise
+    from aboard.core.rank_environment import RankEnvironment
 
 T = TypeVar("T")
 
@@ -24,12 +25,16 @@ class Unknown:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """All that is known of a cluster: how each node was reached, and its answer to each probe."""
+    """All that is known of a cluster: how each node was reached, its answer to each probe, and what ranks find there.
+
+    The cluster's nodes have the interpreters that were chosen for them.
+    """
 
     cluster: Cluster
     contacts: Mapping[str, Contact]
     answers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     outcomes: Mapping[str, Any] = field(default_factory=dict)
+    environments: Mapping[str, "RankEnvironment | Unknown"] = field(default_factory=dict)
 
     def of(self, probe: Probe[T]) -> dict[str, T]:
         """The known answers by node, in the cluster's order."""

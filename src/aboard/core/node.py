@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
-NO_ENV: Mapping[str, str] = MappingProxyType({})
+from aboard.core.interpreter import NO_ENV, Interpreter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +22,8 @@ class Node:
     `name` is what the user wrote and what every finding says. `address` is what ssh gets; None means the
     name itself, so that the user's ssh_config can map it. `fabric_address` is where peers reach it for
     training traffic. `picked` lists the slots that include/exclude left; None means all of them. `env` stays
-    out of the repr: a traceback or a log line is no place for a token.
+    out of the repr: a traceback or a log line is no place for a token. `python` runs the agent; `interpreter` runs
+    ranks, and is None until it was configured or chosen.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Node:
     user: str | None = None
     port: int | None = None
     python: str = "python3"
+    interpreter: Interpreter | None = None
     workdir: str | None = None
     fabric_address: str | None = None
     env: Mapping[str, str] = field(default_factory=lambda: NO_ENV, repr=False)
@@ -44,3 +45,8 @@ class Node:
     def target(self) -> str:
         """What ssh and peers are given to reach it."""
         return self.address or self.name
+
+    @property
+    def rank_python(self) -> str:
+        """What ranks are run by, and every check that stands in for them."""
+        return self.python if self.interpreter is None else self.interpreter.path

@@ -4,7 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from aboard.core.node import NO_ENV, Node
+from aboard.core.interpreter import NO_ENV
+from aboard.core.node import Node
 from aboard.core.program import Program
 
 

@@ -1,10 +1,16 @@
 """What each rank runs: a Python script, a module, or a program of its own."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from aboard.core.node import Node
 from aboard.core.setup import after_setup
+
+# These words mean the interpreter that was chosen for ranks; a path means itself.
+PYTHON_WORDS = frozenset({"python", "python3"})
+_WITH_VALUE = frozenset({"-W", "-X"})
+_NO_SCRIPT = ("-c", "-V", "-h", "-?", "--")
 
 
 class Kind(Enum):
@@ -19,20 +25,39 @@ class Kind(Enum):
 class Program:
     """`args` go to it as they are. `local_rank` is the option by which it is told its own, "" where it needs none.
 
-    DeepSpeed's launcher says `--local_rank=N`, torch.distributed.launch `--local-rank=N`.
+    DeepSpeed's launcher says `--local_rank=N`, torch.distributed.launch `--local-rank=N`. `options` are Python's own,
+    as in `python -u train.py`.
     """
 
     kind: Kind
     target: str
     args: tuple[str, ...] = ()
     local_rank: str = ""
+    options: tuple[str, ...] = ()
 
     def argv(self, node: Node, local_rank: int) -> tuple[str, ...]:
         """What a node starts for one of its ranks, its `setup` lines first."""
         head = {
-            Kind.SCRIPT: (node.python, self.target),
-            Kind.MODULE: (node.python, "-m", self.target),
-            Kind.PROGRAM: (self.target,),
+            Kind.SCRIPT: (node.rank_python, *self.options, self.target),
+            Kind.MODULE: (node.rank_python, *self.options, "-m", self.target),
+            Kind.PROGRAM: (node.rank_python if self.target in PYTHON_WORDS else self.target,),
         }[self.kind]
         told = (f"{self.local_rank}={local_rank}",) if self.local_rank else ()
         return after_setup(node, (*head, *told, *self.args))
+
+
+def read_python_command(words: Sequence[str]) -> Program | None:
+    """`python -u train.py …` as a script and `python -m pkg …` as a module; None for any other command."""
+    if not words or words[0] not in PYTHON_WORDS:
+        return None
+    place = 1
+    while place < len(words) and words[place].startswith("-") and words[place] != "-m":
+        if words[place].startswith(_NO_SCRIPT) or words[place] == "-":
+            return None
+        place += 2 if words[place] in _WITH_VALUE else 1
+    options, rest = tuple(words[1:place]), words[place:]
+    if rest[:1] == ["-m"] and rest[1:]:
+        return Program(kind=Kind.MODULE, target=rest[1], args=tuple(rest[2:]), options=options)
+    if rest and rest[0] != "-m":
+        return Program(kind=Kind.SCRIPT, target=rest[0], args=tuple(rest[1:]), options=options)
+    return None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from aboard.core.cluster import Cluster
-from aboard.core.node import NO_ENV
+from aboard.core.interpreter import NO_ENV
 from aboard.core.program import Program
 
 

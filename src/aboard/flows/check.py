@@ -14,6 +14,7 @@ from aboard.core.facts import Facts
 from aboard.core.finding import Finding, worst_first
 from aboard.core.node import Node
 from aboard.core.probe import Probe
+from aboard.core.rank_environment import RankSpec
 from aboard.core.rule import Subject
 from aboard.core.story import Story
 from aboard.flows.drill import drill
@@ -43,6 +44,7 @@ async def check(
     subjects: Sequence[Subject],
     *,
     quick: bool = False,
+    spec: RankSpec | None = None,
     wire_of: WireOf = usual_wire,
     watcher: Watcher | None = None,
     dial_seconds: float = DIAL_SECONDS,
@@ -50,7 +52,7 @@ async def check(
     """Asks all nodes at once; one that is slow or hostile costs the others nothing."""
     watcher = watcher or Unwatched()
     fleet = watched_fleet(watcher, wire_of, dial_seconds)
-    async with examined(cluster, subjects, fleet, quick=quick, watcher=watcher) as (report, _links):
+    async with examined(cluster, subjects, fleet, quick=quick, spec=spec, watcher=watcher) as (report, _links):
         return report
 
 
@@ -66,6 +68,7 @@ async def examined(
     *,
     quick: bool,
     watcher: Watcher,
+    spec: RankSpec | None = None,
     keep: bool = False,
 ) -> AsyncIterator[tuple[Report, dict[str, Dialled]]]:
     """A check and the links that it was made over, for whoever goes on with them; what is left of them is closed.
@@ -83,7 +86,7 @@ async def examined(
     async def call(node: Node) -> None:
         on_met = partial(watcher.asking, node.name)
         on_answer = partial(watcher.answered, node.name)
-        visits[node.name] = done = await visit(fleet, node, probes, on_met=on_met, on_answer=on_answer)
+        visits[node.name] = done = await visit(fleet, node, probes, spec=spec, on_met=on_met, on_answer=on_answer)
         if done.dialled is not None:
             links[node.name] = done.dialled
             if not keep and not any(exercise.needs(node) for exercise in exercises):
@@ -122,10 +125,11 @@ def _asked(subjects: Sequence[Subject], *, quick: bool) -> Iterator[Subject]:
 
 def _facts(cluster: Cluster, visits: Mapping[str, Visit], probes: Sequence[Probe[Any]]) -> Facts:
     return Facts(
-        cluster=cluster,
+        cluster=replace(cluster, nodes=tuple(visits[node.name].node for node in cluster)),
         contacts={node.name: visits[node.name].contact for node in cluster},
         answers={
             probe.name: {name: done.facts[probe.name] for name, done in visits.items() if probe.name in done.facts}
             for probe in probes
         },
+        environments={node.name: found for node in cluster if (found := visits[node.name].environment) is not None},
     )

@@ -8,9 +8,11 @@ from typing import Protocol
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
+from aboard.core.interpreter import HeadEnvironment
 from aboard.core.lease import Lease
 from aboard.core.plan import Plan
 from aboard.core.planning import plan as make_plan
+from aboard.core.rank_environment import RankSpec
 from aboard.core.request import Request
 from aboard.core.roster import Roster, roster
 from aboard.core.rule import Subject
@@ -26,10 +28,14 @@ OnConductor = Callable[[Conductor], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What a launch asks before it starts: these subjects, quickly or in full; none at all is the user's own risk."""
+    """What a launch asks before it starts: these subjects, quickly or in full; none at all is the user's own risk.
+
+    Ranks get the head's `environment` on nodes that have it, whatever is asked.
+    """
 
     subjects: Sequence[Subject] = ()
     quick: bool = True
+    environment: HeadEnvironment | None = None
 
 
 class Cargo(Protocol):
@@ -64,12 +70,15 @@ async def planned(
 ) -> tuple[Report | None, Plan, Sequence[Finding]]:
     """The plan of a dry run, from the same look, and what is in the way of its cargo; nothing is started."""
     fleet = watched_fleet(watcher, wire_of)
-    report, facts = None, _unseen(cluster)
-    if look.subjects:
-        async with examined(cluster, look.subjects, fleet, quick=look.quick, watcher=watcher) as (report, _links):
-            facts = report.facts
-    plan = _plan(cluster, request, facts, run)
-    return (report, plan, ()) if cargo is None else (report, *await cargo.settle(plan, facts))
+    spec = rank_spec(look, request)
+    async with examined(cluster, look.subjects, fleet, quick=look.quick, spec=spec, watcher=watcher) as (
+        report,
+        _links,
+    ):
+        facts = report.facts
+    plan = _plan(request, facts, run)
+    report_or_none = report if look.subjects else None
+    return (report_or_none, plan, ()) if cargo is None else (report_or_none, *await cargo.settle(plan, facts))
 
 
 async def launch(
@@ -93,21 +102,20 @@ async def launch(
     """
     fleet = fleet or watched_fleet(watcher, wire_of)
     fleet.on_phase = lambda node, phase: watcher.dialling(node.name, phase)
-    report, facts = None, _unseen(cluster)
-    run = record.run.id
-    if look.subjects:
-        async with examined(cluster, look.subjects, fleet, quick=look.quick, watcher=watcher, keep=True) as (
-            report,
-            links,
-        ):
+    report = None
+    spec = rank_spec(look, request)
+    async with examined(cluster, look.subjects, fleet, quick=look.quick, spec=spec, watcher=watcher, keep=True) as (
+        examination,
+        links,
+    ):
+        facts = examination.facts
+        if look.subjects:
+            report = examination
             on_look(report)
             if any(finding.severity is Severity.BLOCK for finding in report.findings):
                 return Launched(report=report)
-            facts = report.facts
-            plan = _plan(cluster, request, facts, run)
-            fleet.keep(links)
-    else:
-        plan = _plan(cluster, request, facts, run)
+        plan = _plan(request, facts, record.run.id)
+        fleet.keep(links)
     try:
         if cargo is not None:
             plan, findings = await cargo.settle(plan, facts)
@@ -131,9 +139,11 @@ async def launch(
     return Launched(report=report, outcome=outcome, roster=roster(conductor.plan, conductor.run, time()))
 
 
-def _plan(cluster: Cluster, request: Request, facts: Facts, run: str) -> Plan:
+def rank_spec(look: Look, request: Request) -> RankSpec:
+    """A program that is brought to the nodes is not looked for there."""
+    return RankSpec(environment=look.environment, program=None if request.code else request.program)
+
+
+def _plan(request: Request, facts: Facts, run: str) -> Plan:
+    cluster = facts.cluster
     return make_plan(cluster, request, seats(facts), run=run, master=master(cluster, request, facts))
-
-
-def _unseen(cluster: Cluster) -> Facts:
-    return Facts(cluster=cluster, contacts={})

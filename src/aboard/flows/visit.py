@@ -10,7 +10,8 @@ from aboard.agent.frames import FrameError
 from aboard.core.errors import AskError, Unreachable, WireError
 from aboard.core.facts import Unknown, read
 from aboard.core.node import Node
-from aboard.core.probe import Command, Contents, Files, Output, Probe
+from aboard.core.probe import Command, Contents, Files, Output, Probe, Unparsed
+from aboard.core.rank_environment import RankEnvironment, RankSpec, environment_question, read_environment
 from aboard.core.reach import Contact, Reached, Unreached
 from aboard.core.reason import Reason
 from aboard.core.words import carried, visible
@@ -28,9 +29,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Visit:
-    """How contact went, each probe's fact (a value or Unknown) by its name, and the open link, if any."""
+    """How contact went, each probe's fact (a value or Unknown) by its name, and the open link, if any.
 
+    `node` has the interpreter that was chosen for its ranks, by what `environment` says.
+    """
+
+    node: Node
     contact: Contact
+    environment: RankEnvironment | Unknown | None = None
     facts: Mapping[str, Any] = field(default_factory=dict)
     dialled: Dialled | None = None
 
@@ -40,17 +46,23 @@ async def visit(
     node: Node,
     probes: Sequence[Probe[Any]],
     *,
+    spec: RankSpec | None = None,
     on_met: Callable[[], None] = lambda: None,
     on_answer: OnAnswer = lambda _probe: None,
 ) -> Visit:
     """Never raises for what a node does: each way to fail is a contact that says so."""
     began = monotonic()
-    own = [replace(probe, question=probe.asked(node)) for probe in probes]
+    environment: RankEnvironment | Unknown | None = None
     try:
         dialled = await fleet.dial(node)
         on_met()
         try:
             meeting = asyncio.create_task(_meet(dialled))
+            if spec is not None:
+                environment = await _ask_environment(dialled.link, node, spec)
+                if isinstance(environment, RankEnvironment):
+                    node = replace(node, interpreter=environment.interpreter)
+            own = [replace(probe, question=probe.asked(node)) for probe in probes]
             asking = asyncio.create_task(_ask_all(dialled.link, own, on_answer))
             await _together(meeting, asking)
         except BaseException:
@@ -58,15 +70,26 @@ async def visit(
             raise
     except WireError as error:
         return Visit(
+            node=node,
             contact=Unreached(
                 reason=error.reason,
                 # Whoever reads a contact knows whose it is.
                 said=visible(error.seen.removeprefix(f"{node.name}: "), SAID),
                 phase=error.detail,
                 seconds=monotonic() - began,
-            )
+            ),
         )
-    return Visit(contact=meeting.result(), facts=asking.result(), dialled=dialled)
+    return Visit(node=node, contact=meeting.result(), environment=environment, facts=asking.result(), dialled=dialled)
+
+
+async def _ask_environment(link: Link, node: Node, spec: RankSpec) -> RankEnvironment | Unknown:
+    """Chooses the interpreter of a node's ranks, by which all other questions are asked."""
+    fields: dict[str, Any] = environment_question(node, spec)
+    try:
+        reply = await link.ask("environment", ANSWER_SECONDS, timeout=ANSWER_SECONDS / 2, **fields) if fields else {}
+        return read_environment(node, spec, reply)
+    except (AskError, Unparsed) as error:
+        return Unknown(why=str(error))
 
 
 async def _together(*tasks: asyncio.Task[Any]) -> None:

@@ -60,6 +60,11 @@ def as_plain(value: Any) -> Any:
     return plain
 
 
+def interpreter_json(node: Node) -> dict[str, str] | None:
+    """What ranks run on a node, and why; null where that was not chosen."""
+    return None if (found := node.interpreter) is None else {"path": found.path, "origin": found.origin.value}
+
+
 def _key(key: Any) -> str:
     """A pair of nodes, say, is the two names with a blank between, which no name holds."""
     return " ".join(map(_key, key)) if isinstance(key, tuple) else str(as_plain(key))
@@ -71,6 +76,7 @@ def _node(facts: Facts, node: Node, basics: Mapping[str, Mapping[str, Any]]) -> 
         "name": node.name,
         "reached": isinstance(contact, Reached),
         **as_plain(contact),
+        "interpreter": interpreter_json(node),
         **{name: as_plain(values.get(node.name)) for name, values in basics.items()},
         "facts": {probe: as_plain(given[node.name]) for probe, given in facts.answers.items() if node.name in given},
     }

@@ -12,6 +12,7 @@ from aboard.core.node import Node
 from aboard.core.nodeset import fold
 from aboard.core.reach import Reached, Unreached
 from aboard.core.size import size
+from aboard.core.words import visible
 from aboard.ui.grid import Grid, Row
 from aboard.ui.hanging import hanging
 from aboard.ui.marks import FINE, NOT_ASKED, OF_SEVERITY, Mark, worst_of
@@ -24,6 +25,7 @@ TRAITS = {
     "user": "user {}",
     "kernel": "kernel {}",
     "python": "Python {}",
+    "interpreter": "ranks run {}",
     "cores": "{} cores",
     "memory": "{}",
     "accelerators": "accelerators: {}",
@@ -111,10 +113,12 @@ def _traits(facts: Facts, met: Mapping[str, Reached]) -> dict[str, dict[str, str
         "memory": {name: size(memory) for name, memory in facts.of(host.MEMORY).items()},
         "accelerators": {name: _models(models) for name, models in facts.of(host.ACCELERATORS).items()},
     }
+    chosen = {node.name: visible(str(node.interpreter), 200) for node in facts.cluster if node.interpreter is not None}
     return {
         name: {
             "user": contact.user,
             "python": contact.python,
+            **({"interpreter": chosen[name]} if name in chosen else {}),
             **{trait: values.get(name, "?") for trait, values in known.items() if trait in facts.answers},
         }
         for name, contact in met.items()

@@ -16,6 +16,7 @@ from aboard.core.facts import Facts
 from aboard.core.finding import Finding
 from aboard.core.reach import Unreached
 from aboard.core.rule import Subject
+from aboard.core.words import visible
 from aboard.ui.check_table import milliseconds, signed
 from aboard.ui.collective_table import collective_lines
 from aboard.ui.verdict import healthy, verdict
@@ -40,7 +41,8 @@ def plain_lines(
             yield f"node {node.name}: no answer, {contact.reason.value}"
         else:
             trip, clock = milliseconds(contact.round_trip), signed(contact.clock_offset)
-            yield f"node {node.name}: {contact.address or contact.hostname}, round trip {trip}, clock {clock}"
+            ranks = "" if node.interpreter is None else f", ranks run {visible(str(node.interpreter), 200)}"
+            yield f"node {node.name}: {contact.address or contact.hostname}, round trip {trip}, clock {clock}{ranks}"
     yield f"done: {verdict(facts, findings)}; {seconds:.1f} s"
 
 

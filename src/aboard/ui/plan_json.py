@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aboard.core.plan import Plan, Start
+from aboard.ui.as_json import interpreter_json
 from aboard.ui.hidden import HIDDEN, hiding
 from aboard.ui.plan_env import PlanEnv, plan_env
 
@@ -50,6 +51,7 @@ def _node(plan: Plan, env: PlanEnv, place: int, hide: Callable[[str], str]) -> d
         "name": part.node.name,
         "address": part.node.target,
         "local": part.node.local,
+        "interpreter": interpreter_json(part.node),
         "env": own,
         **same,
         "starts": [{key: value for key, value in start.items() if key not in same} for start in starts],

@@ -69,6 +69,7 @@ class PlanView:
 
     def _shape(self, place: int, part: NodePlan) -> "_Shape":
         return _Shape(
+            interpreter="" if part.node.interpreter is None else str(part.node.interpreter),
             commands=tuple(self._command(part, local) for local in range(len(part.starts))),
             setup=part.node.setup,
             cwds=tuple(start.cwd for start in part.starts),
@@ -97,6 +98,8 @@ class PlanView:
             yield _line("  in     ", (where and self._hide(where)) or "the login's home", remark=told)
         for line in shape.setup:
             yield _line("  setup  ", visible(self._hide(line), ANY_LENGTH), style="green")
+        if shape.interpreter:
+            yield _line("  python ", visible(shape.interpreter, ANY_LENGTH))
         for command, told in _told(shape.commands):
             yield _line("  runs   ", command, style="green", remark=told)
         for cores, told in _told(shape.cores):
@@ -128,6 +131,7 @@ class PlanView:
 class _Shape:
     """What makes nodes alike."""
 
+    interpreter: str
     commands: tuple[str, ...]
     setup: tuple[str, ...]
     cwds: tuple[str | None, ...]
@@ -147,7 +151,8 @@ def _ours(plan: Plan) -> frozenset[str]:
     """Every name that Aboard may set by itself; all further ones are the user's."""
     berth = Berth(rank=0, world=2, local=0, local_world=1, group=0, groups=2)
     around = surroundings(Node(name="any", picked=(0,)), Seat(address="", interface="any"), berth, None)
-    return frozenset(contract(berth, plan.master, plan.run)) | frozenset(around)
+    chosen = [part.node.interpreter.env for part in plan.parts if part.node.interpreter is not None]
+    return frozenset(contract(berth, plan.master, plan.run)).union(around, *chosen)
 
 
 def _program(part: NodePlan, start: Start) -> tuple[str, ...]:

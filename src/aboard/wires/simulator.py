@@ -169,6 +169,9 @@ def _reply(message: frames.Message, name: str) -> frames.Message:
         hosts = {str(host) for host, _port, _size in message["targets"]}
         results = [["ok", 0.001, _address(name), _address(str(host)), ""] for host, _port, _size in message["targets"]]
         reply |= {"results": results, "resolved": {host: [_address(host)] for host in hosts}, "hostname": name}
+    elif message["op"] == "environment":
+        program = {"exists": True, "path": str(message.get("script") or message.get("program")), "digest": "the same"}
+        reply |= {"search_path": "/usr/bin", "python": {"exists": True}, "workdir": True, "program": program}
     elif message["op"] == "leftovers":
         reply |= {"runs": {}, "places": [], "strays": []}
     else:

@@ -30,7 +30,7 @@ def fix_torch(facts: Facts, names: Sequence[str]) -> str:
     for name in names[:_SHOWN]:
         node = facts.cluster.node(name)
         steps = [*([f"cd {node.workdir}"] if node.workdir else []), *node.setup]
-        steps.append(f"{node.python} -c 'import torch; print(torch.__version__)'")
+        steps.append(f"{node.rank_python} -c 'import torch; print(torch.__version__)'")
         lines.append(f"{typed(node, ' && '.join(steps))}    # must print a version; else `pip install torch` there")
     return "\n".join(lines)
 

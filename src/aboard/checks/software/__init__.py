@@ -8,12 +8,22 @@ from dataclasses import replace
 from aboard.checks.difference import Difference
 from aboard.checks.scripted import typed
 from aboard.checks.software.code import LISTINGS, differing_code, differing_environment
-from aboard.checks.software.facts import SOFTWARE, Software
+from aboard.checks.software.facts import SOFTWARE, Software, software_with
+from aboard.checks.software.interpreter import (
+    imports_missing,
+    interpreter_missing,
+    interpreter_unknown,
+    interpreter_unsafe,
+    module_missing,
+    program_differs,
+    program_missing,
+)
 from aboard.checks.software.script import MODULES
 from aboard.checks.software.stories import STORIES
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
+from aboard.core.program import Program
 from aboard.core.rule import Subject
 
 UNSET = "nothing set"
@@ -90,7 +100,7 @@ def unknown_software(facts: Facts) -> Iterator[Finding]:
             nodes=(name,),
             seen=f"its software stayed unknown: {unknown.why}",
             why="What can't be asked can't be compared with the other nodes.",
-            fix=typed(node, " && ".join([*node.setup, f"{node.python} -c 'import sys; print(sys.path)'"])),
+            fix=typed(node, " && ".join([*node.setup, f"{node.rank_python} -c 'import sys; print(sys.path)'"])),
         )
 
 
@@ -178,7 +188,7 @@ def _install(facts: Facts, difference: Difference, node: Node) -> str:
         return f"{line}    # if it is there, set `python:` of {node.name} in aboard.yaml to it; else install it"
     wanted = _wanted(facts, difference)
     again = " --force-reinstall" if difference.kind in {"cuda", "rocm"} else ""
-    return typed(node, " && ".join([*node.setup, f"{node.python} -m pip install{again} {shlex.quote(wanted)}"]))
+    return typed(node, " && ".join([*node.setup, f"{node.rank_python} -m pip install{again} {shlex.quote(wanted)}"]))
 
 
 def _wanted(facts: Facts, difference: Difference) -> str:
@@ -206,7 +216,25 @@ SUBJECT = Subject(
     name="software",
     title="the same Python, packages, code and variables everywhere",
     probes=(SOFTWARE,),
-    rules=(differing_versions, differing_code, differing_environment, differing_variables, unknown_software),
+    rules=(
+        interpreter_unsafe,
+        interpreter_missing,
+        interpreter_unknown,
+        program_missing,
+        module_missing,
+        program_differs,
+        imports_missing,
+        differing_versions,
+        differing_code,
+        differing_environment,
+        differing_variables,
+        unknown_software,
+    ),
     exercises=(LISTINGS,),
     stories=STORIES,
 )
+
+
+def subject(program: Program) -> Subject:
+    """The subject for a launch, which knows what ranks will run."""
+    return replace(SUBJECT, probes=(software_with(program),))

@@ -89,7 +89,9 @@ def differing_environment(facts: Facts) -> Iterator[Finding]:
             told = [f"{name} {theirs.get(name, 'none')} instead of {model_s.get(name, 'none')}" for name in others]
             node = facts.cluster.node(strangers.nodes[0])
             pins = [f"{name}=={model_s[name]}" for name in others if name in model_s][:_COPIED]
-            command = f"{node.python} -m pip install {shlex.join(pins)}" if pins else f"{node.python} -m pip list"
+            command = (
+                f"{node.rank_python} -m pip install {shlex.join(pins)}" if pins else f"{node.rank_python} -m pip list"
+            )
             yield Finding(
                 code="software-environment",
                 severity=Severity.INFO,
@@ -143,6 +145,9 @@ def _code_finding(facts: Facts, strangers: Strangers, note: str) -> Finding:
     extra = sorted(path for path in theirs if path not in model_s)
     wrong = [*changed, *lacking]
     code = any(path.endswith(CODE) for path in wrong)
+    # Where the files that a program imports are known, others are strays.
+    needed = facts.of(SOFTWARE)[model.name].needed
+    harmful = any(path in needed for path in wrong) if needed else code
     parts = [
         f"{listed(paths, _NAMED)} {word}"
         for paths, word in ((changed, "differ"), (lacking, "missing"), (extra, "only there"))
@@ -152,7 +157,7 @@ def _code_finding(facts: Facts, strangers: Strangers, note: str) -> Finding:
     git = f"; git: {commits[node.name]}, not {commits[model.name]}" if len(set(commits.values())) > 1 else ""
     return Finding(
         code="software-code" if code or not wrong else "software-config",
-        severity=Severity.BLOCK if code else Severity.WARN if wrong else Severity.INFO,
+        severity=Severity.BLOCK if harmful else Severity.WARN if wrong else Severity.INFO,
         nodes=strangers.nodes,
         seen=f"in {where}, compared with {model.name}: {'; '.join(parts)}{note}{git}",
         why=_WHY,

@@ -1,12 +1,16 @@
 """What a node told of its software, as values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from aboard.checks.scripted import as_a_rank, number, said, word, words
 from aboard.checks.software.script import SCRIPT
 from aboard.core.node import Node
-from aboard.core.probe import Answer, Command, Probe
+from aboard.core.probe import Answer, Command, Probe, Unparsed
+from aboard.core.program import Kind, Program
+from aboard.core.words import visible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,7 +18,10 @@ class Software:
     """What ranks will import on a node, and the variables that they will see.
 
     `environment` and `code` are digests: of every package with its version, and of the files in the working directory,
-    of which there are `files`; `cut` says that there were more than are looked at.
+    of which there are `files`; `cut` says that there were more than are looked at. Of the program that ranks run,
+    `needed` are the files in the working directory that it imports, `imports` the versions of everything else that it
+    imports, `missing` what it imports first of all and does not find, and `module` the file that
+    `-m asked_module` runs.
     """
 
     python: str
@@ -27,6 +34,11 @@ class Software:
     files: int
     cut: bool
     commit: str
+    needed: tuple[str, ...] = ()
+    imports: Mapping[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    module: str = ""
+    asked_module: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +62,7 @@ def parse_software(answer: Answer) -> Software:
         files=number(told, "files"),
         cut=told.get("cut") is True,
         commit=word(told, "commit"),
+        **_program(told.get("program")),
     )
 
 
@@ -58,9 +71,35 @@ def parse_listing(answer: Answer) -> Listing:
     return Listing(packages=words(told, "packages"), files=words(told, "files"))
 
 
-def question(node: Node, what: str = "facts") -> Command:
+def question(node: Node, what: str = "facts", program: Program | None = None) -> Command:
     """Asks the Python that ranks will get, in their directory's name."""
-    return Command(argv=as_a_rank(node, "-Sc", SCRIPT, what, node.workdir or ""), timeout=10.0)
+    target = () if program is None or program.kind is Kind.PROGRAM else (program.kind.value, program.target)
+    return Command(argv=as_a_rank(node, "-Sc", SCRIPT, what, node.workdir or "", *target), timeout=10.0)
 
 
 SOFTWARE = Probe(name="software", question=question, parse=parse_software)
+
+
+def software_with(program: Program) -> Probe[Software]:
+    """As `SOFTWARE`, and also what a program needs."""
+    return replace(SOFTWARE, question=partial(question, program=program))
+
+
+def _program(told: Any) -> dict[str, Any]:
+    if not isinstance(told, dict) or not told:
+        return {}
+    found: dict[str, Any] = {"module": word(told, "module"), "asked_module": word(told, "asked_module")}
+    if "needed" in told:
+        found |= {
+            "needed": _texts(told, "needed"),
+            "missing": _texts(told, "missing"),
+            "imports": words(told, "imports"),
+        }
+    return found
+
+
+def _texts(told: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = told.get(name)
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise Unparsed(f"no {name} in what it printed")
+    return tuple(visible(each, 500) for each in value)

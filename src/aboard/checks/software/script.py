@@ -1,12 +1,14 @@
 """What a node runs to tell its software: Python 3.9 and the standard library, without importing what it looks at.
 
-`python -c SCRIPT facts WORKDIR` prints one line of JSON; `list` in place of `facts` prints every package and file, and
-is asked only where digests differ.
+`python -c SCRIPT facts WORKDIR [script|module TARGET]` prints one line of JSON; `list` in place of `facts` prints every
+package and file, and is asked only where digests differ. With a script or module, it also says what that imports.
 """
 
 MAX_FILES = 2_000
 MAX_BYTES = 50_000_000
 MAX_SEEN = 20_000
+MAX_SCRIPT = 5_000_000
+MAX_NAMES = 200
 
 CODE = (".py", ".sh")
 CONFIG = (".json", ".yaml", ".yml", ".toml")
@@ -42,10 +44,11 @@ MODULES = {MODULES!r}
 PREFIXES, NAMES, SECRET = {ENV_PREFIXES!r}, {ENV_NAMES!r}, {SECRET!r}
 ENDINGS, SKIPPED = {CODE + CONFIG!r}, {SKIPPED!r}
 MAX_FILES, MAX_BYTES, MAX_SEEN = {MAX_FILES}, {MAX_BYTES}, {MAX_SEEN}
+MAX_SCRIPT, MAX_NAMES = {MAX_SCRIPT}, {MAX_NAMES}
 """
 # Run with -S: on many machines a .pth file imports half a program at every start, which costs more than all the rest.
 _BODY = r"""
-import hashlib, importlib.util, json, os, re, site, sys
+import ast, hashlib, importlib.util, json, os, re, site, sys
 
 LATER = []
 
@@ -102,10 +105,7 @@ def packages():
     return found
 
 def place(module):
-    try:
-        spec = importlib.util.find_spec(module)
-    except (ImportError, ValueError, AttributeError):
-        return None
+    spec = find(module)
     return None if spec is None else list(spec.submodule_search_locations or [""])[0]
 
 def main_packages(everything):
@@ -135,6 +135,92 @@ def variables():
             secret = re.search(SECRET, name.upper())
             told[name] = "hidden " + digest([value]) if secret else value[:500]
     return told
+
+def local_files(name, bases):
+    # The files that `import a.b` runs, if it is found beside the script.
+    for base in bases:
+        found, folder = [], base
+        for part in name.split("."):
+            inside = os.path.join(folder, part)
+            found += [path for path in (inside + ".py", os.path.join(inside, "__init__.py")) if os.path.isfile(path)]
+            folder = inside
+        if found:
+            return found
+    return []
+
+def imported(tree, path, bases):
+    # Names as `import` would say them; relative ones as files.
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, bases
+        elif isinstance(node, ast.ImportFrom):
+            base = path
+            for _ in range(node.level):
+                base = os.path.dirname(base)
+            below = [base] if node.level else bases
+            for alias in node.names:
+                yield ".".join(filter(None, [node.module, alias.name])), below
+
+def external(name, everything):
+    project = next((key for key, module in MODULES.items() if module == name), re.sub(r"[-_.]+", "-", name).lower())
+    return everything.get(project) or ("present" if place(name) is not None else "missing")
+
+def needs(start, top, everything):
+    # What a script imports, statically: files beside it, and the versions of everything else.
+    files, versions, certain = [], {}, []
+    known = set(getattr(sys, "stdlib_module_names", sys.builtin_module_names))
+    waiting, bases = [start], [os.path.dirname(start), top]
+    while waiting and len(files) < MAX_FILES:
+        path = waiting.pop()
+        if path in files:
+            continue
+        files.append(path)
+        try:
+            with open(path, "rb") as file:
+                tree = ast.parse(file.read(MAX_SCRIPT))
+        except (OSError, SyntaxError, ValueError, RecursionError):
+            continue
+        for name, below in imported(tree, path, bases):
+            found = local_files(name, below)
+            waiting += found
+            first = name.partition(".")[0]
+            if not found and below is bases and first not in known:
+                versions[first] = None
+        if path == start:
+            whole = ast.Module(body=[each for each in tree.body if isinstance(each, ast.Import)
+                                     or isinstance(each, ast.ImportFrom) and not each.level], type_ignores=[])
+            certain = [name.partition(".")[0] for name, below in imported(whole, path, bases)]
+    if any(place(name) is None for name in versions):
+        run_later()
+    versions = {name: external(name, everything) for name in sorted(versions)[:MAX_NAMES]}
+    return {
+        "needed": sorted(os.path.relpath(path, top) for path in files),
+        "imports": versions,
+        "missing": sorted({name for name in certain if versions.get(name) == "missing"}),
+    }
+
+def module_file(name, top):
+    # The file that `-m name` runs, without importing what is above it.
+    parts = name.split(".")
+    folders = [top]
+    spec = None if os.path.exists(os.path.join(top, parts[0])) else find(parts[0])
+    if spec is not None:
+        if len(parts) == 1 and not spec.submodule_search_locations:
+            return spec.origin or ""
+        folders = [os.path.dirname(each) for each in spec.submodule_search_locations or ()]
+    for folder in folders:
+        path = os.path.join(folder, *parts)
+        for each in (path + ".py", os.path.join(path, "__main__.py")):
+            if os.path.isfile(each):
+                return each
+    return ""
+
+def find(name):
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None
 
 def digest(lines):
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()[:16]
@@ -190,7 +276,12 @@ def commit(top):
     packed = re.search(r"^([0-9a-f]+) %s$" % re.escape(ref), text(os.path.join(top, ".git", "packed-refs")), re.M)
     return (loose or (packed.group(1) if packed else ""))[:12]
 
-def main(what, top):
+def program(kind, target, top, everything):
+    path = os.path.join(top, target) if kind == "script" else module_file(target, top)
+    told = needs(path, top, everything) if path else {}
+    return dict(told, module=path, asked_module=target) if kind == "module" else dict(told, module="", asked_module="")
+
+def main(what, top, kind="", target=""):
     set_up()
     everything = packages()
     top = top if os.path.isdir(top) else ""
@@ -208,8 +299,9 @@ def main(what, top):
         "files": len(files),
         "cut": cut,
         "commit": commit(os.path.abspath(top)) if top else "",
+        "program": program(kind, target, top, everything) if kind and top else {},
     }
 
-print(json.dumps(main(*sys.argv[1:3])))
+print(json.dumps(main(*sys.argv[1:5])))
 """
 SCRIPT = _HEAD + _BODY

@@ -11,7 +11,96 @@ _SAME = (
     " install that file on every node (`python3 -m pip install -r requirements.txt`)."
 )
 
+_FOLLOWS = (
+    "software-python",
+    "software-python-path",
+    "software-torch",
+    "software-cuda",
+    "software-nccl",
+    "software-package",
+    "software-environment",
+    "software-import",
+    "collective-no-rank",
+    "collective-not-held",
+)
+
 STORIES = (
+    Story(
+        code="software-interpreter",
+        title="The active Python environment is on some nodes only",
+        severity=Severity.BLOCK,
+        shows=("ModuleNotFoundError: No module named 'torch'", "No such file or directory: '/home/me/venv/bin/python'"),
+        why="Ranks use the environment that is active on the head ($VIRTUAL_ENV, $CONDA_PREFIX, or the one that runs"
+        " aboard) on every node that has it at the same path. If only some nodes have it, ranks would run different"
+        " packages. It is a warning if python3 of the others has the same versions of torch and of everything that the"
+        " script imports.",
+        mend="Make the environment at the same path on the nodes that lack it, or put it on a shared directory. To use"
+        " another interpreter, add `--set cluster.python=PATH` or write `python: PATH` under `cluster:` in aboard.yaml;"
+        " `python3` means the login shell's.",
+        leads_to=_FOLLOWS,
+    ),
+    Story(
+        code="software-interpreter-login",
+        title="The active Python environment is on none of the nodes",
+        severity=Severity.WARN,
+        shows=("ModuleNotFoundError: No module named 'torch'",),
+        why="Ranks use the environment that is active on the head where nodes have it at the same path. No node has it,"
+        " so ranks use python3 of the login shell.",
+        mend="If that is meant, write `python: python3` under `cluster:` in aboard.yaml. Otherwise make the environment"
+        " on the nodes, or give the path of theirs.",
+        leads_to=("software-import",),
+    ),
+    Story(
+        code="software-interpreter-unsafe",
+        title="Another user can change the active Python environment",
+        severity=Severity.BLOCK,
+        shows=("is not used: ", "is writable for the group"),
+        why="The interpreter, its packages or a directory above them belong to another user who is not root, or can be"
+        " written by one. That user could make your ranks run any code with your rights. Aboard does not choose such an"
+        " environment by itself.",
+        mend="If you trust its owner, name it yourself: `--set cluster.python=PATH`, or `python: PATH` under `cluster:`"
+        " in aboard.yaml. Otherwise make an environment of your own, or take the others' write permission away.",
+        leads_to=_FOLLOWS,
+    ),
+    Story(
+        code="software-program",
+        title="The script, module or program is not on a node",
+        severity=Severity.BLOCK,
+        shows=("can't open file 'train.py': [Errno 2] No such file or directory", "No module named"),
+        why="Every node runs its own copy. A script that exists only where the command was typed can't start elsewhere,"
+        " and the ranks that do start would wait for the others.",
+        mend="Copy it as the finding says, or work in a directory that all nodes share. `workdir:` in aboard.yaml says"
+        " where ranks start.",
+        leads_to=("software-code", "software-import", "storage-missing"),
+    ),
+    Story(
+        code="software-program-differs",
+        title="The script is not the same on all nodes",
+        severity=Severity.BLOCK,
+        shows=("Detected mismatch between collectives on ranks",),
+        why="It was edited on one node only, or copied before the last change. Ranks of different scripts issue"
+        " different collectives.",
+        mend="Copy it as the finding says; if the odd one is right, copy it the other way.",
+        leads_to=("software-code",),
+    ),
+    Story(
+        code="software-import",
+        title="The script imports a package that a node does not have",
+        severity=Severity.WARN,
+        shows=("ModuleNotFoundError: No module named",),
+        why="The import stands at the top level of the script, and the interpreter of the node finds no such module."
+        " The script may still make it importable by itself, so this is a warning.",
+        mend=f"Install the package into the interpreter that the finding names, or choose another interpreter. {_SAME}",
+    ),
+    Story(
+        code="unknown-environment",
+        title="A node did not say whether it has the environment and the script",
+        severity=Severity.WARN,
+        shows=("whether it has your Python environment and your script is not known",),
+        why="The paths did not answer in time: the environment, the working directory or the script may be on a dead"
+        " mount.",
+        mend="Type the command of the finding. If it hangs, the mount is dead: see storage-dead-mount.",
+    ),
     Story(
         code="software-python",
         title="Nodes run different versions of Python",

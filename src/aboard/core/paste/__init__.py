@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from aboard.core.errors import InputError, Problem
-from aboard.core.node import NO_ENV
+from aboard.core.interpreter import NO_ENV
 from aboard.core.paste.accelerate import from_accelerate
 from aboard.core.paste.deepspeed import DEFAULT_HOSTFILE, from_deepspeed
 from aboard.core.paste.exports import exported

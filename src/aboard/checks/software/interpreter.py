@@ -1,0 +1,214 @@
+"""The interpreter and the program of ranks: the same on every node, and safe to run."""
+
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+
+from aboard.checks.listed import listed
+from aboard.checks.scripted import typed
+from aboard.checks.software.facts import SOFTWARE, Software
+from aboard.core import nodeset
+from aboard.core.facts import Facts, Unknown
+from aboard.core.finding import Finding, Severity
+from aboard.core.rank_environment import ProgramFile, RankEnvironment
+
+_OTHER = "To use another Python instead, add"
+_FIXES_SHOWN = 4
+
+
+def interpreter_missing(facts: Facts) -> Iterator[Finding]:
+    """The head's environment is on some nodes only, or on none of them."""
+    known = _known(facts)
+    lacking = [name for name, each in known.items() if each.interpreter.lacking and not each.interpreter.refused]
+    if not lacking:
+        return
+    path = known[lacking[0]].interpreter.lacking
+    having = [name for name, each in known.items() if each.interpreter.path == path]
+    if having:
+        alike = _same_versions(facts.of(SOFTWARE), having[0], lacking)
+        yield Finding(
+            code="software-interpreter",
+            severity=Severity.WARN if alike else Severity.BLOCK,
+            nodes=tuple(lacking),
+            seen=f"{path} is on {nodeset.fold(having)}, but not on {nodeset.fold(lacking)}"
+            + ("; python3 there has the same packages" if alike else ""),
+            why="Ranks use the environment that is active where you typed the command, at the same path on every node.",
+            fix=f"{_copy_environment(facts, path, lacking)}\n# {_OTHER}: --set cluster.python=python3",
+        )
+    else:
+        without = [name for name in lacking if (told := facts.of(SOFTWARE).get(name)) and "torch" not in told.packages]
+        yield Finding(
+            code="software-interpreter-login",
+            severity=Severity.WARN if without else Severity.INFO,
+            nodes=tuple(lacking),
+            seen=f"{path} is on none of the nodes, so ranks use python3 of the login shell"
+            + (f"; {nodeset.fold(without)} {'has' if len(without) == 1 else 'have'} no torch there" if without else ""),
+            why="The environment that is active where you typed the command is not on the nodes.",
+            fix=f"{_copy_environment(facts, path, lacking)}\n# {_OTHER}: --set cluster.python=/path/to/python",
+        )
+
+
+def interpreter_unsafe(facts: Facts) -> Iterator[Finding]:
+    """Code that another user can change would run with this user's rights."""
+    by_reason: dict[tuple[str, str], list[str]] = {}
+    for name, each in _known(facts).items():
+        if each.interpreter.refused:
+            by_reason.setdefault((each.interpreter.lacking, each.interpreter.refused), []).append(name)
+    for (path, reason), names in by_reason.items():
+        yield Finding(
+            code="software-interpreter-unsafe",
+            severity=Severity.BLOCK,
+            nodes=tuple(names),
+            seen=f"{path} is not used: {reason}",
+            why="Another user could change the code that your ranks run.",
+            fix=f"--set cluster.python={shlex.quote(path)}    # add this if you trust them\n"
+            "--set cluster.python=python3    # or this, to use python3 of the login shell",
+        )
+
+
+def interpreter_unknown(facts: Facts) -> Iterator[Finding]:
+    """A node that did not say what it has is not vouched for."""
+    for name, unknown in facts.environments.items():
+        if isinstance(unknown, Unknown):
+            node = facts.cluster.node(name)
+            yield Finding(
+                code="unknown-environment",
+                severity=Severity.WARN,
+                nodes=(name,),
+                seen=f"whether it has your Python environment and your script is not known: {unknown.why}",
+                why="Ranks there use python3 of the login shell, and may not start.",
+                fix=typed(node, f"ls {shlex.quote(node.workdir or '.')}"),
+            )
+
+
+def program_missing(facts: Facts) -> Iterator[Finding]:
+    """What ranks are to run is not on a node, or can't be run there.
+
+    A working directory that only some nodes lack is a finding of its own; one that all lack was never copied.
+    """
+    known = {name: each for name, each in _known(facts).items() if each.program is not None}
+    nowhere = all(each.workdir is False for each in known.values())
+    by_path: dict[tuple[str, str], list[str]] = {}
+    there = []
+    for name, program in _programs(facts, nowhere=nowhere).items():
+        if program.exists and not program.problem:
+            there.append(name)
+        else:
+            by_path.setdefault((program.path, program.problem or "is not there"), []).append(name)
+    for (path, problem), names in by_path.items():
+        also = f"; {nodeset.fold(there)} {'has' if len(there) == 1 else 'have'} it" if there else ""
+        folder = facts.cluster.node(names[0]).workdir if nowhere else None
+        yield Finding(
+            code="software-program",
+            severity=Severity.BLOCK,
+            nodes=tuple(names),
+            seen=f"{path} {problem} on {nodeset.fold(names)}{also}",
+            why="Ranks there can't start, and the others would wait for them.",
+            fix=_copy(facts, folder or path, names, there)
+            if "/" in path
+            else typed(facts.cluster.node(names[0]), f"command -v {shlex.quote(path)}")
+            + f"    # install it on {nodeset.fold(names)}, or give its whole path",
+        )
+
+
+def module_missing(facts: Facts) -> Iterator[Finding]:
+    """A module that `-m` names and that the interpreter of a node does not find."""
+    asked = {name: told for name, told in facts.of(SOFTWARE).items() if told.asked_module and not told.module}
+    if asked:
+        name, told = next(iter(asked.items()))
+        node = facts.cluster.node(name)
+        yield Finding(
+            code="software-program",
+            severity=Severity.BLOCK,
+            nodes=tuple(asked),
+            seen=f"{told.executable} finds no module {told.asked_module} in {node.workdir} or its packages",
+            why="Ranks there can't start, and the others would wait for them.",
+            fix=typed(
+                node, f"cd {shlex.quote(node.workdir or '.')} && {node.rank_python} -m {told.asked_module} --help"
+            ),
+        )
+
+
+def program_differs(facts: Facts) -> Iterator[Finding]:
+    """Nodes that run different scripts make different collectives."""
+    by_digest: dict[str, list[str]] = {}
+    for name, each in _programs(facts).items():
+        if each.digest:
+            by_digest.setdefault(each.digest, []).append(name)
+    if len(by_digest) > 1:
+        usual = max(by_digest.values(), key=len)
+        odd = tuple(name for names in by_digest.values() if names is not usual for name in names)
+        path = _programs(facts)[odd[0]].path
+        yield Finding(
+            code="software-program-differs",
+            severity=Severity.BLOCK,
+            nodes=odd,
+            seen=f"{path} on {nodeset.fold(odd)} is not the same file as on {nodeset.fold(usual)}",
+            why="Ranks that run different code issue different collectives: they crash or hang.",
+            fix=_copy(facts, path, odd, usual),
+        )
+
+
+def imports_missing(facts: Facts) -> Iterator[Finding]:
+    """What the script imports in its first lines, and a node's interpreter does not have."""
+    by_names: dict[tuple[str, ...], list[str]] = {}
+    for name, told in facts.of(SOFTWARE).items():
+        if told.missing:
+            by_names.setdefault(told.missing, []).append(name)
+    for missing, names in by_names.items():
+        node = facts.cluster.node(names[0])
+        yield Finding(
+            code="software-import",
+            severity=Severity.WARN,
+            nodes=tuple(names),
+            seen=f"the script imports {listed(missing)}, which {facts.of(SOFTWARE)[names[0]].executable} does not have",
+            why="Ranks there end with ModuleNotFoundError, unless the script itself makes it importable.",
+            fix=typed(node, " && ".join([*node.setup, f"{node.rank_python} -c 'import {', '.join(missing)}'"]))
+            + f"    # install what provides {'it' if len(missing) == 1 else 'them'} on {nodeset.fold(names)}\n"
+            "--set cluster.python=/path/to/python    # or add this, with a Python that has it",
+        )
+
+
+def _known(facts: Facts) -> Mapping[str, RankEnvironment]:
+    return {name: each for name, each in facts.environments.items() if isinstance(each, RankEnvironment)}
+
+
+def _programs(facts: Facts, *, nowhere: bool = False) -> Mapping[str, ProgramFile]:
+    """Of nodes that have the working directory, or of all if it is `nowhere`."""
+    return {
+        name: each.program
+        for name, each in _known(facts).items()
+        if each.program is not None and (nowhere or each.workdir is not False)
+    }
+
+
+def _same_versions(told: Mapping[str, Software], having: str, lacking: Sequence[str]) -> bool:
+    """Of torch and of all that the script imports."""
+    if any(name not in told for name in (having, *lacking)):
+        return False
+    like = told[having]
+    return all(
+        told[name].python.rpartition(".")[0] == like.python.rpartition(".")[0]
+        and told[name].packages.get("torch") == like.packages.get("torch")
+        and told[name].imports == like.imports
+        for name in lacking
+    )
+
+
+def _copy(facts: Facts, path: str, names: Sequence[str], source: Sequence[str] = (), note: str = "") -> str:
+    """From here if a node that has it is this machine, or if none has it; else from a node, by way of here."""
+    inner = shlex.quote(path.lstrip("/"))
+    origin = next((facts.cluster.node(name) for name in source), None)
+    pack = f"tar -C / -cf - {inner}"
+    read = pack if origin is None else typed(origin, pack)
+    lines = [f"{read} | {typed(facts.cluster.node(name), 'tar -C / -xf -')}" for name in names[:_FIXES_SHOWN]]
+    if note:
+        lines[0] += f"    # {note}"
+    left = len(names) - _FIXES_SHOWN
+    if left > 0:
+        lines.append(f"# and so on for {left} more {'node' if left == 1 else 'nodes'}")
+    return "\n".join(lines)
+
+
+def _copy_environment(facts: Facts, path: str, names: Sequence[str]) -> str:
+    prefix = path.rpartition("/")[0].rpartition("/")[0]
+    return _copy(facts, prefix, names, note="the Python that it was made from must be there, too")

@@ -1,0 +1,100 @@
+"""What ranks find on a node: their interpreter, their working directory, their program."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aboard.core.interpreter import FoundInterpreter, HeadEnvironment, Interpreter, choose_interpreter
+from aboard.core.node import Node
+from aboard.core.probe import Unparsed
+from aboard.core.program import PYTHON_WORDS, Kind, Program
+from aboard.core.words import visible
+
+_PATH_LENGTH = 4096
+_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSpec:
+    """What ranks are to be given, before anything is known of the nodes; a check has no program."""
+
+    environment: HeadEnvironment | None = None
+    program: Program | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramFile:
+    """The file that ranks run: `digest` is its content's, `problem` is why it can't be run, "" if it can."""
+
+    path: str
+    exists: bool
+    digest: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankEnvironment:
+    """`workdir` is whether it is there; it and `program` are None where nobody asked."""
+
+    interpreter: Interpreter
+    workdir: bool | None = None
+    program: ProgramFile | None = None
+
+
+def environment_question(node: Node, spec: RankSpec) -> dict[str, str]:
+    """The fields of the agent's op `environment`; empty if there is nothing to ask."""
+    fields: dict[str, str] = {}
+    if node.interpreter is not None:
+        python = node.interpreter.path
+    else:
+        python = "" if spec.environment is None else spec.environment.python
+    if python.startswith("/"):
+        fields["python"] = python
+    program = spec.program
+    if program is not None and not node.setup and program.kind is not Kind.MODULE:
+        if program.kind is Kind.SCRIPT:
+            fields["script"] = program.target
+        elif program.target not in PYTHON_WORDS:
+            fields["program"] = program.target
+    if program is not None and node.workdir:
+        fields["workdir"] = node.workdir
+    return fields
+
+
+def read_environment(node: Node, spec: RankSpec, reply: Mapping[str, Any]) -> RankEnvironment:
+    """From what the agent replied, which is data of the node's; Unparsed if it is none."""
+    search = _text(reply.get("search_path"))[:_PATH_LENGTH]
+    python = reply.get("python")
+    found = _interpreter(python, search) if isinstance(python, dict) else None
+    workdir, program = reply.get("workdir"), reply.get("program")
+    return RankEnvironment(
+        interpreter=choose_interpreter(node.interpreter, spec.environment, found, local=node.local),
+        workdir=workdir if isinstance(workdir, bool) else None,
+        program=_program(program) if isinstance(program, dict) else None,
+    )
+
+
+def _interpreter(told: Mapping[str, Any], search: str) -> FoundInterpreter:
+    variable, prefix = told.get("variable", ""), _text(told.get("prefix"))
+    if variable not in _VARIABLES or "\0" in prefix or "\0" in search:
+        raise Unparsed("an answer that is none")
+    return FoundInterpreter(
+        exists=told.get("exists") is True,
+        prefix=prefix,
+        variable=variable,
+        unsafe=visible(_text(told.get("unsafe")), 300),
+        search_path=search,
+    )
+
+
+def _program(told: Mapping[str, Any]) -> ProgramFile:
+    return ProgramFile(
+        path=visible(_text(told.get("path")), 300),
+        exists=told.get("exists") is True,
+        digest=visible(_text(told.get("digest")), 80),
+        problem=visible(_text(told.get("problem")), 200),
+    )
+
+
+def _text(given: object) -> str:
+    return given if isinstance(given, str) else ""

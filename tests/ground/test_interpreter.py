@@ -1,0 +1,180 @@
+"""Which Python and which script ranks run, on real hosts: from an environment that all, some or no nodes have."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from deadlines import slowness
+from launching import PYTHON, build_sandbox
+
+from aboard.sandbox import Host, Sandbox
+
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_d")]
+
+JOB = "/shared/job"
+SHOW = """
+import os, sys
+print("ran", sys.executable, os.environ.get("VIRTUAL_ENV"), os.environ["PATH"].split(":")[0], flush=True)
+"""
+DEEPSPEED = """
+import shutil, torch, deepspeed
+deepspeed.init_distributed(dist_backend="gloo")
+total = torch.ones(1)
+torch.distributed.all_reduce(total)
+print(f"sum {int(total)}, ninja {shutil.which('ninja')}", flush=True)
+"""
+MAKE = {
+    "venv": f"{PYTHON} -m venv --without-pip --system-site-packages /private/venv",
+    "conda": f"mkdir -p /private/conda/conda-meta /private/conda/bin && ln -s {PYTHON} /private/conda/bin/python",
+    # As pipx makes it: its mark, all that aboard needs, and no torch.
+    "tool": f"""{PYTHON} -m venv --without-pip /private/tool && echo '{{}}' > /private/tool/pipx_metadata.json
+        to=$(/private/tool/bin/python -c 'import site; print(site.getsitepackages()[0])')
+        {PYTHON} -c 'import site; print(site.getsitepackages()[0])' | while read from; do
+            for each in $from/*; do case $each in */torch*|*/functorch*) ;; *) ln -s "$each" $to/;; esac; done; done""",
+    "plain": f"mkdir -p /private/plain/bin && ln -s {PYTHON} /private/plain/bin/python3",
+}
+PYTHONS = {
+    "venv": "/private/venv/bin/python",
+    "conda": "/private/conda/bin/python",
+    "tool": "/private/tool/bin/python",
+    "plain": "/private/plain/bin/python3",
+}
+ORIGINS = {"venv": "$VIRTUAL_ENV", "conda": "$CONDA_PREFIX", "plain": "runs aboard"}
+NODES = {"all": ("n1", "n2"), "some": ("n1",), "none": ()}
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[Sandbox]:
+    """Two nodes that have what the head has, except in /private, which is each host's own."""
+    with build_sandbox("interpreter", nodes=2, slots=1) as made:
+        run(made.head, f"mkdir -p {JOB}")
+        made.head.run(["tee", f"{JOB}/show.py"], input=SHOW).check_returncode()
+        yield made
+
+
+@pytest.mark.parametrize("where", NODES)
+@pytest.mark.parametrize("kind", MAKE)
+def test_ranks_get_the_environment_of_the_head_where_all_nodes_have_it(box: Sandbox, kind: str, where: str) -> None:
+    """On some only, the launch stops and names the others; on none, ranks get python3, and a finding says so.
+
+    A tool's own environment without torch is never offered.
+    """
+    make(box, kind, NODES[where])
+    done = aboard(box, kind, "launch", "--dry-run", "--json", "n1", "n2", "--", "show.py")
+    chosen = {node["name"]: node["interpreter"] for node in json.loads(done.stdout)["nodes"]}
+    own = {"path": PYTHONS[kind], "origin": ORIGINS.get(kind)}
+    login = {"path": "python3", "origin": "login shell"}
+    if kind == "tool":
+        assert chosen == {"n1": login, "n2": login}
+        assert (done.returncode, done.stderr) == (0, "")
+    else:
+        assert chosen == {name: own if name in NODES[where] else login for name in ("n1", "n2")}
+        assert done.returncode == (2 if where == "some" else 0)
+    if where == "some" and kind != "tool":
+        assert "✗ software-interpreter  n2\n" in done.stderr
+        assert f"{PYTHONS[kind]} is on n1, but not on n2" in " ".join(done.stderr.split())
+        assert "--set cluster.python=python3" in done.stderr
+    if where == "none" and kind != "tool":
+        assert "! software-interpreter-login  n[1-2]\n" in done.stderr
+
+
+def test_ranks_run_in_the_virtual_environment_with_its_tools_first_on_path(box: Sandbox) -> None:
+    """As `activate` would make it, and `python` means its interpreter."""
+    make(box, "venv", ("n1", "n2"))
+    done = aboard(box, "venv", "launch", "n1", "n2", "--", "python", "-u", "show.py")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[ranks 0-1 ×2] ran /private/venv/bin/python /private/venv /private/venv/bin" in done.stdout
+
+
+def test_the_fix_of_a_missing_environment_brings_it_there(box: Sandbox) -> None:
+    """The command as it is printed, typed on the head."""
+    make(box, "venv", ("n1",))
+    done = aboard(box, "venv", "check", "--only", "software", "n1", "n2")
+    assert done.returncode == 2
+    fix = next(
+        line.partition("fix: ")[2] for line in done.stdout.splitlines() if "software-interpreter n2 fix: tar" in line
+    )
+    run(box.head, fix)
+    done = aboard(box, "venv", "check", "--only", "software", "n1", "n2")
+    assert done.returncode == 0, done.stdout
+    assert "node n2: " in done.stdout
+    assert done.stdout.count("ranks run /private/venv/bin/python ($VIRTUAL_ENV)") == 2
+
+
+def test_an_environment_that_another_user_can_change_is_refused_unless_it_is_named(box: Sandbox) -> None:
+    """On n2 another user owns its packages; `cluster.python` is the user's own decision."""
+    make(box, "venv", ("n1", "n2"))
+    packages = "$(echo /private/venv/lib/python*/site-packages)"
+    run(box.host("n2"), f"chown 4711 {packages}", root=True)
+    done = aboard(box, "venv", "launch", "n1", "n2", "--", "show.py")
+    assert done.returncode == 2
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "software-interpreter-unsafe n2" in said
+    assert "site-packages belongs to user 4711" in said
+    done = aboard(
+        box, "venv", "launch", "--set", "cluster.python=/private/venv/bin/python", "n1", "n2", "--", "show.py"
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_script_that_is_only_on_the_head_stops_the_launch_and_the_fix_copies_it(box: Sandbox) -> None:
+    """Before any rank has started."""
+    make(box, "plain", ("n1", "n2"))
+    run(box.head, "mkdir -p /private/job && cp /shared/job/show.py /private/job")
+    done = aboard(box, "plain", "launch", "n1", "n2", "--", "show.py", folder="/private/job")
+    assert done.returncode == 2
+    assert "phase" not in done.stdout
+    assert "/private/job/show.py is not there on n[1-2]" in " ".join(done.stdout.split())
+    for line in done.stdout.splitlines():
+        if "tar -C" in line:
+            run(box.head, line.replace("  fix   ", "").strip())
+    done = aboard(box, "plain", "launch", "n1", "n2", "--", "show.py", folder="/private/job")
+    assert done.returncode == 0, done.stdout + done.stderr
+    # Another one on n2: a script that differs stops it, a stray file beside it does not.
+    run(box.host("n2"), "echo 'print(1)' >> /private/job/show.py")
+    done = aboard(box, "plain", "launch", "n1", "n2", "--", "show.py", folder="/private/job")
+    assert (done.returncode, "software-program-differs" in done.stdout) == (2, True)
+    run(box.host("n2"), "head -c -9 /private/job/show.py > /tmp/s && cp /tmp/s /private/job/show.py")
+    run(box.host("n2"), "echo 'print(2)' > /private/job/stray.py")
+    run(box.head, "echo 'print(3)' > /private/job/stray.py && scp -q /private/job/stray.py n1:/private/job/")
+    done = aboard(box, "plain", "launch", "n1", "n2", "--", "show.py", folder="/private/job")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "software-code" in done.stdout
+
+
+def test_the_deepspeed_command_of_a_guide_runs_from_a_virtual_environment(box: Sandbox) -> None:
+    """As the guide has it, pasted; DeepSpeed finds ninja, which is in the environment only."""
+    make(box, "venv", ("n1", "n2"))
+    for host in (box.head, *box.nodes):
+        run(host, f"ln -s {PYTHON.rpartition('/')[0]}/ninja /private/venv/bin/ninja")
+    box.head.run(["tee", f"{JOB}/train.py"], input=DEEPSPEED).check_returncode()
+    run(box.head, f"printf 'n1 slots=1\\nn2 slots=1\\n' > {JOB}/hostfile")
+    command = "deepspeed --hostfile hostfile --num_gpus 1 --num_nodes 2 --master_port 29501 train.py --bf16 True"
+    words = ("launch", "--env", "DS_ACCELERATOR=cpu", "--", *command.split())
+    done = aboard(box, "venv", *words, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[ranks 0-1 ×2] sum 2, ninja /private/venv/bin/ninja" in done.stdout
+
+
+def make(box: Sandbox, kind: str, nodes: tuple[str, ...]) -> None:
+    """The environment on the head and on these nodes, and on no others."""
+    for host in (box.head, *box.nodes):
+        run(host, f"rm -rf {PYTHONS[kind].rpartition('/bin/')[0]}", root=True)
+        if host is box.head or host.name in nodes:
+            run(host, MAKE[kind])
+
+
+def aboard(
+    box: Sandbox, kind: str, *words: str, folder: str = JOB, timeout: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """As it is typed with the environment active, or by its own interpreter where nothing is activated."""
+    active = {"venv": {"VIRTUAL_ENV": "/private/venv"}, "conda": {"CONDA_PREFIX": "/private/conda"}}.get(kind)
+    if active is not None:
+        return box.head.run(["aboard", *words], env=active, cwd=folder, timeout=timeout * slowness())
+    return box.head.run([PYTHONS[kind], "-m", "aboard", *words], cwd=folder, timeout=timeout * slowness())
+
+
+def run(host: Host, script: str, *, root: bool = False) -> None:
+    done = host.run(["sh", "-c", script], root=root)
+    assert done.returncode == 0, (script, done.stdout, done.stderr)
