@@ -3,6 +3,7 @@
 import json
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from deadlines import slowness
@@ -155,6 +156,24 @@ def test_the_deepspeed_command_of_a_guide_runs_from_a_virtual_environment(box: S
     done = aboard(box, "venv", *words, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[ranks 0-1 ×2] sum 2, ninja /private/venv/bin/ninja" in done.stdout
+
+
+def test_the_hosts_of_a_sandbox_see_the_environment_that_is_active_where_it_was_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that belongs to the user who typed `sudo aboard sandbox up`: a launch works in it as typed."""
+    venv = tmp_path / "venv"
+    subprocess.run([PYTHON, "-m", "venv", "--without-pip", "--system-site-packages", venv], check=True)
+    subprocess.run(["chown", "-R", "4242:0", venv], check=True)
+    subprocess.run(["chmod", "-R", "go+rX", tmp_path], check=True)
+    monkeypatch.setenv("VIRTUAL_ENV", str(venv))
+    with build_sandbox("active", nodes=1, slots=1) as made:
+        run(made.head, f"mkdir -p {JOB}")
+        made.head.run(["tee", f"{JOB}/show.py"], input=SHOW).check_returncode()
+        launch = ["aboard", "launch", "n1", "--", "show.py"]
+        done = made.head.run(launch, env={"VIRTUAL_ENV": str(venv)}, cwd=JOB)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"ran {venv}/bin/python {venv} {venv}/bin" in done.stdout
 
 
 def make(box: Sandbox, kind: str, nodes: tuple[str, ...]) -> None:

@@ -3,6 +3,7 @@
 import errno
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,12 +40,17 @@ def test_no_process_no_identity() -> None:
         Process.of(child.pid)
 
 
-def test_without_root_it_says_why_and_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An ordinary user is told kindly."""
+def test_without_root_it_says_why_and_what_to_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By its path if it is in an environment, where sudo does not look."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    with pytest.raises(SandboxError) as caught:
-        needs.require_root("up")
-    assert (caught.value.code, caught.value.fix) == ("sandbox-root", "sudo aboard sandbox up")
+    monkeypatch.setattr(needs, "_SEARCH", str(tmp_path / "system"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv/python"))
+    for folder, typed in (("venv", f"{tmp_path}/venv/aboard"), ("system", "aboard")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "aboard").touch(mode=0o755)
+        with pytest.raises(SandboxError) as caught:
+            needs.require_root("up")
+        assert (caught.value.code, caught.value.fix) == ("sandbox-root", f"sudo {typed} sandbox up")
 
 
 def test_missing_programs_are_named_with_their_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

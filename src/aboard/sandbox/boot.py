@@ -31,6 +31,7 @@ class Blueprint:
     programs: Programs
     python: str
     trees: tuple[Path, ...]
+    trusted: tuple[int, ...]
     shim: str
 
 
@@ -100,6 +101,9 @@ def _install(place: Place, blueprint: Blueprint, keys: Keys) -> None:
     if not Path("/usr/bin/python3").exists():
         Path("/usr/local/bin/python3").unlink(missing_ok=True)
         Path("/usr/local/bin/python3").symlink_to(blueprint.python)
+    if blueprint.trusted:
+        Path("/etc/aboard").mkdir(exist_ok=True)
+        _put("/etc/aboard/trusted-owners", "".join(f"{owner}\n" for owner in blueprint.trusted))
     _own_directories([home, home / ".ssh", Path("/private")], owner=crew_id)
     _put(home / ".bashrc", "", owner=crew_id)
     _put(home / ".ssh/authorized_keys", f"{keys.crew[1]}\n", owner=crew_id, mode=0o600)

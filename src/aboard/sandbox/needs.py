@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from pathlib import Path
 from aboard.core.errors import SandboxError
 
 _SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# What names the active Python environment; hosts see it.
+ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 _PACKAGES = {
     "sshd": "openssh-server",
     "ssh": "openssh-client",
@@ -54,8 +57,14 @@ def require_root(verb: str) -> None:
             "sandbox-root",
             f"`aboard sandbox {verb}` needs root: a practice host has its own network, mounts and sshd, "
             "and only root may make those. Your training runs as an ordinary user in it",
-            fix=f"sudo aboard sandbox {verb}",
+            fix=f"sudo {_aboard()} sandbox {verb}",
         )
+
+
+def _aboard() -> str:
+    """By its path where sudo would not find it, as in a virtual environment."""
+    beside = Path(sys.executable).parent / "aboard"
+    return shlex.quote(str(beside)) if shutil.which("aboard", path=_SEARCH) is None and beside.exists() else "aboard"
 
 
 def find_programs() -> Programs:

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.metadata
+import os
 import subprocess
 import sys
 import weakref
@@ -212,13 +213,15 @@ def _boot(
     names: list[str],
     progress: Progress,
 ) -> dict[str, Process]:
+    trees = _trees()
     blueprint = Blueprint(
         layout=layout,
         disks=state.directory(layout.name) / "disks",
         crew_id=crew_id,
         programs=programs,
         python=sys.executable,
-        trees=_trees(),
+        trees=trees,
+        trusted=_owners(trees),
         shim=files.aboard_shim(sys.executable, None if _installed() else str(inside.SOURCE)),
     )
     timeout = _build_timeout(len(names))
@@ -242,12 +245,21 @@ def _same_shape(there: State, wanted: Layout) -> State:
 
 
 def _trees() -> tuple[Path, ...]:
-    """What the ordinary user of a host must reach to run this very `aboard` with this very Python."""
+    """What the ordinary user of a host must reach to run this very `aboard`, and ranks in the active environment."""
     program = Path(sys.executable)
-    prefixes = [Path(sys.prefix), Path(sys.base_prefix)]
+    active = [
+        Path(os.environ[name]) for name in needs.ACTIVE if Path(os.environ.get(name) or ".", "bin/python").is_file()
+    ]
+    bases = [(prefix / "bin/python").resolve().parents[1] for prefix in active]
+    prefixes = [Path(sys.prefix), Path(sys.base_prefix), *active, *bases]
     homes = (program.parent.resolve(), program.resolve().parent)
     outside = [parent for parent in homes if not any(parent.is_relative_to(p.resolve()) for p in prefixes)]
     return (*prefixes, *outside, inside.SOURCE)
+
+
+def _owners(trees: Iterable[Path]) -> tuple[int, ...]:
+    """Who made these environments: the hosts' user runs them, so they are trusted there as root is."""
+    return tuple(sorted({tree.stat().st_uid for tree in trees} - {0}))
 
 
 def _installed() -> bool:

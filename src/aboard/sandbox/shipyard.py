@@ -246,6 +246,7 @@ def _packed(blueprint: Blueprint) -> dict[str, Any]:
         "programs": asdict(blueprint.programs),
         "python": blueprint.python,
         "trees": [str(tree) for tree in blueprint.trees],
+        "trusted": list(blueprint.trusted),
         "shim": blueprint.shim,
     }
 
@@ -258,5 +259,6 @@ def _unpacked(raw: dict[str, Any]) -> Blueprint:
         programs=Programs(**raw["programs"]),
         python=raw["python"],
         trees=tuple(map(Path, raw["trees"])),
+        trusted=tuple(raw["trusted"]),
         shim=raw["shim"],
     )
