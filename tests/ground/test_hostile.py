@@ -15,7 +15,8 @@ pytestmark = pytest.mark.ground
 # Each takes the place of python3 on one node. The bootstrap's marker is in what they read, so they can play along.
 PLAY = """#!/usr/bin/python3
 import json, os, re, sys
-sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))
+for _ in range(2):
+    sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))
 marker = re.search(rb"main\\(b'\\\\n(<aboard [0-9a-f]+>)", sys.stdin.buffer.readline())[1]
 def frame(message):
     body = json.dumps(message).encode()

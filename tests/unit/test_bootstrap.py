@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import zlib
-from importlib.util import MAGIC_NUMBER
 
 import pytest
 
@@ -38,33 +37,41 @@ def test_the_marker_is_new_each_time() -> None:
     assert first.marker not in first.stdin
 
 
+def run_bundle(bundle: bytes, line: str) -> bytes:
+    """What a Python without our package prints that gets this bundle over stdin."""
+    argv = [sys.executable, "-ISc", bootstrap.LINE]
+    return subprocess.run(argv, input=bundle + line.encode() + b"\n", capture_output=True, check=True).stdout
+
+
 def test_the_bundle_brings_every_module_and_runs_alone() -> None:
     """In a Python without our package, each module of the agent imports from what came over stdin."""
-    bundle = bootstrap._bundle().decode()
-    names = "asks beacons bridge channel children frames gauges guard hello keeper lease loop marks outputs place "
-    names += "redact spawn spool stacks tree"
-    check = f"import importlib\nfor name in {names!r}.split(): importlib.import_module('aboard.agent.' + name)\n"
-    ran = subprocess.run([sys.executable, "-ISc", "import sys; exec(sys.stdin.read())"],
-                         input=(bundle + check).encode(), capture_output=True, check=False)  # fmt: skip
-    assert ran.stderr == b""
+    names = (
+        "asks beacons bridge channel children environment frames gauges guard hello keeper lease loop marks outputs "
+    )
+    names += "place redact spawn spool stacks tree"
+    line = f"import importlib; [importlib.import_module('aboard.agent.' + name) for name in {names!r}.split()]"
+    assert run_bundle(bootstrap._bundle(), f"{line}; print('all')") == b"all\n"
 
 
-def test_another_bytecode_is_left_alone() -> None:
+def test_another_bytecode_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node whose Python has another bytecode than the head's compiles the sources instead."""
-    bundle = bootstrap._bundle().replace(repr(MAGIC_NUMBER).encode(), b"b'other'")
-    check = b"import aboard.agent.bridge as b\nprint(b.main.__doc__ is not None)\n"
-    for source, kept in ((bundle, b"True\n"), (bootstrap._bundle(), b"False\n")):
-        # Ours is compiled without docstrings, which tells the two apart.
-        ran = subprocess.run([sys.executable, "-ISc", "import sys; exec(sys.stdin.buffer.read())"],
-                             input=source + check, capture_output=True, check=True)  # fmt: skip
-        assert ran.stdout == kept
+    line = "import aboard.agent.bridge as bridge; print(bridge.main.__code__.co_filename)"
+    # Ours comes from a file of the head's, which tells the two apart.
+    assert run_bundle(bootstrap._bundle(), line).endswith(b"agent/bridge.py\n")
+    monkeypatch.setattr(bootstrap, "MAGIC_NUMBER", b"other")
+    assert run_bundle(bootstrap._bundle.__wrapped__(), line) == b"<aboard.agent.bridge>\n"
+
+
+def test_a_launch_compiles_nothing_on_a_node_with_the_same_python() -> None:
+    """All that a keeper imports before ranks start comes as bytecode."""
+    line = "import aboard.agent.keeper, aboard.agent.environment, aboard.agent.peers, aboard.agent.leftovers;"
+    line += "print([n for n, m in sys.modules.items() if n.startswith('aboard.agent.')"
+    line += " and hasattr(m, 'TYPE_CHECKING') and n not in sys.meta_path[0]._compiled])"
+    assert run_bundle(bootstrap._bundle(), line) == b"[]\n"
 
 
 def test_the_agent_reads_no_module_that_costs_much() -> None:
     """Every check pays on every node for what the bridge imports; asyncio alone would be 50 ms."""
-    bundle = bootstrap._bundle().decode()
-    check = "import aboard.agent.bridge\nprint([n for n in ('asyncio', 'subprocess', 'typing', 'ctypes', 'pathlib',"
-    check += " 'socket', 'shutil', 'glob', 'aboard.agent.keeper') if n in sys.modules])"
-    ran = subprocess.run([sys.executable, "-ISc", "import sys; exec(sys.stdin.read())"],
-                         input=(bundle + check).encode(), capture_output=True, check=True)  # fmt: skip
-    assert ran.stdout == b"[]\n"
+    line = "import aboard.agent.bridge, aboard.agent.environment; print([n for n in ('asyncio', 'subprocess', 'typing',"
+    line += " 'ctypes', 'pathlib', 'socket', 'shutil', 'glob', 'aboard.agent.keeper') if n in sys.modules])"
+    assert run_bundle(bootstrap._bundle(), line) == b"[]\n"

@@ -29,6 +29,7 @@ AGENT = f"exec {join(bootstrap.argv(sys.executable))}"
 ACTOR = r"""
 import ast, json, re, sys, time
 sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))
+sys.stdin.buffer.read(int(sys.stdin.buffer.readline()))
 source = sys.stdin.buffer.readline()
 marker = ast.literal_eval(re.search(rb"main\((b'.*?'),", source)[1].decode())
 def frame(message):

@@ -301,6 +301,7 @@ LIAR = r"""
 import ast, json, re, sys
 into, out = sys.stdin.buffer, sys.stdout.buffer
 into.read(int(into.readline()))
+into.read(int(into.readline()))
 marker = ast.literal_eval(re.search(rb"main\((b'.*?'),", into.readline())[1].decode())
 def say(message):
     body = json.dumps(message).encode()

@@ -165,8 +165,8 @@ async def open_link(node: Node, wire: Wire, seconds: float, on_phase: OnPhase) -
 
 async def _greet(node: Node, stream: Stream, on_phase: OnPhase) -> Link:
     start = bootstrap.bootstrap(SILENCE_SECONDS)
+    # Not drained: a far end that prints without end and reads nothing is told by what it prints.
     stream.write(start.stdin)
-    await stream.drain()
     noise, rest = await _skip_noise(node, stream, start.marker)
     splitter = frames.Splitter()
     bodies = splitter.feed(rest)

@@ -79,7 +79,8 @@ class Actor:
         # Whoever hangs up in the middle, and our own end too, needs no traceback.
         with suppress(ConnectionError, asyncio.IncompleteReadError, json.JSONDecodeError, asyncio.CancelledError):
             preface = json.loads(await self._reader.readline())
-            await self._reader.readexactly(int(await self._reader.readline()))
+            for _part in ("the importer", "its modules"):
+                await self._reader.readexactly(int(await self._reader.readline()))
             self._name, self._part = preface["node"], Part(**preface["part"])
             found = _MARKER.search(await self._reader.readline())
             if found is not None:
