@@ -200,3 +200,22 @@ def _bytes(path: Path) -> bytes:
         return path.read_bytes()
     except OSError:
         return b""
+
+
+def test_a_script_runs_in_a_child_of_the_agent() -> None:
+    """Its words, both outputs and its end are its own; an error in it is told, and the agent lives on."""
+    script = "import sys; print(sys.argv); sys.stderr.write('aside'); sys.exit"
+    assert _run("name", "word", source=script) == {"code": 0, "stdout": "['name', 'word']\n", "stderr": "aside"}
+    assert _run("name", source="1 / 0") == {"code": 1, "stdout": "", "stderr": "ZeroDivisionError: division by zero\n"}
+
+
+def test_a_program_is_found_along_the_path_of_its_environment(tmp_path: Path) -> None:
+    """As execvp finds it: what can't be run is passed over for what can, and named if nothing else is there."""
+    for folder, mode in (("first", 0o644), ("second", 0o755)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "tool").write_text("#!/bin/sh\necho found\n")
+        (tmp_path / folder / "tool").chmod(mode)
+    path = f"{tmp_path}/none:{tmp_path}/first:{tmp_path}/second:/bin:/usr/bin"
+    assert _run("tool", env={"PATH": path})["stdout"] == "found\n"
+    assert _run("tool", env={"PATH": f"{tmp_path}/first"})["stderr"] == "can't start tool: Permission denied"
+    assert _run("tool", env={"PATH": f"{tmp_path}/none"})["stderr"] == "can't start tool: No such file or directory"

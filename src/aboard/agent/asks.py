@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import stat
+import sys
 
 from aboard.agent import frames, telling
 from aboard.agent.loop import Loop
@@ -16,6 +17,7 @@ from aboard.agent.spawn import failure, spawn
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import NoReturn
 
     Reply = Callable[[frames.Message], None]
 
@@ -35,7 +37,10 @@ class Asks:
         loop.on_signal(signal.SIGCHLD, self._reap)
 
     def run(self, message: frames.Message, reply: Reply) -> None:
-        """Runs argv in its own session; a reply says how it ended and what it printed."""
+        """Runs argv in its own session; a reply says how it ended and what it printed.
+
+        A `source` is Python that the child runs itself, argv being its words: it costs no interpreter's start.
+        """
         # Late, here and below, since a check that only reads files never needs it.
         from aboard.agent import tree  # noqa: PLC0415 - the reason is above
 
@@ -44,6 +49,7 @@ class Asks:
         self._count += 1
         env[tree.RUN_ID] = mark = "ask-%d-%d" % (os.getpid(), self._count)
         argv = [str(word) for word in message["argv"]]
+        source = message.get("source")
         ask = _Ask(self._loop, reply, min(OUTPUT_LIMIT, int(message.get("limit", OUTPUT_LIMIT))), mark)
         try:
             pid, ask.told = spawn(
@@ -53,6 +59,7 @@ class Asks:
                 stdin=ask.null,
                 stdout=ask.write_ends[0],
                 stderr=ask.write_ends[1],
+                in_child=None if source is None else lambda: _become_script(str(source), argv),
             )
         except OSError as error:
             ask.close()
@@ -178,6 +185,22 @@ class _Ask:
                 self._loop.forget(fd)
                 return
             printed += part[: max(0, self._limit - len(printed))]
+
+
+def _become_script(source: str, argv: list[str]) -> NoReturn:
+    """In a child whose descriptors are in place: the script has the rest of it."""
+    sys.argv = argv
+    code = 0
+    try:
+        sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+        exec(compile(source, argv[0], "exec"), {"__name__": "__main__"})  # noqa: S102 - from our own head, as all of us
+    except BaseException as error:  # noqa: BLE001 - nothing may unwind into a second copy of the agent
+        sys.stderr.write("%s: %s\n" % (type(error).__name__, error))
+        code = 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
 def _kill(pid: int, mark: str) -> None:

@@ -1,22 +1,26 @@
 """aboard.yaml files and `--set` overrides to one checked document, with every mistake at its place."""
 
+import ast
+import inspect
 import json
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
 from aboard.config.merge import merge, override
 from aboard.config.problems import find, line_of, problems_of
 from aboard.config.read import read_text
+from aboard.config.section import Section
 from aboard.config.sections import Document
 from aboard.config.sources import source_problems
 from aboard.config.tree import Leaf, Table, plain, read_tree
 from aboard.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 VERBATIM = frozenset({"env"})
 _NO_FILE = "write one with: aboard init HOST…"
@@ -65,4 +69,25 @@ def load_document(files: "Sequence[str]", sets: "Sequence[str]" = ()) -> Written
 def schema() -> str:
     """The JSON schema of aboard.yaml, for editors."""
     found = {"$schema": "https://json-schema.org/draft/2020-12/schema", **Document.model_json_schema()}
+    sections = {section.__name__: section for section in _sections(Section)}
+    _describe(found, Document)
+    for name, definition in found["$defs"].items():
+        _describe(definition, sections[name])
     return json.dumps(found, indent=2) + "\n"
+
+
+def _sections(section: type[Section]) -> "Iterator[type[Section]]":
+    for each in section.__subclasses__():
+        yield each
+        yield from _sections(each)
+
+
+def _describe(definition: dict[str, Any], section: type[Section]) -> None:
+    """Puts the text behind each field of a section, or of one that it inherits from, into its description."""
+    for each in reversed(section.__mro__[: section.__mro__.index(Section)]):
+        (tree,) = ast.parse(inspect.getsource(each)).body
+        assert isinstance(tree, ast.ClassDef)  # noqa: S101 - the source of a class
+        for field, text in pairwise(tree.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                name = ast.unparse(field.target)
+                definition["properties"][name]["description"] = inspect.cleandoc(str(text.value.value))

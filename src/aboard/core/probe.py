@@ -11,10 +11,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """Run argv on the node, as the user that ranks will run as."""
+    """Run argv on the node, as the user that ranks will run as.
+
+    With a `source`, which is Python, a child of the agent runs that, and argv is what it finds in sys.argv.
+    """
 
     argv: tuple[str, ...]
     timeout: float = 10.0
+    source: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

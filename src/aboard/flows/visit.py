@@ -169,7 +169,8 @@ async def _read(link: Link, questions: Sequence[Files]) -> Contents | Unknown:
 async def _run(link: Link, command: Command) -> Output | Unknown:
     within = command.timeout + ANSWER_SECONDS
     try:
-        reply = await link.ask("run", within, argv=list(command.argv), timeout=command.timeout)
+        source: dict[str, Any] = {} if command.source is None else {"source": command.source}
+        reply = await link.ask("run", within, argv=list(command.argv), timeout=command.timeout, **source)
     except AskError as error:
         return Unknown(why=error.seen)
     code = reply.get("code")

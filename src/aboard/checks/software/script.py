@@ -48,7 +48,7 @@ MAX_SCRIPT, MAX_NAMES = {MAX_SCRIPT}, {MAX_NAMES}
 """
 # Run with -S: on many machines a .pth file imports half a program at every start, which costs more than all the rest.
 _BODY = r"""
-import ast, hashlib, importlib.util, json, os, re, site, sys
+import _ast, hashlib, json, os, re, site, sys
 
 LATER = []
 
@@ -148,13 +148,23 @@ def local_files(name, bases):
             return found
     return []
 
+def walk(tree):
+    # As ast.walk; to import ast costs each node 11 ms.
+    waiting = list(tree) if isinstance(tree, list) else [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for name in node._fields:
+            value = getattr(node, name, None)
+            waiting += [each for each in (value if isinstance(value, list) else [value]) if isinstance(each, _ast.AST)]
+
 def imported(tree, path, bases):
     # Names as `import` would say them; relative ones as files.
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
+    for node in walk(tree):
+        if isinstance(node, _ast.Import):
             for alias in node.names:
                 yield alias.name, bases
-        elif isinstance(node, ast.ImportFrom):
+        elif isinstance(node, _ast.ImportFrom):
             base = path
             for _ in range(node.level):
                 base = os.path.dirname(base)
@@ -178,7 +188,7 @@ def needs(start, top, everything):
         files.append(path)
         try:
             with open(path, "rb") as file:
-                tree = ast.parse(file.read(MAX_SCRIPT))
+                tree = compile(file.read(MAX_SCRIPT), path, "exec", _ast.PyCF_ONLY_AST, dont_inherit=True)
         except (OSError, SyntaxError, ValueError, RecursionError):
             continue
         for name, below in imported(tree, path, bases):
@@ -188,9 +198,8 @@ def needs(start, top, everything):
             if not found and below is bases and first not in known:
                 versions[first] = None
         if path == start:
-            whole = ast.Module(body=[each for each in tree.body if isinstance(each, ast.Import)
-                                     or isinstance(each, ast.ImportFrom) and not each.level], type_ignores=[])
-            certain = [name.partition(".")[0] for name, below in imported(whole, path, bases)]
+            first = [each for each in tree.body if isinstance(each, (_ast.Import, _ast.ImportFrom))]
+            certain = [name.partition(".")[0] for name, below in imported(first, path, bases) if below is bases]
     if any(place(name) is None for name in versions):
         run_later()
     versions = {name: external(name, everything) for name in sorted(versions)[:MAX_NAMES]}
@@ -217,10 +226,15 @@ def module_file(name, top):
     return ""
 
 def find(name):
-    try:
-        return importlib.util.find_spec(name)
-    except (ImportError, ValueError, AttributeError):
-        return None
+    # As importlib.util.find_spec, of a top-level name.
+    for finder in sys.meta_path:
+        try:
+            spec = finder.find_spec(name, None)
+        except Exception:
+            continue
+        if spec is not None:
+            return spec
+    return None
 
 def digest(lines):
     return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogateescape")).hexdigest()[:16]

@@ -80,7 +80,11 @@ def command(node: Node, what: str, *words: str, timeout: float) -> Command:
 
 
 def look(node: Node) -> Command:
-    return command(node, "look", node.workdir or "", timeout=MOUNT_SECONDS + 5)
+    """Every launch asks this: without `setup` lines, which may set TMPDIR, the agent itself can run it."""
+    words, timeout = ("look", node.workdir or ""), MOUNT_SECONDS + 5
+    if node.setup:
+        return command(node, *words, timeout=timeout)
+    return Command(argv=("storage", *words), timeout=timeout, source=SCRIPT)
 
 
 ROLES = ("workdir", "home", "tmp")
