@@ -125,3 +125,20 @@ def test_dials_that_nobody_asked_for_are_given_up() -> None:
         await fleet.close()
 
     asyncio.run(story())
+
+
+def test_a_node_that_was_dialled_too_early_by_other_words_is_dialled_again() -> None:
+    """A launch dials by what it can read quickly; what the whole file says counts."""
+
+    async def story() -> None:
+        wire = Flaky(Reason.DROPPED, 0)
+        fleet = Fleet(lambda _node: wire)
+        fleet.begin([Node(name="n1"), Node(name="n2", user="alice")])
+        same, other = await fleet.dial(Node(name="n1", slots=8)), await fleet.dial(Node(name="n2", user="bob"))
+        assert wire.dials == 3
+        assert other.link.node.user == "bob"
+        for dialled in (same, other):
+            await dialled.link.close()
+        await fleet.close()
+
+    asyncio.run(story())

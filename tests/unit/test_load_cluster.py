@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aboard.config.cluster import load_cluster
+from aboard.config.cluster import guess_nodes, load_cluster
 from aboard.core.cluster import Cluster
 from aboard.core.errors import InputError
 from aboard.core.head import Here
@@ -229,3 +229,49 @@ def test_nothing_odd_reaches_ssh(files: Path, sources: list[str], hostfile: str 
         for node in load(*sources, hostfile=None if hostfile is None else "hosts", include=include):
             assert host_trouble(node.target) is None
             assert node.user is None or user_trouble(node.user) is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cluster: {nodes: 'n[1-2] slots=4', python: /opt/python, user: bob, port: 2222}",
+        "cluster: {nodes: [n1, 'alice@n2 slots=2'], env: {A: 1}, setup: x}\ntrain: {unknown: 1}",
+    ],
+)
+def test_nodes_are_guessed_as_they_will_be_read(files: Path, text: str) -> None:
+    """All that it takes to dial them is the same; other sections are not looked at."""
+    (files / "aboard.yaml").write_text(text)
+    guessed = guess_nodes(here=HERE)
+    (files / "aboard.yaml").write_text(text.partition("\n")[0])
+    read = load().nodes
+    assert [(node.name, node.target, node.user, node.port, node.python, node.local) for node in guessed] == [
+        (node.name, node.target, node.user, node.port, node.python, node.local) for node in read
+    ]
+    assert len(guessed) == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cluster: {nodes: [{name: n1, address: 10.0.0.1}]}",
+        "cluster: {nodes: [n1], python: '-c x'}",
+        "cluster: {nodes: [n1], user: '-oProxyCommand=x'}",
+        "cluster: {nodes: ['-oProxyCommand=x']}",
+        "cluster: {nodes: [n1], port: '22'}",
+        "cluster: {hostfile: hosts}",
+        "cluster: 3",
+        "cluster: [",
+        "",
+    ],
+)
+def test_what_is_not_plain_is_not_guessed(files: Path, text: str) -> None:
+    """Nobody is dialled by words that were not checked."""
+    (files / "aboard.yaml").write_text(text)
+    assert guess_nodes(here=HERE) == ()
+
+
+def test_nodes_of_the_command_line_are_guessed_with_their_filters(files: Path) -> None:
+    """A file of its own, or a mistake, leaves it to the real reading."""
+    assert [node.name for node in guess_nodes(["n[1-3]"], exclude="n2", here=HERE)] == ["n1", "n3"]
+    assert guess_nodes(["other.yaml"], here=HERE) == ()
+    assert guess_nodes(["n[1-"], here=HERE) == ()

@@ -9,12 +9,13 @@ from pathlib import Path
 import click
 
 from aboard.cli.dashes import Launching, elsewhere
-from aboard.cli.errand import Errand, run
+from aboard.cli.errand import Errand, run_early
 from aboard.cli.nodes import NodeWords, node_words
 from aboard.core.cluster import Cluster
 from aboard.core.envfile import read_envfile
 from aboard.core.errors import InputError, Problem
 from aboard.core.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
+from aboard.core.node import Node
 from aboard.core.program import Kind, Program, read_python_command
 from aboard.core.request import Request, settled
 from aboard.core.words import env_name_trouble
@@ -111,37 +112,43 @@ def launch(
     if host is not None:
         sys.exit(elsewhere(host, sys.argv[1:]))
     typed = _Typed(where=where, command=command, module=module, no_python=no_python)
-    request, cluster, notes = typed.read()
-    request = replace(
-        request,
-        ranks=ranks or request.ranks,
-        env={**request.env, **read_env(envs, env_file)},
-        threads=threads or request.threads,
-        bind=bind or request.bind,
-        beacon=not no_beacon,
-        stop_on_stall=on_stall == "stop",
-        master_address=master_address or request.master_address,
-        master_port=master_port or request.master_port,
-    )
-    cluster, request = settled(cluster, request, str(Path.cwd()))
     seconds = lease or (DETACHED_SECONDS if detach else ATTACHED_SECONDS)
-    errand = Errand(cluster=cluster, request=request, check=how, lease=Lease(seconds=seconds, grace=grace), notes=notes)
-    raise_files(len(cluster))
+
+    def read() -> Errand:
+        request, cluster, notes = typed.read()
+        request = replace(
+            request,
+            ranks=ranks or request.ranks,
+            env={**request.env, **read_env(envs, env_file)},
+            threads=threads or request.threads,
+            bind=bind or request.bind,
+            beacon=not no_beacon,
+            stop_on_stall=on_stall == "stop",
+            master_address=master_address or request.master_address,
+            master_port=master_port or request.master_port,
+        )
+        cluster, request = settled(cluster, request, str(Path.cwd()))
+        raise_files(len(cluster))
+        last = Lease(seconds=seconds, grace=grace)
+        return Errand(cluster=cluster, request=request, check=how, lease=last, notes=notes)
+
     # Each is loaded when it is wanted: a launch dials its nodes first.
     if dry or other or as_json:
         _needs_dry(dry, other, as_json=as_json)
         from aboard.cli.dry_run import dry_run  # noqa: PLC0415 - the reason is above
 
-        sys.exit(dry_run(errand, other=other, as_json=as_json))
+        sys.exit(dry_run(read(), other=other, as_json=as_json))
     if trial:
         from aboard.cli.trying import tried  # noqa: PLC0415 - the reason is above
 
-        sys.exit(tried(errand))
+        sys.exit(tried(read()))
     if detach:
         from aboard.cli.launching import detached  # noqa: PLC0415 - the reason is above
 
-        sys.exit(detached(errand))
-    sys.exit(run(errand))
+        sys.exit(detached(read()))
+    nodes = typed.guess()
+    raise_files(len(nodes))
+    sys.exit(run_early(nodes, read))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +175,10 @@ class _Typed:
         where = self.where.with_default(hostfile=pasted.hostfile, include=pasted.include, exclude=pasted.exclude)
         cluster = where.cluster()
         return pasted.request, replace(cluster, nodes=placed(pasted, cluster.nodes)), pasted.notes
+
+    def guess(self) -> tuple[Node, ...]:
+        """The nodes to dial first; a pasted command may name others."""
+        return self.where.guess() if self.module or self.no_python or self.command[0].endswith(".py") else ()
 
     def _program(self) -> Program:
         first, *args = self.command

@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
-from aboard.config.cluster import load_cluster
+from aboard.config.cluster import guess_nodes, load_cluster
 from aboard.config.here import look_around
 from aboard.core.cluster import Cluster
+from aboard.core.node import Node
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +31,14 @@ class NodeWords:
             exclude=self.exclude,
             sets=self.sets,
             here=look_around(),
+        )
+
+    def guess(self) -> tuple[Node, ...]:
+        """The nodes to dial while the rest is read; none if that needs more than a look."""
+        if self.sets:
+            return ()
+        return guess_nodes(
+            self.nodes, hostfile=self.hostfile, include=self.include, exclude=self.exclude, here=look_around()
         )
 
     def with_default(self, *, hostfile: str | None, include: str, exclude: str) -> "NodeWords":

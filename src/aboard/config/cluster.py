@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from aboard.config.here import sources_toward
-from aboard.config.nodes import Entry, fill, hostfile_entries, named_entries, section_entries
+from aboard.config.nodes import Entry, fill, hostfile_entries, named_entries, plain_nodes, section_entries
 from aboard.config.read import read_text
 from aboard.core.cluster import Cluster
 from aboard.core.errors import InputError, Problem
@@ -42,6 +42,26 @@ def load_cluster(
     origin = _origin(names, hostfile, written)
     nodes = pick(fill(_entries(origin, written), written, here), include=include, exclude=exclude)
     return Cluster(nodes=_with_head(nodes, here, toward), source=origin.source, writes=_writes(written))
+
+
+def guess_nodes(
+    sources: "Sequence[str]" = (), *, hostfile: str | None = None, include: str = "", exclude: str = "", here: Here
+) -> "tuple[Node, ...]":
+    """The nodes as far as they can be known without pydantic, for a launch that dials while it reads the rest.
+
+    Nothing where that is not plain: a file with anything but node sets and the simplest keys, or any mistake.
+    """
+    try:
+        if sources or hostfile is not None or not Path(DEFAULT_FILE).exists():
+            if any(source.endswith(_YAML) for source in sources):
+                return ()
+            return load_cluster(sources, hostfile=hostfile, include=include, exclude=exclude, here=here).nodes
+        from aboard.config.tree import plain, read_tree  # noqa: PLC0415 - PyYAML, for those who have a file
+
+        written = plain(read_tree(read_text(DEFAULT_FILE, fix=""), file=DEFAULT_FILE)).get("cluster")
+        return pick(plain_nodes(written, here), include=include, exclude=exclude)
+    except (InputError, AttributeError):
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from aboard.core.hostfile import MAX_SLOTS, read_hostfile
 from aboard.core.interpreter import Interpreter, Origin
 from aboard.core.node import Container, Node
 from aboard.core.nodeset import MAX_NAMES, Login, expand_logins, fold
-from aboard.core.words import host_trouble, visible
+from aboard.core.words import MAX_PORT, host_trouble, user_trouble, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from aboard.config.document import Written
     from aboard.config.sections import Defaults, NodeSection
 
+_PLAIN_PROGRAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*|(/[A-Za-z0-9_.+-]+)+")
 _WITH_SLOTS = re.compile(r"(.*?)\s+slots=([0-9]{1,5})\s*", re.DOTALL)
 
 
@@ -87,12 +88,40 @@ def fill(entries: "Sequence[Entry]", written: "Written | None", here: Here) -> t
             Node(name=entry.name, **{**defaults, **entry.given}),
             interpreter=_configured({**defaults, **entry.given}),
             env={**defaults.get("env", {}), **entry.given.get("env", {})},
-            # Judged by its own words: a user or port for the whole cluster doesn't ask for ssh to oneself.
-            local=is_here(Node(name=entry.name, **entry.given), here),
+            local=_is_local(entry, here),
         )
         for entry in entries
     ]
     return _with_fabric(nodes, written.where("cluster", "fabric_address") if written else "")
+
+
+def plain_nodes(section: Mapping[str, Any], here: Here) -> tuple[Node, ...]:
+    """The nodes of a section `cluster` that was not checked yet, with what it takes to dial them; none if in doubt."""
+    written = section.get("nodes")
+    sets: list[Any] = [written] if isinstance(written, str) else written if isinstance(written, list) else [None]
+    python, user, port = section.get("python", "python3"), section.get("user"), section.get("port")
+    doubtful = (
+        not all(isinstance(each, str) for each in sets)
+        or not (isinstance(python, str) and _PLAIN_PROGRAM.fullmatch(python))
+        or not (user is None or (isinstance(user, str) and user_trouble(user) is None))
+        or not (port is None or (type(port) is int and 0 < port <= MAX_PORT))
+    )
+    if doubtful:
+        return ()
+    entries = [entry for each in sets for entry in _line(each, "")]
+    return tuple(
+        Node(
+            name=entry.name,
+            **{"user": user, "port": port, "python": python, **entry.given},
+            local=_is_local(entry, here),
+        )
+        for entry in entries
+    )
+
+
+def _is_local(entry: Entry, here: Here) -> bool:
+    """Judged by its own words: a user or port for the whole cluster doesn't ask for ssh to oneself."""
+    return is_here(Node(name=entry.name, **entry.given), here)
 
 
 def _configured(given: Mapping[str, Any]) -> Interpreter | None:

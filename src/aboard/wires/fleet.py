@@ -28,6 +28,10 @@ def usual_wire(node: Node) -> Wire:
     return LocalWire() if node.local else SshWire()
 
 
+def _login(node: Node) -> tuple[object, ...]:
+    return node.local, node.target, node.user, node.port, node.python
+
+
 @dataclass(frozen=True, kw_only=True)
 class Dialled:
     """A link, and what it took to get it."""
@@ -53,11 +57,13 @@ class Fleet:
         self._seconds = seconds
         self.on_phase = on_phase
         self._kept: dict[str, Dialled] = {}
-        self._begun: dict[str, asyncio.Task[Dialled]] = {}
+        self._begun: dict[str, tuple[Node, asyncio.Task[Dialled]]] = {}
 
     def begin(self, nodes: Iterable[Node]) -> None:
         """Dials nodes that will be asked for: handshakes go on while the caller does something else."""
-        self._begun.update({node.name: asyncio.create_task(self._dial(node)) for node in nodes})
+        for node in nodes:
+            if node.name not in self._begun:
+                self._begun[node.name] = (node, asyncio.create_task(self._dial(node)))
 
     def keep(self, links: "dict[str, Dialled]") -> None:
         """Takes links that are open already, by node: the next dial of each gets it, without another handshake."""
@@ -66,7 +72,7 @@ class Fleet:
 
     async def close(self) -> None:
         """Closes the links that were begun or kept and that nobody asked for."""
-        begun, self._begun = list(self._begun.values()), {}
+        begun, self._begun = [task for _node, task in self._begun.values()], {}
         for task in begun:
             task.cancel()
         if begun:
@@ -80,8 +86,16 @@ class Fleet:
         kept = self._kept.pop(node.name, None)
         if kept is not None and kept.link.lost is None:
             return kept
-        begun = self._begun.pop(node.name, None)
-        return await (self._dial(node) if begun is None else begun)
+        early, begun = self._begun.pop(node.name, (node, None))
+        if begun is not None and _login(early) == _login(node):
+            return await begun
+        if begun is not None:
+            # What was known of it then has turned out to be wrong.
+            begun.cancel()
+            await asyncio.wait([begun])
+            if not begun.cancelled() and begun.exception() is None:
+                await begun.result().link.close()
+        return await self._dial(node)
 
     async def _dial(self, node: Node) -> Dialled:
         for drops in range(TRIES):
