@@ -42,7 +42,7 @@ def test_a_job_runs_on_all_nodes(four: Launches) -> None:
             marks=pytest.mark.nightly,
         ),
         ("raise", "after", 1, "run-raised", "training, raised ValueError: a bad batch"),
-        ("exit", "after", 3, "run-exited", "exit code 3"),
+        ("exit", "after", 3, "run-exited", "exited with code 3"),
         pytest.param("kill", "before", 137, "run-killed", "SIGKILL", marks=pytest.mark.nightly),
         ("kill", "during", 137, "run-killed", "SIGKILL"),
         pytest.param("kill", "after", 137, "run-killed", "SIGKILL", marks=pytest.mark.nightly),

@@ -17,6 +17,8 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.scrub import MASK, Scrub
 from aboard.flows import unpack
 from aboard.flows.bundle import LEFT_OUT, pack, write
+from aboard.flows.kept import kept_of
+from aboard.flows.replay import replay
 from aboard.flows.unpack import replay_bundle
 from aboard.record.places import RunDirectory
 from aboard.record.record import Record
@@ -174,6 +176,28 @@ def test_a_bundle_replays_the_verdict(run: RunDirectory, tmp_path: Path) -> None
     assert not told.changed
     with pytest.raises(AboardError):
         write(pack(run, Scrub()), path)
+
+
+def test_a_record_knows_the_interpreter_of_its_ranks() -> None:
+    """A missing module leads to the same commands as live; a name that is none of a host stays out of them."""
+    nodes: list[dict[str, Any]] = [
+        {"name": name, "argv": ["/opt/py/bin/python", "t.py"], "starts": [{"child": str(rank), "rank": rank}]}
+        for rank, name in enumerate("abc")
+    ]
+    nodes[0] |= {"address": "10.0.0.7", "user": "ann", "port": 2222}
+    nodes[2] |= {"address": "$(id)"}
+    said = {"type": "ModuleNotFoundError", "message": "No module named 'apex'", "trace": ""}
+    events = []
+    for rank, node in enumerate("abc"):
+        events.append({"at": 3.0, "kind": "raised", "node": node, "child": str(rank), "data": said})
+        events.append({"at": 4.0, "kind": "exited", "node": node, "child": str(rank), "data": {"code": 1}})
+    lines = "".join(f"{json.dumps(event)}\n" for event in events)
+    kept = kept_of("r", {"plan.json": json.dumps({"nodes": nodes}).encode(), "events.jsonl": lines.encode()})
+    (finding,) = replay(kept).why.findings
+    assert finding.ranks == (0, 1, 2)
+    assert finding.fix.startswith("for node in b c; do ssh")
+    assert "\nssh -p 2222 ann@10.0.0.7 '/opt/py/bin/python -m pip install apex'    # here; " in finding.fix
+    assert "$(id)" not in finding.fix
 
 
 def test_the_command_line(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:

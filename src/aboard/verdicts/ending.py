@@ -15,7 +15,7 @@ from aboard.verdicts.gpu import before_death, beside_death, of_death
 from aboard.verdicts.parted import parted
 from aboard.verdicts.recheck import recheck
 from aboard.verdicts.unreached import unreached
-from aboard.verdicts.words import Around, Told, told_of
+from aboard.verdicts.words import Around, Told, error_of, is_mild, is_same_error, told_of
 
 # How ranks cry out when a peer has died: never the cause while there is a death that says something else.
 _ECHO = re.compile(
@@ -85,36 +85,59 @@ def is_echo(evidence: Evidence, child: Child) -> bool:
 def _text(evidence: Evidence, child: Child) -> str:
     if child.raised is not None:
         return f"{child.raised.type}: {child.raised.message}"
-    return "\n".join(evidence.tails.get(_rank(child), ())[-5:])
+    return "\n".join(line for line in evidence.tails.get(_rank(child), ())[-5:] if not is_mild(line))
 
 
 def _verdict(evidence: Evidence, cause: Child) -> Finding:
-    told = with_node(evidence, cause, told_of(cause, evidence.tails.get(_rank(cause), ()), _around(evidence, cause)))
+    same = _same_deaths(evidence, cause)
+    told = told_of(cause, evidence.tails.get(_rank(cause), ()), _around(evidence, cause, same))
+    told = with_node(evidence, cause, told)
     told = beside_death(evidence, cause, _text(evidence, cause), told)
-    others = [child for child in evidence.run.generation.children.values() if child.dead and child is not cause]
+    named = set(map(id, same))
+    others = [child for child in evidence.run.generation.children.values() if child.dead and id(child) not in named]
+    nodes = tuple(dict.fromkeys(child.node for child in same))
+    count = f"all {len(same)}" if len(same) == evidence.plan.world else f"{len(same)} of {evidence.plan.world}"
+    alone = f"rank {cause.name} on {cause.node}, {cause.phase.word},"
     return Finding(
         code=told.code,
         severity=Severity.BLOCK,
-        nodes=(cause.node,),
-        ranks=(_rank(cause),),
-        seen=f"rank {cause.name} on {cause.node}, {cause.phase.word}, {told.seen}",
+        nodes=nodes,
+        ranks=tuple(map(_rank, same)),
+        seen=f"{alone if len(same) == 1 else f'{count} ranks on {fold(nodes)}'} {told.seen}",
         why=told.why,
         fix=_fix(evidence, cause, told),
         consequences=tuple(_followed(evidence, cause, others)),
     )
 
 
-def _around(evidence: Evidence, cause: Child) -> Around:
-    """The Python of its node, and a node of which no rank has died in the same way."""
-    own = next(part.node for part in evidence.plan.parts if part.node.name == cause.node)
-    said = cause.raised.message if cause.raised is not None else None
-    alike = {
-        child.node
-        for child in evidence.run.generation.children.values()
-        if child.raised is not None and child.raised.message == said
-    }
-    others = [part.node.name for part in evidence.plan.parts if part.node.name not in {*alike, cause.node}]
-    return Around(python=own.python, peer=others[0] if others else "")
+def _same_deaths(evidence: Evidence, cause: Child) -> list[Child]:
+    """The ranks that died in the same way, the cause among them, in rank order: what all do is no node's own fault."""
+    own = error_of(cause, evidence.tails.get(_rank(cause), ()))
+    if own is None:
+        return [cause]
+    first = {part.node.name: part.starts[0].rank or 0 for part in evidence.plan.parts if part.starts}
+
+    def names(child: Child) -> tuple[str, ...]:
+        return child.node, str(_rank(child)), str(_rank(child) - first.get(child.node, 0))
+
+    def is_same(child: Child) -> bool:
+        other = error_of(child, evidence.tails.get(_rank(child), ())) if child.dead else None
+        return other is not None and is_same_error(own, other, list(zip(names(cause), names(child), strict=True)))
+
+    children = (view.child for view in evidence.views if view.child is not None)
+    return [child for child in children if child is cause or is_same(child)]
+
+
+def _around(evidence: Evidence, cause: Child, same: list[Child]) -> Around:
+    """The nodes of the ranks that died, and one on which no rank has died in the same way."""
+    nodes = {child.node for child in same}
+    others = [part.node.name for part in evidence.plan.parts if part.node.name not in nodes]
+    return Around(
+        parts=tuple(part for part in evidence.plan.parts if part.node.name in nodes),
+        peer=others[0] if others else "",
+        several=len(same) > 1,
+        output=evidence.said.get(_rank(cause), ()),
+    )
 
 
 def _left_early(evidence: Evidence, cause: Child) -> Child | None:

@@ -11,9 +11,11 @@ STORIES = (
         shows=("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "exitcode  : 1 (pid: "),
         why="A rank's own code raised, and the exception was caught by nobody. It is the earliest death of all nodes on"
         " the corrected clock; what other ranks say of closed connections came after it.",
-        mend="A module or a file that only this node lacks is brought there by the line that is told. Else read the"
-        " exception, and the whole traceback with `aboard logs RUN --rank N`. `aboard launch --trial -- …`"
-        " runs the same command on each node alone and names the node that can't.",
+        mend="If several ranks raised the same exception, all of them are named, and the cause is what they share: the"
+        " script, its arguments, its data, its Python. The fix installs a missing module into the interpreter of the"
+        " ranks, or copies a missing file. Else read the exception, and the whole traceback with"
+        " `aboard logs RUN --rank N`. `aboard launch --trial -- …` runs the same command on each node alone and names"
+        " the node that can't.",
     ),
     Story(
         code="run-exited",
@@ -22,7 +24,9 @@ STORIES = (
         shows=("exitcode  : 1", "exits with return code = 1"),
         why="The process ended by itself with a code other than 0 and left no exception: sys.exit, a usage error of its"
         " arguments, a program that isn't Python.",
-        mend="Its last line on stderr is shown; all of it is in `aboard logs RUN --rank N --stream stderr`.",
+        mend="If its last line on stderr is a known error, the fix is for that one. Otherwise its last lines are shown"
+        " as evidence, not as the cause: find what exits with this code. All output is in"
+        " `aboard logs RUN --rank N`.",
     ),
     Story(
         code="run-killed",
