@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
+from aboard.core.duration import span
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
-from aboard.core.run import Child, Generation
+from aboard.core.run import Child, Generation, Run
 from aboard.core.words import visible
 from aboard.verdicts.apart import met_apart, missed
 from aboard.verdicts.crash import with_node
@@ -28,6 +30,24 @@ _ECHO = re.compile(
 # A cry comes within this time of what it cries about.
 _ECHO_SECONDS = 5.0
 _LEAVING_SECONDS = 3.0
+# From the end of a lease until an agent has terminated its ranks: the grace, and a sweep.
+_LEASE_ENDS_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remains:
+    """What a record tells of a conductor that died: its process, when it last wrote, and what starts the run again.
+
+    `saved` is the step of the last checkpoint of a training.
+    """
+
+    pid: str
+    at: float
+    lease: float | None = None
+    command: str = ""
+    step: int | None = None
+    training: bool = False
+    saved: int | None = None
 
 
 def ending(evidence: Evidence) -> list[Finding]:
@@ -214,6 +234,48 @@ def _without_death(evidence: Evidence) -> Iterator[Finding]:
             why="All other ranks wait for it in the next collective, without a word.",
             fix=recheck(evidence, (child.node,), "host", "nothing of it may be left there; then launch again"),
         )
+
+
+def lost_conductor(run: Run, left: Remains, *, now: float) -> Finding:
+    """The verdict on a run whose conductor is gone without a word, by what it had recorded until then."""
+    running = sorted((child for child in run.generation.children.values() if child.state == "started"), key=_rank)
+    nodes = tuple(dict.fromkeys(child.node for child in running))
+    died = f"the conductor (process {left.pid}) died"
+    over = run.generation.ending is not None
+    logs = f"aboard logs {run.id}    # what the ranks printed until then"
+    seen = f"{died} before any rank was started"
+    if run.generation.children:
+        at = f"{datetime.fromtimestamp(left.at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        seen = f"{died} without ending the run; its last record is of {span(now - left.at)} ago ({at})"
+        seen += f", at step {left.step}" if left.step is not None else ""
+    if left.training:
+        saved = f"the last checkpoint is of step {left.saved}" if left.saved is not None else "no checkpoint is known"
+        seen += f"; {saved}"
+    if running:
+        ranks = "1 rank was" if len(running) == 1 else f"{len(running)} ranks were"
+        lease = "the lease" if left.lease is None else f"the lease of {left.lease:g} s"
+        late = left.lease is not None and now > left.at + left.lease + _LEASE_ENDS_SECONDS
+        ends = f"have terminated them: {lease} has run out" if late else f"terminate them when {lease} runs out"
+        seen += f". {ranks} running on {fold(nodes)}, and the agents there {ends}"
+    again = "runs it again"
+    if left.training:
+        again = "continues from " + (f"step {left.saved}" if left.saved is not None else "the last checkpoint, if any")
+    return Finding(
+        code="run-conductor-lost",
+        severity=Severity.WARN if over else Severity.BLOCK,
+        nodes=nodes,
+        ranks=tuple(map(_rank, running)),
+        seen=seen,
+        why="It was killed, by somebody or by the kernel out of memory, or the head was restarted. Agents that lose"
+        " their conductor terminate their ranks after the lease, so that nothing is left behind.",
+        fix="\n".join(
+            [
+                *([f"{left.command}    # {again}"] if left.command else []),
+                *([logs] if run.generation.children else []),
+                "sudo dmesg -T | grep -i 'killed process'    # here; was the conductor killed for memory?",
+            ]
+        ),
+    )
 
 
 def _silent(evidence: Evidence) -> str:

@@ -58,6 +58,18 @@ STORIES = (
         " the lease does no harm: the run goes on.",
     ),
     Story(
+        code="run-conductor-lost",
+        title="the conductor of a run was killed",
+        severity=Severity.BLOCK,
+        shows=("lost", "Killed", "Out of memory: Killed process 4711 (aboard)"),
+        why="The process that conducts the run, `aboard launch`, `aboard train` or its background process, died without"
+        " ending the run: SIGKILL, the kernel out of memory, or a head that was restarted. The agents on the nodes"
+        " terminate their ranks after the lease, since nobody would see them to their end.",
+        mend="Type the command of the fix: it is the one that started the run. `aboard train` continues from its last"
+        " complete checkpoint. `--detach` keeps a conductor alive when its terminal is closed; `--lease` says how long"
+        " ranks live without it.",
+    ),
+    Story(
         code="run-rank-stopped",
         title="a rank was stopped by a signal",
         severity=Severity.BLOCK,
