@@ -215,7 +215,7 @@ def test_a_record_knows_the_interpreter_of_its_ranks() -> None:
     (finding,) = judged_again(
         *raised, *((rank, 4.0, "exited", {"code": 1}) for rank in range(3)), nodes=nodes, words=words
     )
-    assert finding.ranks == (0, 1, 2)
+    assert (finding.ranks, finding.consequences) == ((0, 1, 2), ())
     assert finding.fix.startswith("for node in b c; do ssh")
     assert "\nssh -p 2222 ann@10.0.0.7 '/opt/py/bin/python -m pip install apex'    # here; " in finding.fix
     assert "$(id)" not in finding.fix

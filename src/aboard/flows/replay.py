@@ -107,7 +107,7 @@ def _with_words(kept: Kept, findings: list[Finding], evidence: Evidence | None) 
     """The findings with what the logs say besides.
 
     A rank that died by itself is explained by its own words alone: the errors of others follow from its death. They are
-    a finding of their own where the exception leads to no fix; else they are folded under the verdict.
+    a finding of their own only where the verdict has no other fix than to read the log.
     """
     first, *rest = findings
     known = {finding.code for finding in findings}
@@ -116,8 +116,11 @@ def _with_words(kept: Kept, findings: list[Finding], evidence: Evidence | None) 
     own = [line for line in kept.lines if line.rank in first.ranks] if by_itself else kept.lines
     told = [each for each in _of_logs(own) if each.severity is Severity.BLOCK and each.code not in known]
     odd = [each for each in _of_logs(kept.lines) if each.severity is Severity.WARN and each.code not in known]
-    if first.code == "run-exited" or "\n" in first.fix:
-        # The fix is more than a look at the log, or nothing says that the rank exited because of what it said before.
+    if first.code == "run-raised" and "\n" in first.fix:
+        # The verdict has a fix for the exception: the words of its ranks only repeat it.
+        under, told = [], []
+    elif first.code == "run-exited" or "\n" in first.fix:
+        # Nothing says that a rank exited, or was killed, because of what it had said before.
         under, told = told, []
     else:
         under = [each for each in told if each.code == "log-peer-lost"]

@@ -125,7 +125,7 @@ def _verdict(evidence: Evidence, cause: Child) -> Finding:
         ranks=tuple(map(_rank, same)),
         seen=f"{alone if len(same) == 1 else f'{count} ranks on {fold(nodes)}'} {told.seen}",
         why=told.why,
-        fix=_fix(evidence, cause, told),
+        fix=_fix(evidence, same[0], told),
         consequences=tuple(_followed(evidence, cause, others)),
     )
 
@@ -185,8 +185,8 @@ def _uneven(evidence: Evidence, left: Child, cause: Child) -> Finding:
     )
 
 
-def _fix(evidence: Evidence, cause: Child, told: Told) -> str:
-    logs = f"aboard logs {evidence.plan.run} --rank {cause.name}    # all that it said"
+def _fix(evidence: Evidence, child: Child, told: Told) -> str:
+    logs = f"aboard logs {evidence.plan.run} --rank {child.name}    # all that it said"
     return f"{told.fix}\n{logs}" if told.fix else logs
 
 
