@@ -10,6 +10,7 @@ from evidences import at_collective, evidence, in_collective, process, stack, st
 from aboard.core.event import Event
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding
+from aboard.core.interpreter import Interpreter, Origin
 from aboard.core.node import Node
 from aboard.core.nodeset import expand
 from aboard.core.phase import Phase
@@ -199,6 +200,10 @@ def test_nodes_are_checked_again_as_the_run_reaches_them() -> None:
     plain = tuple(replace(part, node=Node(name=part.node.name, slots=2)) for part in given.plan.parts)
     named = replace(given, plan=replace(given.plan, parts=plain))
     assert recheck(named, ["n3", "n1"]) == "aboard check n3 n1"
+    # What a launch chooses by itself stands in no file.
+    chosen = Interpreter(path="/opt/py/bin/python", origin=Origin.VIRTUAL_ENV)
+    plain = tuple(replace(part, node=replace(part.node, interpreter=chosen)) for part in plain)
+    assert recheck(replace(given, plan=replace(given.plan, parts=plain)), ["n3", "n1"]) == "aboard check n3 n1"
 
 
 def test_peers_far_apart_are_let_in_one_by_one() -> None:
