@@ -1,5 +1,6 @@
 """`aboard launch` on four real hosts: it runs, and every way of dying has its name."""
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -42,7 +43,7 @@ def test_a_job_runs_on_all_nodes(four: Launches) -> None:
             marks=pytest.mark.nightly,
         ),
         ("raise", "after", 1, "run-raised", "training, raised ValueError: a bad batch"),
-        ("exit", "after", 3, "run-exited", "exit code 3"),
+        ("exit", "after", 3, "run-exited", "exited with code 3"),
         pytest.param("kill", "before", 137, "run-killed", "SIGKILL", marks=pytest.mark.nightly),
         ("kill", "during", 137, "run-killed", "SIGKILL"),
         pytest.param("kill", "after", 137, "run-killed", "SIGKILL", marks=pytest.mark.nightly),
@@ -52,7 +53,7 @@ def test_a_job_runs_on_all_nodes(four: Launches) -> None:
     ],
 )
 def test_every_way_of_dying(four: Launches, how: str, at: str, code: int, verdict: str, said: str) -> None:
-    """The rank that died first is named, its node and how; the others end within ten seconds; no orphan is left."""
+    """The rank that died first is named, its node and how, now and later; the others end soon, and nothing is left."""
     ran = four.launch("--", "job.py", env=[f"FATE={how}", f"FATE_AT={at}", "FATE_RANK=2", "STEPS=1000"])
     assert ran.code == code, ran.said
     found = ran.verdict
@@ -60,3 +61,5 @@ def test_every_way_of_dying(four: Launches, how: str, at: str, code: int, verdic
     assert said in found["seen"]
     assert ran.last_seconds <= END_SECONDS * slowness()
     assert four.orphans(ran.run) == {}
+    # One finding, above the story of its code: what peers printed when they lost their connections is no second one.
+    assert re.findall(r"^✗ (\S+)  (n\S+)", four.aboard("why", ran.run).stdout, re.MULTILINE) == [(verdict, "n3")]

@@ -99,7 +99,7 @@ def test_a_management_network_that_is_cut_for_15_seconds(four: Launches) -> None
 
 
 def test_a_head_that_is_killed(four: Launches) -> None:
-    """Its ranks live as long as the lease says, then nothing of them is left on any node."""
+    """Its ranks live as long as the lease says, then nothing is left on any node; status and why name it afterwards."""
     before = four.newest()
     with four.going("launch", "--lease", "5", "--", "clock.py", "120") as process:
         run = _started(four, before)
@@ -108,7 +108,13 @@ def test_a_head_that_is_killed(four: Launches) -> None:
         process.wait(10)
         assert len(four.orphans(run)) == 4
         wait_until(lambda: not four.orphans(run), 5 + 2 + 10, "nothing is left")
-    assert "lost" in four.aboard("status").stdout
+    (line,) = [each for each in four.aboard("status").stdout.splitlines() if each.startswith(run)]
+    assert "\tlost\t" in line
+    assert f"the conductor (process {pid}) died without ending the run" in line
+    assert "4 ranks were running on n[1-4]" in line
+    for said in (four.aboard("status", run).stdout, four.aboard("why", run).stdout):
+        assert "run-conductor-lost" in said
+        assert f"cd {four.folder} && aboard launch --lease 5 -- clock.py 120" in said
 
 
 def test_a_head_whose_disk_is_full(four: Launches) -> None:

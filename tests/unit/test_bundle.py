@@ -4,7 +4,7 @@ import gzip
 import io
 import json
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.scrub import MASK, Scrub
 from aboard.flows import unpack
 from aboard.flows.bundle import LEFT_OUT, pack, write
+from aboard.flows.kept import kept_of
+from aboard.flows.replay import replay
 from aboard.flows.unpack import replay_bundle
 from aboard.record.places import RunDirectory
 from aboard.record.record import Record
@@ -48,6 +50,7 @@ SAID = (
     f"-----BEGIN RSA PRIVATE KEY----- {SECRETS['private key']} -----END RSA PRIVATE KEY-----",
     "wrote /home/adalove/ckpt and /root/x as adalove, from 10.20.30.40",
 )
+TRACEBACK = ("Traceback (most recent call last):", '  File "/home/me/train.py", line 7, in <module>', "    main()")
 PLAN = {
     "run": "r",
     "world": 2,
@@ -96,6 +99,31 @@ def archive(
 
 def manifest(**more: Any) -> bytes:
     return json.dumps({"format": 1, "aboard": "0", "run": "r", **more}).encode()
+
+
+def judged_again(
+    *events: tuple[int, float, str, Mapping[str, Any]],
+    words: Mapping[int, tuple[str, ...]],
+    nodes: Sequence[Mapping[str, Any]] = ({"name": "a"}, {"name": "b"}, {"name": "c"}),
+) -> tuple[Finding, ...]:
+    """What a record of three nodes comes to, given its events by rank and what the ranks said on stderr."""
+    names = [node["name"] for node in nodes]
+    plan = [{**node, "starts": [{"child": str(rank), "rank": rank}]} for rank, node in enumerate(nodes)]
+    told = [
+        {"at": at, "kind": kind, "node": names[rank], "child": str(rank), "data": data}
+        for rank, at, kind, data in events
+    ]
+    logs = [
+        {"at": 2.0, "rank": rank, "node": names[rank], "stream": "stderr", "text": line}
+        for rank, lines in words.items()
+        for line in lines
+    ]
+    parts = {
+        "plan.json": json.dumps({"nodes": plan}).encode(),
+        "events.jsonl": "".join(f"{json.dumps(each)}\n" for each in told).encode(),
+        "logs.jsonl": "".join(f"{json.dumps(each)}\n" for each in logs).encode(),
+    }
+    return replay(kept_of("r", parts)).why.findings
 
 
 def refused(path: Path) -> str:
@@ -174,6 +202,56 @@ def test_a_bundle_replays_the_verdict(run: RunDirectory, tmp_path: Path) -> None
     assert not told.changed
     with pytest.raises(AboardError):
         write(pack(run, Scrub()), path)
+
+
+def test_a_record_knows_the_interpreter_of_its_ranks() -> None:
+    """A missing module leads to the same commands as live; a name that is none of a host stays out of them."""
+    nodes: list[dict[str, Any]] = [{"name": name, "argv": ["/opt/py/bin/python", "t.py"]} for name in "abc"]
+    nodes[0] |= {"address": "10.0.0.7", "user": "ann", "port": 2222}
+    nodes[2] |= {"address": "$(id)"}
+    said = {"type": "ModuleNotFoundError", "message": "No module named 'apex'", "trace": ""}
+    raised = [(rank, 3.0, "raised", said) for rank in range(3)]
+    words = dict.fromkeys(range(3), (*TRACEBACK, "ModuleNotFoundError: No module named 'apex'"))
+    (finding,) = judged_again(
+        *raised, *((rank, 4.0, "exited", {"code": 1}) for rank in range(3)), nodes=nodes, words=words
+    )
+    assert (finding.ranks, finding.consequences) == ((0, 1, 2), ())
+    assert finding.fix.startswith("for node in b c; do ssh")
+    assert "\nssh -p 2222 ann@10.0.0.7 '/opt/py/bin/python -m pip install apex'    # here; " in finding.fix
+    assert "$(id)" not in finding.fix
+
+
+def test_peers_that_lost_a_killed_rank_are_no_second_cause() -> None:
+    """After a SIGKILL there is one blocking finding; the errors of the other ranks follow from it."""
+    reset = "RuntimeError: [pair.cc:544] Read error [10.0.0.3]:4711: Connection reset by peer"
+    lost = {"type": "RuntimeError", "message": reset.partition(": ")[2], "trace": ""}
+    (finding,) = judged_again(
+        (2, 3.0, "exited", {"code": -9}),
+        (0, 3.1, "raised", lost),
+        (0, 3.2, "exited", {"code": 1}),
+        (1, 3.1, "raised", lost),
+        (1, 3.2, "exited", {"code": 1}),
+        words={0: (*TRACEBACK, reset), 1: (*TRACEBACK, reset)},
+    )
+    assert (finding.code, finding.nodes, finding.ranks) == ("run-killed", ("c",), (2,))
+    assert [(each.code, each.ranks) for each in finding.consequences] == [("run-followed", (0, 1))]
+
+
+def test_what_a_rank_said_long_before_it_exited_is_no_second_cause() -> None:
+    """An error that its script caught is shown below the exit code, and blocks nothing by itself."""
+    words = ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", "the batch is halved", "epoch 2")
+    (finding,) = judged_again((1, 3.0, "exited", {"code": 3}), words={1: words})
+    assert finding.code == "run-exited"
+    assert [each.code for each in finding.consequences if each.severity > Severity.INFO] == []
+    assert "log-gpu-memory" in [each.code for each in finding.consequences]
+
+
+def test_the_words_of_a_rank_say_more_of_its_exception() -> None:
+    """Where the exception alone leads to no fix, what is known of its message is told too."""
+    raised = {"type": "RuntimeError", "message": "PytorchStreamReader failed reading zip archive", "trace": ""}
+    words = (*TRACEBACK, f"RuntimeError: {raised['message']}: failed finding central directory")
+    found = judged_again((1, 3.0, "raised", raised), (1, 3.1, "exited", {"code": 1}), words={1: words})
+    assert [each.code for each in found] == ["run-raised", "log-checkpoint-torn"]
 
 
 def test_the_command_line(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Why a run ended: the earliest cause, and what only followed from it."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ PLAN = Plan(
     program=Program(kind=Kind.SCRIPT, target="train.py"),
     master=Master(node="n1", address="10.0.0.1", port=29500),
     parts=tuple(
-        NodePlan(node=Node(name=f"n{at}"), starts=(Start(child=str(at - 1), argv=("x",), rank=at - 1),))
+        NodePlan(
+            node=Node(name=f"n{at}"), starts=(Start(child=str(at - 1), argv=("python3", "train.py"), rank=at - 1),)
+        )
         for at in (1, 2, 3)
     ),
 )
@@ -31,7 +34,7 @@ def _event(kind: str, rank: int, at: float = 1.0, **data: Any) -> Event:
     return Event(node=f"n{rank + 1}", seq=1, at=at, kind=kind, child=str(rank), data=data)
 
 
-def _ending(*events: Event, tails: dict[int, tuple[str, ...]] | None = None) -> list[Finding]:
+def _ending(*events: Event, tails: Mapping[int, tuple[str, ...]] | None = None) -> list[Finding]:
     found = ending(Evidence(plan=PLAN, run=Run.replay("r", events), tails=tails or {}))
     known = {story.code for subject in TOLD for story in subject.stories}
     for finding in found:
@@ -60,6 +63,50 @@ def test_an_exception_is_the_verdict_and_the_others_are_folded() -> None:
     (after,) = finding.consequences
     assert (after.code, after.ranks) == ("run-followed", (0, 2))
     assert after.seen == "of the other ranks, 1 died by themselves, first rank 0, 1 were ended"
+
+
+def _raised(kind: str, messages: dict[int, str]) -> list[Event]:
+    """Each of these ranks raises, and exits with code 1."""
+    raised = [_event("raised", rank, 5.0 + rank, type=kind, message=text) for rank, text in messages.items()]
+    return [*raised, *(_event("exited", rank, 9.0, code=1) for rank in messages)]
+
+
+def test_an_exception_that_every_rank_raises_blames_no_node() -> None:
+    """All ranks, all their nodes and the common cause are named, in the verdict and in the fix."""
+    said = "[Errno 2] No such file or directory: '/data/train.bin'"
+    (finding,) = _ending(*_raised("FileNotFoundError", dict.fromkeys((1, 0, 2), said)))
+    assert (finding.code, finding.nodes, finding.ranks) == ("run-raised", ("n1", "n2", "n3"), (0, 1, 2))
+    assert finding.seen == f"all 3 ranks on n[1-3] raised FileNotFoundError: {said}"
+    assert finding.fix.startswith("ls -l /data/train.bin    # on n[1-3]; ")
+    assert finding.consequences == ()
+
+
+def test_ranks_that_raise_the_same_exception_are_counted() -> None:
+    """The verdict says how many of all ranks raised it; a rank that was terminated follows from it."""
+    events = [*_raised("ValueError", {0: "bad batch", 2: "bad batch"}), _event("exited", 1, 9.5, code=-15)]
+    (finding,) = _ending(*events)
+    assert (finding.nodes, finding.ranks) == (("n1", "n3"), (0, 2))
+    assert finding.seen == "2 of 3 ranks on n[1,3] raised ValueError: bad batch"
+    assert "not in one node" in finding.why
+    assert [each.ranks for each in finding.consequences] == [(1,)]
+
+
+@pytest.mark.parametrize(
+    ("messages", "ranks"),
+    [
+        ({0: "shard 0 of 3: '/data/part-00000.bin'", 2: "shard 2 of 3: '/data/part-00002.bin'"}, (0, 2)),
+        ({0: "[Errno 2] no '/a/0'", 2: "[Errno 2] no '/a/2'"}, (0, 2)),
+        ({0: "n1 can't write /tmp/tmpab12cd34/x", 1: "n2 can't write /tmp/tmpzz_98765/x"}, (0, 1)),
+        ({0: "CUDA out of memory. GPU 0 has 7.1 MiB free", 1: "CUDA out of memory. GPU 1 has 9.9 MiB free"}, (0, 1)),
+        ({0: "expected 512 tokens, got 17", 1: "expected 512 tokens, got 23"}, (0,)),
+        ({0: "column text is missing", 1: "column label is missing"}, (0,)),
+    ],
+)
+def test_only_what_is_a_ranks_own_may_differ_in_the_same_exception(
+    messages: dict[int, str], ranks: tuple[int, ...]
+) -> None:
+    """Its number, its node and its temporary directory; any other number or word makes it another exception."""
+    assert _ending(*_raised("RuntimeError", messages))[0].ranks == ranks
 
 
 def test_a_cry_about_a_closed_connection_is_no_cause() -> None:
@@ -116,7 +163,7 @@ def test_a_node_that_is_gone_comes_before_cries_about_it() -> None:
             ("ModuleNotFoundError: No module named 'flash_attn'",),
             "run-exited",
             "flash_attn",
-            "pip install flash_attn    # on n2",
+            "ssh n2 'python3 -m pip install flash_attn'    # here; ",
         ),
     ],
 )
@@ -126,6 +173,42 @@ def test_each_way_to_die(event: Event, tail: tuple[str, ...], code: str, said: s
     assert (finding.code, finding.nodes) == (code, ("n2",))
     assert said in finding.seen
     assert fix in finding.fix
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        ("WARNING:root:port: 29500 is taken: Address already in use; another one is tried",),
+        ("/home/me/train.py:7: UserWarning: CUDA out of memory, the batch is halved",),
+        ("/home/me/train.py:7: UserWarning: x", '  warnings.warn("CUDA out of memory, the batch is halved")'),
+        ("[W1116 02:20:00.1 socket.cpp:752] [c10d] Connection refused, trying again", "epoch 3 done"),
+        ("OSError: [Errno 24] Too many open files", "WARNING:root:going on without a cache"),
+        ("OSError: [Errno 24] Too many open files", "going on without a cache"),
+    ],
+)
+def test_an_exit_code_is_not_explained_by_a_warning_before_it(tail: tuple[str, ...]) -> None:
+    """What the rank printed last is shown as evidence; nothing of it is called the cause or leads to a fix."""
+    (finding,) = _ending(_event("exited", 1, code=3), tails={1: tail})
+    quoted = ", ".join(f'"{line.strip()}"' for line in tail)
+    assert finding.seen == f"rank 1 on n2, waiting, exited with code 3; the last lines of its output: {quoted}"
+    assert "Find what exits with 3" in finding.why
+    assert finding.fix == "aboard logs r --rank 1    # all that it said"
+
+
+def test_an_exception_explains_an_exit_code_though_warnings_follow_it() -> None:
+    """Without a beacon, the traceback on stderr says it; torch warns of an open process group behind it."""
+    tail = ("Traceback (most recent call last):", '  File "t.py", line 1', "OSError: [Errno 24] Too many open files")
+    warning = "[W1116 02:20:00.1 ProcessGroupGloo.cpp:9] destroy_process_group() was not called"
+    (finding,) = _ending(_event("exited", 1, code=1), tails={1: (*tail, warning)})
+    assert finding.seen.endswith('exited with code 1: "OSError: [Errno 24] Too many open files"')
+    assert finding.fix.startswith("ulimit -n    # on n2; ")
+
+
+def test_a_rank_that_warned_of_a_refused_connection_is_still_the_cause_of_its_exit() -> None:
+    """Only an error makes a death an echo of another rank's."""
+    warned = {1: ("WARNING:root:Connection refused, trying again",)}
+    (finding,) = _ending(_event("exited", 1, 5.0, code=3), _event("exited", 0, 5.5, code=4), tails=warned)
+    assert finding.ranks == (1,)
 
 
 def test_a_stopped_rank() -> None:

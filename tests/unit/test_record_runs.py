@@ -1,18 +1,29 @@
 """Run directories: made, named, found, claimed and pruned."""
 
+import json
 import os
 import random
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from aboard.cli.launching import plan_document
 from aboard.core.errors import AboardError, InputError
 from aboard.core.event import Event
+from aboard.core.finding import Finding, Severity
+from aboard.core.lease import Lease
+from aboard.core.node import Node
+from aboard.core.plan import Master, NodePlan, Plan, Start
+from aboard.core.program import Kind, Program
+from aboard.flows.status import summary
+from aboard.flows.why import why_again
 from aboard.record import Record, RunDirectory, Runs
 from aboard.record.events import replay
 from aboard.record.names import new_run_id
@@ -159,3 +170,114 @@ def test_a_record_holds_all_that_a_run_told(tmp_path: Path) -> None:
     ]  # fmt: skip
     for path in [*run.path.iterdir(), *run.logs.iterdir()]:
         assert path.stat().st_mode & 0o077 == 0
+
+
+class Lost:
+    """Writes what such a conductor had recorded until it was killed, at 100 s."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self.run = run
+
+    def write(self, *events: Event, metrics: Mapping[str, float] | None = None, **plan: Any) -> None:
+        starts = [[{"child": str(rank), "rank": rank} for rank in ranks] for ranks in ((0, 1), (2, 3))]
+        nodes = [{"name": f"n{number}", "starts": each} for number, each in enumerate(starts, 1)]
+        record = Record.open(self.run, ranks=4)
+        record.write_plan({"world": 4, "nodes": nodes, "cwd": "/home/ada/my job", "lease": 20.0, **plan})
+        record.event(Event(node="", seq=0, at=90.0, kind="generation", data={"number": 1}))
+        for rank in range(4):
+            record.event(Event(node=f"n{1 + rank // 2}", seq=1, at=91.0, kind="started", child=str(rank), rank=rank))
+        for event in events:
+            record.event(event)
+        child = {"step": 70, **({"metrics": metrics} if metrics else {})}
+        record.samples("n1", 100.0, {"node": {}, "children": {"0": child}})
+        record.close()
+
+    def finding(self) -> Finding:
+        """What `aboard status` says of it; `aboard why` says it first, too."""
+        (told,) = summary(self.run).findings
+        again = why_again(self.run).why.findings[0]
+        assert (told.code, told.nodes, told.fix) == (again.code, again.nodes, again.fix)
+        return told
+
+
+@pytest.fixture
+def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lost:
+    """The record of a conductor that was killed while four ranks ran on two nodes."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    run = Runs.of({"XDG_STATE_HOME": str(tmp_path)}).create(NOW, _draws(1))
+    # The file stays, and nobody holds its lock any more.
+    run.pid.write_text("4711\n")
+    return Lost(run)
+
+
+def test_a_conductor_that_was_killed_is_named(lost: Lost) -> None:
+    """Which process and when, how many ranks its nodes terminated and where, and the command to run it again."""
+    lost.write(command="aboard launch -d -- train.py")
+    finding = lost.finding()
+    assert (finding.severity, finding.nodes, finding.ranks) == (Severity.BLOCK, ("n1", "n2"), (0, 1, 2, 3))
+    assert finding.seen.startswith("the conductor (process 4711) died without ending the run; its last record is of ")
+    assert finding.seen.endswith(
+        " ago (1970-01-01 00:01:40 UTC), at step 70. 4 ranks were running on n[1-2], and the agents there have"
+        " terminated them: the lease of 20 s has run out"
+    )
+    assert finding.fix.splitlines()[0] == "cd '/home/ada/my job' && aboard launch -d -- train.py    # runs it again"
+
+
+@pytest.mark.parametrize(
+    ("resume", "saved", "words", "command"),
+    [
+        ("auto", 60.0, "the last checkpoint is of step 60", "aboard train n[1-2]    # continues from step 60"),
+        ("none", 60.0, "step 60", "aboard train n[1-2] --set train.resume=auto    # continues from step 60"),
+        ("auto", None, "no checkpoint is known", "aboard train n[1-2]    # continues from the last checkpoint, if any"),
+    ],
+)
+def test_a_training_whose_conductor_was_killed_names_its_last_checkpoint(
+    lost: Lost, resume: str, saved: float | None, words: str, command: str
+) -> None:
+    """The command that was typed continues from there, also where it was told not to resume."""
+    training = json.dumps({"output_dir": str(lost.run.path / "nothing"), "resume": resume})
+    metrics = {"step": 70.0, **({"saved": saved} if saved is not None else {})}
+    lost.write(env={"ABOARD_TRAINING": training}, command="aboard train n[1-2]", metrics=metrics)
+    finding = lost.finding()
+    assert words in finding.seen
+    assert finding.fix.splitlines()[0] == f"cd '/home/ada/my job' && {command}"
+
+
+def test_a_checkpoint_on_this_machine_is_newer_than_the_record(lost: Lost) -> None:
+    """Metrics are recorded every few seconds; a complete checkpoint counts as soon as it is there."""
+    (lost.run.path / "out" / "step-000065").mkdir(parents=True)
+    (lost.run.path / "out" / "step-000065" / "manifest.json").touch()
+    training = json.dumps({"output_dir": str(lost.run.path / "out"), "resume": "auto"})
+    lost.write(env={"ABOARD_TRAINING": training}, command="aboard train", metrics={"step": 70.0, "saved": 60.0})
+    assert "the last checkpoint is of step 65" in lost.finding().seen
+
+
+def test_a_rank_that_died_before_its_conductor_was_killed_comes_first(lost: Lost) -> None:
+    """The conductor was already ending the run: the death is the verdict, and both are told."""
+    died = Event(node="n2", seq=2, at=99.0, kind="exited", child="3", rank=3, data={"code": 3})
+    deciding = Event(node="", seq=0, at=99.1, kind="deciding", data={"why": "rank 3 died", "death": True})
+    lost.write(died, deciding, command="aboard launch -- train.py")
+    death, conductor = why_again(lost.run).why.findings
+    assert (death.code, death.ranks) == ("run-exited", (3,))
+    assert (conductor.code, conductor.severity) == ("run-conductor-lost", Severity.WARN)
+    assert "3 ranks were running on n[1-2]" in conductor.seen
+
+
+def test_a_conductor_that_was_killed_before_ranks_started(lost: Lost) -> None:
+    """Nothing was planned yet: that is all there is to say."""
+    assert summary(lost.run).findings[0].seen == "the conductor (process 4711) died before any rank was started"
+    assert why_again(lost.run).why.findings[0].code == "run-conductor-lost"
+
+
+def test_the_recorded_command_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A value of --env that is secret is left out, so that it is taken from the environment."""
+    monkeypatch.setattr(sys, "argv", ["aboard", "launch", "--env", "HF_TOKEN=hf_AbCdEfGh", "--", "a b.py"])
+    env = {"HF_TOKEN": "hf_AbCdEfGh"}
+    start = Start(child="0", argv=("python3",), env=env, secrets=("HF_TOKEN",), rank=0)
+    plan = Plan(
+        run="r",
+        program=Program(kind=Kind.SCRIPT, target="a b.py"),
+        master=Master(node="n1", address="n1"),
+        parts=(NodePlan(node=Node(name="n1"), starts=(start,)),),
+    )
+    assert plan_document(plan, Lease())["command"] == "aboard launch --env HF_TOKEN -- 'a b.py'"

@@ -13,7 +13,7 @@ from rich.console import Console
 from rosters import Scene, dead, silent, starting, training
 
 from aboard.core.phase import Phase
-from aboard.core.roster import Missing, Roster, Row
+from aboard.core.roster import Missing, Roster, Row, Stall
 from aboard.ui.roster import SPARE, RosterView, clean
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
@@ -72,6 +72,43 @@ def test_what_ends_is_told_without_the_late() -> None:
     text = drawn(dead(16, 1), 200, 50)
     assert "missing  n09 rank 8: died 1.0 s ago: ModuleNotFoundError" in text
     assert "Python up, for" not in text
+
+
+@pytest.mark.parametrize(
+    ("seen", "width", "shown"),
+    [
+        (
+            "rank 3 on n2 waits for a lock or another thread at train.py:31 in wait_for_luck; 7 other ranks wait for",
+            80,
+            "rank 3 on n2 waits for a lock… train.py:31 in wait_for_luck…",
+        ),
+        (
+            "rank 3 on n2 waits for a lock or another thread at train.py:31 in wait_for_luck; 7 other ranks wait for",
+            120,
+            "rank 3 on n2 waits for a lock or another thread at train.py:31 in wait_for_luck; 7 other ranks wait f…",
+        ),
+        (
+            "rank 3 on n2 waits at /home/ada/projects/a-large-model/src/training/train.py:42 in step",
+            80,
+            "rank 3 on n2 waits at …/train.py:42 in step",
+        ),
+        (
+            "rank 3 on n2 waits at /home/ada/projects/a-large-model/src/training/train.py:42 in step; 7 others wait",
+            120,
+            "rank 3 on n2 waits at /home/ada/projects/a-large-model/src/training/train.py:42 in step; 7 others wait",
+        ),
+        (
+            "rank 3 on n2 waits in the kernel for /data/shards/part-7.bin (nfs_wait) at data.py:9 in next_batch",
+            80,
+            "rank 3 on n2 waits in the kernel for… data.py:9 in next_batch",
+        ),
+    ],
+)
+def test_a_stuck_rank_keeps_its_file_line_and_function(seen: str, width: int, shown: str) -> None:
+    """Where the terminal is too narrow, directories go first, then what follows the function, then what precedes it."""
+    stall = Stall(code="hang-lock", grave=True, nodes=("n2",), seen=seen, fix="aboard logs")
+    lines = drawn(replace(training(2, 8), stall=stall), width, 24).splitlines()
+    assert f"stuck  hang-lock  {shown}" in lines
 
 
 def test_ranks_that_are_done_are_counted() -> None:

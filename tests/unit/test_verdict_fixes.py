@@ -9,10 +9,14 @@ from evidences import at_collective, evidence, in_collective, process, stack, st
 
 from aboard.core.event import Event
 from aboard.core.evidence import Evidence
+from aboard.core.finding import Finding
+from aboard.core.interpreter import Interpreter, Origin
 from aboard.core.node import Node
 from aboard.core.nodeset import expand
 from aboard.core.phase import Phase
+from aboard.core.plan import Plan
 from aboard.core.run import Run
+from aboard.core.setup import after_setup
 from aboard.core.witness import Collective, Echo, Joining, Link, NodeWitness, RankWitness, Socket
 from aboard.verdicts.ending import ending
 from aboard.verdicts.judge import judge
@@ -196,6 +200,10 @@ def test_nodes_are_checked_again_as_the_run_reaches_them() -> None:
     plain = tuple(replace(part, node=Node(name=part.node.name, slots=2)) for part in given.plan.parts)
     named = replace(given, plan=replace(given.plan, parts=plain))
     assert recheck(named, ["n3", "n1"]) == "aboard check n3 n1"
+    # What a launch chooses by itself stands in no file.
+    chosen = Interpreter(path="/opt/py/bin/python", origin=Origin.VIRTUAL_ENV)
+    plain = tuple(replace(part, node=replace(part.node, interpreter=chosen)) for part in plain)
+    assert recheck(replace(given, plan=replace(given.plan, parts=plain)), ["n3", "n1"]) == "aboard check n3 n1"
 
 
 def test_peers_far_apart_are_let_in_one_by_one() -> None:
@@ -207,31 +215,74 @@ def test_peers_far_apart_are_let_in_one_by_one() -> None:
     assert let_in(replace(far, witness={}), ["n4"], "10.0.0.4") == ""
 
 
-def test_what_a_node_lacks_is_brought_from_another() -> None:
-    """A file by way of the head, from a node whose ranks did not miss it; a module by the Python of the ranks."""
-    given = evidence(eight())
-    node = replace(given.plan.parts[0].node, python="/opt/py/bin/python")
-    plan = replace(given.plan, parts=(replace(given.plan.parts[0], node=node), *given.plan.parts[1:]))
+def died(plan: Plan, kind: str, message: str, *ranks: int) -> Finding:
+    """The verdict on a run in which these ranks raised the same."""
+    where = {start.rank: node for node, start in plan.starts()}
+    said = {"type": kind, "message": message, "trace": ""}
+    events = [Event(node=where[rank], seq=1, at=1.0, kind="raised", child=str(rank), data=said) for rank in ranks]
+    gone = [Event(node=where[rank], seq=2, at=2.0, kind="exited", child=str(rank), data={"code": 1}) for rank in ranks]
+    return ending(Evidence(plan=plan, run=Run.replay("r", [*events, *gone])))[0]
 
-    def died(kind: str, message: str, *ranks: tuple[str, str]) -> str:
-        events = [
-            Event(
-                node=name,
-                seq=1,
-                at=1.0,
-                kind="raised",
-                child=rank,
-                data={"type": kind, "message": message, "trace": ""},
-            )
-            for name, rank in ranks
-        ]
-        gone = [Event(node=name, seq=2, at=2.0, kind="exited", child=rank, data={"code": 1}) for name, rank in ranks]
-        return ending(Evidence(plan=plan, run=Run.replay("r", [*events, *gone])))[0].fix
 
-    missing = died("FileNotFoundError", "[Errno 2] No such file or directory: '/data/a b'", ("n1", "0"), ("n2", "2"))
-    assert "scp -3 n3:'/data/a b' n1:'/data/a b'    # here; " in missing
-    module = died("ModuleNotFoundError", "No module named 'apex'", ("n1", "0"))
-    assert module.startswith("/opt/py/bin/python -m pip install apex    # on n1; ")
+def test_a_file_that_nodes_lack_is_copied_from_another() -> None:
+    """By way of the head, from a node whose ranks did not miss it, to all that did."""
+    plan = evidence(eight()).plan
+    said = "[Errno 2] No such file or directory: '/data/a b'"
+    assert "\nscp -3 n2:'/data/a b' n1:'/data/a b'    # here; " in died(plan, "FileNotFoundError", said, 0).fix
+    both = died(plan, "FileNotFoundError", said, 0, 2).fix
+    assert "\nfor node in n1 n2; do scp -3 n3:'/data/a b' \"$node\":'/data/a b'; done    # here; " in both
+
+
+def with_argv(plan: Plan, *first: tuple[str, ...], **node: Any) -> Plan:
+    """The plan with these words before the script, one for each node."""
+    parts = [
+        replace(
+            part,
+            node=Node(name=part.node.name, **node),
+            starts=tuple(replace(start, argv=(*words, "train.py")) for start in part.starts),
+        )
+        for words, part in zip(first, plan.parts, strict=True)
+    ]
+    return replace(plan, parts=tuple(parts))
+
+
+def test_a_missing_module_is_installed_into_the_interpreter_of_the_ranks() -> None:
+    """All its nodes in one loop, each interpreter by itself; or another interpreter is chosen."""
+    plan = evidence(eight()).plan
+    missing = ("ModuleNotFoundError", "No module named 'apex'", *range(8))
+    same = died(with_argv(plan, *[("/opt/py/bin/python",)] * 4), *missing)
+    assert same.seen == "all 8 ranks on n[1-4] raised ModuleNotFoundError: No module named 'apex'"
+    assert same.why.startswith("The interpreter of the ranks, /opt/py/bin/python, has no such module.")
+    first, other, _logs = same.fix.splitlines()
+    assert first == (
+        "for node in n1 n2 n3 n4; do ssh \"$node\" '/opt/py/bin/python -m pip install apex'; done"
+        "    # here; or the package that provides apex"
+    )
+    assert "--set cluster.python=/path/to/env/bin/python" in other
+    two = died(with_argv(plan, *[("/a/python3.11",)] * 3, ("python3",), user="ann", port=22), *missing)
+    assert "(/a/python3.11 on n[1-3], python3 on n4)" in two.why
+    assert two.fix.startswith("ssh -p 22 ann@n1 '/a/python3.11 -m pip install apex'    # here; ")
+    assert "\nssh -p 22 ann@n4 'python3 -m pip install apex'    # here; " in two.fix
+
+
+def test_a_module_is_installed_after_the_setup_lines_of_its_nodes() -> None:
+    """Where they are not known, as in a record, no command is given: it would install into another environment."""
+    plan = evidence(eight()).plan
+    node = Node(name="n", setup=("module load cuda",))
+    argv = after_setup(node, ("python3",))
+    missing = ("ModuleNotFoundError", "No module named 'apex'", 0)
+    fix = died(with_argv(plan, *[argv] * 4, setup=node.setup), *missing).fix
+    assert fix.startswith("ssh n1 'module load cuda && python3 -m pip install apex'    # here; ")
+    assert "pip" not in died(with_argv(plan, *[argv] * 4), *missing).fix
+    assert "pip" not in died(with_argv(plan, *[("./run.sh",)] * 4), *missing).fix
+
+
+@pytest.mark.parametrize("name", ["x; rm -rf ~", "$(id)", "-r", "a b", "\u202ex", "x\ny"])
+def test_only_the_name_of_a_module_reaches_a_command(name: str) -> None:
+    """Ranks choose what stands in the message: anything else is left out of what is to be typed."""
+    finding = died(evidence(eight()).plan, "ModuleNotFoundError", f"No module named '{name}'", 0)
+    assert "pip" not in finding.fix
+    assert "--set cluster.python=" in finding.fix
 
 
 def test_a_child_that_the_kernel_killed_is_want_of_memory() -> None:

@@ -3,11 +3,13 @@
 import asyncio
 import json
 import os
+import shlex
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from random import SystemRandom
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
@@ -18,13 +20,16 @@ from aboard.cli.errand import Errand
 from aboard.cli.launch_view import LaunchView, Quiet, show_end
 from aboard.config.here import find_environment
 from aboard.core.errors import AboardError
+from aboard.core.lease import Lease
 from aboard.core.phase import Phase
+from aboard.core.plan import Plan
 from aboard.flows.conductor import Conductor
 from aboard.flows.launch import Launched, Look
 from aboard.flows.session import Order, session
 from aboard.flows.watcher import Unwatched
 from aboard.record.places import RunDirectory
 from aboard.record.runs import Runs
+from aboard.ui.hidden import HIDDEN, hiding
 from aboard.ui.plan_json import plan_json
 from aboard.wires.fleet import Fleet
 
@@ -55,9 +60,20 @@ def ordered(errand: Errand) -> Order:
         look=looked_at(errand),
         lease=errand.lease,
         run=Runs.of(os.environ).create(datetime.now(UTC).astimezone(), SystemRandom()),
-        told=lambda plan: json.loads(plan_json(plan)),
+        told=lambda plan: plan_document(plan, errand.lease),
         cargo=errand.cargo,
     )
+
+
+def plan_document(plan: Plan, lease: Lease) -> dict[str, Any]:
+    """The plan as it is recorded, with the lease and what was typed where: what a killed conductor can't tell any more.
+
+    The value of a secret is left out of the command: `--env NAME` takes it from the environment.
+    """
+    hide = hiding(plan)
+    words = [hide(word).removesuffix(f"={HIDDEN}") for word in sys.argv[1:]]
+    typed = {"command": shlex.join(["aboard", *words]), "cwd": str(Path.cwd()), "lease": lease.seconds}
+    return {**typed, **json.loads(plan_json(plan))}
 
 
 def looked_at(errand: Errand) -> Look:

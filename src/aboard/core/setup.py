@@ -22,6 +22,11 @@ def after_setup(node: Node, argv: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
+def without_setup(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """What `after_setup` was given."""
+    return argv[4:] if argv[:2] == ("bash", "-c") and argv[3:4] == ("bash",) else argv
+
+
 def _step(number: int, line: str) -> str:
     """Each in an eval: a line that can't be parsed must not take those before it along."""
     told = shlex.quote(f"aboard: line {number} of setup failed: {line}")

@@ -119,6 +119,8 @@ class Conductor:
 
     def evidence(self) -> Evidence:
         now = time()
+        first = self.run.generation.first_death
+        dead_rank = {self._ranks[first.name]} if first is not None else set()
         return Evidence(
             plan=self.plan,
             run=self.run,
@@ -130,7 +132,7 @@ class Conductor:
             quiet=self._watch.rhythm.quiet(now),
             usual=self._watch.rhythm.usual,
             pace=self._watch.rhythm.pace,
-            said={rank: self.tail(rank) for rank in range(min(SAID_RANKS, self.plan.world))},
+            said={rank: self.tail(rank) for rank in {*range(min(SAID_RANKS, self.plan.world)), *dead_rank}},
         )
 
     async def ask_why(self) -> Why:

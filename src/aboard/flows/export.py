@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -51,18 +52,32 @@ def checkpoint_of(what: str, runs: Runs) -> Path:
             return path
         return _newest(path, f"aboard export {visible(what)} --to DIR")
     run = runs.find(what)
-    plan = read_document(run.plan)
-    text = plan.get("env", {}).get("ABOARD_TRAINING") if isinstance(plan, dict) else None
-    if not isinstance(text, str):
+    training = read_training(read_document(run.plan))
+    if training is None:
         seen = f"{run.id} is no training of `aboard train`"
         raise AboardError("export-run", seen, fix="aboard export CHECKPOINT --to DIR    # a directory step-…")
-    folder = Path(json.loads(text)["output_dir"]).expanduser()
+    folder = Path(training["output_dir"]).expanduser()
     return _newest(folder, f"aboard logs {run.id}    # did it save anything, and on which node?")
 
 
-def _newest(folder: Path, fix: str) -> Path:
+def read_training(plan: Any) -> dict[str, Any] | None:
+    """What the ranks of a recorded plan were to train; None for a run that is no training."""
+    match plan:
+        case {"env": {"ABOARD_TRAINING": str(text)}}:
+            with suppress(ValueError):
+                training = json.loads(text)
+                return training if isinstance(training, dict) and isinstance(training.get("output_dir"), str) else None
+    return None
+
+
+def published_checkpoints(folder: Path) -> list[tuple[int, int, Path]]:
+    """The complete ones on this machine: step, attempt, place."""
     found = [(_STEP.fullmatch(path.name), path) for path in folder.glob("step-*") if (path / MARKER).is_file()]
-    steps = [(int(match[1]), int(match[2] or 1), path) for match, path in found if match]
+    return [(int(match[1]), int(match[2] or 1), path) for match, path in found if match]
+
+
+def _newest(folder: Path, fix: str) -> Path:
+    steps = published_checkpoints(folder)
     if not steps:
         raise AboardError("export-none", f"there is no whole checkpoint in {folder} on this machine", fix=fix)
     return max(steps)[2]

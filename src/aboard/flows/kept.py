@@ -4,7 +4,7 @@ import io
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aboard.core.event import Event
@@ -15,6 +15,7 @@ from aboard.core.node import Node
 from aboard.core.plan import Master, NodePlan, Plan, Start
 from aboard.core.program import Kind, Program
 from aboard.core.size import KIB, MIB
+from aboard.core.words import MAX_PORT, host_trouble, user_trouble
 from aboard.flows.parts import EVENTS, FINDINGS, LOGS, MOST_LINES, PLAN, STACKS
 from aboard.record.look_words import MOST_RANKS, findings_of, look_of
 from aboard.record.looks import MOST_LOOKS
@@ -28,6 +29,8 @@ MOST_EVENTS = 300_000
 _MOST_VERDICTS = 2_000
 _MOST_PIDS = 1_000
 _TEXT = 20_000
+# Up to the interpreter, behind which come the words of the script.
+_MOST_WORDS = 5
 # A rank's number has fewer digits than this, and int() of millions of them takes long.
 _DIGITS = 9
 
@@ -70,7 +73,7 @@ def kept_of(run: str, parts: Mapping[str, bytes]) -> Kept:
     plan = _plan(_document(parts, PLAN), run)
     stacks = _document(parts, STACKS)
     names = sorted(name for name in parts if name.startswith(LOOK))[-MOST_LOOKS:]
-    looks = [look for name in names if (look := look_of(_document(parts, name))) is not None]
+    looks = [_with_starts(look, plan) for name in names if (look := look_of(_document(parts, name))) is not None]
     known = {start.child for each in (plan, *(look.plan for look in looks)) if each for _node, start in each.starts()}
     return Kept(
         run=run,
@@ -88,15 +91,19 @@ def kept_of(run: str, parts: Mapping[str, bytes]) -> Kept:
 
 
 def _plan(given: Any, run: str) -> Plan | None:
-    """Who had which ranks: all that a verdict on an end asks of a plan."""
+    """Who had which ranks, what started them, and how their nodes are reached: what a verdict on an end needs."""
     nodes = _listed(given.get("nodes")) if isinstance(given, dict) else []
     if not nodes or sum(len(_listed(node.get("starts"))) for node in nodes) > MOST_RANKS:
         return None
     parts = tuple(
         NodePlan(
-            node=Node(name=_text(node.get("name"))),
+            node=_node(node),
             starts=tuple(
-                Start(child=_text(start.get("child")), argv=(), rank=_count(start.get("rank")))
+                Start(
+                    child=_text(start.get("child")),
+                    argv=_words(start.get("argv", node.get("argv"))),
+                    rank=_count(start.get("rank")),
+                )
                 for start in _listed(node.get("starts"))
             ),
         )
@@ -104,6 +111,33 @@ def _plan(given: Any, run: str) -> Plan | None:
     )
     program = Program(kind=Kind.SCRIPT, target="")
     return Plan(run=run, program=program, master=Master(node=parts[0].node.name, address=""), parts=parts)
+
+
+def _node(given: Mapping[str, Any]) -> Node:
+    """Whoever packed a bundle chose these words, and some go into commands: what is no host or user is left out."""
+    name, address, user, port = (given.get(key) for key in ("name", "address", "user", "port"))
+    other = isinstance(address, str) and address != name and host_trouble(address) is None
+    return Node(
+        name=_text(name),
+        address=address if other else None,
+        user=user if isinstance(user, str) and user_trouble(user) is None else None,
+        port=port if isinstance(port, int) and 0 < port <= MAX_PORT else None,
+        local=given.get("local") is True,
+    )
+
+
+def _with_starts(look: Look, plan: Plan | None) -> Look:
+    """A look holds who was where; the plan, what was started there and how a node is reached."""
+    known = {part.node.name: part for part in plan.parts} if plan is not None else {}
+    parts = []
+    for part in look.plan.parts:
+        own = known.get(part.node.name)
+        argv = {start.child: start.argv for start in own.starts} if own is not None else {}
+        starts = tuple(replace(start, argv=argv.get(start.child, ())) for start in part.starts)
+        reach = own.node if own is not None else part.node
+        node = replace(part.node, user=reach.user, port=reach.port, local=reach.local)
+        parts.append(NodePlan(node=node, starts=starts))
+    return replace(look, plan=replace(look.plan, parts=tuple(parts)))
 
 
 def _events(parts: Mapping[str, bytes], children: set[str]) -> Iterator[Event]:
@@ -178,6 +212,10 @@ def _listed(value: Any) -> list[dict[str, Any]]:
 
 def _text(value: Any) -> str:
     return value[:_TEXT] if isinstance(value, str) else ""
+
+
+def _words(value: Any) -> tuple[str, ...]:
+    return tuple(map(_text, value[:_MOST_WORDS])) if isinstance(value, list) else ()
 
 
 def _count(value: Any) -> int:

@@ -1,6 +1,6 @@
 """A run judged again from what is kept of it, by the rules of this version, in the way in which it was judged live."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from aboard.core.event import Event
@@ -10,10 +10,11 @@ from aboard.core.look import Look
 from aboard.core.run import Run
 from aboard.core.verdict import Replayed, RuledOut, Why, same_verdict
 from aboard.core.words import visible
-from aboard.flows.kept import Kept
+from aboard.flows.kept import Kept, LogLine
 from aboard.flows.parts import LOGS
 from aboard.record.look_words import findings_of
 from aboard.verdicts.conclusion import conclude
+from aboard.verdicts.ending import cause_of, is_echo
 from aboard.verdicts.judge import judge
 from aboard.verdicts.logs.judge import judge as judge_logs
 from aboard.verdicts.logs.reader import Reader
@@ -31,12 +32,13 @@ def replay(kept: Kept) -> Replayed:
         return _replayed(kept, _looked(kept, standing), standing.findings, standing.version)
     stall, ruled_out = _stall(kept)
     unhurt = _unhurt(kept, folded) if over else stall is not None
-    findings = list(conclude(_end(kept, folded), stall, unhurt=unhurt) if kept.plan is not None else ())
+    evidence = _end(kept, folded) if kept.plan is not None else None
+    findings = list(conclude(evidence, stall, unhurt=unhurt) if evidence is not None else ())
     findings = findings or ([] if kept.looks else list(kept.findings))
-    if not findings or findings[0].code in _GENERAL:
-        known = {finding.code for finding in findings}
-        told = _of_logs(kept)
-        findings += [each for each in told if each.code not in known and each.severity > Severity.INFO]
+    if not findings:
+        findings = [each for each in _of_logs(kept.lines) if each.severity > Severity.INFO]
+    elif findings[0].code in _GENERAL:
+        findings = _with_words(kept, findings, evidence)
     version = kept.looks[-1].version if kept.looks else ""
     return _replayed(kept, Why(findings=tuple(findings), ruled_out=ruled_out), kept.findings, version)
 
@@ -101,10 +103,36 @@ def _told(event: Event) -> Finding | None:
     return next(iter(findings_of(event.data.get("findings"))), None)
 
 
-def _of_logs(kept: Kept) -> list[Finding]:
+def _with_words(kept: Kept, findings: list[Finding], evidence: Evidence | None) -> list[Finding]:
+    """The findings with what the logs say besides.
+
+    A rank that died by itself is explained by its own words alone: the errors of others follow from its death. They are
+    a finding of their own only where the verdict has no other fix than to read the log.
+    """
+    first, *rest = findings
+    known = {finding.code for finding in findings}
+    cause = cause_of(evidence) if evidence is not None else None
+    by_itself = evidence is not None and cause is not None and not is_echo(evidence, cause)
+    own = [line for line in kept.lines if line.rank in first.ranks] if by_itself else kept.lines
+    told = [each for each in _of_logs(own) if each.severity is Severity.BLOCK and each.code not in known]
+    odd = [each for each in _of_logs(kept.lines) if each.severity is Severity.WARN and each.code not in known]
+    if first.code == "run-raised" and "\n" in first.fix:
+        # The verdict has a fix for the exception: the words of its ranks only repeat it.
+        under, told = [], []
+    elif first.code == "run-exited" or "\n" in first.fix:
+        # Nothing says that a rank exited, or was killed, because of what it had said before.
+        under, told = told, []
+    else:
+        under = [each for each in told if each.code == "log-peer-lost"]
+        told = [each for each in told if each.code != "log-peer-lost"]
+    folded = (replace(each, severity=Severity.INFO) for each in under)
+    return [replace(first, consequences=(*first.consequences, *folded)), *rest, *told, *odd]
+
+
+def _of_logs(lines: Iterable[LogLine]) -> list[Finding]:
     reader = Reader()
     reader.begin(LOGS)
-    for line in sorted(kept.lines, key=lambda line: line.at):
+    for line in sorted(lines, key=lambda line: line.at):
         reader.take(f"{line.node}: [rank{line.rank}]: {line.text}".encode("utf-8", "backslashreplace"))
     return judge_logs(reader.reading())
 

@@ -1,15 +1,21 @@
 """`aboard status`: the runs of this user, from what their records say."""
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from time import time
+from typing import Any
 
 from aboard.core.finding import Finding
 from aboard.core.run import Run
+from aboard.flows.export import published_checkpoints, read_training
 from aboard.record.documents import read_document, read_findings
 from aboard.record.events import replay
 from aboard.record.places import RunDirectory, RunState
 from aboard.record.runs import Runs
 from aboard.record.samples import read_samples
+from aboard.verdicts.ending import Remains, lost_conductor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +39,17 @@ def summaries(runs: Runs, most: int) -> Iterator[Summary]:
 def summary(run: RunDirectory) -> Summary:
     folded = Run.replay(run.id, replay(run.events))
     plan = read_document(run.plan)
-    world = plan.get("world") if isinstance(plan, dict) else None
+    plan = plan if isinstance(plan, dict) else {}
+    world = plan.get("world")
+    state, step = _state(run, folded), _last_step(run)
+    lost = state == "lost"
     return Summary(
         id=run.id,
-        state=_state(run, folded),
+        state=state,
         began=run.began,
         world=world if isinstance(world, int) else None,
-        step=_last_step(run),
-        findings=tuple(read_findings(run.findings)),
+        step=step,
+        findings=(_lost_conductor(run, folded, plan, step),) if lost else tuple(read_findings(run.findings)),
     )
 
 
@@ -53,6 +62,33 @@ def _state(run: RunDirectory, folded: Run) -> str:
         return "finished" if folded.finished.get("code") == 0 else "failed"
     # Its conductor is gone without a word: the leases have ended its ranks.
     return "lost" if run.state is RunState.LOST else "blocked"
+
+
+def _lost_conductor(run: RunDirectory, folded: Run, plan: Mapping[str, Any], step: int | None) -> Finding:
+    """What is known of a run whose conductor was killed: all of it from the record, and checkpoints on this machine."""
+    at = max((event.at for event in replay(run.events)), default=run.began)
+    saved: int | None = None
+    for sample in read_samples(run.samples):
+        at = max(at, sample.at)
+        for given in sample.figures.get("children", {}).values():
+            saved = int(given.get("metrics", {}).get("saved") or saved or 0) or None
+    command, cwd, lease = plan.get("command"), plan.get("cwd"), plan.get("lease")
+    training = read_training(plan)
+    if training is not None:
+        here = published_checkpoints(Path(training["output_dir"]).expanduser())
+        saved = max([saved or 0, *(number for number, _attempt, _path in here)]) or None
+        resumes = training.get("resume") == "auto"
+        command = command if resumes or command is None else f"{command} --set train.resume=auto"
+    remains = Remains(
+        pid=str(read_document(run.pid) or "unknown"),
+        at=at,
+        lease=lease if isinstance(lease, int | float) else None,
+        command=f"cd {shlex.quote(str(cwd))} && {command}" if command else "",
+        step=step,
+        training=training is not None,
+        saved=saved,
+    )
+    return lost_conductor(folded, remains, now=time())
 
 
 def _last_step(run: RunDirectory) -> int | None:

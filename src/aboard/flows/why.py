@@ -1,10 +1,14 @@
 """`aboard why RUN`: a live run's nodes are asked; one that is over is judged again from its record."""
 
+from dataclasses import replace
+
 from aboard.core.errors import AboardError
+from aboard.core.finding import Severity
 from aboard.core.verdict import Replayed
 from aboard.flows.kept import kept_of
 from aboard.flows.parts import parts_of
 from aboard.flows.replay import replay
+from aboard.flows.status import summary
 from aboard.record.places import RunDirectory
 from aboard.record.runs import Runs
 
@@ -23,5 +27,12 @@ def the_run(runs: Runs) -> RunDirectory:
 
 
 def why_again(run: RunDirectory) -> Replayed:
-    """What its record comes to today, just as that of a bundle does."""
-    return replay(kept_of(run.id, parts_of(run)))
+    """What its record comes to today, just as that of a bundle does; a conductor that was killed is only known here."""
+    told = replay(kept_of(run.id, parts_of(run)))
+    known = summary(run)
+    if known.state != "lost":
+        return told
+    # Beside a rank that had died before, it is a warning, and follows it.
+    blocks = known.findings[0].severity is Severity.BLOCK
+    found = (*known.findings, *told.why.findings) if blocks else (*told.why.findings, *known.findings)
+    return replace(told, why=replace(told.why, findings=found))

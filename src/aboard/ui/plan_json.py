@@ -51,6 +51,7 @@ def _node(plan: Plan, env: PlanEnv, place: int, hide: Callable[[str], str]) -> d
         "name": part.node.name,
         "address": part.node.target,
         "local": part.node.local,
+        **{key: value for key, value in (("user", part.node.user), ("port", part.node.port)) if value is not None},
         "interpreter": interpreter_json(part.node),
         "env": own,
         **same,

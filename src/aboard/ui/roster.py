@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
@@ -39,6 +39,8 @@ WAY_AT_LEAST = 4
 LONGEST = 1000
 
 _STYLES = {Trouble.DEAD: "red", Trouble.GONE: "red", Trouble.SILENT: "red", Trouble.LATE: "yellow"}
+_SITE = re.compile(r"[^\s;,]+:(?:\d+|\?\?\?) in [^\s;,]+")
+_DIRECTORIES = re.compile(r"(?<![^\s(])/(?:[^\s/:]+/)+(?=[^\s/])")
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 
 
@@ -63,7 +65,7 @@ class RosterView:
             way = WayView(roster.way, lines=min(room - WAY_AT_LEAST, room // 2))
             yield way
             room -= way.height
-        stall = _stall(roster)
+        stall = _stall(roster, width)
         yield from stall
         room -= len(stall)
         missing = _missing(roster, max(1, room // 3))
@@ -150,15 +152,36 @@ def _used(roster: Roster, width: int) -> str:
     return line
 
 
-def _stall(roster: Roster) -> list[Text]:
+def _stall(roster: Roster, width: int) -> list[Text]:
     """The verdict on a run that does not go on, and what to type; a wait that is part of the work is only noted."""
     stall = roster.stall
     if stall is None or roster.stopping or roster.finished:
         return []
     if not stall.grave:
-        return [_line(Text(f"note  {stall.seen}", style="dim"))]
-    head = Text.assemble((f"{stall.word}  ", "bold red"), (f"{stall.code}  ", "dim"), (stall.seen, "bold"))
+        return [_line(Text(f"note  {_keep_site(stall.seen, width - len('note  '))}", style="dim"))]
+    head = Text.assemble((f"{stall.word}  ", "bold red"), (f"{stall.code}  ", "dim"))
+    head.append(_keep_site(stall.seen, width - head.cell_len), "bold")
     return [_line(head), _line(Text.assemble(("  fix  ", "dim"), stall.fix))]
+
+
+def _keep_site(text: str, room: int) -> str:
+    """Shortens a line that says where a rank is (`train.py:42 in step`) so that this stays in it.
+
+    Directories go first, then what follows it, then the words right before it.
+    """
+    if cell_len(text) <= room:
+        return text
+    text = _DIRECTORIES.sub("…/", text)
+    site = _SITE.search(text)
+    if site is None or cell_len(text) <= room:
+        return text
+    before, after = text[: site.start()], "…" if text[site.end() :] else ""
+    rest = room - cell_len(site[0]) - len(after)
+    if cell_len(before) <= rest:
+        # What follows it is cut at the end of the line, as any other.
+        return text
+    words = set_cell_size(before, max(0, rest - len("… "))).rpartition(" ")[0]
+    return f"{words}… {site[0]}{after}"
 
 
 def _missing(roster: Roster, most: int) -> list[Text]:

@@ -2,12 +2,14 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
+from aboard.core.duration import span
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
-from aboard.core.run import Child, Generation
+from aboard.core.run import Child, Generation, Run
 from aboard.core.words import visible
 from aboard.verdicts.apart import met_apart, missed
 from aboard.verdicts.crash import with_node
@@ -15,7 +17,7 @@ from aboard.verdicts.gpu import before_death, beside_death, of_death
 from aboard.verdicts.parted import parted
 from aboard.verdicts.recheck import recheck
 from aboard.verdicts.unreached import unreached
-from aboard.verdicts.words import Around, Told, told_of
+from aboard.verdicts.words import Around, Told, error_of, is_mild, is_same_error, told_of
 
 # How ranks cry out when a peer has died: never the cause while there is a death that says something else.
 _ECHO = re.compile(
@@ -28,6 +30,24 @@ _ECHO = re.compile(
 # A cry comes within this time of what it cries about.
 _ECHO_SECONDS = 5.0
 _LEAVING_SECONDS = 3.0
+# From the end of a lease until an agent has terminated its ranks: the grace, and a sweep.
+_LEASE_ENDS_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remains:
+    """What a record tells of a conductor that died: its process, when it last wrote, and what starts the run again.
+
+    `saved` is the step of the last checkpoint of a training.
+    """
+
+    pid: str
+    at: float
+    lease: float | None = None
+    command: str = ""
+    step: int | None = None
+    training: bool = False
+    saved: int | None = None
 
 
 def ending(evidence: Evidence) -> list[Finding]:
@@ -85,36 +105,59 @@ def is_echo(evidence: Evidence, child: Child) -> bool:
 def _text(evidence: Evidence, child: Child) -> str:
     if child.raised is not None:
         return f"{child.raised.type}: {child.raised.message}"
-    return "\n".join(evidence.tails.get(_rank(child), ())[-5:])
+    return "\n".join(line for line in evidence.tails.get(_rank(child), ())[-5:] if not is_mild(line))
 
 
 def _verdict(evidence: Evidence, cause: Child) -> Finding:
-    told = with_node(evidence, cause, told_of(cause, evidence.tails.get(_rank(cause), ()), _around(evidence, cause)))
+    same = _same_deaths(evidence, cause)
+    told = told_of(cause, evidence.tails.get(_rank(cause), ()), _around(evidence, cause, same))
+    told = with_node(evidence, cause, told)
     told = beside_death(evidence, cause, _text(evidence, cause), told)
-    others = [child for child in evidence.run.generation.children.values() if child.dead and child is not cause]
+    named = set(map(id, same))
+    others = [child for child in evidence.run.generation.children.values() if child.dead and id(child) not in named]
+    nodes = tuple(dict.fromkeys(child.node for child in same))
+    count = f"all {len(same)}" if len(same) == evidence.plan.world else f"{len(same)} of {evidence.plan.world}"
+    alone = f"rank {cause.name} on {cause.node}, {cause.phase.word},"
     return Finding(
         code=told.code,
         severity=Severity.BLOCK,
-        nodes=(cause.node,),
-        ranks=(_rank(cause),),
-        seen=f"rank {cause.name} on {cause.node}, {cause.phase.word}, {told.seen}",
+        nodes=nodes,
+        ranks=tuple(map(_rank, same)),
+        seen=f"{alone if len(same) == 1 else f'{count} ranks on {fold(nodes)}'} {told.seen}",
         why=told.why,
-        fix=_fix(evidence, cause, told),
+        fix=_fix(evidence, same[0], told),
         consequences=tuple(_followed(evidence, cause, others)),
     )
 
 
-def _around(evidence: Evidence, cause: Child) -> Around:
-    """The Python of its node, and a node of which no rank has died in the same way."""
-    own = next(part.node for part in evidence.plan.parts if part.node.name == cause.node)
-    said = cause.raised.message if cause.raised is not None else None
-    alike = {
-        child.node
-        for child in evidence.run.generation.children.values()
-        if child.raised is not None and child.raised.message == said
-    }
-    others = [part.node.name for part in evidence.plan.parts if part.node.name not in {*alike, cause.node}]
-    return Around(python=own.python, peer=others[0] if others else "")
+def _same_deaths(evidence: Evidence, cause: Child) -> list[Child]:
+    """The ranks that died in the same way, the cause among them, in rank order: what all do is no node's own fault."""
+    own = error_of(cause, evidence.tails.get(_rank(cause), ()))
+    if own is None:
+        return [cause]
+    first = {part.node.name: part.starts[0].rank or 0 for part in evidence.plan.parts if part.starts}
+
+    def names(child: Child) -> tuple[str, ...]:
+        return child.node, str(_rank(child)), str(_rank(child) - first.get(child.node, 0))
+
+    def is_same(child: Child) -> bool:
+        other = error_of(child, evidence.tails.get(_rank(child), ())) if child.dead else None
+        return other is not None and is_same_error(own, other, list(zip(names(cause), names(child), strict=True)))
+
+    children = (view.child for view in evidence.views if view.child is not None)
+    return [child for child in children if child is cause or is_same(child)]
+
+
+def _around(evidence: Evidence, cause: Child, same: list[Child]) -> Around:
+    """The nodes of the ranks that died, and one on which no rank has died in the same way."""
+    nodes = {child.node for child in same}
+    others = [part.node.name for part in evidence.plan.parts if part.node.name not in nodes]
+    return Around(
+        parts=tuple(part for part in evidence.plan.parts if part.node.name in nodes),
+        peer=others[0] if others else "",
+        several=len(same) > 1,
+        output=evidence.said.get(_rank(cause), ()),
+    )
 
 
 def _left_early(evidence: Evidence, cause: Child) -> Child | None:
@@ -142,8 +185,8 @@ def _uneven(evidence: Evidence, left: Child, cause: Child) -> Finding:
     )
 
 
-def _fix(evidence: Evidence, cause: Child, told: Told) -> str:
-    logs = f"aboard logs {evidence.plan.run} --rank {cause.name}    # all that it said"
+def _fix(evidence: Evidence, child: Child, told: Told) -> str:
+    logs = f"aboard logs {evidence.plan.run} --rank {child.name}    # all that it said"
     return f"{told.fix}\n{logs}" if told.fix else logs
 
 
@@ -191,6 +234,48 @@ def _without_death(evidence: Evidence) -> Iterator[Finding]:
             why="All other ranks wait for it in the next collective, without a word.",
             fix=recheck(evidence, (child.node,), "host", "nothing of it may be left there; then launch again"),
         )
+
+
+def lost_conductor(run: Run, left: Remains, *, now: float) -> Finding:
+    """The verdict on a run whose conductor is gone without a word, by what it had recorded until then."""
+    running = sorted((child for child in run.generation.children.values() if child.state == "started"), key=_rank)
+    nodes = tuple(dict.fromkeys(child.node for child in running))
+    died = f"the conductor (process {left.pid}) died"
+    over = run.generation.ending is not None
+    logs = f"aboard logs {run.id}    # what the ranks printed until then"
+    seen = f"{died} before any rank was started"
+    if run.generation.children:
+        at = f"{datetime.fromtimestamp(left.at, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        seen = f"{died} without ending the run; its last record is of {span(now - left.at)} ago ({at})"
+        seen += f", at step {left.step}" if left.step is not None else ""
+    if left.training:
+        saved = f"the last checkpoint is of step {left.saved}" if left.saved is not None else "no checkpoint is known"
+        seen += f"; {saved}"
+    if running:
+        ranks = "1 rank was" if len(running) == 1 else f"{len(running)} ranks were"
+        lease = "the lease" if left.lease is None else f"the lease of {left.lease:g} s"
+        late = left.lease is not None and now > left.at + left.lease + _LEASE_ENDS_SECONDS
+        ends = f"have terminated them: {lease} has run out" if late else f"terminate them when {lease} runs out"
+        seen += f". {ranks} running on {fold(nodes)}, and the agents there {ends}"
+    again = "runs it again"
+    if left.training:
+        again = "continues from " + (f"step {left.saved}" if left.saved is not None else "the last checkpoint, if any")
+    return Finding(
+        code="run-conductor-lost",
+        severity=Severity.WARN if over else Severity.BLOCK,
+        nodes=nodes,
+        ranks=tuple(map(_rank, running)),
+        seen=seen,
+        why="It was killed, by somebody or by the kernel out of memory, or the head was restarted. Agents that lose"
+        " their conductor terminate their ranks after the lease, so that nothing is left behind.",
+        fix="\n".join(
+            [
+                *([f"{left.command}    # {again}"] if left.command else []),
+                *([logs] if run.generation.children else []),
+                "sudo dmesg -T | grep -i 'killed process'    # here; was the conductor killed for memory?",
+            ]
+        ),
+    )
 
 
 def _silent(evidence: Evidence) -> str:

@@ -11,9 +11,11 @@ STORIES = (
         shows=("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "exitcode  : 1 (pid: "),
         why="A rank's own code raised, and the exception was caught by nobody. It is the earliest death of all nodes on"
         " the corrected clock; what other ranks say of closed connections came after it.",
-        mend="A module or a file that only this node lacks is brought there by the line that is told. Else read the"
-        " exception, and the whole traceback with `aboard logs RUN --rank N`. `aboard launch --trial -- …`"
-        " runs the same command on each node alone and names the node that can't.",
+        mend="If several ranks raised the same exception, all of them are named, and the cause is what they share: the"
+        " script, its arguments, its data, its Python. The fix installs a missing module into the interpreter of the"
+        " ranks, or copies a missing file. Else read the exception, and the whole traceback with"
+        " `aboard logs RUN --rank N`. `aboard launch --trial -- …` runs the same command on each node alone and names"
+        " the node that can't.",
     ),
     Story(
         code="run-exited",
@@ -22,7 +24,9 @@ STORIES = (
         shows=("exitcode  : 1", "exits with return code = 1"),
         why="The process ended by itself with a code other than 0 and left no exception: sys.exit, a usage error of its"
         " arguments, a program that isn't Python.",
-        mend="Its last line on stderr is shown; all of it is in `aboard logs RUN --rank N --stream stderr`.",
+        mend="If its last line on stderr is a known error, the fix is for that one. Otherwise its last lines are shown"
+        " as evidence, not as the cause: find what exits with this code. All output is in"
+        " `aboard logs RUN --rank N`.",
     ),
     Story(
         code="run-killed",
@@ -52,6 +56,18 @@ STORIES = (
         " never goes on with fewer nodes than asked for.",
         mend="`aboard check NODE` tells whether it is back, and why not. A management network that is cut for less than"
         " the lease does no harm: the run goes on.",
+    ),
+    Story(
+        code="run-conductor-lost",
+        title="the conductor of a run was killed",
+        severity=Severity.BLOCK,
+        shows=("lost", "Killed", "Out of memory: Killed process 4711 (aboard)"),
+        why="The process that conducts the run, `aboard launch`, `aboard train` or its background process, died without"
+        " ending the run: SIGKILL, the kernel out of memory, or a head that was restarted. The agents on the nodes"
+        " terminate their ranks after the lease, since nobody would see them to their end.",
+        mend="Type the command of the fix: it is the one that started the run. `aboard train` continues from its last"
+        " complete checkpoint. `--detach` keeps a conductor alive when its terminal is closed; `--lease` says how long"
+        " ranks live without it.",
     ),
     Story(
         code="run-rank-stopped",

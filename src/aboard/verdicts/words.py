@@ -2,13 +2,34 @@
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
+from aboard.checks.scripted import typed
+from aboard.core import shell
+from aboard.core.nodeset import fold
+from aboard.core.plan import NodePlan
 from aboard.core.run import Child, Raised
-from aboard.core.words import visible
+from aboard.core.setup import without_setup
+from aboard.core.words import host_trouble, visible
+from aboard.verdicts.logs.said import said
+from aboard.verdicts.logs.tracebacks import looks_raised
 
 _SHOWN = 300
+_LAST_LINES = 3
+_WARNING = re.compile(r"\bwarn(ing|ings)?\b|Warning\b", re.IGNORECASE)
+_PYTHON = re.compile(r"(python|pypy)[\d.]*")
+# Module names come from ranks: only these may stand in a command.
+_MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+# What differs between ranks in the same message, beside their numbers and nodes. Of a GPU without memory, torch also
+# tells how much each process on it holds.
+_OWN = (
+    (re.compile(r"/tmp/tmp\w{8}\b"), "/tmp/tmp"),  # noqa: S108 - a part of a message
+    (re.compile(r"\b0x[0-9a-fA-F]+"), "0x"),
+    (re.compile(r"(CUDA out of memory\.).*", re.DOTALL), r"\1"),
+)
+_PIECE = re.compile(r"\d+|\D+")
 # Nodes are Linux, whatever the head is: signal(7).
 _NAMES = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL"}
 _NAMES |= {10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM"}
@@ -34,17 +55,17 @@ _SIGNALS = {
 _KNOWN = (
     (
         r"ModuleNotFoundError: No module named '([^']+)'",
-        "The Python that ranks get on this node has no such module.",
-        "{python} -m pip install {0}    # on {node}; then launch again",
+        "{interpreters} has no such module. If it is one of your own, its directory must be on PYTHONPATH.",
+        "{install}",
     ),
     (
         r"FileNotFoundError: \[Errno 2\] No such file or directory: '(/[^']+)'",
-        "This node does not have the file that its code reads.",
+        "The file that the code reads is not there.",
         "{copy}",
     ),
     (
         r"Unable to find address for: ([\w.-]+)",
-        "GLOO_SOCKET_IFNAME names a network card that this node does not have.",
+        "GLOO_SOCKET_IFNAME names a network interface that is not there.",
         "ip -br address    # on {node}; which card do the others reach? GLOO_SOCKET_IFNAME must name it",
     ),
     (
@@ -54,7 +75,7 @@ _KNOWN = (
     ),
     (
         r"can't open file '?([^':]+)",
-        "The script is not at this path on this node.",
+        "The script is not at this path.",
         "ls -l {0}    # on {node}; set `workdir:` in aboard.yaml, or copy it there",
     ),
     (
@@ -74,7 +95,7 @@ _KNOWN = (
     ),
     (
         r"No space left on device",
-        "A disk of this node is full.",
+        "A disk is full.",
         "df -h    # on {node}; which one is full? remove there what nobody needs",
     ),
 )
@@ -92,16 +113,30 @@ class Told:
 
 @dataclass(frozen=True, kw_only=True)
 class Around:
-    """What a mend may need: the Python of the node, and another node that may have what this one lacks."""
+    """What a fix needs: the nodes on which ranks failed in the same way, and another one that may have what they lack.
 
-    python: str = "python3"
+    `several` says that more than one rank did; `output` are the last lines of the first, of both streams.
+    """
+
+    parts: tuple[NodePlan, ...]
     peer: str = ""
+    several: bool = False
+    output: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        return fold(part.node.name for part in self.parts)
 
 
 def told_of(child: Child, tail: Sequence[str], around: Around) -> Told:
     """By what is surest: that it never started, its own exception, the signal, the last words on stderr."""
+    gave_up = (
+        "These ranks failed in the same way: the cause is in the script, its arguments or its data, not in one node."
+        if around.several
+        else "Its own code gave up."
+    )
     if child.state == "failed":
-        known, fix = _known(child.why, child, around)
+        known, fix = _known(child.why, around)
         why = known or "The node could not start it: the directory or the program is not there, or may not be used."
         seen = f"was not started: {_clear(child.why)}"
         return Told(code="run-not-started", seen=seen, why=why, fix=_start_fix(child) or fix)
@@ -109,17 +144,71 @@ def told_of(child: Child, tail: Sequence[str], around: Around) -> Told:
         if child.raised.type.startswith("aboard."):
             return _our_own(child.raised)
         text = f"{child.raised.type}: {child.raised.message.strip()}"
-        why, fix = _known(text, child, around)
-        return Told(code="run-raised", seen=f"raised {_clear(text)}", why=why or "Its own code gave up.", fix=fix)
+        why, fix = _known(text, around)
+        return Told(code="run-raised", seen=f"raised {_clear(text)}", why=why or gave_up, fix=fix)
     code = child.code or 0
     if code < 0:
         return _by_signal(child, -code)
-    last = next((line for line in reversed(tail) if line.strip()), "")
-    why, fix = _known("\n".join(tail), child, around)
-    said = f': "{_clear(last)}"' if last else ", and said nothing"
-    return Told(
-        code="run-exited", seen=f"ended with exit code {code}{said}", why=why or "Its own code gave up.", fix=fix
+    error = error_line(tail)
+    why, fix = _known(error, around)
+    if why or looks_raised(error):
+        seen = f'exited with code {code}: "{_clear(error)}"'
+        return Told(code="run-exited", seen=seen, why=why or gave_up, fix=fix)
+    last = [line for line in around.output or tail if line.strip()][-_LAST_LINES:]
+    quoted = ", ".join(f'"{_clear(line)}"' for line in last)
+    seen = f"exited with code {code}" + (f"; the last lines of its output: {quoted}" if last else ", and said nothing")
+    why = f"It raised no exception, and its last lines are no known error. Find what exits with {code}: sys.exit or"
+    return Told(code="run-exited", seen=seen, why=f"{why} os._exit in the script, or a program that it runs.", fix="")
+
+
+def error_of(child: Child, tail: Sequence[str]) -> Raised | None:
+    """The exception that ended a rank, or how it exited and with which last error; None if a signal killed it."""
+    if child.raised is not None or child.state != "exited" or (child.code or 0) < 0:
+        return child.raised
+    return Raised(type=f"exit code {child.code}", message=error_line(tail))
+
+
+def error_line(tail: Sequence[str]) -> str:
+    """The last line, unless that is a warning: what a process says before it goes on does not explain its exit.
+
+    Only an exception with its traceback may stand before warnings: torch prints some when a process group is left open.
+    """
+    lines = [said(line).text for line in tail if line.strip()]
+    mild = [is_mild(line) for line in tail if line.strip()]
+    last = next((place for place in reversed(range(len(lines))) if not mild[place]), -1)
+    raised = last > 0 and looks_raised(lines[last]) and lines[last - 1].startswith(" ")
+    return lines[last] if last >= 0 and (raised or last == len(lines) - 1) else ""
+
+
+def is_mild(line: str) -> bool:
+    """Whether a program says it as a warning or an information."""
+    return said(line).mild or (_WARNING.search(line) is not None and not looks_raised(said(line).text))
+
+
+def is_same_error(one: Raised, other: Raised, own: Sequence[tuple[str, str]]) -> bool:
+    """Whether two ranks failed in the same way. `own` pairs their nodes, ranks and local ranks, which may differ.
+
+    Every other number counts: errno 2 is not errno 13.
+    """
+    if one == other or one.type != other.type:
+        return one == other
+    texts = [one.message, other.message]
+    for pattern, general in _OWN:
+        texts = [pattern.sub(general, text) for text in texts]
+    if texts[0] == texts[1]:
+        return True
+    names = zip(*own, strict=True)
+    pieces = [_PIECE.findall(_without_names(text, each)) for text, each in zip(texts, names, strict=True)]
+    return len(pieces[0]) == len(pieces[1]) and all(
+        a == b or (a.lstrip("0") or "0", b.lstrip("0") or "0") in own for a, b in zip(*pieces, strict=True)
     )
+
+
+def _without_names(text: str, names: tuple[str, ...]) -> str:
+    for name in names:
+        if not name.isdigit():
+            text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "<node>", text)
+    return text
 
 
 def _our_own(raised: Raised) -> Told:
@@ -135,23 +224,78 @@ def _by_signal(child: Child, number: int) -> Told:
     return Told(code="run-killed", seen=f"was killed by {name}", why=why, fix=fix.format(node=child.node))
 
 
-def _known(text: str, child: Child, around: Around) -> tuple[str, str]:
+def _known(text: str, around: Around) -> tuple[str, str]:
     for pattern, why, fix in _KNOWN:
         found = re.search(pattern, text)
         if found:
             # A shell is to read them as one word each, whatever a rank said.
             groups = [shlex.quote(visible(group)) for group in found.groups()]
-            copy = _copy(groups[0], child.node, around.peer) if groups else ""
-            return why, fix.format(*groups, node=child.node, python=around.python, copy=copy)
+            filled = {
+                "node": around.where,
+                "copy": _copy(groups[0], around) if groups else "",
+                "install": _install(found[1], around) if groups else "",
+                "interpreters": _interpreters(around),
+            }
+            return why.format(**filled), fix.format(*groups, **filled)
     return "", ""
 
 
-def _copy(path: str, node: str, peer: str) -> str:
+def _copy(path: str, around: Around) -> str:
     """By way of the head, which has keys for both."""
-    look = f"ls -l {path}    # on {node}; is it there?"
-    return (
-        f"{look}\nscp -3 {peer}:{path} {node}:{path}    # here; if {peer} has it; then launch again" if peer else look
-    )
+    peer, names = around.peer, [part.node.name for part in around.parts]
+    copy = f"scp -3 {peer}:{path} {names[0]}:{path}"
+    if len(names) > 1:
+        copy = f'for node in {" ".join(names)}; do scp -3 {peer}:{path} "$node":{path}; done'
+    look = f"ls -l {path}    # on {around.where}; is it there?"
+    return f"{look}\n{copy}    # here; if {peer} has it; then launch again" if peer else look
+
+
+def _interpreters(around: Around) -> str:
+    """The Python that ran the ranks; with its nodes where it isn't the same on all."""
+    by_python: dict[str, list[str]] = {}
+    for part in around.parts:
+        by_python.setdefault(_interpreter(part), []).append(part.node.name)
+    by_python.pop("", None)
+    if len(by_python) == 1:
+        return f"The interpreter of the ranks, {next(iter(by_python))},"
+    each = [f"{python} on {fold(names)}" for python, names in by_python.items()]
+    return f"Each interpreter of the ranks ({', '.join(each)})" if each else "The interpreter of the ranks"
+
+
+def _interpreter(part: NodePlan) -> str:
+    """argv[0] of the node's ranks, if that is a Python."""
+    argv = without_setup(part.starts[0].argv) if part.starts else ()
+    return argv[0] if argv and _PYTHON.fullmatch(argv[0].rpartition("/")[2]) else ""
+
+
+def _install(module: str, around: Around) -> str:
+    """One line for all nodes with the same interpreter, typed on the head; then how to choose another interpreter."""
+
+    def command(part: NodePlan) -> str:
+        python = _interpreter(part)
+        # A record does not hold the setup lines: without them, pip would install into another environment.
+        known = part.node.setup or without_setup(part.starts[0].argv) == part.starts[0].argv
+        steps = [*part.node.setup, f"{shlex.quote(python)} -m pip install {module}"]
+        return " && ".join(steps) if python and known else ""
+
+    lines = []
+    if _MODULE.fullmatch(module):
+        parts = [part for part in around.parts if part.starts and command(part)]
+        for line, same in groupby(sorted(parts, key=command), command):
+            lines += [f"{each}    # here; or the package that provides {module}" for each in _on_all(line, same)]
+    lines.append("# for another interpreter: aboard launch --set cluster.python=/path/to/env/bin/python …")
+    return "\n".join(lines)
+
+
+def _on_all(command: str, parts: Iterable[NodePlan]) -> Iterator[str]:
+    """What to type on the head to run a command on these nodes: a loop, but for nodes that ssh needs options for."""
+    # A record may be a stranger's: its names go into a command only if they are names of hosts.
+    nodes = [part.node for part in parts if host_trouble(part.node.target) is None]
+    plain = [node for node in nodes if not node.local and node.port is None]
+    if len(plain) > 1:
+        targets = " ".join(f"{node.user}@{node.target}" if node.user else node.target for node in plain)
+        yield f'for node in {targets}; do ssh "$node" {shell.quote(command)}; done'
+    yield from (typed(node, command) for node in nodes if node not in plain or len(plain) == 1)
 
 
 def _start_fix(child: Child) -> str:
