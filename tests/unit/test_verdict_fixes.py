@@ -11,6 +11,7 @@ from aboard.core.event import Event
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding
 from aboard.core.interpreter import Interpreter, Origin
+from aboard.core.interpreter import Interpreter, Origin
 from aboard.core.node import Node
 from aboard.core.nodeset import expand
 from aboard.core.phase import Phase
@@ -263,6 +264,14 @@ def test_a_missing_module_is_installed_into_the_interpreter_of_the_ranks() -> No
     assert "(/a/python3.11 on n[1-3], python3 on n4)" in two.why
     assert two.fix.startswith("ssh -p 22 ann@n1 '/a/python3.11 -m pip install apex'    # here; ")
     assert "\nssh -p 22 ann@n4 'python3 -m pip install apex'    # here; " in two.fix
+
+
+def test_a_missing_module_names_the_environment_of_the_head_that_nodes_lack() -> None:
+    """Which has it, most likely."""
+    chosen = Interpreter(path="python3", origin=Origin.LOGIN_SHELL, lacking="/venv/bin/python")
+    plan = with_argv(evidence(eight()).plan, *[("python3",)] * 4, interpreter=chosen)
+    found = died(plan, "ModuleNotFoundError", "No module named 'apex'", *range(8))
+    assert "; the environment that is active on the head, /venv/bin/python, is not on n[1-4]." in found.why
 
 
 def test_a_module_is_installed_after_the_setup_lines_of_its_nodes() -> None:

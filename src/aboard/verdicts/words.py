@@ -55,7 +55,7 @@ _SIGNALS = {
 _KNOWN = (
     (
         r"ModuleNotFoundError: No module named '([^']+)'",
-        "{interpreters} has no such module. If it is one of your own, its directory must be on PYTHONPATH.",
+        "{interpreters} has no such module{head}. If it is one of your own, its directory must be on PYTHONPATH.",
         "{install}",
     ),
     (
@@ -235,6 +235,7 @@ def _known(text: str, around: Around) -> tuple[str, str]:
                 "copy": _copy(groups[0], around) if groups else "",
                 "install": _install(found[1], around) if groups else "",
                 "interpreters": _interpreters(around),
+                "head": _head_environment(around),
             }
             return why.format(**filled), fix.format(*groups, **filled)
     return "", ""
@@ -260,6 +261,15 @@ def _interpreters(around: Around) -> str:
         return f"The interpreter of the ranks, {next(iter(by_python))},"
     each = [f"{python} on {fold(names)}" for python, names in by_python.items()]
     return f"Each interpreter of the ranks ({', '.join(each)})" if each else "The interpreter of the ranks"
+
+
+def _head_environment(around: Around) -> str:
+    """How the interpreter of the ranks differs from what is active on the head."""
+    lacking = {part.node.name: part.node.interpreter.lacking for part in around.parts if part.node.interpreter}
+    names = [name for name, path in lacking.items() if path]
+    return (
+        f"; the environment that is active on the head, {lacking[names[0]]}, is not on {fold(names)}" if names else ""
+    )
 
 
 def _interpreter(part: NodePlan) -> str:
