@@ -11,7 +11,6 @@ from aboard.core.event import Event
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding
 from aboard.core.interpreter import Interpreter, Origin
-from aboard.core.interpreter import Interpreter, Origin
 from aboard.core.node import Node
 from aboard.core.nodeset import expand
 from aboard.core.phase import Phase
