@@ -32,10 +32,12 @@ Script: TypeAlias = Generator[Round, Replies, T]
 class Exercise(Generic[T]):
     """`script` gets the facts of all nodes; `quick` ones are part of every launch.
 
-    A node that it never `needs` is let go as soon as its probes are answered.
+    An `early` one needs to know only who was reached, and is held while the probes are answered. A node that it never
+    `needs` is let go as soon as its probes are answered.
     """
 
     name: str
     script: Callable[[Facts], "Script[T]"]
     quick: bool = True
+    early: bool = False
     needs: Callable[[Node], bool] = lambda _node: True

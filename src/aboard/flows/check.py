@@ -15,12 +15,14 @@ from aboard.core.finding import Finding, worst_first
 from aboard.core.node import Node
 from aboard.core.probe import Probe
 from aboard.core.rank_environment import RankSpec
+from aboard.core.reach import Contact
 from aboard.core.rule import Subject
 from aboard.core.story import Story
 from aboard.flows.drill import drill
 from aboard.flows.visit import Visit, visit
 from aboard.flows.watcher import Unwatched, Watcher
 from aboard.wires.fleet import DIAL_SECONDS, Dialled, Fleet, WireOf, usual_wire
+from aboard.wires.link import Link
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,11 +84,19 @@ async def examined(
     watcher.began(cluster, subjects)
     visits: dict[str, Visit] = {}
     links: dict[str, Dialled] = {}
+    early = _Early(cluster, subjects, watcher)
 
     async def call(node: Node) -> None:
-        on_met = partial(watcher.asking, node.name)
-        on_answer = partial(watcher.answered, node.name)
-        visits[node.name] = done = await visit(fleet, node, probes, spec=spec, on_met=on_met, on_answer=on_answer)
+        visits[node.name] = done = await visit(
+            fleet,
+            node,
+            probes,
+            spec=spec,
+            on_met=partial(watcher.asking, node.name),
+            on_contact=partial(early.reached, node),
+            on_answer=partial(watcher.answered, node.name),
+        )
+        early.visited(node, done.contact)
         if done.dialled is not None:
             links[node.name] = done.dialled
             if not keep and not any(exercise.needs(node) for exercise in exercises):
@@ -96,12 +106,15 @@ async def examined(
 
     try:
         async with asyncio.TaskGroup() as group:
+            group.create_task(early.hold())
             for node in cluster:
                 group.create_task(call(node))
-        facts = _facts(cluster, visits, probes)
+        facts = replace(_facts(cluster, visits, probes), outcomes=early.outcomes)
         open_links = {name: dialled.link for name, dialled in links.items()}
         for subject in sorted(subjects, key=lambda subject: bool(subject.exercises)):
             for exercise in subject.exercises:
+                if exercise.name in early.outcomes:
+                    continue
                 on_round = partial(watcher.round, subject.name)
                 facts = await drill(exercise, facts, open_links, on_round=on_round, on_reply=watcher.replied)
             if exercises:
@@ -112,6 +125,36 @@ async def examined(
         yield Report(facts=facts, by_subject=by_subject, seconds=monotonic() - began, stories=stories), links
     finally:
         await asyncio.gather(*(dialled.link.close() for dialled in links.values()))
+
+
+class _Early:
+    """Holds the exercises that need only contacts, as soon as every node was reached or is known not to be."""
+
+    def __init__(self, cluster: Cluster, subjects: Sequence[Subject], watcher: Watcher) -> None:
+        self.outcomes: dict[str, Any] = {}
+        self._cluster = cluster
+        self._exercises = [(each.name, one) for each in subjects for one in each.exercises if one.early]
+        self._watcher = watcher
+        self._contacts: dict[str, Contact] = {}
+        self._links: dict[str, Link] = {}
+        self._met = asyncio.Event()
+
+    def reached(self, node: Node, dialled: Dialled, contact: Contact) -> None:
+        self._links[node.name] = dialled.link
+        self.visited(node, contact)
+
+    def visited(self, node: Node, contact: Contact) -> None:
+        self._contacts[node.name] = contact
+        if len(self._contacts) == len(self._cluster):
+            self._met.set()
+
+    async def hold(self) -> None:
+        await self._met.wait()
+        facts = Facts(cluster=self._cluster, contacts=self._contacts)
+        for subject, exercise in self._exercises:
+            on_round = partial(self._watcher.round, subject)
+            facts = await drill(exercise, facts, self._links, on_round=on_round, on_reply=self._watcher.replied)
+        self.outcomes |= facts.outcomes
 
 
 def _asked(subjects: Sequence[Subject], *, quick: bool) -> Iterator[Subject]:

@@ -48,6 +48,7 @@ async def visit(
     *,
     spec: RankSpec | None = None,
     on_met: Callable[[], None] = lambda: None,
+    on_contact: Callable[[Dialled, Reached], None] = lambda _dialled, _contact: None,
     on_answer: OnAnswer = lambda _probe: None,
 ) -> Visit:
     """Never raises for what a node does: each way to fail is a contact that says so."""
@@ -57,7 +58,7 @@ async def visit(
         dialled = await fleet.dial(node)
         on_met()
         try:
-            meeting = asyncio.create_task(_meet(dialled))
+            meeting = asyncio.create_task(_meet(dialled, on_contact))
             if spec is not None:
                 environment = await _ask_environment(dialled.link, node, spec)
                 if isinstance(environment, RankEnvironment):
@@ -103,7 +104,7 @@ async def _together(*tasks: asyncio.Task[Any]) -> None:
             await asyncio.wait(tasks)
 
 
-async def _meet(dialled: Dialled) -> Reached:
+async def _meet(dialled: Dialled, on_contact: Callable[[Dialled, Reached], None]) -> Reached:
     """The shortest of a few round trips gives the clock's offset with the least doubt."""
     link = dialled.link
     best = (float("inf"), 0.0)
@@ -112,7 +113,7 @@ async def _meet(dialled: Dialled) -> Reached:
         pong = await link.ask("ping", ANSWER_SECONDS)
         trip = monotonic() - sent
         best = min(best, (trip, _clock(pong) - (sent_wall + trip / 2)))
-    return Reached(
+    contact = Reached(
         hostname=_word(link.hello.get("hostname")),
         user=_word(link.hello.get("user")),
         address=_word(link.hello.get("address")),
@@ -123,6 +124,8 @@ async def _meet(dialled: Dialled) -> Reached:
         drops=dialled.drops,
         noise=link.noise,
     )
+    on_contact(dialled, contact)
+    return contact
 
 
 async def _ask_all(link: Link, probes: Sequence[Probe[Any]], on_answer: OnAnswer) -> dict[str, Any]:

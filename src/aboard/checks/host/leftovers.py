@@ -66,7 +66,7 @@ def end(facts: Facts) -> "Script[Found]":
     return {**found, **{name: _after(cleared[name], again[name]) for name in asks}}
 
 
-LEFTOVERS = Exercise(name="leftovers", script=look)
+LEFTOVERS = Exercise(name="leftovers", script=look, early=True)
 END_LEFTOVERS = Exercise(name="end-leftovers", script=end)
 
 

@@ -37,7 +37,7 @@ def peers(names: Sequence[str], *, all_pairs: bool = False) -> dict[str, tuple[s
 
 def mesh(*, all_pairs: bool = False) -> Exercise[Mesh]:
     """The exercise; `all_pairs` tries each pair however many nodes there are."""
-    return Exercise(name="mesh", script=lambda facts: _script(facts, all_pairs=all_pairs))
+    return Exercise(name="mesh", script=lambda facts: _script(facts, all_pairs=all_pairs), early=True)
 
 
 MESH = mesh()
