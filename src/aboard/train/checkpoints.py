@@ -66,6 +66,11 @@ class Checkpoints:
         self._data: str | None = None
 
     @property
+    def published(self) -> int | None:
+        """The step of the newest checkpoint that is complete: one that was saved, or the one that was resumed."""
+        return self._writer.published
+
+    @property
     def stalled(self) -> float:
         """All seconds that training stood still for saves so far, also those before a step of the optimizer."""
         return self._stood + self._copied.waited
@@ -99,6 +104,7 @@ class Checkpoints:
         )
         self.notes = found.notes
         self._writer.broken |= found.broken
+        self._writer.published = None if found.marker is None else found.marker.step
         return None if found.marker is None else Progress.of(found.marker.progress)
 
     def close(self) -> None:
