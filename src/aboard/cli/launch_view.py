@@ -126,7 +126,9 @@ class LaunchView:
         sys.stdout.flush()
 
 
-def show_end(console: Console, run: RunDirectory, launched: Launched, dropped: Mapping[str, int]) -> int:
+def show_end(
+    console: Console, run: RunDirectory, launched: Launched, dropped: Mapping[str, int], *, command: str
+) -> int:
     """The findings that stopped it or the verdict on it, and where to look; returns the exit code."""
     if launched.outcome is None or launched.roster is None:
         found = [*launched.refused] or ([] if launched.report is None else launched.report.findings)
@@ -138,6 +140,7 @@ def show_end(console: Console, run: RunDirectory, launched: Launched, dropped: M
         findings=launched.outcome.findings,
         exit_code=launched.outcome.code,
         directory=str(run.path),
+        command=command,
         dropped=dropped,
     )
     if console.is_terminal:

@@ -47,7 +47,7 @@ async def held(errand: Errand, fleet: Fleet) -> int:
         launched, dropped = await session(order, watcher=view.watcher, viewer=view, fleet=fleet, on_look=view.looked)
     finally:
         view.close()
-    code = show_end(console, order.run, launched, dropped)
+    code = show_end(console, order.run, launched, dropped, command=errand.command)
     Runs(order.run.path.parent).prune()
     return code
 
@@ -97,7 +97,7 @@ def detached(errand: Errand) -> int:
         click.echo(f"note: {note}", err=True)
     heard, tell = os.pipe()
     if os.fork() == 0:
-        _background(order, heard, tell)
+        _background(order, errand.command, heard, tell)
     os.close(tell)
     with os.fdopen(heard, "rb") as said:
         code, _, words = said.read().decode("utf-8", "replace").partition("\n")
@@ -105,7 +105,7 @@ def detached(errand: Errand) -> int:
     return int(code or 1)
 
 
-def _background(order: Order, heard: int, tell: int) -> NoReturn:
+def _background(order: Order, command: str, heard: int, tell: int) -> NoReturn:
     """The conductor's own process: apart from the terminal, and with a log for what it has to say."""
     code = 1
     try:
@@ -121,7 +121,8 @@ def _background(order: Order, heard: int, tell: int) -> NoReturn:
         except AboardError as error:
             start.say(EXIT_ERROR, f"{error.seen} [{error.code}]\n    {error.fix}\n")
         else:
-            code = show_end(Console(highlight=False, width=120), order.run, launched, dropped)
+            console = Console(highlight=False, width=120)
+            code = show_end(console, order.run, launched, dropped, command=command)
             start.over(launched, code)
     finally:
         sys.stdout.flush()

@@ -36,6 +36,7 @@ class Asked:
     ranks: int | None
     check: str
     lease: Lease
+    command: str
     dry: bool = False
     detach: bool = False
 
@@ -77,7 +78,9 @@ def _trained(cluster: Cluster, asked: Asked, trainer: Trainer, teller: Teller) -
     cargo = TrainCargo(provisions=provisions, bring=brought, needs_of=needs_of, on_settled=teller.settled)
     wanted = replace(request(asked.env), ranks=asked.ranks)
     cluster, wanted = settled(cluster, wanted, None)
-    errand = Errand(cluster=cluster, request=wanted, check=asked.check, lease=asked.lease, cargo=cargo)
+    errand = Errand(
+        cluster=cluster, request=wanted, check=asked.check, lease=asked.lease, command=asked.command, cargo=cargo
+    )
     if asked.dry:
         from aboard.cli.dry_run import dry_run  # noqa: PLC0415 - for those who ask
 
