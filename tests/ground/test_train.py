@@ -99,8 +99,6 @@ def _made(four: Sandbox, name: str) -> None:
 def _trained(four: Sandbox, name: str, out: str, *words: str) -> str:
     """A few steps of the example, in float32, evaluated and saved at the end."""
     sets = [f"train.output_dir={out}", f"train.max_steps={STEPS}", "train.eval_steps=null"]
-    if name != "pretrain":
-        sets += ["train.num_train_epochs=null"]
     return _typed(four, name, "aboard", "train", *words, *(word for each in sets for word in ("--set", each)))
 
 
