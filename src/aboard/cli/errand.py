@@ -15,12 +15,16 @@ from aboard.core.secrets import is_secret
 from aboard.wires.fleet import Fleet
 
 if TYPE_CHECKING:
+    from aboard.core.rule import Subject
     from aboard.flows.launch import Cargo
 
 
 @dataclass(frozen=True, kw_only=True)
 class Errand:
-    """`check` is quick, full or none; `cargo` is what a training brings along; `command` starts the same again."""
+    """`check` is quick, full or none; `cargo` is what a training brings along; `command` starts the same again.
+
+    `subjects` are asked for it beside those of every check.
+    """
 
     cluster: Cluster
     request: Request
@@ -29,6 +33,7 @@ class Errand:
     command: str
     notes: tuple[str, ...] = ()
     cargo: "Cargo | None" = None
+    subjects: "tuple[Subject, ...]" = ()
 
 
 def typed_command(argv: Sequence[str]) -> str:

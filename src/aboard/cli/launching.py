@@ -15,9 +15,8 @@ import click
 from rich.console import Console
 
 from aboard.checks import SUBJECTS, software
-from aboard.checks.train import TRAIN
 from aboard.cli.errand import Errand
-from aboard.cli.launch_view import LaunchView, Quiet, show_end
+from aboard.cli.launch_view import LaunchView, Quiet, finished_lines, show_end, show_finished
 from aboard.config.here import find_environment
 from aboard.core.errors import AboardError
 from aboard.core.lease import Lease
@@ -26,6 +25,7 @@ from aboard.core.plan import Plan
 from aboard.flows.conductor import Conductor
 from aboard.flows.launch import Launched, Look
 from aboard.flows.session import Order, session
+from aboard.flows.train_resume import TrainingFinished
 from aboard.flows.watcher import Unwatched
 from aboard.record.places import RunDirectory
 from aboard.record.runs import Runs
@@ -45,6 +45,8 @@ async def held(errand: Errand, fleet: Fleet) -> int:
         view.say(f"note: {note}")
     try:
         launched, dropped = await session(order, watcher=view.watcher, viewer=view, fleet=fleet, on_look=view.looked)
+    except TrainingFinished as finished:
+        return show_finished(console, order.run, finished)
     finally:
         view.close()
     code = show_end(console, order.run, launched, dropped, command=errand.command)
@@ -82,7 +84,7 @@ def looked_at(errand: Errand) -> Look:
         asked = software.subject(errand.request.program)
         subjects = tuple(asked if subject is software.SUBJECT else subject for subject in SUBJECTS)
     else:
-        subjects = (*SUBJECTS, TRAIN)
+        subjects = (*SUBJECTS, *errand.subjects)
     return Look(
         subjects=() if errand.check == "none" else subjects,
         quick=errand.check == "quick",
@@ -118,6 +120,9 @@ def _background(order: Order, command: str, heard: int, tell: int) -> NoReturn:
         start = _Start(order.run, tell)
         try:
             launched, dropped = asyncio.run(session(order, watcher=Unwatched(), viewer=Quiet(start.look)))
+        except TrainingFinished as finished:
+            code = show_finished(Console(highlight=False, width=120), order.run, finished)
+            start.say(code, "".join(f"{line}\n" for line in finished_lines(finished, Runs(order.run.path.parent))))
         except AboardError as error:
             start.say(EXIT_ERROR, f"{error.seen} [{error.code}]\n    {error.fix}\n")
         else:

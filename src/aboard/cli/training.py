@@ -75,11 +75,19 @@ def _trained(cluster: Cluster, asked: Asked, trainer: Trainer, teller: Teller) -
             told = await bring(plan, fleet, folders, cache=cache, on_progress=on_progress)
         teller.brought(told)
 
-    cargo = TrainCargo(provisions=provisions, bring=brought, needs_of=needs_of, on_settled=teller.settled)
+    cargo = TrainCargo(
+        provisions=provisions, command=asked.command, bring=brought, needs_of=needs_of, on_settled=teller.settled
+    )
     wanted = replace(request(asked.env), ranks=asked.ranks)
     cluster, wanted = settled(cluster, wanted, None)
     errand = Errand(
-        cluster=cluster, request=wanted, check=asked.check, lease=asked.lease, command=asked.command, cargo=cargo
+        cluster=cluster,
+        request=wanted,
+        check=asked.check,
+        lease=asked.lease,
+        command=asked.command,
+        cargo=cargo,
+        subjects=(cargo.subject,),
     )
     if asked.dry:
         from aboard.cli.dry_run import dry_run  # noqa: PLC0415 - for those who ask

@@ -10,7 +10,7 @@ import torch
 
 from aboard.core.training import Training
 from aboard.train.apart import packed_anyway
-from aboard.train.batches import Batches, total_bins
+from aboard.train.batches import Batches
 from aboard.train.beacon import count_from
 from aboard.train.between import Between
 from aboard.train.build import build
@@ -107,7 +107,7 @@ def _batches(training: Training, world: World, stream: Stream) -> Batches:
         counts=stream.counts,
         size=training.step_size(world.size),
         rows=training.per_device_train_batch_size,
-        total=total_bins(training, world.size, len(stream)),
+        total=training.total_sequences(world.size, len(stream)),
         rank=world.rank,
         world=world.size,
     )
