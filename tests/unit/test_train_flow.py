@@ -19,7 +19,7 @@ from aboard.checks.train.boarding import Boarding, Model
 from aboard.checks.train.cards import CARDS, Card
 from aboard.checks.train.checkpoints import Saved, checkpoints_probe, newest
 from aboard.cli.launch_view import finished_lines
-from aboard.cli.training import cache_folder, known_before
+from aboard.cli.training import cache_folder, known_before, resuming
 from aboard.config.train import TrainWords, load_training
 from aboard.core.cluster import Cluster
 from aboard.core.errors import AboardError
@@ -510,6 +510,13 @@ def test_what_is_known_before_any_look_is_refused_before_any_work() -> None:
     assert [finding.code for finding in known_before(found, slots, None)] == ["train-batch"]
     assert known_before(found, slots, 1) == []
     assert known_before(found, Cluster(nodes=(Node(name="n1"),)), None) == []
+
+
+def test_the_command_that_goes_on_resumes_whatever_the_file_says() -> None:
+    """With `resume: none` the same command would start over."""
+    assert resuming("aboard train", words()) == "aboard train"
+    again = resuming("aboard train", words("train: {model: ./model, resume: none}"))
+    assert again == "aboard train --set train.resume=auto"
 
 
 def test_prepared_data_is_in_the_users_cache() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shlex
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -15,7 +14,7 @@ import click
 from rich.console import Console
 
 from aboard.checks import SUBJECTS, software
-from aboard.cli.errand import Errand
+from aboard.cli.errand import Errand, typed_command
 from aboard.cli.launch_view import LaunchView, Quiet, finished_lines, show_end, show_finished
 from aboard.config.here import find_environment
 from aboard.core.errors import AboardError
@@ -29,7 +28,7 @@ from aboard.flows.train_resume import TrainingFinished
 from aboard.flows.watcher import Unwatched
 from aboard.record.places import RunDirectory
 from aboard.record.runs import Runs
-from aboard.ui.hidden import HIDDEN, hiding
+from aboard.ui.hidden import hiding
 from aboard.ui.plan_json import plan_json
 from aboard.wires.fleet import Fleet
 
@@ -68,13 +67,8 @@ def ordered(errand: Errand) -> Order:
 
 
 def plan_document(plan: Plan, lease: Lease) -> dict[str, Any]:
-    """The plan as it is recorded, with the lease and what was typed where: what a killed conductor can't tell any more.
-
-    The value of a secret is left out of the command: `--env NAME` takes it from the environment.
-    """
-    hide = hiding(plan)
-    words = [hide(word).removesuffix(f"={HIDDEN}") for word in sys.argv[1:]]
-    typed = {"command": shlex.join(["aboard", *words]), "cwd": str(Path.cwd()), "lease": lease.seconds}
+    """The plan as it is recorded, with the lease and what was typed where: what a killed conductor can't tell."""
+    typed = {"command": hiding(plan)(typed_command(sys.argv[1:])), "cwd": str(Path.cwd()), "lease": lease.seconds}
     return {**typed, **json.loads(plan_json(plan))}
 
 

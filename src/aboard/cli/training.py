@@ -85,7 +85,7 @@ def _trained(cluster: Cluster, asked: Asked, trainer: Trainer, teller: Teller) -
         request=wanted,
         check=asked.check,
         lease=asked.lease,
-        command=asked.command,
+        command=resuming(asked.command, provisions.words),
         cargo=cargo,
         subjects=(cargo.subject,),
     )
@@ -98,6 +98,11 @@ def _trained(cluster: Cluster, asked: Asked, trainer: Trainer, teller: Teller) -
 
         return detached(errand)
     return run(errand)
+
+
+def resuming(command: str, words: TrainWords) -> str:
+    """The command that goes on from the last checkpoint: where the file says to start elsewhere, it has to be told."""
+    return command if words.settings["resume"] == "auto" else f"{command} --set train.resume=auto"
 
 
 def known_before(words: TrainWords, cluster: Cluster, ranks: int | None) -> list[Finding]:
