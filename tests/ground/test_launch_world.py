@@ -211,6 +211,7 @@ time.sleep(300)
             four.box.head.run(["kill", "-INT", pid])
             wait_until(lambda: "saving" in four.aboard("logs", run).stdout, 20, "it is told")
         assert process.wait(40) == 130
+        assert "next aboard launch --grace 20 -- saver.py    # runs it again\n" in process.said
     assert ("saved" in four.aboard("logs", run).stdout) is (times == 1)
     assert four.orphans(run) == {}
 

@@ -54,6 +54,19 @@ def test_the_same_losses_on_one_process_and_on_four_nodes(four: Sandbox, finetun
     assert "sent to 4 nodes" in apart
 
 
+def test_a_finished_training_starts_no_ranks_and_another_batch_is_refused(four: Sandbox, finetuned: str) -> None:
+    """The same again says where the model is; a checkpoint is not continued with another batch, and no rank starts."""
+    typed = ["aboard", "train", "--set", f"cluster.python={PYTHON}", *_sets("alone")]
+    again = _typed(four, "finetune", *typed)
+    assert "nothing is left to do: step 6 of 6 is saved in" in again
+    assert f"next aboard export {finetuned} --to trained" in again
+    batch = [*typed, "--set", "train.max_steps=8", "--set", "train.global_batch_size=4"]
+    other = four.head.run(batch, cwd=f"{_home(four)}/finetune", env=ENV, timeout=SECONDS)
+    assert other.returncode == 2, other.stdout + other.stderr
+    assert "checkpoint-differs" in other.stdout
+    assert "phase started" not in again + other.stdout
+
+
 def test_a_model_comes_out(four: Sandbox, finetuned: str) -> None:
     """What `aboard export` writes is loaded by transformers, and says a token."""
     _typed(four, "finetune", "aboard", "export", finetuned, "--to", "made")
@@ -98,10 +111,12 @@ def _made(four: Sandbox, name: str) -> None:
 
 def _trained(four: Sandbox, name: str, out: str, *words: str) -> str:
     """A few steps of the example, in float32, evaluated and saved at the end."""
+    return _typed(four, name, "aboard", "train", *words, *_sets(out))
+
+
+def _sets(out: str) -> list[str]:
     sets = [f"train.output_dir={out}", f"train.max_steps={STEPS}", "train.eval_steps=null"]
-    if name != "pretrain":
-        sets += ["train.num_train_epochs=null"]
-    return _typed(four, name, "aboard", "train", *words, *(word for each in sets for word in ("--set", each)))
+    return [word for each in sets for word in ("--set", each)]
 
 
 def _typed(four: Sandbox, name: str, *argv: str) -> str:

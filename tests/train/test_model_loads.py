@@ -1,13 +1,21 @@
 """Every rank gets its part, and all parts together are the model that transformers loads."""
 
 import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deadlines import slowness
 from model_cases import Seen, bytes_read, first_weights, loads_as_transformers, made, pickled, refusal, seen
 from train_crew import Crew
+
+from aboard.core.training import Training
 
 SHAPE: dict[str, Any] = {
     # Odd on purpose: rows don't divide by 2, 3 or 4, and a third or fourth rank may have none of a tensor.
@@ -222,3 +230,31 @@ def _copy(folder: Path, to: Path) -> Path:
 def _config(folder: Path, **fields: Any) -> None:
     path = folder / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+# What a rank does, and what the head imports and asks for; then whether any of it has brought DeepSpeed along.
+WITHOUT_DEEPSPEED = """
+import json, os, sys
+import aboard.cli.training, aboard.cli.launching
+from accelerate.utils import is_deepspeed_available
+from aboard.train.__main__ import main
+from aboard.train.needs import tell
+assert is_deepspeed_available()
+tell({"training": json.loads(os.environ["ABOARD_TRAINING"]), "ranks": {"n1": 1}, "memory": None})
+assert main() == 0
+print(sorted(name for name in sys.modules if name.startswith("deepspeed")))
+"""
+
+
+def test_deepspeed_is_not_imported(settled: Callable[..., Training], tmp_path: Path) -> None:
+    """Where it is installed, transformers and accelerate know it; its import takes seconds, and prints warnings."""
+    (tmp_path / "deepspeed").mkdir()
+    (tmp_path / "deepspeed" / "__init__.py").write_text("")
+    (tmp_path / "deepspeed-0.19.0.dist-info").mkdir()
+    about = "Metadata-Version: 2.1\nName: deepspeed\nVersion: 0.19.0\n"
+    (tmp_path / "deepspeed-0.19.0.dist-info" / "METADATA").write_text(about)
+    training = json.dumps(asdict(settled(max_steps=1, output_dir=str(tmp_path / "out"))))
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "ABOARD_TRAINING": training, "OMP_NUM_THREADS": "1"}
+    argv = [sys.executable, "-c", WITHOUT_DEEPSPEED]
+    ran = subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=120 * slowness())
+    assert (ran.returncode, ran.stdout.splitlines()[-1:]) == (0, ["[]"]), ran.stdout + ran.stderr

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from commands import aboard
 
+from aboard.cli.errand import typed_command
+
 
 def test_help_lists_the_verbs_in_the_order_of_the_story() -> None:
     """`aboard --help` tells the way, not the alphabet."""
@@ -40,3 +42,24 @@ def test_a_broken_file_shows_every_problem(tmp_path: Path, monkeypatch: pytest.M
     assert "did you mean 'slots'?" in ran.stderr
     assert "aboard.yaml:4:3" in ran.stderr
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "typed"),
+    [
+        (
+            ["train", "sft.yaml", "n[1-2]", "--set", "train.max_steps=2"],
+            "train sft.yaml 'n[1-2]' --set train.max_steps=2",
+        ),
+        (["launch", "--", "train.py", "--name", "it's"], """launch -- train.py --name 'it'"'"'s'"""),
+        (
+            ["train", "--env", "HF_TOKEN=abc=", "--env=A=1", "--env=MY_KEY=k"],
+            "train --env HF_TOKEN --env=A=1 --env=MY_KEY",
+        ),
+        (["train", "--set", "cluster.env.HF_TOKEN=abc"], "train --set 'cluster.env.HF_TOKEN=…'"),
+        (["launch", "--", "run.sh", "--env", "HF_TOKEN=abc"], "launch -- run.sh --env HF_TOKEN=abc"),
+    ],
+)
+def test_a_command_can_be_typed_again(argv: list[str], typed: str) -> None:
+    """Quoted for a shell, with all of its options; our own options leave out the values of secrets."""
+    assert typed_command(argv) == f"aboard {typed}"

@@ -52,6 +52,33 @@ def test_lines(tmp_path: Path) -> None:
     assert told(path) == [(1, "one"), (4, "two"), (5, "three")]
 
 
+def test_plain_text(tmp_path: Path) -> None:
+    """Each line of a .txt file is a document; blank lines are none, and lines that are no UTF-8 are broken."""
+    path = put(tmp_path / "a.txt", b'\xef\xbb\xbfone "1"\r\n\n  two\n\xff\n{"three"')
+    assert told(path) == [(1, 'one "1"'), (3, "  two"), (4, "row-utf8"), (5, '{"three"')]
+    (chunk,) = sources(SourceSpec(path=path))
+    assert format_of([chunk]).name == "text"
+    packed = tmp_path / "b.txt.gz"
+    packed.write_bytes(gzip.compress(b"one\ntwo\n"))
+    assert told(str(packed)) == [(1, "one"), (2, "two")]
+
+
+def test_a_text_file_of_json_lines_is_not_read_as_text(tmp_path: Path) -> None:
+    """Its braces would be learned; what to type names it by what it holds."""
+    path = put(tmp_path / "my rows.txt", lines("one", "two"))
+    with pytest.raises(AboardError, match="holds JSON lines") as caught:
+        sources(SourceSpec(path=path))
+    assert caught.value.fix == f"mv '{path}' '{tmp_path}/my rows.jsonl'"
+
+
+def test_text_files_beside_files_with_columns_are_no_data(tmp_path: Path) -> None:
+    """They are a README; a directory of nothing else is read."""
+    put(tmp_path / "README.txt", "about\n")
+    assert told(str(tmp_path)) == [(1, "about")]
+    put(tmp_path / "a.jsonl", lines("one"))
+    assert told(str(tmp_path)) == [(1, "one")]
+
+
 @pytest.mark.parametrize(
     ("line", "code", "word"),
     [
@@ -307,11 +334,11 @@ def test_directory_with_splits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "code"), [("gone.jsonl", "data-missing"), ("notes.txt", "data-ending"), ("empty", "data-missing")]
+    ("name", "code"), [("gone.jsonl", "data-missing"), ("notes.doc", "data-ending"), ("empty", "data-missing")]
 )
 def test_no_rows_to_find(tmp_path: Path, name: str, code: str) -> None:
     """A path that can't be read is an error with a name and something to type."""
-    put(tmp_path / "notes.txt", "x")
+    put(tmp_path / "notes.doc", "x")
     (tmp_path / "empty").mkdir()
     with pytest.raises(AboardError) as error:
         sources(SourceSpec(path=str(tmp_path / name)))

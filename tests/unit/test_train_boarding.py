@@ -113,9 +113,27 @@ def test_ranks_on_a_cpu_share_the_memory_of_their_node() -> None:
     asked: dict[str, Any] = {"training": TRAINING, "cards": {"n1": ()}, "memory": {"n1": 8 * GIB}, "needs": needs}
     assert judged(Boarding(ranks={"n1": 1}, **asked)) == []
     (found,) = judged(Boarding(ranks={"n1": 2}, **asked))
-    assert found.seen == "it needs 6 GiB per rank, and n1 has 4 GiB"
+    assert found.seen == "a rank needs 6 GiB, and n1 has 8 GiB for 2 ranks, 4 GiB each"
     assert found.fix == "--set train.sharding=full"
     assert judged(Boarding(training=TRAINING, ranks={"n9": 2}, needs=needs)) == []
+
+
+def test_memory_that_is_needed_and_memory_that_is_there_are_both_said() -> None:
+    """Also where the trainer tells what the need is made of; nodes that are alike are named together."""
+    needs = Needs(states=90 * GIB, total=95 * GIB, says="6.7B, whole on every rank: states 90 GiB")
+    boarding = Boarding(
+        training=TRAINING,
+        ranks={"n1": 1, "n2": 1, "n3": 2, "big": 1},
+        cards={"n1": (V100,), "n2": (V100,), "n3": (), "big": ()},
+        memory={"n3": 64 * GIB, "big": 256 * GIB},
+        needs=needs,
+    )
+    (found,) = judged(boarding)
+    assert found.nodes == ("n1", "n2", "n3")
+    assert found.seen == (
+        "a rank needs 95 GiB (6.7B, whole on every rank: states 90 GiB), and n[1-2] have 32 GiB on each GPU;"
+        " n3 has 64 GiB for 2 ranks, 32 GiB each"
+    )
 
 
 def test_cards_as_nvidia_smi_lists_them() -> None:

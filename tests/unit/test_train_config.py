@@ -128,6 +128,28 @@ def test_values_win_in_the_order_of_the_last_word() -> None:
 
 
 @pytest.mark.parametrize(
+    ("file", "typed", "used"),
+    [
+        ("num_train_epochs: 3", "max_steps=2", {"max_steps": 2, "num_train_epochs": 1.0}),
+        ("max_steps: 2", "num_train_epochs=3", {"max_steps": None, "num_train_epochs": 3.0}),
+        ("warmup_ratio: 0.1", "warmup_steps=5", {"warmup_steps": 5, "warmup_ratio": 0.0}),
+        ("gradient_accumulation_steps: 4", "global_batch_size=8", {"global_batch_size": 8}),
+        ("global_batch_size: 8", "gradient_accumulation_steps=4", {"global_batch_size": None}),
+    ],
+)
+def test_what_is_typed_wins_over_its_alternative_in_the_file(file: str, typed: str, used: dict[str, object]) -> None:
+    """Two keys for the same thing are refused only where one place says both."""
+    found = written(file, "", f"train.{typed}")
+    assert {name: found.settings[name] for name in used} == used
+    dropped, _, _ = file.partition(":")
+    assert dropped not in found.given
+    (source,) = [each.source for each in found.choices if each.name == f"train.{dropped}"]
+    assert "aboard.yaml" not in source
+    with pytest.raises(InputError, match="both say how long it trains"):
+        written("seed: 1", "", "train.max_steps=2", "train.num_train_epochs=3")
+
+
+@pytest.mark.parametrize(
     ("train", "data"),
     [
         ("", ""),

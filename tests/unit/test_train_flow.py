@@ -17,14 +17,18 @@ from aboard.checks.host.memory import GROUPS, MEMORY, Group
 from aboard.checks.software.facts import SOFTWARE
 from aboard.checks.train.boarding import Boarding, Model
 from aboard.checks.train.cards import CARDS, Card
-from aboard.cli.training import cache_folder, known_before
+from aboard.checks.train.checkpoints import Saved, checkpoints_probe, newest
+from aboard.cli.launch_view import finished_lines
+from aboard.cli.training import cache_folder, known_before, resuming
 from aboard.config.train import TrainWords, load_training
 from aboard.core.cluster import Cluster
 from aboard.core.errors import AboardError
 from aboard.core.facts import Facts
+from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.plan import Master, Plan
 from aboard.core.planning import plan as make_plan
+from aboard.core.probe import Command, Output, Probe
 from aboard.core.seat import Seat
 from aboard.core.training import Training
 from aboard.flows.export import checkpoint_of
@@ -32,11 +36,16 @@ from aboard.flows.train import Provisions, TrainCargo, can_bf16, request, told_p
 from aboard.flows.train_code import code
 from aboard.flows.train_data import Part, Stock, stock
 from aboard.flows.train_model import fetched, model_facts
+from aboard.flows.train_resume import TrainingFinished
 from aboard.flows.trainer import asked
 from aboard.record.runs import Runs
+from aboard.train import marker
 from aboard.train.given import given
 
 GIB = 1024**3
+IDENTITY = "d" * 64
+# What was typed; settings in it give way to those of a fix.
+TYPED = "aboard train 'n[1-2]' --set train.max_steps=1 --set train.gradient_accumulation_steps=9 --set a=b"
 
 
 @pytest.fixture(autouse=True)
@@ -234,18 +243,25 @@ def facts(**answers: Any) -> Facts:
     return Facts(cluster=cluster, contacts={}, answers=answers)
 
 
-def settle(text: str, known: Facts) -> tuple[Plan, list[str], Boarding]:
+def settle(text: str, known: Facts) -> tuple[Plan, list[Finding], Boarding]:
     seen: list[Boarding] = []
     cargo = TrainCargo(
         provisions=Provisions(
-            words=words(text), model=Path("model"), tokenizer=Path("tok"), facts=Model(), data=(part(),), vocabulary=7
+            words=words(text),
+            model=Path("model"),
+            tokenizer=Path("tok"),
+            facts=Model(),
+            data=(part(),),
+            identity=IDENTITY,
+            vocabulary=7,
         ),
+        command=TYPED,
         bring=_nowhere,
         needs_of=_unknown,
         on_settled=lambda boarding, _findings: seen.append(boarding),
     )
     plan, findings = asyncio.run(cargo.settle(plan_of(), known))
-    return plan, [finding.code for finding in findings], seen[0]
+    return plan, list(findings), next(iter(seen), Boarding(training=cargo.provisions.training(bf16=False), ranks={}))
 
 
 async def _nowhere(*_: object) -> None: ...
@@ -256,8 +272,8 @@ async def _unknown(*_: object) -> None: ...
 
 def test_ranks_are_told_the_training_and_fetch_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """In their environment, offline, with paths that are right for another home; the rank reads it back."""
-    plan, codes, _ = settle("train: {model: ./model, seed: 7}", facts())
-    assert codes == []
+    plan, findings, _ = settle("train: {model: ./model, seed: 7}", facts())
+    assert findings == []
     assert plan.code == code()
     for _node, start in plan.starts():
         assert start.code
@@ -303,7 +319,8 @@ def test_what_the_nodes_are_like_settles_the_rest() -> None:
 
 def test_what_is_refused_is_found_with_the_plan() -> None:
     """Two nodes, one sequence a step."""
-    assert settle("train: {model: ./model, global_batch_size: 1}", facts())[1] == ["train-batch"]
+    (found,) = settle("train: {model: ./model, global_batch_size: 1}", facts())[1]
+    assert found.code == "train-batch"
     assert SOFTWARE.name == "software"
 
 
@@ -312,6 +329,124 @@ def test_paths_below_the_home_are_told_by_it() -> None:
     assert told_path(Path.home() / "a/b") == "~/a/b"
     assert told_path(Path("/data/m")) == "/data/m"
     assert told_path(Path.home()) == str(Path.home())
+
+
+# -- the checkpoint that it would resume from -------------------------------------------------------------------------
+
+
+def saved(folder: Path, serial: int, step: int, **changed: Any) -> None:
+    """A manifest as ranks write it, of a training with 4 sequences a step."""
+    settings = {"max_length": 128, "seed": 42, "per_device_train_batch_size": 1}
+    about = {
+        "serial": serial,
+        "step": step,
+        "progress": {"step": step, "index": 4 * step},
+        "training": settings,
+        "step_size": 4,
+        "world": 2,
+        "sharding": "none",
+        "versions": {},
+        "data": IDENTITY,
+        "config": {"vocab_size": 7},
+        "ties": {},
+        **changed,
+    }
+    (folder / f"step-{step:06}").mkdir(parents=True)
+    text = marker.written(about, {"model/w": marker.Whole(dtype="F32", shape=(2, 2))}, [])
+    (folder / f"step-{step:06}" / marker.NAME).write_text(text)
+
+
+def asked_of(folder: Path, probe: Probe[Saved]) -> Saved:
+    """What a node answers, by its own shell."""
+    question = probe.question
+    assert isinstance(question, Command)
+    env = {"HOME": str(folder), "PATH": os.environ["PATH"]}
+    ran = subprocess.run(question.argv, env=env, capture_output=True, text=True, check=True, timeout=60)
+    return probe.parse(Output(code=ran.returncode, stdout=ran.stdout, stderr=ran.stderr))
+
+
+def test_the_newest_checkpoint_is_found_by_its_manifest(tmp_path: Path) -> None:
+    """In the folder of the training, below another home too, or the one that is named; a torn one is none."""
+    folder = tmp_path / "my out"
+    saved(folder, 7, 20)
+    saved(folder, 8, 10)
+    Path(folder, "step-000030").mkdir()
+    Path(folder, "step-000030", marker.NAME).write_text('{"sha256":"cut off')
+    for asked_for in (str(folder), "~/my out"):
+        found = asked_of(tmp_path, checkpoints_probe(asked_for))
+        assert sorted(found) == [f"{folder}/step-000010", f"{folder}/step-000020"]
+    last = newest({"n1": {}, "n2": found})
+    assert last is not None
+    assert last[:2] == ("n2", f"{folder}/step-000010")
+    assert marker.read_head(last[2]).step == 10
+    assert list(asked_of(tmp_path, checkpoints_probe(f"{folder}/step-000020"))) == [f"{folder}/step-000020"]
+    assert asked_of(tmp_path, checkpoints_probe("/nowhere")) == {}
+
+
+def resumes(folder: Path, text: str) -> list[Finding]:
+    """What is said of a training on 2 ranks that would resume from the checkpoints in `folder`."""
+    found = asked_of(folder, checkpoints_probe(str(folder)))
+    return settle(f"train: {{model: ./model, output_dir: {folder}, {text}}}", facts(checkpoints={"n1": found}))[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "keep"),
+    [
+        ("global_batch_size: 8", "sequences per step: 4 → 8", "max_steps=1 --set a=b --set train.global_batch_size=4"),
+        (
+            "gradient_accumulation_steps: 4",
+            "sequences per step: 4 → 8",
+            "max_steps=1 --set a=b --set train.global_batch_size=4",
+        ),
+        ("global_batch_size: 4, seed: 7", "seed: 42 → 7", f"{TYPED.partition('train.')[2]} --set train.seed=42"),
+    ],
+)
+def test_another_batch_or_order_is_refused_before_ranks_start(tmp_path: Path, text: str, said: str, keep: str) -> None:
+    """With what has changed, how to go on as before, and how to start a new run."""
+    saved(tmp_path / "out", 1, 20)
+    (found,) = resumes(tmp_path / "out", text)
+    assert (found.code, found.severity, found.nodes) == ("checkpoint-differs", Severity.BLOCK, ("n1",))
+    assert found.seen == f"{tmp_path}/out/step-000020 can't be continued with these settings: {said}"
+    assert found.fix.splitlines() == [
+        f"aboard train 'n[1-2]' --set train.{keep}    # continues as it was",
+        f"{TYPED} --set train.output_dir={tmp_path}/out-2    # starts a new run, and leaves this one as it is",
+    ]
+
+
+def test_another_length_is_said_once_and_other_data_has_no_way_back(tmp_path: Path) -> None:
+    """Sequences of another length are other data, which is no second difference."""
+    settings = {"max_length": 64, "seed": 42}
+    saved(tmp_path / "out", 1, 20, training=settings, data="e" * 64)
+    (longer,) = resumes(tmp_path / "out", "global_batch_size: 4")
+    assert longer.seen.endswith("settings: max_length: 64 → 128")
+    assert longer.fix.startswith(f"{TYPED} --set data.max_length=64    #")
+    saved(tmp_path / "other", 1, 20, data="e" * 64)
+    (other,) = resumes(tmp_path / "other", "global_batch_size: 4")
+    assert other.seen.endswith("settings: data: eeeeeeeeeeee → dddddddddddd")
+    assert other.fix.startswith(f"{TYPED} --set train.output_dir=")
+
+
+def test_what_may_change_on_the_way_goes_on(tmp_path: Path) -> None:
+    """The same sequences in smaller batches, other steps, or a start from nothing."""
+    saved(tmp_path / "out", 1, 20)
+    for text in ("global_batch_size: 4, per_device_train_batch_size: 2, max_steps: 30", "max_steps: 30, resume: none"):
+        assert resumes(tmp_path / "out", text if "global" in text else f"global_batch_size: 8, {text}") == []
+
+
+@pytest.mark.parametrize(("steps", "asked_for"), [(20, 20), (10, 10)])
+def test_a_training_that_is_finished_says_so(tmp_path: Path, steps: int, asked_for: int) -> None:
+    """With where the model is and how to train it further; no rank starts, and no memory is estimated."""
+    folder = tmp_path / "out"
+    saved(folder, 1, 20)
+    with pytest.raises(TrainingFinished) as caught:
+        resumes(folder, f"global_batch_size: 4, max_steps: {steps}")
+    assert (caught.value.resume.folder, caught.value.steps) == (f"{folder}/step-000020", asked_for)
+    done, export, further = finished_lines(caught.value, Runs(tmp_path / "runs"))
+    asked_words = "step 20 of 20" if steps == 20 else "step 20, and 10 were asked for,"
+    assert done == f"done: nothing is left to do: {asked_words} is saved in {folder}/step-000020"
+    assert export.startswith(f"next aboard export {folder}/step-000020 --to trained    #")
+    assert further.endswith(f" --set a=b --set train.max_steps={2 * steps}    # trains it further")
+    assert "max_steps=1 " not in further
 
 
 # -- the code and the trainer ----------------------------------------------------------------------------------------
@@ -375,6 +510,13 @@ def test_what_is_known_before_any_look_is_refused_before_any_work() -> None:
     assert [finding.code for finding in known_before(found, slots, None)] == ["train-batch"]
     assert known_before(found, slots, 1) == []
     assert known_before(found, Cluster(nodes=(Node(name="n1"),)), None) == []
+
+
+def test_the_command_that_goes_on_resumes_whatever_the_file_says() -> None:
+    """With `resume: none` the same command would start over."""
+    assert resuming("aboard train", words()) == "aboard train"
+    again = resuming("aboard train", words("train: {model: ./model, resume: none}"))
+    assert again == "aboard train --set train.resume=auto"
 
 
 def test_prepared_data_is_in_the_users_cache() -> None:

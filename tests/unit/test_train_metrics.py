@@ -1,6 +1,9 @@
 """A trainer's figures on their way: from its rank by the beacon to the head, into the curve, and onto the screen."""
 
 import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,11 +13,14 @@ from hypothesis import strategies as st
 from keeping import Run, held
 
 from aboard.agent import frames
-from aboard.core.event import Sample
-from aboard.core.metrics import MOST_POINTS, Curve
+from aboard.core.event import Event, Sample
+from aboard.core.metrics import MOST_POINTS, Curve, StepTime, Way
 from aboard.core.plan import Start
 from aboard.core.run import Run as Fold
+from aboard.flows.status import summary
 from aboard.flows.train_code import code
+from aboard.record.record import Record
+from aboard.record.runs import Runs
 from aboard.train.beacon import tell
 from aboard.wires.hold import Hold
 from aboard.wires.told import samples_of
@@ -66,6 +72,34 @@ def test_the_last_figures_come_with_the_end(clean: list[Run]) -> None:
     assert samples[-1]["children"]["0"]["metrics"] == {"step": 9.0, "loss": 0.5}
 
 
+RESUMED = """
+from types import SimpleNamespace
+import aboard_beacon, aboard_beacon_torch
+from aboard.train.beacon import count_from
+count_from(32)
+steps = aboard_beacon_torch.Steps(aboard_beacon.armed)
+optimizer = SimpleNamespace(param_groups=[{"params": [object()]}])
+for _ in range(18):
+    steps.take(optimizer)
+"""
+
+
+def test_a_rank_that_resumed_reports_the_steps_of_its_training(clean: list[Run]) -> None:
+    """18 steps after a resume from step 32 are step 50, also for a rank that exits between two samples."""
+    run = Run()
+    clean.append(run)
+    samples: list[dict[str, Any]] = []
+
+    async def story(hold: Hold) -> None:
+        hold._on_samples = lambda _node, told: samples.append(told)
+        await hold.bring(code())
+        await hold.start(Start(child="1", argv=(sys.executable, "-c", RESUMED), beacon=True, code=True))
+        await until(lambda: "exited" in run.kinds("1") and run.finished("1"), 30)
+
+    held(run, story)
+    assert samples[-1]["children"]["1"]["step"] == 50
+
+
 def test_alone_nobody_is_told() -> None:
     """A trainer without a launcher has no beacon, and that is no error."""
     tell({"step": 1, "loss": 2.0})
@@ -88,6 +122,57 @@ def test_a_run_remembers_the_latest_figures_and_the_curve() -> None:
     run.take(Sample(node="n", at=3.0, child="0", metrics={"step": 3, "loss": 2.0}))
     assert run.metrics == {"step": 3, "loss": 2.0, "eval_loss": 2.5}
     assert run.curve.points == [(1, 3.0), (3, 2.0)]
+
+
+def test_a_run_has_one_step_which_is_the_slowest_ranks() -> None:
+    """A log line is newer than the beacon's last report; what a rank reported stays after its end."""
+    run = Fold(id="r")
+    run.take(Sample(node="n1", at=1.0, child="0", values={"step": 48}, metrics={"step": 50, "loss": 2.0}))
+    run.take(Sample(node="n2", at=1.0, child="1", values={"step": 52}))
+    assert run.step == 50
+    run.take(Sample(node="n1", at=2.0, child="0", values={"step": 57}, metrics={"step": 50, "loss": 2.0}))
+    run.take(Sample(node="n2", at=2.0, child="1"))
+    run.take(Sample(node="n1", at=3.0, child="0", metrics={"step": 50}))
+    assert (run.step, run.steps["n1", "0"]) == (52, 57)
+
+
+@pytest.mark.parametrize(("end", "step"), [({}, 55), ({"why": "w", "code": 1, "step": 62}, 62)])
+def test_status_has_the_step_that_the_run_showed(tmp_path: Path, end: dict[str, Any], step: int) -> None:
+    """While it runs from its samples, afterwards from its end, though samples may be thinned by then."""
+    run = Runs(tmp_path).create(datetime.now(UTC), Random(1))  # noqa: S311 - a name, no secret
+    record = Record.open(run, ranks=2)
+    metrics = {"step": 50.0}
+    record.samples("n1", 1.0, {"children": {"0": {"step": 57, "metrics": metrics}, "1": {"step": 55}}})
+    record.samples("n1", 2.0, {"children": {"0": {"metrics": metrics}}})
+    if end:
+        record.event(Event(node="", seq=0, at=3.0, kind="finished", data=end))
+    record.close()
+    assert summary(run).step == step
+
+
+def test_the_time_left_follows_steps_that_are_smoothed() -> None:
+    """The first window warms up; a slow window moves the estimate by its weight, and a lasting change wins."""
+    first = StepTime().after(9.0, 10)
+    assert first.seconds == 9.0
+    known = first.after(1.0, 10)
+    assert known.seconds == 1.0
+    for _ in range(20):
+        known = known.after(1.0, 10)
+    paused = known.after(5.0, 1)
+    assert paused.seconds == pytest.approx(1.08)
+    for _ in range(40):
+        paused = paused.after(2.0, 10)
+    assert paused.seconds == pytest.approx(2.0, rel=0.01)
+
+
+def test_the_time_left_shrinks_with_the_steps_since_the_last_log_line() -> None:
+    """Steps come more often than log lines; where the trainer tells no estimate, there is none."""
+    metrics = {"step": 50.0, "steps": 100.0, "eta": 200.0, "saved": 40.0}
+    assert Way(metrics=metrics).left == 200.0
+    assert (Way(metrics=metrics, at=75).left, Way(metrics=metrics, at=75).share) == (100.0, 0.75)
+    assert Way(metrics=metrics, at=101).left == 0.0
+    assert Way(metrics={"step": 3.0}).left is None
+    assert (Way(metrics=metrics).saved, Way(metrics={}).saved) == (40, None)
 
 
 @given(st.lists(st.integers(1, 5), max_size=3000))

@@ -7,11 +7,15 @@ from rich.console import Console
 from rosters import Scene
 
 from aboard.config.train import Choice
+from aboard.core.event import Sample
+from aboard.core.finding import Finding, Severity
 from aboard.core.metrics import Way
+from aboard.core.phase import Phase
 from aboard.core.roster_words import from_words, to_words
 from aboard.core.training import Training
 from aboard.ui.launch_plain import PlainLaunch
 from aboard.ui.roster import RosterView
+from aboard.ui.summary import Ended, summary_lines
 from aboard.ui.train_config import ConfigView, config_lines
 from aboard.ui.train_curve import drawn
 from aboard.ui.train_made import data_words, label, mix_words, plan_words
@@ -31,6 +35,7 @@ METRICS = {
     "eta": 192.0,
 }
 WAY = Way(metrics=METRICS, curve=((1, 4.0), (40, 3.0), (80, 2.5), (120, 2.3)))
+VERDICT = Finding(code="run-killed", severity=Severity.BLOCK, nodes=("n2",), seen="killed", why="w", fix="f")
 TRAINING = Training(model="m", data=(), output_dir="/o", max_length=128, bf16=False)
 
 
@@ -87,6 +92,31 @@ def test_the_roster_has_it_below_its_heading_and_nodes_below_that() -> None:
     assert any("step 120 of 400" in line for line in lines)
     assert any(line.startswith("n1") for line in lines)
     assert len(shown(RosterView(there), height=12)) <= 12
+
+
+def test_bar_table_and_end_say_the_same_step() -> None:
+    """The slowest rank's, of the training as a whole: its last log line is older."""
+    scene = Scene(nodes=2, ranks=1)
+    for phase in (Phase.STARTED, Phase.COLLECTIVE):
+        scene.come(1.0, phase)
+    metrics = {"step": 50.0, "steps": 300.0, "loss": 2.0, "eta": 500.0}
+    for node, child, step in (("n1", "0", 57), ("n2", "1", 55)):
+        told = metrics if child == "0" else {}
+        scene.run.take(Sample(node=node, at=1000.0, child=child, values={"step": step}, metrics=told))
+    roster = scene.at(10.0)
+    assert [row.step for row in roster.rows] == [57, 55]
+    lines = shown(RosterView(from_words(to_words(roster))))
+    assert any("step 55 of 300" in line and "8 min 10 s left" in line for line in lines)
+    assert way_line(roster.way or WAY).startswith("train step 55/300")
+    scene.event(10.0, "exited", "n2", "1", code=-9)
+    scene.run.take(Sample(node="n2", at=1010.0, child="1", values={}))
+    ended = Ended(
+        roster=scene.at(11.0), findings=(VERDICT,), exit_code=137, directory="/r", command="aboard train", dropped={}
+    )
+    assert list(summary_lines(ended))[-1] == "done: failed after 11 s at step 55; 2 ranks, exit code 137"
+    assert list(summary_lines(replace(ended, findings=())))[-1].startswith(
+        "done: stopped after 11 s, 55 steps, loss 2.0"
+    )
 
 
 def test_in_a_pipe_a_step_is_told_once() -> None:

@@ -10,6 +10,7 @@ from rich.console import Console, RenderableType
 from rosters import RUN, dead, training
 
 from aboard.core.finding import Finding, Severity
+from aboard.core.metrics import Way
 from aboard.ui.status import RunLine, StatusView, status_lines
 from aboard.ui.summary import Ended, SummaryView, summary_lines
 
@@ -32,7 +33,13 @@ VERDICT = Finding(
     fix="python3 -m pip install flash_attn    # on n09",
     consequences=(FOLLOWED,),
 )
-WELL = Ended(roster=training(16, 1), findings=(), exit_code=0, directory=f"/home/crew/runs/{RUN}")
+WELL = Ended(
+    roster=training(16, 1),
+    findings=(),
+    exit_code=0,
+    directory=f"/home/crew/runs/{RUN}",
+    command="aboard launch 'n[01-16]' -- train.py --lr 2e-5",
+)
 ENDS = {
     "finished": WELL,
     "failed": replace(
@@ -70,6 +77,29 @@ def test_the_end_as_lines(end: str) -> None:
     """Into a pipe: the first word says what each line is, and the last one is what it came to."""
     text = "\n".join(summary_lines(ENDS[end])) + "\n"
     assert text == (GOLDEN / f"end-{end}-plain.txt").read_text("utf-8")
+
+
+TRAIN = "aboard train sft.yaml 'n[1-2]' --set train.max_steps=100"
+
+
+def next_lines(ended: Ended) -> list[str]:
+    return [line for line in summary_lines(ended) if line.startswith(f"next {ended.command}")]
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ({"step": 62.0, "saved": 60.0}, "continues from step 60"),
+        ({"step": 9.0}, "starts over: no checkpoint is complete"),
+    ],
+)
+def test_a_training_that_ended_early_says_what_to_type(metrics: dict[str, float], said: str) -> None:
+    """Stopped or failed, it is the command as it was typed, and the checkpoint that it continues from."""
+    roster = replace(WELL.roster, way=Way(metrics=metrics))
+    stopped = replace(WELL, roster=roster, exit_code=130, command=TRAIN)
+    for ended in (stopped, replace(stopped, findings=(VERDICT,), exit_code=137)):
+        assert next_lines(ended) == [f"next {TRAIN}    # {said}"]
+    assert next_lines(replace(stopped, exit_code=0)) == []
 
 
 @pytest.mark.parametrize("width", [80, 200])

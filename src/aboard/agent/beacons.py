@@ -68,6 +68,17 @@ class Heard:
         """Where the rank hears questions, once it has a process group."""
         return self.stacks.rpartition(".")[0] + EAR
 
+    def figures(self) -> dict[str, Any]:
+        """Its latest step, and what its trainer says of it."""
+        found: dict[str, Any] = {}
+        if self.step is not None:
+            found["step"] = self.step
+            if self.step_seconds is not None:
+                found["step_seconds"] = self.step_seconds
+        if self.metrics:
+            found["metrics"] = self.metrics
+        return found
+
     def told(self, since: float) -> dict[str, Any]:
         """What it has said of itself; the flight record only if it came since then."""
         found: dict[str, Any] = {"doing": self.doing, "joining": self.joining}
@@ -111,20 +122,16 @@ class Beacons:
             if raised is not None:
                 self._raise(child, heard, time.time(), raised)
         heard.pid = 0
-        heard.step = heard.step_seconds = None
 
     def steps(self) -> dict[str, dict[str, Any]]:
         """The latest step of each child that has told one, and what its trainer says of it."""
         found: dict[str, dict[str, Any]] = {}
         for name, heard in self.heard.items():
-            if heard.step is not None:
-                found[name] = {"step": heard.step}
-                if heard.step_seconds is not None:
-                    found[name]["step_seconds"] = heard.step_seconds
-            if heard.metrics:
-                found.setdefault(name, {})["metrics"] = heard.metrics
+            figures = heard.figures()
             if heard.doing:
-                found.setdefault(name, {})["doing"] = heard.doing
+                figures["doing"] = heard.doing
+            if figures:
+                found[name] = figures
         return found
 
     def ask_flights(self, children: list[str]) -> None:
@@ -140,10 +147,14 @@ class Beacons:
         asked = [(name, self.heard[name]) for name in children if name in self.heard]
         return [name for name, heard in asked if heard.flown < since and os.path.exists(heard.ear)]
 
-    def metrics(self, child: str) -> dict[str, float]:
-        """The latest of one child, also after its end."""
+    def last_figures(self, child: str) -> dict[str, Any]:
+        """What a child that has exited reported last: its step and its trainer's metrics; asked once."""
         heard = self.heard.get(child)
-        return heard.metrics if heard is not None else {}
+        if heard is None:
+            return {}
+        found = heard.figures()
+        heard.step = heard.step_seconds = None
+        return found
 
     def close(self) -> None:
         if self._talk is not None:

@@ -317,11 +317,10 @@ class Keeper:
             self._bridge.send(event)
 
     def _last_figures(self, child: str) -> None:
-        """What its trainer said last, since the last second's figures: the loss that a run ended with."""
-        metrics = self._children.beacons.metrics(child)
-        if metrics and self._bridge is not None:
-            children = {child: {"metrics": metrics}}
-            self._bridge.send({"samples": {"wall": time.time(), "node": {}, "children": children}})
+        """What it reported since the last second's figures: the step and the loss that a run ended with."""
+        figures = self._children.beacons.last_figures(child)
+        if figures and self._bridge is not None:
+            self._bridge.send({"samples": {"wall": time.time(), "node": {}, "children": {child: figures}}})
 
     def _ack(self, seq: int) -> None:
         while self._events and self._events[0]["event"] <= seq:

@@ -1,17 +1,21 @@
 """`aboard launch --dry-run`: the plan, shown and not carried out."""
 
 import asyncio
+import os
 
 import click
 from rich.console import Console
 
 from aboard.cli.errand import Errand
+from aboard.cli.launch_view import finished_lines
 from aboard.cli.launching import looked_at
 from aboard.core.export import SETUP_FILE, as_deepspeed, as_torchrun, view
 from aboard.core.finding import Severity
 from aboard.core.plan import Plan
 from aboard.flows.launch import planned
+from aboard.flows.train_resume import TrainingFinished
 from aboard.flows.watcher import Unwatched
+from aboard.record.runs import Runs
 from aboard.ui.findings import FindingsView
 from aboard.ui.plan_json import plan_json
 from aboard.ui.plan_text import PlanView
@@ -23,9 +27,13 @@ NAMED_LATER = "dry-run"
 def dry_run(errand: Errand, *, other: str | None, as_json: bool) -> int:
     """Shows what would be started; with findings that would stop it, those too, and exits as the launch would."""
     look = looked_at(errand)
-    report, plan, refused = asyncio.run(
-        planned(errand.cluster, errand.request, look, run=NAMED_LATER, watcher=Unwatched(), cargo=errand.cargo)
-    )
+    try:
+        report, plan, refused = asyncio.run(
+            planned(errand.cluster, errand.request, look, run=NAMED_LATER, watcher=Unwatched(), cargo=errand.cargo)
+        )
+    except TrainingFinished as finished:
+        click.echo("\n".join(finished_lines(finished, Runs.of(os.environ))))
+        return 0
     for note in errand.notes:
         click.echo(f"note: {note}", err=True)
     found = [*refused, *(report.findings if report else ())]

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from aboard.cli.dashes import Launching, elsewhere
-from aboard.cli.errand import Errand, run_early
+from aboard.cli.errand import Errand, run_early, typed_command
 from aboard.cli.nodes import NodeWords, node_words
 from aboard.core.cluster import Cluster
 from aboard.core.envfile import read_envfile
@@ -130,7 +130,8 @@ def launch(
         cluster, request = settled(cluster, request, str(Path.cwd()))
         raise_files(len(cluster))
         last = Lease(seconds=seconds, grace=grace)
-        return Errand(cluster=cluster, request=request, check=how, lease=last, notes=notes)
+        again = typed_command(sys.argv[1:])
+        return Errand(cluster=cluster, request=request, check=how, lease=last, command=again, notes=notes)
 
     # Each is loaded when it is wanted: a launch dials its nodes first.
     if dry or other or as_json:

@@ -1,27 +1,36 @@
 """What a launch shows: the look at the nodes, the roster with the ranks' lines above it, and the end."""
 
+import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from aboard.core.event import Event
 from aboard.core.finding import Severity
 from aboard.flows.check import Report
 from aboard.flows.conductor import Conductor
 from aboard.flows.control import roster_of
+from aboard.flows.export import trained_in
 from aboard.flows.launch import Launched
 from aboard.flows.logs import Follower, Wanted
+from aboard.flows.train_resume import TrainingFinished
 from aboard.flows.watcher import Unwatched, Watcher
 from aboard.record.merged import Selection
 from aboard.record.places import RunDirectory
 from aboard.record.reading import LogReader
+from aboard.record.runs import Runs
 from aboard.ui.check_live import CheckLive
+from aboard.ui.commands import Commands
 from aboard.ui.findings import FindingsView
+from aboard.ui.hanging import hanging
 from aboard.ui.launch_live import LaunchLive
 from aboard.ui.launch_plain import PlainLaunch
 from aboard.ui.logs import LogLines
+from aboard.ui.marks import FINE
 from aboard.ui.summary import Ended, SummaryView, summary_lines
 
 EXIT_BLOCKED = 2
@@ -126,7 +135,39 @@ class LaunchView:
         sys.stdout.flush()
 
 
-def show_end(console: Console, run: RunDirectory, launched: Launched, dropped: Mapping[str, int]) -> int:
+def show_finished(console: Console, run: RunDirectory, finished: TrainingFinished) -> int:
+    """That nothing is left to train, and what to type; of this run nothing stays, since it has not begun."""
+    runs = Runs(run.path.parent)
+    runs.remove(run)
+    done, *following = finished_lines(finished, runs)
+    if console.is_terminal:
+        mark = Text(f"{FINE.sign} ", style=FINE.style)
+        lines = "\n".join(line.removeprefix("next ") for line in following)
+        console.print(
+            *hanging(mark, done.removeprefix("done: "), console.width, style=FINE.style), sep="\n", crop=False
+        )
+        console.print(Commands(lines, first=Text("  next  ", style="dim")), crop=False)
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in (done, *following))
+    return 0
+
+
+def finished_lines(finished: TrainingFinished, runs: Runs) -> Iterator[str]:
+    """Which run has trained it, to which step, where the model is, and how to train it further."""
+    resume = finished.resume
+    run = trained_in(resume.folder, runs)
+    step, steps = resume.marker.step, finished.steps
+    asked = f"step {step:,} of {steps:,}" if step == steps else f"step {step:,}, and {steps:,} were asked for,"
+    where = resume.folder if Path(resume.folder).is_dir() else f"{resume.folder} on {resume.node}"
+    yield f"done: nothing is left to do: {asked} is saved in {where}{f' by {run}' if run else ''}"
+    what = run or shlex.quote(resume.folder)
+    yield f"next aboard export {what} --to trained    # the model, as transformers loads it"
+    yield f"next {finished.further}    # trains it further"
+
+
+def show_end(
+    console: Console, run: RunDirectory, launched: Launched, dropped: Mapping[str, int], *, command: str
+) -> int:
     """The findings that stopped it or the verdict on it, and where to look; returns the exit code."""
     if launched.outcome is None or launched.roster is None:
         found = [*launched.refused] or ([] if launched.report is None else launched.report.findings)
@@ -138,6 +179,7 @@ def show_end(console: Console, run: RunDirectory, launched: Launched, dropped: M
         findings=launched.outcome.findings,
         exit_code=launched.outcome.code,
         directory=str(run.path),
+        command=command,
         dropped=dropped,
     )
     if console.is_terminal:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import shlex
 import sys
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -15,9 +14,8 @@ import click
 from rich.console import Console
 
 from aboard.checks import SUBJECTS, software
-from aboard.checks.train import TRAIN
-from aboard.cli.errand import Errand
-from aboard.cli.launch_view import LaunchView, Quiet, show_end
+from aboard.cli.errand import Errand, typed_command
+from aboard.cli.launch_view import LaunchView, Quiet, finished_lines, show_end, show_finished
 from aboard.config.here import find_environment
 from aboard.core.errors import AboardError
 from aboard.core.lease import Lease
@@ -26,10 +24,11 @@ from aboard.core.plan import Plan
 from aboard.flows.conductor import Conductor
 from aboard.flows.launch import Launched, Look
 from aboard.flows.session import Order, session
+from aboard.flows.train_resume import TrainingFinished
 from aboard.flows.watcher import Unwatched
 from aboard.record.places import RunDirectory
 from aboard.record.runs import Runs
-from aboard.ui.hidden import HIDDEN, hiding
+from aboard.ui.hidden import hiding
 from aboard.ui.plan_json import plan_json
 from aboard.wires.fleet import Fleet
 
@@ -45,9 +44,11 @@ async def held(errand: Errand, fleet: Fleet) -> int:
         view.say(f"note: {note}")
     try:
         launched, dropped = await session(order, watcher=view.watcher, viewer=view, fleet=fleet, on_look=view.looked)
+    except TrainingFinished as finished:
+        return show_finished(console, order.run, finished)
     finally:
         view.close()
-    code = show_end(console, order.run, launched, dropped)
+    code = show_end(console, order.run, launched, dropped, command=errand.command)
     Runs(order.run.path.parent).prune()
     return code
 
@@ -66,13 +67,8 @@ def ordered(errand: Errand) -> Order:
 
 
 def plan_document(plan: Plan, lease: Lease) -> dict[str, Any]:
-    """The plan as it is recorded, with the lease and what was typed where: what a killed conductor can't tell any more.
-
-    The value of a secret is left out of the command: `--env NAME` takes it from the environment.
-    """
-    hide = hiding(plan)
-    words = [hide(word).removesuffix(f"={HIDDEN}") for word in sys.argv[1:]]
-    typed = {"command": shlex.join(["aboard", *words]), "cwd": str(Path.cwd()), "lease": lease.seconds}
+    """The plan as it is recorded, with the lease and what was typed where: what a killed conductor can't tell."""
+    typed = {"command": hiding(plan)(typed_command(sys.argv[1:])), "cwd": str(Path.cwd()), "lease": lease.seconds}
     return {**typed, **json.loads(plan_json(plan))}
 
 
@@ -82,7 +78,7 @@ def looked_at(errand: Errand) -> Look:
         asked = software.subject(errand.request.program)
         subjects = tuple(asked if subject is software.SUBJECT else subject for subject in SUBJECTS)
     else:
-        subjects = (*SUBJECTS, TRAIN)
+        subjects = (*SUBJECTS, *errand.subjects)
     return Look(
         subjects=() if errand.check == "none" else subjects,
         quick=errand.check == "quick",
@@ -97,7 +93,7 @@ def detached(errand: Errand) -> int:
         click.echo(f"note: {note}", err=True)
     heard, tell = os.pipe()
     if os.fork() == 0:
-        _background(order, heard, tell)
+        _background(order, errand.command, heard, tell)
     os.close(tell)
     with os.fdopen(heard, "rb") as said:
         code, _, words = said.read().decode("utf-8", "replace").partition("\n")
@@ -105,7 +101,7 @@ def detached(errand: Errand) -> int:
     return int(code or 1)
 
 
-def _background(order: Order, heard: int, tell: int) -> NoReturn:
+def _background(order: Order, command: str, heard: int, tell: int) -> NoReturn:
     """The conductor's own process: apart from the terminal, and with a log for what it has to say."""
     code = 1
     try:
@@ -118,10 +114,14 @@ def _background(order: Order, heard: int, tell: int) -> NoReturn:
         start = _Start(order.run, tell)
         try:
             launched, dropped = asyncio.run(session(order, watcher=Unwatched(), viewer=Quiet(start.look)))
+        except TrainingFinished as finished:
+            code = show_finished(Console(highlight=False, width=120), order.run, finished)
+            start.say(code, "".join(f"{line}\n" for line in finished_lines(finished, Runs(order.run.path.parent))))
         except AboardError as error:
             start.say(EXIT_ERROR, f"{error.seen} [{error.code}]\n    {error.fix}\n")
         else:
-            code = show_end(Console(highlight=False, width=120), order.run, launched, dropped)
+            console = Console(highlight=False, width=120)
+            code = show_end(console, order.run, launched, dropped, command=command)
             start.over(launched, code)
     finally:
         sys.stdout.flush()

@@ -51,6 +51,7 @@ class Teller:
             tokenizer=tokenizer,
             facts=facts,
             data=found.data,
+            identity=found.identity,
             validation=found.validation,
             vocabulary=found.vocabulary,
         )

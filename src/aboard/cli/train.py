@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
+from aboard.cli.errand import typed_command
 from aboard.cli.extra import need_train
 from aboard.cli.launch import CHECKS, read_env
 from aboard.cli.nodes import NodeWords, node_words
@@ -69,7 +70,8 @@ def train(
     raise_files(len(cluster))
     seconds = DETACHED_SECONDS if detach else ATTACHED_SECONDS
     lease = Lease(seconds=seconds, farewell=FAREWELL_SECONDS)
-    asked = Asked(env=read_env(envs, ()), ranks=ranks, check=how, lease=lease, dry=dry, detach=detach)
+    command = typed_command(sys.argv[1:])
+    asked = Asked(env=read_env(envs, ()), ranks=ranks, check=how, lease=lease, command=command, dry=dry, detach=detach)
     sys.exit(trained(words, cluster, asked))
 
 

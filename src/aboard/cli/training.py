@@ -36,6 +36,7 @@ class Asked:
     ranks: int | None
     check: str
     lease: Lease
+    command: str
     dry: bool = False
     detach: bool = False
 
@@ -74,10 +75,20 @@ def _trained(cluster: Cluster, asked: Asked, trainer: Trainer, teller: Teller) -
             told = await bring(plan, fleet, folders, cache=cache, on_progress=on_progress)
         teller.brought(told)
 
-    cargo = TrainCargo(provisions=provisions, bring=brought, needs_of=needs_of, on_settled=teller.settled)
+    cargo = TrainCargo(
+        provisions=provisions, command=asked.command, bring=brought, needs_of=needs_of, on_settled=teller.settled
+    )
     wanted = replace(request(asked.env), ranks=asked.ranks)
     cluster, wanted = settled(cluster, wanted, None)
-    errand = Errand(cluster=cluster, request=wanted, check=asked.check, lease=asked.lease, cargo=cargo)
+    errand = Errand(
+        cluster=cluster,
+        request=wanted,
+        check=asked.check,
+        lease=asked.lease,
+        command=resuming(asked.command, provisions.words),
+        cargo=cargo,
+        subjects=(cargo.subject,),
+    )
     if asked.dry:
         from aboard.cli.dry_run import dry_run  # noqa: PLC0415 - for those who ask
 
@@ -87,6 +98,11 @@ def _trained(cluster: Cluster, asked: Asked, trainer: Trainer, teller: Teller) -
 
         return detached(errand)
     return run(errand)
+
+
+def resuming(command: str, words: TrainWords) -> str:
+    """The command that goes on from the last checkpoint: where the file says to start elsewhere, it has to be told."""
+    return command if words.settings["resume"] == "auto" else f"{command} --set train.resume=auto"
 
 
 def known_before(words: TrainWords, cluster: Cluster, ranks: int | None) -> list[Finding]:

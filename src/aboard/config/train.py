@@ -17,6 +17,12 @@ DEFAULT_FILE = "aboard.yaml"
 OUTPUT = "output"
 MAX_LENGTH = 2048
 CONFIG = "config.json"
+# Two ways to say the same: one that is typed wins over the other one in a file.
+ALTERNATIVES = (
+    ("num_train_epochs", "max_steps"),
+    ("warmup_steps", "warmup_ratio"),
+    ("gradient_accumulation_steps", "global_batch_size"),
+)
 BF16 = "default: true on GPUs that can, false on CPUs"
 
 
@@ -73,12 +79,23 @@ class TrainWords:
 def load_training(files: Sequence[str], sets: Sequence[str] = ()) -> TrainWords:
     """What these files say together, overridden by `sets`; raises InputError with all that can't be."""
     written = load_document(files, sets)
-    section = written.document.train or TrainSection()
+    section = _typed_over(written, written.document.train or TrainSection())
+    written = replace(written, document=written.document.model_copy(update={"train": section}))
     data = data_words(written)
     problems = [*_needed(written, section, data), *refusals(written, section, data)]
     if problems:
         raise InputError("train-config", sorted(problems, key=lambda problem: line_of(problem.where)))
     return _words(written, section, data)
+
+
+def _typed_over(written: Written, section: TrainSection) -> TrainSection:
+    """The section without what stands in a file and has an alternative on the command line."""
+    for pair in ALTERNATIVES:
+        there = [name for name in pair if getattr(section, name) is not None]
+        filed = [name for name in there if not written.where("train", name).startswith("--set ")]
+        if len(there) > len(filed) == 1:
+            section = section.model_copy(update={filed[0]: None})
+    return section
 
 
 def _needed(written: Written, section: TrainSection, data: DataWords) -> list[Problem]:

@@ -17,8 +17,11 @@ METRICS = (
     "mfu",
     "memory",
     "eta",
+    "saved",
 )
 MOST_POINTS = 512
+# What a step took weighs half as much about 35 steps later.
+_DECAY = 0.98
 
 
 @dataclass(kw_only=True)
@@ -47,18 +50,52 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """Seconds that a step takes, as an exponential moving average; `steps` is how many it has learned from."""
+
+    seconds: float = 0.0
+    steps: int | None = None
+
+    def after(self, seconds: float, steps: int) -> "StepTime":
+        """With `steps` more that took `seconds` each. The first ones warm up, and count until there are others."""
+        if self.steps is None:
+            return StepTime(seconds=seconds, steps=0)
+        weight = max(steps / (self.steps + steps), 1 - _DECAY**steps)
+        mean = self.seconds + weight * (seconds - self.seconds)
+        return StepTime(seconds=mean, steps=self.steps + steps)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Way:
-    """How far a training is: its trainer's latest figures, and the curve of its loss."""
+    """How far a training is: its trainer's latest metrics, the curve of its loss, and the step `at` which ranks are.
+
+    Metrics come every few steps, the ranks' steps several times a second.
+    """
 
     metrics: Mapping[str, float]
     curve: tuple[tuple[int, float], ...] = ()
+    at: int | None = None
 
     @property
     def step(self) -> int:
-        return int(self.metrics.get("step", 0))
+        return int(self.metrics.get("step", 0)) if self.at is None else self.at
 
     @property
     def share(self) -> float | None:
         """How much of it is done, where the trainer knows how much there is."""
         steps = self.metrics.get("steps")
-        return min(1.0, self.metrics.get("step", 0) / steps) if steps else None
+        return min(1.0, self.step / steps) if steps else None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the end, by the trainer's estimate at its last log line less the steps made since."""
+        eta, steps, logged = (self.metrics.get(name) for name in ("eta", "steps", "step"))
+        if eta is None or steps is None or logged is None or steps <= logged:
+            return eta
+        return eta * max(0.0, steps - self.step) / (steps - logged)
+
+    @property
+    def saved(self) -> int | None:
+        """The step of the newest checkpoint that is complete."""
+        saved = self.metrics.get("saved")
+        return None if saved is None else int(saved)

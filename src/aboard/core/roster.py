@@ -123,13 +123,13 @@ def roster(plan: Plan, run: Run, now: float, *, tail: tuple[str, ...] = ()) -> R
         there=there,
         rows=tuple(rows),
         missing=tuple(_missing(plan, run, furthest, now)),
-        step=slowest.step if slowest else None,
+        step=run.step,
         step_seconds=slowest.step_seconds if slowest else None,
         stopping=run.stopping,
         finished=str(run.finished.get("why", "")) if run.finished else "",
         interest=interest_of(run),
         tail=tail,
-        way=Way(metrics=dict(run.metrics), curve=tuple(run.curve.points)) if run.metrics else None,
+        way=Way(metrics=dict(run.metrics), curve=tuple(run.curve.points), at=run.step) if run.metrics else None,
     )
 
 
@@ -138,7 +138,7 @@ def _row(plan: Plan, run: Run, index: int) -> Row:
     name = part.node.name
     now = run.generation
     phases: dict[Phase, int] = {}
-    slowest: Mapping[str, float] | None = None
+    slowest: tuple[int, Mapping[str, float]] | None = None
     used: dict[str, float] = {}
     # Plain loops: at thousands of ranks this is what a picture costs.
     for start in part.starts:
@@ -152,8 +152,9 @@ def _row(plan: Plan, run: Run, index: int) -> Row:
             for what in ("rss", "cpu"):
                 if what in values:
                     used[what] = used.get(what, 0) + values[what]
-            if values.get("step") and (slowest is None or values["step"] < slowest["step"]):
-                slowest = values
+            step = run.steps.get(key)
+            if step is not None and (slowest is None or step < slowest[0]):
+                slowest = (step, values)
     place = now.places.get(name)
     node = run.samples.get((name, ""))
     return Row(
@@ -163,8 +164,8 @@ def _row(plan: Plan, run: Run, index: int) -> Row:
         state=place.state if place else "waiting",
         since=place.at if place else now.at,
         note=place.why if place else "",
-        step=int(slowest["step"]) if slowest else None,
-        step_seconds=slowest.get("step_seconds") if slowest else None,
+        step=slowest[0] if slowest else None,
+        step_seconds=slowest[1].get("step_seconds") if slowest else None,
         load=node.values.get("load") if node else None,
         memory=node.values.get("memory") if node else None,
         rss=used.get("rss"),

@@ -25,7 +25,7 @@ def from_words(words: Mapping[str, Any]) -> Roster:
     )
     way = words.get("way")
     if way is not None:
-        way = Way(metrics=way["metrics"], curve=tuple((step, loss) for step, loss in way["curve"]))
+        way = Way(metrics=way["metrics"], curve=tuple((step, loss) for step, loss in way["curve"]), at=way["at"])
     rest: dict[str, Any] = {"way": way, "phase": Phase(words["phase"]), "rows": rows, "missing": missing}
     rest["tail"] = tuple(words["tail"])
     stall = words.get("stall")

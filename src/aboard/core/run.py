@@ -86,6 +86,8 @@ class Run:
     id: str
     generation: Generation = field(default_factory=Generation)
     samples: dict[tuple[str, str], Sample] = field(default_factory=dict)
+    # The last step of each rank that has reported one, also after its end.
+    steps: dict[tuple[str, str], int] = field(default_factory=dict)
     # Of the rank that tells any: a trainer's first one does.
     metrics: dict[str, float] = field(default_factory=dict)
     curve: Curve = field(default_factory=Curve)
@@ -105,6 +107,7 @@ class Run:
             case "generation":
                 self.generation = Generation(number=int(event.data["number"]), at=event.at, moved=event.at)
                 self.samples.clear()
+                self.steps.clear()
                 self.stopping = ""
             case "held" | "cut" | "gone":
                 place = self._place(event.node)
@@ -133,7 +136,11 @@ class Run:
     def take(self, sample: Sample) -> None:
         """The latest values win; the first step is a phase of its own."""
         self.samples[sample.node, sample.child] = sample
-        if sample.child and sample.values.get("step", 0) > 0:
+        # A trainer reports its metrics at once, and the beacon its steps a few times a second: the higher one is newer.
+        step = int(max(sample.values.get("step", 0), sample.metrics.get("step", 0)))
+        if sample.child and step > 0:
+            key = (sample.node, sample.child)
+            self.steps[key] = max(step, self.steps.get(key, 0))
             child = self.generation.children.get((sample.node, sample.child))
             if child is not None:
                 self._come_to(child, Phase.STEPS, sample.at)
@@ -142,6 +149,11 @@ class Run:
             self.metrics.update(sample.metrics)
             if "step" in sample.metrics and "loss" in sample.metrics:
                 self.curve.add(int(sample.metrics["step"]), sample.metrics["loss"])
+
+    @property
+    def step(self) -> int | None:
+        """The step that every rank which reports steps has come to."""
+        return min(self.steps.values(), default=None)
 
     def _place(self, node: str) -> Place:
         return self.generation.places.setdefault(node, Place())

@@ -71,6 +71,12 @@ class Training:
         """The bins of one step, of all ranks together."""
         return self.global_batch_size or self.per_device_train_batch_size * self.gradient_accumulation_steps * world
 
+    def total_sequences(self, world: int, sequences: int) -> int:
+        """How many it takes in all, of so many in an epoch: a last half epoch is half of them."""
+        if self.max_steps is not None:
+            return self.max_steps * self.step_size(world)
+        return max(1, round(self.num_train_epochs * sequences))
+
     def micro_batches(self, world: int) -> int:
         """How many of them a rank takes one after the other in a step; the last may be smaller, or empty."""
         return -(-self.step_size(world) // (self.per_device_train_batch_size * world))

@@ -410,7 +410,7 @@ class Conductor:
             code = exit_code(cause.code)
         else:
             code = 1 if findings else 0
-        self._note("finished", why=end.why, code=code)
+        self._note("finished", why=end.why, code=code, step=self.run.step)
         return Outcome(why=end.why, findings=findings, code=code)
 
 

@@ -60,6 +60,16 @@ def checkpoint_of(what: str, runs: Runs) -> Path:
     return _newest(folder, f"aboard logs {run.id}    # did it save anything, and on which node?")
 
 
+def trained_in(checkpoint: str, runs: Runs) -> str | None:
+    """The newest run that saved into the folder of this checkpoint."""
+    folder = Path(checkpoint).parent
+    for run in runs.all():
+        training = read_training(read_document(run.plan))
+        if training is not None and Path(training["output_dir"]).expanduser() == folder:
+            return run.id
+    return None
+
+
 def read_training(plan: Any) -> dict[str, Any] | None:
     """What the ranks of a recorded plan were to train; None for a run that is no training."""
     match plan:

@@ -7,6 +7,7 @@ from pathlib import Path
 from time import time
 from typing import Any
 
+from aboard.core.event import Sample
 from aboard.core.finding import Finding
 from aboard.core.run import Run
 from aboard.flows.export import published_checkpoints, read_training
@@ -41,7 +42,7 @@ def summary(run: RunDirectory) -> Summary:
     plan = read_document(run.plan)
     plan = plan if isinstance(plan, dict) else {}
     world = plan.get("world")
-    state, step = _state(run, folded), _last_step(run)
+    state, step = _state(run, folded), _last_step(run, folded)
     lost = state == "lost"
     return Summary(
         id=run.id,
@@ -91,14 +92,13 @@ def _lost_conductor(run: RunDirectory, folded: Run, plan: Mapping[str, Any], ste
     return lost_conductor(folded, remains, now=time())
 
 
-def _last_step(run: RunDirectory) -> int | None:
-    """The step that every rank of the last sample of each node had come to; a trainer that resumed knows better."""
-    latest: dict[str, int] = {}
-    trainer: int | None = None
-    for sample in read_samples(run.samples):
-        for given in sample.figures.get("children", {}).values():
-            trainer = int(given.get("metrics", {}).get("step") or trainer or 0) or None
-        steps = [given.get("step") for given in sample.figures.get("children", {}).values() if given.get("step")]
-        if steps:
-            latest[sample.node] = int(min(steps))
-    return trainer or min(latest.values(), default=None)
+def _last_step(run: RunDirectory, folded: Run) -> int | None:
+    """The step that every rank has come to, as the run itself shows it."""
+    if folded.finished is not None and isinstance(folded.finished.get("step"), int):
+        return int(folded.finished["step"])
+    now = (sample for sample in read_samples(run.samples) if sample.at >= folded.generation.at)
+    for sample in now:
+        for child, given in sample.figures.get("children", {}).items():
+            metrics = given.get("metrics", {})
+            folded.take(Sample(node=sample.node, at=sample.at, child=child, values=given, metrics=metrics))
+    return folded.step

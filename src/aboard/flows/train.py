@@ -9,6 +9,7 @@ from types import MappingProxyType
 from aboard.checks.gpu.smi import DRIVER
 from aboard.checks.host.memory import GROUPS, MEMORY
 from aboard.checks.software.facts import SOFTWARE
+from aboard.checks.train import TRAIN
 from aboard.checks.train.boarding import Boarding, Model, Needs, judged, rooms
 from aboard.checks.train.cards import BF16_SINCE, CARDS, Card
 from aboard.config.train import TrainWords
@@ -17,9 +18,11 @@ from aboard.core.finding import Finding
 from aboard.core.plan import NodePlan, Plan
 from aboard.core.program import Kind, Program
 from aboard.core.request import Request
+from aboard.core.rule import Subject
 from aboard.core.training import DataPart, Training
 from aboard.flows.train_code import code
 from aboard.flows.train_data import Part
+from aboard.flows.train_resume import Typed, judge_resume, resume_of, resume_probe
 from aboard.wires.fleet import Fleet
 
 TRAINING = "ABOARD_TRAINING"
@@ -43,6 +46,8 @@ class Provisions:
     tokenizer: Path
     facts: Model
     data: tuple[Part, ...]
+    # A hash of what `data` holds, as checkpoints keep it.
+    identity: str
     validation: Part | None = None
     vocabulary: int | None = None
 
@@ -77,17 +82,27 @@ class TrainCargo:
     """A training on its way: settled when the nodes are known, then its files are brought to those that lack them."""
 
     provisions: Provisions
+    command: str
     bring: Bring
     needs_of: NeedsOf
     on_settled: Callable[[Boarding, Sequence[Finding]], None] = lambda _boarding, _findings: None
 
+    @property
+    def subject(self) -> Subject:
+        """What nodes are asked for it: also for the checkpoints that it would resume from."""
+        training = self.provisions.training(bf16=False)
+        return TRAIN if training.resume == "none" else replace(TRAIN, probes=(*TRAIN.probes, resume_probe(training)))
+
     async def settle(self, plan: Plan, facts: Facts) -> tuple[Plan, Sequence[Finding]]:
-        """The plan with the training in each rank's environment."""
+        """The plan with the training in each rank's environment; raises TrainingFinished where nothing is left."""
         words = self.provisions.words
         ranks = {part.node.name: len(part.starts) for part in plan.parts}
         cards = cards_of(facts, list(ranks))
         bf16 = words.bf16 if words.bf16 is not None else can_bf16(cards, list(ranks))
         training = self.provisions.training(bf16=bf16)
+        refused = self._resume(plan, facts, training)
+        if refused:
+            return plan, refused
         boarding = Boarding(
             training=training,
             ranks=ranks,
@@ -104,6 +119,20 @@ class TrainCargo:
         findings = judged(boarding)
         self.on_settled(boarding, findings)
         return with_env(plan, {TRAINING: json.dumps(asdict(training))}), findings
+
+    def _resume(self, plan: Plan, facts: Facts, training: Training) -> list[Finding]:
+        resume = resume_of(facts, training)
+        if resume is None:
+            return []
+        found = judge_resume(
+            resume,
+            training,
+            world=plan.world,
+            data=self.provisions.identity,
+            sequences=sum(part.sequences for part in self.provisions.data),
+            typed=Typed(command=self.command, output_dir=self.provisions.words.output_dir),
+        )
+        return list(found)
 
     async def load(self, plan: Plan, fleet: Fleet) -> None:
         await self.bring(plan, fleet, self.provisions.folders)

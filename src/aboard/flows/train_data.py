@@ -8,7 +8,8 @@ from typing import cast
 from aboard.config.data import SourceWords
 from aboard.config.train import TrainWords
 from aboard.core.finding import Severity
-from aboard.data.feed.bins import Packing
+from aboard.core.training import DataPart
+from aboard.data.feed.bins import Packing, data_identity
 from aboard.data.feed.mix import shares
 from aboard.data.gate.report import DataReport
 from aboard.data.tokens.encode import Encoder, LossOn
@@ -42,12 +43,16 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Stock:
-    """What will be trained on, and what the gate says of it. `vocabulary` is how many tokens the tokenizer has."""
+    """What will be trained on, and what the gate says of it. `vocabulary` is how many tokens the tokenizer has.
+
+    `identity` is a hash of what `data` holds.
+    """
 
     data: tuple[Part, ...]
     validation: Part | None
     report: DataReport
     vocabulary: int
+    identity: str
 
     @property
     def shut(self) -> bool:
@@ -78,10 +83,14 @@ def stock(
 
     data = [ready(source.files) for source in words.data.sources]
     held = ready(words.data.validation) if words.data.validation else None
+    made = tuple(
+        replace(_part(source.name, each.prepared), weight=source.weight, share=parts.get(source.name))
+        for source, each in zip(words.data.sources, data, strict=True)
+    )
     return Stock(
-        data=tuple(
-            replace(_part(source.name, each.prepared), weight=source.weight, share=parts.get(source.name))
-            for source, each in zip(words.data.sources, data, strict=True)
+        data=made,
+        identity=data_identity(
+            DataPart(name=part.name, shards=str(part.shards), bins=str(part.bins), weight=part.weight) for part in made
         ),
         validation=None if held is None else _part("validation", held.prepared),
         report=judged(question, encoder, data, held),

@@ -88,6 +88,10 @@ class Runs:
         fix = did_you_mean(name, list(known)[:20]) if known else "aboard launch -- train.py    # makes a first one"
         raise InputError("run-name", [Problem(where="run", seen=f"there is no run '{visible(name)}'", fix=fix)])
 
+    def remove(self, run: RunDirectory) -> None:
+        """Of one that has not run at all."""
+        _remove(run.path)
+
     def prune(self, *, runs: int = KEEP_RUNS, size: int = KEEP_BYTES) -> list[str]:
         """Removes what is past either limit, oldest first, and tells which; never a live run, nor the newest."""
         kept = 0

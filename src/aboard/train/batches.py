@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import ceil
 
-from aboard.core.training import Training
 from aboard.data.feed.mix import Cursor, Draw
 from aboard.train.progress import Progress
 
@@ -61,10 +60,3 @@ class Batches:
             supervised=supervised,
             after=progress.after(draws, bins=len(draws), tokens=tokens, supervised=supervised),
         )
-
-
-def total_bins(training: Training, world: int, bins: int) -> int:
-    """How many bins the training consumes: epochs count them, so that a last half epoch is half of them."""
-    if training.max_steps is not None:
-        return training.max_steps * training.step_size(world)
-    return max(1, round(training.num_train_epochs * bins))

@@ -10,6 +10,13 @@ from typing import Any
 from aboard.core.metrics import METRICS
 
 
+def count_from(step: int) -> None:
+    """Steps that the beacon reports from now on are the training's own: `step` of them were made before a resume."""
+    beacon = getattr(sys.modules.get("aboard_beacon"), "armed", None)
+    if beacon is not None:
+        beacon.first_step = step
+
+
 def tell(metrics: Mapping[str, Any]) -> None:
     """Never waits and never raises: what can't be sent now is superseded by the next."""
     beacon = getattr(sys.modules.get("aboard_beacon"), "armed", None)

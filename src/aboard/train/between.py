@@ -2,6 +2,7 @@
 
 import gc
 
+from aboard.core.metrics import StepTime
 from aboard.train.checkpoints import Checkpoints
 from aboard.train.evaluate import evaluate
 from aboard.train.metrics import Meter
@@ -38,6 +39,7 @@ class Between:
         self._peers = peers
         self._steps = steps
         self._meter = Meter(peers, flops_per_token=stepper.engine.flops_per_token, since=start)
+        self._step_time = StepTime()
         self._collected = start.step
 
     def log(self, progress: Progress, learning_rate: float) -> float:
@@ -47,7 +49,8 @@ class Between:
             window = self._stepper.tally.read()
         line = self._meter.line(window, progress, self._stepper.ledger.take())
         position = {"steps": self._steps, "epoch": progress.index / len(self._stream), "learning_rate": learning_rate}
-        left = (self._steps - progress.step) * line["step_seconds"]
+        self._step_time = self._step_time.after(line["step_seconds"], window.steps)
+        left = (self._steps - progress.step) * self._step_time.seconds
         self._report.line({"step": progress.step, **position, **line, "eta": left})
         if window.bad:
             words = named(window.bad, self._stream, self._peers)
@@ -77,5 +80,6 @@ class Between:
         """The last word: where all of this rank's time went."""
         for note in self._checkpoints.poll():
             self._report.say(note)
+        self._report.saved(self._checkpoints.published)
         seconds, wall = self._stepper.ledger.total()
         self._report.line({"step": progress.step, "steps": self._steps, "wall": wall, "seconds": seconds})

@@ -41,6 +41,8 @@ class Writer:
         self._leftovers = unpublished(party.folder) if party.leads else []
         # Names that didn't verify when this run began.
         self.broken: set[str] = set()
+        # The step of the newest complete one; training reads it from another thread.
+        self.published: int | None = None
 
     def save(self, snapshot: Snapshot) -> list[str]:
         """Notes of what was done; an error is the same on all ranks, and leaves all published ones as they were."""
@@ -55,6 +57,7 @@ class Writer:
             raise
         about = {"serial": serial, "step": snapshot.step, **snapshot.about}
         self._party.together(lambda: self._publish(path, about, snapshot.tensors, [line for line, _ in files]))
+        self.published = snapshot.step
         written = size(sum(count for _, count in files))
         notes.append(f"step {snapshot.step} is saved in {path} ({written}, {monotonic() - began:.1f} s)")
         return notes + self._retain(name)

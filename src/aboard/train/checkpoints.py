@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import cache
-from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from time import monotonic
@@ -15,9 +14,8 @@ from typing import Any, NoReturn, Protocol
 import torch
 from torch import nn
 
-from aboard.core.training import DataPart, Training
-from aboard.data.feed.bins import read_bins_manifest
-from aboard.data.store.manifest import FileEntry, read_manifest
+from aboard.core.training import Training
+from aboard.data.feed.bins import data_identity
 from aboard.train.checkpoint_disks import look
 from aboard.train.checkpoint_exchange import Exchange
 from aboard.train.checkpoint_folder import Lock
@@ -66,6 +64,11 @@ class Checkpoints:
         self._data: str | None = None
 
     @property
+    def published(self) -> int | None:
+        """The step of the newest checkpoint that is complete: one that was saved, or the one that was resumed."""
+        return self._writer.published
+
+    @property
     def stalled(self) -> float:
         """All seconds that training stood still for saves so far, also those before a step of the optimizer."""
         return self._stood + self._copied.waited
@@ -99,6 +102,7 @@ class Checkpoints:
         )
         self.notes = found.notes
         self._writer.broken |= found.broken
+        self._writer.published = None if found.marker is None else found.marker.step
         return None if found.marker is None else Progress.of(found.marker.progress)
 
     def close(self) -> None:
@@ -146,23 +150,8 @@ class Checkpoints:
 
     def _identity(self) -> str:
         if self._data is None:
-            self._data = identity(self._training.data)
+            self._data = data_identity(self._training.data)
         return self._data
-
-
-def identity(data: tuple[DataPart, ...]) -> str:
-    """A hash of the prepared data's content, packing and mix; where it lies doesn't count."""
-    said = [
-        [
-            _hashes(read_manifest(Path(part.shards)).files),
-            _hashes(read_bins_manifest(Path(part.bins)).files),
-            part.weight,
-            # A mix draws from each source in an order that follows from its name.
-            *([] if part.weight is None else [part.name]),
-        ]
-        for part in data
-    ]
-    return sha256(json.dumps(said).encode()).hexdigest()
 
 
 def _still(state: list[Held], named: Names) -> list[Held]:
@@ -176,10 +165,6 @@ def _raising(error: Exception) -> Callable[[], NoReturn]:
         raise error
 
     return fail
-
-
-def _hashes(files: tuple[FileEntry, ...]) -> list[str]:
-    return [file.sha256 for file in files]
 
 
 @cache

@@ -8,6 +8,7 @@ from aboard.core.errors import AboardError
 from aboard.train.marker import Marker
 
 # Settings that decide which token comes when, or what a token is; the reason is for the user.
+_SECTIONS = {"max_length": "data", "seed": "train"}
 _REFUSED = {
     "max_length": "the bins were made for another length, so the cursor points elsewhere",
     "seed": "the order of the data follows from it: samples would come twice, and others never",
@@ -30,7 +31,7 @@ _LOADED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """One setting; `refused` says why it can't be changed on the way, and `keep` what to type to keep it."""
+    """One setting; `refused` says why it can't be changed on the way, `keep` what to set to keep it."""
 
     name: str
     old: object
@@ -71,27 +72,28 @@ def refuse(found: list[Difference], where: str) -> None:
     if refused:
         lines = "\n".join(f"  {each}: {each.refused}" for each in refused)
         anew = "to start anew, set resume: none and another output_dir"
-        keep = next((each.keep for each in refused if each.keep), None)
+        keep = " ".join(f"--set {each.keep}" for each in refused if each.keep)
         raise AboardError(
             "checkpoint-differs",
             f"{where} can't be continued with these settings:\n{lines}",
-            fix=f"{keep}  # as it was; {anew}" if keep else f"set them back as they were; {anew}",
+            fix=f"{keep}    # as it was; {anew}" if keep else f"set them back as they were; {anew}",
         )
 
 
 def _steps(marker: Marker, now: Present) -> Iterator[Difference]:
     if marker.step_size != now.step_size:
         yield Difference(
-            name="bins per step",
+            name="sequences per step",
             old=marker.step_size,
             new=now.step_size,
             refused="a step would be another amount of data, and the learning rate wouldn't fit it",
-            keep=f"global_batch_size: {marker.step_size}",
+            keep=f"train.global_batch_size={marker.step_size}",
         )
 
 
 def _data(marker: Marker, now: Present) -> Iterator[Difference]:
-    if marker.data != now.data:
+    # Sequences of another length are other sequences: that is said once.
+    if marker.data != now.data and marker.training.get("max_length") == now.training.get("max_length"):
         yield Difference(
             name="data",
             old=marker.data[:12],
@@ -116,7 +118,7 @@ def _settings(marker: Marker, now: Present) -> Iterator[Difference]:
     new = {name: value for name, value in now.training.items() if name not in _OWN}
     for each in _changed("", old, new):
         why = _REFUSED.get(each.name)
-        keep = f"{each.name}: {each.old}" if why else None
+        keep = f"{_SECTIONS[each.name]}.{each.name}={each.old}" if why else None
         yield Difference(name=each.name, old=each.old, new=each.new, refused=why, keep=keep)
 
 

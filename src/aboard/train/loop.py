@@ -10,7 +10,8 @@ import torch
 
 from aboard.core.training import Training
 from aboard.train.apart import packed_anyway
-from aboard.train.batches import Batches, total_bins
+from aboard.train.batches import Batches
+from aboard.train.beacon import count_from
 from aboard.train.between import Between
 from aboard.train.build import build
 from aboard.train.checkpoints import Checkpoints
@@ -43,6 +44,7 @@ def train(training: Training, world: World) -> Asked:
         booked = partial(ledger.spent, "checkpoint")
         checkpoints = Checkpoints(folder, world, training, training.save_total_limit, spent=booked)
         progress = checkpoints.resume(stepper.engine, stepper.optimizer) or Progress()
+        count_from(progress.step)
         report.begin(progress.step)
         for note in (*stepper.engine.notes, *checkpoints.notes):
             report.say(note)
@@ -67,6 +69,7 @@ def train(training: Training, world: World) -> Asked:
                 rate = learning_rate(training, number, steps)
                 stepper(ready, rate)
 
+                report.saved(checkpoints.published)
                 asked = requests.agreed()
                 last = number == steps
                 ending = last or asked >= Asked.STOP
@@ -104,7 +107,7 @@ def _batches(training: Training, world: World, stream: Stream) -> Batches:
         counts=stream.counts,
         size=training.step_size(world.size),
         rows=training.per_device_train_batch_size,
-        total=total_bins(training, world.size, len(stream)),
+        total=training.total_sequences(world.size, len(stream)),
         rank=world.rank,
         world=world.size,
     )

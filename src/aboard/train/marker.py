@@ -91,6 +91,15 @@ def read(text: bytes) -> Marker:
         raise NoMarker(f"a field is missing or of the wrong kind ({error})") from error
 
 
+def read_head(content: Mapping[str, Any]) -> Marker:
+    """A marker without its tensors and files, from the fields that stand before them."""
+    try:
+        _same_version(content)
+        return _marker({**content, "tensors": {}, "files": ()})
+    except (KeyError, TypeError, ValueError) as error:
+        raise NoMarker(f"a field is missing or of the wrong kind ({error})") from error
+
+
 def read_serial(text: bytes) -> int:
     """The serial alone, of a marker that is whole: much cheaper than all of a large one."""
     _judge(text)
@@ -115,9 +124,13 @@ def _judge(text: bytes) -> None:
 def _content(text: bytes) -> dict[str, Any]:
     _judge(text)
     content: dict[str, Any] = json.loads(text)
+    _same_version(content)
+    return content
+
+
+def _same_version(content: Mapping[str, Any]) -> None:
     if content["version"] != VERSION:
         raise NoMarker(f"its version is {content['version']}, and this Aboard reads {VERSION}")
-    return content
 
 
 def _marker(content: Mapping[str, Any]) -> Marker:

@@ -26,6 +26,7 @@ class Report:
         self._writer = _board() if main and training.tensorboard else None
         self._board: Any = None
         self._told: dict[str, Any] = {}
+        self._saved: int | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -59,12 +60,18 @@ class Report:
         self._file.flush()
         # The head sees the newest only: the loss of this step must not give way to its evaluation, or to the end.
         self._told = {**(self._told if self._told.get("step") == metrics["step"] else {}), **metrics}
-        tell(self._told)
+        tell({**self._told, "saved": self._saved})
         self.say(words(metrics))
         if self._board is not None:
             for name, value in known.items():
                 if isinstance(value, int | float) and name != "step":
                     self._board.add_scalar(f"train/{name}", value, metrics["step"])
+
+    def saved(self, step: int | None) -> None:
+        """The head hears at once of a checkpoint that is complete: a run that dies now resumes from it."""
+        if self._main and step != self._saved:
+            self._saved = step
+            tell({**self._told, "saved": step})
 
     def say(self, text: str) -> None:
         if self._main:

@@ -8,6 +8,7 @@ from rich.text import Text
 
 from aboard.core.duration import span
 from aboard.core.finding import Finding, Severity
+from aboard.core.metrics import Way
 from aboard.core.roster import Roster
 from aboard.core.size import size
 from aboard.ui.commands import Commands
@@ -24,12 +25,16 @@ NAMED = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How a run ended: the verdict is the first finding. `dropped` is bytes that no log has, by who printed them."""
+    """How a run ended: the verdict is the first finding. `dropped` is bytes that no log has, by who printed them.
+
+    `command` is what was typed to start it.
+    """
 
     roster: Roster
     findings: Sequence[Finding]
     exit_code: int
     directory: str
+    command: str
     dropped: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -74,7 +79,7 @@ def _outcome(ended: Ended) -> tuple[Mark, str]:
     if ended.exit_code == 0:
         return FINE, f"finished: {ranks}, {after}{steps}"
     code = f"exit code {ended.exit_code}"
-    if not any(finding.severity is Severity.BLOCK for finding in ended.findings):
+    if not _failed(ended):
         why = roster.stopping or roster.finished or "no reason was told"
         return STOPPED, f"stopped after {after}{steps}: {why}; {code}"
     reached = f" at step {roster.step:,}" if roster.step is not None else f", {roster.phase.word}"
@@ -93,15 +98,27 @@ def _dropped(dropped: Mapping[str, int]) -> list[str]:
 
 
 def _next(ended: Ended) -> str:
-    """What to type to see more: the log of the rank that the verdict names, and the verdict's own story."""
-    run = ended.roster.run
+    """What to type: the model, the log of the rank that the verdict names, its story, and the same command again."""
+    run, way = ended.roster.run, ended.roster.way
     if ended.exit_code == 0:
-        made = f"aboard export {run} --to DIR    # the model, as transformers loads it\n" if ended.roster.way else ""
+        made = f"aboard export {run} --to trained    # the model, as transformers loads it\n" if way else ""
         return f"{made}aboard logs {run}    # what the ranks printed"
-    if ended.roster.way and not ended.findings:
-        again = "aboard train    # the same again goes on from its last checkpoint"
+    again = f"{ended.command}    # {_again(way)}"
+    if not _failed(ended):
         return f"{again}\naboard logs {run}    # what they printed"
-    named = ended.findings[0].ranks[:1] if ended.findings else ()
+    named = ended.findings[0].ranks[:1]
     rank = f" --rank {named[0]}" if named else ""
     who = "it" if named else "they"
-    return f"aboard logs {run}{rank}    # what {who} printed\naboard why {run}    # the whole story"
+    look = f"aboard logs {run}{rank}    # what {who} printed\naboard why {run}    # the whole story"
+    return f"{look}\n{again}" if way else look
+
+
+def _failed(ended: Ended) -> bool:
+    return any(finding.severity is Severity.BLOCK for finding in ended.findings)
+
+
+def _again(way: Way | None) -> str:
+    """What the same command does now."""
+    if way is None:
+        return "runs it again"
+    return "starts over: no checkpoint is complete" if way.saved is None else f"continues from step {way.saved:,}"

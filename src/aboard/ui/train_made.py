@@ -63,7 +63,7 @@ def data_words(*, documents: int, tokens: int, supervised: int, sequences: int, 
 def plan_words(training: Training, *, ranks: int, nodes: int, sequences: int) -> str:
     """What a step takes, and how many there are."""
     step = training.step_size(ranks)
-    total = training.max_steps or -(-_drawn(training, ranks, sequences) // step)
+    total = -(-training.total_sequences(ranks, sequences) // step)
     micro, each = training.micro_batches(ranks), training.per_device_train_batch_size
     times = f", {micro} accumulated" if micro > 1 else ""
     kind = "bfloat16" if training.bf16 else "float32"
@@ -73,13 +73,6 @@ def plan_words(training: Training, *, ranks: int, nodes: int, sequences: int) ->
 
 def mix_words(training: Training, *, ranks: int, parts: Sequence[tuple[str, float, int]]) -> str:
     """Of sources by name, share and sequences: how much of the training each is, and how often it comes in it."""
-    total = _drawn(training, ranks, sum(sequences for _, _, sequences in parts))
+    total = training.total_sequences(ranks, sum(sequences for _, _, sequences in parts))
     said = [f"{name} {share:.1%}, {total * share / sequences:.2g} times" for name, share, sequences in parts]
     return "; ".join(said)
-
-
-def _drawn(training: Training, ranks: int, sequences: int) -> int:
-    """How many sequences the training takes in all."""
-    if training.max_steps is not None:
-        return training.max_steps * training.step_size(ranks)
-    return max(1, round(training.num_train_epochs * sequences))

@@ -38,8 +38,8 @@ def way_line(way: Way) -> str:
     metrics = way.metrics
     steps = f"/{metrics['steps']:.0f}" if "steps" in metrics else ""
     parts = [f"train step {way.step}{steps}", *(f"{name} {value}" for name, value in _told(metrics))]
-    if "eta" in metrics:
-        parts.append(f"left {span(metrics['eta'])}")
+    if way.left is not None:
+        parts.append(f"left {span(way.left)}")
     return " · ".join(parts)
 
 
@@ -49,8 +49,8 @@ def _progress(way: Way, width: int) -> Text:
     words = [f"step {way.step:,}{steps}"]
     if "epoch" in metrics:
         words.append(f"epoch {metrics['epoch']:.2f}")
-    if "eta" in metrics and way.share != 1:
-        words.append(f"{span(metrics['eta'])} left")
+    if way.left is not None and way.share != 1:
+        words.append(f"{span(way.left)} left")
     told = " · ".join(words)
     line = Text(no_wrap=True, overflow="ellipsis")
     cells = min(BAR, width - cell_len(told) - 8)

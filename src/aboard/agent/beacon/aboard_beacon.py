@@ -66,6 +66,8 @@ class Beacon:
         self._pid = os.getpid()
         self._waiting: list[bytes] = []
         self._phase = -1
+        # The step that a trainer of ours resumed from: reported steps count from there.
+        self.first_step = 0
         self.gone = False
 
     def reach(self, phase: str) -> None:

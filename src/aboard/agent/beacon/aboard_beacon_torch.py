@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     class Beacon(Protocol):
         """Who tells the keeper."""
 
+        first_step: int
+
         def reach(self, phase: str) -> None: ...
         def reached(self, phase: str) -> bool: ...
         def mention(self, said: str) -> bool: ...
@@ -340,7 +342,7 @@ class Steps:
         steps = self._count - self._told
         if not steps:
             return
-        said = '"step":%d' % self._count
+        said = '"step":%d' % (self._beacon.first_step + self._count)
         if self._told:
             said += ',"seconds":%.6f' % ((now - self._since) / steps)
         if self._beacon.mention(said):

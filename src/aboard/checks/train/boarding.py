@@ -1,6 +1,6 @@
 """Whether a training can be carried by these nodes, judged when they are known and before anything is started."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from aboard.checks.train.cards import BF16_SINCE, Card
@@ -196,12 +196,13 @@ def memory(boarding: Boarding) -> Iterator[Finding]:
         return
     least = min(short.values())
     certain = needs.states > least
+    says = f" ({needs.says})" if needs.says else ""
     mend = "\n".join(needs.fits) or "--set train.gradient_checkpointing=true    # or more nodes, or a smaller model"
     yield Finding(
         code="train-memory",
         severity=Severity.BLOCK if certain else Severity.WARN,
         nodes=tuple(short),
-        seen=needs.says or f"it needs {size(needs.total)} per rank, and {fold(short)} has {size(least)}",
+        seen=f"a rank needs {size(needs.total)}{says}, and {_has(boarding, short)}",
         why="Weights, gradients and optimizer alone are more than there is."
         if certain
         else "Weights, gradients and optimizer fit; the estimate of activations and buffers beside them doesn't.",
@@ -225,6 +226,19 @@ def rooms(boarding: Boarding) -> dict[str, int]:
     """Bytes that one rank has on each node of which that is known."""
     found = {name: _room(boarding, name) for name in boarding.nodes}
     return {name: room for name, room in found.items() if room is not None}
+
+
+def _has(boarding: Boarding, names: Iterable[str]) -> str:
+    """What there is on these nodes, those that are alike together: the memory of the node, or of its GPUs."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        room, ranks = _room(boarding, name) or 0, boarding.ranks[name]
+        if boarding.cards.get(name):
+            said = f"{size(room)} on each GPU"
+        else:
+            said = f"{size(boarding.memory[name])}" + (f" for {ranks} ranks, {size(room)} each" if ranks > 1 else "")
+        alike.setdefault(said, []).append(name)
+    return "; ".join(f"{fold(same)} {'has' if len(same) == 1 else 'have'} {said}" for said, same in alike.items())
 
 
 def _room(boarding: Boarding, name: str) -> int | None:

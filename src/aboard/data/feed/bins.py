@@ -1,16 +1,19 @@
 """Bins: what a rank trains on at once, each made of segments of documents; read by pread, O(1) for any bin."""
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aboard.core.training import DataPart
 from aboard.data.feed.segments import SEGMENT, Cut, Losses
 from aboard.data.rows import Ids, Mask
-from aboard.data.store.manifest import NAME, FileEntry, entry, unusable
+from aboard.data.store.manifest import NAME, FileEntry, entry, read_manifest, unusable
 from aboard.data.store.pread import Pread
 from aboard.data.store.shards import TokenShards
 from aboard.data.store.sound import damaged, judge_hash, judge_size
@@ -140,3 +143,18 @@ def read_bins_manifest(folder: Path) -> BinsManifest:
         raise unusable(path, f"it can't be read ({error.strerror})") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise unusable(path, f"a field is missing or of the wrong kind ({error})") from error
+
+
+def data_identity(data: Iterable[DataPart]) -> str:
+    """A hash of prepared data's content, packing and mix; where it lies doesn't count."""
+    said = [
+        [
+            [file.sha256 for file in read_manifest(Path(part.shards)).files],
+            [file.sha256 for file in read_bins_manifest(Path(part.bins)).files],
+            part.weight,
+            # A mix draws from each source in an order that follows from its name.
+            *([] if part.weight is None else [part.name]),
+        ]
+        for part in data
+    ]
+    return sha256(json.dumps(said).encode()).hexdigest()

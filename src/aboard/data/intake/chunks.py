@@ -6,17 +6,17 @@ from typing import Literal
 # Cuts are part of what makes shards equal on one core and on many: they follow from the file and this alone.
 CHUNK_BYTES = 16 << 20
 
-Store = Literal["jsonl", "json", "parquet", "arrow", "megatron", "broken"]
+Store = Literal["jsonl", "json", "text", "parquet", "arrow", "megatron", "broken"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chunk:
     """Picklable; any worker reads it with `aboard.data.intake.read.read`, in any order.
 
-    `file` is what the user knows, `path` what is opened. `start` and `stop` count bytes of a jsonl file, row groups of
-    a parquet file, record batches of an arrow file, documents of a megatron file; a stop of 0 is the end. `first` is
-    the line or row number of its first row, `size` its share of the file in bytes, for a progress bar. A `broken`
-    chunk stands for a file that can't be opened: reading it gives one Broken that says `why`.
+    `file` is what the user knows, `path` what is opened. `start` and `stop` count bytes of a jsonl or text file, row
+    groups of a parquet file, record batches of an arrow file, documents of a megatron file; a stop of 0 is the end.
+    `first` is the line or row number of its first row, `size` its share of the file in bytes, for a progress bar. A
+    `broken` chunk stands for a file that can't be opened: reading it gives one Broken that says `why`.
     """
 
     file: str

@@ -14,6 +14,7 @@ KNOWN: dict[str, Store] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
     ".json": "json",
+    ".txt": "text",
     ".parquet": "parquet",
     ".arrow": "arrow",
     ".idx": "megatron",
@@ -54,6 +55,8 @@ def files_of(path: str, split: str | None) -> list[Found]:
 
 def _of_directory(path: str, split: str | None) -> list[Found]:
     found = [Found(name, name, _ending(name)) for name in _walk(path) if _ending(name) in KNOWN]
+    # Beside files with columns, a text file is a README or a license.
+    found = [file for file in found if KNOWN[file.ending] != "text"] or found
     if not found:
         seen = f"the directory '{visible(path)}' has no file with rows"
         raise AboardError("data-missing", seen, fix=f"put files in it that end in one of: {' '.join(KNOWN)}")

@@ -1,7 +1,7 @@
-"""JSON lines: one object a line, each by itself, so that a bad line costs a line."""
+"""JSON lines and plain text: one row a line, each by itself, so that a bad line costs a line."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from aboard.core.size import size
@@ -18,6 +18,15 @@ _SKIP = 1 << 20
 
 def json_lines(chunk: Chunk) -> Iterator[Record | Broken]:
     """The objects of the chunk's lines; blank lines are none."""
+    return _records(chunk, parse)
+
+
+def text_lines(chunk: Chunk) -> Iterator[Record | Broken]:
+    """Each line that isn't blank as a document in the column `text`, as `datasets` reads text files."""
+    return _records(chunk, _document)
+
+
+def _records(chunk: Chunk, record: Callable[[bytes, Where], Record | Broken]) -> Iterator[Record | Broken]:
     number = chunk.first
     try:
         with opened(chunk.path) as file:
@@ -32,7 +41,7 @@ def json_lines(chunk: Chunk) -> Iterator[Record | Broken]:
                     yield Broken(where=where, code="row-utf8", why=why)
                     return
                 elif line.strip():
-                    yield parse(line, where)
+                    yield record(line, where)
     except STREAM_ERRORS as error:
         where = Where(file=chunk.file, line=number + 1 if number > chunk.first else number)
         yield Broken(where=where, code="file-cut", why=f"the file can't be read further: {error}")
@@ -43,7 +52,7 @@ def parse(line: bytes, where: Where) -> Record | Broken:
     try:
         found = json.loads(line.rstrip(b"\r\n").decode())
     except UnicodeDecodeError as error:
-        code, why = "row-utf8", f"byte {error.start + 1} of the line is no UTF-8 (0x{line[error.start]:02x})"
+        code, why = "row-utf8", _no_utf8(error, line)
     except json.JSONDecodeError as error:
         # Some of json's messages end in "at" themselves.
         code, why = "row-json", f"no JSON: {error.msg.removesuffix(' at')} at character {error.pos + 1}"
@@ -60,6 +69,17 @@ def parse(line: bytes, where: Where) -> Record | Broken:
         else:
             code, why = "row-type", f"{json_type(found)}, where an object with columns was expected"
     return Broken(where=where, code=code, why=why)
+
+
+def _document(line: bytes, where: Where) -> Record | Broken:
+    try:
+        return where, {"text": line.rstrip(b"\r\n").decode()}
+    except UnicodeDecodeError as error:
+        return Broken(where=where, code="row-utf8", why=_no_utf8(error, line))
+
+
+def _no_utf8(error: UnicodeDecodeError, line: bytes) -> str:
+    return f"byte {error.start + 1} of the line is no UTF-8 (0x{line[error.start]:02x})"
 
 
 def halved(found: object) -> bool:

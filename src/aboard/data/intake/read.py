@@ -6,7 +6,7 @@ from itertools import islice
 from aboard.data.intake.chunks import Chunk
 from aboard.data.intake.columnar import arrow_records, parquet_records
 from aboard.data.intake.formats import Format, recognise
-from aboard.data.intake.lines import Record, json_lines
+from aboard.data.intake.lines import Record, json_lines, text_lines
 from aboard.data.intake.listed import json_items
 from aboard.data.intake.megatron import megatron_rows
 from aboard.data.intake.shape import shape
@@ -40,6 +40,8 @@ def records(chunk: Chunk, columns: tuple[str, ...] | None = None) -> Iterable[Re
     match chunk.store:
         case "jsonl":
             return json_lines(chunk)
+        case "text":
+            return text_lines(chunk)
         case "json":
             return json_items(chunk)
         case "parquet":

@@ -1,18 +1,19 @@
 """From what the user named (a file, a directory, a hub name) to chunks that workers read."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 from aboard.core.errors import AboardError
 from aboard.core.words import visible
-from aboard.data.intake.chunks import CHUNK_BYTES, Chunk
+from aboard.data.intake.chunks import CHUNK_BYTES, Chunk, Store
 from aboard.data.intake.columnar import arrow_chunks, parquet_chunks
 from aboard.data.intake.cut import cut
 from aboard.data.intake.files import KNOWN, Found, files_of
 from aboard.data.intake.hub import hub_chunks, is_hub_name
 from aboard.data.intake.listed import is_lines
 from aboard.data.intake.megatron import megatron_chunks
-from aboard.data.intake.opened import COMPRESSED, STREAM_ERRORS
+from aboard.data.intake.opened import COMPRESSED, STREAM_ERRORS, bare
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +60,22 @@ def _cut(file: Found, every: int) -> list[Chunk]:
     size = Path(file.path).stat().st_size
     if store == "json" and not is_lines(file.path):
         return [Chunk(file=file.shown, path=file.path, store="json", size=size)]
+    if store == "text" and is_lines(file.path):
+        seen = f"'{visible(file.shown)}' holds JSON lines, and its name says plain text"
+        raise AboardError("data-ending", seen, fix=shlex.join(["mv", file.shown, _as_jsonl(file.shown)]))
+    lines: Store = "text" if store == "text" else "jsonl"
     if file.path.lower().endswith(COMPRESSED):  # such a stream can't be entered in its middle
-        return [Chunk(file=file.shown, path=file.path, store="jsonl", size=size)]
+        return [Chunk(file=file.shown, path=file.path, store=lines, size=size)]
     return [
-        Chunk(file=file.shown, path=file.path, store="jsonl", start=start, stop=stop, first=line, size=stop - start)
+        Chunk(file=file.shown, path=file.path, store=lines, start=start, stop=stop, first=line, size=stop - start)
         for start, stop, line in cut(file.path, every=every)
         if stop > start
     ]
+
+
+def _as_jsonl(name: str) -> str:
+    plain = bare(name)
+    return f"{plain.removesuffix(Path(plain).suffix)}.jsonl{name.removeprefix(plain)}"
 
 
 def _unreadable(file: Found, why: str) -> Chunk:

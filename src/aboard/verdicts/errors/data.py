@@ -33,15 +33,15 @@ STORIES = (
         ),
         why="The path is another one, or a directory holds no file whose ending tells how to read it. Relative paths in"
         " aboard.yaml start at that file.",
-        mend="`ls PATH`. Files end in .jsonl, .ndjson, .json, .parquet, .arrow or .idx, with .gz, .zst, .bz2 or .xz"
-        " behind. A name of the hub is OWNER/NAME.",
+        mend="`ls PATH`. Files end in .jsonl, .ndjson, .json, .txt, .parquet, .arrow or .idx, with .gz, .zst, .bz2 or"
+        " .xz behind. A name of the hub is OWNER/NAME.",
     ),
     Story(
         code="data-ending",
         title="a file's name doesn't say how to read it",
         severity=Severity.BLOCK,
-        shows=("has no ending that says how to read it",),
-        why="Rows are read by the ending of the file's name.",
+        shows=("has no ending that says how to read it", "holds JSON lines, and its name says plain text"),
+        why="Rows are read by the ending of the file's name. In a .txt file every line is a document.",
         mend="Rename it, or make a link: `ln -s data.txt data.jsonl`.",
     ),
     Story(
