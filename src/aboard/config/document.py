@@ -90,4 +90,5 @@ def _describe(definition: dict[str, Any], section: type[Section]) -> None:
         for field, text in pairwise(tree.body):
             if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
                 name = ast.unparse(field.target)
-                definition["properties"][name]["description"] = inspect.cleandoc(str(text.value.value))
+                described = {**definition["properties"][name], "description": inspect.cleandoc(str(text.value.value))}
+                definition["properties"][name] = dict(sorted(described.items()))

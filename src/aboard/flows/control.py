@@ -35,7 +35,8 @@ async def served(run: RunDirectory, conductor: Conductor) -> AsyncIterator[None]
     """While it is open, `aboard status` and `aboard stop` are answered."""
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(ConnectionError, ValueError, TimeoutError):
+        # Cancelled when the run ends while somebody watches; Python 3.11 would print a traceback.
+        with suppress(ConnectionError, ValueError, TimeoutError, asyncio.CancelledError):
             asked = json.loads(await asyncio.wait_for(reader.readline(), ASK_SECONDS))
             async for answer in _answers(conductor, asked):
                 writer.write(json.dumps(answer).encode() + b"\n")
