@@ -9,7 +9,8 @@ import click
 
 from aboard.cli.sandbox_faults import COMMANDS, broken_lines
 from aboard.sandbox import Sandbox, down, names
-from aboard.sandbox.needs import ACTIVE, require_root
+from aboard.sandbox.needs import require_root
+from aboard.sandbox.sandbox import active_environment
 
 _NAME = click.option("--name", default="sandbox", show_default=True, help="Which sandbox, if you have several.")
 
@@ -111,5 +112,5 @@ def _nodes(box: Sandbox) -> str:
 
 def _terminal() -> dict[str, str]:
     """What of our environment belongs to the terminal, not to us, and the Python environment that is active."""
-    wanted = ("TERM", "COLORTERM", "NO_COLOR", "COLUMNS", *ACTIVE)
-    return {key: os.environ[key] for key in wanted if key in os.environ}
+    wanted = ("TERM", "COLORTERM", "NO_COLOR", "COLUMNS")
+    return {key: os.environ[key] for key in wanted if key in os.environ} | active_environment()

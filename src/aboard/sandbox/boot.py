@@ -1,11 +1,12 @@
 """A host's first minutes: from a bare process in new namespaces to a machine that lets `crew` log in."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,7 @@ class Blueprint:
     python: str
     trees: tuple[Path, ...]
     trusted: tuple[int, ...]
+    active: Mapping[str, str]
     shim: str
 
 
@@ -121,6 +123,9 @@ def _install_head(blueprint: Blueprint, keys: Keys) -> None:
     _put(home / ".ssh/id_ed25519", keys.crew[0], owner=crew_id, mode=0o600)
     _put(home / ".ssh/id_ed25519.pub", f"{keys.crew[1]}\n", owner=crew_id)
     _put(home / ".ssh/known_hosts", known, owner=crew_id)
+    # A login at the head has it; what ssh runs on nodes does not read this file.
+    profile = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in blueprint.active.items())
+    _put(home / ".profile", profile, owner=crew_id)
     _put(home / "hostfile", files.hostfile(blueprint.layout), owner=crew_id)
     _put("/usr/local/bin/aboard", blueprint.shim, mode=0o755)
 

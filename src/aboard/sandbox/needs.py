@@ -12,8 +12,6 @@ from pathlib import Path
 from aboard.core.errors import SandboxError
 
 _SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-# What names the active Python environment; hosts see it.
-ACTIVE = ("VIRTUAL_ENV", "CONDA_PREFIX")
 _PACKAGES = {
     "sshd": "openssh-server",
     "ssh": "openssh-client",

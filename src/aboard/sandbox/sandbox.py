@@ -222,6 +222,7 @@ def _boot(
         python=sys.executable,
         trees=trees,
         trusted=_owners(trees),
+        active=active_environment(),
         shim=files.aboard_shim(sys.executable, None if _installed() else str(inside.SOURCE)),
     )
     timeout = _build_timeout(len(names))
@@ -255,6 +256,15 @@ def _trees() -> tuple[Path, ...]:
     homes = (program.parent.resolve(), program.resolve().parent)
     outside = [parent for parent in homes if not any(parent.is_relative_to(p.resolve()) for p in prefixes)]
     return (*prefixes, *outside, inside.SOURCE)
+
+
+def active_environment() -> dict[str, str]:
+    """What names the Python environment that is active here, and the PATH of the hosts' user with it; hosts see it."""
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        prefix = os.environ.get(name) or "."
+        if Path(prefix).is_absolute() and Path(prefix, "bin/python").is_file():
+            return {name: prefix, "PATH": f"{prefix}/bin:{files.CREW_PATH}"}
+    return {}
 
 
 def _owners(trees: Iterable[Path]) -> tuple[int, ...]:

@@ -247,6 +247,7 @@ def _packed(blueprint: Blueprint) -> dict[str, Any]:
         "python": blueprint.python,
         "trees": [str(tree) for tree in blueprint.trees],
         "trusted": list(blueprint.trusted),
+        "active": dict(blueprint.active),
         "shim": blueprint.shim,
     }
 
@@ -260,5 +261,6 @@ def _unpacked(raw: dict[str, Any]) -> Blueprint:
         python=raw["python"],
         trees=tuple(map(Path, raw["trees"])),
         trusted=tuple(raw["trusted"]),
+        active=raw["active"],
         shim=raw["shim"],
     )
