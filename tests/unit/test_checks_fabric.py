@@ -54,6 +54,12 @@ def _port(name: str, layer: str = "InfiniBand") -> Port:
     )
 
 
+@pytest.mark.parametrize(("name", "tested"), [(HEALTHY, True), (ROCE, True), ("h100-efa", True), ("plain-cpu", False)])
+def test_a_node_without_an_adapter_was_not_tested(name: str, *, tested: bool) -> None:
+    """No finding on such a node is no pass."""
+    assert SUBJECT.untested(_facts(name)) == ({} if tested else {"n1": "no InfiniBand, RoCE or EFA adapter"})
+
+
 @pytest.mark.parametrize("name", [HEALTHY, ROCE, "plain-cpu"])
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_nodes_that_are_alike_and_well_yield_nothing(name: str, count: int) -> None:

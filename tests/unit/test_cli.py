@@ -1,5 +1,6 @@
 """The command line as a person meets it: help, typing mistakes, exit codes."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +31,16 @@ def test_a_mistyped_subject() -> None:
     ran = aboard("check", "--only", "reech", "localhost")
     assert ran.code == 3
     assert "did you mean 'reach'?" in ran.stderr
+
+
+def test_what_check_could_not_test_has_not_passed() -> None:
+    """One machine has no network between nodes: that is said, exit code 0, with --strict 1, and JSON has it."""
+    ran = aboard("check", "localhost", "--only", "network")
+    assert (ran.code, "fine network" in ran.stdout) == (0, False)
+    assert "untested network: there is only one node" in ran.stdout
+    told = aboard("check", "localhost", "--only", "network", "--json", "--strict")
+    subject = json.loads(told.stdout)["subjects"]["network"]
+    assert (told.code, subject["status"], subject["reason"]) == (1, "not tested", "there is only one node")
 
 
 def test_a_broken_file_shows_every_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

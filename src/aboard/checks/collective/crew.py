@@ -70,7 +70,7 @@ def muster(facts: Facts, *, every: bool) -> Crew:
     left_out = {node.name: "it was not reached" for node in facts.cluster if node not in facts.reached()}
     left_out.update({name: unknown.why for name, unknown in facts.unknown(TORCH).items()})
     if lacking:
-        return Crew(why="there is no torch", left_out=dict.fromkeys(lacking, "no torch"))
+        return Crew(why="there is no torch", left_out=dict.fromkeys(lacking, "torch is not installed"))
     left_out.update(_cut_off(facts))
     crew = [node for node in asked if node.name not in left_out]
     if not every:
