@@ -43,6 +43,17 @@ def test_what_check_could_not_test_has_not_passed() -> None:
     assert (told.code, subject["status"], subject["reason"]) == (1, "not tested", "there is only one node")
 
 
+def test_check_without_nodes_says_that_it_checked_this_machine_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first line, with how to name nodes; not where this machine was named."""
+    monkeypatch.chdir(tmp_path)
+    ran = aboard("check", "--only", "reach")
+    first = "note: checked this machine only; to check a cluster, name its nodes: `aboard check gpu01 gpu02`"
+    assert (ran.code, ran.stdout.splitlines()[0]) == (0, first)
+    assert "this machine only" not in aboard("check", "localhost", "--only", "reach").stdout
+
+
 def test_a_broken_file_shows_every_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All errors of a file at once, each with its place and what to write."""
     (tmp_path / "aboard.yaml").write_text("cluster:\n  nodes: [n1]\n  slot: 8\n  prot: 22\n")

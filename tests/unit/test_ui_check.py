@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from aboard.checks import host
-from aboard.core.cluster import Cluster
+from aboard.core.cluster import THIS_MACHINE, Cluster
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity, worst_first
 from aboard.core.node import Node
@@ -188,6 +188,15 @@ def test_nobody_answering_is_no_good_news() -> None:
     assert "✓" not in text
     assert "– host      not tested: no node answers\n" in text
     assert "0 of 4 nodes answer; 1 finding would stop a run; 6 subjects not tested.  2.3 s" in text
+
+
+def test_nobody_named_a_node() -> None:
+    """The last line on the screen says that this machine alone was checked, and how to name others."""
+    facts = facts_of({"localhost": reached(1)})
+    text = drawn(view(replace(facts, cluster=replace(facts.cluster, source=THIS_MACHINE)), sorted_out([])), 80)
+    assert text.endswith(
+        "checked this machine only; to check a cluster, name its nodes:\n  `aboard check gpu01 gpu02`\n"
+    )
 
 
 NO_GPU = "no NVIDIA GPU and no driver for one"

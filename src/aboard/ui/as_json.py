@@ -24,6 +24,7 @@ def check_json(facts: Facts, outcomes: Iterable[Outcome], findings: Iterable[Fin
     basics = {probe.name: facts.of(probe) for probe in BASICS}
     return json.dumps(
         {
+            "source": facts.cluster.source,
             "seconds": round(seconds, 3),
             "nodes": [_node(facts, node, basics) for node in facts.cluster],
             "exercises": as_plain(facts.outcomes),

@@ -14,7 +14,7 @@ from aboard.ui.findings import FindingsView
 from aboard.ui.folded import folded
 from aboard.ui.hanging import hanging
 from aboard.ui.marks import FINE, NOT_ASKED
-from aboard.ui.verdict import Status, subject_outcomes, verdict
+from aboard.ui.verdict import Status, here_only, subject_outcomes, verdict
 
 
 class CheckView:
@@ -36,6 +36,7 @@ class CheckView:
         self._findings = FindingsView(told, in_full=verbose)
         self._collective = CollectiveTable(facts)
         self._last = f"{verdict(facts, told, self._outcomes)}.  {seconds:.1f} s"
+        self._note = here_only(facts)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self._table
@@ -51,3 +52,5 @@ class CheckView:
             said = f"{each.subject.title} {each.where}".rstrip() if passed else f"not tested: {each.reason}"
             yield from hanging(label, said, options.max_width, style="" if passed else "dim")
         yield self._last
+        if self._note:
+            yield from hanging(Text(), self._note, options.max_width, indent=2)

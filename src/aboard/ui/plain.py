@@ -20,7 +20,7 @@ from aboard.core.rule import Subject
 from aboard.core.words import visible
 from aboard.ui.check_table import milliseconds, signed
 from aboard.ui.collective_table import collective_lines
-from aboard.ui.verdict import Status, subject_outcomes, verdict
+from aboard.ui.verdict import Status, here_only, subject_outcomes, verdict
 
 
 def plain_lines(
@@ -31,6 +31,8 @@ def plain_lines(
     seconds: float,
 ) -> Iterator[str]:
     """Findings in the order given and never folded, so that each node's name and each command is there to be found."""
+    if note := here_only(facts):
+        yield f"note: {note}"
     for finding in findings:
         yield from finding_lines(finding)
     outcomes = subject_outcomes(facts, subjects, by_subject)

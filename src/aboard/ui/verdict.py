@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from aboard.checks.usual import together
+from aboard.core.cluster import THIS_MACHINE
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
@@ -77,6 +78,13 @@ def verdict(facts: Facts, findings: Sequence[Finding], outcomes: Sequence[Outcom
     skipped = sum(each.status is Status.NOT_TESTED for each in outcomes)
     left_out = f"; {many(skipped, 'subject')} not tested" if skipped else ""
     return f"{who}; {', '.join(said) or 'all aboard'}{left_out}"
+
+
+def here_only(facts: Facts) -> str:
+    """What to say when nobody named a node; else nothing."""
+    if facts.cluster.source != THIS_MACHINE:
+        return ""
+    return "checked this machine only; to check a cluster, name its nodes: `aboard check gpu01 gpu02`"
 
 
 def _count(findings: Sequence[Finding], severity: Severity) -> int:
