@@ -1,6 +1,7 @@
 """The command line as a person meets it: help, typing mistakes, exit codes."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -52,6 +53,30 @@ def test_check_without_nodes_says_that_it_checked_this_machine_only(
     first = "note: checked this machine only; to check a cluster, name its nodes: `aboard check gpu01 gpu02`"
     assert (ran.code, ran.stdout.splitlines()[0]) == (0, first)
     assert "this machine only" not in aboard("check", "localhost", "--only", "reach").stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("launch train.py --lr 1", "launch -- train.py --lr 1"),
+        ("launch n1 n2 train.py --lr 1", "launch n1 n2 -- train.py --lr 1"),
+        (
+            "launch 'gpu[01-04]' --ranks 2 jobs/train.py --name 'a b'",
+            "launch 'gpu[01-04]' --ranks 2 -- jobs/train.py --name 'a b'",
+        ),
+        ("launch --env-file jobs/env n1 ./run.sh -v", "launch --env-file jobs/env n1 -- ./run.sh -v"),
+        ("launch -d torchrun --nproc-per-node 2 train.py", "launch -d -- torchrun --nproc-per-node 2 train.py"),
+        ("launch n1 -m pkg.train --lr 1", "launch n1 -m -- pkg.train --lr 1"),
+        ("launch conf/two.yaml train.py", "launch conf/two.yaml -- train.py"),
+        ("launch n1 n2", "launch n1 n2 -- train.py"),
+        ("launch", "launch -- train.py"),
+    ],
+)
+def test_a_launch_without_dashes_shows_the_line_with_them(typed: str, meant: str) -> None:
+    """The whole line, with `--` where the command begins, ready to be pasted; no option of the script is looked at."""
+    ran = aboard(*shlex.split(typed))
+    assert (ran.code, "[launch-command]" in ran.stderr) == (3, True)
+    assert ran.stderr.endswith(f"  fix  aboard {meant}\n")
 
 
 def test_a_broken_file_shows_every_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
