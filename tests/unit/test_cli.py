@@ -79,6 +79,21 @@ def test_a_launch_without_dashes_shows_the_line_with_them(typed: str, meant: str
     assert ran.stderr.endswith(f"  fix  aboard {meant}\n")
 
 
+def test_files_with_a_typing_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script, a log or a file of variables that is nearly there is named."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "run.log", "vars.env"):
+        (tmp_path / name).write_text("")
+    mistakes = {
+        "train.py": ("launch", "--", "tarin.py"),
+        "run.log": ("why", "--log", "rnu.log"),
+        "vars.env": ("launch", "--env-file", "var.env", "--", "train.py"),
+    }
+    for name, argv in mistakes.items():
+        ran = aboard(*argv)
+        assert (ran.code, f"fix  did you mean '{name}'?" in ran.stderr) == (3, True), ran.stderr
+
+
 def test_a_broken_file_shows_every_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All errors of a file at once, each with its place and what to write."""
     (tmp_path / "aboard.yaml").write_text("cluster:\n  nodes: [n1]\n  slot: 8\n  prot: 22\n")

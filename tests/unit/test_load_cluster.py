@@ -48,6 +48,19 @@ def test_nothing_given() -> None:
     assert load() == Cluster(nodes=(Node(name="localhost", local=True, env={}),), source="this machine")
 
 
+def test_a_file_name_with_a_typing_mistake(files: Path) -> None:
+    """The file that is there under nearly that name is named, for a hostfile and a .yaml file alike."""
+    (files / "conf").mkdir()
+    (files / "conf" / "hostfile").write_text("n1 slots=8\n")
+    (files / "cluster.yaml").write_text("cluster: {nodes: n1}")
+    assert problem(hostfile="conf/hostfiel") == (
+        "conf/hostfiel: there is no such file",
+        "did you mean 'conf/hostfile'?",
+    )
+    assert problem("clutser.yaml")[1] == "did you mean 'cluster.yaml'?"
+    assert problem(hostfile="elsewhere/hostfile")[1].startswith("write one")
+
+
 ALLOCATION = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "gpu[07-08]"}
 STEP = {**ALLOCATION, "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}
 
@@ -226,7 +239,7 @@ def test_a_user_for_all_is_no_call_for_ssh(files: Path) -> None:
     ("text", "seen", "fix"),
     [
         ("nodes: [n1, n1]", "a.yaml:1:23: n1 is named twice, also at a.yaml:1:19", "name n1 once"),
-        ("nodes: 'n[1-'", "a.yaml:1:18: this bracket is never closed", "write n[1-]"),
+        ("nodes: 'n[1-'", "a.yaml:1:18: this range has no end, and no ']'", "for example n[1-4]"),
         ("nodes: n1 slot=8", "'n1 slot=8' is no node set and no 'NODES slots=N'", 'write "n1 slots=8"'),
         ("nodes: n1 slots=99999", "65,536 slots is the most", 'write "n1 slots=8"'),
         ("nodes: 'n[1-2]', fabric_address: x", "n1 and n2 would both have the fabric_address x", '"{name}i"'),
