@@ -45,6 +45,9 @@ def test_a_global_batch_that_is_smaller_than_the_ranks() -> None:
     assert told({"n1": 4, "n2": 4}, global_batch_size=6) == [
         ("train-batch", "global_batch_size is 6, and there are 8 ranks")
     ]
+    training = replace(TRAINING, global_batch_size=6)
+    (finding,) = judged(Boarding(training=training, ranks={"n1": 2, "n2": 2, "n3": 2, "n4": 2}))
+    assert finding.fix == "--set train.global_batch_size=8    # or fewer ranks: --include n1@n2@n3"
 
 
 def test_a_global_batch_that_is_not_reached() -> None:

@@ -21,6 +21,7 @@ from aboard.core.reason import Reason
 from aboard.core.rule import Subject
 from aboard.ui.as_json import as_plain, check_json
 from aboard.ui.check_view import CheckView
+from aboard.ui.folded import folded
 from aboard.ui.plain import plain_lines
 from aboard.ui.verdict import subject_outcomes
 
@@ -151,13 +152,36 @@ def test_all_is_well(width: int) -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_many_nodes_that_are_alike_share_a_row_and_a_finding(width: int) -> None:
-    """Sixty-four nodes, five of them refusing, fit on a screen, and the folded fix says NODE."""
+    """Sixty-four nodes, five of them refusing, fit on a screen, and the folded fix says on which nodes."""
     gone = Unreached(reason=Reason.REFUSED, said="Connection refused")
     contacts: dict[str, Contact] = {
         f"n{number}": gone if 5 <= number <= 9 else reached(number, round_trip=number / 1000) for number in range(1, 65)
     }
     by_subject = sorted_out([refused(f"n{number}") for number in range(5, 10)])
     golden(f"many-{width}.txt", drawn(view(facts_of(contacts), by_subject), width))
+
+
+@pytest.mark.parametrize(
+    ("fix", "folded_fix"),
+    [
+        (
+            "ssh-copy-id {}    # here; password of {}",
+            "for node in n1 n2; do ssh-copy-id $node; done    # here; password of n[1-2]",
+        ),
+        ("ssh {0} \"cat '/x'\" && ping {0}", "for node in n1 n2; do ssh $node \"cat '/x'\" && ping $node; done"),
+        (
+            "ssh-keygen -R '[{}]:22'    # on {}",
+            "ssh-keygen -R '[n1]:22'    # on n1\nssh-keygen -R '[n2]:22'    # on n2",
+        ),
+        ("sudo reboot    # on {}\ntrue", "sudo reboot    # on n[1-2]\ntrue"),
+    ],
+)
+def test_a_folded_fix_can_be_typed(fix: str, folded_fix: str) -> None:
+    """A command that names the node becomes a loop over the real names, or a line for each where quotes forbid that."""
+    found = [replace(refused(name), fix=fix.format(name, name)) for name in ("n1", "n2")]
+    (together,) = folded(found)
+    assert together.fix == folded_fix
+    assert together.seen == "ssh: connect to host n[1-2] port 22: Connection refused"
 
 
 def test_long_names_leave_room_for_the_marks() -> None:

@@ -146,8 +146,8 @@ def _numbered_name(name: str, number: str) -> tuple[str, str]:
         seen = f"'{visible(name)}:{visible(number, 20)}' has a port"
         return seen, f"in aboard.yaml write 'name: {visible(name)}' and 'port: {visible(number, 20)}'"
     fix = (
-        f"for {many(int(number), 'slot')}, write the line `{visible(name)} slots={number}` into a hostfile and type --hostfile"
-        f" hostfile; for port {number}, write `port: {number}` in aboard.yaml"
+        f"for {many(int(number), 'slot')}, write the line `{visible(name)} slots={number}` into a hostfile and type"
+        f" --hostfile hostfile; for port {number}, write `port: {number}` in aboard.yaml"
     )
     return f"'{visible(name)}:{number}' is a name and a number", fix
 
