@@ -442,7 +442,7 @@ def test_a_rail_that_is_cut_is_told_with_its_two_ends() -> None:
     """The other rail passes echoes, so they are not filtered; whether rails are connected stays open."""
     (finding,) = _judge(ROCE, "rail-cut")
     assert (finding.code, finding.nodes, finding.severity) == ("fabric-rail-cut", ("n2", "n1"), Severity.WARN)
-    assert "no echo comes back from n1 to n2 on mlx5_1 (10.2.0.8 → 10.2.0.7); on 1 other rails it does" in finding.seen
+    assert "no echo comes back from n1 to n2 on mlx5_1 (10.2.0.8 → 10.2.0.7); on 1 other rail it does" in finding.seen
 
 
 def test_echoes_that_can_not_be_sent_say_nothing() -> None:

@@ -53,7 +53,7 @@ def test_a_global_batch_that_is_smaller_than_the_ranks() -> None:
 def test_a_global_batch_that_is_not_reached() -> None:
     """Where the three are all written, they must agree."""
     (found,) = told({"n1": 2}, {"gradient_accumulation_steps"}, global_batch_size=10, gradient_accumulation_steps=2)
-    assert found == ("train-batch", "global_batch_size is 10, but 2 ranks × 1 sequences × 2 accumulated are 4")
+    assert found == ("train-batch", "global_batch_size is 10, but 2 ranks × 1 sequence × 2 accumulated are 4")
 
 
 def test_hybrid_on_uneven_slots() -> None:

@@ -214,6 +214,12 @@ def test_nobody_answering_is_no_good_news() -> None:
     assert "0 of 4 nodes answer; 1 finding would stop a run; 6 subjects not tested.  2.3 s" in text
 
 
+def test_a_machine_of_one_core() -> None:
+    """One is one, also where all nodes have it."""
+    facts = facts_of({"n1": reached(1)}, cores={"n1": 1})
+    assert ", 1 core, " in drawn(view(facts, sorted_out([])), 120)
+
+
 def test_nobody_named_a_node() -> None:
     """The last line on the screen says that this machine alone was checked, and how to name others."""
     facts = facts_of({"localhost": reached(1)})

@@ -13,6 +13,7 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.reach import Contact, Unreached
 from aboard.core.rule import Subject
+from aboard.core.words import many
 from aboard.ui.check_table import ONE_BY_ONE
 from aboard.ui.grid import Grid, Row
 from aboard.ui.marks import ANSWERED, ASKED, NOT_ASKED, OF_SEVERITY, Mark, mark_node, worst_of
@@ -165,7 +166,7 @@ class CheckLive:
         for marks, names in lots[:NAMED]:
             yield Row(label=names[0] if len(names) == 1 else f"{len(names)} nodes", marks=marks)
         if rest := sum(len(names) for _marks, names in lots[NAMED:]):
-            yield Row(label=f"{rest} others", note="each in another state", style="dim")
+            yield Row(label=many(rest, "other"), note="each in another state", style="dim")
 
     def _exercise(self, subject: str, number: int, since: float) -> Text:
         left = fold(name for name in self._nodes if name in self._replying)

@@ -12,7 +12,7 @@ from aboard.core.node import Node
 from aboard.core.nodeset import fold
 from aboard.core.reach import Reached, Unreached
 from aboard.core.size import size
-from aboard.core.words import visible
+from aboard.core.words import many, visible
 from aboard.ui.grid import Grid, Row
 from aboard.ui.hanging import hanging
 from aboard.ui.marks import Mark, mark_node, worst_of
@@ -60,7 +60,7 @@ class CheckTable:
         rows = [self._row(names, differing) for names in self._groups(differing)]
         yield Grid(self._subjects, rows, (*differing, "clock", "host", "round trip"))
         if common:
-            said = ", ".join(TRAITS[trait].format(value) for trait, value in common.items())
+            said = ", ".join(_trait(trait, value) for trait, value in common.items())
             whose = {1: "it has", 2: "both have"}.get(len(self._met), f"all {len(self._met)} have")
             yield from hanging(Text(f"{whose}: ", style="dim"), said, options.max_width, indent=2, style="dim")
 
@@ -101,6 +101,10 @@ class CheckTable:
                 "round trip": ("" if alone else "≤ ") + milliseconds(max(each.round_trip for each in contacts)),
             },
         )
+
+
+def _trait(trait: str, value: str) -> str:
+    return many(int(value), "core") if trait == "cores" and value.isdecimal() else TRAITS[trait].format(value)
 
 
 def milliseconds(seconds: float) -> str:

@@ -8,6 +8,7 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.size import size
 from aboard.core.training import Training
+from aboard.core.words import many
 
 PACKAGES = ("torch", "transformers", "safetensors", "numpy")
 _FLASH = ("flash_attention_2", "flash_attention_3")
@@ -90,8 +91,8 @@ def batch(boarding: Boarding) -> Iterator[Finding]:
         if each * times * world != size:
             yield _block(
                 "train-batch",
-                f"global_batch_size is {size}, but {world} ranks × {each} sequences × {times} accumulated are"
-                f" {world * each * times}",
+                f"global_batch_size is {size}, but {many(world, 'rank')} × {many(each, 'sequence')} × {times}"
+                f" accumulated are {world * each * times}",
                 "The three together say two different things, and neither is more right.",
                 "leave gradient_accumulation_steps out    # it then follows from global_batch_size",
             )
