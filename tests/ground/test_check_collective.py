@@ -124,6 +124,13 @@ def test_wrong_sums(box: Sandbox, shim: str) -> None:
 
 def test_no_torch(box: Sandbox) -> None:
     """A Python without it holds none, and says where."""
-    done = box.head.run(["aboard", "check", *NODES, "--only", "collective"], timeout=60)
+    done = box.head.run(
+        ["aboard", "check", *NODES, "--only", "collective", "--set", "cluster.python=/usr/bin/python3"], timeout=60
+    )
     assert done.returncode == 0, done.stderr
-    assert "info collective-not-held n1,n2,n3,n4 seen: no torch on n[1-4]: no collective was held" in done.stdout
+    assert (
+        "info collective-not-held n1,n2,n3,n4 seen: torch is not installed on n[1-4]: no collective was held"
+        in done.stdout
+    )
+    assert "untested collective: torch is not installed on n[1-4]" in done.stdout
+    assert "fine collective" not in done.stdout

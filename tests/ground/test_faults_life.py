@@ -187,7 +187,6 @@ _REFUSED_NIGHTLY = (
     Rate(mbit=0),
     Loss(percent=101),
     Delay(ms=-1),
-    LowLimits(),
     DiskFull(path="/shared"),
     PathMissing(path="private"),
     OtherPython(),

@@ -127,8 +127,8 @@ def test_an_old_command_is_pasted(here: Here) -> None:
 @pytest.mark.parametrize(
     ("argv", "code", "fix"),
     [
-        ((), "launch-command", "aboard launch -- train.py …"),
-        (("say.py",), "launch-command", "aboard launch -- say.py …"),
+        ((), "launch-command", "aboard launch --check none -- train.py"),
+        (("say.py",), "launch-command", "aboard launch --check none -- say.py"),
         (("--json", "--", "say.py"), "launch-dry", "--dry-run --json"),
         (("--dry-run", "--as", "torchrun", "--json", "--", "say.py"), "launch-dry", "leave --json out"),
         (("--env", "NOT_THERE", "--", "say.py"), "launch-env", "--env NOT_THERE=VALUE"),

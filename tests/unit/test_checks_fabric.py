@@ -54,6 +54,12 @@ def _port(name: str, layer: str = "InfiniBand") -> Port:
     )
 
 
+@pytest.mark.parametrize(("name", "tested"), [(HEALTHY, True), (ROCE, True), ("h100-efa", True), ("plain-cpu", False)])
+def test_a_node_without_an_adapter_was_not_tested(name: str, *, tested: bool) -> None:
+    """No finding on such a node is no pass."""
+    assert SUBJECT.untested(_facts(name)) == ({} if tested else {"n1": "no InfiniBand, RoCE or EFA adapter"})
+
+
 @pytest.mark.parametrize("name", [HEALTHY, ROCE, "plain-cpu"])
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_nodes_that_are_alike_and_well_yield_nothing(name: str, count: int) -> None:
@@ -436,7 +442,7 @@ def test_a_rail_that_is_cut_is_told_with_its_two_ends() -> None:
     """The other rail passes echoes, so they are not filtered; whether rails are connected stays open."""
     (finding,) = _judge(ROCE, "rail-cut")
     assert (finding.code, finding.nodes, finding.severity) == ("fabric-rail-cut", ("n2", "n1"), Severity.WARN)
-    assert "no echo comes back from n1 to n2 on mlx5_1 (10.2.0.8 → 10.2.0.7); on 1 other rails it does" in finding.seen
+    assert "no echo comes back from n1 to n2 on mlx5_1 (10.2.0.8 → 10.2.0.7); on 1 other rail it does" in finding.seen
 
 
 def test_echoes_that_can_not_be_sent_say_nothing() -> None:

@@ -53,6 +53,13 @@ def test_nodes_that_are_alike_and_well_yield_nothing(name: str, gpus: int, count
     assert _judge(*[name] * count) == []
 
 
+@pytest.mark.parametrize(("name", "tested"), [(HEALTHY, True), ("driver-not-loaded", True), ("plain-cpu", False)])
+def test_a_node_without_a_gpu_was_not_tested(name: str, *, tested: bool) -> None:
+    """No finding on such a node is no pass; a GPU whose driver isn't loaded is found, not passed over."""
+    facts = replay(Cluster(nodes=(Node(name="n1"),)), SUBJECT, {"n1": load(RECORDINGS / name)})
+    assert SUBJECT.untested(facts) == ({} if tested else {"n1": "no NVIDIA GPU and no driver for one"})
+
+
 @pytest.mark.parametrize(
     ("odd", "code", "seen"),
     [

@@ -10,7 +10,7 @@ from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity, worst_first
 from aboard.core.node import Node
-from aboard.core.reach import Contact, Reached, Unreached
+from aboard.core.reach import NO_KEY, Contact, Reached, Unreached
 from aboard.core.reason import Reason
 
 NODE = Node(name="n1", address="10.0.0.1", user="me", port=2222, python="/opt/py")
@@ -53,6 +53,21 @@ def test_a_key_file_that_others_may_read_is_one_finding() -> None:
     (finding,) = SUBJECT.judge(Facts(cluster=cluster, contacts=contacts))
     assert finding.nodes == ("n1", "n2")
     assert finding.fix.startswith("chmod 600 '/home/me/my keys/id'    # here")
+
+
+def test_a_user_without_any_key_makes_one_first() -> None:
+    """One finding for all nodes: ssh-keygen, then one loop for those that share a port."""
+    cluster = Cluster(nodes=(Node(name="n1"), Node(name="n2", user="me"), Node(name="n3", port=2222)))
+    said = f"{NO_KEY}; me@n1: Permission denied (publickey)."
+    contacts = {node.name: Unreached(reason=Reason.KEY_REFUSED, said=said) for node in cluster}
+    (finding,) = SUBJECT.judge(Facts(cluster=cluster, contacts=contacts))
+    assert (finding.code, finding.nodes) == ("reach-key-refused", ("n1", "n2", "n3"))
+    assert finding.seen == f"{NO_KEY}; me@n1: Permission denied (publickey)."
+    assert [line.partition("    #")[0] for line in finding.fix.splitlines()] == [
+        "ssh-keygen -t ed25519",
+        "for node in n1 me@n2; do ssh-copy-id $node; done",
+        "ssh-copy-id -p 2222 n3",
+    ]
 
 
 @pytest.mark.parametrize(

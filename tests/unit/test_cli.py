@@ -1,5 +1,7 @@
 """The command line as a person meets it: help, typing mistakes, exit codes."""
 
+import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -30,6 +32,66 @@ def test_a_mistyped_subject() -> None:
     ran = aboard("check", "--only", "reech", "localhost")
     assert ran.code == 3
     assert "did you mean 'reach'?" in ran.stderr
+
+
+def test_what_check_could_not_test_has_not_passed() -> None:
+    """One machine has no network between nodes: that is said, exit code 0, with --strict 1, and JSON has it."""
+    ran = aboard("check", "localhost", "--only", "network")
+    assert (ran.code, "fine network" in ran.stdout) == (0, False)
+    assert "untested network: there is only one node" in ran.stdout
+    told = aboard("check", "localhost", "--only", "network", "--json", "--strict")
+    subject = json.loads(told.stdout)["subjects"]["network"]
+    assert (told.code, subject["status"], subject["reason"]) == (1, "not tested", "there is only one node")
+
+
+def test_check_without_nodes_says_that_it_checked_this_machine_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first line, with how to name nodes; not where this machine was named."""
+    monkeypatch.chdir(tmp_path)
+    ran = aboard("check", "--only", "reach")
+    first = "note: checked this machine only; to check a cluster, name its nodes: `aboard check gpu01 gpu02`"
+    assert (ran.code, ran.stdout.splitlines()[0]) == (0, first)
+    assert "this machine only" not in aboard("check", "localhost", "--only", "reach").stdout
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("launch train.py --lr 1", "launch -- train.py --lr 1"),
+        ("launch n1 n2 train.py --lr 1", "launch n1 n2 -- train.py --lr 1"),
+        (
+            "launch 'gpu[01-04]' --ranks 2 jobs/train.py --name 'a b'",
+            "launch 'gpu[01-04]' --ranks 2 -- jobs/train.py --name 'a b'",
+        ),
+        ("launch --env-file jobs/env n1 ./run.sh -v", "launch --env-file jobs/env n1 -- ./run.sh -v"),
+        ("launch -d torchrun --nproc-per-node 2 train.py", "launch -d -- torchrun --nproc-per-node 2 train.py"),
+        ("launch n1 -m pkg.train --lr 1", "launch n1 -m -- pkg.train --lr 1"),
+        ("launch conf/two.yaml train.py", "launch conf/two.yaml -- train.py"),
+        ("launch n1 n2", "launch n1 n2 -- train.py"),
+        ("launch", "launch -- train.py"),
+    ],
+)
+def test_a_launch_without_dashes_shows_the_line_with_them(typed: str, meant: str) -> None:
+    """The whole line, with `--` where the command begins, ready to be pasted; no option of the script is looked at."""
+    ran = aboard(*shlex.split(typed))
+    assert (ran.code, "[launch-command]" in ran.stderr) == (3, True)
+    assert ran.stderr.endswith(f"  fix  aboard {meant}\n")
+
+
+def test_files_with_a_typing_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script, a log or a file of variables that is nearly there is named."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("train.py", "run.log", "vars.env"):
+        (tmp_path / name).write_text("")
+    mistakes = {
+        "train.py": ("launch", "--", "tarin.py"),
+        "run.log": ("why", "--log", "rnu.log"),
+        "vars.env": ("launch", "--env-file", "var.env", "--", "train.py"),
+    }
+    for name, argv in mistakes.items():
+        ran = aboard(*argv)
+        assert (ran.code, f"fix  did you mean '{name}'?" in ran.stderr) == (3, True), ran.stderr
 
 
 def test_a_broken_file_shows_every_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -295,7 +295,8 @@ def test_no_torch_no_collective() -> None:
     assert world.rounds == []
     (finding,) = SUBJECT.judge(facts)
     assert (finding.code, finding.severity.word, finding.nodes) == ("collective-not-held", "info", ("n3",))
-    assert finding.seen == "no torch on n3: no collective was held"
+    assert finding.seen == "torch is not installed on n3: no collective was held"
+    assert SUBJECT.untested(facts) == dict.fromkeys(("n1", "n2", "n3", "n4"), "torch is not installed on n3")
 
 
 def test_many_nodes_of_one_machine() -> None:

@@ -346,6 +346,14 @@ def test_no_rows_to_find(tmp_path: Path, name: str, code: str) -> None:
     assert error.value.fix
 
 
+def test_a_file_name_with_a_typing_mistake(tmp_path: Path) -> None:
+    """The file that is there under nearly that name is named."""
+    put(tmp_path / "train.jsonl", "x")
+    with pytest.raises(AboardError) as error:
+        sources(SourceSpec(path=str(tmp_path / "trian.jsonl")))
+    assert error.value.fix == f"did you mean '{tmp_path}/train.jsonl'?"
+
+
 def test_empty_file(tmp_path: Path) -> None:
     """An empty file has no rows and no chunks; nobody is troubled."""
     assert rows(put(tmp_path / "a.jsonl", "")) == []

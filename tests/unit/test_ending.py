@@ -62,7 +62,7 @@ def test_an_exception_is_the_verdict_and_the_others_are_folded() -> None:
     assert "aboard logs r --rank 1" in finding.fix
     (after,) = finding.consequences
     assert (after.code, after.ranks) == ("run-followed", (0, 2))
-    assert after.seen == "of the other ranks, 1 died by themselves, first rank 0, 1 were ended"
+    assert after.seen == "of the other ranks, 1 died by itself, first rank 0, 1 was ended"
 
 
 def _raised(kind: str, messages: dict[int, str]) -> list[Event]:

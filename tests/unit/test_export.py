@@ -56,6 +56,14 @@ def test_deepspeed() -> None:
     assert files.command == (GOLDEN / "deepspeed.sh").read_text("utf-8")
 
 
+def test_one_rank_on_one_node() -> None:
+    """One is one."""
+    seen = view(planned(Node(name="a", slots=1)))
+    assert "# 1 rank on 1 node by torchrun." in as_torchrun(seen)
+    assert "# 1 rank on 1 node by DeepSpeed," in as_deepspeed(seen).command
+    assert "# a: node 0, 1 of 1 slot\n" in as_deepspeed(seen).command
+
+
 def test_the_plain_case_is_plain() -> None:
     """Whole nodes need no --include, a module is one, and a port that is found at the start is torch's own here."""
     module = Program(kind=Kind.MODULE, target="pkg.train")

@@ -1,6 +1,8 @@
 """Faults as values, as text and as commands; nothing is broken here."""
 
+import re
 from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from aboard.sandbox.faults.link import Rate
 from aboard.sandbox.faults.nft import filters
 
 CLI = CliRunner()
+README = Path(__file__).parents[2] / "README.md"
 
 
 def test_names_are_unique() -> None:
@@ -37,6 +40,13 @@ def test_list() -> None:
     done = CLI.invoke(sandbox, ["break", "--list"])
     assert done.exit_code == 0
     assert all(f"{kind.name} " in done.output and str(kind.__doc__) in done.output for kind in FAULTS)
+
+
+def test_the_readme_counts_the_faults() -> None:
+    """The number that README.md gives is that of the catalogue."""
+    said = re.search(r"all ([0-9]+) faults", README.read_text("utf-8"))
+    assert said is not None
+    assert int(said[1]) == len(FAULTS)
 
 
 def test_unknown_fault() -> None:

@@ -1,11 +1,14 @@
 """From what a user wrote to a Cluster, over every way in."""
 
+import os
+import shlex
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from commands import Ran, aboard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -43,6 +46,84 @@ def problem(*sources: str, hostfile: str | None = None, sets: tuple[str, ...] = 
 def test_nothing_given() -> None:
     """Without any input, the cluster is this machine."""
     assert load() == Cluster(nodes=(Node(name="localhost", local=True, env={}),), source="this machine")
+
+
+def test_a_file_name_with_a_typing_mistake(files: Path) -> None:
+    """The file that is there under nearly that name is named, for a hostfile and a .yaml file alike."""
+    (files / "conf").mkdir()
+    (files / "conf" / "hostfile").write_text("n1 slots=8\n")
+    (files / "cluster.yaml").write_text("cluster: {nodes: n1}")
+    assert problem(hostfile="conf/hostfiel") == (
+        "conf/hostfiel: there is no such file",
+        "did you mean 'conf/hostfile'?",
+    )
+    assert problem("clutser.yaml")[1] == "did you mean 'cluster.yaml'?"
+    assert problem(hostfile="elsewhere/hostfile")[1].startswith("write one")
+
+
+ALLOCATION = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "gpu[07-08]"}
+STEP = {**ALLOCATION, "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}
+
+
+def typed_in(env: dict[str, str], monkeypatch: pytest.MonkeyPatch, *argv: str) -> Ran:
+    for name in [name for name in os.environ if name.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    return aboard(*argv)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("check", "--only", "reach"),
+        ("launch", "--ranks", "1", "--", "train.py", "--name", "a b"),
+        ("train", "run.yaml"),
+    ],
+)
+def test_a_slurm_job_of_several_nodes_is_never_run_on_one_of_them(
+    files: Path, monkeypatch: pytest.MonkeyPatch, argv: tuple[str, ...]
+) -> None:
+    """Without nodes, in a job of two: it is refused, and the fix names them."""
+    (files / "run.yaml").write_text("train: {model: m}\ndata: {files: d.jsonl}\n")
+    ran = typed_in(ALLOCATION, monkeypatch, *argv)
+    assert (ran.code, "[slurm-nodes]" in ran.stderr) == (3, True)
+    assert "this is a Slurm job of 2 nodes (gpu[07-08]), and Aboard can't take them from Slurm by itself" in ran.stderr
+    verb, *rest = argv
+    assert f"fix  aboard {verb} gpu07 gpu08 {shlex.join(rest)}    # over ssh" in ran.stderr
+    assert f"aboard {verb} $(scontrol show hostnames) {shlex.join(rest)}" in ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("env", "argv"),
+    [
+        ({**ALLOCATION, "SLURM_JOB_NUM_NODES": "1", "SLURM_JOB_NODELIST": "gpu07"}, ()),
+        (ALLOCATION, ("localhost",)),
+        ({**ALLOCATION, "SLURM_STEP_ID": "4294967290", "SLURM_NTASKS": "2"}, ("localhost",)),
+        ({**STEP, "SLURM_PTY_PORT": "4000"}, ("localhost",)),
+        ({**STEP, "SLURM_STEP_NUM_TASKS": "1"}, ("localhost",)),
+    ],
+)
+def test_a_slurm_job_whose_nodes_are_clear(
+    monkeypatch: pytest.MonkeyPatch, env: dict[str, str], argv: tuple[str, ...]
+) -> None:
+    """One node, or nodes that were named; a batch script, an interactive shell and a step of one task are one copy."""
+    assert typed_in(env, monkeypatch, "check", "--only", "reach", *argv).code == 0
+
+
+def test_copies_that_srun_started_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would start the whole run, also when nodes are named."""
+    ran = typed_in(STEP, monkeypatch, "launch", "localhost", "--", "train.py")
+    assert (ran.code, "[slurm-copies]" in ran.stderr) == (3, True)
+    assert "2 copies of aboard were started by srun; start one" in ran.stderr
+    assert "fix  aboard launch localhost -- train.py    # in the batch script" in ran.stderr
+
+
+def test_a_node_list_that_cannot_be_read_is_still_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The number of nodes is enough; Slurm can list them."""
+    ran = typed_in({**ALLOCATION, "SLURM_JOB_NODELIST": "gpu[07"}, monkeypatch, "launch", "--", "train.py")
+    assert ran.code == 3
+    assert "fix  aboard launch $(scontrol show hostnames) -- train.py" in ran.stderr
 
 
 def test_default_file(files: Path) -> None:
@@ -158,7 +239,7 @@ def test_a_user_for_all_is_no_call_for_ssh(files: Path) -> None:
     ("text", "seen", "fix"),
     [
         ("nodes: [n1, n1]", "a.yaml:1:23: n1 is named twice, also at a.yaml:1:19", "name n1 once"),
-        ("nodes: 'n[1-'", "a.yaml:1:18: this bracket is never closed", "write n[1-]"),
+        ("nodes: 'n[1-'", "a.yaml:1:18: this range has no end, and no ']'", "for example n[1-4]"),
         ("nodes: n1 slot=8", "'n1 slot=8' is no node set and no 'NODES slots=N'", 'write "n1 slots=8"'),
         ("nodes: n1 slots=99999", "65,536 slots is the most", 'write "n1 slots=8"'),
         ("nodes: 'n[1-2]', fabric_address: x", "n1 and n2 would both have the fabric_address x", '"{name}i"'),

@@ -264,11 +264,15 @@ def test_other_commands_of_accelerate(command: str) -> None:
 @pytest.mark.parametrize(
     ("command", "fix"),
     [
-        ("srun -N 2 torchrun --nnodes 2 x.py", "leave srun out: aboard launch NODES -- torchrun --nnodes 2 x.py"),
-        ("mpirun -np 2 /opt/bin/deepspeed x.py", "leave mpirun out: aboard launch NODES -- /opt/bin/deepspeed x.py"),
+        ("srun -N 2 torchrun --nnodes 2 x.py", "leave srun out: aboard launch -- torchrun --nnodes 2 x.py"),
+        ("mpirun -np 2 /opt/bin/deepspeed x.py", "leave mpirun out: aboard launch -- /opt/bin/deepspeed x.py"),
         (
-            "apptainer run --nv a.sif torchrun --nnodes 2 x.py",
-            "aboard launch NODES -- torchrun FLAGS --no-python apptainer run --nv a.sif python SCRIPT ARGUMENTS",
+            "apptainer run --nv a.sif torchrun --nnodes 2 x.py --lr 1",
+            "aboard launch -- torchrun --nnodes 2 --no-python apptainer run --nv a.sif python x.py --lr 1",
+        ),
+        (
+            "srun docker run img deepspeed --num_gpus 8 --module pkg.train --name 'a b'",
+            "aboard launch -- deepspeed --num_gpus 8 --no_python docker run img python -m pkg.train --name 'a b'",
         ),
         ("sbatch job.sh", "type the command that the script starts"),
     ],

@@ -1,9 +1,12 @@
 """What ssh says, recorded from OpenSSH 8.x to 10.x, and what it means."""
 
+from pathlib import Path
+
 import pytest
 
+from aboard.core.reach import NO_KEY
 from aboard.core.reason import Reason
-from aboard.wires.sshlog import phase_of, reason_of
+from aboard.wires.sshlog import KeyWatch, phase_of, reason_of
 from aboard.wires.wire import Ending
 
 LOGIN = """\
@@ -65,6 +68,36 @@ def _ending(stderr: str, code: int | None) -> Ending:
         elif phase is None and line:
             said.append(line)
     return Ending(code=code, said="\n".join(said), phases=phases)
+
+
+DENIED = """\
+debug1: Authentications that can continue: publickey
+debug1: Next authentication method: publickey
+{tried}
+debug1: No more authentication methods to try.
+me@n1: Permission denied (publickey).
+"""
+
+
+@pytest.mark.parametrize(
+    ("tried", "none"),
+    [
+        ("debug1: Trying private key: {}/id_rsa\ndebug1: Trying private key: {}/id_ed25519", True),
+        ("debug1: Trying private key: {}/id_rsa\ndebug1: Trying private key: {}/there", False),
+        ("debug1: Offering public key: me@head ED25519 SHA256:x agent\ndebug1: Trying private key: {}/id_rsa", False),
+        ("", False),
+    ],
+)
+def test_a_user_without_any_key(tmp_path: Path, tried: str, *, none: bool) -> None:
+    """Each file that ssh tried is missing, and nothing was offered; who could not try any may well have one."""
+    (tmp_path / "there").touch()
+    watch = KeyWatch()
+    lines = DENIED.format(tried=tried.replace("{}", str(tmp_path))).splitlines()
+    phases = {phase: 0.1 for line in lines if (phase := watch.phase_of(line))}
+    said = "\n".join(line for line in lines if watch.phase_of(line) is None)
+    reason, told = reason_of(Ending(code=255, said=said, phases=phases))
+    assert reason is Reason.KEY_REFUSED
+    assert told == (f"{NO_KEY}; " if none else "") + "me@n1: Permission denied (publickey)."
 
 
 FAILED = {

@@ -45,12 +45,15 @@ def test_a_global_batch_that_is_smaller_than_the_ranks() -> None:
     assert told({"n1": 4, "n2": 4}, global_batch_size=6) == [
         ("train-batch", "global_batch_size is 6, and there are 8 ranks")
     ]
+    training = replace(TRAINING, global_batch_size=6)
+    (finding,) = judged(Boarding(training=training, ranks={"n1": 2, "n2": 2, "n3": 2, "n4": 2}))
+    assert finding.fix == "--set train.global_batch_size=8    # or fewer ranks: --include n1@n2@n3"
 
 
 def test_a_global_batch_that_is_not_reached() -> None:
     """Where the three are all written, they must agree."""
     (found,) = told({"n1": 2}, {"gradient_accumulation_steps"}, global_batch_size=10, gradient_accumulation_steps=2)
-    assert found == ("train-batch", "global_batch_size is 10, but 2 ranks × 1 sequences × 2 accumulated are 4")
+    assert found == ("train-batch", "global_batch_size is 10, but 2 ranks × 1 sequence × 2 accumulated are 4")
 
 
 def test_hybrid_on_uneven_slots() -> None:

@@ -1,7 +1,10 @@
 """A trial: which groups are tried, when one has shown that it can, and whom a failure names."""
 
 from itertools import chain
+from pathlib import Path
 
+import pytest
+from commands import aboard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +29,21 @@ def test_every_node_is_tried_alone_in_a_pair_and_with_all(count: int) -> None:
     if count > 1:
         pairs = {name for stage in held[1:] for group in stage if len(group) == 2 for name in group}
         assert pairs == set(names)
+
+
+@pytest.mark.ci
+def test_the_list_of_runs_says_how_a_trial_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Finished when every node can; failed, with the verdict, when one can not; never blocked."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    (tmp_path / "well.py").write_text("")
+    (tmp_path / "ill.py").write_text("raise RuntimeError('no such device')")
+    trial = ("launch", "--trial", "--check", "none", "--ranks", "1", "localhost", "--")
+    assert [aboard(*trial, script).code for script in ("well.py", "ill.py")] == [0, 1]
+    ill, well = (line.split("\t") for line in aboard("status").stdout.splitlines())
+    assert (well[1], well[5]) == ("finished", "-")
+    assert ill[1] == "failed"
+    assert ill[5].startswith("localhost can't run it by itself: ")
 
 
 def _run(*events: tuple[str, str, float, str]) -> Run:

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from rich.console import Console, RenderableType
 
 from aboard.checks import host
-from aboard.core.cluster import Cluster
+from aboard.core.cluster import THIS_MACHINE, Cluster
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity, worst_first
 from aboard.core.node import Node
@@ -20,7 +21,9 @@ from aboard.core.reason import Reason
 from aboard.core.rule import Subject
 from aboard.ui.as_json import as_plain, check_json
 from aboard.ui.check_view import CheckView
+from aboard.ui.folded import folded
 from aboard.ui.plain import plain_lines
+from aboard.ui.verdict import subject_outcomes
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 SUBJECTS = tuple(
@@ -149,13 +152,36 @@ def test_all_is_well(width: int) -> None:
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_many_nodes_that_are_alike_share_a_row_and_a_finding(width: int) -> None:
-    """Sixty-four nodes, five of them refusing, fit on a screen, and the folded fix says NODE."""
+    """Sixty-four nodes, five of them refusing, fit on a screen, and the folded fix says on which nodes."""
     gone = Unreached(reason=Reason.REFUSED, said="Connection refused")
     contacts: dict[str, Contact] = {
         f"n{number}": gone if 5 <= number <= 9 else reached(number, round_trip=number / 1000) for number in range(1, 65)
     }
     by_subject = sorted_out([refused(f"n{number}") for number in range(5, 10)])
     golden(f"many-{width}.txt", drawn(view(facts_of(contacts), by_subject), width))
+
+
+@pytest.mark.parametrize(
+    ("fix", "folded_fix"),
+    [
+        (
+            "ssh-copy-id {}    # here; password of {}",
+            "for node in n1 n2; do ssh-copy-id $node; done    # here; password of n[1-2]",
+        ),
+        ("ssh {0} \"cat '/x'\" && ping {0}", "for node in n1 n2; do ssh $node \"cat '/x'\" && ping $node; done"),
+        (
+            "ssh-keygen -R '[{}]:22'    # on {}",
+            "ssh-keygen -R '[n1]:22'    # on n1\nssh-keygen -R '[n2]:22'    # on n2",
+        ),
+        ("sudo reboot    # on {}\ntrue", "sudo reboot    # on n[1-2]\ntrue"),
+    ],
+)
+def test_a_folded_fix_can_be_typed(fix: str, folded_fix: str) -> None:
+    """A command that names the node becomes a loop over the real names, or a line for each where quotes forbid that."""
+    found = [replace(refused(name), fix=fix.format(name, name)) for name in ("n1", "n2")]
+    (together,) = folded(found)
+    assert together.fix == folded_fix
+    assert together.seen == "ssh: connect to host n[1-2] port 22: Connection refused"
 
 
 def test_long_names_leave_room_for_the_marks() -> None:
@@ -184,7 +210,66 @@ def test_nobody_answering_is_no_good_news() -> None:
     """What could not be asked isn't called well."""
     text = drawn(view(*four(*(refused(f"n{number}") for number in range(1, 5)))), 80)
     assert "✓" not in text
-    assert "0 of 4 nodes answer; 1 finding would stop a run." in text
+    assert "– host      not tested: no node answers\n" in text
+    assert "0 of 4 nodes answer; 1 finding would stop a run; 6 subjects not tested.  2.3 s" in text
+
+
+def test_a_machine_of_one_core() -> None:
+    """One is one, also where all nodes have it."""
+    facts = facts_of({"n1": reached(1)}, cores={"n1": 1})
+    assert ", 1 core, " in drawn(view(facts, sorted_out([])), 120)
+
+
+def test_nobody_named_a_node() -> None:
+    """The last line on the screen says that this machine alone was checked, and how to name others."""
+    facts = facts_of({"localhost": reached(1)})
+    text = drawn(view(replace(facts, cluster=replace(facts.cluster, source=THIS_MACHINE)), sorted_out([])), 80)
+    assert text.endswith(
+        "checked this machine only; to check a cluster, name its nodes:\n  `aboard check gpu01 gpu02`\n"
+    )
+
+
+NO_GPU = "no NVIDIA GPU and no driver for one"
+NOT_HELD = Finding(
+    code="fabric-none", severity=Severity.INFO, nodes=("n1", "n2", "n3", "n4"), seen="there is none", why="-", fix="-"
+)
+
+
+def partly_tested() -> tuple[Subject, ...]:
+    """Fabric on no node, for two reasons; GPUs on two of four nodes."""
+    untested = {
+        "fabric": {"n1": "no adapter", "n2": "no adapter", "n3": "its ports are hidden", "n4": "no adapter"},
+        "gpu": {"n1": NO_GPU, "n3": NO_GPU},
+    }
+
+    def with_untested(subject: Subject) -> Subject:
+        return replace(subject, untested=lambda _facts: untested.get(subject.name, {}))
+
+    return tuple(map(with_untested, SUBJECTS))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_what_was_not_tested_has_not_passed(width: int) -> None:
+    """A dash and the reason, in the table and below, also where an info was found; the last line names it."""
+    facts, by_subject = four(NOT_HELD)
+    text = drawn(CheckView(facts, partly_tested(), by_subject, [NOT_HELD], seconds=2.345, verbose=False), width)
+    golden(f"untested-{width}.txt", text)
+
+
+def test_plain_lines_and_json_tell_what_was_not_tested() -> None:
+    """The same subjects as on the screen, with the same reasons."""
+    facts, by_subject = four(NOT_HELD)
+    lines = list(plain_lines(facts, partly_tested(), by_subject, [NOT_HELD], 2.345))
+    reason = "no adapter on n[1-2,4]; its ports are hidden on n3"
+    assert f"untested fabric: {reason}" in lines
+    assert "fine gpu: accelerators are alike (2 of 4 nodes)" in lines
+    assert not [line for line in lines if line.startswith("fine fabric")]
+    assert lines[-1] == "done: 4 of 4 nodes answer; all aboard; 1 subject not tested; 2.3 s"
+    outcomes = subject_outcomes(facts, partly_tested(), by_subject)
+    told = json.loads(check_json(facts, outcomes, [NOT_HELD], 2.345))["subjects"]
+    assert told["reach"] == {"status": "passed", "reason": "", "not_tested": {}}
+    assert (told["fabric"]["status"], told["fabric"]["reason"]) == ("not tested", reason)
+    assert told["gpu"] == {"status": "passed", "reason": "", "not_tested": {"n1": NO_GPU, "n3": NO_GPU}}
 
 
 def test_a_command_is_never_broken() -> None:
@@ -222,7 +307,7 @@ def test_json_carries_every_fact() -> None:
         answers=facts.answers,
         outcomes={"pairs": {("n1", "n2"): Reason.REFUSED, ("n2", "n1"): float("inf")}, "rate": Unknown(why="no time")},
     )
-    told = json.loads(check_json(facts, [refused("n2", unheard("n2"))], 1.23456))
+    told = json.loads(check_json(facts, [], [refused("n2", unheard("n2"))], 1.23456))
     assert told["seconds"] == 1.235
     first, second = told["nodes"]
     assert (first["kernel"], first["cores"], first["accelerators"]) == ("6.8.0-45-generic", 64, ["NVIDIA H100"] * 8)

@@ -9,10 +9,24 @@ from rich.console import Console
 from rich.text import Text
 from rosters import RUN, Scene, dead, training
 
+from aboard.cli.launching import started
 from aboard.core.phase import Phase
 from aboard.core.roster import Roster, Stall
 from aboard.ui.launch_live import LaunchLive
 from aboard.ui.launch_plain import PlainLaunch
+
+
+@pytest.mark.parametrize(
+    ("ranks", "nodes", "said"),
+    [
+        (1, 1, "1 rank has started on 1 node, and goes on without this terminal"),
+        (2, 1, "2 ranks have started on 1 node, and go on without this terminal"),
+        (16, 2, "16 ranks have started on 2 nodes, and go on without this terminal"),
+    ],
+)
+def test_a_run_goes_on_in_the_background(ranks: int, nodes: int, said: str) -> None:
+    """How many there are is said as a person would."""
+    assert started(ranks, nodes) == said
 
 
 class Terminal:

@@ -94,7 +94,7 @@ def tell(width: int, nodes: int) -> str:
     story.done(*rest)
     clock = Finding(code="host-clock", severity=Severity.WARN, nodes=("n3",), seen="", why="", fix="")
     for subject, findings in {"reach": [], "host": [clock], "software": []}.items():
-        live.judged(subject, findings)
+        live.judged(subject, findings, {})
     live.round("network", 2, ["n1", *rest])
     for name in ("n1", *rest[:-2]):
         live.replied(name)
@@ -117,6 +117,16 @@ def test_nothing_is_drawn_before_the_check_began() -> None:
     assert not out.getvalue().strip()
 
 
+def test_a_judged_subject_that_was_not_tested_has_not_passed() -> None:
+    """The live table says of each node what the final one will say: a dash, not a tick."""
+    story = Story(2)
+    story.met("n1", "n2")
+    story.done("n1", "n2")
+    story.live.judged("software", [], {"n1": "no torch"})
+    rows = [line.split() for line in story.frame(80).splitlines() if line.startswith("n")]
+    assert [(row[0], row[-1]) for row in rows[1:]] == [("n1", "–"), ("n2", "✓")]
+
+
 class Recorded(CheckLive):
     """The live view, with its frames kept at each thing that it is told."""
 
@@ -136,7 +146,7 @@ class Recorded(CheckLive):
         super().answered(node, probe)
         self.told.append(probe)
 
-    def judged(self, subject: str, findings: object) -> None:
+    def judged(self, subject: str, findings: object, untested: object) -> None:
         self.told.append(f"judged {subject}")
 
     def round(self, subject: str, number: int, nodes: object) -> None:

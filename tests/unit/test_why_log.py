@@ -34,6 +34,12 @@ def told(*lines: str) -> list[Finding]:
     return judge(reader.reading())
 
 
+def test_the_script_is_named_where_the_log_has_it() -> None:
+    """Argparse says whose arguments they are; then the command can be typed."""
+    (finding,) = told("usage: tune.py [-h]", "tune.py: error: unrecognized arguments: --lrr 1")
+    assert (finding.code, finding.fix) == ("log-arguments", "python tune.py --help")
+
+
 def test_an_echo_is_folded_under_the_cause() -> None:
     """Who lost a peer is no cause, even where it speaks first."""
     (finding,) = told(CLOSED, f"[rank3]: {OOM}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aboard.core.words import did_you_mean, env_name_trouble, host_trouble, point_at, user_trouble, visible
+from aboard.core.words import did_you_mean, env_name_trouble, host_trouble, many, point_at, user_trouble, visible
 
 
 @pytest.mark.parametrize("text", ["gpu01", "gpu01.cluster.local", "10.0.0.1", "fe80::1", "a_b-c", "_x", "::1", "1"])
@@ -21,6 +21,12 @@ def test_hosts(text: str) -> None:
 def test_no_hosts(text: str) -> None:
     """What a shell or ssh would take for something else is no host."""
     assert host_trouble(text) is not None
+
+
+@pytest.mark.parametrize(("count", "said"), [(0, "0 nodes"), (1, "1 node"), (2, "2 nodes"), (4096, "4,096 nodes")])
+def test_counts(count: int, said: str) -> None:
+    """One is one."""
+    assert many(count, "node") == said
 
 
 @pytest.mark.parametrize("text", ["", "-l", "a b", "a\n", "a;b", "a@b", "$USER"])

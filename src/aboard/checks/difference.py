@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from aboard.core import nodeset
 from aboard.core.finding import Severity
+from aboard.core.words import many
 
 # How many values are told apart in one sentence.
 _TOLD = 4
@@ -43,7 +44,7 @@ class Difference:
         left = groups[: _TOLD - 1] + groups[-1:] if len(groups) > _TOLD else groups
         told = [f"{nodeset.fold(nodes)} {_has(nodes)} {value or 'none'}" for value, nodes in left]
         if len(groups) > _TOLD:
-            told.insert(-1, f"{len(groups) - _TOLD} more versions elsewhere")
+            told.insert(-1, f"{many(len(groups) - _TOLD, 'more version')} elsewhere")
         return f"{self.what}: {', '.join(told)}"
 
 

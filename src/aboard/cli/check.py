@@ -25,6 +25,7 @@ from aboard.ui.as_json import check_json
 from aboard.ui.check_live import CheckLive
 from aboard.ui.check_view import CheckView
 from aboard.ui.plain import plain_lines
+from aboard.ui.verdict import Status, subject_outcomes
 from aboard.wires.limits import raise_files
 
 EXIT_WARNED = 1
@@ -39,7 +40,7 @@ EXIT_BLOCKED = 2
 @click.option("--all-pairs", is_flag=True, help="Try each pair of nodes, above 64 nodes too.")
 @click.option("--fix", is_flag=True, help="End what dead runs of Aboard left on the nodes, by run id only.")
 @click.option("--json", "as_json", is_flag=True, help="Print facts and findings as JSON.")
-@click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, and for subjects that were not tested.")
 @click.option("-v", "--verbose", is_flag=True, help="A row for each node, and infos in full.")
 def check(
     cluster: Cluster,
@@ -57,11 +58,12 @@ def check(
     NODES are names or node sets (n1 gpu[01-16]) or aboard.yaml files; without any, ./aboard.yaml is used.
 
     On a terminal, a table fills in as answers come, then the findings follow, worst first, and a line for each
-    subject that is well. Into a pipe or a file go plain lines, each whole in itself: the severity (block, warn,
-    info), the code, the nodes, then seen:, why:, fix: or then: and its text; so grep ^block, grep -w n2 and
-    sed -n 's/.* fix: //p' do what they say. Lines with fine, node and done in front tell the rest.
+    subject that passed or was not tested. Into a pipe or a file go plain lines, each whole in itself: the severity
+    (block, warn, info), the code, the nodes, then seen:, why:, fix: or then: and its text; so grep ^block, grep -w n2
+    and sed -n 's/.* fix: //p' do what they say. Lines with fine, untested, node and done in front tell the rest.
 
-    Exit code: 0 all well, 1 warnings with --strict, 2 something would stop a run, 3 the command itself is wrong.
+    Exit code: 0 nothing above a warning, 1 with --strict for warnings and for subjects that were not tested, 2
+    something would stop a run, 3 the command itself is wrong.
     """
     raise_files(len(cluster))
     subjects = _chosen(only, skip)
@@ -88,7 +90,7 @@ def check(
     else:
         report = asyncio.run(run_check(cluster, subjects, quick=quick, spec=_spec()))
         click.echo(_text(report, subjects, as_json=as_json))
-    sys.exit(_exit_code(report, strict=strict))
+    sys.exit(_exit_code(report, subjects, strict=strict))
 
 
 def _chosen(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[Subject, ...]:
@@ -131,12 +133,15 @@ def _spec() -> RankSpec:
 
 def _text(report: Report, subjects: tuple[Subject, ...], *, as_json: bool) -> str:
     if as_json:
-        return check_json(report.facts, report.findings, report.seconds)
+        outcomes = subject_outcomes(report.facts, subjects, report.by_subject)
+        return check_json(report.facts, outcomes, report.findings, report.seconds)
     return "\n".join(plain_lines(report.facts, subjects, report.by_subject, report.findings, report.seconds))
 
 
-def _exit_code(report: Report, *, strict: bool) -> int:
+def _exit_code(report: Report, subjects: tuple[Subject, ...], *, strict: bool) -> int:
     worst = max((finding.severity for finding in report.findings), default=Severity.INFO)
     if worst is Severity.BLOCK:
         return EXIT_BLOCKED
-    return EXIT_WARNED if strict and worst is Severity.WARN else 0
+    outcomes = subject_outcomes(report.facts, subjects, report.by_subject)
+    skipped = any(outcome.status is Status.NOT_TESTED for outcome in outcomes)
+    return EXIT_WARNED if strict and (worst is Severity.WARN or skipped) else 0

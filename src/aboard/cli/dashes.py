@@ -1,6 +1,7 @@
 """What stands behind `--`: a command of its own, for here or for another host."""
 
 import os
+import shlex
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,23 +15,40 @@ _NEEDS_ABOARD = (
     "'; fix: pip install aboard    # there' >&2; exit 3; }"
 )
 
+_LAUNCHERS = {"torchrun", "deepspeed", "accelerate", "python", "python3"}
+
 
 class Launching(click.Command):
     """Takes what stands behind `--` as it is: it is the command's, and no option of ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        before, command = args, list[str]()
-        if "--" in args:
-            at = args.index("--")
-            before, command = args[:at], args[at + 1 :]
+        at = args.index("--") if "--" in args else len(args)
+        before, command = args[:at], args[at + 1 :]
+        if "--" not in args and (start := _command_start(args)) is not None and not ctx.resilient_parsing:
+            # Before click looks at it: options of the script are none of ours.
+            raise _no_command(args[:start], args[start:], "there is no -- before the command")
         rest = super().parse_args(ctx, list(before))
         ctx.params["command"] = tuple(command)
         if not command and not ctx.resilient_parsing:
-            script = next((word for word in before if word.endswith(".py")), "train.py")
-            seen = "there is no command behind --"
-            problem = Problem(where="aboard launch", seen=seen, fix=f"aboard launch -- {script} …")
-            raise InputError("launch-command", [problem])
+            raise _no_command(before, ["train.py"], "there is no command behind --")
         return rest
+
+
+def _command_start(args: list[str]) -> int | None:
+    """Where a command begins that was typed without `--`: a script, a path, a launcher, or the module behind -m."""
+    for at, word in enumerate(args):
+        last = args[at - 1] if at else ""
+        # An option's value, or a file that names nodes.
+        other = word.startswith("-") or last.startswith("-") or word.endswith((".yaml", ".yml"))
+        module = last in {"-m", "--module"} and not word.startswith("-")
+        if word.endswith((".py", ".sh")) or word in _LAUNCHERS or module or ("/" in word and not other):
+            return at
+    return None
+
+
+def _no_command(before: list[str], command: list[str], seen: str) -> InputError:
+    fix = shlex.join(["aboard", "launch", *before, "--", *command])
+    return InputError("launch-command", [Problem(where="aboard launch", seen=seen, fix=fix)])
 
 
 def elsewhere(host: str, argv: list[str]) -> NoReturn:

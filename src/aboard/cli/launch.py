@@ -11,6 +11,7 @@ import click
 from aboard.cli.dashes import Launching, elsewhere
 from aboard.cli.errand import Errand, run_early, typed_command
 from aboard.cli.nodes import NodeWords, node_words
+from aboard.config.read import near_file
 from aboard.core.cluster import Cluster
 from aboard.core.envfile import read_envfile
 from aboard.core.errors import InputError, Problem
@@ -116,6 +117,7 @@ def launch(
 
     def read() -> Errand:
         request, cluster, notes = typed.read()
+        notes += _near_script(request.program, cluster)
         request = replace(
             request,
             ranks=ranks or request.ranks,
@@ -193,6 +195,15 @@ class _Typed:
         return Program(kind=kind, target=first, args=tuple(args))
 
 
+def _near_script(program: Program, cluster: Cluster) -> tuple[str, ...]:
+    """Refuses a script that isn't here, when another is here by nearly that name; for other nodes it is a note."""
+    if program.kind is not Kind.SCRIPT or Path(program.target).exists() or not (fix := near_file(program.target)):
+        return ()
+    if all(node.local and node.workdir is None for node in cluster):
+        raise InputError("file", [Problem(where=program.target, seen="there is no such file", fix=fix)])
+    return (f"there is no {program.target} on this machine; {fix}",)
+
+
 def read_env(envs: Sequence[str], files: Sequence[str]) -> dict[str, str]:
     """What `--env` and `--env-file` say; a NAME alone has the value that it has here."""
     env: dict[str, str] = {}
@@ -201,7 +212,8 @@ def read_env(envs: Sequence[str], files: Sequence[str]) -> dict[str, str]:
             env |= read_envfile(Path(file).read_text("utf-8"), where=file)
         except (OSError, UnicodeDecodeError) as error:
             seen = f"it can't be read: {error}"
-            raise InputError("launch-env", [Problem(where=file, seen=seen, fix=f"ls -l {file}")]) from None
+            fix = "" if Path(file).exists() else near_file(file)
+            raise InputError("launch-env", [Problem(where=file, seen=seen, fix=fix or f"ls -l {file}")]) from None
     problems = []
     for text in envs:
         name, equals, value = text.partition("=")

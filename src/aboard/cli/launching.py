@@ -21,6 +21,7 @@ from aboard.core.errors import AboardError
 from aboard.core.lease import Lease
 from aboard.core.phase import Phase
 from aboard.core.plan import Plan
+from aboard.core.words import many
 from aboard.flows.conductor import Conductor
 from aboard.flows.launch import Launched, Look
 from aboard.flows.session import Order, session
@@ -128,6 +129,12 @@ def _background(order: Order, command: str, heard: int, tell: int) -> NoReturn:
         os._exit(code)
 
 
+def started(ranks: int, nodes: int) -> str:
+    """What is said when a run goes on in the background."""
+    have, go = ("has", "goes") if ranks == 1 else ("have", "go")
+    return f"{many(ranks, 'rank')} {have} started on {many(nodes, 'node')}, and {go} on without this terminal"
+
+
 class _Start:
     """Tells the command that was typed how the start went, once: all ranks started, or what stopped them."""
 
@@ -139,11 +146,8 @@ class _Start:
         plan, now = conductor.plan, conductor.run.generation
         if len(now.children) == plan.world and not now.phases[Phase.WAITING] and now.first_death is None:
             run = self._run.id
-            self.say(
-                0,
-                f"{run}: {plan.world} ranks have started on {len(plan.parts)} nodes, and go on without this terminal\n"
-                f"    aboard status {run} --live\n    aboard logs {run} --follow\n    aboard stop {run}\n",
-            )
+            follow = f"    aboard status {run} --live\n    aboard logs {run} --follow\n    aboard stop {run}\n"
+            self.say(0, f"{run}: {started(plan.world, len(plan.parts))}\n{follow}")
 
     def over(self, launched: Launched, code: int) -> None:
         if launched.outcome is not None:

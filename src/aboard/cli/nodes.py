@@ -1,5 +1,7 @@
 """How a command is told its nodes: the same arguments and options for every verb."""
 
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -9,8 +11,9 @@ import click
 
 from aboard.config.cluster import guess_nodes, load_cluster
 from aboard.config.here import look_around
-from aboard.core.cluster import Cluster
+from aboard.core.cluster import THIS_MACHINE, Cluster
 from aboard.core.node import Node
+from aboard.core.slurm import refuse_allocation, refuse_copies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +27,8 @@ class NodeWords:
     sets: tuple[str, ...]
 
     def cluster(self) -> Cluster:
-        return load_cluster(
+        refuse_copies(os.environ, sys.argv[1:])
+        cluster = load_cluster(
             self.nodes,
             hostfile=self.hostfile,
             include=self.include,
@@ -32,6 +36,9 @@ class NodeWords:
             sets=self.sets,
             here=look_around(),
         )
+        if cluster.source == THIS_MACHINE:
+            refuse_allocation(os.environ, sys.argv[1:])
+        return cluster
 
     def guess(self) -> tuple[Node, ...]:
         """The nodes to dial while the rest is read; none if that needs more than a look."""

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import click
 
 from aboard.cli.sandbox_faults import COMMANDS, broken_lines
+from aboard.core.words import many
 from aboard.sandbox import Sandbox, down, names
 from aboard.sandbox.needs import require_root
 from aboard.sandbox.sandbox import active_environment
@@ -76,7 +77,7 @@ def status(name: str) -> None:
     require_root("status")
     box = Sandbox.attach(name)
     slurm = ", with Slurm" if box.layout.slurm else ""
-    click.echo(f"Sandbox {name!r}: head and {_nodes(box)}, {box.layout.slots} slots each{slurm}.")
+    click.echo(f"Sandbox {name!r}: head and {_nodes(box)}, {many(box.layout.slots, 'slot')} each{slurm}.")
     for host in box.hosts.values():
         power = "on " if host.on else "off"
         click.echo(f"  {host.name:6} {power}  {host.address:15} {host.fabric_address or ''}".rstrip())

@@ -1,5 +1,6 @@
 """The head's files as a pasted command finds them, and accelerate's config file among them."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,6 @@ from aboard.core.words import did_you_mean, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-_NO_FILE = "make one with: accelerate config --config_file FILE"
 
 
 class HeadFiles:
@@ -28,7 +27,8 @@ class HeadFiles:
         return read_text(_expanded(path), fix="leave it out, or name a file that is there")
 
     def settings(self, path: str) -> "Mapping[str, object]":
-        return read_settings(read_text(_expanded(path), fix=_NO_FILE), file=path)
+        fix = f"make one with: accelerate config --config_file {shlex.quote(path)}"
+        return read_settings(read_text(_expanded(path), fix=fix), file=path)
 
 
 def read_settings(text: str, *, file: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from aboard.config.here import sources_toward
 from aboard.config.nodes import Entry, fill, hostfile_entries, named_entries, plain_nodes, section_entries
 from aboard.config.read import read_text
-from aboard.core.cluster import Cluster
+from aboard.core.cluster import THIS_MACHINE, Cluster
 from aboard.core.errors import InputError, Problem
 from aboard.core.filters import pick
 from aboard.core.head import LOCALHOST, Here, is_loopback, place_head
@@ -97,7 +97,7 @@ def _origin(names: "Sequence[str]", hostfile: str | None, written: "Written | No
         seen = f"the nodes are given twice, by {first.where} and by {second.where}"
         fix = "keep one of them; to use a part of the nodes, add --include NODES"
         raise InputError("cluster-twice", [Problem(where="cluster", seen=seen, fix=fix)])
-    return origins[0] if origins else _Origin(source="this machine", where="", names=(LOCALHOST,))
+    return origins[0] if origins else _Origin(source=THIS_MACHINE, where="", names=(LOCALHOST,))
 
 
 def _section_origins(written: "Written") -> list[_Origin]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 VERBATIM = frozenset({"env"})
-_NO_FILE = "write one with: aboard init HOST…"
+_NO_FILE = "write one with: aboard init gpu01 gpu02"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from aboard.core.errors import InputError, Problem
 from aboard.core.size import size
-from aboard.core.words import visible
+from aboard.core.words import nearest, visible
 
 MAX_BYTES = 8 * 1024 * 1024
 
@@ -15,7 +15,7 @@ def read_text(path: str, *, fix: str) -> str:
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise _unread(path, "there is no such file", fix) from None
+        raise _unread(path, "there is no such file", near_file(path) or fix) from None
     except IsADirectoryError:
         raise _unread(path, "this is a directory", "name a file in it") from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
@@ -27,6 +27,16 @@ def read_text(path: str, *, fix: str) -> str:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise _unread(f"{path}:{line}", "is no UTF-8 text", "save it as UTF-8, or name the right file") from None
+
+
+def near_file(path: str) -> str:
+    """Asks whether the file was meant whose name, in the same directory, is most like this one; "" if none is."""
+    wanted = Path(path)
+    try:
+        near = nearest(wanted.name, sorted(other.name for other in wanted.parent.iterdir()))
+    except (OSError, ValueError):
+        return ""
+    return f"did you mean '{visible(str(wanted.with_name(near)), 200)}'?" if near else ""
 
 
 def _unread(path: str, seen: str, fix: str) -> InputError:

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from aboard.core.node import Node
 from aboard.core.writes import Writes
 
+# The source of a cluster for which nobody named a node.
+THIS_MACHINE = "this machine"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster:

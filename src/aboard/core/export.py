@@ -17,7 +17,7 @@ from aboard.core.nodeset import fold
 from aboard.core.plan import NodePlan, Plan
 from aboard.core.program import Kind, Program
 from aboard.core.secrets import is_secret, secret_names
-from aboard.core.words import visible
+from aboard.core.words import many, visible
 
 DEFAULT_PORT = 29_500  # torch's own, for a plan whose port is to be found at the start
 
@@ -74,10 +74,9 @@ def view(plan: Plan) -> View:
 
 def as_torchrun(view: View) -> str:
     """A block of shell lines for each node, to be run there, all at about the same time."""
-    ranks = sum(place.ranks for place in view.places)
     top = [
         "#!/usr/bin/env bash",
-        f"# {ranks} ranks on {len(view.places)} nodes by torchrun. Run each part on its node, all at once: torchrun",
+        f"# {_size(view)} by torchrun. Run each part on its node, all at once: torchrun",
         "# waits for the others, and names none that is missing.",
     ]
     uneven = len({place.ranks for place in view.places}) > 1
@@ -113,10 +112,14 @@ def _place(part: NodePlan, theirs: Iterable[str]) -> Place:
     return Place(node=part.node, ranks=len(part.starts), slots=slots, env=env)
 
 
+def _size(view: View) -> str:
+    return f"{many(sum(place.ranks for place in view.places), 'rank')} on {many(len(view.places), 'node')}"
+
+
 def _part(view: View, rank: int) -> Iterator[str]:
     place = view.places[rank]
     node = place.node
-    count = f"{place.ranks} rank" + ("s" if place.ranks != 1 else "")
+    count = many(place.ranks, "rank")
     yield ""
     yield f"# {node.name}" + (f" ({node.address})" if node.address else "") + f": node {rank}, {count}"
     if node.workdir:
@@ -151,14 +154,13 @@ def _torchrun_program(program: Program, node: Node) -> list[str]:
 
 def _deepspeed_lines(view: View) -> Iterator[str]:
     node = view.places[0].node
-    ranks = sum(place.ranks for place in view.places)
     yield "#!/usr/bin/env bash"
-    yield f"# {ranks} ranks on {len(view.places)} nodes by DeepSpeed, which needs pdsh on the machine that runs this."
+    yield f"# {_size(view)} by DeepSpeed, which needs pdsh on the machine that runs this."
     yield f"# Save hostfile and .deepspeed_env in {node.workdir or 'the directory that this is run in'}."
     if node.setup:
         yield f"# Save {SETUP_FILE} there on every node: DeepSpeed sources it first."
     for rank, place in enumerate(view.places):
-        yield f"# {place.node.name}: node {rank}, {place.ranks} of {_slots(place)} slots"
+        yield f"# {place.node.name}: node {rank}, {place.ranks} of {many(_slots(place), 'slot')}"
         if place.node.user or place.node.port:
             login = f"{place.node.user or ''}@{place.node.target}:{place.node.port or ''}".strip("@:")
             yield f"#   reached as {login}, which ~/.ssh/config must say"

@@ -9,7 +9,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from aboard.core.errors import InputError, Problem
-from aboard.core.words import host_trouble, point_at, user_trouble, visible
+from aboard.core.words import host_trouble, many, point_at, user_trouble, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,6 +20,11 @@ MAX_DIGITS = 18
 _ITEM = re.compile(r"(?:\[[^\]]*(?:\]|$)|[^\s,\[])+")
 _PART = re.compile(r"\[(?P<ranges>[^\]]*)\]|(?P<literal>[^\[\]]+)|(?P<stray>[\[\]])")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_OPEN_RANGE = re.compile(rf"([0-9]{{1,{MAX_DIGITS}}})-$")
+_NAME_AND_NUMBER = re.compile(r"([^:]+):([0-9]+)")
+SSH_PORT = 22
+# A node has fewer slots than this has digits; ports of an sshd that is not at 22 have more.
+_SLOT_DIGITS = 3
 _NUMBERED = re.compile(rf"(.*?)([0-9]{{1,{MAX_DIGITS}}})([^0-9]*)")
 
 
@@ -100,6 +105,8 @@ def _expand_item(item: str, start: int, text: str, room: int) -> "Iterator[Login
         raise _Trouble(start, f"more than {MAX_NAMES:,} names", f"name at most {MAX_NAMES:,} nodes, in smaller ranges")
     for pieces in product(*parts):
         name = "".join(pieces)
+        if (number := _NAME_AND_NUMBER.fullmatch(name)) and not host_trouble(number[1]):
+            raise _Trouble(start, *_numbered_name(f"{user}{at}{number[1]}", number[2]))
         if trouble := host_trouble(name):
             raise _Trouble(start, trouble, f"check the spelling in '{visible(text)}', for example gpu[01-16]")
         yield Login(name=name, user=user if at else None)
@@ -111,11 +118,38 @@ def _parts(hosts: str, column: int, room: int) -> "Iterator[list[str]]":
         if match["literal"] is not None:
             yield [match["literal"]]
         elif match["stray"] == "[":
-            raise _Trouble(at, "this bracket is never closed", f"write {visible(hosts)}]")
+            raise _Trouble(at, *_unclosed(hosts[: match.start()], hosts[match.end() :]))
         elif match["stray"] == "]":
             raise _Trouble(at, "this bracket was never opened", "write ranges as in gpu[01-16]")
         else:
             yield _numbers(match["ranges"], at + 1, room)
+
+
+def _unclosed(before: str, ranges: str) -> tuple[str, str]:
+    """What was seen of a bracket that is never closed, and what to write: its end, and that of its last range."""
+    if not ranges:
+        return "this bracket is never closed", f"write numbers and a ']', for example {visible(before)}[01-04]"
+    if end := _OPEN_RANGE.search(ranges):
+        example = f"{visible(before)}[{visible(ranges)}{_later(end[1])}]"
+        return "this range has no end, and no ']'", f"write the last number and a ']', for example {example}"
+    return "this bracket is never closed", f"write {visible(before)}[{visible(ranges)}]"
+
+
+def _later(first: str) -> str:
+    """A number that a range from this one may end with, in the same width."""
+    return str(int(first) + 3).zfill(len(first))
+
+
+def _numbered_name(name: str, number: str) -> tuple[str, str]:
+    """What was seen of `n1:8`, and what to write: to MPI it is 8 slots, to ssh a port."""
+    if len(number) > _SLOT_DIGITS or int(number) == SSH_PORT:
+        seen = f"'{visible(name)}:{visible(number, 20)}' has a port"
+        return seen, f"in aboard.yaml write 'name: {visible(name)}' and 'port: {visible(number, 20)}'"
+    fix = (
+        f"for {many(int(number), 'slot')}, write the line `{visible(name)} slots={number}` into a hostfile and type"
+        f" --hostfile hostfile; for port {number}, write `port: {number}` in aboard.yaml"
+    )
+    return f"'{visible(name)}:{number}' is a name and a number", fix
 
 
 def _numbers(ranges: str, column: int, room: int) -> list[str]:
@@ -131,6 +165,9 @@ def _numbers(ranges: str, column: int, room: int) -> list[str]:
 
 def _span(written: str, column: int, room: int) -> list[str]:
     match = _RANGE.fullmatch(written)
+    if open_range := _OPEN_RANGE.fullmatch(written):
+        fix = f"write its last number, for example {written}{_later(open_range[1])}"
+        raise _Trouble(column, f"the range '{written}' has no end", fix)
     if not match:
         why = f"'{visible(written)}' is no number and no range" if written else "a number is missing here"
         hint = "; an IPv6 address is written without brackets" if ":" in written else ""

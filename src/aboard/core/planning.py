@@ -11,6 +11,7 @@ from aboard.core.plan import Master, NodePlan, Plan, Start
 from aboard.core.request import Request
 from aboard.core.seat import Seat
 from aboard.core.secrets import secret_names
+from aboard.core.words import many
 
 
 def plan(cluster: Cluster, request: Request, seats: Mapping[str, Seat], *, run: str, master: Master) -> Plan:
@@ -75,7 +76,7 @@ def _wrong_slots(cluster: Cluster, counts: Mapping[str, int]) -> list[Problem]:
     for node in cluster:
         most = len(node.picked) if node.picked is not None else node.slots
         if most is not None and counts[node.name] > most:
-            seen = f"{node.name} has {most} slots, and {counts[node.name]} ranks are asked for"
+            seen = f"{node.name} has {many(most, 'slot')}, and {counts[node.name]} ranks are asked for"
             problems.append(
                 Problem(where=cluster.source, seen=seen, fix=f"ask for at most {most}, or give it more slots")
             )

@@ -6,6 +6,9 @@ from typing import TypeAlias
 
 from aboard.core.reason import Reason
 
+# How `said` begins where a login failed because this user has no key to offer.
+NO_KEY = "this user has no ssh key on this machine"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reached:

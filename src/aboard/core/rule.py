@@ -1,6 +1,6 @@
 """A rule: a pure function from facts to findings, and the subject that it belongs to."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -17,7 +17,9 @@ Rule: TypeAlias = Callable[[Facts], Iterator[Finding]]
 class Subject:
     """What one file in `checks/` adds: questions to ask, rules to judge the answers, and the story of each code.
 
-    `asked` is what to type to have it judged, where that isn't a check; `room` is where its stories are told.
+    `untested` names the nodes on which there was nothing to test, or no way to test it, each with the reason: no
+    finding there is no pass. `asked` is what to type to have it judged, where that isn't a check; `room` is where its
+    stories are told.
     """
 
     name: str
@@ -26,6 +28,7 @@ class Subject:
     rules: tuple[Rule, ...]
     exercises: tuple[Exercise[Any], ...] = ()
     stories: tuple[Story, ...] = ()
+    untested: Callable[[Facts], Mapping[str, str]] = lambda _facts: {}
     asked: str = ""
     room: str = "checks"
 

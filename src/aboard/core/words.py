@@ -74,6 +74,11 @@ def nearest(word: str, known: "Iterable[str]") -> str | None:
     return near[0] if near else None
 
 
+def many(count: int, noun: str) -> str:
+    """`1 node`, `2 nodes`, `1,000 nodes`."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def carried(given: object) -> str:
     """A node's bytes, which travel in frames as Latin-1, as text; whatever else it sent is no text."""
     return given.encode("latin-1", "replace").decode("utf-8", "replace") if isinstance(given, str) else ""

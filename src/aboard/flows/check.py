@@ -119,7 +119,7 @@ async def examined(
                 facts = await drill(exercise, facts, open_links, on_round=on_round, on_reply=watcher.replied)
             if exercises:
                 # For the eye only, while others' exercises go on: rules may see more once all are held.
-                watcher.judged(subject.name, subject.judge(facts))
+                watcher.judged(subject.name, subject.judge(facts), subject.untested(facts))
         by_subject = {subject.name: tuple(subject.judge(facts)) for subject in subjects}
         stories = tuple(story for subject in subjects for story in subject.stories)
         yield Report(facts=facts, by_subject=by_subject, seconds=monotonic() - began, stories=stories), links

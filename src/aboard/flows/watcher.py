@@ -1,6 +1,6 @@
 """What a check tells while it runs, for whoever draws it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from aboard.core.cluster import Cluster
@@ -33,8 +33,11 @@ class Watcher(Protocol):
     def replied(self, node: str) -> None:
         """A node's part in the present round is over."""
 
-    def judged(self, subject: str, findings: Sequence[Finding]) -> None:
-        """A subject has all its answers while the exercises of others go on; the report has the last word."""
+    def judged(self, subject: str, findings: Sequence[Finding], untested: Mapping[str, str]) -> None:
+        """A subject has all its answers while the exercises of others go on; the report has the last word.
+
+        `untested` has the nodes on which nothing was tested, with the reason.
+        """
 
 
 class Unwatched:
@@ -61,5 +64,5 @@ class Unwatched:
     def replied(self, node: str) -> None:
         pass
 
-    def judged(self, subject: str, findings: Sequence[Finding]) -> None:
+    def judged(self, subject: str, findings: Sequence[Finding], untested: Mapping[str, str]) -> None:
         pass

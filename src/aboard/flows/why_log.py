@@ -11,6 +11,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import cast
 
+from aboard.config.read import near_file
 from aboard.core.errors import InputError, Problem
 from aboard.core.finding import Finding
 from aboard.verdicts.logs.judge import judge
@@ -71,7 +72,8 @@ def _files(names: Iterable[str]) -> Iterator[tuple[str, int]]:
                 problems.append(Problem(where=name, seen="there is no file in it", fix="aboard why --log FILE…"))
             found += [(str(path), path.stat().st_size) for path in inside or [Path(name)]]
         except OSError as error:
-            problems.append(Problem(where=name, seen=f"can't be read: {error.strerror}", fix=f"ls -l {name}"))
+            fix = near_file(name) or f"ls -l {name}"
+            problems.append(Problem(where=name, seen=f"can't be read: {error.strerror}", fix=fix))
     if len(found) > _MOST_FILES:
         seen = f"{len(found)} files are more than {_MOST_FILES}"
         problems.append(Problem(where="aboard why", seen=seen, fix="name those of the run that failed"))

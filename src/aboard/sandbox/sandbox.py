@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from aboard.core.errors import SandboxError
+from aboard.core.words import many
 from aboard.sandbox import files, hull, inside, needs, running, shipyard, state
 from aboard.sandbox.boot import Blueprint
 from aboard.sandbox.host import Host
@@ -238,7 +239,7 @@ def _same_shape(there: State, wanted: Layout) -> State:
         seen = there.layout
         raise SandboxError(
             "sandbox-differs",
-            f"sandbox {seen.name!r} is up with {seen.nodes} nodes, {seen.slots} slots each, "
+            f"sandbox {seen.name!r} is up with {many(seen.nodes, 'node')}, {many(seen.slots, 'slot')} each, "
             f"{'a' if seen.fabric else 'no'} fabric, {'a' if seen.slurm else 'no'} Slurm; that isn't what you ask for",
             fix="aboard sandbox down" + ("" if seen.name == "sandbox" else f" --name {seen.name}"),
         )

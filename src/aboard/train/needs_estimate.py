@@ -7,6 +7,7 @@ import torch
 
 from aboard.core.size import size
 from aboard.core.training import Training
+from aboard.core.words import many
 from aboard.train.apart import why_not_apart
 from aboard.train.build_meta import layers, on_meta
 from aboard.train.mesh import Spread, even
@@ -50,8 +51,8 @@ class Needs:
         """What the total is made of, and in which layout."""
         where = {
             "none": "whole on every rank",
-            "full": f"spread over {sum(nodes)} ranks",
-            "hybrid": f"spread over the {nodes[0]} ranks of each node",
+            "full": f"spread over {many(sum(nodes), 'rank')}",
+            "hybrid": f"spread over the {many(nodes[0], 'rank')} of each node",
         }[self.sharding]
         parts = f"states {size(self.states)}, activations {_known(self.activations)}, logits {size(self.logits)}"
         return f"{_count(self.parameters)}, {where}: {parts}"

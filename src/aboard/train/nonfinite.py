@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from aboard.core.errors import AboardError
+from aboard.core.words import many
 from aboard.data.feed.mix import Draw
 from aboard.train.batches import Planned
 from aboard.train.peers import Peers
@@ -79,7 +80,7 @@ def named(bad: Sequence[Bad], stream: Stream, peers: Peers) -> str:
             if blamed
             else f"step {each.step}: the gradient is not finite, though every loss is"
         )
-    more = f" (and {len(bad) - _NAMED} more steps)" if len(bad) > _NAMED else ""
+    more = f" (and {many(len(bad) - _NAMED, 'more step')})" if len(bad) > _NAMED else ""
     return "; ".join(words) + more
 
 

@@ -13,19 +13,29 @@ from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.reach import Reached
+from aboard.ui.verdict import Outcome
 
 # Stand beside `facts` as well, where they have been from the beginning; null is what isn't known.
 BASICS = (host.KERNEL, host.CORES, host.MEMORY, host.ACCELERATORS)
 
 
-def check_json(facts: Facts, findings: Iterable[Finding], seconds: float) -> str:
-    """All that was asked and answered: each probe's facts by node, each exercise's outcome, and the findings."""
+def check_json(facts: Facts, outcomes: Iterable[Outcome], findings: Iterable[Finding], seconds: float) -> str:
+    """All that was asked and answered: each probe's facts by node, each exercise's outcome, subjects and findings."""
     basics = {probe.name: facts.of(probe) for probe in BASICS}
     return json.dumps(
         {
+            "source": facts.cluster.source,
             "seconds": round(seconds, 3),
             "nodes": [_node(facts, node, basics) for node in facts.cluster],
             "exercises": as_plain(facts.outcomes),
+            "subjects": {
+                each.subject.name: {
+                    "status": each.status.value,
+                    "reason": each.reason,
+                    "not_tested": dict(each.untested),
+                }
+                for each in outcomes
+            },
             "findings": as_plain(list(findings)),
         },
         indent=2,

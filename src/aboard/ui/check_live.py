@@ -1,7 +1,7 @@
 """The live view of a check: nodes and subjects filling in as answers come, and who is waited for since when."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import monotonic
 
@@ -13,9 +13,10 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.reach import Contact, Unreached
 from aboard.core.rule import Subject
+from aboard.core.words import many
 from aboard.ui.check_table import ONE_BY_ONE
 from aboard.ui.grid import Grid, Row
-from aboard.ui.marks import ANSWERED, ASKED, FINE, NOT_ASKED, OF_SEVERITY, Mark, worst_of
+from aboard.ui.marks import ANSWERED, ASKED, NOT_ASKED, OF_SEVERITY, Mark, mark_node, worst_of
 
 # Named one by one while they are few; a wall of names helps nobody.
 NAMED = 8
@@ -46,6 +47,7 @@ class CheckLive:
         self._drilled: set[str] = set()
         self._probes: dict[str, tuple[str, ...]] = {}
         self._worst: dict[str, dict[str, Severity]] = {}
+        self._untested: dict[str, Collection[str]] = {}
         self._round: tuple[str, int, float] | None = None
         self._replying: set[str] = set()
 
@@ -78,7 +80,8 @@ class CheckLive:
     def replied(self, node: str) -> None:
         self._replying.discard(node)
 
-    def judged(self, subject: str, findings: Sequence[Finding]) -> None:
+    def judged(self, subject: str, findings: Sequence[Finding], untested: Mapping[str, str]) -> None:
+        self._untested[subject] = untested
         self._worst.update(worst_of({subject: findings}))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -132,8 +135,7 @@ class CheckLive:
         if seen.phase == SILENT:
             return OF_SEVERITY[Severity.BLOCK] if subject == "reach" else NOT_ASKED
         if subject in self._worst:
-            severity = self._worst[subject].get(name)
-            return FINE if severity is None else OF_SEVERITY[severity]
+            return mark_node(self._worst[subject].get(name), tested=name not in self._untested.get(subject, ()))
         if seen.waits[subject] or (subject in self._drilled):
             return ASKED
         return ANSWERED
@@ -164,7 +166,7 @@ class CheckLive:
         for marks, names in lots[:NAMED]:
             yield Row(label=names[0] if len(names) == 1 else f"{len(names)} nodes", marks=marks)
         if rest := sum(len(names) for _marks, names in lots[NAMED:]):
-            yield Row(label=f"{rest} others", note="each in another state", style="dim")
+            yield Row(label=many(rest, "other"), note="each in another state", style="dim")
 
     def _exercise(self, subject: str, number: int, since: float) -> Text:
         left = fold(name for name in self._nodes if name in self._replying)

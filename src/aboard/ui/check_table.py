@@ -12,10 +12,11 @@ from aboard.core.node import Node
 from aboard.core.nodeset import fold
 from aboard.core.reach import Reached, Unreached
 from aboard.core.size import size
-from aboard.core.words import visible
+from aboard.core.words import many, visible
 from aboard.ui.grid import Grid, Row
 from aboard.ui.hanging import hanging
-from aboard.ui.marks import FINE, NOT_ASKED, OF_SEVERITY, Mark, worst_of
+from aboard.ui.marks import Mark, mark_node, worst_of
+from aboard.ui.verdict import Outcome
 
 # Above this, nodes that are alike share a row.
 ONE_BY_ONE = 20
@@ -35,9 +36,17 @@ TRAITS = {
 class CheckTable:
     """One row a node, or one for all that are alike when there are many; equal columns become one line below."""
 
-    def __init__(self, facts: Facts, by_subject: Mapping[str, Sequence[Finding]], *, every_node: bool) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        by_subject: Mapping[str, Sequence[Finding]],
+        outcomes: Sequence[Outcome],
+        *,
+        every_node: bool,
+    ) -> None:
         self._facts = facts
         self._subjects = list(by_subject)
+        self._untested = {outcome.subject.name: outcome.untested for outcome in outcomes}
         self._worst = worst_of(by_subject)
         self._met = {name: contact for name, contact in facts.contacts.items() if isinstance(contact, Reached)}
         self._traits = _traits(facts, self._met)
@@ -51,7 +60,7 @@ class CheckTable:
         rows = [self._row(names, differing) for names in self._groups(differing)]
         yield Grid(self._subjects, rows, (*differing, "clock", "host", "round trip"))
         if common:
-            said = ", ".join(TRAITS[trait].format(value) for trait, value in common.items())
+            said = ", ".join(_trait(trait, value) for trait, value in common.items())
             whose = {1: "it has", 2: "both have"}.get(len(self._met), f"all {len(self._met)} have")
             yield from hanging(Text(f"{whose}: ", style="dim"), said, options.max_width, indent=2, style="dim")
 
@@ -67,8 +76,11 @@ class CheckTable:
 
     def _marks(self, name: str) -> tuple[Mark, ...]:
         return tuple(
-            OF_SEVERITY[worst[name]] if name in worst else FINE if name in self._met else NOT_ASKED
-            for worst in (self._worst[subject] for subject in self._subjects)
+            mark_node(
+                self._worst[subject].get(name),
+                tested=name in self._met and name not in self._untested.get(subject, ()),
+            )
+            for subject in self._subjects
         )
 
     def _row(self, names: list[str], differing: Sequence[str]) -> Row:
@@ -89,6 +101,10 @@ class CheckTable:
                 "round trip": ("" if alone else "≤ ") + milliseconds(max(each.round_trip for each in contacts)),
             },
         )
+
+
+def _trait(trait: str, value: str) -> str:
+    return many(int(value), "core") if trait == "cores" and value.isdecimal() else TRAITS[trait].format(value)
 
 
 def milliseconds(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""A whole check on a terminal: the nodes, the findings, a green line for each subject that is well, the verdict."""
+"""A whole check on a terminal: the nodes, the findings, a line for each subject that passed or was not tested."""
 
 from collections.abc import Mapping, Sequence
 
@@ -13,7 +13,8 @@ from aboard.ui.collective_table import CollectiveTable
 from aboard.ui.findings import FindingsView
 from aboard.ui.folded import folded
 from aboard.ui.hanging import hanging
-from aboard.ui.verdict import healthy, verdict
+from aboard.ui.marks import FINE, NOT_ASKED
+from aboard.ui.verdict import Status, here_only, subject_outcomes, verdict
 
 
 class CheckView:
@@ -29,20 +30,27 @@ class CheckView:
         seconds: float,
         verbose: bool,
     ) -> None:
-        self._table = CheckTable(facts, by_subject, every_node=verbose)
+        self._outcomes = subject_outcomes(facts, subjects, by_subject)
+        self._table = CheckTable(facts, by_subject, self._outcomes, every_node=verbose)
         told = folded(findings)
         self._findings = FindingsView(told, in_full=verbose)
         self._collective = CollectiveTable(facts)
-        self._well = list(healthy(facts, subjects, by_subject))
-        self._last = f"{verdict(facts, told)}.  {seconds:.1f} s"
+        self._last = f"{verdict(facts, told, self._outcomes)}.  {seconds:.1f} s"
+        self._note = here_only(facts)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self._table
         yield ""
         yield self._findings
         yield self._collective
-        widest = max((len(subject.name) for subject, _so_far in self._well), default=0)
-        for subject, so_far in self._well:
-            label = Text.assemble(("✓ ", "bold green"), (subject.name.ljust(widest), "green"), "  ")
-            yield from hanging(label, f"{subject.title} {so_far}".rstrip(), options.max_width)
+        lines = [each for each in self._outcomes if each.status is not Status.FINDINGS]
+        widest = max((len(each.subject.name) for each in lines), default=0)
+        for each in lines:
+            passed = each.status is Status.PASSED
+            mark, style = (FINE, "green") if passed else (NOT_ASKED, "dim")
+            label = Text.assemble((f"{mark.sign} ", mark.style), (each.subject.name.ljust(widest), style), "  ")
+            said = f"{each.subject.title} {each.where}".rstrip() if passed else f"not tested: {each.reason}"
+            yield from hanging(label, said, options.max_width, style="" if passed else "dim")
         yield self._last
+        if self._note:
+            yield from hanging(Text(), self._note, options.max_width, indent=2)

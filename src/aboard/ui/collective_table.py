@@ -10,6 +10,7 @@ from aboard.checks.collective.report import OPS, Row
 from aboard.core.duration import moment
 from aboard.core.facts import Facts
 from aboard.core.size import size
+from aboard.core.words import many
 
 _SIZE, _COLUMN, _GAP = 8, 9, 2
 _HEADS = ("time", "algbw", "busbw")
@@ -39,9 +40,8 @@ class CollectiveTable:
 
 def held(outcome: Collective) -> str:
     """Of how many ranks, and by what."""
-    ranks, nodes = outcome.ranks, len(outcome.nodes)
-    many = f"{ranks} rank{'s' * (ranks != 1)} on {nodes} node{'s' * (nodes != 1)}"
-    return f"collective: {many}, {outcome.backend}, torch {outcome.torch}"
+    size = f"{many(outcome.ranks, 'rank')} on {many(len(outcome.nodes), 'node')}"
+    return f"collective: {size}, {outcome.backend}, torch {outcome.torch}"
 
 
 def collective_lines(facts: Facts) -> Iterator[str]:

@@ -63,7 +63,7 @@ def facts(report: DataReport) -> Iterator[tuple[str, str]]:
     if report.fill:
         fill = report.fill
         lost = fill.tokens - fill.kept
-        cut = f"; {lost:,} tokens are cut off" if lost else ""
+        cut = f"; cuts off {many(lost, 'token')}" if lost else ""
         yield "bins", f"{fill.bins:,} of {fill.capacity:,} tokens, {100 * fill.full:.1f} % full{cut}"
     if report.steps is not None:
         noun = "bins" if report.fill else "rows"

@@ -2,6 +2,10 @@
 
 from collections.abc import Iterable
 
+from aboard.core.words import many
+
+__all__ = ["among", "many", "pace"]
+
 # Below this, tenths of a second tell something.
 TENTHS = 10
 
@@ -11,10 +15,6 @@ def pace(seconds: float) -> str:
     if round(seconds, 1) >= TENTHS:
         return f"{seconds:.1f} s/step"
     return f"{seconds:.2f} s/step" if round(seconds, 2) >= 0.1 else f"{seconds * 1000:.1f} ms/step"  # noqa: PLR2004 - a tenth
-
-
-def many(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
 def among(values: Iterable[float | None], form: str = "{:,.0f}") -> str:

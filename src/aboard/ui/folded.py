@@ -1,9 +1,11 @@
 """Equal findings on many nodes, told once: sixteen equal lines are one fact."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from aboard.core.finding import Finding
+from aboard.core.nodeset import fold
+from aboard.ui.commands import REMARK
 
 _NAME = "\0"
 
@@ -24,14 +26,32 @@ def _joined(group: list[Finding]) -> Finding:
         return first
     name = first.nodes[0] if len(first.nodes) == 1 else ""
     seen, why, fix = (_without(text, name) for text in (first.seen, first.why, first.fix))
+    nodes = tuple(dict.fromkeys(node for finding in group for node in finding.nodes))
     return replace(
         first,
-        nodes=tuple(dict.fromkeys(node for finding in group for node in finding.nodes)),
+        nodes=nodes,
         ranks=tuple(rank for finding in group for rank in finding.ranks),
-        seen=seen.replace(_NAME, "NODE"),
-        why=why.replace(_NAME, "NODE"),
-        fix=fix.replace(_NAME, "NODE"),
+        seen=seen.replace(_NAME, fold(nodes)),
+        why=why.replace(_NAME, fold(nodes)),
+        fix="\n".join(_for_all(line, nodes) for line in fix.splitlines()),
     )
+
+
+def _for_all(line: str, nodes: Sequence[str]) -> str:
+    """The line for all nodes: a loop where its command names the node; no shell looks for $node in single quotes."""
+    command, mark, remark = line.partition(REMARK)
+    quoted = any(before.count("'") % 2 for before in _before_each(command))
+    if quoted:
+        return "\n".join(line.replace(_NAME, node) for node in nodes)
+    if _NAME in command:
+        command = f"for node in {' '.join(nodes)}; do {command.replace(_NAME, '$node')}; done"
+    return command + mark + remark.replace(_NAME, fold(nodes))
+
+
+def _before_each(command: str) -> Iterator[str]:
+    """What stands before each place of the name."""
+    pieces = command.split(_NAME)
+    return ("".join(pieces[: at + 1]) for at in range(len(pieces) - 1))
 
 
 def _without(text: str, name: str) -> str:

@@ -25,6 +25,13 @@ OF_SEVERITY = {
 }
 
 
+def mark_node(worst: Severity | None, *, tested: bool) -> Mark:
+    """The mark of a node for a subject; an info alone doesn't make a pass of what wasn't tested."""
+    if worst is not None and (tested or worst is not Severity.INFO):
+        return OF_SEVERITY[worst]
+    return FINE if tested else NOT_ASKED
+
+
 def worst_of(by_subject: Mapping[str, Sequence[Finding]]) -> dict[str, dict[str, Severity]]:
     """For each subject the worst that was found of each node; "" stands for findings that name no node."""
     worst: dict[str, dict[str, Severity]] = {subject: {} for subject in by_subject}

@@ -5,6 +5,7 @@ block reach-refused n2 why: The machine is up, but no ssh server listens on that
 block reach-refused n2 fix: sudo systemctl start ssh    # on n2
 block reach-refused n2 then: warn network-refused n1,n3: 2 links to n2 are refused
 fine host: every host that answers is known
+untested gpu: no NVIDIA GPU and no driver for one
 collective all_reduce 1 MiB 3.1 ms 0.34 GB/s, bus 0.51 GB/s
 node n1: 10.0.0.1, round trip 1.0 ms, clock +0.1 ms
 done: 3 of 4 nodes answer; 1 finding would stop a run; 2.1 s
@@ -19,7 +20,7 @@ from aboard.core.rule import Subject
 from aboard.core.words import visible
 from aboard.ui.check_table import milliseconds, signed
 from aboard.ui.collective_table import collective_lines
-from aboard.ui.verdict import healthy, verdict
+from aboard.ui.verdict import Status, here_only, subject_outcomes, verdict
 
 
 def plain_lines(
@@ -30,10 +31,16 @@ def plain_lines(
     seconds: float,
 ) -> Iterator[str]:
     """Findings in the order given and never folded, so that each node's name and each command is there to be found."""
+    if note := here_only(facts):
+        yield f"note: {note}"
     for finding in findings:
         yield from finding_lines(finding)
-    for subject, so_far in healthy(facts, subjects, by_subject):
-        yield f"fine {subject.name}: {subject.title}{so_far and ' '}{so_far}"
+    outcomes = subject_outcomes(facts, subjects, by_subject)
+    for each in outcomes:
+        if each.status is Status.PASSED:
+            yield f"fine {each.subject.name}: {each.subject.title}{each.where and ' '}{each.where}"
+        elif each.status is Status.NOT_TESTED:
+            yield f"untested {each.subject.name}: {each.reason}"
     yield from collective_lines(facts)
     for node in facts.cluster:
         contact = facts.contacts[node.name]
@@ -43,7 +50,7 @@ def plain_lines(
             trip, clock = milliseconds(contact.round_trip), signed(contact.clock_offset)
             ranks = "" if node.interpreter is None else f", ranks run {visible(str(node.interpreter), 200)}"
             yield f"node {node.name}: {contact.address or contact.hostname}, round trip {trip}, clock {clock}{ranks}"
-    yield f"done: {verdict(facts, findings)}; {seconds:.1f} s"
+    yield f"done: {verdict(facts, findings, outcomes)}; {seconds:.1f} s"
 
 
 def finding_lines(finding: Finding) -> Iterator[str]:

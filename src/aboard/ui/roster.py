@@ -140,7 +140,7 @@ def _used(roster: Roster, width: int) -> str:
     shares = among((None if row.memory is None else 100 * row.memory for row in rows), "{:.0f}")
     load = among((row.load for row in rows), "{:.1f}")
     told = [
-        f"{sum(cores):,.0f} cores busy" if cores else "",
+        f"{many(round(sum(cores)), 'core')} busy" if cores else "",
         f"memory {shares} % full" if shares else "",
         f"load {load}" if load else "",
         f"{size(sum(held))} held by ranks" if held else "",

@@ -93,7 +93,7 @@ def _dropped(dropped: Mapping[str, int]) -> list[str]:
     if len(lines) > NAMED:
         rest = lost[NAMED:]
         total = size(sum(count for _who, count in rest))
-        return [*lines[:NAMED], f"{total} that {len(rest)} others printed is in no log either"]
+        return [*lines[:NAMED], f"{total} that {many(len(rest), 'other')} printed is in no log either"]
     return lines
 
 

@@ -55,7 +55,7 @@ def data_words(*, documents: int, tokens: int, supervised: int, sequences: int, 
     """What is trained on, in one sentence."""
     share = f"{supervised / tokens:.0%}" if tokens else "none"
     return (
-        f"{many(documents, 'document')}, {tokens:,} tokens, {share} supervised;"
+        f"{many(documents, 'document')}, {many(tokens, 'token')}, {share} supervised;"
         f" {many(sequences, 'sequence')} of {length:,}, {full:.0%} full"
     )
 

@@ -8,6 +8,7 @@ from aboard.core.evidence import Evidence
 from aboard.core.run import Child
 from aboard.core.size import size
 from aboard.core.witness import Disk, NodeWitness
+from aboard.core.words import many
 from aboard.verdicts.words import Told
 
 _KILLED, _BUS = -9, -7
@@ -61,8 +62,7 @@ def _out_of_memory(cause: Child, node: NodeWitness, told: Told) -> Told:
     return replace(
         told,
         code="run-out-of-memory",
-        seen=f"{told.seen}, out of memory: {after - before} kill{'s' * (after - before != 1)} since the start"
-        f"{limit}{total}{kernel}",
+        seen=f"{told.seen}, out of memory: {many(after - before, 'kill')} since the start{limit}{total}{kernel}",
         why="The kernel ended it because the memory of the node, or of its control group, was used up.",
         fix=f"sudo dmesg -T | grep -i 'killed process'    # on {cause.node}; which one, and how large it was\n"
         "# fewer data workers or a smaller batch, or more memory for the job",

@@ -10,7 +10,7 @@ from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.run import Child, Generation, Run
-from aboard.core.words import visible
+from aboard.core.words import many, visible
 from aboard.verdicts.apart import met_apart, missed
 from aboard.verdicts.crash import with_node
 from aboard.verdicts.gpu import before_death, beside_death, of_death
@@ -195,8 +195,13 @@ def _followed(evidence: Evidence, cause: Child, others: list[Child]) -> Iterator
     after = [child for child in others if child.died_at >= cause.died_at or is_echo(evidence, child)]
     if after:
         own = [child for child in after if child.code is None or child.code > 0]
-        ended = f"{len(after) - len(own)} were ended" if len(after) > len(own) else ""
-        died = f"{len(own)} died by themselves, first rank {min(own, key=_when).name}" if own else ""
+        rest = len(after) - len(own)
+        ended = f"{rest} {'was' if rest == 1 else 'were'} ended" if rest else ""
+        died = (
+            f"{len(own)} died by {'itself' if len(own) == 1 else 'themselves'}, first rank {min(own, key=_when).name}"
+            if own
+            else ""
+        )
         yield Finding(
             code="run-followed",
             severity=Severity.INFO,
@@ -219,7 +224,7 @@ def _without_death(evidence: Evidence) -> Iterator[Finding]:
             severity=Severity.BLOCK,
             nodes=(lost,),
             ranks=ranks,
-            seen=f"{lost} with {len(ranks)} ranks is gone: {visible(place.why, 200)}",
+            seen=f"{lost} with {many(len(ranks), 'rank')} is gone: {visible(place.why, 200)}",
             why="It lost power or its network, or its agent was killed. A run never goes on with fewer nodes.",
             fix=recheck(evidence, (lost,), why="is it back? then launch again"),
         )

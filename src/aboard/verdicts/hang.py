@@ -10,6 +10,7 @@ from aboard.core.phase import Phase
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import Collective
+from aboard.core.words import many
 from aboard.verdicts.doing import Doing, doing
 from aboard.verdicts.recheck import SAME_CODE
 from aboard.verdicts.stuck import RULES as STUCK
@@ -55,7 +56,8 @@ def lingering(evidence: Evidence) -> Iterator[Said]:
         told = doing(views[0], evidence.usual)
         # The last one may have more to do than the others: to write the model, to upload it.
         grave = waited >= max(_LAST_SECONDS, told.patience)
-        beside = f"{len(done)} ranks have finished, the last of them {waited:.0f} s ago"
+        have = "has" if len(done) == 1 else "have"
+        beside = f"{many(len(done), 'rank')} {have} finished, the last of them {waited:.0f} s ago"
         alone = replace(told, why="It has not come to its end, and no other rank keeps it from that.")
         yield _held_up(evidence, views, alone, beside, grave=grave, since=since)
 

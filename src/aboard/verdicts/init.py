@@ -8,6 +8,7 @@ from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, Said, Sure
+from aboard.core.words import many
 from aboard.verdicts.doing import doing
 from aboard.verdicts.recheck import recheck
 
@@ -77,8 +78,8 @@ def wrong_world(evidence: Evidence) -> Iterator[Said]:
                 severity=Severity.BLOCK,
                 nodes=nodes_of(views),
                 ranks=ranks_of(views),
-                seen=f"rank {fold_ranks(ranks_of(views))} asks for a world of {odd[0][1].world} ranks, and there are"
-                f" {evidence.plan.world}{_where(views[0])}",
+                seen=f"rank {fold_ranks(ranks_of(views))} asks for a world of {many(odd[0][1].world or 0, 'rank')}, and"
+                f" there are {evidence.plan.world}{_where(views[0])}",
                 why="The store waits for ranks that nobody has started.",
                 fix="grep -rn --include='*.py' init_process_group .    # here; take world_size= and rank= out: each"
                 " rank has WORLD_SIZE and RANK",
@@ -139,7 +140,7 @@ def late(evidence: Evidence) -> Iterator[Said]:
                 nodes=nodes_of(views),
                 ranks=ranks_of(views),
                 seen=f"rank {fold_ranks(ranks_of(views))} on {fold(nodes_of(views))}, {view.phase.word}, {told.words};"
-                f" {len(ahead)} others wait for it to join",
+                f" {many(len(ahead), 'other')} {'waits' if len(ahead) == 1 else 'wait'} for it to join",
                 why="A file system that is slow, or a node that is busy, makes imports long."
                 if importing
                 else "It has not come to init_process_group yet. " + told.why,

@@ -11,6 +11,7 @@ from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import Echo, Link, Socket, split
+from aboard.core.words import many
 from aboard.verdicts.opening import let_in, lines, put_up, toward
 from aboard.verdicts.recheck import recheck
 
@@ -158,9 +159,9 @@ def _words(
     who, each = fold(nodes), example.socket
     other = example.peer if example.node in nodes else example.node
     stuck = (
-        f"{count} connection{'s' * (count != 1)} of {who} carr{'y' if count != 1 else 'ies'} nothing: rank"
+        f"{many(count, 'connection')} of {who} carr{'y' if count != 1 else 'ies'} nothing: rank"
         f" {example.rank} on {example.node} has {each.tx:,} bytes for {each.remote} ({example.peer}), sent"
-        f" {each.resent} times again"
+        f" {many(each.resent, 'time')} again"
     )
     target = split(each.remote)[0]
     check = recheck(evidence, (*nodes, other), "network", "where it is cut, and which way")

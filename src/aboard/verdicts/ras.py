@@ -8,7 +8,7 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.rankset import fold_ranks
 from aboard.core.ras import RasComm, RasPart, RasProcess, RasRank, RasStatus
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
-from aboard.core.words import visible
+from aboard.core.words import many, visible
 from aboard.verdicts.doing import doing
 from aboard.verdicts.hang import holding
 from aboard.verdicts.recheck import recheck
@@ -60,13 +60,14 @@ def _missing(evidence: Evidence, status: RasStatus) -> Iterator[Finding]:
     who = _who(evidence, [*processes, *comms])
     count = max(status.silent_count + status.dead_count, max((comm.missing for comm in status.odd), default=0))
     if count:
+        others = f"{count} process{'es' * (count != 1)}"
         for_long = ", and takes it for dead" if status.dead_count else ""
         yield Finding(
             code="hang-nccl-missing",
             severity=Severity.WARN,
             nodes=who.nodes,
             ranks=who.ranks,
-            seen=f"NCCL's RAS can't reach {who.words or f'{count} processes'}{for_long}",
+            seen=f"NCCL's RAS can't reach {who.words or others}{for_long}",
             why="Each rank has a thread that answers even while its collectives wait: such a process is stopped or has"
             " died, or the network between it and the others is cut.",
             fix=_look(evidence, who),
@@ -85,7 +86,7 @@ def _failed(evidence: Evidence, status: RasStatus) -> Iterator[Finding]:
             severity=Severity.WARN,
             nodes=who.nodes,
             ranks=who.ranks,
-            seen=f"NCCL's RAS: {who.words or f'{own[0][1].count} ranks'} reported: {visible(kinds, 120)}",
+            seen=f"NCCL's RAS: {who.words or many(own[0][1].count, 'rank')} reported: {visible(kinds, 120)}",
             why="Its NCCL has given up, and its program has not noticed or not ended: the others wait for it.",
             fix=_look(evidence, who) + "\naboard launch --env NCCL_DEBUG=WARN -- …    # NCCL then says what failed",
         )
@@ -173,7 +174,7 @@ def _look(evidence: Evidence, who: _Who) -> str:
 
 
 def _of(comm: RasComm) -> str:
-    return f" (communicator {comm.name} of {comm.size} ranks)" if comm.size is not None else f" ({comm.name})"
+    return f" (communicator {comm.name} of {many(comm.size, 'rank')})" if comm.size is not None else f" ({comm.name})"
 
 
 def _odd(status: RasStatus) -> str:

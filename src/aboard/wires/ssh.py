@@ -9,7 +9,7 @@ from aboard.core.reason import Reason
 from aboard.core.shell import join
 from aboard.wires import bootstrap
 from aboard.wires.process import start
-from aboard.wires.sshlog import phase_of
+from aboard.wires.sshlog import KeyWatch
 from aboard.wires.wire import OnPhase, Stream
 
 CONNECT_SECONDS = 10
@@ -41,8 +41,10 @@ class SshWire:
         if shutil.which(argv[0]) is None:
             raise Unreachable(Reason.NO_SSH, "there is no ssh program on this machine")
 
+        watch = KeyWatch()
+
         def heed(line: str) -> str | None:
-            phase = phase_of(line)
+            phase = watch.phase_of(line)
             if phase:
                 on_phase(phase)
             return phase

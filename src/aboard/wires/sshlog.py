@@ -4,7 +4,9 @@ OpenSSH is not translated, and its messages have been stable for years; those of
 """
 
 import re
+from pathlib import Path
 
+from aboard.core.reach import NO_KEY
 from aboard.core.reason import Reason
 from aboard.wires.bootstrap import TOO_OLD
 from aboard.wires.wire import Ending
@@ -49,6 +51,10 @@ _NO_PYTHON = re.compile(
     r"^.*(not found|unknown command|no such file or directory|permission denied|cannot execute).*$",
     re.IGNORECASE | re.MULTILINE,
 )
+WITHOUT_KEY = "without-key"
+_OFFERED = "debug1: Offering public key: "
+_TRIED = "debug1: Trying private key: "
+_GAVE_UP = "debug1: No more authentication methods to try"
 _EXIT_NOT_FOUND = (126, 127)
 _SSH_FAILED = 255
 
@@ -61,6 +67,25 @@ def phase_of(line: str) -> str | None:
     return "" if _QUIET.match(line) else None
 
 
+class KeyWatch:
+    """Sees the lines of one login, and whether ssh had any key to offer in it."""
+
+    def __init__(self) -> None:
+        self._missing = 0
+        self._had = False
+
+    def phase_of(self, line: str) -> str | None:
+        """As the function; also a phase of its own where ssh gave up, and each key that it tried is missing."""
+        if line.startswith(_OFFERED):
+            self._had = True
+        elif line.startswith(_TRIED):
+            there = Path(line.removeprefix(_TRIED).strip()).exists()
+            self._had, self._missing = self._had or there, self._missing + (not there)
+        elif line.startswith(_GAVE_UP) and self._missing and not self._had:
+            return WITHOUT_KEY
+        return phase_of(line)
+
+
 def reason_of(ending: Ending) -> tuple[Reason, str]:
     """Why ssh ended before an agent spoke, and the line that says so."""
     logged_in = "logged-in" in ending.phases
@@ -69,7 +94,11 @@ def reason_of(ending: Ending) -> tuple[Reason, str]:
     for reason, patterns in _REASONS:
         found = re.search("|".join(patterns), ending.said, re.IGNORECASE | re.MULTILINE)
         if found:
-            return reason, _line_with(ending.said, found)
+            line = _line_with(ending.said, found)
+            return (
+                reason,
+                f"{NO_KEY}; {line}" if reason is Reason.KEY_REFUSED and WITHOUT_KEY in ending.phases else line,
+            )
     return Reason.UNKNOWN, _last_line(ending.said) or "ssh said nothing"
 
 

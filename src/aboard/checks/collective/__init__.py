@@ -99,11 +99,26 @@ def not_all(facts: Facts) -> Iterator[Finding]:
             severity=Severity.INFO,
             nodes=names,
             seen=seen,
-            why="What wasn't tried can't be vouched for.",
+            why="A run may fail in its first collective on nodes where none was tested.",
             fix="aboard check --only collective    # with all nodes, however long it takes"
             if outcome.nodes
             else fix_torch(facts, names),
         )
+
+
+def without_collective(facts: Facts) -> dict[str, str]:
+    """The nodes that took part in no collective: all when none ran, else those left out."""
+    outcome = facts.outcome(COLLECTIVE)
+    if not isinstance(outcome, Collective) or outcome.dead or outcome.lost:
+        return {}
+    reached = [node.name for node in facts.reached()]
+    if outcome.ranks == 1:
+        return dict.fromkeys(reached, "a single rank exchanges nothing")
+    if outcome.nodes:
+        return {name: why for name, why in outcome.left_out.items() if name in reached}
+    whys = together({name: why for name, why in outcome.left_out.items() if name in reached})
+    said = "; ".join(f"{why} on {nodeset.fold(names)}" for why, names in whys.items())
+    return dict.fromkeys(reached, said)
 
 
 def not_known(facts: Facts) -> Iterator[Finding]:
@@ -137,6 +152,7 @@ SUBJECT = Subject(
     exercises=(COLLECTIVE,),
     rules=(no_rank, failed, wrong, uneven, only_once, not_all, not_known, *NCCL_RULES, unknown_facts(TORCH)),
     stories=(*STORIES, *unknown_stories((TORCH,))),
+    untested=without_collective,
 )
 
 

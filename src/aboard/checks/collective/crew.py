@@ -11,6 +11,7 @@ from aboard.checks.scripted import as_a_rank, number, said, word
 from aboard.core.facts import Facts
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Probe, Unparsed
+from aboard.core.words import many
 
 # Importing torch takes two seconds of a core, so a machine that is many nodes (a sandbox) would take minutes.
 MOST_PER_CORE = 8
@@ -70,7 +71,7 @@ def muster(facts: Facts, *, every: bool) -> Crew:
     left_out = {node.name: "it was not reached" for node in facts.cluster if node not in facts.reached()}
     left_out.update({name: unknown.why for name, unknown in facts.unknown(TORCH).items()})
     if lacking:
-        return Crew(why="there is no torch", left_out=dict.fromkeys(lacking, "no torch"))
+        return Crew(why="there is no torch", left_out=dict.fromkeys(lacking, "torch is not installed"))
     left_out.update(_cut_off(facts))
     crew = [node for node in asked if node.name not in left_out]
     if not every:
@@ -107,7 +108,7 @@ def _too_many(crew: list[Node], about: Mapping[str, About]) -> dict[str, str]:
         most = MOST_PER_CORE * cores
         if len(names) > most:
             chosen = {names[at * len(names) // most] for at in range(most)}
-            why = f"{len(names)} nodes are one machine of {cores} cores"
+            why = f"{len(names)} nodes are one machine of {many(cores, 'core')}"
             left.update({name: why for name in names if name not in chosen})
     return left
 

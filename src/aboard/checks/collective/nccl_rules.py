@@ -112,8 +112,15 @@ def fabric_errors(facts: Facts) -> Iterator[Finding]:
                 nodes=(name,),
                 seen=f"NCCL's work on the fabric ended with errors: {told}",
                 why="A link that flaps, a peer that died, or packets that the switch dropped; a run ends with them.",
-                fix=f"rdma link; ethtool -S INTERFACE | grep -iE 'err|drop'    # on {name}; then its cable and port",
+                fix=f"rdma link{_counters(log)}    # on {name}; then its cable and port",
             )
+
+
+def _counters(log: NcclLog) -> str:
+    """How to see what the interface of the first adapter with errors counts; nothing where none is named."""
+    hca = next(filter(None, log.completions), "")
+    name = hca.partition(":")[0]
+    return f"; ethtool -S $(ls /sys/class/infiniband/{name}/device/net) | grep -iE 'err|drop'" if name else ""
 
 
 NCCL_RULES = (sockets, plugin_not_found, wrong_topology, no_direct, fabric_errors)

@@ -83,7 +83,7 @@ STORIES = (
         code="collective-not-held",
         title="No collective was held",
         severity=Severity.INFO,
-        shows=("no torch on n3: no collective was held",),
+        shows=("torch is not installed on n3: no collective was held",),
         why="A real job needs torch in the Python of every node. Where it is missing on one, there is nothing to hold.",
         mend="Install torch there, or set `python:` or `setup:` of the node in aboard.yaml to the environment that has"
         " it. If your script isn't torch's, `aboard check --skip collective` leaves this out.",

@@ -14,9 +14,21 @@ from aboard.checks.fabric.stories import STORIES
 from aboard.checks.fabric.told import TOPOLOGIES, hca_absent, settings_differ, topology_differs
 from aboard.checks.host.limits import LIMITS
 from aboard.checks.unknown import unknown_facts, unknown_stories
+from aboard.core.facts import Facts
 from aboard.core.rule import Subject
 
 _OWN = (PORTS, NCCL_CONF, NCCL_ENV, PLUGINS, DIRECT, ACS)
+
+
+def without_fabric(facts: Facts) -> dict[str, str]:
+    """The nodes that have no RDMA port and no EFA adapter."""
+    plugins = facts.of(PLUGINS)
+    return {
+        name: "no InfiniBand, RoCE or EFA adapter"
+        for name, ports in facts.of(PORTS).items()
+        if not ports and not (name in plugins and plugins[name].efa)
+    }
+
 
 SUBJECT = Subject(
     name="fabric",
@@ -45,4 +57,5 @@ SUBJECT = Subject(
     ),
     exercises=(TOPOLOGIES, RAILS),
     stories=(*STORIES, *unknown_stories(_OWN)),
+    untested=without_fabric,
 )

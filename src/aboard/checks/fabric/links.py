@@ -10,7 +10,7 @@ from aboard.checks.listed import listed
 from aboard.checks.usual import usual, usual_or_best
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
-from aboard.core.words import visible
+from aboard.core.words import many, visible
 
 # A switch that was restarted takes each of its links down once; one that goes down again and again is a bad cable.
 FLAPS_INFO = 3
@@ -30,7 +30,7 @@ def would_use_sockets(facts: Facts) -> Iterator[Finding]:
             severity=Severity.WARN,
             nodes=(name,),
             seen=f"NCCL would use TCP sockets here: {_why_sockets(all_ports[name], ports, told[name])}"
-            + (f"; {len(up)} other nodes have RDMA" if up else ""),
+            + (f"; {many(len(up), 'other node')} {'has' if len(up) == 1 else 'have'} RDMA" if up else ""),
             why="NCCL says `NET/IB : No device found.` at most, and trains on over the slow network, or hangs when"
             " its peers take the fast one.",
             fix=_mend_sockets(name, all_ports[name], ports),
@@ -123,7 +123,7 @@ def ports_missing(facts: Facts) -> Iterator[Finding]:
                     code="fabric-port-missing",
                     severity=Severity.WARN,
                     nodes=(name,),
-                    seen=f"{len(own)} {layer} ports, the others have {len(expected)}; no"
+                    seen=f"{many(len(own), f'{layer} port')}, the others have {len(expected)}; no"
                     f" {listed(sorted(expected - own))} here",
                     why="NCCL gives ranks fewer adapters here than on the other nodes; new versions refuse that, older"
                     " ones are slow on all nodes.",
@@ -197,7 +197,7 @@ def flapping(facts: Facts) -> Iterator[Finding]:
             code="fabric-flaps",
             severity=Severity.WARN if grave else Severity.INFO,
             nodes=(name,),
-            seen=listed([_counters(port) for port in bad]) + f"; usual is {flaps} link-downs",
+            seen=listed([_counters(port) for port in bad]) + f"; usual is {many(flaps, 'link-down')}",
             why="A link that comes and goes ends a run with `error 12` or `status=12` once its retries are used up.",
             fix=f"sudo mlxlink -d {bad[0].device} -m -c    # on {name}; reseat or replace the cable\n"
             f"sudo perfquery -R -C {bad[0].device}    # on {name}; then set the counters to zero and look again",
@@ -210,4 +210,4 @@ def _errors(port: Port) -> bool:
 
 def _counters(port: Port) -> str:
     errors = f" and had {port.symbol_errors} symbol errors" if _errors(port) else ""
-    return f"{port.name} went down {port.link_downed or 0} times{errors}"
+    return f"{port.name} went down {many(port.link_downed or 0, 'time')}{errors}"

@@ -11,7 +11,7 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
 from aboard.core.setup import after_setup
-from aboard.core.words import visible
+from aboard.core.words import many, visible
 
 _ANY = "libnccl-net.so"
 _BUILT_IN = {"", "ib", "socket"}
@@ -85,7 +85,7 @@ def _wanted(told: Mapping[str, str], plugins: Plugins, *, common: bool) -> tuple
     if named:
         return named if ".so" in named else f"libnccl-net-{named}.so", f"NCCL_NET_PLUGIN is {visible(named)}"
     if plugins.efa:
-        return _ANY, f"it has {plugins.efa} EFA adapters, which NCCL can use through a plugin only"
+        return _ANY, f"it has {many(plugins.efa, 'EFA adapter')}, which NCCL can use through a plugin only"
     if told.get("NCCL_NET", "").lower() not in _BUILT_IN:
         return _ANY, f"NCCL_NET is {visible(told['NCCL_NET'])}, which is no part of NCCL itself"
     return _ANY, "most nodes have a network plugin of NCCL's" if common else ""

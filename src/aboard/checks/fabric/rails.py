@@ -17,6 +17,7 @@ from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.probe import Unparsed
+from aboard.core.words import many
 
 # Ends with 0 when an echo came back and with 1 when none did; all else is another trouble (ping(8)).
 PINGS = """for pair; do
@@ -99,8 +100,8 @@ def rail_cut(facts: Facts) -> Iterator[Finding]:
                 code="fabric-rail-cut",
                 severity=Severity.WARN,
                 nodes=(frm, to),
-                seen=f"no echo comes back from {to} to {frm} on {listed(ends, 4)}; on {len(echoes) - len(lost)} other"
-                " rails it does",
+                seen=f"no echo comes back from {to} to {frm} on {listed(ends, 4)};"
+                f" on {many(len(echoes) - len(lost), 'other rail')} it does",
                 why="Connections on this rail end with `failed with 110 Connection timed out`, after minutes.",
                 fix=f"ping -I {lost[0].addresses[0]} {lost[0].addresses[1]}    # on {frm}; then its cable, its switch"
                 " port and VLAN, and those of the other end\n"

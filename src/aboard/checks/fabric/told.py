@@ -115,16 +115,17 @@ def topology_differs(facts: Facts) -> Iterator[Finding]:
             yield _topology(
                 name,
                 f"{NAMED} is {visible(file.path)}, which can't be read here",
-                f"scp {_giver(named, file.path)}:{file.path} {facts.cluster.node(name).target}:{file.path}"
-                f"    # or unset {NAMED}{container}",
+                f"{_bring(named, file.path, facts.cluster.node(name).target)}or unset {NAMED}{container}",
             )
     yield from _other_text({name: file.digest for name, file in named.items() if file.digest}, "the topology file")
     loaded = {name: conf.topology for name, conf in facts.of(NCCL_CONF).items()}
     yield from _other_text(loaded, TOPOLOGY)
 
 
-def _giver(named: Mapping[str, Named], path: str) -> str:
-    return next((name for name, file in named.items() if file.path == path and file.digest), "NODE")
+def _bring(named: Mapping[str, Named], path: str, target: str) -> str:
+    """How to copy the file from a node that has it; where none has, only that it can be looked for."""
+    giver = next((name for name, file in named.items() if file.path == path and file.digest), None)
+    return f"scp {giver}:{path} {target}:{path}    # " if giver else f"ls -l {path}    # on {target}; no node has it: "
 
 
 def _other_text(digests: Mapping[str, str | None], what: str) -> Iterator[Finding]:

@@ -19,9 +19,21 @@ from aboard.checks.gpu.stories import STORIES
 from aboard.checks.gpu.visible import VISIBLE, gpus_hidden
 from aboard.checks.gpu.xid import KERNEL_LOG, gpus_gone, log_unreadable, xid_errors
 from aboard.checks.unknown import unknown_facts, unknown_stories
+from aboard.core.facts import Facts
 from aboard.core.rule import Subject
 
 PROBES = (GPUS, DRIVER, VISIBLE, SERVICE, KERNEL_LOG, HEALTH, NVLINK)
+
+
+def without_gpu(facts: Facts) -> dict[str, str]:
+    """The nodes that have neither a GPU nor a driver for one, so that no rule here has anything to judge."""
+    smi, drivers = facts.of(GPUS), facts.of(DRIVER)
+    return {
+        name: "no NVIDIA GPU and no driver for one"
+        for name, driver in drivers.items()
+        if name in smi and not smi[name].installed and not driver.version and not driver.cards
+    }
+
 
 SUBJECT = Subject(
     name="gpu",
@@ -43,4 +55,5 @@ SUBJECT = Subject(
         unknown_facts(*PROBES),
     ),
     stories=(*STORIES, *unknown_stories(PROBES)),
+    untested=without_gpu,
 )

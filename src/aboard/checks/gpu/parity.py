@@ -10,6 +10,7 @@ from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.nodeset import fold
+from aboard.core.words import many
 
 
 def count_of(facts: Facts) -> dict[str, int]:
@@ -32,9 +33,9 @@ def short_of_gpus(facts: Facts) -> dict[str, Finding]:
         if count is None:
             continue
         if wanted > count:
-            short[node.name] = _short(node.name, count, f"{count} GPUs, but {wanted} slots")
+            short[node.name] = _short(node.name, count, f"{many(count, 'GPU')}, but {many(wanted, 'slot')}")
         elif node.slots is None and count < expected:
-            short[node.name] = _short(node.name, count, f"{count} GPUs, the others have {expected}")
+            short[node.name] = _short(node.name, count, f"{many(count, 'GPU')}, the others have {expected}")
     return short
 
 

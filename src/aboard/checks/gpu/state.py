@@ -10,7 +10,7 @@ from aboard.checks.usual import usual_or_best
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
-from aboard.core.words import visible
+from aboard.core.words import many, visible
 
 _LOST = re.compile(r"is lost|fallen off|determine the device handle")
 
@@ -108,7 +108,8 @@ def smi_missing(facts: Facts) -> Iterator[Finding]:
                 code="unknown-gpus",
                 severity=Severity.WARN,
                 nodes=(name,),
-                seen=f"driver {driver.version} is loaded, with {driver.cards} GPUs, but there is no nvidia-smi to ask",
+                seen=f"driver {driver.version} is loaded, with {many(driver.cards, 'GPU')}, but there is"
+                " no nvidia-smi to ask",
                 why="What can't be asked can't be vouched for.",
                 fix=f"command -v nvidia-smi    # on {name}; install nvidia-utils, or put it on the PATH of ssh logins",
             )

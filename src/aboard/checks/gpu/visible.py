@@ -9,7 +9,7 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Probe
 from aboard.core.setup import after_setup
-from aboard.core.words import visible
+from aboard.core.words import many, visible
 
 NAME = "CUDA_VISIBLE_DEVICES"
 _ALL = "all"
@@ -47,7 +47,8 @@ def gpus_hidden(facts: Facts) -> Iterator[Finding]:
                 code="gpu-hidden",
                 severity=Severity.WARN,
                 nodes=(node.name,),
-                seen=f"{NAME}={visible(value) or 'nothing'} leaves {left} of {count} GPUs to {wanted} ranks",
+                seen=f"{NAME}={visible(value) or 'nothing'} leaves {left} of {many(count, 'GPU')}"
+                f" to {many(wanted, 'rank')}",
                 why="Ranks then share a GPU (`Duplicate GPU detected`), or end with `invalid device ordinal`.",
                 fix=_mend(node, left, count),
             )

@@ -9,7 +9,7 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.probe import Answer, Files, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.story import Story
-from aboard.core.words import visible
+from aboard.core.words import many, visible
 
 
 def parse_cores(answer: Answer) -> int:
@@ -48,7 +48,7 @@ def narrow_affinity(facts: Facts) -> Iterator[Finding]:
 
 
 def _cores(count: int) -> str:
-    return f"{count} core" if count == 1 else f"{count} cores"
+    return many(count, "core")
 
 
 def _count(listed: str) -> int:

@@ -11,7 +11,7 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.probe import Answer, Command, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.story import Story
-from aboard.core.words import visible
+from aboard.core.words import many, visible
 
 # A rank with its data loaders and their threads has a few hundred.
 FEW_TASKS = 1024
@@ -87,7 +87,7 @@ def little_time(facts: Facts) -> Iterator[Finding]:
                 code="host-cpu-quota",
                 severity=Severity.WARN,
                 nodes=(name,),
-                seen=f"{ranks} {'rank' if ranks == 1 else 'ranks'} may have the time of {quota.cores:g} of"
+                seen=f"{many(ranks, 'rank')} may have the time of {quota.cores:g} of"
                 f" {allowed[name]} cores, by {quota.cores_by}",
                 why="The kernel stops all of them whenever their share is used up: every step is slow, and each"
                 " program starts as many threads as it sees cores.",

@@ -123,6 +123,13 @@ def _others(outcome: Mesh, node: str) -> list[str]:
     return [name for name in outcome.addresses if name != node]
 
 
+def without_peer(facts: Facts) -> dict[str, str]:
+    """A node that is alone, or the only one that answers, connects to nobody."""
+    reached = facts.reached()
+    why = "there is only one node" if len(facts.cluster) == 1 else "only one node answers"
+    return {node.name: why for node in reached} if len(reached) == 1 else {}
+
+
 SUBJECT = Subject(
     name="network",
     title="every node reaches every other",
@@ -145,6 +152,7 @@ SUBJECT = Subject(
         unknown_facts(INTERFACES),
     ),
     stories=(*STORIES, *unknown_stories((INTERFACES,))),
+    untested=without_peer,
 )
 
 

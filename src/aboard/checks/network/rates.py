@@ -11,6 +11,7 @@ from aboard.checks.network.words import address
 from aboard.core.exercise import Ask, Exercise, Replies, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity
+from aboard.core.words import many
 
 PUSH_SECONDS = 0.2
 PUSH_WITHIN = 6.0
@@ -173,7 +174,7 @@ def _ends(pairs: Iterable[Pair]) -> set[str]:
 
 def _whose(nodes: tuple[str, ...], pairs: frozenset[Pair]) -> str:
     if len(nodes) == 1:
-        return f"{len(pairs)} links of {nodes[0]}"
+        return f"{many(len(pairs), 'link')} of {nodes[0]}"
     return f"{min(pairs)[0]} {'→' if len(pairs) == 1 else '↔'} {min(pairs)[1]}"
 
 

@@ -2,14 +2,15 @@
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from aboard.checks.reach import elsewhere, login, shell
 from aboard.checks.reach.words import STORIES, WORDS
+from aboard.checks.usual import together
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
-from aboard.core.reach import Reached, Unreached
+from aboard.core.reach import NO_KEY, Reached, Unreached
 from aboard.core.reason import Reason
 from aboard.core.rule import Subject
 
@@ -23,9 +24,9 @@ def unreachable(facts: Facts) -> Iterator[Finding]:
     for node in facts.cluster:
         contact = facts.contacts.get(node.name)
         if isinstance(contact, Unreached):
-            # What is wrong with a key file here is one thing, however many nodes it keeps away.
-            alone = "" if _KEY_FILE.match(contact.said) else node.name
-            found.setdefault((contact.reason, alone or contact.said), []).append(node.name)
+            # What is wrong with a key here is one thing, however many nodes it keeps away.
+            here = NO_KEY if contact.said.startswith(NO_KEY) else _KEY_FILE.match(contact.said) and contact.said
+            found.setdefault((contact.reason, here or node.name), []).append(node.name)
     for (reason, _), names in found.items():
         node, contact = facts.cluster.node(names[0]), facts.contacts[names[0]]
         if isinstance(contact, Unreached):
@@ -35,7 +36,9 @@ def unreachable(facts: Facts) -> Iterator[Finding]:
                 nodes=tuple(names),
                 seen=contact.said,
                 why=WORDS[reason].why,
-                fix=_fix(facts, node, contact),
+                fix=_first_key([facts.cluster.node(name) for name in names])
+                if contact.said.startswith(NO_KEY)
+                else _fix(facts, node, contact),
             )
 
 
@@ -78,6 +81,17 @@ def _fix(facts: Facts, node: Node, contact: Unreached) -> str:
         best = max(newer, key=lambda path: int(path.rpartition(".")[2]))
         return f"python: {best}    # in aboard.yaml, for {node.name}; or another one that has your packages"
     return WORDS[contact.reason].fix.format(**{**_words(node), "address": elsewhere.address(facts, node) or "ADDRESS"})
+
+
+def _first_key(nodes: Sequence[Node]) -> str:
+    """Makes a key, then brings it to all nodes, by one line for those that share a port."""
+    lines = ["ssh-keygen -t ed25519    # here; it asks where to keep it and for a passphrase"]
+    for port, names in together({node.name: node.port for node in nodes}).items():
+        targets = [f"{node.user}@{node.target}" if node.user else node.target for node in nodes if node.name in names]
+        copy = "ssh-copy-id " + ("" if port is None else f"-p {port} ")
+        loop = f"for node in {' '.join(targets)}; do {copy}$node; done" if len(targets) > 1 else copy + targets[0]
+        lines.append(f"{loop}    # here; it asks for your password there")
+    return "\n".join(lines)
 
 
 def _words(node: Node) -> dict[str, str]:

@@ -25,6 +25,7 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.program import Program
 from aboard.core.rule import Subject
+from aboard.core.words import many
 
 UNSET = "nothing set"
 # What may well be another on each node, by its nature.
@@ -178,7 +179,7 @@ def _version_finding(facts: Facts, difference: Difference) -> Finding:
 def _fix(facts: Facts, difference: Difference) -> str:
     lines = [_install(facts, difference, facts.cluster.node(name)) for name in difference.odd[:_FIXES_SHOWN]]
     if len(difference.odd) > _FIXES_SHOWN:
-        lines.append(f"# and so on for {len(difference.odd) - _FIXES_SHOWN} more nodes")
+        lines.append(f"# and so on for {many(len(difference.odd) - _FIXES_SHOWN, 'more node')}")
     return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity
 from aboard.core.probe import Unparsed
+from aboard.core.words import many
 
 # One node speaks for all that have the same digests.
 _MAX_LISTINGS = 8
@@ -176,7 +177,7 @@ def _copy(facts: Facts, strangers: Strangers, wrong: list[str]) -> str:
         unpack = f"tar -C {shlex.quote(node.workdir or '')} -xf -"
         lines.append(f"{read} | {typed(node, unpack)}")
     if len(strangers.nodes) > _FIXES_SHOWN:
-        lines.append(f"# and so on for {len(strangers.nodes) - _FIXES_SHOWN} more nodes")
+        lines.append(f"# and so on for {many(len(strangers.nodes) - _FIXES_SHOWN, 'more node')}")
     return "\n".join(lines)
 
 

@@ -8,6 +8,7 @@ from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.size import size
 from aboard.core.training import Training
+from aboard.core.words import many
 
 PACKAGES = ("torch", "transformers", "safetensors", "numpy")
 _FLASH = ("flash_attention_2", "flash_attention_3")
@@ -66,6 +67,12 @@ def judged(boarding: Boarding) -> list[Finding]:
     return [finding for rule in RULES for finding in rule(boarding)]
 
 
+def _fewer(boarding: Boarding, most: int) -> str:
+    """The first nodes that have together no more ranks than this, as a remark; nothing where even one has more."""
+    names = [name for at, name in enumerate(boarding.nodes) if sum(list(boarding.ranks.values())[: at + 1]) <= most]
+    return f"    # or fewer ranks: --include {'@'.join(names)}" if names else ""
+
+
 def batch(boarding: Boarding) -> Iterator[Finding]:
     """A step has a sequence for each rank, and is as large as was asked for."""
     training, world = boarding.training, boarding.world
@@ -77,15 +84,15 @@ def batch(boarding: Boarding) -> Iterator[Finding]:
             "train-batch",
             f"global_batch_size is {size}, and there are {world} ranks",
             "A rank without a sequence would wait in every step for the others, and do nothing.",
-            f"--set train.global_batch_size={world}    # or fewer ranks: --include NODES",
+            f"--set train.global_batch_size={world}{_fewer(boarding, size)}",
         )
     elif "gradient_accumulation_steps" in boarding.given:
         each, times = training.per_device_train_batch_size, training.gradient_accumulation_steps
         if each * times * world != size:
             yield _block(
                 "train-batch",
-                f"global_batch_size is {size}, but {world} ranks × {each} sequences × {times} accumulated are"
-                f" {world * each * times}",
+                f"global_batch_size is {size}, but {many(world, 'rank')} × {many(each, 'sequence')} × {times}"
+                f" accumulated are {world * each * times}",
                 "The three together say two different things, and neither is more right.",
                 "leave gradient_accumulation_steps out    # it then follows from global_batch_size",
             )

@@ -16,7 +16,7 @@ from aboard.core.paste.script import program
 from aboard.core.paste.torchrun import NO_RENDEZVOUS
 from aboard.core.paste.typed import Typed, read
 from aboard.core.request import Request
-from aboard.core.words import visible
+from aboard.core.words import many, visible
 
 _IDS = re.compile(r"\d{1,4}(,\d{1,4})*")
 
@@ -73,7 +73,7 @@ def _size(settings: Settings) -> tuple[int | None, int | None, tuple[str, ...]]:
     if total is None:
         return nodes, None, ("The number of processes is not given: each node starts one rank for each of its slots.",)
     if nodes is None:
-        note = f"The number of machines is not given: all {total} ranks start on one node, as accelerate does."
+        note = f"The number of machines is not given: {many(total, 'rank')} on one node, as accelerate does."
         return 1, total, (note,)
     if total % nodes:
         seen = f"{total} processes can't be shared out evenly among {nodes} machines"

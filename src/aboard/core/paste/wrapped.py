@@ -29,19 +29,20 @@ def refuse_wrapped(words: Sequence[str], launchers: frozenset[str]) -> None:
     held = next((place for place, word in enumerate(words) if place and _base(word) in launchers), None)
     if first == "sbatch":
         seen = "sbatch submits a script to Slurm, and Aboard can't read what that script starts"
-        fix = "type the command that the script starts: aboard launch NODES -- accelerate launch …"
+        fix = "type the command that the script starts: aboard launch -- accelerate launch …"
         raise _refusal(first, seen, fix)
     if first in _STARTERS | _CONTAINERS and held is not None:
         launcher = _base(words[held])
         box = next((place for place, word in enumerate(words[:held]) if _base(word) in _CONTAINERS), None)
         if box is not None:
             seen = f"{launcher} stands inside of a container, so every rank would start a run of its own"
-            inside = f"{_shown(words[box:held])} python SCRIPT ARGUMENTS"
+            flags, program = _split_command(words[held + 1 :])
             bare = "--no-python" if launcher == "torchrun" else "--no_python"
-            fix = f"let each rank start the container: aboard launch NODES -- {launcher} FLAGS {bare} {inside}"
+            inside = [launcher, *flags, bare, *words[box:held], "python", *program]
+            fix = f"let each rank start the container: aboard launch -- {_shown(inside)}"
         else:
             seen = f"{first} starts {launcher} on each node, and Aboard does that itself"
-            fix = f"leave {first} out: aboard launch NODES -- {_shown(words[held:])}"
+            fix = f"leave {first} out: aboard launch -- {_shown(words[held:])}"
         raise _refusal(first, seen, fix)
     script = next((place for place, word in enumerate(words[:3]) if _base(word) == "deepy.py"), None)
     if script is not None:
@@ -53,8 +54,18 @@ def refuse_wrapped(words: Sequence[str], launchers: frozenset[str]) -> None:
         _, equals, attached = words[asked].partition("=")
         given = attached if equals else " ".join(words[asked + 1 : asked + 2])
         seen = f"{visible(words[0])} starts deepspeed by itself, so every rank would start a run of its own"
-        fix = f"type what it starts, with the script and arguments from it: aboard launch -- deepspeed {given} SCRIPT …"
+        fix = f"type what it starts, with the script and arguments from it: aboard launch -- deepspeed {given} …"
         raise _refusal(_base(words[0]), seen, fix)
+
+
+def _split_command(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """A launcher's own words, and what `python` runs behind them: its script or module, and the arguments of that."""
+    for place, word in enumerate(words):
+        if word in {"-m", "--module"}:
+            return words[:place], ["-m", *words[place + 1 :]]
+        if word.endswith(".py"):
+            return words[:place], words[place:]
+    return words, ["…"]
 
 
 def _refusal(where: str, seen: str, fix: str) -> InputError:
@@ -65,5 +76,5 @@ def _base(word: str) -> str:
     return word.rpartition("/")[2]
 
 
-def _shown(words: Sequence[str], most: int = 40) -> str:
+def _shown(words: Sequence[str], most: int = 400) -> str:
     return shlex.join(words[:most]) + (" …" if len(words) > most else "")

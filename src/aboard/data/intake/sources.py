@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from aboard.core.errors import AboardError
-from aboard.core.words import visible
+from aboard.core.words import nearest, visible
 from aboard.data.intake.chunks import CHUNK_BYTES, Chunk, Store
 from aboard.data.intake.columnar import arrow_chunks, parquet_chunks
 from aboard.data.intake.cut import cut
@@ -39,7 +39,16 @@ def sources(spec: SourceSpec, *, chunk_bytes: int = CHUNK_BYTES) -> list[Chunk]:
     if is_hub_name(spec.path):
         return hub_chunks(spec.path, config=spec.config, split=spec.split or "train", every=chunk_bytes)
     seen = f"there is no file or directory '{visible(spec.path)}'"
-    raise AboardError("data-missing", seen, fix=f"ls {visible(str(Path(spec.path).parent))}")
+    raise AboardError("data-missing", seen, fix=_near(Path(spec.path)) or f"ls {visible(str(Path(spec.path).parent))}")
+
+
+def _near(path: Path) -> str:
+    """Asks whether the file was meant whose name, in the same directory, is most like this one; "" if none is."""
+    try:
+        near = nearest(path.name, sorted(other.name for other in path.parent.iterdir()))
+    except OSError:
+        return ""
+    return f"did you mean '{visible(str(path.with_name(near)), 200)}'?" if near else ""
 
 
 def _chunks(file: Found, every: int) -> list[Chunk]:

@@ -11,6 +11,9 @@ from aboard.sandbox.faults.sshd import running
 from aboard.sandbox.host import Host
 from aboard.sandbox.sandbox import Sandbox
 
+# Few enough for `aboard check` to warn.
+FEW_FILES = 1000
+
 
 @dataclass(frozen=True, kw_only=True)
 class SmallShm(Fault):
@@ -36,17 +39,11 @@ class LowLimits(Fault):
     """Sessions get low resource limits, as from an sshd or slurmd that was started with them."""
 
     name: ClassVar[str] = "low-limits"
-    nofile: Annotated[int | None, "Open files."] = None
+    nofile: Annotated[int | None, "Open files; 1000 where no limit is given at all."] = None
     memlock: Annotated[int | None, "Locked memory, in KiB."] = None
     nproc: Annotated[int | None, "Processes of the user; hosts share a kernel, so all hosts' are counted."] = None
 
     def check(self, box: Sandbox, host: Host) -> None:
-        if not self._limits():
-            raise SandboxError(
-                "sandbox-fault-option",
-                "which limit is low? Nothing was said",
-                fix="aboard sandbox break low-limits --nofile 64",
-            )
         if not running(host):
             raise SandboxError(
                 "sandbox-fault-option",
@@ -74,4 +71,6 @@ class LowLimits(Fault):
     def _limits(self) -> list[str]:
         bytes_locked = None if self.memlock is None else self.memlock * 1024
         wanted = {"nofile": self.nofile, "memlock": bytes_locked, "nproc": self.nproc}
+        if not any(value is not None for value in wanted.values()):
+            wanted["nofile"] = FEW_FILES
         return [f"--{limit}={value}:{value}" for limit, value in wanted.items() if value is not None]

@@ -19,6 +19,30 @@ _ROWS = (
         "`aboard launch -- train.py --lr 1e-5`.",
     ),
     (
+        "slurm-nodes",
+        "a Slurm job has several nodes, and none was named",
+        "this is a Slurm job of 2 nodes (n[1-2]), and Aboard can't take them from Slurm by itself yet",
+        (
+            "Without nodes on the command line, in a hostfile or in aboard.yaml, Aboard uses the machine that it runs"
+            " on. In a job of several nodes, the others would stay idle without a word."
+        ),
+        (
+            "Name the nodes: `aboard launch $(scontrol show hostnames) -- train.py`. Aboard reaches them over ssh, so"
+            " each must let you log in without a password (many clusters allow it on nodes of your own job). To use one"
+            " node alone: `aboard launch localhost -- train.py`."
+        ),
+    ),
+    (
+        "slurm-copies",
+        "srun started several copies of aboard",
+        "2 copies of aboard were started by srun; start one: it starts the ranks on all nodes itself",
+        "Each copy would start every rank on every node. One command is enough.",
+        (
+            "Type it in the batch script or in the shell of `salloc`, without `srun`; or as one task: `srun --nodes=1"
+            " --ntasks=1 aboard launch …`."
+        ),
+    ),
+    (
         "launch-dry",
         "an option that only shows a plan",
         "it shows a plan, and this would start one",

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from aboard.core.finding import Finding, Severity
-from aboard.core.words import visible
+from aboard.core.words import many, visible
 from aboard.verdicts.logs.order import in_order, near
 from aboard.verdicts.logs.sighting import Reading, Sighting
 from aboard.verdicts.logs.symptom import Role, Symptom
@@ -58,7 +58,7 @@ def followed(echoes: list[Sighting]) -> Iterator[Finding]:
     if echoes:
         ranks = sorted({each.rank for each in echoes if each.rank is not None})
         first = in_order(echoes)[0]
-        who = named_ranks(ranks) if ranks else f"{sum(each.count for each in echoes)} lines"
+        who = named_ranks(ranks) if ranks else many(sum(each.count for each in echoes), "line")
         yield Finding(
             code="run-followed",
             severity=Severity.INFO,

@@ -1,7 +1,7 @@
 """Logs that hold no cause: what is known all the same, and the two most useful commands."""
 
 from aboard.core.finding import Finding, Severity
-from aboard.core.words import visible
+from aboard.core.words import many, visible
 from aboard.verdicts.logs.order import in_order
 from aboard.verdicts.logs.sighting import Reading, Sighting
 from aboard.verdicts.nccl import missing_ranks, named_ranks
@@ -60,7 +60,7 @@ def unknown(reading: Reading) -> Finding | None:
         code="log-unknown",
         severity=Severity.BLOCK,
         nodes=(),
-        seen=f"{reading.lines} lines, no known cause; the last errors are {seen}",
+        seen=f"{many(reading.lines, 'line')}, no known cause; the last errors are {seen}",
         why="None of the messages that are known here stands in the log.",
         fix=f"{_ALL_LOGS}\n"
         "export NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL    # then start again, for a log that says more",

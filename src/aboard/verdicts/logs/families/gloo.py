@@ -79,7 +79,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"Received data size doesn't match expected size|op\.preamble\.length <= op\.nbytes",
         "Two ranks met in different collectives, or with tensors of different size: their code, config or"
         " data differs.",
-        "sha256sum SCRIPT CONFIG    # on each node; they must be the same",
+        "sha256sum *.py    # on each node, where the script is; they must be the same",
         "export TORCH_DISTRIBUTED_DEBUG=DETAIL    # then start again: torch names the ranks and both collectives",
     ),
     cause(

@@ -108,9 +108,10 @@ SYMPTOMS: tuple[Symptom, ...] = (
     ),
     cause(
         "log-arguments",
-        r"error: (?:unrecognized arguments: (?P<arguments>.+)|the following arguments are required: (?P<missing>.+))",
+        r"(?:(?P<script>[\w./-]+\.py): )?error: (?:unrecognized arguments: (?P<arguments>.+)"
+        r"|the following arguments are required: (?P<missing>.+))",
         "The script was given arguments that it doesn't take, or lacks some.",
-        "python SCRIPT --help",
+        "python {script} --help",
         weight=2,
     ),
 )

@@ -65,7 +65,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "log-syntax",
         r"^SyntaxError: |^IndentationError: ",
         "The code can't be read by this node's Python: half copied, or written for a newer one.",
-        "python --version; sha256sum SCRIPT    # on each node",
+        "python --version; sha256sum *.py    # on each node, where the script is",
         weight=2,
     ),
 )

@@ -1,0 +1,62 @@
+"""Slurm's environment: a job of several nodes that nobody named, and copies of one command started by srun."""
+
+from collections.abc import Mapping, Sequence
+
+from aboard.core import shell
+from aboard.core.errors import AboardError, InputError
+from aboard.core.nodeset import expand, fold
+from aboard.core.words import visible
+
+# The step ids from here up are Slurm's own, as those of a batch script and of an interactive shell (slurm.h).
+_FIRST_SPECIAL_STEP = 0xFFFF_FFF0
+# Named one by one in a command while they are few.
+_NAMED = 8
+_SSH = "# over ssh: each must let you log in without a password"
+
+
+def refuse_copies(env: Mapping[str, str], argv: Sequence[str]) -> None:
+    """Refuses to be one of several copies that `srun` started: each of them would start the whole run."""
+    step = _number(env, "SLURM_STEP_ID")
+    copies = _number(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    # With --pty, only the first task has a terminal, and a person types there.
+    if step is None or step >= _FIRST_SPECIAL_STEP or copies is None or copies <= 1 or "SLURM_PTY_PORT" in env:
+        return
+    fix = (
+        f"{shell.join(['aboard', *argv])}    # in the batch script or the shell of salloc, without srun\n"
+        f"srun --nodes=1 --ntasks=1 {shell.join(['aboard', *argv])}    # or with srun, as one task"
+    )
+    seen = f"{copies} copies of aboard were started by srun; start one: it starts the ranks on all nodes itself"
+    raise AboardError("slurm-copies", seen, fix=fix)
+
+
+def refuse_allocation(env: Mapping[str, str], argv: Sequence[str]) -> None:
+    """Refuses to run on this machine alone inside a Slurm job of several nodes, none of which was named."""
+    if "SLURM_JOB_ID" not in env:
+        return
+    written = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST", "")
+    names = _names(written)
+    count = max(len(names), _number(env, "SLURM_JOB_NUM_NODES", "SLURM_NNODES") or 0)
+    if count <= 1:
+        return
+    verb, *rest = argv
+    listed = list(names) if len(names) <= _NAMED else [fold(names)]
+    lines = [f"{shell.join(['aboard', verb, *listed, *rest])}    {_SSH}"] if names else []
+    lines += [
+        f"aboard {verb} $(scontrol show hostnames) {shell.join(rest)}".rstrip() + "    # the same, for any job",
+        f"{shell.join(['aboard', verb, 'localhost', *rest])}    # to use this node alone",
+    ]
+    shown = f" ({visible(fold(names) if names else written)})" if written else ""
+    seen = f"this is a Slurm job of {count} nodes{shown}, and Aboard can't take them from Slurm by itself yet"
+    raise AboardError("slurm-nodes", seen, fix="\n".join(lines))
+
+
+def _names(written: str) -> tuple[str, ...]:
+    try:
+        return expand(written) if written else ()
+    except InputError:  # a form that Slurm has and we don't know
+        return ()
+
+
+def _number(env: Mapping[str, str], *names: str) -> int | None:
+    """The first of these variables that holds a number."""
+    return next((int(env[name]) for name in names if env.get(name, "").isdecimal()), None)
