@@ -249,9 +249,7 @@ def _same_shape(there: State, wanted: Layout) -> State:
 def _trees() -> tuple[Path, ...]:
     """What the ordinary user of a host must reach to run this very `aboard`, and ranks in the active environment."""
     program = Path(sys.executable)
-    active = [
-        Path(os.environ[name]) for name in needs.ACTIVE if Path(os.environ.get(name) or ".", "bin/python").is_file()
-    ]
+    active = [Path(prefix) for name, prefix in active_environment().items() if name != "PATH"]
     bases = [(prefix / "bin/python").resolve().parents[1] for prefix in active]
     prefixes = [Path(sys.prefix), Path(sys.base_prefix), *active, *bases]
     homes = (program.parent.resolve(), program.resolve().parent)
