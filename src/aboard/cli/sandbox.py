@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import click
 
-from aboard.cli.sandbox_faults import COMMANDS, broken_lines
+from aboard.cli.sandbox_faults import COMMANDS, NAME_HELP, NAME_VARIABLE, broken_lines
 from aboard.core.words import many
 from aboard.sandbox import Sandbox, down, names
 from aboard.sandbox.needs import require_root
 from aboard.sandbox.sandbox import active_environment
 
-_NAME = click.option("--name", default="sandbox", show_default=True, help="Which sandbox, if you have several.")
+_NAME = click.option("--name", default="sandbox", envvar=NAME_VARIABLE, show_default=True, help=NAME_HELP)
 
 
 @click.group()

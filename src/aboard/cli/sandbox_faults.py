@@ -13,6 +13,7 @@ from aboard.sandbox import Host, Sandbox
 from aboard.sandbox.faults import FAULTS, Fault, active, heal_all, inject, kind_of
 from aboard.sandbox.needs import require_root
 
+NAME_VARIABLE, NAME_HELP = "ABOARD_SANDBOX", "Which sandbox, if you have several."
 _DEFAULT = "sandbox"
 
 
@@ -42,7 +43,7 @@ def break_hosts(ctx: click.Context, listing: bool) -> None:
 @click.command(name="heal")
 @click.argument("fault", required=False)
 @click.option("--node", "nodes", metavar="NODES", help="Only these hosts, as n2 or n[1-3]; all when left out.")
-@click.option("--name", default=_DEFAULT, show_default=True, help="Which sandbox, if you have several.")
+@click.option("--name", default=_DEFAULT, envvar=NAME_VARIABLE, show_default=True, help=NAME_HELP)
 def heal_hosts(fault: str | None, nodes: str | None, name: str) -> None:
     """Undo what `break` did: all of it, or FAULT only; a host without power is booted."""
     require_root("heal")
@@ -75,7 +76,7 @@ def _command(kind: type[Fault]) -> click.Command:
     options = [
         click.Option(["--node", "nodes"], required=True, metavar="NODES", help="Which hosts: n2, n[1-3], head."),
         *_options(kind),
-        click.Option(["--name"], default=_DEFAULT, show_default=True, help="Which sandbox, if you have several."),
+        click.Option(["--name"], default=_DEFAULT, envvar=NAME_VARIABLE, show_default=True, help=NAME_HELP),
     ]
 
     def carry_out(nodes: str, name: str, **values: Any) -> None:

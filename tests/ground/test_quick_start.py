@@ -1,0 +1,50 @@
+"""The quick start of the README, typed as it stands."""
+
+import os
+import re
+import shutil
+import site
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from deadlines import slowness
+
+pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_b")]
+
+ROOT = Path(__file__).parents[2]
+SECONDS = 600
+
+
+def test_the_quick_start_works_as_it_stands(tmp_path: Path, box_name: str) -> None:
+    """From a fresh virtual environment: a training on two hosts, a fault that `why` explains, and a resume."""
+    for name in ("src", "examples"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    (section,) = re.findall(r"^## Quick start\n(.*?)^## ", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE)
+    first, *rest = re.findall(r"^    (.*)$", section, re.MULTILINE)
+    # Tests don't use the network: pip finds what it would fetch, setuptools too, in the environment that runs them.
+    packages = "venv/lib/python*/site-packages"
+    offline = f'rm -r {packages}/setuptools*; echo {site.getsitepackages()[0]} > "$(echo {packages})/outer.pth"'
+    script = "\n".join(["set -euxo pipefail", first, offline, *rest])
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    # "0" is how pip's variable says that the build is not isolated (pypa/pip issue 5735).
+    env = {**os.environ, "PATH": path, "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "ABOARD_SANDBOX": box_name}
+    done = subprocess.run(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS * slowness(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    said = " ".join(done.stdout.split())
+    assert f"ranks run {tmp_path}/venv/bin/python ($VIRTUAL_ENV)" in said
+    assert "✗ run-rank-stopped n2 seen rank 1 on n2 is stopped (SIGSTOP)" in said
+    assert re.search(r"continues from /shared/finetune/output/step-\d+, step [1-9]", said), said
+    assert "AutoModelForCausalLM.from_pretrained('trained')" in said
