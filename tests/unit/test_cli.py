@@ -1,6 +1,7 @@
 """The command line as a person meets it: help, typing mistakes, exit codes."""
 
 import json
+import select
 import shlex
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from commands import aboard
+from deadlines import slowness
 
 from aboard.cli.errand import typed_command
 
@@ -125,3 +127,27 @@ def test_a_broken_file_shows_every_problem(tmp_path: Path, monkeypatch: pytest.M
 def test_a_command_can_be_typed_again(argv: list[str], typed: str) -> None:
     """Quoted for a shell, with all of its options; our own options leave out the values of secrets."""
     assert typed_command(argv) == f"aboard {typed}"
+
+
+@pytest.mark.ci
+def test_a_run_in_the_background_holds_no_stream_of_the_terminal() -> None:
+    """Data that was prepared in worker processes leaves a helper of multiprocessing; it ends with the command."""
+    script = """
+import multiprocessing.resource_tracker, os, sys
+from aboard.cli.launching import leave_resource_tracker
+multiprocessing.resource_tracker.ensure_running()
+if os.fork() == 0:
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 1), os.dup2(null, 2)
+    leave_resource_tracker()
+    sys.stdin.read()
+"""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", script], stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        # The child waits for the end of its stdin; what it prints to has ended before.
+        ended, _, _ = select.select([process.stdout], [], [], 20 * slowness())
+        process.stdin.close()
+        assert ended
+        assert process.stdout.read() == b""

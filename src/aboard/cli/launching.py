@@ -112,6 +112,7 @@ def _background(order: Order, command: str, heard: int, tell: int) -> NoReturn:
         null = os.open(os.devnull, os.O_RDONLY)
         for fd, target in ((null, 0), (log, 1), (log, 2)):
             os.dup2(fd, target)
+        leave_resource_tracker()
         start = _Start(order.run, tell)
         try:
             launched, dropped = asyncio.run(session(order, watcher=Unwatched(), viewer=Quiet(start.look)))
@@ -127,6 +128,18 @@ def _background(order: Order, command: str, heard: int, tell: int) -> NoReturn:
     finally:
         sys.stdout.flush()
         os._exit(code)
+
+
+def leave_resource_tracker() -> None:
+    """Lets go of multiprocessing's helper process, which lives as long as any process holds its pipe.
+
+    It inherited the terminal's streams: `aboard train --detach | cat` would wait for the end of the training.
+    """
+    module = sys.modules.get("multiprocessing.resource_tracker")
+    tracker = getattr(module, "_resource_tracker", None)
+    if tracker is not None and tracker._fd is not None:  # noqa: SLF001 - it has no public way to be left alone
+        os.close(tracker._fd)  # noqa: SLF001 - as above
+        tracker._fd = None  # noqa: SLF001 - as above
 
 
 def started(ranks: int, nodes: int) -> str:
