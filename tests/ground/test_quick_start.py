@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import site
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +26,8 @@ def test_the_quick_start_works_as_it_stands(tmp_path: Path, box_name: str) -> No
     first, *rest = re.findall(r"^    (.*)$", section, re.MULTILINE)
     # Tests don't use the network: pip finds what it would fetch, setuptools too, in the environment that runs them.
     packages = "venv/lib/python*/site-packages"
-    offline = f'rm -r {packages}/setuptools*; echo {site.getsitepackages()[0]} > "$(echo {packages})/outer.pth"'
+    outer = " ".join(path for path in sys.path if path.endswith("site-packages"))
+    offline = f'rm -r {packages}/setuptools*; printf "%s\\n" {outer} > "$(echo {packages})/outer.pth"'
     script = "\n".join(["set -euxo pipefail", first, offline, *rest])
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     # "0" is how pip's variable says that the build is not isolated (pypa/pip issue 5735).
