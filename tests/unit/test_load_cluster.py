@@ -6,12 +6,15 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from commands import Ran, aboard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from aboard.config import cluster
 from aboard.config.cluster import guess_nodes, load_cluster
 from aboard.core.cluster import Cluster
 from aboard.core.errors import InputError
@@ -356,3 +359,48 @@ def test_nodes_of_the_command_line_are_guessed_with_their_filters(files: Path) -
     assert [node.name for node in guess_nodes(["n[1-3]"], exclude="n2", here=HERE)] == ["n1", "n3"]
     assert guess_nodes(["other.yaml"], here=HERE) == ()
     assert guess_nodes(["n[1-"], here=HERE) == ()
+
+
+VALUES = {
+    "nodes": st.sampled_from(
+        ["n[1-2]", ["n1", "bob@n2 slots=3"], "n1 slots=0", ["n1", 3], [], "-x", ["n1\tslots=2"], [[]]]
+    ),
+    "slots": st.sampled_from([0, 8, -1, True, "8", 2**40]),
+    "user": st.sampled_from(["bob", "-l", "", 3]),
+    "port": st.sampled_from([22, 0, 65536, True, "22"]),
+    "python": st.sampled_from(["python3", "/opt/a/python", "-c", "a b", "x/python", "", "/opt/a b/python"]),
+    "workdir": st.sampled_from(["/data", "data", "/a b", "/a\nb", ""]),
+    "env": st.sampled_from(
+        [{"A": "x"}, {"A": 1, "B": True, "C": 1.5}, {"A-B": "x"}, {"A": ""}, {"A": None}, [], {"A": "\x7f"}]
+    ),
+    "setup": st.sampled_from(["module load cuda", ["a", "b"], "", [""], ["a\nb"], [3]]),
+    "fabric_address": st.just("{name}i"),
+    "nonsense": st.just(1),
+}
+
+
+@given(st.fixed_dictionaries({"nodes": VALUES["nodes"]}, optional={k: v for k, v in VALUES.items() if k != "nodes"}))
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_plain_file_is_read_as_pydantic_reads_it(files: Path, section: dict[str, Any]) -> None:
+    """What is not taken as it is, or is wrong, is pydantic's; the result is the same either way."""
+    (files / "aboard.yaml").write_text(yaml.safe_dump({"cluster": section}))
+    results: list[Any] = []
+    for plain in (cluster._plain, lambda _file, _here: (None, False)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cluster, "_plain", plain)
+            try:
+                results.append(load())
+            except InputError as error:
+                results.append(str(error))
+    assert results[0] == results[1]
+
+
+def test_a_plain_file_needs_no_pydantic(files: Path) -> None:
+    """Which takes longer to import than all else that a launch does before it dials."""
+    (files / "aboard.yaml").write_text("cluster: {nodes: ['n[1-4] slots=8'], python: /opt/python, env: {A: 1}}")
+    script = (
+        "import sys; from aboard.config.here import look_around; from aboard.config.cluster import load_cluster;"
+        "print(len(load_cluster(here=look_around()))); print('pydantic' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=files)
+    assert done.stdout.split() == ["4", "False"]

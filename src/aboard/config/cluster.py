@@ -1,5 +1,6 @@
 """The one way from what a user wrote to a Cluster: names, a hostfile, aboard.yaml files, filters and overrides."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +39,12 @@ def load_cluster(
     names = [source for source in sources if not source.endswith(_YAML)]
     if not sources and hostfile is None and Path(DEFAULT_FILE).exists():
         files = [DEFAULT_FILE]
+    if len(files) == len(sources or files) == 1 and hostfile is None and not sets:
+        with suppress(InputError):
+            found, alone = _plain(files[0], here)
+            if found is not None and alone:
+                picked = pick(found, include=include, exclude=exclude)
+                return Cluster(nodes=_with_head(picked, here, toward), source=files[0])
     written = _written(files, sets)
     origin = _origin(names, hostfile, written)
     nodes = pick(fill(_entries(origin, written), written, here), include=include, exclude=exclude)
@@ -49,19 +56,26 @@ def guess_nodes(
 ) -> "tuple[Node, ...]":
     """The nodes as far as they can be known without pydantic, for a launch that dials while it reads the rest.
 
-    Nothing where that is not plain: a file with anything but node sets and the simplest keys, or any mistake.
+    Nothing where that is not plain, or where there is any mistake.
     """
     try:
         if sources or hostfile is not None or not Path(DEFAULT_FILE).exists():
             if any(source.endswith(_YAML) for source in sources):
                 return ()
             return load_cluster(sources, hostfile=hostfile, include=include, exclude=exclude, here=here).nodes
-        from aboard.config.tree import plain, read_tree  # noqa: PLC0415 - PyYAML, for those who have a file
-
-        written = plain(read_tree(read_text(DEFAULT_FILE, fix=""), file=DEFAULT_FILE)).get("cluster")
-        return pick(plain_nodes(written, here), include=include, exclude=exclude)
-    except (InputError, AttributeError):
+        nodes = _plain(DEFAULT_FILE, here)[0]
+        return () if nodes is None else pick(nodes, include=include, exclude=exclude)
+    except InputError:
         return ()
+
+
+def _plain(file: str, here: Here) -> "tuple[tuple[Node, ...] | None, bool]":
+    """The nodes of a file whose section `cluster` is plain, and whether the file has no other section."""
+    from aboard.config.tree import VERBATIM, plain, read_tree  # noqa: PLC0415 - PyYAML, for those who have a file
+
+    document = plain(read_tree(read_text(file, fix=""), file=file), verbatim=VERBATIM)
+    section = document.get("cluster")
+    return (plain_nodes(section, here) if isinstance(section, dict) else None), len(document) == 1
 
 
 @dataclass(frozen=True, kw_only=True)

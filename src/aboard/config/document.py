@@ -16,13 +16,12 @@ from aboard.config.read import read_text
 from aboard.config.section import Section
 from aboard.config.sections import Document
 from aboard.config.sources import source_problems
-from aboard.config.tree import Leaf, Table, plain, read_tree
+from aboard.config.tree import VERBATIM, Leaf, Table, plain, read_tree
 from aboard.core.errors import InputError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-VERBATIM = frozenset({"env"})
 _NO_FILE = "write one with: aboard init gpu01 gpu02"
 
 

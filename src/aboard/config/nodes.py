@@ -1,7 +1,7 @@
 """From what was written of each node, and of the cluster as a whole, to nodes."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from aboard.core.hostfile import MAX_SLOTS, read_hostfile
 from aboard.core.interpreter import Interpreter, Origin
 from aboard.core.node import Container, Node
 from aboard.core.nodeset import MAX_NAMES, Login, expand_logins, fold
-from aboard.core.words import MAX_PORT, host_trouble, user_trouble, visible
+from aboard.core.words import MAX_PORT, env_name_trouble, host_trouble, user_trouble, visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,10 +80,29 @@ def section_entries(written: "Written") -> list[Entry]:
 
 def fill(entries: "Sequence[Entry]", written: "Written | None", here: Here) -> tuple[Node, ...]:
     """The nodes, with the cluster's values where an entry has none, and the head marked as local."""
-    _refuse_twins(entries)
     section = written.document.cluster if written else None
-    defaults = _given(section) if section else {}
-    nodes = [
+    nodes = _fill(entries, _given(section) if section else {}, here)
+    return _with_fabric(nodes, written.where("cluster", "fabric_address") if written else "")
+
+
+def plain_nodes(section: Mapping[str, Any], here: Here) -> tuple[Node, ...] | None:
+    """The nodes of a section `cluster` that has node sets and the simplest values only; None if in any doubt.
+
+    Most files are like that, and pydantic takes longer to import than all else that a launch does before it dials.
+    Whatever has a mistake in it is left to pydantic, which names all of them.
+    """
+    values = {key: [value] if key in _LISTS and isinstance(value, str) else value for key, value in section.items()}
+    if "nodes" not in values or not all(key in _PLAIN and _PLAIN[key](value) for key, value in values.items()):
+        return None
+    entries = [entry for text in values.pop("nodes") for entry in _line(text, "")]
+    if "setup" in values:
+        values["setup"] = tuple(values["setup"])
+    return tuple(_fill(entries, values, here))
+
+
+def _fill(entries: "Sequence[Entry]", defaults: Mapping[str, Any], here: Here) -> list[Node]:
+    _refuse_twins(entries)
+    return [
         replace(
             Node(name=entry.name, **{**defaults, **entry.given}),
             interpreter=_configured({**defaults, **entry.given}),
@@ -92,31 +111,31 @@ def fill(entries: "Sequence[Entry]", written: "Written | None", here: Here) -> t
         )
         for entry in entries
     ]
-    return _with_fabric(nodes, written.where("cluster", "fabric_address") if written else "")
 
 
-def plain_nodes(section: Mapping[str, Any], here: Here) -> tuple[Node, ...]:
-    """The nodes of a section `cluster` that was not checked yet, with what it takes to dial them; none if in doubt."""
-    written = section.get("nodes")
-    sets: list[Any] = [written] if isinstance(written, str) else written if isinstance(written, list) else [None]
-    python, user, port = section.get("python", "python3"), section.get("user"), section.get("port")
-    doubtful = (
-        not all(isinstance(each, str) for each in sets)
-        or not (isinstance(python, str) and _PLAIN_PROGRAM.fullmatch(python))
-        or not (user is None or (isinstance(user, str) and user_trouble(user) is None))
-        or not (port is None or (type(port) is int and 0 < port <= MAX_PORT))
-    )
-    if doubtful:
-        return ()
-    entries = [entry for each in sets for entry in _line(each, "")]
-    return tuple(
-        Node(
-            name=entry.name,
-            **{"user": user, "port": port, "python": python, **entry.given},
-            local=_is_local(entry, here),
-        )
-        for entry in entries
-    )
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(_is_text(text) for text in value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable() and bool(value.strip())
+
+
+_LISTS = ("nodes", "setup")
+# What a value must be to be taken as it is: stricter than the sections, never laxer.
+_PLAIN: Mapping[str, Callable[[Any], bool]] = {
+    "nodes": _is_texts,
+    "setup": _is_texts,
+    "slots": lambda value: type(value) is int and 0 <= value <= MAX_SLOTS,
+    "user": lambda value: isinstance(value, str) and user_trouble(value) is None,
+    "port": lambda value: type(value) is int and 1 <= value <= MAX_PORT,
+    "python": lambda value: isinstance(value, str) and _PLAIN_PROGRAM.fullmatch(value) is not None,
+    "workdir": lambda value: _is_text(value) and value.startswith("/"),
+    "env": lambda value: (
+        isinstance(value, dict)
+        and all(env_name_trouble(name) is None and (text == "" or _is_text(text)) for name, text in value.items())
+    ),
+}
 
 
 def _is_local(entry: Entry, here: Here) -> bool:

@@ -17,6 +17,8 @@ from aboard.core.words import visible
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+# Under these keys a scalar stays as it was written.
+VERBATIM = frozenset({"env"})
 MAX_DEPTH = 32
 MAX_VALUES = 100_000
 
