@@ -14,12 +14,14 @@ from aboard.checks import host
 from aboard.core.cluster import THIS_MACHINE, Cluster
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity, worst_first
+from aboard.core.interpreter import Interpreter, Origin
 from aboard.core.node import Node
 from aboard.core.probe import Contents, Files, Probe
 from aboard.core.reach import Contact, Reached, Unreached
 from aboard.core.reason import Reason
 from aboard.core.rule import Subject
 from aboard.ui.as_json import as_plain, check_json
+from aboard.ui.check_table import CheckTable
 from aboard.ui.check_view import CheckView
 from aboard.ui.folded import folded
 from aboard.ui.plain import plain_lines
@@ -345,3 +347,18 @@ def test_the_basics_are_probes_of_host() -> None:
         "memory",
         "accelerators",
     ]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_interpreter_of_each_node_is_shown_with_the_reason(width: int) -> None:
+    """In a line of its own, which no width leaves out."""
+    venv = Interpreter(path="/home/me/venv/bin/python", origin=Origin.VIRTUAL_ENV)
+    login = Interpreter(path="python3", origin=Origin.LOGIN_SHELL)
+    nodes = tuple(Node(name=name, interpreter=login if name == "n2" else venv) for name in ("n1", "n2", "n3"))
+    facts = facts_of({node.name: reached(1) for node in nodes})
+    facts = replace(facts, cluster=Cluster(nodes=nodes))
+    console = Console(width=width, color_system=None)
+    with console.capture() as capture:
+        console.print(CheckTable(facts, {}, [], every_node=True))
+    said = " ".join(capture.get().split())
+    assert said.endswith("ranks run /home/me/venv/bin/python ($VIRTUAL_ENV) on n[1,3], python3 (login shell) on n2")

@@ -26,7 +26,6 @@ TRAITS = {
     "user": "user {}",
     "kernel": "kernel {}",
     "python": "Python {}",
-    "interpreter": "ranks run {}",
     "cores": "{} cores",
     "memory": "{}",
     "accelerators": "accelerators: {}",
@@ -63,6 +62,18 @@ class CheckTable:
             said = ", ".join(_trait(trait, value) for trait, value in common.items())
             whose = {1: "it has", 2: "both have"}.get(len(self._met), f"all {len(self._met)} have")
             yield from hanging(Text(f"{whose}: ", style="dim"), said, options.max_width, indent=2, style="dim")
+        if interpreters := self._interpreters():
+            yield from hanging(Text("ranks run ", style="dim"), interpreters, options.max_width, indent=2, style="dim")
+
+    def _interpreters(self) -> str:
+        """The Python of ranks and why it is that one; with its nodes where they differ."""
+        by_interpreter: dict[str, list[str]] = {}
+        for node in self._facts.cluster:
+            if node.interpreter is not None and node.name in self._met:
+                by_interpreter.setdefault(visible(str(node.interpreter), 200), []).append(node.name)
+        if len(by_interpreter) == 1:
+            return next(iter(by_interpreter))
+        return ", ".join(f"{interpreter} on {fold(names)}" for interpreter, names in by_interpreter.items())
 
     def _groups(self, differing: Sequence[str]) -> Iterable[list[str]]:
         names = [node.name for node in self._facts.cluster]
@@ -129,12 +140,10 @@ def _traits(facts: Facts, met: Mapping[str, Reached]) -> dict[str, dict[str, str
         "memory": {name: size(memory) for name, memory in facts.of(host.MEMORY).items()},
         "accelerators": {name: _models(models) for name, models in facts.of(host.ACCELERATORS).items()},
     }
-    chosen = {node.name: visible(str(node.interpreter), 200) for node in facts.cluster if node.interpreter is not None}
     return {
         name: {
             "user": contact.user,
             "python": contact.python,
-            **({"interpreter": chosen[name]} if name in chosen else {}),
             **{trait: values.get(name, "?") for trait, values in known.items() if trait in facts.answers},
         }
         for name, contact in met.items()
