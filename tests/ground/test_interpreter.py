@@ -31,8 +31,10 @@ MAKE = {
     # As pipx makes it: its mark, all that aboard needs, and no torch.
     "tool": f"""{PYTHON} -m venv --without-pip /private/tool && echo '{{}}' > /private/tool/pipx_metadata.json
         to=$(/private/tool/bin/python -c 'import site; print(site.getsitepackages()[0])')
-        {PYTHON} -c 'import site; print(site.getsitepackages()[0])' | while read from; do
-            for each in $from/*; do case $each in */torch*|*/functorch*) ;; *) ln -s "$each" $to/;; esac; done; done""",
+        {PYTHON} -c 'import sys; print(*filter(lambda path: path.endswith("site-packages"), sys.path), sep="\\n")' |
+        while read from; do for each in $from/*; do
+            case $each in */torch*|*/functorch*) ;; *) [ -e $to/"${{each##*/}}" ] || ln -s "$each" $to/;; esac
+        done; done""",
     "plain": f"mkdir -p /private/plain/bin && ln -s {PYTHON} /private/plain/bin/python3",
 }
 PYTHONS = {

@@ -53,6 +53,7 @@ SAID = (
 TRACEBACK = ("Traceback (most recent call last):", '  File "/home/me/train.py", line 7, in <module>', "    main()")
 PLAN = {
     "run": "r",
+    "command": "aboard launch --env COLOUR=mauve -- train.py",
     "world": 2,
     "env": {"HF_TOKEN": "[secret]", "NCCL_DEBUG": "INFO", "EDITOR": "/home/adalove/bin/vim"},
     "nodes": [
@@ -158,6 +159,7 @@ def test_of_the_environment_names_stay(run: RunDirectory) -> None:
     """Values stay only where they say how ranks talk to each other."""
     plan = json.loads(pack(run, Scrub()).parts["plan.json"])
     assert plan["env"] == {"HF_TOKEN": MASK, "NCCL_DEBUG": "INFO", "EDITOR": LEFT_OUT}
+    assert plan["command"] == LEFT_OUT
     assert plan["nodes"][1]["starts"][0]["env"] == {"RANK": "1"}
 
 

@@ -111,10 +111,16 @@ def _without_env(value: Any) -> Any:
         return [_without_env(each) for each in value]
     if not isinstance(value, dict):
         return value
-    return {
-        key: _env(each) if key == "env" and isinstance(each, dict) else _without_env(each)
-        for key, each in value.items()
-    }
+    return {key: _left(key, each) for key, each in value.items()}
+
+
+def _left(key: str, value: Any) -> Any:
+    if key == "env" and isinstance(value, dict):
+        return _env(value)
+    if key == "command" and isinstance(value, str) and "--env" in value:
+        # As it was typed, with the values of variables in it.
+        return LEFT_OUT
+    return _without_env(value)
 
 
 def _env(env: Mapping[str, Any]) -> dict[str, Any]:
