@@ -231,7 +231,8 @@ def find(name):
         try:
             spec = finder.find_spec(name, None)
         except Exception:
-            continue
+            # A finder that refuses a name hides it from all that come after.
+            return None
         if spec is not None:
             return spec
     return None
