@@ -5,6 +5,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import ninja
 import pytest
 from deadlines import slowness
 from launching import PYTHON, build_sandbox
@@ -19,8 +20,11 @@ import os, sys
 print("ran", sys.executable, os.environ.get("VIRTUAL_ENV"), os.environ["PATH"].split(":")[0], flush=True)
 """
 DEEPSPEED = """
-import shutil, torch, deepspeed
-deepspeed.init_distributed(dist_backend="gloo")
+import shutil, sys, torch, deepspeed
+if sys.argv[-1] == "compile":
+    deepspeed.init_distributed(dist_backend="gloo")
+else:
+    torch.distributed.init_process_group("gloo")
 total = torch.ones(1)
 torch.distributed.all_reduce(total)
 print(f"sum {int(total)}, ninja {shutil.which('ninja')}", flush=True)
@@ -146,16 +150,16 @@ def test_a_script_that_is_only_on_the_head_stops_the_launch_and_the_fix_copies_i
     assert "software-code" in done.stdout
 
 
-def test_the_deepspeed_command_of_a_guide_runs_from_a_virtual_environment(box: Sandbox) -> None:
-    """As the guide has it, pasted; DeepSpeed finds ninja, which is in the environment only."""
+@pytest.mark.parametrize("how", ["plain", pytest.param("compile", marks=pytest.mark.nightly)])
+def test_the_deepspeed_command_of_a_guide_runs_from_a_virtual_environment(box: Sandbox, how: str) -> None:
+    """As the guide has it, pasted. DeepSpeed finds ninja, which is in the environment only, and compiles with it."""
     make(box, "venv", ("n1", "n2"))
     for host in (box.head, *box.nodes):
-        run(host, f"ln -s {PYTHON.rpartition('/')[0]}/ninja /private/venv/bin/ninja")
+        run(host, f"ln -s {Path(ninja.BIN_DIR, 'ninja')} /private/venv/bin/ninja")
     box.head.run(["tee", f"{JOB}/train.py"], input=DEEPSPEED).check_returncode()
     run(box.head, f"printf 'n1 slots=1\\nn2 slots=1\\n' > {JOB}/hostfile")
-    command = "deepspeed --hostfile hostfile --num_gpus 1 --num_nodes 2 --master_port 29501 train.py --bf16 True"
-    words = ("launch", "--env", "DS_ACCELERATOR=cpu", "--", *command.split())
-    done = aboard(box, "venv", *words, timeout=240)
+    command = f"deepspeed --hostfile hostfile --num_gpus 1 --num_nodes 2 --master_port 29501 train.py --how {how}"
+    done = aboard(box, "venv", "launch", "--env", "DS_ACCELERATOR=cpu", "--", *command.split(), timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "[ranks 0-1 ×2] sum 2, ninja /private/venv/bin/ninja" in done.stdout
 

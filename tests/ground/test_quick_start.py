@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from deadlines import slowness
 
-pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_b")]
+# Alone: its ranks have as many threads as the machine has cores, on each of the hosts.
+pytestmark = [pytest.mark.ground, pytest.mark.serial]
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 600
@@ -45,6 +46,7 @@ def test_the_quick_start_works_as_it_stands(tmp_path: Path, box_name: str) -> No
     assert done.returncode == 0, done.stdout
     said = " ".join(done.stdout.split())
     assert f"ranks run {tmp_path}/venv/bin/python ($VIRTUAL_ENV)" in said
-    assert re.search(r"✗ run-killed\S* n2 seen rank 1 on n2 was killed", said), said
-    assert re.search(r"continues from /shared/finetune/output/step-\d+, step [1-9]", said), said
+    why = said[said.index("-- aboard why") :][:2000]
+    assert "✗ run-killed n2 seen rank 1 on n2 " in why, why
+    assert re.search(r"continues from /shared/finetune/output/step-\d+, step [1-9]", said), why
     assert "AutoModelForCausalLM.from_pretrained('trained')" in said

@@ -15,6 +15,7 @@ from aboard.core.lease import Lease
 from aboard.core.node import Node
 from aboard.core.program import Kind, Program
 from aboard.core.request import Request
+from aboard.core.verdict import Why
 from aboard.flows.conductor import Conductor
 from aboard.flows.launch import Launched, Look, launch
 from aboard.flows.watcher import Unwatched
@@ -88,6 +89,27 @@ def test_the_rank_that_dies_is_named_and_all_nodes_end(tmp_path: Path) -> None:
     assert "illegal memory access" in verdict.seen
     assert (onlooker.seen["started"], onlooker.seen["ended"]) == (NODES * RANKS, NODES)
     assert _kinds(tmp_path) == onlooker.seen
+
+
+class Asker(Onlooker):
+    """Asks why as soon as a rank has died, while the others are being ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answer: asyncio.Task[Why] | None = None
+
+    def event(self, event: Event) -> None:
+        super().event(event)
+        if self._conductor is not None and self.answer is None and event.kind == "deciding":
+            self.answer = asyncio.get_running_loop().create_task(self._conductor.ask_why())
+
+
+def test_why_names_the_rank_that_has_died_while_the_others_are_ended(tmp_path: Path) -> None:
+    """Whoever asks in these seconds is not told that nothing is wrong."""
+    asker = Asker()
+    _launch(tmp_path, asker, {"s5": Part(dies={"43": 0.5})})
+    assert asker.answer is not None
+    assert [finding.ranks for finding in asker.answer.result().findings] == [(43,)]
 
 
 def test_a_stop_ends_all_nodes_and_blames_nobody(tmp_path: Path) -> None:

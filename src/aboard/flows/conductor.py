@@ -143,6 +143,9 @@ class Conductor:
             self._heard = await inquire_again(heard, self.evidence(), self._holds)
             evidence = self.evidence()
             why = judge(evidence)
+            if not why.findings and self.run.generation.first_death is not None:
+                # A rank has died, and the others are being ended: that is why.
+                why = replace(why, findings=conclude(evidence, self._standing, unhurt=False))
             self._keep_look(evidence, why.findings)
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not leave a run that is stuck without a word
             why = Why(findings=(failed(error, run=self.plan.run),))
