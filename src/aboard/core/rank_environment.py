@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from posixpath import join
 from typing import Any
 
 from aboard.core.interpreter import FoundInterpreter, HeadEnvironment, Interpreter, choose_interpreter
@@ -70,7 +71,9 @@ def read_environment(node: Node, spec: RankSpec, reply: Mapping[str, Any]) -> Ra
     return RankEnvironment(
         interpreter=choose_interpreter(node.interpreter, spec.environment, found, local=node.local),
         workdir=workdir if isinstance(workdir, bool) else None,
-        program=_program(program) if isinstance(program, dict) else None,
+        program=_program(node, spec.program, program)
+        if spec.program is not None and isinstance(program, dict)
+        else None,
     )
 
 
@@ -87,9 +90,11 @@ def _interpreter(told: Mapping[str, Any], search: str) -> FoundInterpreter:
     )
 
 
-def _program(told: Mapping[str, Any]) -> ProgramFile:
+def _program(node: Node, program: Program, told: Mapping[str, Any]) -> ProgramFile:
+    """Where it is, is for us to say: a fix copies that path, and no node may choose what is copied to it."""
+    bare = program.kind is Kind.PROGRAM and "/" not in program.target
     return ProgramFile(
-        path=visible(_text(told.get("path")), 300),
+        path=program.target if bare else join(node.workdir or "", program.target),
         exists=told.get("exists") is True,
         digest=visible(_text(told.get("digest")), 80),
         problem=visible(_text(told.get("problem")), 200),

@@ -90,11 +90,11 @@ def _program(told: Any) -> dict[str, Any]:
         return {}
     found: dict[str, Any] = {"module": word(told, "module"), "asked_module": word(told, "asked_module")}
     if "needed" in told:
-        found |= {
-            "needed": _texts(told, "needed"),
-            "missing": _texts(told, "missing"),
-            "imports": words(told, "imports"),
-        }
+        found |= {name: _texts(told, name) for name in ("needed", "missing")} | {"imports": words(told, "imports")}
+    # These go into the commands of fixes, and come from a node.
+    for name in filter(None, (found["asked_module"], *found.get("missing", ()))):
+        if not name.isascii() or not all(part.isidentifier() for part in name.split(".")):
+            raise Unparsed("what it printed can't be read")
     return found
 
 

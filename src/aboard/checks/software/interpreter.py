@@ -10,6 +10,7 @@ from aboard.core import nodeset
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity
 from aboard.core.rank_environment import ProgramFile, RankEnvironment
+from aboard.core.words import many
 
 _OTHER = "To use another Python instead, add"
 _FIXES_SHOWN = 4
@@ -200,12 +201,14 @@ def _copy(facts: Facts, path: str, names: Sequence[str], source: Sequence[str] =
     origin = next((facts.cluster.node(name) for name in source), None)
     pack = f"tar -C / -cf - {inner}"
     read = pack if origin is None else typed(origin, pack)
-    lines = [f"{read} | {typed(facts.cluster.node(name), 'tar -C / -xf -')}" for name in names[:_FIXES_SHOWN]]
+    away = [node for node in map(facts.cluster.node, names) if not node.local]
+    if not away:
+        return f"ls -l {shlex.quote(path.rpartition('/')[0] or '.')}"
+    lines = [f"{read} | {typed(node, 'tar -C / -xf -')}" for node in away[:_FIXES_SHOWN]]
     if note:
         lines[0] += f"    # {note}"
-    left = len(names) - _FIXES_SHOWN
-    if left > 0:
-        lines.append(f"# and so on for {left} more {'node' if left == 1 else 'nodes'}")
+    if len(away) > _FIXES_SHOWN:
+        lines.append(f"# and so on for {many(len(away) - _FIXES_SHOWN, 'more node')}")
     return "\n".join(lines)
 
 
