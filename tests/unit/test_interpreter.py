@@ -255,6 +255,17 @@ def test_an_environment_on_no_node_is_a_warning_where_python3_has_no_torch() -> 
     assert judge(found, without, without)[0].severity is Severity.WARN
 
 
+def test_a_python_of_the_system_is_not_copied() -> None:
+    """The fix of an environment copies it; all of /usr is not to be copied."""
+    for path, fix in (
+        ("/home/me/venv/bin/python", "tar -C / -cf - home/me/venv | ssh n1 'tar -C / -xf -'"),
+        ("/usr/bin/python3.12", "ssh n1 'ls -l /usr/bin/python3.12'    # install it on n[1-2]"),
+    ):
+        lacks = replace(LOGIN, lacking=path)
+        (found,) = judge(environments(lacks, lacks))
+        assert found.fix.startswith(fix)
+
+
 def test_an_import_that_is_missing_is_named_before_ranks_start() -> None:
     """With the interpreter that lacks it."""
     program = {

@@ -14,6 +14,8 @@ from aboard.core.words import many
 
 _OTHER = "To use another Python instead, add"
 _FIXES_SHOWN = 4
+# A Python of the system is installed, not copied.
+_SYSTEM = ("", "/usr", "/usr/local", "/opt")
 
 
 def interpreter_missing(facts: Facts) -> Iterator[Finding]:
@@ -214,4 +216,6 @@ def _copy(facts: Facts, path: str, names: Sequence[str], source: Sequence[str] =
 
 def _copy_environment(facts: Facts, path: str, names: Sequence[str]) -> str:
     prefix = path.rpartition("/")[0].rpartition("/")[0]
+    if prefix in _SYSTEM:
+        return f"{typed(facts.cluster.node(names[0]), f'ls -l {shlex.quote(path)}')}    # install it on {nodeset.fold(names)}"
     return _copy(facts, prefix, names, note="the Python that it was made from must be there, too")
