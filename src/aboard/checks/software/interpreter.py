@@ -217,5 +217,6 @@ def _copy(facts: Facts, path: str, names: Sequence[str], source: Sequence[str] =
 def _copy_environment(facts: Facts, path: str, names: Sequence[str]) -> str:
     prefix = path.rpartition("/")[0].rpartition("/")[0]
     if prefix in _SYSTEM:
-        return f"{typed(facts.cluster.node(names[0]), f'ls -l {shlex.quote(path)}')}    # install it on {nodeset.fold(names)}"
+        look = typed(facts.cluster.node(names[0]), f"ls -l {shlex.quote(path)}")
+        return f"{look}    # install it on {nodeset.fold(names)}"
     return _copy(facts, prefix, names, note="the Python that it was made from must be there, too")
