@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
+from aboard.core.words import visible
 
 # What manifests say, by the directory of the checkpoint.
 Saved = Mapping[str, Mapping[str, Any]]
@@ -35,7 +36,7 @@ def parse_checkpoints(answer: Answer) -> Saved:
         path, _, head = part.partition("\n")
         content = _content(head)
         if content is not None:
-            found[path.rpartition("/")[0]] = content
+            found[visible(path.rpartition("/")[0], 500)] = content
     return found
 
 
