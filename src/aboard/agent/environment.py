@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 # A script is text; a program that is larger than this is compared by its size alone.
 HASHED_BYTES = 64 * 1024 * 1024
-FIRST_USER_GROUP = 1000
+# Debian's group of /usr/local, and those whose members may become root anyway.
+ADMINISTRATORS = {"staff", "sudo", "wheel"}
 TRUSTED = "/etc/aboard/trusted-owners"
 
 
@@ -45,7 +46,9 @@ def describe(message: frames.Message) -> frames.Message:
     if message.get("script"):
         told["program"] = describe_file(os.path.join(str(workdir or ""), str(message["script"])))
     elif message.get("program"):
-        told["program"] = describe_program(str(message["program"]), str(workdir or ""), search)
+        told["program"] = describe_program(
+            str(message["program"]), str(workdir or ""), str(message.get("search_path") or search)
+        )
     return told
 
 
@@ -95,12 +98,11 @@ def trusted_owners(path: str = TRUSTED) -> set[int]:
 def describe_program(program: str, workdir: str, search: str) -> frames.Message:
     """As the kernel finds it: by its path, or along PATH if it is a bare name."""
     # Not shutil.which: importing shutil costs each node 5 ms.
-    along = [""] if "/" in program else search.split(os.pathsep)
+    along = [workdir] if "/" in program else search.split(os.pathsep)
     paths = [os.path.join(folder or workdir, program) for folder in along]
-    found = describe_file(
-        next((path for path in paths if os.access(path, os.X_OK)), paths[0] if "/" in program else program)
-    )
-    if found["exists"] and not os.access(str(found["path"]), os.X_OK):
+    runs = [path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)]
+    found = describe_file(runs[0] if runs else paths[0] if "/" in program else program)
+    if found["exists"] and not runs:
         found["problem"] = "is not executable"
     return found
 
@@ -120,13 +122,16 @@ def describe_file(path: str) -> frames.Message:
 
 
 def _parts(path: str, prefix: str) -> Iterator[str]:
-    """Every directory on the way to the interpreter, as written and where links lead, and what it loads first."""
+    """Every directory on the way to the interpreter and to what it loads first, as written and where links lead."""
     seen = set()
-    for start in (path, os.path.realpath(path), os.path.join(prefix, "pyvenv.cfg"), *_packages(prefix)):
-        each = start
+    waiting = [path, os.path.join(prefix, "pyvenv.cfg"), *_packages(prefix)]
+    while waiting:
+        each = waiting.pop()
         while each not in seen:
             seen.add(each)
             yield each
+            if os.path.islink(each):
+                waiting.append(os.path.normpath(os.path.join(os.path.dirname(each), os.readlink(each))))
             each = os.path.dirname(each)
 
 
@@ -142,7 +147,7 @@ def _packages(prefix: str) -> Iterator[str]:
 
 
 def _is_private(group: int) -> bool:
-    """The own group of a user who may write anyway, or one of the system's that nobody else is in."""
+    """The own group of a user who may write anyway, or one of administrators that nobody else is in."""
     import grp  # noqa: PLC0415 - only for what a group may write
     import pwd  # noqa: PLC0415 - as above
 
@@ -154,7 +159,7 @@ def _is_private(group: int) -> bool:
         about = grp.getgrgid(group)
     except KeyError:
         return group == 0
-    return set(about.gr_mem) <= {"root", *owners} and (group < FIRST_USER_GROUP or about.gr_name in owners)
+    return group == 0 or (set(about.gr_mem) <= {"root", *owners} and about.gr_name in ADMINISTRATORS | owners)
 
 
 def _user(number: int) -> str:

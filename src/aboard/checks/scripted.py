@@ -1,6 +1,7 @@
 """Questions that are a small Python script: how a node runs one as ranks will run, and the one line that it says."""
 
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +25,11 @@ def typed(node: Node, command: str) -> str:
     target = f"{node.user}@{node.target}" if node.user else node.target
     port = "" if node.port is None else f"-p {node.port} "
     return f"ssh {port}{target} {shell.quote(command)}"
+
+
+def typed_python(node: Node, words: str, *before: str) -> str:
+    """The line that runs the Python of the node's ranks from here, after its `setup` lines and what comes `before`."""
+    return typed(node, " && ".join([*before, *node.setup, f"{shlex.quote(node.rank_python)} {words}"]))
 
 
 def output(reply: Mapping[str, Any] | Unknown) -> Output:

@@ -1,5 +1,6 @@
 """What each rank runs: a Python script, a module, or a program of its own."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -10,7 +11,8 @@ from aboard.core.setup import after_setup
 # These words mean the interpreter that was chosen for ranks; a path means itself.
 PYTHON_WORDS = frozenset({"python", "python3"})
 _WITH_VALUE = frozenset({"-W", "-X"})
-_NO_SCRIPT = ("-c", "-V", "-h", "-?", "--")
+# Python's own before a script: flags without `c` and `m`, which take the rest, and without those that only print.
+_OPTION = re.compile(r"-[bBdEiIOPqsSuvx]+|-[WX].*", re.DOTALL)
 
 
 class Kind(Enum):
@@ -52,11 +54,11 @@ def read_python_command(words: Sequence[str]) -> Program | None:
         return None
     place = 1
     while place < len(words) and words[place].startswith("-") and words[place] != "-m":
-        if words[place].startswith(_NO_SCRIPT) or words[place] == "-":
+        if words[place] == "-" or not _OPTION.fullmatch(words[place]):
             return None
         place += 2 if words[place] in _WITH_VALUE else 1
-    options, rest = tuple(words[1:place]), words[place:]
-    if rest[:1] == ["-m"] and rest[1:]:
+    options, rest = tuple(words[1:place]), tuple(words[place:])
+    if rest[:1] == ("-m",) and rest[1:]:
         return Program(kind=Kind.MODULE, target=rest[1], args=tuple(rest[2:]), options=options)
     if rest and rest[0] != "-m":
         return Program(kind=Kind.SCRIPT, target=rest[0], args=tuple(rest[1:]), options=options)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from posixpath import join
+from posixpath import join, normpath
 from typing import Any
 
 from aboard.core.interpreter import FoundInterpreter, HeadEnvironment, Interpreter, choose_interpreter
@@ -11,16 +11,20 @@ from aboard.core.probe import Unparsed
 from aboard.core.program import PYTHON_WORDS, Kind, Program
 from aboard.core.words import visible
 
-_PATH_LENGTH = 4096
+_PATH_LENGTH = 128 * 1024
 _VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankSpec:
-    """What ranks are to be given, before anything is known of the nodes; a check has no program."""
+    """What ranks are to be given, before anything is known of the nodes; a check has no program.
+
+    `search_path` is the PATH that the user gives to every rank, if any.
+    """
 
     environment: HeadEnvironment | None = None
     program: Program | None = None
+    search_path: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,8 @@ def environment_question(node: Node, spec: RankSpec) -> dict[str, str]:
             fields["script"] = program.target
         elif program.target not in PYTHON_WORDS:
             fields["program"] = program.target
+            if given := spec.search_path or node.env.get("PATH"):
+                fields["search_path"] = given
     if program is not None and node.workdir:
         fields["workdir"] = node.workdir
     return fields
@@ -64,7 +70,9 @@ def environment_question(node: Node, spec: RankSpec) -> dict[str, str]:
 
 def read_environment(node: Node, spec: RankSpec, reply: Mapping[str, Any]) -> RankEnvironment:
     """From what the agent replied, which is data of the node's; Unparsed if it is none."""
-    search = _text(reply.get("search_path"))[:_PATH_LENGTH]
+    search = _text(reply.get("search_path"))
+    if len(search) > _PATH_LENGTH:
+        raise Unparsed("its PATH is longer than any")
     python = reply.get("python")
     found = _interpreter(python, search) if isinstance(python, dict) else None
     workdir, program = reply.get("workdir"), reply.get("program")
@@ -94,9 +102,10 @@ def _program(node: Node, program: Program, told: Mapping[str, Any]) -> ProgramFi
     """Where it is, is for us to say: a fix copies that path, and no node may choose what is copied to it."""
     bare = program.kind is Kind.PROGRAM and "/" not in program.target
     return ProgramFile(
-        path=program.target if bare else join(node.workdir or "", program.target),
+        path=program.target if bare else normpath(join(node.workdir or "", program.target)),
         exists=told.get("exists") is True,
-        digest=visible(_text(told.get("digest")), 80),
+        # Programs of a system may well differ; the script may not.
+        digest=visible(_text(told.get("digest")), 80) if program.kind is Kind.SCRIPT else "",
         problem=visible(_text(told.get("problem")), 200),
     )
 

@@ -141,7 +141,8 @@ async def launch(
 
 def rank_spec(look: Look, request: Request) -> RankSpec:
     """A program that is brought to the nodes is not looked for there."""
-    return RankSpec(environment=look.environment, program=None if request.code else request.program)
+    program = None if request.code else request.program
+    return RankSpec(environment=look.environment, program=program, search_path=request.env.get("PATH"))
 
 
 def _plan(request: Request, facts: Facts, run: str) -> Plan:

@@ -57,8 +57,8 @@ async def visit(
     try:
         dialled = await fleet.dial(node)
         on_met()
+        meeting = asyncio.create_task(_meet(dialled, on_contact))
         try:
-            meeting = asyncio.create_task(_meet(dialled, on_contact))
             if spec is not None:
                 environment = await _ask_environment(dialled.link, node, spec)
                 if isinstance(environment, RankEnvironment):
@@ -67,6 +67,8 @@ async def visit(
             asking = asyncio.create_task(_ask_all(dialled.link, own, on_answer))
             await _together(meeting, asking)
         except BaseException:
+            meeting.cancel()
+            await asyncio.gather(meeting, return_exceptions=True)
             await dialled.link.close()
             raise
     except WireError as error:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aboard.core.errors import AboardError
+from aboard.core.words import visible
 from aboard.train.marker import Marker
 
 # Settings that decide which token comes when, or what a token is; the reason is for the user.
@@ -40,7 +41,7 @@ class Difference:
     keep: str | None = None
 
     def __str__(self) -> str:
-        return f"{self.name}: {self.old} → {self.new}"
+        return f"{self.name}: {visible(str(self.old))} → {visible(str(self.new))}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,9 +95,13 @@ def read_head(content: Mapping[str, Any]) -> Marker:
     """A marker without its tensors and files, from the fields that stand before them."""
     try:
         _same_version(content)
-        return _marker({**content, "tensors": {}, "files": ()})
+        marker = _marker({**content, "tensors": {}, "files": ()})
+        numbers = (marker.step, marker.step_size, marker.world, marker.progress["index"])
     except (KeyError, TypeError, ValueError) as error:
         raise NoMarker(f"a field is missing or of the wrong kind ({error})") from error
+    if not all(type(number) is int for number in numbers) or not isinstance(marker.training, dict):
+        raise NoMarker("a field is of the wrong kind")
+    return marker
 
 
 def read_serial(text: bytes) -> int:

@@ -275,7 +275,7 @@ def _head_environment(around: Around) -> str:
 def _interpreter(part: NodePlan) -> str:
     """argv[0] of the node's ranks, if that is a Python."""
     argv = without_setup(part.starts[0].argv) if part.starts else ()
-    return argv[0] if argv and _PYTHON.fullmatch(argv[0].rpartition("/")[2]) else ""
+    return argv[0] if argv and argv[0].isprintable() and _PYTHON.fullmatch(argv[0].rpartition("/")[2]) else ""
 
 
 def _install(module: str, around: Around) -> str:

@@ -3,6 +3,7 @@
 Only recordings have proven these rules, so none of them stops a launch.
 """
 
+import re
 from collections.abc import Iterator
 
 from aboard.checks.collective.exercise import COLLECTIVE, Collective
@@ -120,7 +121,9 @@ def _counters(log: NcclLog) -> str:
     """How to see what the interface of the first adapter with errors counts; nothing where none is named."""
     hca = next(filter(None, log.completions), "")
     name = hca.partition(":")[0]
-    return f"; ethtool -S $(ls /sys/class/infiniband/{name}/device/net) | grep -iE 'err|drop'" if name else ""
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+        return ""
+    return f"; ethtool -S $(ls /sys/class/infiniband/{name}/device/net) | grep -iE 'err|drop'"
 
 
 NCCL_RULES = (sockets, plugin_not_found, wrong_topology, no_direct, fabric_errors)

@@ -1,5 +1,6 @@
 """What to say of a job that fails or is slow, and what to type."""
 
+import shlex
 from collections.abc import Sequence
 
 from aboard.checks.network.exercise import MESH
@@ -30,7 +31,7 @@ def fix_torch(facts: Facts, names: Sequence[str]) -> str:
     for name in names[:_SHOWN]:
         node = facts.cluster.node(name)
         steps = [*([f"cd {node.workdir}"] if node.workdir else []), *node.setup]
-        steps.append(f"{node.rank_python} -c 'import torch; print(torch.__version__)'")
+        steps.append(f"{shlex.quote(node.rank_python)} -c 'import torch; print(torch.__version__)'")
         lines.append(f"{typed(node, ' && '.join(steps))}    # must print a version; else `pip install torch` there")
     return "\n".join(lines)
 

@@ -1,5 +1,6 @@
 """NCCL's settings, configuration and topology files: the same on all nodes, and fit for the adapters there."""
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -125,7 +126,9 @@ def topology_differs(facts: Facts) -> Iterator[Finding]:
 def _bring(named: Mapping[str, Named], path: str, target: str) -> str:
     """How to copy the file from a node that has it; where none has, only that it can be looked for."""
     giver = next((name for name, file in named.items() if file.path == path and file.digest), None)
-    return f"scp {giver}:{path} {target}:{path}    # " if giver else f"ls -l {path}    # on {target}; no node has it: "
+    if giver is None:
+        return f"ls -l {shlex.quote(path)}    # on {target}; no node has it: "
+    return f"scp {shlex.quote(f'{giver}:{path}')} {shlex.quote(f'{target}:{path}')}    # "
 
 
 def _other_text(digests: Mapping[str, str | None], what: str) -> Iterator[Finding]:

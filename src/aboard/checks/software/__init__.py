@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from aboard.checks.difference import Difference
-from aboard.checks.scripted import typed
+from aboard.checks.scripted import typed, typed_python
 from aboard.checks.software.code import LISTINGS, differing_code, differing_environment
 from aboard.checks.software.facts import SOFTWARE, Software, software_with
 from aboard.checks.software.interpreter import (
@@ -101,7 +101,7 @@ def unknown_software(facts: Facts) -> Iterator[Finding]:
             nodes=(name,),
             seen=f"its software stayed unknown: {unknown.why}",
             why="What can't be asked can't be compared with the other nodes.",
-            fix=typed(node, " && ".join([*node.setup, f"{node.rank_python} -c 'import sys; print(sys.path)'"])),
+            fix=typed_python(node, "-c 'import sys; print(sys.path)'"),
         )
 
 
@@ -189,7 +189,7 @@ def _install(facts: Facts, difference: Difference, node: Node) -> str:
         return f"{line}    # if it is there, set `python:` of {node.name} in aboard.yaml to it; else install it"
     wanted = _wanted(facts, difference)
     again = " --force-reinstall" if difference.kind in {"cuda", "rocm"} else ""
-    return typed(node, " && ".join([*node.setup, f"{node.rank_python} -m pip install{again} {shlex.quote(wanted)}"]))
+    return typed_python(node, f"-m pip install{again} {shlex.quote(wanted)}")
 
 
 def _wanted(facts: Facts, difference: Difference) -> str:

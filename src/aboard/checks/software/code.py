@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from aboard.checks.difference import usual
 from aboard.checks.listed import listed
-from aboard.checks.scripted import output, typed
+from aboard.checks.scripted import output, typed, typed_python
 from aboard.checks.software.facts import SOFTWARE, Listing, Software, parse_listing, question
 from aboard.checks.software.script import CODE, CONFIG, MAX_FILES, MODULES
 from aboard.core.exercise import Ask, Exercise, Script
@@ -90,16 +90,14 @@ def differing_environment(facts: Facts) -> Iterator[Finding]:
             told = [f"{name} {theirs.get(name, 'none')} instead of {model_s.get(name, 'none')}" for name in others]
             node = facts.cluster.node(strangers.nodes[0])
             pins = [f"{name}=={model_s[name]}" for name in others if name in model_s][:_COPIED]
-            command = (
-                f"{node.rank_python} -m pip install {shlex.join(pins)}" if pins else f"{node.rank_python} -m pip list"
-            )
+            words = f"-m pip install {shlex.join(pins)}" if pins else "-m pip list"
             yield Finding(
                 code="software-environment",
                 severity=Severity.INFO,
                 nodes=strangers.nodes,
                 seen=f"compared with {strangers.model}: {listed(told, _NAMED)}",
                 why="Small packages seldom matter to collectives, but results may differ from node to node.",
-                fix=typed(node, " && ".join([*node.setup, command])),
+                fix=typed_python(node, words),
             )
 
 

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from aboard.checks.listed import listed
-from aboard.checks.scripted import typed
+from aboard.checks.scripted import typed, typed_python
 from aboard.checks.software.facts import SOFTWARE, Software
 from aboard.core import nodeset
 from aboard.core.facts import Facts, Unknown
@@ -125,9 +125,7 @@ def module_missing(facts: Facts) -> Iterator[Finding]:
             nodes=tuple(asked),
             seen=f"{told.executable} finds no module {told.asked_module} in {node.workdir} or its packages",
             why="Ranks there can't start, and the others would wait for them.",
-            fix=typed(
-                node, f"cd {shlex.quote(node.workdir or '.')} && {node.rank_python} -m {told.asked_module} --help"
-            ),
+            fix=typed_python(node, f"-m {told.asked_module} --help", f"cd {shlex.quote(node.workdir or '.')}"),
         )
 
 
@@ -165,7 +163,7 @@ def imports_missing(facts: Facts) -> Iterator[Finding]:
             nodes=tuple(names),
             seen=f"the script imports {listed(missing)}, which {facts.of(SOFTWARE)[names[0]].executable} does not have",
             why="Ranks there end with ModuleNotFoundError, unless the script itself makes it importable.",
-            fix=typed(node, " && ".join([*node.setup, f"{node.rank_python} -c 'import {', '.join(missing)}'"]))
+            fix=typed_python(node, f"-c 'import {', '.join(missing)}'")
             + f"    # install what provides {'it' if len(missing) == 1 else 'them'} on {nodeset.fold(names)}\n"
             "--set cluster.python=/path/to/python    # or add this, with a Python that has it",
         )

@@ -212,18 +212,18 @@ def needs(start, top, everything):
 def module_file(name, top):
     # The file that `-m name` runs, without importing what is above it.
     parts = name.split(".")
-    folders = [top]
-    spec = None if os.path.exists(os.path.join(top, parts[0])) else find(parts[0])
-    if spec is not None:
-        if len(parts) == 1 and not spec.submodule_search_locations:
-            return spec.origin or ""
-        folders = [os.path.dirname(each) for each in spec.submodule_search_locations or ()]
-    for folder in folders:
-        path = os.path.join(folder, *parts)
-        for each in (path + ".py", os.path.join(path, "__main__.py")):
-            if os.path.isfile(each):
-                return each
-    return ""
+    found = runnable(top, parts)
+    if found:
+        return found
+    run_later()
+    spec = find(parts[0])
+    if spec is None or len(parts) == 1 and not spec.submodule_search_locations:
+        return spec.origin or "" if spec else ""
+    return next(filter(None, (runnable(folder, parts[1:]) for folder in spec.submodule_search_locations or ())), "")
+
+def runnable(folder, parts):
+    path = os.path.join(folder, *parts)
+    return next((each for each in (path + ".py", os.path.join(path, "__main__.py")) if os.path.isfile(each)), "")
 
 def find(name):
     # As importlib.util.find_spec, of a top-level name.
