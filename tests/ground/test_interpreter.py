@@ -28,6 +28,7 @@ else:
 total = torch.ones(1)
 torch.distributed.all_reduce(total)
 print(f"sum {int(total)}, ninja {shutil.which('ninja')}", flush=True)
+torch.distributed.destroy_process_group()
 """
 MAKE = {
     "venv": f"{PYTHON} -m venv --without-pip --system-site-packages /private/venv",
@@ -91,7 +92,7 @@ def test_ranks_run_in_the_virtual_environment_with_its_tools_first_on_path(box: 
     make(box, "venv", ("n1", "n2"))
     done = aboard(box, "venv", "launch", "n1", "n2", "--", "python", "-u", "show.py")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "[ranks 0-1 ×2] ran /private/venv/bin/python /private/venv /private/venv/bin" in done.stdout
+    assert "ran /private/venv/bin/python /private/venv /private/venv/bin" in done.stdout
 
 
 def test_the_fix_of_a_missing_environment_brings_it_there(box: Sandbox) -> None:
@@ -161,7 +162,7 @@ def test_the_deepspeed_command_of_a_guide_runs_from_a_virtual_environment(box: S
     command = f"deepspeed --hostfile hostfile --num_gpus 1 --num_nodes 2 --master_port 29501 train.py --how {how}"
     done = aboard(box, "venv", "launch", "--env", "DS_ACCELERATOR=cpu", "--", *command.split(), timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "[ranks 0-1 ×2] sum 2, ninja /private/venv/bin/ninja" in done.stdout
+    assert "sum 2, ninja /private/venv/bin/ninja" in done.stdout
 
 
 def test_the_hosts_of_a_sandbox_see_the_environment_that_is_active_where_it_was_built(
