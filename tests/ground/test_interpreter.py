@@ -1,11 +1,13 @@
 """Which Python and which script ranks run, on real hosts: from an environment that all, some or no nodes have."""
 
 import json
+import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import ninja
 import pytest
 from deadlines import slowness
 from launching import PYTHON, build_sandbox
@@ -50,6 +52,8 @@ PYTHONS = {
 }
 ORIGINS = {"venv": "$VIRTUAL_ENV", "conda": "$CONDA_PREFIX", "plain": "runs aboard"}
 NODES = {"all": ("n1", "n2"), "some": ("n1",), "none": ()}
+# The tests may run in a virtual environment that sees the packages of its base.
+NINJA = shutil.which("ninja", path=os.pathsep.join([str(Path(PYTHON).parent), f"{sys.base_prefix}/bin"]))
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +160,7 @@ def test_the_deepspeed_command_of_a_guide_runs_from_a_virtual_environment(box: S
     """As the guide has it, pasted. DeepSpeed finds ninja, which is in the environment only, and compiles with it."""
     make(box, "venv", ("n1", "n2"))
     for host in (box.head, *box.nodes):
-        run(host, f"ln -s {Path(ninja.BIN_DIR, 'ninja')} /private/venv/bin/ninja")
+        run(host, f"ln -s {NINJA} /private/venv/bin/ninja")
     box.head.run(["tee", f"{JOB}/train.py"], input=DEEPSPEED).check_returncode()
     run(box.head, f"printf 'n1 slots=1\\nn2 slots=1\\n' > {JOB}/hostfile")
     command = f"deepspeed --hostfile hostfile --num_gpus 1 --num_nodes 2 --master_port 29501 train.py --how {how}"
