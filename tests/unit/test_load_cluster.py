@@ -385,9 +385,9 @@ def test_a_plain_file_is_read_as_pydantic_reads_it(files: Path, section: dict[st
     """What is not taken as it is, or is wrong, is pydantic's; the result is the same either way."""
     (files / "aboard.yaml").write_text(yaml.safe_dump({"cluster": section}))
     results: list[Any] = []
-    for plain in (cluster._plain, lambda _file, _here: (None, False)):
+    for plain in (cluster._read_plain, lambda _file, _here: (None, False)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cluster, "_plain", plain)
+            patch.setattr(cluster, "_read_plain", plain)
             try:
                 results.append(load())
             except InputError as error:

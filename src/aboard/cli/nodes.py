@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any
 
 import click
@@ -12,6 +12,7 @@ import click
 from aboard.config.cluster import guess_nodes, load_cluster
 from aboard.config.here import look_around
 from aboard.core.cluster import THIS_MACHINE, Cluster
+from aboard.core.head import Here
 from aboard.core.node import Node
 from aboard.core.slurm import refuse_allocation, refuse_copies
 
@@ -26,6 +27,11 @@ class NodeWords:
     exclude: str
     sets: tuple[str, ...]
 
+    @cached_property
+    def _here(self) -> Here:
+        """Once: a resolver that does not answer takes a second."""
+        return look_around()
+
     def cluster(self) -> Cluster:
         refuse_copies(os.environ, sys.argv[1:])
         cluster = load_cluster(
@@ -34,7 +40,7 @@ class NodeWords:
             include=self.include,
             exclude=self.exclude,
             sets=self.sets,
-            here=look_around(),
+            here=self._here,
         )
         if cluster.source == THIS_MACHINE:
             refuse_allocation(os.environ, sys.argv[1:])
@@ -45,7 +51,7 @@ class NodeWords:
         if self.sets:
             return ()
         return guess_nodes(
-            self.nodes, hostfile=self.hostfile, include=self.include, exclude=self.exclude, here=look_around()
+            self.nodes, hostfile=self.hostfile, include=self.include, exclude=self.exclude, here=self._here
         )
 
     def with_default(self, *, hostfile: str | None, include: str, exclude: str) -> "NodeWords":

@@ -41,7 +41,7 @@ def load_cluster(
         files = [DEFAULT_FILE]
     if len(files) == len(sources or files) == 1 and hostfile is None and not sets:
         with suppress(InputError):
-            found, alone = _plain(files[0], here)
+            found, alone = _read_plain(files[0], here)
             if found is not None and alone:
                 picked = pick(found, include=include, exclude=exclude)
                 return Cluster(nodes=_with_head(picked, here, toward), source=files[0])
@@ -63,13 +63,13 @@ def guess_nodes(
             if any(source.endswith(_YAML) for source in sources):
                 return ()
             return load_cluster(sources, hostfile=hostfile, include=include, exclude=exclude, here=here).nodes
-        nodes = _plain(DEFAULT_FILE, here)[0]
+        nodes = _read_plain(DEFAULT_FILE, here)[0]
         return () if nodes is None else pick(nodes, include=include, exclude=exclude)
     except InputError:
         return ()
 
 
-def _plain(file: str, here: Here) -> "tuple[tuple[Node, ...] | None, bool]":
+def _read_plain(file: str, here: Here) -> "tuple[tuple[Node, ...] | None, bool]":
     """The nodes of a file whose section `cluster` is plain, and whether the file has no other section."""
     from aboard.config.tree import VERBATIM, plain, read_tree  # noqa: PLC0415 - PyYAML, for those who have a file
 

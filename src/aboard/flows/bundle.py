@@ -111,10 +111,10 @@ def _without_env(value: Any) -> Any:
         return [_without_env(each) for each in value]
     if not isinstance(value, dict):
         return value
-    return {key: _left(key, each) for key, each in value.items()}
+    return {key: _redact_field(key, each) for key, each in value.items()}
 
 
-def _left(key: str, value: Any) -> Any:
+def _redact_field(key: str, value: Any) -> Any:
     if key == "env" and isinstance(value, dict):
         return _env(value)
     if key == "command" and isinstance(value, str) and "--env" in value:

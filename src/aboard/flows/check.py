@@ -84,7 +84,7 @@ async def examined(
     watcher.began(cluster, subjects)
     visits: dict[str, Visit] = {}
     links: dict[str, Dialled] = {}
-    early = _Early(cluster, subjects, watcher)
+    early = _EarlyExercises(cluster, subjects, watcher)
 
     async def call(node: Node) -> None:
         visits[node.name] = done = await visit(
@@ -127,7 +127,7 @@ async def examined(
         await asyncio.gather(*(dialled.link.close() for dialled in links.values()))
 
 
-class _Early:
+class _EarlyExercises:
     """Holds the exercises that need only contacts, as soon as every node was reached or is known not to be."""
 
     def __init__(self, cluster: Cluster, subjects: Sequence[Subject], watcher: Watcher) -> None:

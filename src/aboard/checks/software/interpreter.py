@@ -20,7 +20,7 @@ _SYSTEM = ("", "/usr", "/usr/local", "/opt")
 
 def interpreter_missing(facts: Facts) -> Iterator[Finding]:
     """The head's environment is on some nodes only, or on none of them."""
-    known = _known(facts)
+    known = _known_environments(facts)
     lacking = [name for name, each in known.items() if each.interpreter.lacking and not each.interpreter.refused]
     if not lacking:
         return
@@ -53,7 +53,7 @@ def interpreter_missing(facts: Facts) -> Iterator[Finding]:
 def interpreter_unsafe(facts: Facts) -> Iterator[Finding]:
     """Code that another user can change would run with this user's rights."""
     by_reason: dict[tuple[str, str], list[str]] = {}
-    for name, each in _known(facts).items():
+    for name, each in _known_environments(facts).items():
         if each.interpreter.refused:
             by_reason.setdefault((each.interpreter.lacking, each.interpreter.refused), []).append(name)
     for (path, reason), names in by_reason.items():
@@ -88,7 +88,7 @@ def program_missing(facts: Facts) -> Iterator[Finding]:
 
     A working directory that only some nodes lack is a finding of its own; one that all lack was never copied.
     """
-    known = {name: each for name, each in _known(facts).items() if each.program is not None}
+    known = {name: each for name, each in _known_environments(facts).items() if each.program is not None}
     nowhere = all(each.workdir is False for each in known.values())
     by_path: dict[tuple[str, str], list[str]] = {}
     there = []
@@ -169,7 +169,7 @@ def imports_missing(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _known(facts: Facts) -> Mapping[str, RankEnvironment]:
+def _known_environments(facts: Facts) -> Mapping[str, RankEnvironment]:
     return {name: each for name, each in facts.environments.items() if isinstance(each, RankEnvironment)}
 
 
@@ -177,7 +177,7 @@ def _programs(facts: Facts, *, nowhere: bool = False) -> Mapping[str, ProgramFil
     """Of nodes that have the working directory, or of all if it is `nowhere`."""
     return {
         name: each.program
-        for name, each in _known(facts).items()
+        for name, each in _known_environments(facts).items()
         if each.program is not None and (nowhere or each.workdir is not False)
     }
 
