@@ -94,13 +94,14 @@ def test_the_rank_that_dies_is_named_and_all_nodes_end(tmp_path: Path) -> None:
 class Asker(Onlooker):
     """Asks why as soon as a rank has died, while the others are being ended."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, ask_at: str = "deciding", stop_at: str = "") -> None:
+        super().__init__(stop_at)
         self.answer: asyncio.Task[Why] | None = None
+        self._ask_at = ask_at
 
     def event(self, event: Event) -> None:
         super().event(event)
-        if self._conductor is not None and self.answer is None and event.kind == "deciding":
+        if self._conductor is not None and self.answer is None and event.kind == self._ask_at:
             self.answer = asyncio.get_running_loop().create_task(self._conductor.ask_why())
 
 
@@ -110,6 +111,14 @@ def test_why_names_the_rank_that_has_died_while_the_others_are_ended(tmp_path: P
     _launch(tmp_path, asker, {"s5": Part(dies={"43": 0.5})})
     assert asker.answer is not None
     assert [finding.ranks for finding in asker.answer.result().findings] == [(43,)]
+
+
+def test_why_blames_nobody_while_a_run_that_was_stopped_ends(tmp_path: Path) -> None:
+    """Its ranks end by SIGTERM, and that is what was asked for."""
+    asker = Asker(ask_at="exited", stop_at="started")
+    _launch(tmp_path, asker, {})
+    assert asker.answer is not None
+    assert asker.answer.result().findings == ()
 
 
 def test_a_stop_ends_all_nodes_and_blames_nobody(tmp_path: Path) -> None:
