@@ -145,6 +145,25 @@ def test_the_users_own_sitecustomize_runs_as_ever(
     assert told(run, "phase") == [{"phase": "started"}]
 
 
+@pytest.mark.parametrize(
+    ("torch", "expected"),
+    [("", [700, 10, 10, True]), ("gc.set_threshold(5, 6, 7)", [5, 6, 7, True]), ("1 / 0", [700, 10, 10, True])],
+    ids=["as before", "its own", "raises"],
+)
+def test_pythons_collector_rests_only_while_torch_is_imported(
+    clean: list[Run], tmp_path: Path, torch: str, expected: list[object]
+) -> None:
+    """Its thresholds are then what they were, or what the import made them."""
+    run = Run()
+    clean.append(run)
+    (tmp_path / "torch.py").write_text(f"import gc\nprint(gc.get_threshold()[0])\n{torch}\n")
+    source = "import gc, json\ntry:\n    import torch\nexcept ZeroDivisionError:\n    pass\n"
+    source += "print(json.dumps([*gc.get_threshold(), gc.isenabled()]))"
+    ran(run, Start(child="a", argv=(sys.executable, "-c", source), env={"PYTHONPATH": str(tmp_path)}))
+    during, after = run.output("a").decode().splitlines()
+    assert (during, json.loads(after)) == ("0", expected)
+
+
 def test_setup_lines_and_shell_scripts_carry_it_to_the_first_python(clean: list[Run]) -> None:
     """A shell has no use for it, and passes it on."""
     run = Run()

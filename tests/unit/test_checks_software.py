@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 from aboard.checks.scripted import as_a_rank, said
 from aboard.checks.software import SUBJECT, differences
 from aboard.checks.software.code import LISTINGS
-from aboard.checks.software.facts import Listing, parse_listing, parse_software
+from aboard.checks.software.facts import Listing, parse_listing, parse_software, question
 from aboard.checks.software.script import SCRIPT
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity
+from aboard.core.interpreter import Interpreter, Origin
 from aboard.core.node import Node
 from aboard.core.probe import Contents, Output, Unparsed
 
@@ -300,6 +301,32 @@ def test_the_script_obeys_pth_files_and_runs_their_code_only_if_it_must(bare: Pa
     (bare / "b.pth").write_text(f"import sys; sys.path.append({str(tmp_path / 'hooked')!r})\n")
     (tmp_path / "hooked/peft").mkdir(parents=True)
     assert _run("facts", "", bare=bare)["packages"] == {"numpy": "2.0.0", "peft": "0.1"}
+
+
+def test_a_child_of_the_agent_sees_what_ranks_see(bare: Path, tmp_path: Path) -> None:
+    """The agent ignores PYTHONPATH and the user's packages; asked in a child of it, the script tells the same."""
+    (tmp_path / "numpy-2.0.0.dist-info").mkdir()
+    (tmp_path / "numpy").mkdir()
+    (tmp_path / "numpy/__init__.py").touch()
+    env = {"PYTHONPATH": str(tmp_path), "HOME": str(tmp_path / "home")}
+    python = str(bare.parents[2] / "bin/python")
+    told = [
+        json.loads(subprocess.run([python, flags, SCRIPT, "list", ""], capture_output=True, check=True, env=env).stdout)
+        for flags in ("-Sc", "-ISc")
+    ]
+    assert told[0] == told[1]
+    assert told[0]["packages"]["numpy"] == "2.0.0"
+
+
+def test_a_node_whose_agent_runs_on_the_ranks_python_starts_no_other() -> None:
+    """With `setup` lines or another interpreter, that one is started and asked."""
+    assert question(Node(name="n1", python="/opt/python")).source == SCRIPT
+    for other in (
+        Node(name="n1", setup=("module load cuda",)),
+        Node(name="n1", interpreter=Interpreter(path="/venv/bin/python", origin=Origin.VIRTUAL_ENV)),
+        Node(name="n1", local=True),
+    ):
+        assert question(other).source is None
 
 
 def test_the_script_reads_packages_without_importing_them(bare: Path, tmp_path: Path) -> None:

@@ -74,7 +74,11 @@ def parse_listing(answer: Answer) -> Listing:
 def question(node: Node, what: str = "facts", program: Program | None = None) -> Command:
     """Asks the Python that ranks will get, in their directory's name."""
     target = () if program is None or program.kind is Kind.PROGRAM else (program.kind.value, program.target)
-    return Command(argv=as_a_rank(node, "-Sc", SCRIPT, what, node.workdir or "", *target), timeout=10.0)
+    words = (what, node.workdir or "", *target)
+    if not node.local and not node.setup and node.rank_python == node.python:
+        # The agent runs on it already: a child of the agent saves each node 40 ms of start-up.
+        return Command(argv=("software", *words), timeout=10.0, source=SCRIPT)
+    return Command(argv=as_a_rank(node, "-Sc", SCRIPT, *words), timeout=10.0)
 
 
 SOFTWARE = Probe(name="software", question=question, parse=parse_software)

@@ -65,6 +65,11 @@ def addpackage(folder, name, known):
     return known
 
 def set_up():
+    if sys.flags.isolated:
+        # In a child of the agent, which ignores what ranks see: PYTHONPATH and the packages of the user.
+        sys.meta_path[:] = [finder for finder in sys.meta_path if type(finder).__name__ != "Shelf"]
+        sys.path[:0] = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+        site.check_enableusersite = lambda: not os.environ.get("PYTHONNOUSERSITE")
     site.addpackage = addpackage
     site.execsitecustomize = site.execusercustomize = lambda: None
     site.main()
