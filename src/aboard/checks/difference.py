@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from aboard.core import nodeset
 from aboard.core.finding import Severity
+from aboard.core.lazy import dataclass
 from aboard.core.words import many
 
 # How many values are told apart in one sentence.

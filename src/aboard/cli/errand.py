@@ -3,11 +3,11 @@
 import asyncio
 import shlex
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from aboard.core.cluster import Cluster
+from aboard.core.lazy import dataclass
 from aboard.core.lease import Lease
 from aboard.core.node import Node
 from aboard.core.request import Request

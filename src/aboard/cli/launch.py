@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -15,6 +15,7 @@ from aboard.config.read import near_file
 from aboard.core.cluster import Cluster
 from aboard.core.envfile import read_envfile
 from aboard.core.errors import InputError, Problem
+from aboard.core.lazy import dataclass
 from aboard.core.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
 from aboard.core.node import Node
 from aboard.core.program import Kind, Program, read_python_command

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, wraps
 from typing import Any
 
@@ -13,6 +13,7 @@ from aboard.config.cluster import guess_nodes, load_cluster
 from aboard.config.here import look_around
 from aboard.core.cluster import THIS_MACHINE, Cluster
 from aboard.core.head import Here
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.slurm import refuse_allocation, refuse_copies
 

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -14,6 +14,7 @@ from aboard.config.train import TrainWords
 from aboard.core.cluster import Cluster
 from aboard.core.errors import AboardError
 from aboard.core.finding import Finding
+from aboard.core.lazy import dataclass
 from aboard.core.lease import Lease
 from aboard.core.plan import Plan
 from aboard.core.request import settled

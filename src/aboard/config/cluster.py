@@ -1,7 +1,6 @@
 """The one way from what a user wrote to a Cluster: names, a hostfile, aboard.yaml files, filters and overrides."""
 
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from aboard.core.cluster import THIS_MACHINE, Cluster
 from aboard.core.errors import InputError, Problem
 from aboard.core.filters import pick
 from aboard.core.head import LOCALHOST, Here, is_loopback, place_head
+from aboard.core.lazy import dataclass
 from aboard.core.writes import Writes
 
 if TYPE_CHECKING:

@@ -1,8 +1,10 @@
 """The section `data` of aboard.yaml as a value: files found from where the section stands."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from aboard.core.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

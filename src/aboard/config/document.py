@@ -3,7 +3,6 @@
 import ast
 import inspect
 import json
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +17,7 @@ from aboard.config.sections import Document
 from aboard.config.sources import source_problems
 from aboard.config.tree import VERBATIM, Leaf, Table, plain, read_tree
 from aboard.core.errors import InputError, Problem
+from aboard.core.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """The sections `train` and `data` of aboard.yaml as one value: what will be used, and where each of it comes from."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from aboard.config.problems import line_of
 from aboard.config.train_refusals import refusals
 from aboard.config.train_section import TrainSection
 from aboard.core.errors import InputError, Problem
+from aboard.core.lazy import dataclass
 from aboard.core.training import DataPart, Training
 
 DEFAULT_FILE = "aboard.yaml"

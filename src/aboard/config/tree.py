@@ -6,12 +6,12 @@ aliases are written out (the "billion laughs").
 """
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import yaml
 
 from aboard.core.errors import InputError, Problem
+from aboard.core.lazy import dataclass
 from aboard.core.words import visible
 
 if TYPE_CHECKING:

@@ -1,8 +1,8 @@
 """A cluster: the nodes of a run, in the order that ranks will be numbered."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.writes import Writes
 

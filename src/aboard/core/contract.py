@@ -1,8 +1,8 @@
 """The environment that a rank gets: torchrun's contract, DeepSpeed's, and what the check has seen of the network."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.plan import Master
 from aboard.core.seat import Seat

@@ -1,8 +1,8 @@
 """What to do next in a run: a decision over its state, carried out elsewhere."""
 
 import re
-from dataclasses import dataclass
 
+from aboard.core.lazy import dataclass
 from aboard.core.phase import Phase
 from aboard.core.run import Child, Run
 

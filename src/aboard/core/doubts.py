@@ -1,9 +1,10 @@
 """What a first look leaves open and a second one can settle: connections to try, names to resolve, node by node."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aboard.core.evidence import Evidence
+from aboard.core.lazy import dataclass
 from aboard.core.phase import Phase
 from aboard.core.witness import Socket, split
 

@@ -10,8 +10,8 @@ AboardError             code, what was seen, what to type
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from aboard.core.lazy import dataclass
 from aboard.core.reason import Reason
 
 

@@ -1,8 +1,10 @@
 """Events and samples: what a run is made of."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from aboard.core.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,11 +1,12 @@
 """Evidence: what is known of a run when it is judged."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from aboard.core.flight import Standing, standings
 from aboard.core.head import is_loopback
+from aboard.core.lazy import dataclass
 from aboard.core.phase import Phase
 from aboard.core.plan import Plan
 from aboard.core.run import Child, Run

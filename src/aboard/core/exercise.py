@@ -5,10 +5,11 @@ I/O, so it is tested by sending it recorded replies.
 """
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from aboard.core.facts import Facts, Unknown
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 
 T = TypeVar("T")

@@ -7,11 +7,12 @@ never written; the text asks the reader's own environment for them.
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from aboard.core.contract import Berth, contract
 from aboard.core.errors import InputError, Problem
 from aboard.core.interpreter import NO_ENV
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.nodeset import fold
 from aboard.core.plan import NodePlan, Plan

@@ -1,10 +1,11 @@
 """Facts: what the nodes answered, and what stayed unknown."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aboard.core.cluster import Cluster
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Probe, Unparsed
 from aboard.core.reach import Contact, Reached

@@ -1,7 +1,8 @@
 """A finding: what is wrong, where, why it matters, and the command that mends it."""
 
-from dataclasses import dataclass
 from enum import IntEnum
+
+from aboard.core.lazy import dataclass
 
 
 class Severity(IntEnum):

@@ -5,10 +5,10 @@ Torch's own reader (torchfrtrace) crashes on Gloo's records and needs a dump of 
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
+from aboard.core.lazy import dataclass
 from aboard.core.witness import Collective, Group
 
 # A collective seen by fewer ranks than this says nothing about who is late.

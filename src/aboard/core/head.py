@@ -5,11 +5,12 @@ one that its own name has at home: Debian writes 127.0.1.1 for that in /etc/host
 """
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING
 
 from aboard.core.errors import InputError, Problem
+from aboard.core.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

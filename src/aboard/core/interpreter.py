@@ -1,9 +1,11 @@
 """Which Python runs the ranks of a node: the one that was configured, the head's environment, or the login shell's."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from types import MappingProxyType
+
+from aboard.core.lazy import dataclass
 
 NO_ENV: Mapping[str, str] = MappingProxyType({})
 

@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from aboard.core.event import Sample
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding
+from aboard.core.lazy import dataclass
 from aboard.core.plan import Plan
 from aboard.core.run import Run
 from aboard.core.size import MIB

@@ -1,7 +1,9 @@
 """What a trainer tells of itself while it runs, and the curve that its loss has drawn so far."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from aboard.core.lazy import dataclass
 
 # The figures that are carried to the head; a trainer's own file has all of them.
 METRICS = (

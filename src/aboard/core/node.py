@@ -1,9 +1,10 @@
 """A node: a machine with an address and a number of slots."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aboard.core.interpreter import NO_ENV, Interpreter
+from aboard.core.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,11 @@ A range keeps the width of its first number: `[08-11]` is 08 09 10 11, `[8-11]` 
 """
 
 import re
-from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING
 
 from aboard.core.errors import InputError, Problem
+from aboard.core.lazy import dataclass
 from aboard.core.words import host_trouble, many, point_at, user_trouble, visible
 
 if TYPE_CHECKING:

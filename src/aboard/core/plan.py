@@ -1,10 +1,11 @@
 """A plan: exactly what will be started where."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 from aboard.core.interpreter import NO_ENV
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.program import Program
 

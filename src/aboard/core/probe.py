@@ -1,9 +1,9 @@
 """A probe: one question to a node, and a pure parser of the answer."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 
 T = TypeVar("T")

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.setup import after_setup
 

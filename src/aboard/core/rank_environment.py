@@ -1,11 +1,11 @@
 """What ranks find on a node: their interpreter, their working directory, their program."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from posixpath import join, normpath
 from typing import Any
 
 from aboard.core.interpreter import FoundInterpreter, HeadEnvironment, Interpreter, choose_interpreter
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Unparsed
 from aboard.core.program import PYTHON_WORDS, Kind, Program

@@ -7,7 +7,9 @@ by: newer versions will say more.
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from aboard.core.lazy import dataclass
 
 # More of one kind say nothing more.
 MOST = 4096

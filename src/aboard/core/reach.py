@@ -1,9 +1,10 @@
 """How contact with a node went: the phases of a login, and where it ended."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TypeAlias
 
+from aboard.core.lazy import dataclass
 from aboard.core.reason import Reason
 
 # How `said` begins where a login failed because this user has no key to offer.

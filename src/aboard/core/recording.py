@@ -1,13 +1,14 @@
 """A recording: what a node's files and commands said once, to be asked and judged again without the node."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from aboard.core.cluster import Cluster
 from aboard.core.exercise import Ask, Exercise
 from aboard.core.facts import Facts, Unknown, read
+from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Command, Contents, Files, Output, Question
 from aboard.core.reach import Reached
 from aboard.core.rule import Subject

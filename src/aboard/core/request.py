@@ -1,10 +1,11 @@
 """A request: what the user wants to run, before anything is known of the nodes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from aboard.core.cluster import Cluster
 from aboard.core.interpreter import NO_ENV
+from aboard.core.lazy import dataclass
 from aboard.core.program import Program
 
 

@@ -1,7 +1,8 @@
 """The rhythm of a run: what its steps usually take, and when it is broken for so long that one should ask."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from aboard.core.lazy import dataclass
 from aboard.core.phase import Phase
 from aboard.core.run import Run
 

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.metrics import Way
 from aboard.core.phase import Phase
 from aboard.core.plan import Plan

@@ -1,12 +1,12 @@
 """A rule: a pure function from facts to findings, and the subject that it belongs to."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from aboard.core.exercise import Exercise
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding
+from aboard.core.lazy import dataclass
 from aboard.core.probe import Probe
 from aboard.core.story import Story
 

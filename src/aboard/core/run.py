@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Self
 
 from aboard.core.event import Event, Sample
+from aboard.core.lazy import dataclass
 from aboard.core.metrics import Curve
 from aboard.core.phase import TOLD, Phase
 

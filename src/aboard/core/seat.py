@@ -1,6 +1,6 @@
 """A seat: what a node has to offer to a run, as the check has just seen it."""
 
-from dataclasses import dataclass
+from aboard.core.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,10 +1,10 @@
 """A process of a training that somebody else started, as its node tells of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from aboard.core.lazy import dataclass
 from aboard.core.words import visible
 
 TEXT = 255

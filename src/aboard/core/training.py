@@ -1,8 +1,9 @@
 """A training, settled: everything that a rank must know, as plain data. Names are those of HF's TrainingArguments."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from aboard.core.lazy import dataclass
 
 Sharding = Literal["auto", "full", "hybrid", "none"]
 Schedule = Literal["cosine", "linear", "constant", "wsd"]

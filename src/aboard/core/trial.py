@@ -1,9 +1,9 @@
 """A trial: the same command on each node alone, on pairs, on all; the smallest group that fails names who can't."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
 from aboard.core.roster import Roster

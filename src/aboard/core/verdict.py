@@ -1,12 +1,12 @@
 """What a question about a run comes to: the cause first, and what was ruled out on the way."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeAlias
 
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 
 # How the codes begin of runs that go on, but slower than they did.
 SLOW = "slow-"

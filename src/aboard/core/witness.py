@@ -1,9 +1,10 @@
 """What the agents saw when a run was asked about: values, as they come over the wire and are kept in the record."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aboard.core.head import is_loopback
+from aboard.core.lazy import dataclass
 from aboard.core.ras import RasStatus
 
 

@@ -1,10 +1,11 @@
 """Worlds: which of the processes that were found belong to one training, and which of its ranks were not found."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 
 from aboard.core.head import is_loopback
+from aboard.core.lazy import dataclass
 from aboard.core.stranger import Stranger
 
 

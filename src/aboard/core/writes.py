@@ -1,6 +1,6 @@
 """What a run will write: where, and how much."""
 
-from dataclasses import dataclass
+from aboard.core.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

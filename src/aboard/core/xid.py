@@ -1,9 +1,9 @@
 """What the NVIDIA driver writes into the kernel's log of a GPU or a switch: Xid and SXid errors, and what they mean."""
 
 import re
-from dataclasses import dataclass
 from enum import Enum
 
+from aboard.core.lazy import dataclass
 from aboard.core.words import visible
 
 

@@ -1,12 +1,13 @@
 """A row of the user's data on its way to tokens: where it stands, what it holds, and what can't be read."""
 
 import json
-from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from aboard.core.lazy import dataclass
 
 Kind = Literal["chat", "pair", "text", "tokens"]
 Message = dict[str, Any]

@@ -3,8 +3,10 @@
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
+
+from aboard.core.lazy import dataclass
 
 # Above this, lengths are counted to about a hundredth: the number of different ones stays small.
 EXACT = 1 << 15

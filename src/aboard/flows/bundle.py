@@ -6,12 +6,12 @@ import json
 import os
 import tarfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aboard import __version__
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.core.scrub import Scrub
 from aboard.flows.parts import dumped, parts_of
 from aboard.record.places import LOOK, PRIVATE_FILE, RunDirectory

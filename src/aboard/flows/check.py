@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from time import monotonic
 from typing import Any
@@ -12,6 +12,7 @@ from aboard.core.cascade import cascade
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, worst_first
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Probe
 from aboard.core.rank_environment import RankSpec

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from secrets import token_hex
 from time import monotonic, time
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ from aboard.core.errors import AskError, WireError
 from aboard.core.event import Event, Sample
 from aboard.core.evidence import TAIL_BYTES, Evidence, last_lines
 from aboard.core.finding import Finding
+from aboard.core.lazy import dataclass
 from aboard.core.lease import Lease
 from aboard.core.look import look_at
 from aboard.core.plan import NodePlan, Plan, Start

@@ -1,12 +1,12 @@
 """`aboard data`: read every row as training would, count what the gate must know, and judge it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from time import monotonic
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.data.feed.fill import fill_of
 from aboard.data.gate.evidence import Evidence
 from aboard.data.gate.judge import examples, judge, known_codes

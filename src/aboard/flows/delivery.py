@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from time import monotonic
 from typing import Literal, TypeVar
 
 from aboard.core.errors import ProtocolError, Unreachable, WireError
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.stowing import busy, differs, lost
 from aboard.data.store.manifest import FileEntry

@@ -3,11 +3,11 @@
 import json
 import re
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aboard.core.errors import AboardError, InputError, Problem
+from aboard.core.lazy import dataclass
 from aboard.core.words import visible
 from aboard.flows.trainer import asked
 from aboard.record.documents import read_document

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from aboard.core.doubts import Doubt, doubts
 from aboard.core.errors import AboardError
 from aboard.core.evidence import Evidence
+from aboard.core.lazy import dataclass
 from aboard.core.look import Answer, witness_of
 from aboard.core.phase import Phase
 from aboard.core.plan import NodePlan, Plan

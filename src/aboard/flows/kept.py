@@ -4,12 +4,13 @@ import io
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from aboard.core.event import Event
 from aboard.core.evidence import TAIL_BYTES, last_lines
 from aboard.core.finding import Finding
+from aboard.core.lazy import dataclass
 from aboard.core.look import Look
 from aboard.core.node import Node
 from aboard.core.plan import Master, NodePlan, Plan, Start

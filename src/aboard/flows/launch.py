@@ -1,7 +1,6 @@
 """`aboard launch`: look at the nodes, plan, and conduct the run over the links of the look."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import time
 from typing import Protocol
 
@@ -9,6 +8,7 @@ from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
 from aboard.core.interpreter import HeadEnvironment
+from aboard.core.lazy import dataclass
 from aboard.core.lease import Lease
 from aboard.core.plan import Plan
 from aboard.core.planning import plan as make_plan

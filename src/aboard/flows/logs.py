@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import islice, takewhile
 from time import sleep
 
 from aboard.core.errors import InputError, Problem
+from aboard.core.lazy import dataclass
 from aboard.core.logline import Line, Told, fold
 from aboard.core.rankset import fold_ranks
 from aboard.core.words import did_you_mean

@@ -4,10 +4,10 @@ import asyncio
 import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
 from typing import Any
 
 from aboard.core.cluster import Cluster
+from aboard.core.lazy import dataclass
 from aboard.core.lease import Lease
 from aboard.core.plan import Plan
 from aboard.core.request import Request

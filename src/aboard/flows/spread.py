@@ -3,12 +3,12 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from secrets import token_hex
 from time import monotonic
 from typing import Any
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.stowing import differs, no_room, not_writable
 from aboard.data.store.parcels import Parcel

@@ -2,13 +2,13 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from time import time
 from typing import Any
 
 from aboard.core.event import Sample
 from aboard.core.finding import Finding
+from aboard.core.lazy import dataclass
 from aboard.core.run import Run
 from aboard.flows.export import published_checkpoints, read_training
 from aboard.record.documents import read_document, read_findings

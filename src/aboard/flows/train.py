@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,6 +15,7 @@ from aboard.checks.train.cards import BF16_SINCE, CARDS, Card
 from aboard.config.train import TrainWords
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding
+from aboard.core.lazy import dataclass
 from aboard.core.plan import NodePlan, Plan
 from aboard.core.program import Kind, Program
 from aboard.core.request import Request

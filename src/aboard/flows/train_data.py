@@ -1,13 +1,14 @@
 """The data of a training: token shards and bins, made once for the same files, and the gate's word on them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 from aboard.config.data import SourceWords
 from aboard.config.train import TrainWords
 from aboard.core.finding import Severity
+from aboard.core.lazy import dataclass
 from aboard.core.training import DataPart
 from aboard.data.feed.bins import Packing, data_identity
 from aboard.data.feed.mix import shares

@@ -2,12 +2,13 @@
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from aboard.checks.train.checkpoints import Saved, checkpoints_probe, newest
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.probe import Probe
 from aboard.core.training import Training
 from aboard.train.differences import Difference, Present, differences

@@ -8,11 +8,11 @@ import json
 import tarfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.core.size import KIB, MIB, size
 from aboard.core.verdict import Replayed
 from aboard.core.words import visible

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from time import monotonic, time
 from typing import Any, TypeVar
 
 from aboard.agent.frames import FrameError
 from aboard.core.errors import AskError, Unreachable, WireError
 from aboard.core.facts import Unknown, read
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Command, Contents, Files, Output, Probe, Unparsed
 from aboard.core.rank_environment import RankEnvironment, RankSpec, environment_question, read_environment

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from time import monotonic, time
 from typing import Any
 
@@ -13,6 +13,7 @@ from aboard.core.errors import AboardError, WireError
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Severity
 from aboard.core.foreign import evidence_of, moved, waits
+from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.reach import Reached
 from aboard.core.stranger import Stranger, strangers_of

@@ -6,7 +6,6 @@ import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
 from typing import cast
@@ -14,6 +13,7 @@ from typing import cast
 from aboard.config.read import near_file
 from aboard.core.errors import InputError, Problem
 from aboard.core.finding import Finding
+from aboard.core.lazy import dataclass
 from aboard.verdicts.logs.judge import judge
 from aboard.verdicts.logs.reader import LINE_LIMIT, Reader
 

@@ -5,9 +5,10 @@ written when its index entry is: what a full disk or a kill cut short is never r
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
+
+from aboard.core.lazy import dataclass
 
 # Seconds since 1970, where the block begins in the rank's whole log, its bytes (or those dropped), stream, flags, node.
 ENTRY = Struct("<dQIBBH")

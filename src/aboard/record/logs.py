@@ -1,9 +1,9 @@
 """The logs of all ranks on their way to disk: buffered, bounded, and whole line by whole line."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+from aboard.core.lazy import dataclass
 from aboard.core.size import MIB
 from aboard.record.files import OpenFiles
 from aboard.record.index import LOST_ON_NODE, STREAMS

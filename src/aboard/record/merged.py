@@ -1,11 +1,11 @@
 """The logs of many ranks as one, by corrected time: streamed, so that memory is bounded by the number of ranks."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from heapq import merge
 from operator import itemgetter
 from re import Pattern
 
+from aboard.core.lazy import dataclass
 from aboard.core.logline import Line
 from aboard.record.index import STREAMS, Entry
 from aboard.record.reading import NOWHERE, LogReader, Mark, Snapshot

@@ -3,13 +3,13 @@
 import fcntl
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Self
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 
 PRIVATE = 0o700
 PRIVATE_FILE = 0o600

@@ -1,9 +1,9 @@
 """One rank's log on its way to disk: blocks in memory, then segments, of which the first and the last are kept."""
 
 from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 
+from aboard.core.lazy import dataclass
 from aboard.record.files import OpenFiles
 from aboard.record.index import ENTRY, INDEX, LOG, LOST_ON_DISK, MOST, STREAMS, Segment, segment_of, unpack
 from aboard.record.lines import Block, Splitter

@@ -4,9 +4,9 @@ import os
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
+from aboard.core.lazy import dataclass
 from aboard.core.logline import Line
 from aboard.record.files import OpenFiles
 from aboard.record.index import (

@@ -3,13 +3,13 @@
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import Self
 
 from aboard.core.errors import AboardError, InputError, Problem
+from aboard.core.lazy import dataclass
 from aboard.core.words import did_you_mean, visible
 from aboard.record.names import new_run_id
 from aboard.record.places import PRIVATE, RunDirectory

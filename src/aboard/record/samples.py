@@ -1,10 +1,10 @@
 """The samples of a run on disk: all of them at first, then thinned, so that a run of weeks has a bounded file."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aboard.core.lazy import dataclass
 from aboard.record.journal import Journal, entries
 
 LIMIT = 256 * 2**20

@@ -1,10 +1,10 @@
 """What a practice cluster looks like on paper: its hosts, their names and addresses."""
 
 import re
-from dataclasses import dataclass
 from functools import cached_property
 
 from aboard.core.errors import SandboxError
+from aboard.core.lazy import dataclass
 
 HEAD = "head"
 MOST_NODES = 250

@@ -3,9 +3,10 @@
 import os
 import select
 import signal
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+from aboard.core.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

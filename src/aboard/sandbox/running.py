@@ -5,10 +5,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
+from aboard.core.lazy import dataclass
 from aboard.sandbox import inside
 from aboard.sandbox.files import CREW, CREW_HOME, CREW_PATH, ROOT_PATH
 from aboard.sandbox.process import Process

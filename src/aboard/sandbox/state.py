@@ -7,10 +7,11 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 
 from aboard.core.errors import SandboxError
+from aboard.core.lazy import dataclass
 from aboard.sandbox.layout import Layout, checked_name
 from aboard.sandbox.process import Process, boot_id
 

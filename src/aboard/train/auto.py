@@ -1,8 +1,8 @@
 """`sharding: auto`: the fastest layout that fits."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from aboard.core.lazy import dataclass
 from aboard.core.training import Training
 from aboard.train.mesh import Spread, even
 from aboard.train.needs_estimate import Model, Needs, model, needs

@@ -1,9 +1,9 @@
 """Which bins a step takes, and which of them are this rank's: a pure function of the settled training and a cursor."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import ceil
 
+from aboard.core.lazy import dataclass
 from aboard.data.feed.mix import Cursor, Draw
 from aboard.train.progress import Progress
 

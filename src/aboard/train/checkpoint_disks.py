@@ -1,11 +1,11 @@
 """Which ranks see the same checkpoint folder: looked at, not asked for, since a path says nothing about a disk."""
 
 import socket
-from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
+from aboard.core.lazy import dataclass
 from aboard.train.checkpoint_exchange import Exchange
 from aboard.train.checkpoint_failure import failure, raise_any
 from aboard.train.world import World

@@ -4,13 +4,13 @@ import fcntl
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from shutil import rmtree
 from time import monotonic, sleep
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.train import marker
 from aboard.train.checkpoint_write import sync_folder
 from aboard.train.marker import Marker, NoMarker

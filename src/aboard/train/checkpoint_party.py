@@ -1,10 +1,10 @@
 """The ranks at a checkpoint folder: each does its part, hears of the others', and a failure of one is everybody's."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aboard.core.lazy import dataclass
 from aboard.train.checkpoint_disks import Disks
 from aboard.train.checkpoint_exchange import Exchange
 from aboard.train.checkpoint_failure import failure, raise_any

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +9,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.train.marker import Box, Whole
 
 # As safetensors names them.

@@ -3,11 +3,11 @@
 import json
 import mmap
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from aboard.core.lazy import dataclass
 from aboard.train.checkpoint_slices import Held
 from aboard.train.marker import Box
 

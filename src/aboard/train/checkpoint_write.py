@@ -3,10 +3,10 @@
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from aboard.core.lazy import dataclass
 from aboard.train.checkpoint_stage import Draft
 
 # Large enough that hashing and writing, which let other threads run, are nearly all of the time.

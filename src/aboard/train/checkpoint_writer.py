@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.core.size import size
 from aboard.train import marker
 from aboard.train.checkpoint_disks import SEEN

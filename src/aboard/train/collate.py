@@ -1,7 +1,6 @@
 """Bins as tensors on the host: rows of one length, positions that restart in each document, and the labels."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -9,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from aboard.core.lazy import dataclass
 from aboard.data.feed.bins import Bin
 
 # Lengths are rounded up to it: kernels like even sizes, and the allocator sees fewer of them.

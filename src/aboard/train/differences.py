@@ -1,10 +1,10 @@
 """What is set otherwise than when the checkpoint was made: shown, and refused where it would be another training."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.core.words import visible
 from aboard.train.marker import Marker
 

@@ -1,7 +1,6 @@
 """A model that is ready to train: what is called, what is saved, and what differs between the layouts."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -10,6 +9,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
+from aboard.core.lazy import dataclass
 from aboard.train.world import World
 
 

@@ -5,7 +5,7 @@ import json
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, revert_weight_conversion
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.core.training import Training
 from aboard.train.answer import answered
 from aboard.train.build_meta import on_meta

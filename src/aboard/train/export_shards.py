@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 import torch
+
+from aboard.core.lazy import dataclass
 
 # What the hub's own tools cut at.
 SHARD = 5 * 10**9

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.train.load_files import Stored, weights, whole
 from aboard.train.load_names import Match, Mixture, match, tied
 from aboard.train.load_tied import untied

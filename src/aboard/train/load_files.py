@@ -6,7 +6,6 @@ Read by pread and not mapped: not every cloud file system can be mapped, and wha
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 
 # https://huggingface.co/docs/safetensors: what a header may call a type.
 DTYPES = {

@@ -7,7 +7,6 @@ What the model would do to its parameters is recorded on meta, where it costs no
 import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.train.load import parts, real_buffers
 from aboard.train.load_names import tied
 from aboard.train.world import World

@@ -3,10 +3,11 @@
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+
+from aboard.core.lazy import dataclass
 
 NAME = "manifest.json"
 FORMAT = "aboard-checkpoint"

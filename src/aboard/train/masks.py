@@ -7,7 +7,6 @@ transformers finds packed rows by looking at position ids, and waits for the dev
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -15,6 +14,7 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from aboard.core.lazy import dataclass
 from aboard.train.apart import WINDOWED, packed_anyway, takes_positions, why_not_apart
 from aboard.train.collate import Collate, Keeps, Micro
 

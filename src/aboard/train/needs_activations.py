@@ -5,8 +5,9 @@ autograd, in bytes for each token: taken from one pass of a Llama of 7B's shape 
 Qwen and Gemma models (tests/train/test_model_needs.py). On GPUs and for large models they are an extrapolation.
 """
 
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from aboard.core.lazy import dataclass
 
 Precision = Literal["full", "half", "autocast"]
 

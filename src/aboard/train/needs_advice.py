@@ -1,9 +1,10 @@
 """What would make a training fit: changes of its settings, each of them tried by the same estimate."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+from aboard.core.lazy import dataclass
 from aboard.core.size import size
 from aboard.core.training import Training
 from aboard.train.auto import best

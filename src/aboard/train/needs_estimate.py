@@ -1,10 +1,10 @@
 """How much memory one rank of a training needs, in a given layout."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from aboard.core.lazy import dataclass
 from aboard.core.size import size
 from aboard.core.training import Training
 from aboard.core.words import many

@@ -5,10 +5,11 @@ with torch 2.13 (tests/train/test_model_needs.py); each figure says where it is 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torch import nn
+
+from aboard.core.lazy import dataclass
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -1,13 +1,13 @@
 """What the steps since the last log line came to, kept on the device, and who made one that isn't finite."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import isfinite
 
 import torch
 from torch import Tensor
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.core.words import many
 from aboard.data.feed.mix import Draw
 from aboard.train.batches import Planned

@@ -1,10 +1,11 @@
 """How far a training is: one global cursor and what was counted on the way, the same on every rank."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any
 
+from aboard.core.lazy import dataclass
 from aboard.data.feed.mix import Draw
 
 

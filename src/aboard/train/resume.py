@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.train import marker
 from aboard.train.checkpoint_folder import Listed, listed
 from aboard.train.checkpoint_party import Party

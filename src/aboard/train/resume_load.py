@@ -1,12 +1,12 @@
 """Filling a model and its optimizer from a checkpoint, each rank its own part, whatever layout it was saved in."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.train.checkpoint_slices import held, model_state, names
 from aboard.train.marker import Box, Part, Whole
 from aboard.train.saved import TORCH, Reader, Saved

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from pathlib import Path
@@ -14,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.data.store.durable import sha256_of
 from aboard.train.checkpoint_folder import read_marker
 from aboard.train.checkpoint_slices import DTYPES

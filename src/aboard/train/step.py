@@ -1,13 +1,13 @@
 """One step: forward and backward for each micro-batch, the norm, the update. Nothing here waits for the device."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 
 import torch
 from torch import Tensor
 from torch.optim import AdamW
 
+from aboard.core.lazy import dataclass
 from aboard.core.training import Training
 from aboard.data.feed.bins import Bin
 from aboard.data.feed.mix import Draw

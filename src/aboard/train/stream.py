@@ -2,10 +2,10 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 
+from aboard.core.lazy import dataclass
 from aboard.core.training import DataPart
 from aboard.data.feed.bins import Bin, Bins
 from aboard.data.feed.mix import Cursor, Draw, mix

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
+from aboard.core.lazy import dataclass
 from aboard.core.training import Training
 from aboard.train.auto import Layout, layout
 from aboard.train.mesh import Spread, mesh, nodes

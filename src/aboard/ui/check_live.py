@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from time import monotonic
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -10,6 +10,7 @@ from rich.text import Text
 
 from aboard.core.cluster import Cluster
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.reach import Contact, Unreached
 from aboard.core.rule import Subject

@@ -1,12 +1,13 @@
 """A grid of nodes and subjects: a label, one mark a subject, and as many further columns as the terminal has room."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from aboard.core.lazy import dataclass
 from aboard.ui.marks import Mark
 
 GAP = 2

@@ -1,9 +1,9 @@
 """The marks of a check: one sign and one style for each thing that can be known of a node and a subject."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

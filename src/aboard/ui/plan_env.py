@@ -1,8 +1,9 @@
 """How the environments of a plan's ranks differ: what is the same for all, a node's own, a rank's own, by pattern."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from aboard.core.lazy import dataclass
 from aboard.core.plan import NodePlan, Plan
 from aboard.ui.hidden import HIDDEN
 

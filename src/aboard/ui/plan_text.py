@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
@@ -10,6 +9,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from aboard.core.contract import IFNAMES, Berth, contract, surroundings
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.nodeset import fold
 from aboard.core.plan import NodePlan, Plan, Start

@@ -1,13 +1,13 @@
 """The list of runs, newest first: what each is, and what it came to."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
 from aboard.core.duration import span
+from aboard.core.lazy import dataclass
 from aboard.ui.bounded import Bounded
 
 GAP = "  "

@@ -1,13 +1,14 @@
 """The end of a run: what it came to, its verdict with what followed from it, what was lost, and what to type next."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from aboard.core.duration import span
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.metrics import Way
 from aboard.core.roster import Roster
 from aboard.core.size import size

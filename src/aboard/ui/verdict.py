@@ -1,13 +1,13 @@
 """What a check comes to: each subject's outcome, and the last line."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 
 from aboard.checks.usual import together
 from aboard.core.cluster import THIS_MACHINE
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.rule import Subject
 from aboard.ui.figures import many

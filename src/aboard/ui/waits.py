@@ -1,9 +1,9 @@
 """Whom a run waits for, told once for all that have the same reason: the dead first, then the silent, then the late."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from aboard.core.duration import span
+from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.rankset import fold_ranks
 from aboard.core.roster import Missing, Trouble

@@ -1,10 +1,10 @@
 """What a rank does that others wait for: in words, from its state, its stack and what it waits for in the kernel."""
 
 import shlex
-from dataclasses import dataclass
 
 from aboard.core.evidence import View
 from aboard.core.finding import Severity
+from aboard.core.lazy import dataclass
 from aboard.core.words import visible
 
 # Cores that a process uses which works; one that only waits uses none.

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from aboard.core.duration import span
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.run import Child, Generation, Run
 from aboard.core.words import many, visible

@@ -6,8 +6,9 @@ Lines are `host:pid:tid [dev] NCCL INFO …`; a WARN has its place in the source
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from aboard.core.lazy import dataclass
 from aboard.core.rankset import fold_ranks
 
 _LINE = re.compile(

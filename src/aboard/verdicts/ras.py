@@ -1,10 +1,10 @@
 """What NCCL itself knows of its ranks, where flight records and stacks tell nothing: whom it misses, who lags."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 from aboard.core.evidence import Evidence
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.rankset import fold_ranks
 from aboard.core.ras import RasComm, RasPart, RasProcess, RasRank, RasStatus
 from aboard.core.verdict import Cause, RuledOut, Said, Sure

@@ -3,11 +3,11 @@
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 
 from aboard.checks.scripted import typed
 from aboard.core import shell
+from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.plan import NodePlan
 from aboard.core.run import Child, Raised

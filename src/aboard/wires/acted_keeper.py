@@ -4,11 +4,12 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 from zlib import crc32
 
 from aboard.agent import frames
+from aboard.core.lazy import dataclass
 from aboard.wires.acted_rank import STACKS, ActedRank
 
 SAMPLE_SECONDS = 1.0

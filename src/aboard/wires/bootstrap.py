@@ -3,12 +3,13 @@
 import marshal
 import secrets
 import zlib
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 from types import CodeType
+
+from aboard.core.lazy import dataclass
 
 MARKER = b"\n<aboard %s>\n"
 

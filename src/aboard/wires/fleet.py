@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from random import uniform
 from time import monotonic
 
 from aboard.core.errors import Unreachable
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.reason import Reason
 from aboard.wires.link import Link, open_link

@@ -3,13 +3,13 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Any, TypeVar
 
 from aboard.agent import frames
 from aboard.core.errors import ProtocolError, Unreachable, WireError
+from aboard.core.lazy import dataclass
 from aboard.core.reason import Reason
 from aboard.core.stowing import refused, stuck
 from aboard.wires.link import Link

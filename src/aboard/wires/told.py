@@ -4,12 +4,12 @@ Only what is known is taken over, and only so much of it: a node that lies can't
 """
 
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
 from aboard.agent import frames
 from aboard.core.event import Event
+from aboard.core.lazy import dataclass
 from aboard.core.metrics import METRICS
 
 PHASES = ("started", "torch", "store", "group", "collective")

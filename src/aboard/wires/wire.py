@@ -1,9 +1,10 @@
 """The one seam to machines: a wire opens a duplex byte stream to a fresh agent on a node."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
 
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 
 

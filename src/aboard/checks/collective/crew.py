@@ -1,7 +1,7 @@
 """The crew: which nodes take part in the exercise, with how many ranks, and who is left out for which reason."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aboard.checks.collective.script import ABOUT
 from aboard.checks.network.exercise import MESH
@@ -9,6 +9,7 @@ from aboard.checks.network.mesh import Mesh
 from aboard.checks.network.rates import cover
 from aboard.checks.scripted import as_a_rank, number, said, word
 from aboard.core.facts import Facts
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Probe, Unparsed
 from aboard.core.words import many

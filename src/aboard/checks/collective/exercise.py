@@ -5,7 +5,7 @@ interface and the addresses that its peers have just been seen to reach.
 """
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from aboard.checks.collective.crew import Crew, muster
 from aboard.checks.collective.halving import Group, locate
@@ -18,6 +18,7 @@ from aboard.checks.network.mesh import Mesh, Pair
 from aboard.checks.network.rates import cover
 from aboard.core.exercise import Exercise, Replies, Round, Script
 from aboard.core.facts import Facts
+from aboard.core.lazy import dataclass
 
 # A node that has no rank is left out and the others are tried again, this often.
 MOST_DEAD = 3

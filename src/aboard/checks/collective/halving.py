@@ -5,12 +5,12 @@ that fails is split; where one half fails it goes on there, where neither does t
 """
 
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import TypeAlias
 
 from aboard.checks.network.mesh import Pair
 from aboard.checks.network.rates import cover
+from aboard.core.lazy import dataclass
 
 Group: TypeAlias = tuple[str, ...]
 Search: TypeAlias = Generator[list[Group], list[bool], "tuple[Group, ...]"]

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -18,6 +17,7 @@ from aboard.checks.network.words import address
 from aboard.checks.scripted import as_a_rank, output
 from aboard.core.exercise import Ask, Replies, Round
 from aboard.core.facts import Facts, Unknown
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Unparsed
 from aboard.core.size import KIB, MIB

@@ -1,10 +1,11 @@
 """A job: one try of one group of nodes, who did well in it, and what the nodes say of each other."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aboard.checks.collective.report import GONE, PHASES, Report
 from aboard.checks.network.mesh import Pair
+from aboard.core.lazy import dataclass
 
 # A node makes half of the links of four nodes slow, so the median would be half slow: the upper quarter is not.
 USUAL_AT = 0.75

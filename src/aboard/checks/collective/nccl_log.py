@@ -7,8 +7,10 @@ What changed from 2.14 to 2.30 is said beside each pattern. `Using network` is t
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from aboard.core.lazy import dataclass
 
 _PREFIX = re.compile(r"^(?:\[[^\]]*\] )?(?:\S+:\d+:\d+ )?(?:\[\d+\] )?(?:\S+:\d+ (?:\(\S+\) )?)?NCCL (INFO|WARN) (.*)$")
 # Without a prefix up to 2.22, with one later.

@@ -1,10 +1,11 @@
 """What a rank said at its end, as a value."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from aboard.checks.scripted import said
+from aboard.core.lazy import dataclass
 from aboard.core.probe import Output, Unparsed
 from aboard.core.words import visible
 

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from aboard.checks.fabric.nccl import active
 from aboard.checks.host.limits import limits_of
@@ -10,6 +9,7 @@ from aboard.checks.listed import listed
 from aboard.checks.usual import together
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.probe import Answer, Command, Contents, Files, Output, Probe, Unparsed
 from aboard.core.reach import Reached

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 
 from aboard.checks.fabric.ports import PORTS, Port
 from aboard.core.facts import Facts
+from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Command, Contents, Files, Output, Probe, Unparsed
 
 CONF = "/etc/nccl.conf"

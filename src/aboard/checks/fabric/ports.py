@@ -3,9 +3,9 @@
 import re
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv6Address
 
+from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
 from aboard.core.words import visible
 

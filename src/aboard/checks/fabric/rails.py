@@ -5,7 +5,7 @@ An echo is no RDMA, but it takes the same addresses and routes, and any user may
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from ipaddress import AddressValueError, IPv6Address
 
 from aboard.checks.fabric.nccl import active, settings
@@ -15,6 +15,7 @@ from aboard.checks.scripted import output
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.probe import Unparsed
 from aboard.core.words import many

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from aboard.checks.fabric.nccl import CONF, NCCL_CONF, TOPOLOGY, absent, digest, known_settings, settings
 from aboard.checks.fabric.ports import PORTS
@@ -11,6 +10,7 @@ from aboard.checks.usual import usual
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.words import visible
 

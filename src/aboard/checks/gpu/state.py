@@ -2,13 +2,13 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from aboard.checks.gpu.smi import DRIVER, GPUS, HEALTH, NOT_STARTED, Driver, Smi
 from aboard.checks.listed import listed
 from aboard.checks.usual import usual_or_best
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
 from aboard.core.words import many, visible
 

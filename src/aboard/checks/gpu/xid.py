@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from aboard.checks.gpu.parity import short_of_gpus
 from aboard.checks.gpu.smi import DRIVER
@@ -10,6 +10,7 @@ from aboard.checks.gpu.state import lost_gpus
 from aboard.checks.listed import listed
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
 from aboard.core.words import visible

@@ -2,11 +2,11 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from aboard.checks.answer import printed
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.story import Story

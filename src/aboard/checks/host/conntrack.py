@@ -1,10 +1,10 @@
 """Connection tracking: a full table drops new connections, now and then, with no word to either end."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.story import Story

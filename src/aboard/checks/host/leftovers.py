@@ -1,12 +1,12 @@
 """Leftovers: what earlier runs left running or lying on a node; `aboard check --fix` ends it, by run id only."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.rule import Subject
 from aboard.core.story import Story
 from aboard.core.words import visible

@@ -1,12 +1,12 @@
 """A node's own name: what it resolves to on the node itself, since ranks tell their peers that address."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from ipaddress import ip_address
 
 from aboard.checks.answer import printed
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Command, Probe, Unparsed
 from aboard.core.reach import Reached
 from aboard.core.rule import Subject

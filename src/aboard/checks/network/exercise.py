@@ -1,13 +1,13 @@
 """The exercise `mesh`: each node connects to its peers, on the rendezvous port and on one that the system chose."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import ip_address, ip_interface
 from typing import Any
 
 from aboard.checks.network.mesh import RENDEZVOUS_PORT, Address, Mesh, Port, Taken, Try
 from aboard.core.exercise import Ask, Exercise, Replies, Script
 from aboard.core.facts import Facts, Unknown
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.reach import Reached
 from aboard.core.words import visible

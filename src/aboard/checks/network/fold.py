@@ -2,10 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum
 
 from aboard.checks.network.mesh import Mesh, Pair, Port
+from aboard.core.lazy import dataclass
 
 # A node with one peer explains nothing that the pair doesn't.
 FEWEST = 2

@@ -3,7 +3,6 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from aboard.checks.listed import listed
 from aboard.checks.network.exercise import IFNAMES, MESH
@@ -11,6 +10,7 @@ from aboard.checks.network.mesh import Mesh
 from aboard.checks.network.words import address
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
 from aboard.core.words import visible

@@ -2,10 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from ipaddress import ip_address
 from typing import TypeAlias
+
+from aboard.core.lazy import dataclass
 
 # torchrun's and DeepSpeed's own default.
 RENDEZVOUS_PORT = 29500

@@ -1,7 +1,7 @@
 """Rates: what each link carries and loses, measured in rounds of pairs that don't share a node."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import median
 from typing import Any
 
@@ -11,6 +11,7 @@ from aboard.checks.network.words import address
 from aboard.core.exercise import Ask, Exercise, Replies, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.words import many
 
 PUSH_SECONDS = 0.2

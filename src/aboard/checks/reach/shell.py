@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from aboard.checks.reach.words import UNANSWERED
@@ -16,6 +15,7 @@ from aboard.core import nodeset
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.secrets import is_secret
 from aboard.core.story import Story

@@ -1,8 +1,7 @@
 """Each way not to answer, in words: how it shows, what it means, what mends it."""
 
-from dataclasses import dataclass
-
 from aboard.core.finding import Severity
+from aboard.core.lazy import dataclass
 from aboard.core.reason import Reason
 from aboard.core.story import Story
 

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 
 from aboard.checks.difference import usual
 from aboard.checks.listed import listed
@@ -12,6 +11,7 @@ from aboard.checks.software.script import CODE, CONFIG, MAX_FILES, MODULES
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.probe import Unparsed
 from aboard.core.words import many
 

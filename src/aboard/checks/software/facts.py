@@ -1,12 +1,13 @@
 """What a node told of its software, as values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
 from aboard.checks.scripted import as_a_rank, number, said, word, words
 from aboard.checks.software.script import SCRIPT
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Probe, Unparsed
 from aboard.core.program import Kind, Program

@@ -1,11 +1,11 @@
 """What a node told of its storage, as values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from aboard.checks.scripted import as_a_rank, number, said, word
 from aboard.checks.storage.script import MOUNT_SECONDS, SCRIPT
+from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Probe, Unparsed
 

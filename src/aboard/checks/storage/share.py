@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from aboard.checks.scripted import output, said, typed, word
@@ -12,6 +12,7 @@ from aboard.core import nodeset
 from aboard.core.exercise import Ask, Exercise, Round, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.probe import Unparsed
 
 # Some network file systems show a new file to others only after a while.

@@ -2,13 +2,13 @@
 
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from aboard.checks.scripted import typed
 from aboard.checks.storage.facts import STORAGE, Place
 from aboard.checks.storage.room import outputs, too_small
 from aboard.core.facts import Facts
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.size import GIB, size
 
 LOW_BYTES = GIB

@@ -1,10 +1,11 @@
 """Whether a training can be carried by these nodes, judged when they are known and before anything is started."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aboard.checks.train.cards import BF16_SINCE, Card
 from aboard.core.finding import Finding, Severity
+from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.size import size
 from aboard.core.training import Training

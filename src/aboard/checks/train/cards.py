@@ -1,8 +1,8 @@
 """The GPUs of a node as a training sees them: their memory, and whether they compute in bfloat16."""
 
 import re
-from dataclasses import dataclass
 
+from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
 from aboard.core.size import MIB
 from aboard.core.words import visible

@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aboard.core.errors import InputError, Problem
 from aboard.core.interpreter import NO_ENV
+from aboard.core.lazy import dataclass
 from aboard.core.paste.accelerate_env import environment
 from aboard.core.paste.accelerate_flags import GRAMMAR, NAME, NOT_OURS, OURS_LAUNCHERS
 from aboard.core.paste.accelerate_settings import Settings, Way, settle

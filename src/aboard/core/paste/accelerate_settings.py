@@ -6,10 +6,10 @@ default, so that `same_network` and `rdzv_backend` there change nothing.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from aboard.core.errors import InputError, Problem
+from aboard.core.lazy import dataclass
 from aboard.core.paste.accelerate_flags import FSDP_ONLY_IN_FILE, GRAMMAR, NAME, SECTIONS
 from aboard.core.paste.flags import Value
 from aboard.core.paste.typed import Typed

@@ -1,7 +1,8 @@
 """A launcher's flags as a table: how each is spelled, what it takes, and what becomes of it."""
 
-from dataclasses import dataclass
 from enum import Enum
+
+from aboard.core.lazy import dataclass
 
 Value = str | int | float | bool | None
 

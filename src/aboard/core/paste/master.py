@@ -1,9 +1,9 @@
 """Where rank 0 listens, as a launcher's flags say it."""
 
 import re
-from dataclasses import dataclass
 
 from aboard.core.errors import InputError, Problem
+from aboard.core.lazy import dataclass
 from aboard.core.words import MAX_PORT, host_trouble, visible
 
 _ENDPOINT = re.compile(r"(\[[^\]]*\]|[^:]*)(?::(\d+))?|([0-9a-fA-F:]+)")

@@ -1,9 +1,9 @@
 """What a pasted command asks for, once its launcher's flags are read."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
+from aboard.core.lazy import dataclass
 from aboard.core.request import Request
 
 

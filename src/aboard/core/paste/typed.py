@@ -7,9 +7,9 @@ number or holds a blank.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from aboard.core.errors import InputError, Problem
+from aboard.core.lazy import dataclass
 from aboard.core.paste.flags import Fate, Flag, Takes, Value
 from aboard.core.words import nearest, visible
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from aboard.core.lazy import dataclass
 from aboard.core.training import DataPart
 from aboard.data.feed.segments import SEGMENT, Cut, Losses
 from aboard.data.rows import Ids, Mask

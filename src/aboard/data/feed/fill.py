@@ -2,10 +2,10 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from aboard.core.lazy import dataclass
 from aboard.data.feed.pack import pack
 from aboard.data.stats import Lengths
 

@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from hashlib import blake2b
@@ -10,6 +9,7 @@ from itertools import accumulate
 from math import lcm
 
 from aboard.core.errors import InputError, Problem
+from aboard.core.lazy import dataclass
 from aboard.data.feed.order import permutation
 
 # Weights repeat after at most so many draws. Those that need more are rounded, and refused when that shows.

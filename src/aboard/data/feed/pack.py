@@ -1,9 +1,9 @@
 """Packing documents into bins: exact best-fit-decreasing, many documents of one length at a time."""
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
+
+from aboard.core.lazy import dataclass
 
 Numbers = NDArray[np.int64]
 

@@ -1,12 +1,12 @@
 """Documents as segments that fit a bin: whole, truncated, or split into pieces, and what was lost is counted."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from aboard.core.lazy import dataclass
 from aboard.data.store.index import Documents
 
 Cut = Literal["by-kind", "split", "truncate"]

@@ -1,8 +1,8 @@
 """What a rule of the gate judges, and the words that rules share."""
 
-from dataclasses import dataclass
 from shlex import join, split
 
+from aboard.core.lazy import dataclass
 from aboard.data.gate.seen import Seen
 from aboard.data.gate.tally import Tally
 from aboard.data.gate.terms import Terms

@@ -1,11 +1,12 @@
 """Fingerprints of rows: which rows are the same, in memory that is bounded however many rows there are."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
+from aboard.core.lazy import dataclass
 from aboard.data.rows import Row, Where, fingerprint
 
 # 16 bytes each. Above this many, only rows whose hash ends in zeros are kept, in pairs or not at all: what is counted

@@ -1,9 +1,10 @@
 """What `aboard data` found out: a value, for the terminal, for pipes and for JSON."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from aboard.core.finding import Finding
+from aboard.core.lazy import dataclass
 from aboard.data.feed.fill import Fill
 from aboard.data.gate.tally import Tally
 from aboard.data.gate.terms import Terms

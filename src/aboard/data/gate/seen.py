@@ -1,8 +1,8 @@
 """How often a sign was seen, and where first: adds up in any order to the same."""
 
-from dataclasses import dataclass
 from heapq import nsmallest
 
+from aboard.core.lazy import dataclass
 from aboard.data.rows import Encoded, Where
 
 KEPT = 3

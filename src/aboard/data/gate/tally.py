@@ -1,10 +1,11 @@
 """What was counted over some rows; two tallies add up to that of all their rows."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import TypeAlias
 
+from aboard.core.lazy import dataclass
 from aboard.data.gate.prints import Prints, prints_of
 from aboard.data.gate.seen import Example, Seen, example
 from aboard.data.gate.terms import Terms

@@ -1,9 +1,10 @@
 """How rows become tokens, as far as a rule must know it."""
 
-from dataclasses import dataclass
 from functools import cached_property
 from re import Pattern, escape
 from re import compile as compile_pattern
+
+from aboard.core.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,8 @@
 """A chunk: a slice of one file, small enough to hand to a worker, that knows the number of its first row."""
 
-from dataclasses import dataclass
 from typing import Literal
+
+from aboard.core.lazy import dataclass
 
 # Cuts are part of what makes shards equal on one core and on many: they follow from the file and this alone.
 CHUNK_BYTES = 16 << 20

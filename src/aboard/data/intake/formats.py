@@ -1,10 +1,10 @@
 """The formats that rows come in, and telling which one a source has by its columns."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.core.words import did_you_mean, visible
 
 Name = Literal["alpaca", "sharegpt", "messages", "prompt-completion", "text", "tokens"]

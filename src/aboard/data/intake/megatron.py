@@ -10,11 +10,11 @@ tells them apart.
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from aboard.core.lazy import dataclass
 from aboard.data.intake.chunks import Chunk
 from aboard.data.rows import Broken, Ids, Row, Where
 

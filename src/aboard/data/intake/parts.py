@@ -1,9 +1,9 @@
 """A validation part out of the training rows: by the content of a row, so that equal rows fall on the same side."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
+from aboard.core.lazy import dataclass
 from aboard.data.rows import Broken, Row, fingerprint
 
 

@@ -1,10 +1,10 @@
 """From what the user named (a file, a directory, a hub name) to chunks that workers read."""
 
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.core.words import nearest, visible
 from aboard.data.intake.chunks import CHUNK_BYTES, Chunk, Store
 from aboard.data.intake.columnar import arrow_chunks, parquet_chunks

@@ -3,11 +3,11 @@
 import json
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from time import time_ns
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.data.store.durable import held, sha256_of, write_whole
 
 # A file that was written so short a while ago can change again without a new time stamp (git's "racy" entries).

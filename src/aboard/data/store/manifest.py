@@ -2,11 +2,12 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, Literal
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 
 FORMAT = "aboard-token-shards"
 VERSION = 1

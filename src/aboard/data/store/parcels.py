@@ -2,10 +2,10 @@
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.data.store.fingerprints import Fingerprints
 from aboard.data.store.manifest import FORMAT, NAME, FileEntry, entry, read_manifest, unusable
 

@@ -1,8 +1,8 @@
 """Whether every node has the same files, by hash."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
+from aboard.core.lazy import dataclass
 from aboard.data.store.manifest import FileEntry
 
 

@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from itertools import accumulate
@@ -12,6 +11,7 @@ from typing import Self
 
 import numpy as np
 
+from aboard.core.lazy import dataclass
 from aboard.data.rows import Ids, Mask, Where
 from aboard.data.store.index import Index
 from aboard.data.store.manifest import Manifest, read_manifest

@@ -8,13 +8,14 @@ a chat gets neither, for its template writes them. The first token of a row is n
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any, Literal
 
 import numpy as np
 import tokenizers
 
+from aboard.core.lazy import dataclass
 from aboard.data.intake.conversation import Misshapen
 from aboard.data.rows import Broken, Encoded, Ids, Mask, Row, Where
 from aboard.data.tokens.passages import Passage, Passages, Tokens

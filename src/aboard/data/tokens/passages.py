@@ -9,12 +9,12 @@ places  `tokenizers` encodes and tells the places: right for any tokenizer, and 
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from aboard.core.lazy import dataclass
 from aboard.data.intake.conversation import Misshapen
 from aboard.data.rows import Ids, Mask
 from aboard.data.tokens.spelling import borders, spelling_of

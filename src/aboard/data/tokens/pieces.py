@@ -1,8 +1,8 @@
 """A row's tokens as text to look at: which are supervised, which are control tokens, which are past the limit."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
+from aboard.core.lazy import dataclass
 from aboard.data.rows import Encoded, Where
 
 # A token's text depends on what is before it, where a word's first piece carries the blank.

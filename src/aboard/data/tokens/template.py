@@ -14,10 +14,10 @@ move the system prompt): what a model would learn there is not what it would say
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from aboard.core.lazy import dataclass
 from aboard.data.intake.conversation import Misshapen
 from aboard.data.rows import Message
 

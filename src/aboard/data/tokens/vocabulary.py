@@ -2,13 +2,13 @@
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import tokenizers
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.core.words import visible
 from aboard.data.intake.online import hub_reachable
 

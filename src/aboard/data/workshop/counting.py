@@ -1,9 +1,9 @@
 """How far a preparation is, from what its workers tell."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from aboard.core.lazy import dataclass
 from aboard.data.workshop.schedule import Schedule
 from aboard.data.workshop.unit import UnitRecord
 from aboard.data.workshop.worker import EncodeOrder, Order, Told

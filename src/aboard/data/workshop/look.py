@@ -1,9 +1,9 @@
 """Looking at a chunk as training would read it: counted for the gate, some rows kept to be shown, nothing written."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
+from aboard.core.lazy import dataclass
 from aboard.data.gate.judge import tally
 from aboard.data.gate.tally import Item, Tally
 from aboard.data.gate.terms import Terms

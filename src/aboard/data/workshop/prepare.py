@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+from aboard.core.lazy import dataclass
 from aboard.data.feed.binning import bins, judge_length
 from aboard.data.feed.bins import Bins, Packing
 from aboard.data.feed.segments import Cut

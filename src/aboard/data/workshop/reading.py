@@ -2,8 +2,8 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
+from aboard.core.lazy import dataclass
 from aboard.data.gate.tally import Item, Tally
 from aboard.data.gate.terms import Terms
 from aboard.data.intake.chunks import Chunk

@@ -3,13 +3,14 @@
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from aboard.core.lazy import dataclass
 from aboard.data.gate.judge import tally
 from aboard.data.gate.kept import kept
 from aboard.data.gate.tally import Item, Tally

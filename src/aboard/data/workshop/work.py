@@ -5,11 +5,12 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple
 from itertools import islice
 from pathlib import Path
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.data.gate.kept import EDITION, kept, numbered, tally_of
 from aboard.data.gate.tally import Tally
 from aboard.data.intake.chunks import Chunk

@@ -4,7 +4,6 @@ import os
 import signal
 import traceback
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -12,6 +11,7 @@ from threading import Thread
 from time import monotonic
 
 from aboard.core.errors import AboardError
+from aboard.core.lazy import dataclass
 from aboard.data.gate.terms import Terms
 from aboard.data.intake.chunks import Chunk
 from aboard.data.intake.formats import Format

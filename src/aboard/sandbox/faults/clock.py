@@ -1,10 +1,10 @@
 """Clocks that differ: the one kernel under all hosts has one wall clock, so programs are told another time."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from aboard.core.errors import SandboxError
+from aboard.core.lazy import dataclass
 from aboard.sandbox.faults import lines
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.hands import do, script

@@ -1,10 +1,10 @@
 """A table of tracked connections that is nearly full."""
 
 import sys
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from aboard.core.errors import SandboxError
+from aboard.core.lazy import dataclass
 from aboard.core.size import size
 from aboard.sandbox.faults import nft
 from aboard.sandbox.faults.fault import Fault

@@ -1,10 +1,10 @@
 """A disk that is full, a path that isn't there."""
 
 import os
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from aboard.core.errors import SandboxError
+from aboard.core.lazy import dataclass
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.hands import BRIEF_STORE, STORE, script
 from aboard.sandbox.host import Host

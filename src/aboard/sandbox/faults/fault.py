@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from typing import ClassVar
 
+from aboard.core.lazy import dataclass
 from aboard.sandbox.host import Host
 from aboard.sandbox.sandbox import Sandbox
 

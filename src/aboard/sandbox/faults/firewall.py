@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from aboard.core.errors import SandboxError
+from aboard.core.lazy import dataclass
 from aboard.core.nodeset import expand
 from aboard.core.words import MAX_PORT
 from aboard.sandbox.faults import iptables

@@ -1,11 +1,11 @@
 """Control groups that give a host's sessions less than the machine has: memory, time, processes."""
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 from aboard.core.errors import SandboxError
+from aboard.core.lazy import dataclass
 from aboard.sandbox.boot import SSHD_PID_FILE
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.hands import script

@@ -1,9 +1,9 @@
 """Too little of something: shared memory, open files, locked memory, processes."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from aboard.core.errors import SandboxError
+from aboard.core.lazy import dataclass
 from aboard.sandbox.boot import SSHD_PID_FILE
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.hands import do, script

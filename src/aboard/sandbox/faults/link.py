@@ -1,9 +1,9 @@
 """Bad cables: pulled, slow, lossy, far away, too narrow."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from aboard.core.errors import SandboxError
+from aboard.core.lazy import dataclass
 from aboard.sandbox.faults import nft, resident
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.hands import do, need, script

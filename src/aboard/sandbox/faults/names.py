@@ -1,8 +1,8 @@
 """Names that lead nowhere, or to the wrong place."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
+from aboard.core.lazy import dataclass
 from aboard.core.nodeset import expand
 from aboard.sandbox.faults import lines
 from aboard.sandbox.faults.fault import Fault

@@ -2,10 +2,10 @@
 
 import os
 import signal
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from aboard.core.errors import SandboxError
+from aboard.core.lazy import dataclass
 from aboard.core.words import MAX_PORT
 from aboard.sandbox.faults import resident
 from aboard.sandbox.faults.census import having, numbered, stopped

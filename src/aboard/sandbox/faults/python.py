@@ -1,11 +1,11 @@
 """Pythons that aren't what one thinks: none, an old one, one of another environment, one that lies."""
 
 import shlex
-from dataclasses import dataclass
 from importlib import resources
 from typing import Annotated, ClassVar, Literal
 
 from aboard.core.errors import SandboxError
+from aboard.core.lazy import dataclass
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.hands import STORE, do, script
 from aboard.sandbox.host import Host

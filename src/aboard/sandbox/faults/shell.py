@@ -1,8 +1,8 @@
 """Login shells that get in the way."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
+from aboard.core.lazy import dataclass
 from aboard.sandbox.faults import lines
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.hands import need

@@ -1,9 +1,9 @@
 """An sshd that is down, slow, full, or not the one that is known; a key that it no longer knows."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from aboard.core.errors import SandboxError
+from aboard.core.lazy import dataclass
 from aboard.sandbox.boot import SSHD_PID_FILE
 from aboard.sandbox.faults import lines, resident
 from aboard.sandbox.faults.fault import Fault

@@ -1,8 +1,9 @@
 """Who is who in a log: which address, process and rank belong to which node, as its lines happen to tell."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from aboard.core.lazy import dataclass
 from aboard.verdicts.logs.said import Said
 from aboard.verdicts.nccl import NcclLine, NcclLog
 

@@ -1,8 +1,8 @@
 """A line of a log without what launchers, loggers and terminals put before it, and who it says that it is from."""
 
 import re
-from dataclasses import dataclass
 
+from aboard.core.lazy import dataclass
 from aboard.verdicts.logs.stamp import stamp_of
 
 # CSI and OSC sequences of terminals, and whatever else moves a cursor.

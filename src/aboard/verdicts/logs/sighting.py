@@ -1,8 +1,9 @@
 """Symptoms as they were seen in a log, and all that one reading of it gives."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from aboard.core.lazy import dataclass
 from aboard.verdicts.logs.symptom import Symptom
 from aboard.verdicts.nccl import NcclLog
 

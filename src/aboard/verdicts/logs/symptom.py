@@ -1,10 +1,11 @@
 """A symptom: a message that programs print, what it means, and whether it is a cause or only an echo of one."""
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from aboard.core.finding import Severity
+from aboard.core.lazy import dataclass
 
 
 class Role(Enum):

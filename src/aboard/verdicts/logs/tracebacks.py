@@ -1,7 +1,8 @@
 """Python tracebacks, of many ranks at once: from the first line to the exception at the end."""
 
 import re
-from dataclasses import dataclass
+
+from aboard.core.lazy import dataclass
 
 _OPENS = "Traceback (most recent call last)"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\S+))?')
