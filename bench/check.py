@@ -18,7 +18,6 @@ import asyncio, json, sys
 from time import monotonic
 from aboard.checks import network, reach
 from aboard.core.cluster import Cluster
-from aboard.core.finding import Severity
 from aboard.core.node import Node
 from aboard.flows.check import check
 from aboard.wires.limits import raise_files

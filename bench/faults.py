@@ -18,7 +18,7 @@ from threading import Lock
 from typing import Any
 
 import faults_report
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError
 from aboard.sandbox import Sandbox
 from faults_blind import BLIND
 from faults_blind_more import BLIND_MORE

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError
 from faults_cases import CLOCK, Case
 from faults_stage import FOLDER, RANKS, START_SECONDS, Running, Stage, wait
 from typed_fixes import LATE, Typed, type_fix

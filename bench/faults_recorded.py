@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from aboard.core.finding import Finding, Severity
+from aboard.diagnoses import Finding, Severity
 from aboard.flows.why_log import explain
 from figures import Figures, main
 

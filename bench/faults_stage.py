@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aboard.core.errors import AboardError
 from aboard.core.nodeset import expand
+from aboard.diagnoses import AboardError
 from aboard.sandbox import Sandbox
 from aboard.sandbox.faults import active, heal_all
 from faults_wheel import MISSING, empty_wheel

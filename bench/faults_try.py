@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError
 from faults_cases import Case
 from faults_fix import TRAINS, carry_out, carry_out_before, changed
 from faults_stage import RANKS, START_SECONDS, Finding, Running, Stage, ranks_of, wait

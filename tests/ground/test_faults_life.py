@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aboard.core.errors import AboardError, SandboxError
+from aboard.diagnoses import AboardError, SandboxError
 from aboard.sandbox import Host, Sandbox
 from aboard.sandbox.faults import FAULTS, Fault, active, broken, heal, heal_all, inject
 from aboard.sandbox.faults.clock import ClockOffset

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from deadlines import wait_until
 
-from aboard.core.errors import SandboxError
+from aboard.diagnoses import SandboxError
 from aboard.sandbox import Host, Sandbox
 
 pytestmark = pytest.mark.ground

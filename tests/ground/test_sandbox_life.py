@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from deadlines import wait_until
 
-from aboard.core.errors import SandboxError
+from aboard.diagnoses import SandboxError
 from aboard.sandbox import Host, Sandbox, down, state
 from aboard.sandbox.inside import SOURCE
 

@@ -8,7 +8,7 @@ import pytest
 from deadlines import wait_until
 from launching import build_sandbox
 
-from aboard.core.errors import SandboxError
+from aboard.diagnoses import SandboxError
 from aboard.sandbox import Host, Sandbox
 from aboard.sandbox.process import Process
 from aboard.sandbox.slurm import ready

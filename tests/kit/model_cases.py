@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from aboard.core.errors import AboardError
 from aboard.core.training import Training
+from aboard.diagnoses import AboardError
 from aboard.train.auto import best
 from aboard.train.build import build
 from aboard.train.build_meta import on_meta

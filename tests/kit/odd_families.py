@@ -6,8 +6,8 @@ import torch
 from train_packed import rows
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from aboard.core.errors import AboardError
 from aboard.data.feed.bins import Bin
+from aboard.diagnoses import AboardError
 from aboard.train.apart import why_not_apart
 from aboard.train.masks import masks
 

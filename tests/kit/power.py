@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError
 
 # A kill loses nothing that was written. A power cut loses all that wasn't synced: either the names too, or, as a
 # journal of names alone has it, only the content.

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
-from aboard.core.errors import AboardError
 from aboard.core.training import Training
+from aboard.diagnoses import AboardError
 from aboard.train.build import build
 from aboard.train.checkpoint_slices import names
 from aboard.train.checkpoints import Checkpoints

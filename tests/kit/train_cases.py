@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from train_waits import Waits
 
-from aboard.core.errors import AboardError
 from aboard.core.training import Training
+from aboard.diagnoses import AboardError
 from aboard.train.loop import train
 from aboard.train.world import join, leave
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from saving import checkpoints, progress, put, resumed, save, standing
 
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError
 from aboard.train import marker
 from aboard.train.saved import Saved
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from saving import checkpoints, resumed, save, standing, training
 
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError
 from aboard.train.differences import Present, differences, refuse
 from aboard.train.saved import Saved
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from saving import checkpoints, progress, put, resumed, save, standing, wrong
 
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError
 from aboard.train import checkpoint_folder
 from aboard.train.checkpoint_failure import failure
 from aboard.train.retention import superfluous

@@ -9,12 +9,12 @@ from evidences import NOW
 
 from aboard.core.event import Event
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding
 from aboard.core.look import Answer, look_at
 from aboard.core.phase import TOLD
 from aboard.core.plan import Plan
 from aboard.core.witness import Collective, NodeWitness, RankWitness
 from aboard.core.witness_words import DOINGS
+from aboard.diagnoses import Finding
 from aboard.record.documents import findings_document
 from aboard.record.places import RunDirectory
 from aboard.record.record import Record

@@ -4,8 +4,8 @@ import shlex
 from collections.abc import Mapping
 
 from aboard.config.accelerate import read_settings
-from aboard.core.errors import InputError
 from aboard.core.paste import Pasted, paste
+from aboard.diagnoses import InputError
 
 
 class TextFiles:

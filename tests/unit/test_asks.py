@@ -11,8 +11,8 @@ from deadlines import wait_until, within
 
 from aboard.agent import tree
 from aboard.agent.asks import FILES_LIMIT, OUTPUT_LIMIT
-from aboard.core.errors import AskError
 from aboard.core.node import Node
+from aboard.diagnoses import AskError
 from aboard.wires.fleet import Fleet
 from aboard.wires.link import Link
 

@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 from commands import aboard
 
-from aboard.core.errors import AboardError
 from aboard.core.event import Event
-from aboard.core.finding import Finding, Severity
 from aboard.core.scrub import MASK, Scrub
+from aboard.diagnoses import AboardError, Finding, Severity
 from aboard.flows import unpack
 from aboard.flows.bundle import LEFT_OUT, pack, write
 from aboard.flows.kept import kept_of

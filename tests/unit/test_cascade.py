@@ -1,8 +1,8 @@
 """Causes first: what a finding explains is folded under it."""
 
 from aboard.core.cascade import cascade
-from aboard.core.finding import Finding, Severity
 from aboard.core.story import Story
+from aboard.diagnoses import Finding, Severity
 
 
 def _finding(code: str, *nodes: str, severity: Severity = Severity.BLOCK, about: tuple[str, ...] = ()) -> Finding:

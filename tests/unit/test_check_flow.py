@@ -20,8 +20,8 @@ from aboard.core.facts import Unknown
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Output, Probe
 from aboard.core.reach import Reached, Unreached
-from aboard.core.reason import Reason
 from aboard.core.rule import Subject
+from aboard.diagnoses.reason import Reason
 from aboard.flows.check import Report, check
 from aboard.wires.bootstrap import MARKER
 from aboard.wires.simulated import SimulatedWire, simulator

@@ -16,11 +16,11 @@ from aboard.checks.fabric.ports import PORTS, Port, parse_ports
 from aboard.checks.fabric.rails import PINGS, RAILS, send_echoes
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts, Unknown, read
-from aboard.core.finding import Finding, Severity
 from aboard.core.node import Container, Node
 from aboard.core.probe import Command, Contents, Output, Unparsed
 from aboard.core.reach import Reached
 from aboard.core.recording import Recording, replay
+from aboard.diagnoses import Finding, Severity
 from aboard.wires import recorded
 
 RECORDINGS = Path(__file__).parent / "recordings"

@@ -4,7 +4,7 @@ import pytest
 
 from aboard.checks import SUBJECTS
 from aboard.core.cascade import cascade
-from aboard.core.finding import Finding, Severity
+from aboard.diagnoses import Finding, Severity
 
 STORIES = tuple(story for subject in SUBJECTS for story in subject.stories)
 CODES = {story.code for story in STORIES}

@@ -13,11 +13,11 @@ from aboard.checks.gpu.visible import NAME, parse_visible, shown
 from aboard.checks.gpu.xid import KERNEL_LOG, parse_log
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts, Unknown, read
-from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.probe import Command, Contents, Output, Unparsed
 from aboard.core.recording import Recording, replay
 from aboard.core.xid import XIDS
+from aboard.diagnoses import Finding, Severity
 from aboard.wires import recorded
 
 RECORDINGS = Path(__file__).parent / "recordings"

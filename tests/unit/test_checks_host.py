@@ -7,10 +7,10 @@ from aboard.checks.host.cores import CORES, parse_cores
 from aboard.checks.host.memory import parse_memory
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts, Unknown, read
-from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.probe import Contents, Files, Output, Probe, Unparsed
 from aboard.core.reach import Reached
+from aboard.diagnoses import Finding, Severity
 
 
 def _file(text: str) -> Contents:

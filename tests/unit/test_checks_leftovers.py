@@ -18,9 +18,9 @@ from aboard.checks.host.leftovers import END_LEFTOVERS, LEFTOVERS, Leftovers, Re
 from aboard.core.cluster import Cluster
 from aboard.core.exercise import Ask
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Severity
 from aboard.core.node import Node
 from aboard.core.reach import Reached
+from aboard.diagnoses import Severity
 
 CLUSTER = Cluster(nodes=(Node(name="n1"), Node(name="n2")))
 MET = Reached(hostname="", user="", address="", python="", round_trip=0.01, clock_offset=0.0)

@@ -5,9 +5,9 @@ import pytest
 from aboard.checks.reach import SUBJECT
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.reach import Reached
+from aboard.diagnoses import Finding, Severity
 
 QUICK = {"connected": 0.01, "greeted": 0.05, "keys": 0.2, "logged-in": 0.3, "agent": 0.4}
 

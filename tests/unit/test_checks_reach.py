@@ -8,10 +8,10 @@ from aboard.checks.reach import SUBJECT
 from aboard.checks.reach.elsewhere import ELSEWHERE
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity, worst_first
 from aboard.core.node import Node
 from aboard.core.reach import NO_KEY, Contact, Reached, Unreached
-from aboard.core.reason import Reason
+from aboard.diagnoses import Finding, Severity, worst_first
+from aboard.diagnoses.reason import Reason
 
 NODE = Node(name="n1", address="10.0.0.1", user="me", port=2222, python="/opt/py")
 

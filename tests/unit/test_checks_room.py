@@ -19,11 +19,11 @@ from aboard.checks.host.shm import SHM, Shm, parse_df
 from aboard.checks.reach.shell import SHELL, Ready
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.probe import Command, Contents, Output, Probe, Unparsed
 from aboard.core.reach import Reached
-from aboard.core.reason import Reason
+from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.reason import Reason
 
 GIB = 1 << 30
 TABLE = """\

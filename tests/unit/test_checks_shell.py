@@ -10,8 +10,8 @@ from aboard.checks.reach import SUBJECT
 from aboard.checks.reach.shell import SHELL, Failed, Ready, _outcome
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Severity
 from aboard.core.node import Node
+from aboard.diagnoses import Severity
 from aboard.flows.check import Report, check
 
 

@@ -17,10 +17,10 @@ from aboard.checks.software.facts import Listing, parse_listing, parse_software,
 from aboard.checks.software.script import SCRIPT
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Finding, Severity
 from aboard.core.interpreter import Interpreter, Origin
 from aboard.core.node import Node
 from aboard.core.probe import Contents, Output, Unparsed
+from aboard.diagnoses import Finding, Severity
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

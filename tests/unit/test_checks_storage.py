@@ -17,9 +17,9 @@ from aboard.checks.storage.share import EXCHANGE, Sharing, Trial
 from aboard.core.cluster import Cluster
 from aboard.core.exercise import Ask
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.probe import Output, Unparsed
+from aboard.diagnoses import Finding, Severity
 
 GIB = 1 << 30
 JSON = st.recursive(

@@ -14,9 +14,9 @@ from aboard.cli import cli
 from aboard.cli.data import LOSS_ON
 from aboard.config.data import DataWords, load_data
 from aboard.config.sections import DataSection
-from aboard.core.errors import AboardError, InputError
 from aboard.data.intake import formats
 from aboard.data.tokens.encode import LossOn
+from aboard.diagnoses import AboardError, InputError
 
 
 @pytest.fixture(autouse=True)

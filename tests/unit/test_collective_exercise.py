@@ -15,10 +15,10 @@ from aboard.checks.network.mesh import Address, Mesh, Port, Try
 from aboard.core.cluster import Cluster
 from aboard.core.exercise import Ask, Replies, Round
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Finding
 from aboard.core.node import Node
 from aboard.core.probe import Output, Unparsed
 from aboard.core.reach import Reached
+from aboard.diagnoses import Finding
 
 FAST, SLOW = 9_000.0, 50.0
 

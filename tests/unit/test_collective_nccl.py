@@ -12,8 +12,8 @@ from aboard.checks.collective.nccl_rules import NCCL_RULES, _counters
 from aboard.checks.fabric.ports import PORTS, Port
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
+from aboard.diagnoses import Finding, Severity
 
 RECORDINGS = Path(__file__).parent / "nccl_logs"
 HEALTHY = ("2.14", "2.18", "2.24", "2.27", "2.30")

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from aboard.core.errors import AboardError
 from aboard.data.intake.formats import Format, recognise
 from aboard.data.intake.parts import Part
 from aboard.data.intake.read import format_of, read
 from aboard.data.intake.shape import ALPACA_INPUT, shape
 from aboard.data.intake.sources import SourceSpec, sources
 from aboard.data.rows import Broken, Row, Where, fingerprint
+from aboard.diagnoses import AboardError
 
 HERE = Where(file="a.jsonl", line=7)
 ASKED = {"role": "user", "content": "Hi"}

@@ -18,12 +18,12 @@ from chats import QWEN, made
 
 import aboard.data.intake.lines
 import aboard.data.intake.listed
-from aboard.core.errors import AboardError
 from aboard.data.intake.formats import NAMES
 from aboard.data.intake.read import format_of, read
 from aboard.data.intake.sources import SourceSpec, sources
 from aboard.data.rows import Broken, Encoded, Row
 from aboard.data.tokens.encode import Encoder
+from aboard.diagnoses import AboardError
 
 pytestmark = pytest.mark.ci  # transformers is a second in each worker
 

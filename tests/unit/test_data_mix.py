@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.core.errors import InputError
 from aboard.data.feed.mix import Draw, mix, shares
+from aboard.diagnoses import InputError
 
 WEIGHTS = st.lists(st.integers(1, 60), min_size=1, max_size=7)
 

@@ -14,12 +14,12 @@ import pytest
 from deadlines import slowness, wait_until
 from preparing import CHUNK, SHARD, TEXT, Bytes, Stuck, hashes, source, write_rows
 
-from aboard.core.errors import AboardError
 from aboard.data.intake.parts import Part
 from aboard.data.rows import Broken, Encoded, Row
 from aboard.data.workshop.counting import Progress
 from aboard.data.workshop.prepare import Prepared, Source, prepare
 from aboard.data.workshop.schedule import grouped
+from aboard.diagnoses import AboardError
 
 # Of the whole set, which has many units and shards; and of one that has a few.
 ROWS, FEW = 600, 100

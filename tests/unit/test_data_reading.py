@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 import aboard.data.intake.cut
 import aboard.data.intake.lines
 import aboard.data.intake.listed
-from aboard.core.errors import AboardError
 from aboard.data.intake.chunks import Chunk
 from aboard.data.intake.formats import Format
 from aboard.data.intake.read import format_of, read, records
 from aboard.data.intake.sources import SourceSpec, sources
 from aboard.data.rows import Broken, Row
+from aboard.diagnoses import AboardError
 
 TEXT = Format(name="text", why="given", columns=("text",))
 

@@ -12,13 +12,13 @@ import pyarrow.parquet as pq
 import pytest
 from preparing import SHARD, Bytes, Size, source, text_of, write_rows
 
-from aboard.core.errors import AboardError
 from aboard.data.feed.binning import bins
 from aboard.data.store.manifest import read_manifest, written
 from aboard.data.store.parcels import parcel
 from aboard.data.store.placing import gaps
 from aboard.data.store.shards import TokenShards
 from aboard.data.workshop.prepare import Prepared, prepare
+from aboard.diagnoses import AboardError
 
 ROWS = 400
 

@@ -8,9 +8,9 @@ from deadlines import within
 from huggingface_hub import constants
 from tokenizers import Tokenizer, models
 
-from aboard.core.errors import AboardError
 from aboard.data.intake.online import hub_reachable
 from aboard.data.tokens.vocabulary import load_vocabulary
+from aboard.diagnoses import AboardError
 
 
 @pytest.fixture

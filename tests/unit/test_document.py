@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from aboard.config.document import load_document, schema
-from aboard.core.errors import InputError
+from aboard.diagnoses import InputError
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from aboard.core.duration import moment, parse_duration, span
-from aboard.core.errors import InputError
+from aboard.diagnoses import InputError
 
 
 def test_typed() -> None:

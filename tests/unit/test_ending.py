@@ -7,12 +7,12 @@ import pytest
 
 from aboard.core.event import Event
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.plan import Master, NodePlan, Plan, Start
 from aboard.core.program import Kind, Program
 from aboard.core.run import Run
 from aboard.core.witness import Disk, NodeWitness
+from aboard.diagnoses import Finding, Severity
 from aboard.verdicts.conclusion import conclude
 from aboard.verdicts.ending import ending
 from aboard.verdicts.told import TOLD

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.core.envfile import read_envfile
-from aboard.core.errors import InputError
 from aboard.core.words import env_name_trouble
+from aboard.diagnoses import InputError
 
 
 def test_reads() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from aboard.core.cluster import Cluster
-from aboard.core.errors import InputError
 from aboard.core.export import as_deepspeed, as_torchrun, view
 from aboard.core.node import Node
 from aboard.core.plan import Master, Plan
@@ -14,6 +13,7 @@ from aboard.core.planning import plan
 from aboard.core.program import Kind, Program
 from aboard.core.request import Request
 from aboard.core.seat import Seat
+from aboard.diagnoses import InputError
 
 GOLDEN = Path(__file__).parent / "golden" / "export"
 SCRIPT = Program(

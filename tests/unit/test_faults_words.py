@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from aboard.cli.sandbox import sandbox
-from aboard.core.errors import SandboxError
+from aboard.diagnoses import SandboxError
 from aboard.sandbox.faults import FAULTS, Fault, kind_of
 from aboard.sandbox.faults.firewall import Drop, Reject, _ranges
 from aboard.sandbox.faults.lines import merged_back

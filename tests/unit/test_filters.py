@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.core.errors import InputError
 from aboard.core.filters import pick
 from aboard.core.node import Node
+from aboard.diagnoses import InputError
 
 NODES = tuple(Node(name=f"worker-{number}", slots=4) for number in range(3))
 

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 from deadlines import until
 
-from aboard.core.errors import Unreachable
 from aboard.core.node import Node
-from aboard.core.reason import Reason
+from aboard.diagnoses import Unreachable
+from aboard.diagnoses.reason import Reason
 from aboard.wires import fleet as fleets
 from aboard.wires.fleet import Fleet, usual_wire
 from aboard.wires.local import LocalWire

@@ -11,10 +11,9 @@ from data_files import conversation, looked, tokenizer, written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aboard.core.errors import AboardError, InputError
-from aboard.core.finding import Finding, Severity
 from aboard.data.gate.judge import CODES, SIGNS, known_codes
 from aboard.data.intake.formats import NAMES
+from aboard.diagnoses import AboardError, Finding, InputError, Severity
 
 pytestmark = pytest.mark.ci  # transformers is a second in each worker
 

@@ -8,7 +8,6 @@ import pytest
 from chats import CHATML
 from data_files import conversation, tokenizer, written
 
-from aboard.core.errors import AboardError
 from aboard.data.gate.report import DataReport
 from aboard.data.gate.tally import Tally
 from aboard.data.intake.read import format_of
@@ -16,6 +15,7 @@ from aboard.data.intake.sources import SourceSpec, sources
 from aboard.data.tokens.encode import Encoder
 from aboard.data.workshop import reading
 from aboard.data.workshop.prepare import Source, prepare
+from aboard.diagnoses import AboardError
 from aboard.flows.data import Progress, Question, Ready, judged, look
 
 pytestmark = pytest.mark.ci  # each test prepares with processes of its own

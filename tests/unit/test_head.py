@@ -5,9 +5,9 @@ import socket
 import pytest
 
 from aboard.config.here import look_around, sources_toward
-from aboard.core.errors import InputError
 from aboard.core.head import Here, is_here, is_loopback, place_head, reachable_address
 from aboard.core.node import Node
+from aboard.diagnoses import InputError
 
 HERE = Here(names=frozenset({"gpu01", "gpu01.lan"}), addresses=("10.0.0.1", "127.0.1.1", "fd00::1"), user="alice")
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.agent import frames
-from aboard.core.errors import ProtocolError, Unreachable
 from aboard.core.event import Event
 from aboard.core.lease import Lease
 from aboard.core.node import Node
 from aboard.core.plan import Start
+from aboard.diagnoses import ProtocolError, Unreachable
 from aboard.wires.bootstrap import MARKER
 from aboard.wires.fleet import Fleet
 from aboard.wires.hold import CREDIT, REDIAL_SECONDS, Hold, State

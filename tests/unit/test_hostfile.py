@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.core.errors import InputError
 from aboard.core.hostfile import read_hostfile
+from aboard.diagnoses import InputError
 
 
 def slots(text: str) -> dict[str, int | None]:

@@ -8,9 +8,9 @@ from click.testing import CliRunner, Result
 
 from aboard.cli.init import init
 from aboard.config.cluster import load_cluster
-from aboard.core.errors import InputError
 from aboard.core.head import Here
 from aboard.core.writes import Writes
+from aboard.diagnoses import InputError
 
 GOLDEN = Path(__file__).parent / "golden"
 HERE = Here(names=frozenset(), addresses=(), user="alice")

@@ -17,11 +17,11 @@ from aboard.config import here
 from aboard.config.here import find_environment
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Finding, Severity
 from aboard.core.interpreter import FoundInterpreter, HeadEnvironment, Interpreter, Origin, choose_interpreter
 from aboard.core.node import Node
 from aboard.core.program import Kind, Program, read_python_command
 from aboard.core.rank_environment import RankEnvironment, RankSpec, environment_question, read_environment
+from aboard.diagnoses import Finding, Severity
 
 VENV = "/home/me/venv/bin/python"
 OFFERED = HeadEnvironment(python=VENV, origin=Origin.VIRTUAL_ENV)

@@ -6,8 +6,8 @@ import pytest
 from deadlines import slowness, until, wait_until
 from keeping import Run, cut, held, python
 
-from aboard.core.errors import AskError
 from aboard.core.plan import Start
+from aboard.diagnoses import AskError
 from aboard.wires.hold import Hold, State
 
 

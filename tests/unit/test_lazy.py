@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, asdict, field, fields, is_dataclass
 
 import pytest
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,10 @@ import pytest
 from deadlines import slowness, wait_until, within
 
 from aboard.agent import frames, tree
-from aboard.core.errors import ProtocolError, Unreachable, WireError
 from aboard.core.node import Node
-from aboard.core.reason import Reason
 from aboard.core.shell import join
+from aboard.diagnoses import ProtocolError, Unreachable, WireError
+from aboard.diagnoses.reason import Reason
 from aboard.wires import bootstrap
 from aboard.wires.link import NOISE_LIMIT, Link, open_link
 from aboard.wires.local import LocalWire

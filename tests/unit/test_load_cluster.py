@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from aboard.config import cluster
 from aboard.config.cluster import guess_nodes, load_cluster
 from aboard.core.cluster import Cluster
-from aboard.core.errors import InputError
 from aboard.core.head import Here
 from aboard.core.interpreter import Interpreter, Origin
 from aboard.core.node import Container, Node
 from aboard.core.words import host_trouble, user_trouble
 from aboard.core.writes import Writes
+from aboard.diagnoses import InputError
 
 HERE = Here(names=frozenset({"head"}), addresses=("10.0.0.1", "127.0.1.1"), user="alice")
 

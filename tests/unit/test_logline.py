@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.core.errors import InputError
 from aboard.core.logline import WINDOW, Line, fold
 from aboard.core.rankset import fold_ranks, parse_ranks
+from aboard.diagnoses import InputError
 
 
 def _line(rank: int, text: str, at: float = 0.0, stream: str = "stdout") -> Line:

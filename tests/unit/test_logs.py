@@ -13,8 +13,8 @@ from commands import aboard
 from deadlines import slowness
 from recording_logs import ALL
 
-from aboard.core.errors import InputError
 from aboard.core.logline import Line, Told
+from aboard.diagnoses import InputError
 from aboard.flows.logs import Wanted, read_logs
 from aboard.record import Record, RunDirectory, Runs
 from aboard.record.merged import Selection

@@ -18,10 +18,8 @@ from rich.console import Console
 
 from aboard import __version__
 from aboard.core import look as look_module
-from aboard.core.errors import AboardError
 from aboard.core.event import Event, Sample
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding, Severity
 from aboard.core.look import NO_ROOM, Answer, look_at, witness_of
 from aboard.core.phase import Phase
 from aboard.core.run import Run
@@ -31,6 +29,7 @@ from aboard.core.stack import main_text, main_thread
 from aboard.core.verdict import Replayed
 from aboard.core.witness import Disk, Echo, Joining, Link, Neighbour, RankWitness
 from aboard.core.witness_words import node_of
+from aboard.diagnoses import AboardError, Finding, Severity
 from aboard.flows import kept as kept_module
 from aboard.flows.bundle import LEFT_OUT, pack, write
 from aboard.flows.kept import kept_of

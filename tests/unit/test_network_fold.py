@@ -14,10 +14,10 @@ from aboard.checks.network.rates import RATES, Link, Rates, cover, rounds
 from aboard.core.cascade import cascade
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.probe import Contents, Output, Unparsed
 from aboard.core.reach import Reached
+from aboard.diagnoses import Finding, Severity
 
 R, E = Port.RENDEZVOUS, Port.EPHEMERAL
 BOTH = (R, E)

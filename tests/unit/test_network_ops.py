@@ -16,11 +16,11 @@ from aboard.checks.network.exercise import MESH
 from aboard.checks.network.mesh import Mesh, Port
 from aboard.checks.network.rates import RATES, Rates
 from aboard.core.cluster import Cluster
-from aboard.core.errors import AskError
 from aboard.core.exercise import Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.node import Node
 from aboard.core.reach import Reached
+from aboard.diagnoses import AskError
 from aboard.flows.check import check
 from aboard.wires.fleet import Fleet
 from aboard.wires.link import Link

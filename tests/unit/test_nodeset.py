@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.core.errors import InputError
 from aboard.core.nodeset import MAX_NAMES, Login, expand, expand_logins, fold, split
 from aboard.core.words import host_trouble
+from aboard.diagnoses import InputError
 
 NAMES = st.one_of(
     st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,12}", fullmatch=True),

@@ -3,10 +3,10 @@
 import pytest
 from pasting import TextFiles, pasted
 
-from aboard.core.errors import InputError
 from aboard.core.node import Node
 from aboard.core.paste import exported, paste, placed
 from aboard.core.program import Kind
+from aboard.diagnoses import InputError
 
 NODES = tuple(Node(name=f"w{number}", slots=4) for number in range(3))
 

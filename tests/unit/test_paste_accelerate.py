@@ -6,7 +6,7 @@ import pytest
 from pasting import TextFiles, pasted
 
 from aboard.config.accelerate import HeadFiles, read_settings
-from aboard.core.errors import InputError
+from aboard.diagnoses import InputError
 
 GOLDEN = Path(__file__).parent / "golden" / "paste"
 CONFIGS = {path.name: path.read_text("utf-8") for path in (GOLDEN / "env").glob("*.yaml")}

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from aboard.core.cluster import Cluster
-from aboard.core.errors import InputError
 from aboard.core.node import Container, Node
 from aboard.core.plan import Master, Plan
 from aboard.core.planning import first_with_ranks, plan
 from aboard.core.program import Kind, Program
 from aboard.core.request import Request
 from aboard.core.seat import Seat
+from aboard.diagnoses import InputError
 
 SCRIPT = Program(kind=Kind.SCRIPT, target="train.py", args=("--lr", "1e-4"))
 REQUEST = Request(program=SCRIPT)

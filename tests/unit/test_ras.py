@@ -20,11 +20,11 @@ from aboard.agent import ras
 from aboard.agent.onlooker import look
 from aboard.core.cluster import Cluster
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Severity
 from aboard.core.node import Node
 from aboard.core.ras import RasProcess, RasRank, RasStatus, ras_status
 from aboard.core.witness import RankWitness
 from aboard.core.witness_words import node_of
+from aboard.diagnoses import Severity
 from aboard.flows.why_foreign import why_foreign
 from aboard.verdicts.judge import judge
 from aboard.verdicts.told import TOLD

@@ -5,7 +5,7 @@ from pathlib import Path
 from recording_logs import files_no_larger_than
 
 from aboard.core.event import Event
-from aboard.core.finding import Finding, Severity
+from aboard.diagnoses import Finding, Severity
 from aboard.record.documents import Documents, findings_document, read_document, read_findings
 from aboard.record.events import EventLog, replay
 from aboard.record.samples import NodeSample, SampleLog, read_samples, spacing

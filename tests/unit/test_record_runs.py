@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 
 from aboard.cli.launching import plan_document
-from aboard.core.errors import AboardError, InputError
 from aboard.core.event import Event
-from aboard.core.finding import Finding, Severity
 from aboard.core.lease import Lease
 from aboard.core.node import Node
 from aboard.core.plan import Master, NodePlan, Plan, Start
 from aboard.core.program import Kind, Program
+from aboard.diagnoses import AboardError, Finding, InputError, Severity
 from aboard.flows.status import summary
 from aboard.flows.why import why_again
 from aboard.record import Record, RunDirectory, Runs

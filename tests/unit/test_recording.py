@@ -12,11 +12,11 @@ from aboard.checks.fabric.rails import PINGS
 from aboard.core.cluster import Cluster
 from aboard.core.exercise import Ask, Exercise
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Severity
 from aboard.core.node import Node
 from aboard.core.probe import Command, Contents, Files, Output
 from aboard.core.recording import Recording, replay
 from aboard.core.rule import Subject
+from aboard.diagnoses import Severity
 from aboard.wires.recorded import load
 
 RECORDINGS = Path(__file__).parent / "recordings"

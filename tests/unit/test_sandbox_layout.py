@@ -2,7 +2,7 @@
 
 import pytest
 
-from aboard.core.errors import SandboxError
+from aboard.diagnoses import SandboxError
 from aboard.sandbox.layout import MOST_NODES, Layout, checked_name
 
 

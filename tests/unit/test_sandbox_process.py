@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aboard.core.errors import SandboxError
+from aboard.diagnoses import SandboxError
 from aboard.sandbox import needs
 from aboard.sandbox.process import Process
 

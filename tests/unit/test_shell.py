@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aboard.core.errors import InputError
 from aboard.core.shell import join
+from aboard.diagnoses import InputError
 
 SHELLS = [shell for shell in ("sh", "bash", "zsh", "csh", "tcsh", "fish") if shutil.which(shell)]
 WORDS = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=20) | st.text(

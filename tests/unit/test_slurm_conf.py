@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from aboard.core.errors import SandboxError
+from aboard.diagnoses import SandboxError
 from aboard.sandbox.layout import Layout
 from aboard.sandbox.needs import require_slurm
 from aboard.sandbox.slurm import conf, ready

@@ -16,11 +16,11 @@ from deadlines import wait_until
 from aboard.agent import frames, tree
 from aboard.agent.shelves import BadName, Shelves, plain
 from aboard.agent.stow import Stow, part_name
-from aboard.core.errors import AboardError, AskError, ProtocolError, Unreachable
 from aboard.core.node import Node
 from aboard.core.stowing import refused
 from aboard.data.store.manifest import FileEntry
 from aboard.data.store.parcels import Parcel, parcel
+from aboard.diagnoses import AboardError, AskError, ProtocolError, Unreachable
 from aboard.flows.spread import Progress, Spread, spread
 from aboard.wires import bootstrap
 from aboard.wires.fleet import Fleet

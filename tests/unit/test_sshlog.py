@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from aboard.core.reach import NO_KEY
-from aboard.core.reason import Reason
+from aboard.diagnoses.reason import Reason
 from aboard.wires.sshlog import KeyWatch, phase_of, reason_of
 from aboard.wires.wire import Ending
 

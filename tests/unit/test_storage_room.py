@@ -14,11 +14,11 @@ from aboard.checks.storage.room import ROOM, measure
 from aboard.checks.storage.script import SCRIPT
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Finding
 from aboard.core.node import Node
 from aboard.core.probe import Output
 from aboard.core.reach import Reached
 from aboard.core.writes import Writes
+from aboard.diagnoses import Finding
 
 GIB = 1 << 30
 WRITES = Writes(path="/data/out", size=200 * GIB)

@@ -8,9 +8,9 @@ import pytest
 from aboard.checks.train import TRAIN
 from aboard.checks.train.boarding import Boarding, Model, Needs, judged
 from aboard.checks.train.cards import Card, parse_cards
-from aboard.core.finding import Severity
 from aboard.core.probe import Output, Unparsed
 from aboard.core.training import Training
+from aboard.diagnoses import Severity
 
 TRAINING = Training(model="m", data=(), output_dir="/out", max_length=128, bf16=False)
 GIB = 1024**3

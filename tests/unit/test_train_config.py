@@ -15,8 +15,8 @@ from aboard.config.sections import DataSection
 from aboard.config.train import TrainWords, load_training
 from aboard.config.train_names import foreign
 from aboard.config.train_section import TrainSection
-from aboard.core.errors import AboardError, InputError
 from aboard.core.training import DataPart, Training
+from aboard.diagnoses import AboardError, InputError
 
 TRAINER = Path(__file__).parents[2] / "src" / "aboard" / "train"
 # The names of transformers 5's TrainingArguments, and of trl's SFTConfig: what people paste.

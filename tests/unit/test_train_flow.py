@@ -22,15 +22,14 @@ from aboard.cli.launch_view import finished_lines
 from aboard.cli.training import cache_folder, known_before, resuming
 from aboard.config.train import TrainWords, load_training
 from aboard.core.cluster import Cluster
-from aboard.core.errors import AboardError
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.plan import Master, Plan
 from aboard.core.planning import plan as make_plan
 from aboard.core.probe import Command, Output, Probe
 from aboard.core.seat import Seat
 from aboard.core.training import Training
+from aboard.diagnoses import AboardError, Finding, Severity
 from aboard.flows.export import checkpoint_of
 from aboard.flows.train import Provisions, TrainCargo, can_bf16, request, told_path
 from aboard.flows.train_code import code

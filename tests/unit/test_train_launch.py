@@ -12,16 +12,15 @@ import pytest
 from deadlines import within
 
 from aboard.core.cluster import Cluster
-from aboard.core.errors import AboardError
 from aboard.core.event import Event
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.lease import Lease
 from aboard.core.node import Node
 from aboard.core.plan import Plan
 from aboard.core.program import Kind, Program
 from aboard.core.request import Request
 from aboard.core.run import Raised
+from aboard.diagnoses import AboardError, Finding, Severity
 from aboard.flows.conductor import Conductor
 from aboard.flows.launch import Launched, Look, launch, planned
 from aboard.flows.watcher import Unwatched

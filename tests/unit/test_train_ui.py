@@ -8,11 +8,11 @@ from rosters import Scene
 
 from aboard.config.train import Choice
 from aboard.core.event import Sample
-from aboard.core.finding import Finding, Severity
 from aboard.core.metrics import Way
 from aboard.core.phase import Phase
 from aboard.core.roster_words import from_words, to_words
 from aboard.core.training import Training
+from aboard.diagnoses import Finding, Severity
 from aboard.ui.launch_plain import PlainLaunch
 from aboard.ui.roster import RosterView
 from aboard.ui.summary import Ended, summary_lines

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.config.tree import Leaf, Table, plain, read_scalar, read_tree
-from aboard.core.errors import InputError
+from aboard.diagnoses import InputError
 
 
 def value(text: str) -> Any:

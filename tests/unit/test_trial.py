@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.core.event import Event
-from aboard.core.finding import Finding, Severity
 from aboard.core.run import Run
 from aboard.core.trial import ALIVE_SECONDS, STUCK_SECONDS, Tried, good, stages, verdict
+from aboard.diagnoses import Finding, Severity
 
 FOUND = Finding(code="run-raised", severity=Severity.BLOCK, nodes=("n2",), seen="it raised", why="", fix="type this")
 

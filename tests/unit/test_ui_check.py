@@ -13,13 +13,13 @@ from rich.console import Console, RenderableType
 from aboard.checks import host
 from aboard.core.cluster import THIS_MACHINE, Cluster
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Finding, Severity, worst_first
 from aboard.core.interpreter import Interpreter, Origin
 from aboard.core.node import Node
 from aboard.core.probe import Contents, Files, Probe
 from aboard.core.reach import Contact, Reached, Unreached
-from aboard.core.reason import Reason
 from aboard.core.rule import Subject
+from aboard.diagnoses import Finding, Severity, worst_first
+from aboard.diagnoses.reason import Reason
 from aboard.ui.as_json import as_plain, check_json
 from aboard.ui.check_table import CheckTable
 from aboard.ui.check_view import CheckView

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from aboard.core import errors
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError, errors
 from aboard.verdicts.errors import ERRORS as STORIES
 from aboard.verdicts.told import TOLD
 

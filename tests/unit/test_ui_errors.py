@@ -4,7 +4,7 @@ import io
 
 from rich.console import Console
 
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError
 from aboard.ui.errors import show_error
 
 

@@ -10,12 +10,12 @@ from rich.console import Console
 from aboard.core.cluster import Cluster
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Output, Probe
 from aboard.core.reach import Reached, Unreached
-from aboard.core.reason import Reason
 from aboard.core.rule import Subject
+from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.reason import Reason
 from aboard.flows.check import check
 from aboard.ui.check_live import CheckLive
 

@@ -10,10 +10,9 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from aboard.cli import cli
-from aboard.core.errors import AboardError, InputError
-from aboard.core.finding import Severity
 from aboard.core.rule import Subject
 from aboard.core.story import Story
+from aboard.diagnoses import AboardError, InputError, Severity
 from aboard.flows.why import the_run
 from aboard.record.runs import Runs
 from aboard.ui.story import CodesView, StoryView

@@ -9,8 +9,8 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rosters import RUN, dead, training
 
-from aboard.core.finding import Finding, Severity
 from aboard.core.metrics import Way
+from aboard.diagnoses import Finding, Severity
 from aboard.ui.status import RunLine, StatusView, status_lines
 from aboard.ui.summary import Ended, SummaryView, summary_lines
 

@@ -9,7 +9,6 @@ from evidences import at_collective, evidence, in_collective, process, stack, st
 
 from aboard.core.event import Event
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding
 from aboard.core.interpreter import Interpreter, Origin
 from aboard.core.node import Node
 from aboard.core.nodeset import expand
@@ -18,6 +17,7 @@ from aboard.core.plan import Plan
 from aboard.core.run import Run
 from aboard.core.setup import after_setup
 from aboard.core.witness import Collective, Echo, Joining, Link, NodeWitness, RankWitness, Socket
+from aboard.diagnoses import Finding
 from aboard.verdicts.ending import ending
 from aboard.verdicts.judge import judge
 from aboard.verdicts.opening import let_in

@@ -5,12 +5,12 @@ from dataclasses import replace
 import pytest
 from evidences import NOW, at_collective, evidence, in_collective, process, stack
 
-from aboard.core.finding import Severity
 from aboard.core.flight import lateness, straggler
 from aboard.core.phase import Phase
 from aboard.core.rhythm import LEAST_SECONDS, Rhythm
 from aboard.core.run import Place, Run
 from aboard.core.witness import Collective, Joining, RankWitness
+from aboard.diagnoses import Severity
 from aboard.verdicts.judge import judge
 
 AT_STORE = stack(("/x/site-packages/torch/distributed/rendezvous.py", 9, "_create_c10d_store"), ("/me/t.py", 7, "main"))

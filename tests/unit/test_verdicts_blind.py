@@ -6,9 +6,9 @@ from typing import Any
 from evidences import at_collective, evidence, in_collective, process, stack, stuck_socket
 
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding, Severity
 from aboard.core.phase import Phase
 from aboard.core.witness import Echo, Joining, RankWitness, Socket
+from aboard.diagnoses import Finding, Severity
 from aboard.verdicts.judge import judge
 
 POOL = stack(("/usr/lib/python3.11/threading.py", 327, "wait"), ("/home/me/train.py", 40, "load"))

@@ -12,10 +12,10 @@ from evidences import NOW, at_collective, evidence, in_collective, process
 
 from aboard.agent.kernel_log import accusing, journal
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding, Severity
 from aboard.core.run import Raised
 from aboard.core.witness import RankWitness
 from aboard.core.xid import Part, gpu_error
+from aboard.diagnoses import Finding, Severity
 from aboard.verdicts.ending import ending
 from aboard.verdicts.judge import judge
 

@@ -7,10 +7,10 @@ import pytest
 from evidences import NOW, at_collective, evidence, in_collective, process, stack, stuck_socket
 
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Severity
 from aboard.core.phase import Phase
 from aboard.core.run import Place
 from aboard.core.witness import Collective, Echo, Joining, Neighbour, RankWitness, Socket
+from aboard.diagnoses import Severity
 from aboard.verdicts.judge import judge
 
 SLEEPING = stack(("/home/me/train.py", 31, "wait_for_luck"), ("/home/me/train.py", 50, "main"))

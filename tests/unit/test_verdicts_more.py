@@ -9,10 +9,10 @@ from evidences import NOW, at_collective, evidence, in_collective, process, stac
 from aboard.core.doubts import doubts
 from aboard.core.event import Sample
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding, Severity
 from aboard.core.phase import Phase
 from aboard.core.verdict import RuledOut, Said
 from aboard.core.witness import Echo, Group, Joining, RankWitness, Socket
+from aboard.diagnoses import Finding, Severity
 from aboard.verdicts.judge import RULES, judge
 from aboard.verdicts.unknown import failed
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from aboard.core.event import Event
-from aboard.core.finding import Finding, Severity
 from aboard.core.run import Run
 from aboard.core.verdict import Why
+from aboard.diagnoses import Finding, Severity
 from aboard.flows import watch as watch_module
 from aboard.flows.watch import Watch
 

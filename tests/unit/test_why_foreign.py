@@ -18,16 +18,15 @@ from rich.console import Console
 from aboard.agent import launchers, pyspy, stranger, strangers, tree
 from aboard.cli.why import why as why_command
 from aboard.core.cluster import Cluster
-from aboard.core.errors import AboardError, Unreachable
-from aboard.core.finding import Severity
 from aboard.core.foreign import NOWHERE, evidence_of, moved, phases
 from aboard.core.node import Node
 from aboard.core.phase import Phase
-from aboard.core.reason import Reason
 from aboard.core.stack import kind, main_thread, site
 from aboard.core.stranger import Stranger, strangers_of
 from aboard.core.witness import NodeWitness, RankWitness, Socket
 from aboard.core.worlds import World, worlds
+from aboard.diagnoses import AboardError, Severity, Unreachable
+from aboard.diagnoses.reason import Reason
 from aboard.flows.why_foreign import refuse, why_foreign
 from aboard.ui.why_foreign import ForeignView, places
 from aboard.verdicts.foreign import judge_foreign

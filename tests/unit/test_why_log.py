@@ -9,8 +9,7 @@ from commands import aboard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.core.errors import InputError
-from aboard.core.finding import Finding, Severity
+from aboard.diagnoses import Finding, InputError, Severity
 from aboard.flows.why_log import explain
 from aboard.verdicts.logs.judge import judge
 from aboard.verdicts.logs.reader import Reader

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aboard.core.finding import Finding, Severity
+from aboard.diagnoses import Finding, Severity
 from aboard.verdicts.logs.judge import judge
 from aboard.verdicts.logs.needles import needles
 from aboard.verdicts.logs.reader import Reader

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Mapping
 
 from aboard.core import nodeset
-from aboard.core.finding import Severity
-from aboard.core.lazy import dataclass
 from aboard.core.words import many
+from aboard.diagnoses import Severity
+from aboard.lazy import dataclass
 
 # How many values are told apart in one sentence.
 _TOLD = 4

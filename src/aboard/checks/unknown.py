@@ -5,11 +5,11 @@ from typing import Any
 
 from aboard.core import shell
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.probe import Files, Probe, Question
 from aboard.core.rule import Rule
 from aboard.core.story import Story
+from aboard.diagnoses import Finding, Severity
 
 _WHY = "What can't be asked can't be vouched for."
 

@@ -6,8 +6,8 @@ from importlib import import_module
 import click
 
 from aboard import __version__
-from aboard.core.errors import AboardError
 from aboard.core.words import did_you_mean
+from aboard.diagnoses import AboardError
 
 # The order of the story, not of the alphabet. A new verb must replace one.
 VERBS = {

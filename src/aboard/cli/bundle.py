@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
-from aboard.core.errors import AboardError
 from aboard.core.scrub import Scrub
 from aboard.core.size import size
+from aboard.diagnoses import AboardError
 from aboard.flows.bundle import Bundle, pack, write
 from aboard.record.runs import Runs
 

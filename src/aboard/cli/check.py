@@ -14,11 +14,10 @@ from aboard.checks.host.leftovers import END_LEFTOVERS, LEFTOVERS
 from aboard.cli.nodes import node_options
 from aboard.config.here import find_environment
 from aboard.core.cluster import Cluster
-from aboard.core.errors import InputError, Problem
-from aboard.core.finding import Severity
 from aboard.core.rank_environment import RankSpec
 from aboard.core.rule import Subject
 from aboard.core.words import did_you_mean
+from aboard.diagnoses import InputError, Problem, Severity
 from aboard.flows.check import Report
 from aboard.flows.check import check as run_check
 from aboard.ui.as_json import check_json

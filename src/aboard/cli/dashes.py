@@ -8,7 +8,7 @@ from typing import NoReturn
 import click
 
 from aboard.core import shell
-from aboard.core.errors import InputError, Problem
+from aboard.diagnoses import InputError, Problem
 
 _NEEDS_ABOARD = (
     "command -v aboard >/dev/null || { echo 'error [launch-on]: aboard is not on the PATH of this host'"

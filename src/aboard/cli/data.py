@@ -11,8 +11,7 @@ from rich.console import Console
 from aboard.cli.extra import need_train
 from aboard.config.data import DataWords, load_data
 from aboard.config.read import read_text
-from aboard.core.errors import InputError, Problem
-from aboard.core.finding import Severity
+from aboard.diagnoses import InputError, Problem, Severity
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

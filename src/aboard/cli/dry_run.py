@@ -10,8 +10,8 @@ from aboard.cli.errand import Errand
 from aboard.cli.launch_view import finished_lines
 from aboard.cli.launching import looked_at
 from aboard.core.export import SETUP_FILE, as_deepspeed, as_torchrun, view
-from aboard.core.finding import Severity
 from aboard.core.plan import Plan
+from aboard.diagnoses import Severity
 from aboard.flows.launch import planned
 from aboard.flows.train_resume import TrainingFinished
 from aboard.flows.watcher import Unwatched

@@ -7,11 +7,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from aboard.core.cluster import Cluster
-from aboard.core.lazy import dataclass
 from aboard.core.lease import Lease
 from aboard.core.node import Node
 from aboard.core.request import Request
 from aboard.core.secrets import is_secret
+from aboard.lazy import dataclass
 from aboard.wires.fleet import Fleet
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError
 
 _NEEDED = ("numpy", "pyarrow", "datasets", "transformers")
 

@@ -9,7 +9,7 @@ from aboard.config.cluster import DEFAULT_FILE
 from aboard.config.nodes import hostfile_entries, named_entries
 from aboard.config.read import read_text
 from aboard.config.starter import starter
-from aboard.core.errors import InputError, Problem
+from aboard.diagnoses import InputError, Problem
 
 if TYPE_CHECKING:
     from aboard.config.nodes import Entry

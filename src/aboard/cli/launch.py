@@ -14,13 +14,13 @@ from aboard.cli.nodes import NodeWords, node_words
 from aboard.config.read import near_file
 from aboard.core.cluster import Cluster
 from aboard.core.envfile import read_envfile
-from aboard.core.errors import InputError, Problem
-from aboard.core.lazy import dataclass
 from aboard.core.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
 from aboard.core.node import Node
 from aboard.core.program import Kind, Program, read_python_command
 from aboard.core.request import Request, settled
 from aboard.core.words import env_name_trouble
+from aboard.diagnoses import InputError, Problem
+from aboard.lazy import dataclass
 from aboard.wires.limits import raise_files
 
 CHECKS = ("quick", "full", "none")

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from aboard.core.event import Event
-from aboard.core.finding import Severity
+from aboard.diagnoses import Severity
 from aboard.flows.check import Report
 from aboard.flows.conductor import Conductor
 from aboard.flows.control import roster_of

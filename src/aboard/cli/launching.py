@@ -17,11 +17,11 @@ from aboard.checks import SUBJECTS, software
 from aboard.cli.errand import Errand, typed_command
 from aboard.cli.launch_view import LaunchView, Quiet, finished_lines, show_end, show_finished
 from aboard.config.here import find_environment
-from aboard.core.errors import AboardError
 from aboard.core.lease import Lease
 from aboard.core.phase import Phase
 from aboard.core.plan import Plan
 from aboard.core.words import many
+from aboard.diagnoses import AboardError
 from aboard.flows.conductor import Conductor
 from aboard.flows.launch import Launched, Look
 from aboard.flows.session import Order, session

@@ -9,11 +9,11 @@ from time import time
 import click
 
 from aboard.core.duration import parse_duration
-from aboard.core.errors import InputError, Problem
 from aboard.core.logline import Told
 from aboard.core.nodeset import expand
 from aboard.core.rankset import parse_ranks
 from aboard.core.words import visible
+from aboard.diagnoses import InputError, Problem
 from aboard.flows.logs import Wanted, read_logs
 from aboard.record.index import STREAMS
 from aboard.record.merged import Selection

@@ -13,9 +13,9 @@ from aboard.config.cluster import guess_nodes, load_cluster
 from aboard.config.here import look_around
 from aboard.core.cluster import THIS_MACHINE, Cluster
 from aboard.core.head import Here
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.slurm import refuse_allocation, refuse_copies
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from rich.console import Console
 from aboard.checks.train.boarding import Boarding
 from aboard.config.read import read_text
 from aboard.config.train import TrainWords
-from aboard.core.finding import Finding, Severity
 from aboard.core.size import size
+from aboard.diagnoses import Finding, Severity
 from aboard.flows.spread import Progress, Spread
 from aboard.flows.train import Provisions
 from aboard.flows.train_data import Part, Stock, Tokenized, stock

@@ -6,7 +6,7 @@ from time import monotonic
 
 import click
 
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError
 from aboard.flows.control import ask_stop
 from aboard.record.places import RunDirectory
 from aboard.record.runs import Runs

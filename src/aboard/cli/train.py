@@ -11,8 +11,8 @@ from aboard.cli.errand import typed_command
 from aboard.cli.extra import need_train
 from aboard.cli.launch import CHECKS, read_env
 from aboard.cli.nodes import NodeWords, node_words
-from aboard.core.errors import InputError, Problem
 from aboard.core.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
+from aboard.diagnoses import InputError, Problem
 from aboard.wires.limits import raise_files
 
 if TYPE_CHECKING:

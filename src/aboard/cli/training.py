@@ -12,17 +12,16 @@ from aboard.cli.errand import Errand, run
 from aboard.cli.provide import Teller
 from aboard.config.train import TrainWords
 from aboard.core.cluster import Cluster
-from aboard.core.errors import AboardError
-from aboard.core.finding import Finding
-from aboard.core.lazy import dataclass
 from aboard.core.lease import Lease
 from aboard.core.plan import Plan
 from aboard.core.request import settled
 from aboard.core.training import Training
+from aboard.diagnoses import AboardError, Finding
 from aboard.flows.train import TrainCargo, request
 from aboard.flows.train_bring import bring
 from aboard.flows.train_needs import MODULE, needs
 from aboard.flows.trainer import Trainer
+from aboard.lazy import dataclass
 from aboard.ui.findings import FindingsView
 from aboard.wires.fleet import Fleet
 

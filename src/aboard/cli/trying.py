@@ -8,8 +8,8 @@ from rich.console import Console
 from aboard.cli.errand import Errand
 from aboard.cli.launch_view import EXIT_BLOCKED
 from aboard.cli.launching import ordered
-from aboard.core.finding import Finding, Severity
 from aboard.core.trial import Tried, verdict
+from aboard.diagnoses import Finding, Severity
 from aboard.flows.check import Report, examined, watched_fleet
 from aboard.flows.launch import rank_spec
 from aboard.flows.session import Order

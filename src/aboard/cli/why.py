@@ -9,8 +9,8 @@ from rich.console import Console
 from aboard import __version__
 from aboard.cli.why_foreign import tell_nodes, tell_pids
 from aboard.cli.why_log import tell_bundle, tell_logs
-from aboard.core.errors import AboardError, InputError, Problem
 from aboard.core.words import nearest, visible
+from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.flows.control import ask_why
 from aboard.flows.status import summary
 from aboard.flows.why import the_run, why_again

@@ -12,11 +12,10 @@ from rich.console import Console
 from aboard.config.cluster import load_cluster
 from aboard.config.here import look_around
 from aboard.core.cluster import Cluster
-from aboard.core.errors import InputError, Problem
-from aboard.core.finding import Severity
 from aboard.core.node import Node
 from aboard.core.nodeset import fold
 from aboard.core.words import visible
+from aboard.diagnoses import InputError, Problem, Severity
 from aboard.flows.why_foreign import Foreign, why_foreign
 from aboard.ui.as_json import as_plain
 from aboard.ui.why_foreign import ForeignView, places

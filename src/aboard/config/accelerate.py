@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from aboard.config.read import read_text
 from aboard.config.tree import Leaf, Table, plain, read_tree
-from aboard.core.errors import InputError, Problem
 from aboard.core.paste.accelerate_flags import KEYS, NUMBERS, SECTIONS
 from aboard.core.words import did_you_mean, visible
+from aboard.diagnoses import InputError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

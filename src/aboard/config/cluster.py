@@ -8,11 +8,11 @@ from aboard.config.here import sources_toward
 from aboard.config.nodes import Entry, fill, hostfile_entries, named_entries, plain_nodes, section_entries
 from aboard.config.read import read_text
 from aboard.core.cluster import THIS_MACHINE, Cluster
-from aboard.core.errors import InputError, Problem
 from aboard.core.filters import pick
 from aboard.core.head import LOCALHOST, Here, is_loopback, place_head
-from aboard.core.lazy import dataclass
 from aboard.core.writes import Writes
+from aboard.diagnoses import InputError, Problem
+from aboard.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

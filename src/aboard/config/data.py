@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

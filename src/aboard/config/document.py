@@ -16,8 +16,8 @@ from aboard.config.section import Section
 from aboard.config.sections import Document
 from aboard.config.sources import source_problems
 from aboard.config.tree import VERBATIM, Leaf, Table, plain, read_tree
-from aboard.core.errors import InputError, Problem
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import InputError, Problem
+from aboard.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

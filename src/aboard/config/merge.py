@@ -4,8 +4,8 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from aboard.config.tree import Leaf, Table, Tree, read_scalar
-from aboard.core.errors import InputError, Problem
 from aboard.core.words import visible
+from aboard.diagnoses import InputError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
-from aboard.core.errors import InputError, Problem
 from aboard.core.head import Here, is_here
 from aboard.core.hostfile import MAX_SLOTS, read_hostfile
 from aboard.core.interpreter import Interpreter, Origin
-from aboard.core.lazy import dataclass
 from aboard.core.node import Container, Node
 from aboard.core.nodeset import MAX_NAMES, Login, expand_logins, fold
 from aboard.core.words import MAX_PORT, env_name_trouble, host_trouble, user_trouble, visible
+from aboard.diagnoses import InputError, Problem
+from aboard.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

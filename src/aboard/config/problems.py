@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from aboard.config.sections import NODE_MAPPING, SOURCE_MAPPING
 from aboard.config.train_names import foreign
 from aboard.config.tree import Items, Table, Tree
-from aboard.core.errors import Problem
 from aboard.core.words import did_you_mean, visible
+from aboard.diagnoses import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

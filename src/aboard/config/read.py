@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from aboard.core.errors import InputError, Problem
 from aboard.core.size import size
 from aboard.core.words import nearest, visible
+from aboard.diagnoses import InputError, Problem
 
 MAX_BYTES = 8 * 1024 * 1024
 

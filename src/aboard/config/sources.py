@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from aboard.config.data import source_name
 from aboard.config.problems import find
 from aboard.config.tree import Items, Leaf, Table, Tree
-from aboard.core.errors import Problem
 from aboard.core.words import visible
+from aboard.diagnoses import Problem
 
 
 def source_problems(tree: Table) -> list[Problem]:

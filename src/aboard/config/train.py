@@ -10,9 +10,9 @@ from aboard.config.document import Written, load_document
 from aboard.config.problems import line_of
 from aboard.config.train_refusals import refusals
 from aboard.config.train_section import TrainSection
-from aboard.core.errors import InputError, Problem
-from aboard.core.lazy import dataclass
 from aboard.core.training import DataPart, Training
+from aboard.diagnoses import InputError, Problem
+from aboard.lazy import dataclass
 
 DEFAULT_FILE = "aboard.yaml"
 OUTPUT = "output"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from aboard.config.data import DataWords
 from aboard.config.document import Written
 from aboard.config.train_section import TrainSection
-from aboard.core.errors import Problem
+from aboard.diagnoses import Problem
 
 
 def refusals(written: Written, section: TrainSection, data: DataWords) -> list[Problem]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import yaml
 
-from aboard.core.errors import InputError, Problem
-from aboard.core.lazy import dataclass
 from aboard.core.words import visible
+from aboard.diagnoses import InputError, Problem
+from aboard.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from aboard.core.finding import Finding
 from aboard.core.story import Story
+from aboard.diagnoses import Finding
 
 _LeadsTo = Mapping[str, tuple[str, ...]]
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.writes import Writes
+from aboard.lazy import dataclass
 
 # The source of a cluster for which nobody named a node.
 THIS_MACHINE = "this machine"

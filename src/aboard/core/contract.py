@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.plan import Master
 from aboard.core.seat import Seat
+from aboard.lazy import dataclass
 
 IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 

@@ -2,9 +2,9 @@
 
 import re
 
-from aboard.core.lazy import dataclass
 from aboard.core.phase import Phase
 from aboard.core.run import Child, Run
+from aboard.lazy import dataclass
 
 # A rank that somebody stopped (SIGSTOP, Ctrl-Z) holds up all others without a word; a debugger shows as another state.
 STOPPED_SECONDS = 5.0

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 
 from aboard.core.evidence import Evidence
-from aboard.core.lazy import dataclass
 from aboard.core.phase import Phase
 from aboard.core.witness import Socket, split
+from aboard.lazy import dataclass
 
 # A connection whose peer has been silent for so long, or that sends the same for the second time, is in trouble.
 SILENT_SECONDS = 1.0

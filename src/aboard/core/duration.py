@@ -2,8 +2,8 @@
 
 import re
 
-from aboard.core.errors import InputError, Problem
 from aboard.core.words import visible
+from aboard.diagnoses import InputError, Problem
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 # Below this, tenths of a second tell something.

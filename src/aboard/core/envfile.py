@@ -7,8 +7,8 @@ as the remote shell does for DeepSpeed. A name given twice has its last value, a
 
 import re
 
-from aboard.core.errors import InputError, Problem
 from aboard.core.words import env_name_trouble, visible
+from aboard.diagnoses import InputError, Problem
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _EXPORT = re.compile(r"export\s+(?=\S)")

@@ -6,12 +6,12 @@ from functools import cached_property
 
 from aboard.core.flight import Standing, standings
 from aboard.core.head import is_loopback
-from aboard.core.lazy import dataclass
 from aboard.core.phase import Phase
 from aboard.core.plan import Plan
 from aboard.core.run import Child, Run
 from aboard.core.stack import Frame, kind, main_thread, site
 from aboard.core.witness import Group, NodeWitness, RankWitness, split
+from aboard.lazy import dataclass
 
 # Of each rank's stderr so much is held for a verdict.
 TAIL_BYTES = 4096

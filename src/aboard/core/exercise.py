@@ -9,8 +9,8 @@ from dataclasses import field
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from aboard.core.facts import Facts, Unknown
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
+from aboard.lazy import dataclass
 
 T = TypeVar("T")
 

@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
 
 from aboard.core.contract import Berth, contract
-from aboard.core.errors import InputError, Problem
 from aboard.core.interpreter import NO_ENV
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.nodeset import fold
 from aboard.core.plan import NodePlan, Plan
 from aboard.core.program import Kind, Program
 from aboard.core.secrets import is_secret, secret_names
 from aboard.core.words import many, visible
+from aboard.diagnoses import InputError, Problem
+from aboard.lazy import dataclass
 
 DEFAULT_PORT = 29_500  # torch's own, for a plan whose port is to be found at the start
 

@@ -5,10 +5,10 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from aboard.core.cluster import Cluster
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Probe, Unparsed
 from aboard.core.reach import Contact, Reached
+from aboard.lazy import dataclass
 
 if TYPE_CHECKING:
     from aboard.core.exercise import Exercise

@@ -10,9 +10,9 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from aboard.core.errors import InputError, Problem
 from aboard.core.nodeset import expand, fold
 from aboard.core.words import nearest, visible
+from aboard.diagnoses import InputError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import median
 
-from aboard.core.lazy import dataclass
 from aboard.core.witness import Collective, Group
+from aboard.lazy import dataclass
 
 # A collective seen by fewer ranks than this says nothing about who is late.
 _LEAST_RANKS = 2

@@ -9,8 +9,8 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING
 
-from aboard.core.errors import InputError, Problem
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import InputError, Problem
+from aboard.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

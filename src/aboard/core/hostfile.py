@@ -9,10 +9,10 @@ errors. `slots=0` is read as zero.
 import re
 from typing import TYPE_CHECKING
 
-from aboard.core.errors import InputError, Problem
 from aboard.core.node import Node
 from aboard.core.nodeset import MAX_NAMES, Login, expand_logins, fold
 from aboard.core.words import visible
+from aboard.diagnoses import InputError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -5,7 +5,7 @@ from dataclasses import field
 from enum import Enum
 from types import MappingProxyType
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 NO_ENV: Mapping[str, str] = MappingProxyType({})
 

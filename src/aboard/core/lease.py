@@ -1,6 +1,6 @@
 """A lease: how long a keeper lets its ranks live when it hears nothing from the head."""
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 ATTACHED_SECONDS = 20.0
 DETACHED_SECONDS = 600.0

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import field
 from typing import NamedTuple
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 # Ranks that do the same do it within this, mostly: the time of a line is that of its arrival in the node's pipe.
 WINDOW = 2.0

@@ -7,14 +7,14 @@ from typing import Any
 
 from aboard.core.event import Sample
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding
-from aboard.core.lazy import dataclass
 from aboard.core.plan import Plan
 from aboard.core.run import Run
 from aboard.core.size import MIB
 from aboard.core.stack import main_text
 from aboard.core.witness import NodeWitness
 from aboard.core.witness_words import node_of
+from aboard.diagnoses import Finding
+from aboard.lazy import dataclass
 
 # What the answers of all nodes may take in a record. Eight ranks take some 100 KB, and stacks are most of it.
 MOST_BYTES = 8 * MIB

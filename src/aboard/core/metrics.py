@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import field
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 # The figures that are carried to the head; a trainer's own file has all of them.
 METRICS = (

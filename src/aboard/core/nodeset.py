@@ -7,9 +7,9 @@ import re
 from itertools import product
 from typing import TYPE_CHECKING
 
-from aboard.core.errors import InputError, Problem
-from aboard.core.lazy import dataclass
 from aboard.core.words import host_trouble, many, point_at, user_trouble, visible
+from aboard.diagnoses import InputError, Problem
+from aboard.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -5,9 +5,9 @@ from dataclasses import field
 from functools import cached_property
 
 from aboard.core.interpreter import NO_ENV
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.program import Program
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 from aboard.core.cluster import Cluster
 from aboard.core.contract import Berth, contract, overridden, surroundings
-from aboard.core.errors import InputError, Problem
 from aboard.core.node import Node
 from aboard.core.nodeset import fold
 from aboard.core.plan import Master, NodePlan, Plan, Start
@@ -12,6 +11,7 @@ from aboard.core.request import Request
 from aboard.core.seat import Seat
 from aboard.core.secrets import secret_names
 from aboard.core.words import many
+from aboard.diagnoses import InputError, Problem
 
 
 def plan(cluster: Cluster, request: Request, seats: Mapping[str, Seat], *, run: str, master: Master) -> Plan:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeAlias, TypeVar
 
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
+from aboard.lazy import dataclass
 
 T = TypeVar("T")
 

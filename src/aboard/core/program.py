@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 from enum import Enum
 
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.setup import after_setup
+from aboard.lazy import dataclass
 
 # These words mean the interpreter that was chosen for ranks; a path means itself.
 PYTHON_WORDS = frozenset({"python", "python3"})

@@ -5,11 +5,11 @@ from posixpath import join, normpath
 from typing import Any
 
 from aboard.core.interpreter import FoundInterpreter, HeadEnvironment, Interpreter, choose_interpreter
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Unparsed
 from aboard.core.program import PYTHON_WORDS, Kind, Program
 from aboard.core.words import visible
+from aboard.lazy import dataclass
 
 _PATH_LENGTH = 128 * 1024
 _VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "")

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable
 
-from aboard.core.errors import InputError, Problem
 from aboard.core.words import visible
+from aboard.diagnoses import InputError, Problem
 
 MAX_RANK = 10_000_000
 

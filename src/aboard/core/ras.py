@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import field
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 # More of one kind say nothing more.
 MOST = 4096

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TypeAlias
 
-from aboard.core.lazy import dataclass
-from aboard.core.reason import Reason
+from aboard.diagnoses.reason import Reason
+from aboard.lazy import dataclass
 
 # How `said` begins where a login failed because this user has no key to offer.
 NO_KEY = "this user has no ssh key on this machine"

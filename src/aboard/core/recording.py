@@ -8,10 +8,10 @@ from typing import Any
 from aboard.core.cluster import Cluster
 from aboard.core.exercise import Ask, Exercise
 from aboard.core.facts import Facts, Unknown, read
-from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Command, Contents, Files, Output, Question
 from aboard.core.reach import Reached
 from aboard.core.rule import Subject
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

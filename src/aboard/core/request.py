@@ -5,8 +5,8 @@ from dataclasses import field, replace
 
 from aboard.core.cluster import Cluster
 from aboard.core.interpreter import NO_ENV
-from aboard.core.lazy import dataclass
 from aboard.core.program import Program
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

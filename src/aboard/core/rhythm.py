@@ -2,9 +2,9 @@
 
 from dataclasses import field
 
-from aboard.core.lazy import dataclass
 from aboard.core.phase import Phase
 from aboard.core.run import Run
+from aboard.lazy import dataclass
 
 # Nothing new for so long is worth a look. Figures come once a second; to look costs little, and rules have patience.
 LEAST_SECONDS = 3.0

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import IntEnum
 
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.metrics import Way
 from aboard.core.phase import Phase
 from aboard.core.plan import Plan
 from aboard.core.run import Child, Run
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 # A cut this short is a beat that was late.
 SILENT_SECONDS = 2.0

@@ -5,10 +5,10 @@ from typing import Any, TypeAlias
 
 from aboard.core.exercise import Exercise
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding
-from aboard.core.lazy import dataclass
 from aboard.core.probe import Probe
 from aboard.core.story import Story
+from aboard.diagnoses import Finding
+from aboard.lazy import dataclass
 
 Rule: TypeAlias = Callable[[Facts], Iterator[Finding]]
 

@@ -6,9 +6,9 @@ from dataclasses import field
 from typing import Any, Self
 
 from aboard.core.event import Event, Sample
-from aboard.core.lazy import dataclass
 from aboard.core.metrics import Curve
 from aboard.core.phase import TOLD, Phase
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

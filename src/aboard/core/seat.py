@@ -1,6 +1,6 @@
 """A seat: what a node has to offer to a run, as the check has just seen it."""
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,8 +15,8 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from aboard.core.errors import InputError, Problem
 from aboard.core.words import visible
+from aboard.diagnoses import InputError, Problem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

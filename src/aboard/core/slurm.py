@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from aboard.core import shell
-from aboard.core.errors import AboardError, InputError
 from aboard.core.nodeset import expand, fold
 from aboard.core.words import visible
+from aboard.diagnoses import AboardError, InputError
 
 # The step ids from here up are Slurm's own, as those of a batch script and of an interactive shell (slurm.h).
 _FIRST_SPECIAL_STEP = 0xFFFF_FFF0

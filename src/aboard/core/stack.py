@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)')
 _THREAD = re.compile(r"^(?:Thread|Current thread) 0x", re.MULTILINE)

@@ -1,7 +1,7 @@
 """A story: the long version of a finding's code, for `aboard why CODE` and for the page of the docs."""
 
-from aboard.core.finding import Severity
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import Severity
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

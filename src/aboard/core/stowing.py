@@ -2,9 +2,9 @@
 
 import shlex
 
-from aboard.core.errors import AboardError
 from aboard.core.size import size
 from aboard.core.words import visible
+from aboard.diagnoses import AboardError
 
 _FULL = {"ENOSPC", "EDQUOT"}
 _DENIED = {"EACCES", "EPERM", "EROFS"}

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import Any
 
-from aboard.core.lazy import dataclass
 from aboard.core.words import visible
+from aboard.lazy import dataclass
 
 TEXT = 255
 MANY = 4096

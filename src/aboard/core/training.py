@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 Sharding = Literal["auto", "full", "hybrid", "none"]
 Schedule = Literal["cosine", "linear", "constant", "wsd"]

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
 from aboard.core.roster import Roster
 from aboard.core.run import Run
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 # Long enough for a slow import from a network file system, short enough to wait for.
 STUCK_SECONDS = 45.0

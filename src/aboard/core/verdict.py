@@ -5,8 +5,8 @@ from enum import IntEnum
 from typing import TypeAlias
 
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 # How the codes begin of runs that go on, but slower than they did.
 SLOW = "slow-"

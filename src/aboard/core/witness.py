@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from aboard.core.head import is_loopback
-from aboard.core.lazy import dataclass
 from aboard.core.ras import RasStatus
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

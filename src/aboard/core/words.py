@@ -10,6 +10,8 @@ from ipaddress import AddressValueError, IPv6Address
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from aboard.diagnoses.text import visible as visible  # noqa: PLC0414 - most take it from here
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -53,12 +55,6 @@ def env_name_trouble(text: str) -> str | None:
     if _ENV_NAME.fullmatch(text):
         return None
     return f"'{visible(text)}' is no variable name: it may hold letters, digits and '_', and starts with no digit"
-
-
-def visible(text: str, limit: int = _SHOWN) -> str:
-    """The text on one line, with what a terminal would obey spelled out, and cut when it is long."""
-    short = text if len(text) <= limit else text[: limit - 1] + "…"
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in short)
 
 
 def point_at(text: str, column: int) -> str:

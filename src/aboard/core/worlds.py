@@ -5,8 +5,8 @@ from dataclasses import replace
 from functools import cached_property
 
 from aboard.core.head import is_loopback
-from aboard.core.lazy import dataclass
 from aboard.core.stranger import Stranger
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

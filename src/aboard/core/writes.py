@@ -1,6 +1,6 @@
 """What a run will write: where, and how much."""
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,8 @@
 import re
 from enum import Enum
 
-from aboard.core.lazy import dataclass
 from aboard.core.words import visible
+from aboard.lazy import dataclass
 
 
 class Part(Enum):

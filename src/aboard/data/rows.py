@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 Kind = Literal["chat", "pair", "text", "tokens"]
 Message = dict[str, Any]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import field
 from itertools import accumulate
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 # Above this, lengths are counted to about a hundredth: the number of different ones stays small.
 EXACT = 1 << 15

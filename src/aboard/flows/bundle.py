@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from aboard import __version__
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
 from aboard.core.scrub import Scrub
+from aboard.diagnoses import AboardError
 from aboard.flows.parts import dumped, parts_of
+from aboard.lazy import dataclass
 from aboard.record.places import LOOK, PRIVATE_FILE, RunDirectory
 
 ROOT = "aboard-bundle"

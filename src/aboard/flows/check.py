@@ -11,17 +11,17 @@ from typing import Any
 from aboard.core.cascade import cascade
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, worst_first
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Probe
 from aboard.core.rank_environment import RankSpec
 from aboard.core.reach import Contact
 from aboard.core.rule import Subject
 from aboard.core.story import Story
+from aboard.diagnoses import Finding, worst_first
 from aboard.flows.drill import drill
 from aboard.flows.visit import Visit, visit
 from aboard.flows.watcher import Unwatched, Watcher
+from aboard.lazy import dataclass
 from aboard.wires.fleet import DIAL_SECONDS, Dialled, Fleet, WireOf, usual_wire
 from aboard.wires.link import Link
 

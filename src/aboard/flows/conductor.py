@@ -8,18 +8,17 @@ from time import monotonic, time
 from typing import Any, Protocol
 
 from aboard.core.decide import STOPPED_SECONDS, End, decide
-from aboard.core.errors import AskError, WireError
 from aboard.core.event import Event, Sample
 from aboard.core.evidence import TAIL_BYTES, Evidence, last_lines
-from aboard.core.finding import Finding
-from aboard.core.lazy import dataclass
 from aboard.core.lease import Lease
 from aboard.core.look import look_at
 from aboard.core.plan import NodePlan, Plan, Start
 from aboard.core.run import Run
 from aboard.core.verdict import Why
+from aboard.diagnoses import AskError, Finding, WireError
 from aboard.flows.inquiry import Heard, inquire, inquire_again, inquire_of_deaths
 from aboard.flows.watch import Watch
+from aboard.lazy import dataclass
 from aboard.record.documents import findings_document
 from aboard.record.record import Record
 from aboard.verdicts.conclusion import conclude

@@ -10,10 +10,10 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from aboard.core.errors import AboardError
 from aboard.core.roster import Roster, interest_of, roster, stall_of
 from aboard.core.roster_words import from_words, to_words
 from aboard.core.verdict import Why
+from aboard.diagnoses import AboardError
 from aboard.flows.conductor import Conductor
 from aboard.record.documents import why_of, why_words
 from aboard.record.places import RunDirectory

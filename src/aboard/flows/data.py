@@ -5,8 +5,6 @@ from functools import reduce
 from operator import add
 from time import monotonic
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
 from aboard.data.feed.fill import fill_of
 from aboard.data.gate.evidence import Evidence
 from aboard.data.gate.judge import examples, judge, known_codes
@@ -23,6 +21,8 @@ from aboard.data.workshop.glass import BESIDE, Glass, shown_item
 from aboard.data.workshop.prepare import Prepared
 from aboard.data.workshop.prepare import Source as Given
 from aboard.data.workshop.reading import Opened, Progress, Reading
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 
 __all__ = ["Progress", "Question", "Ready", "judged", "known_codes", "look", "opened_as"]
 

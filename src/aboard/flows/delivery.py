@@ -7,14 +7,14 @@ from functools import partial
 from time import monotonic
 from typing import Literal, TypeVar
 
-from aboard.core.errors import ProtocolError, Unreachable, WireError
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.stowing import busy, differs, lost
 from aboard.data.store.manifest import FileEntry
 from aboard.data.store.parcels import Parcel
 from aboard.data.store.placing import gaps
+from aboard.diagnoses import ProtocolError, Unreachable, WireError
 from aboard.flows.sending import SentFile
+from aboard.lazy import dataclass
 from aboard.wires.fleet import Dialled, Fleet
 from aboard.wires.porter import Looked, Porter
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from aboard.core.errors import WireError
 from aboard.core.exercise import Ask, Exercise, Replies, Round
 from aboard.core.facts import Facts, Unknown
+from aboard.diagnoses import WireError
 from aboard.wires.link import Link
 
 BEAT_SECONDS = 5.0

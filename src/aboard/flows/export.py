@@ -6,10 +6,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from aboard.core.errors import AboardError, InputError, Problem
-from aboard.core.lazy import dataclass
 from aboard.core.words import visible
+from aboard.diagnoses import AboardError, InputError, Problem
 from aboard.flows.trainer import asked
+from aboard.lazy import dataclass
 from aboard.record.documents import read_document
 from aboard.record.runs import Runs
 

@@ -6,14 +6,14 @@ from dataclasses import field
 from typing import Any
 
 from aboard.core.doubts import Doubt, doubts
-from aboard.core.errors import AboardError
 from aboard.core.evidence import Evidence
-from aboard.core.lazy import dataclass
 from aboard.core.look import Answer, witness_of
 from aboard.core.phase import Phase
 from aboard.core.plan import NodePlan, Plan
 from aboard.core.run import Run
 from aboard.core.witness import NodeWitness
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 from aboard.wires.hold import Hold, State
 
 WITHIN_SECONDS = 2.0

@@ -9,15 +9,15 @@ from typing import Any
 
 from aboard.core.event import Event
 from aboard.core.evidence import TAIL_BYTES, last_lines
-from aboard.core.finding import Finding
-from aboard.core.lazy import dataclass
 from aboard.core.look import Look
 from aboard.core.node import Node
 from aboard.core.plan import Master, NodePlan, Plan, Start
 from aboard.core.program import Kind, Program
 from aboard.core.size import KIB, MIB
 from aboard.core.words import MAX_PORT, host_trouble, user_trouble
+from aboard.diagnoses import Finding
 from aboard.flows.parts import EVENTS, FINDINGS, LOGS, MOST_LINES, PLAN, STACKS
+from aboard.lazy import dataclass
 from aboard.record.look_words import MOST_RANKS, findings_of, look_of
 from aboard.record.looks import MOST_LOOKS
 from aboard.record.places import LOOK

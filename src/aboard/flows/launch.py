@@ -6,9 +6,7 @@ from typing import Protocol
 
 from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.interpreter import HeadEnvironment
-from aboard.core.lazy import dataclass
 from aboard.core.lease import Lease
 from aboard.core.plan import Plan
 from aboard.core.planning import plan as make_plan
@@ -16,10 +14,12 @@ from aboard.core.rank_environment import RankSpec
 from aboard.core.request import Request
 from aboard.core.roster import Roster, roster
 from aboard.core.rule import Subject
+from aboard.diagnoses import Finding, Severity
 from aboard.flows.check import Report, examined, watched_fleet
 from aboard.flows.conductor import Conductor, Outcome, Viewer
 from aboard.flows.seats import master, seats
 from aboard.flows.watcher import Watcher
+from aboard.lazy import dataclass
 from aboard.record.record import Record
 from aboard.wires.fleet import Fleet, WireOf, usual_wire
 

@@ -5,11 +5,11 @@ from contextlib import closing
 from itertools import islice, takewhile
 from time import sleep
 
-from aboard.core.errors import InputError, Problem
-from aboard.core.lazy import dataclass
 from aboard.core.logline import Line, Told, fold
 from aboard.core.rankset import fold_ranks
 from aboard.core.words import did_you_mean
+from aboard.diagnoses import InputError, Problem
+from aboard.lazy import dataclass
 from aboard.record.merged import Selection, merged, merged_backward
 from aboard.record.places import RunDirectory
 from aboard.record.reading import DISORDER, NOWHERE, LogReader, Mark, Snapshot

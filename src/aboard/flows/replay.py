@@ -5,11 +5,11 @@ from dataclasses import replace
 
 from aboard.core.event import Event
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding, Severity
 from aboard.core.look import Look
 from aboard.core.run import Run
 from aboard.core.verdict import Replayed, RuledOut, Why, same_verdict
 from aboard.core.words import visible
+from aboard.diagnoses import Finding, Severity
 from aboard.flows.kept import Kept, LogLine
 from aboard.flows.parts import LOGS
 from aboard.record.look_words import findings_of

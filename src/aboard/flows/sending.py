@@ -4,12 +4,12 @@ import os
 from types import TracebackType
 from typing import Self
 
-from aboard.core.errors import AboardError
 from aboard.data.store.durable import sha256_of
 from aboard.data.store.fingerprints import changed, stamp_of
 from aboard.data.store.manifest import NAME, FileEntry
 from aboard.data.store.parcels import Parcel
 from aboard.data.store.sound import damaged
+from aboard.diagnoses import AboardError
 
 
 class SentFile:

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from aboard.core.cluster import Cluster
-from aboard.core.lazy import dataclass
 from aboard.core.lease import Lease
 from aboard.core.plan import Plan
 from aboard.core.request import Request
@@ -16,6 +15,7 @@ from aboard.flows.conductor import Conductor, Viewer
 from aboard.flows.control import served
 from aboard.flows.launch import Cargo, Launched, Look, launch
 from aboard.flows.watcher import Watcher
+from aboard.lazy import dataclass
 from aboard.record.places import RunDirectory
 from aboard.record.record import Record
 from aboard.wires.fleet import Fleet

@@ -7,13 +7,13 @@ from secrets import token_hex
 from time import monotonic
 from typing import Any
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.stowing import differs, no_room, not_writable
 from aboard.data.store.parcels import Parcel
 from aboard.data.store.placing import gaps
+from aboard.diagnoses import AboardError
 from aboard.flows.delivery import Delivery, OnProgress, Progress
+from aboard.lazy import dataclass
 from aboard.wires.fleet import Fleet
 
 __all__ = ["Delivered", "Parcel", "Progress", "Spread", "spread"]

@@ -7,10 +7,10 @@ from time import time
 from typing import Any
 
 from aboard.core.event import Sample
-from aboard.core.finding import Finding
-from aboard.core.lazy import dataclass
 from aboard.core.run import Run
+from aboard.diagnoses import Finding
 from aboard.flows.export import published_checkpoints, read_training
+from aboard.lazy import dataclass
 from aboard.record.documents import read_document, read_findings
 from aboard.record.events import replay
 from aboard.record.places import RunDirectory, RunState

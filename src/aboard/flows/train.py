@@ -14,16 +14,16 @@ from aboard.checks.train.boarding import Boarding, Model, Needs, judged, rooms
 from aboard.checks.train.cards import BF16_SINCE, CARDS, Card
 from aboard.config.train import TrainWords
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding
-from aboard.core.lazy import dataclass
 from aboard.core.plan import NodePlan, Plan
 from aboard.core.program import Kind, Program
 from aboard.core.request import Request
 from aboard.core.rule import Subject
 from aboard.core.training import DataPart, Training
+from aboard.diagnoses import Finding
 from aboard.flows.train_code import code
 from aboard.flows.train_data import Part
 from aboard.flows.train_resume import Typed, judge_resume, resume_of, resume_probe
+from aboard.lazy import dataclass
 from aboard.wires.fleet import Fleet
 
 TRAINING = "ABOARD_TRAINING"

@@ -7,8 +7,6 @@ from typing import cast
 
 from aboard.config.data import SourceWords
 from aboard.config.train import TrainWords
-from aboard.core.finding import Severity
-from aboard.core.lazy import dataclass
 from aboard.core.training import DataPart
 from aboard.data.feed.bins import Packing, data_identity
 from aboard.data.feed.mix import shares
@@ -16,7 +14,9 @@ from aboard.data.gate.report import DataReport
 from aboard.data.tokens.encode import Encoder, LossOn
 from aboard.data.workshop.counting import Progress as Tokenized
 from aboard.data.workshop.prepare import Prepared, Source, prepare
+from aboard.diagnoses import Severity
 from aboard.flows.data import Question, Ready, judged, known_codes, opened_as
+from aboard.lazy import dataclass
 
 __all__ = ["Part", "Stock", "Tokenized", "stock"]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from aboard.checks.train.boarding import Model
-from aboard.core.errors import AboardError
 from aboard.core.words import visible
+from aboard.diagnoses import AboardError
 
 CONFIG = "config.json"
 # What transformers reads of a model; the same weights in other formats are left where they are.

@@ -5,8 +5,8 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from aboard.checks.train.boarding import Needs
-from aboard.core.errors import AboardError
 from aboard.core.training import Training
+from aboard.diagnoses import AboardError
 from aboard.flows.trainer import Trainer
 
 MODULE = "aboard.train.needs"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from aboard.checks.train.checkpoints import Saved, checkpoints_probe, newest
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.probe import Probe
 from aboard.core.training import Training
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 from aboard.train.differences import Difference, Present, differences
 from aboard.train.marker import Marker, NoMarker, read_head
 

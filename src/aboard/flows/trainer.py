@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, Self
 
 import aboard
-from aboard.core.errors import AboardError
 from aboard.core.words import visible
+from aboard.diagnoses import AboardError
 
 
 class Trainer:

@@ -8,11 +8,11 @@ from time import monotonic, time
 from aboard.core.cluster import Cluster
 from aboard.core.event import Event
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding
 from aboard.core.lease import Lease
 from aboard.core.planning import plan as make_plan
 from aboard.core.request import Request
 from aboard.core.trial import Tried, good, stages, stuck, verdict
+from aboard.diagnoses import Finding
 from aboard.flows.conductor import Conductor, Outcome
 from aboard.flows.control import roster_of
 from aboard.flows.seats import master, seats

@@ -11,14 +11,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
 from aboard.core.size import KIB, MIB, size
 from aboard.core.verdict import Replayed
 from aboard.core.words import visible
+from aboard.diagnoses import AboardError
 from aboard.flows.bundle import FORMAT, MANIFEST, ROOT
 from aboard.flows.kept import kept_of
 from aboard.flows.replay import replay
+from aboard.lazy import dataclass
 
 MOST_PACKED = 256 * MIB
 MOST_UNPACKED = 256 * MIB

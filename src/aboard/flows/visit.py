@@ -7,15 +7,15 @@ from time import monotonic, time
 from typing import Any, TypeVar
 
 from aboard.agent.frames import FrameError
-from aboard.core.errors import AskError, Unreachable, WireError
 from aboard.core.facts import Unknown, read
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Command, Contents, Files, Output, Probe, Unparsed
 from aboard.core.rank_environment import RankEnvironment, RankSpec, environment_question, read_environment
 from aboard.core.reach import Contact, Reached, Unreached
-from aboard.core.reason import Reason
 from aboard.core.words import carried, visible
+from aboard.diagnoses import AskError, Unreachable, WireError
+from aboard.diagnoses.reason import Reason
+from aboard.lazy import dataclass
 from aboard.wires.fleet import Dialled, Fleet
 from aboard.wires.link import SAID, Link
 from aboard.wires.told import clock_of

@@ -4,10 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from time import time
 
-from aboard.core.finding import Finding, Severity
 from aboard.core.rhythm import Rhythm
 from aboard.core.run import Run
 from aboard.core.verdict import SLOW, Why, same_verdict
+from aboard.diagnoses import Finding, Severity
 
 Ask = Callable[[], Awaitable[Why]]
 Tell = Callable[[Finding | None], None]

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from aboard.core.cluster import Cluster
-from aboard.core.finding import Finding
 from aboard.core.reach import Contact
 from aboard.core.rule import Subject
+from aboard.diagnoses import Finding
 
 
 class Watcher(Protocol):

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from aboard.core.errors import AboardError
-from aboard.core.finding import Severity
 from aboard.core.verdict import Replayed
+from aboard.diagnoses import AboardError, Severity
 from aboard.flows.kept import kept_of
 from aboard.flows.parts import parts_of
 from aboard.flows.replay import replay

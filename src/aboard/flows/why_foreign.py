@@ -9,11 +9,8 @@ from typing import Any
 
 from aboard.core.cluster import Cluster
 from aboard.core.doubts import doubts
-from aboard.core.errors import AboardError, WireError
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Severity
 from aboard.core.foreign import evidence_of, moved, waits
-from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.reach import Reached
 from aboard.core.stranger import Stranger, strangers_of
@@ -21,8 +18,10 @@ from aboard.core.verdict import Why
 from aboard.core.witness import NodeWitness
 from aboard.core.witness_words import node_of
 from aboard.core.worlds import World, worlds
+from aboard.diagnoses import AboardError, Severity, WireError
 from aboard.flows.inquiry import RAS_NODES
 from aboard.flows.visit import visit
+from aboard.lazy import dataclass
 from aboard.verdicts.foreign import judge_foreign
 from aboard.wires.fleet import Fleet, WireOf, usual_wire
 from aboard.wires.link import Link

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import cast
 
 from aboard.config.read import near_file
-from aboard.core.errors import InputError, Problem
-from aboard.core.finding import Finding
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import Finding, InputError, Problem
+from aboard.lazy import dataclass
 from aboard.verdicts.logs.judge import judge
 from aboard.verdicts.logs.reader import LINE_LIMIT, Reader
 

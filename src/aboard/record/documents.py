@@ -7,8 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from aboard.core.finding import Finding, Severity
 from aboard.core.verdict import RuledOut, Why
+from aboard.diagnoses import Finding, Severity
 from aboard.record.places import PRIVATE_FILE
 
 

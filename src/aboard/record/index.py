@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import NamedTuple
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 # Seconds since 1970, where the block begins in the rank's whole log, its bytes (or those dropped), stream, flags, node.
 ENTRY = Struct("<dQIBBH")

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from aboard.core.lazy import dataclass
 from aboard.core.size import MIB
+from aboard.lazy import dataclass
 from aboard.record.files import OpenFiles
 from aboard.record.index import LOST_ON_NODE, STREAMS
 from aboard.record.lines import Block, Splitter

@@ -8,12 +8,12 @@ from typing import Any
 
 from aboard import __version__
 from aboard.core.event import Sample
-from aboard.core.finding import Finding, Severity
 from aboard.core.look import Answer, Look
 from aboard.core.node import Node
 from aboard.core.plan import Master, NodePlan, Plan, Start
 from aboard.core.program import Kind, Program
 from aboard.core.witness_words import number
+from aboard.diagnoses import Finding, Severity
 from aboard.record.documents import findings_document
 
 # More than any run of ours, and few enough to be judged.

@@ -5,8 +5,8 @@ from heapq import merge
 from operator import itemgetter
 from re import Pattern
 
-from aboard.core.lazy import dataclass
 from aboard.core.logline import Line
+from aboard.lazy import dataclass
 from aboard.record.index import STREAMS, Entry
 from aboard.record.reading import NOWHERE, LogReader, Mark, Snapshot
 

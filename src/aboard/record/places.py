@@ -8,8 +8,8 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Self
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 
 PRIVATE = 0o700
 PRIVATE_FILE = 0o600

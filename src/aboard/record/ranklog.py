@@ -3,7 +3,7 @@
 from collections import deque
 from pathlib import Path
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 from aboard.record.files import OpenFiles
 from aboard.record.index import ENTRY, INDEX, LOG, LOST_ON_DISK, MOST, STREAMS, Segment, segment_of, unpack
 from aboard.record.lines import Block, Splitter

@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from aboard.core.lazy import dataclass
 from aboard.core.logline import Line
+from aboard.lazy import dataclass
 from aboard.record.files import OpenFiles
 from aboard.record.index import (
     CONTINUES,

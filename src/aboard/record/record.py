@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from aboard.core.event import Event
-from aboard.core.finding import Finding
 from aboard.core.look import Look
+from aboard.diagnoses import Finding
 from aboard.record.documents import Documents, findings_document
 from aboard.record.events import EventLog
 from aboard.record.logs import LogLimits, LogWriter

@@ -8,9 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import Self
 
-from aboard.core.errors import AboardError, InputError, Problem
-from aboard.core.lazy import dataclass
 from aboard.core.words import did_you_mean, visible
+from aboard.diagnoses import AboardError, InputError, Problem
+from aboard.lazy import dataclass
 from aboard.record.names import new_run_id
 from aboard.record.places import PRIVATE, RunDirectory
 

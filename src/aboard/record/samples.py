@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 from aboard.record.journal import Journal, entries
 
 LIMIT = 256 * 2**20

@@ -9,8 +9,8 @@ import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from aboard.core.errors import SandboxError
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import SandboxError
+from aboard.lazy import dataclass
 from aboard.sandbox import files, kernel, network, rootfs
 from aboard.sandbox.layout import HEAD, Layout, Place
 from aboard.sandbox.needs import Programs, missing_part, refused

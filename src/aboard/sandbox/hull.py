@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from aboard.core.errors import SandboxError
+from aboard.diagnoses import SandboxError
 from aboard.sandbox import inside, kernel
 from aboard.sandbox.needs import Programs, refused
 from aboard.sandbox.process import Process

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from aboard.core.errors import SandboxError
+from aboard.diagnoses import SandboxError
 from aboard.sandbox.files import ROOT_PATH
 
 SOURCE = Path(__file__).resolve().parents[2]

@@ -3,8 +3,8 @@
 import re
 from functools import cached_property
 
-from aboard.core.errors import SandboxError
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import SandboxError
+from aboard.lazy import dataclass
 
 HEAD = "head"
 MOST_NODES = 250

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from aboard.core.errors import SandboxError
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import SandboxError
+from aboard.lazy import dataclass
 
 _SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PACKAGES = {

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 from typing import Self
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 from aboard.sandbox import inside
 from aboard.sandbox.files import CREW, CREW_HOME, CREW_PATH, ROOT_PATH
 from aboard.sandbox.process import Process

@@ -12,8 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from aboard.core.errors import SandboxError
 from aboard.core.words import many
+from aboard.diagnoses import SandboxError
 from aboard.sandbox import files, hull, inside, needs, running, shipyard, state
 from aboard.sandbox.boot import Blueprint
 from aboard.sandbox.host import Host

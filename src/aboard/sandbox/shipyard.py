@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
-from aboard.core.errors import SandboxError
+from aboard.diagnoses import SandboxError
 from aboard.sandbox import inside, kernel, network, rootfs
 from aboard.sandbox.boot import Blueprint, Keys, boot, run_ip
 from aboard.sandbox.files import ROOT_PATH

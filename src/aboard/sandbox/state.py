@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, field
 from pathlib import Path
 
-from aboard.core.errors import SandboxError
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import SandboxError
+from aboard.lazy import dataclass
 from aboard.sandbox.layout import Layout, checked_name
 from aboard.sandbox.process import Process, boot_id
 

@@ -2,7 +2,7 @@
 
 import sys
 
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError
 from aboard.train.given import given
 from aboard.train.loop import train
 from aboard.train.signals import Asked

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError
 
 REFUSED = 3
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError
 
 FULL, WINDOWED = "full_attention", "sliding_attention"
 # They have no position ids, and need none: how far apart two tokens are is all that they know of positions.

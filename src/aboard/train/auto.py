@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from aboard.core.lazy import dataclass
 from aboard.core.training import Training
+from aboard.lazy import dataclass
 from aboard.train.mesh import Spread, even
 from aboard.train.needs_estimate import Model, Needs, model, needs
 

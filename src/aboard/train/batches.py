@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from math import ceil
 
-from aboard.core.lazy import dataclass
 from aboard.data.feed.mix import Cursor, Draw
+from aboard.lazy import dataclass
 from aboard.train.progress import Progress
 
 # Tokens and supervised tokens of a bin, without reading them.

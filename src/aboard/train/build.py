@@ -11,8 +11,8 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
-from aboard.core.errors import AboardError
 from aboard.core.training import Training
+from aboard.diagnoses import AboardError
 from aboard.train.build_meta import layers, on_meta
 from aboard.train.engine import Engine, switch
 from aboard.train.flops import flops_per_token

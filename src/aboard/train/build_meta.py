@@ -5,8 +5,8 @@ from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from aboard.core.errors import AboardError
 from aboard.core.training import Training
+from aboard.diagnoses import AboardError
 from aboard.train.attention import attention
 
 

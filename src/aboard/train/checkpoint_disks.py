@@ -5,7 +5,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 from aboard.train.checkpoint_exchange import Exchange
 from aboard.train.checkpoint_failure import failure, raise_any
 from aboard.train.world import World

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError
 
 
 class Exchange:

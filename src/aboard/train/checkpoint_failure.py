@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}

@@ -9,8 +9,8 @@ from secrets import token_hex
 from shutil import rmtree
 from time import monotonic, sleep
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 from aboard.train import marker
 from aboard.train.checkpoint_write import sync_folder
 from aboard.train.marker import Marker, NoMarker

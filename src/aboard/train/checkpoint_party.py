@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 from aboard.train.checkpoint_disks import Disks
 from aboard.train.checkpoint_exchange import Exchange
 from aboard.train.checkpoint_failure import failure, raise_any

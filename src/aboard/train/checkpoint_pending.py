@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError
 from aboard.train.checkpoint_stage import Draft
 from aboard.train.checkpoint_writer import Snapshot, Writer
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 import torch
 from torch import Tensor
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 from aboard.train.checkpoint_slices import Held
 from aboard.train.marker import Box
 

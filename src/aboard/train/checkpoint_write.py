@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 from aboard.train.checkpoint_stage import Draft
 
 # Large enough that hashing and writing, which let other threads run, are nearly all of the time.

@@ -6,9 +6,9 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
 from aboard.core.size import size
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 from aboard.train import marker
 from aboard.train.checkpoint_disks import SEEN
 from aboard.train.checkpoint_folder import listed, published, remove, step_name, unpublished

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aboard.core.lazy import dataclass
 from aboard.data.feed.bins import Bin
+from aboard.lazy import dataclass
 
 # Lengths are rounded up to it: kernels like even sizes, and the allocator sees fewer of them.
 GRAIN = 16

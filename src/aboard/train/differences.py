@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
 from aboard.core.words import visible
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 from aboard.train.marker import Marker
 
 # Settings that decide which token comes when, or what a token is; the reason is for the user.

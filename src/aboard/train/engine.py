@@ -9,7 +9,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 from aboard.train.world import World
 
 

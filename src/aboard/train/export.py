@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, revert_weight_conversion
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
 from aboard.core.training import Training
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 from aboard.train.answer import answered
 from aboard.train.build_meta import on_meta
 from aboard.train.export_shards import Lazy, written

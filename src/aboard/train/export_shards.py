@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 # What the hub's own tools cut at.
 SHARD = 5 * 10**9

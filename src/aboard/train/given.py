@@ -5,8 +5,8 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from aboard.core.errors import AboardError
 from aboard.core.training import DataPart, Training
+from aboard.diagnoses import AboardError
 
 NAME = "ABOARD_TRAINING"
 

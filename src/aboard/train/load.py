@@ -9,8 +9,8 @@ import torch
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 from aboard.train.load_files import Stored, weights, whole
 from aboard.train.load_names import Match, Mixture, match, tied
 from aboard.train.load_tied import untied

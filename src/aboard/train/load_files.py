@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 import torch
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 
 # https://huggingface.co/docs/safetensors: what a header may call a type.
 DTYPES = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError
 from aboard.train.world import World
 
 # Of each file: how many places are looked at, and how much at each. It is a look, not a proof, and takes no time.

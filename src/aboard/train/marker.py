@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 NAME = "manifest.json"
 FORMAT = "aboard-checkpoint"

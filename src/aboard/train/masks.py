@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 from aboard.train.apart import WINDOWED, packed_anyway, takes_positions, why_not_apart
 from aboard.train.collate import Collate, Keeps, Micro
 

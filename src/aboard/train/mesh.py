@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from aboard.core.errors import AboardError
+from aboard.diagnoses import AboardError
 
 Spread = Literal["full", "hybrid", "none"]
 

@@ -7,7 +7,7 @@ Qwen and Gemma models (tests/train/test_model_needs.py). On GPUs and for large m
 
 from typing import Any, Literal
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 Precision = Literal["full", "half", "autocast"]
 

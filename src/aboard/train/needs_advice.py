@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from aboard.core.lazy import dataclass
 from aboard.core.size import size
 from aboard.core.training import Training
+from aboard.lazy import dataclass
 from aboard.train.auto import best
 from aboard.train.needs_estimate import Model
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 
-from aboard.core.lazy import dataclass
 from aboard.core.size import size
 from aboard.core.training import Training
 from aboard.core.words import many
+from aboard.lazy import dataclass
 from aboard.train.apart import why_not_apart
 from aboard.train.build_meta import layers, on_meta
 from aboard.train.mesh import Spread, even

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -6,10 +6,10 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
 from aboard.core.words import many
 from aboard.data.feed.mix import Draw
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 from aboard.train.batches import Planned
 from aboard.train.peers import Peers
 from aboard.train.stream import Stream

@@ -5,8 +5,8 @@ from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any
 
-from aboard.core.lazy import dataclass
 from aboard.data.feed.mix import Draw
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

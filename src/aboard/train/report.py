@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from aboard.core.duration import span
-from aboard.core.errors import AboardError
 from aboard.core.training import Training
+from aboard.diagnoses import AboardError
 from aboard.train.beacon import tell
 from aboard.train.metrics_file import NAME, continued
 

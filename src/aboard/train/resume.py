@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 from aboard.train import marker
 from aboard.train.checkpoint_folder import Listed, listed
 from aboard.train.checkpoint_party import Party

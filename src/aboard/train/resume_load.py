@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 from aboard.train.checkpoint_slices import held, model_state, names
 from aboard.train.marker import Box, Part, Whole
 from aboard.train.saved import TORCH, Reader, Saved

@@ -12,9 +12,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
 from aboard.data.store.durable import sha256_of
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 from aboard.train.checkpoint_folder import read_marker
 from aboard.train.checkpoint_slices import DTYPES
 from aboard.train.marker import Box, Marker, NoMarker, Part

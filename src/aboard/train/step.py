@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.optim import AdamW
 
-from aboard.core.lazy import dataclass
 from aboard.core.training import Training
 from aboard.data.feed.bins import Bin
 from aboard.data.feed.mix import Draw
+from aboard.lazy import dataclass
 from aboard.train.batches import Planned
 from aboard.train.collate import Collate, Micro
 from aboard.train.engine import Engine

@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from aboard.core.lazy import dataclass
 from aboard.core.training import DataPart
 from aboard.data.feed.bins import Bin, Bins
 from aboard.data.feed.mix import Cursor, Draw, mix
 from aboard.data.store.shards import TokenShards
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from aboard.core.lazy import dataclass
 from aboard.core.training import Training
+from aboard.lazy import dataclass
 from aboard.train.auto import Layout, layout
 from aboard.train.mesh import Spread, mesh, nodes
 from aboard.train.needs_device import memory

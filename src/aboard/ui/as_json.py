@@ -10,9 +10,9 @@ from typing import Any
 
 from aboard.checks import host
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.reach import Reached
+from aboard.diagnoses import Finding, Severity
 from aboard.ui.verdict import Outcome
 
 # Stand beside `facts` as well, where they have been from the beginning; null is what isn't known.

@@ -9,12 +9,12 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from aboard.core.cluster import Cluster
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.reach import Contact, Unreached
 from aboard.core.rule import Subject
 from aboard.core.words import many
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 from aboard.ui.check_table import ONE_BY_ONE
 from aboard.ui.grid import Grid, Row
 from aboard.ui.marks import ANSWERED, ASKED, NOT_ASKED, OF_SEVERITY, Mark, mark_node, worst_of

@@ -7,12 +7,12 @@ from rich.text import Text
 
 from aboard.checks import host
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding
 from aboard.core.node import Node
 from aboard.core.nodeset import fold
 from aboard.core.reach import Reached, Unreached
 from aboard.core.size import size
 from aboard.core.words import many, visible
+from aboard.diagnoses import Finding
 from aboard.ui.grid import Grid, Row
 from aboard.ui.hanging import hanging
 from aboard.ui.marks import Mark, mark_node, worst_of

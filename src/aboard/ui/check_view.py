@@ -6,8 +6,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding
 from aboard.core.rule import Subject
+from aboard.diagnoses import Finding
 from aboard.ui.check_table import CheckTable
 from aboard.ui.collective_table import CollectiveTable
 from aboard.ui.findings import FindingsView

@@ -6,9 +6,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from aboard.core.duration import span
-from aboard.core.finding import Severity
 from aboard.data.gate.report import DataReport, Source
 from aboard.data.stats import Lengths, bars
+from aboard.diagnoses import Severity
 from aboard.ui.figures import many
 from aboard.ui.findings import FindingsView
 from aboard.ui.hanging import hanging

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.text import Text
 
-from aboard.core.errors import AboardError, InputError
+from aboard.diagnoses import AboardError, InputError
 
 
 def show_error(console: Console, error: AboardError) -> None:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
-from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
+from aboard.diagnoses import Finding, Severity
 from aboard.ui.commands import Commands
 from aboard.ui.folded import folded
 from aboard.ui.hanging import hanging

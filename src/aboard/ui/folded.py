@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from aboard.core.finding import Finding
 from aboard.core.nodeset import fold
+from aboard.diagnoses import Finding
 from aboard.ui.commands import REMARK
 
 _NAME = "\0"

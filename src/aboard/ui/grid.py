@@ -7,7 +7,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 from aboard.ui.marks import Mark
 
 GAP = 2

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,10 +14,10 @@ done: 3 of 4 nodes answer; 1 finding would stop a run; 2.1 s
 from collections.abc import Iterator, Mapping, Sequence
 
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding
 from aboard.core.reach import Unreached
 from aboard.core.rule import Subject
 from aboard.core.words import visible
+from aboard.diagnoses import Finding
 from aboard.ui.check_table import milliseconds, signed
 from aboard.ui.collective_table import collective_lines
 from aboard.ui.verdict import Status, here_only, subject_outcomes, verdict

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import field
 
-from aboard.core.lazy import dataclass
 from aboard.core.plan import NodePlan, Plan
+from aboard.lazy import dataclass
 from aboard.ui.hidden import HIDDEN
 
 Value = str | None

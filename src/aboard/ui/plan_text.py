@@ -9,7 +9,6 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from aboard.core.contract import IFNAMES, Berth, contract, surroundings
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.nodeset import fold
 from aboard.core.plan import NodePlan, Plan, Start
@@ -18,6 +17,7 @@ from aboard.core.seat import Seat
 from aboard.core.setup import after_setup
 from aboard.core.shell import join, quote
 from aboard.core.words import visible
+from aboard.lazy import dataclass
 from aboard.ui.figures import many
 from aboard.ui.hanging import hanging
 from aboard.ui.hidden import hiding

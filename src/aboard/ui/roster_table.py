@@ -4,11 +4,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from aboard.core.finding import Severity
 from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
 from aboard.core.roster import Roster, Row, Trouble
 from aboard.core.size import size
+from aboard.diagnoses import Severity
 from aboard.ui.figures import among, many
 from aboard.ui.grid import GAP, LABEL_AT_LEAST, Grid
 from aboard.ui.grid import Row as Line

@@ -7,7 +7,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.text import Text
 
 from aboard.core.duration import span
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 from aboard.ui.bounded import Bounded
 
 GAP = "  "

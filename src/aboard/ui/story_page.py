@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from aboard.core.finding import Severity
 from aboard.core.rule import Subject
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 
 _MEANS = {
     Severity.BLOCK: "`block`: it would stop a run, and a launch is refused.",

@@ -7,11 +7,11 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from aboard.core.duration import span
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.metrics import Way
 from aboard.core.roster import Roster
 from aboard.core.size import size
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 from aboard.ui.commands import Commands
 from aboard.ui.figures import many
 from aboard.ui.findings import FindingsView

@@ -6,10 +6,10 @@ from enum import Enum
 from aboard.checks.usual import together
 from aboard.core.cluster import THIS_MACHINE
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.rule import Subject
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 from aboard.ui.figures import many
 from aboard.ui.marks import worst_of
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterable
 
 from aboard.core.duration import span
-from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.rankset import fold_ranks
 from aboard.core.roster import Missing, Trouble
+from aboard.lazy import dataclass
 from aboard.ui.figures import many
 
 # Above this, a list of ranks is a wall of digits.

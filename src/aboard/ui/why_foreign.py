@@ -7,12 +7,12 @@ from rich.text import Text
 
 from aboard.core.duration import span
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Severity
 from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Why
 from aboard.core.worlds import World
+from aboard.diagnoses import Severity
 from aboard.ui.hanging import hanging
 from aboard.ui.why import WhyView
 

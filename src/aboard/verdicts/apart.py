@@ -3,10 +3,10 @@
 import re
 
 from aboard.core.evidence import Evidence, View, nodes_of, ranks_of
-from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.rankset import fold_ranks
 from aboard.core.run import Child
+from aboard.diagnoses import Finding, Severity
 from aboard.verdicts.recheck import SAME_CODE
 
 _OTHER_SIZE = re.compile(r"Received data size doesn't match expected size|op\.preamble\.length <= op\.nbytes")

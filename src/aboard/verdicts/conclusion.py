@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding
+from aboard.diagnoses import Finding
 from aboard.verdicts.ending import cause_of, ending, is_echo
 
 

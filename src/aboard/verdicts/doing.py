@@ -3,9 +3,9 @@
 import shlex
 
 from aboard.core.evidence import View
-from aboard.core.finding import Severity
-from aboard.core.lazy import dataclass
 from aboard.core.words import visible
+from aboard.diagnoses import Severity
+from aboard.lazy import dataclass
 
 # Cores that a process uses which works; one that only waits uses none.
 BUSY = 0.2

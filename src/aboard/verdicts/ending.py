@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 from aboard.core.duration import span
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.run import Child, Generation, Run
 from aboard.core.words import many, visible
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 from aboard.verdicts.apart import met_apart, missed
 from aboard.verdicts.crash import with_node
 from aboard.verdicts.gpu import before_death, beside_death, of_death

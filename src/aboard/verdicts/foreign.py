@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding, Severity, worst_first
 from aboard.core.nodeset import fold
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Why
 from aboard.core.words import visible
 from aboard.core.worlds import World
+from aboard.diagnoses import Finding, Severity, worst_first
 from aboard.verdicts.judge import judge
 
 _FEW = 3

@@ -1,7 +1,7 @@
 """The story of each code that only a look at somebody else's training can have."""
 
-from aboard.core.finding import Severity
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 
 FOREIGN = (
     Story(

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from aboard.core.duration import span
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.rankset import fold_ranks
 from aboard.core.run import Child
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.words import visible
 from aboard.core.xid import GpuError, Part, gpu_error, mend
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 from aboard.verdicts.hang import holding
 from aboard.verdicts.words import Told
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from aboard.core.evidence import Evidence, View
-from aboard.core.finding import Finding, Severity
 from aboard.core.flight import Standing
 from aboard.core.phase import Phase
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import Collective
 from aboard.core.words import many
+from aboard.diagnoses import Finding, Severity
 from aboard.verdicts.doing import Doing, doing
 from aboard.verdicts.recheck import SAME_CODE
 from aboard.verdicts.stuck import RULES as STUCK

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from aboard.core.evidence import Evidence, View, nodes_of, ranks_of
-from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, Said, Sure
 from aboard.core.words import many
+from aboard.diagnoses import Finding, Severity
 from aboard.verdicts.doing import doing
 from aboard.verdicts.recheck import recheck
 

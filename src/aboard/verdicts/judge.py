@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding, Severity
 from aboard.core.verdict import Cause, RuledOut, Said, VerdictRule, Why, first_cause
+from aboard.diagnoses import Finding, Severity
 from aboard.verdicts import gpu, hang, init, links, loss, meeting, ras, slow, stuck
 from aboard.verdicts.unknown import passed_over, unknown
 

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 from aboard.core.doubts import in_trouble
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import Echo, Link, Socket, split
 from aboard.core.words import many
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 from aboard.verdicts.opening import let_in, lines, put_up, toward
 from aboard.verdicts.recheck import recheck
 

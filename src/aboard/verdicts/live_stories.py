@@ -1,7 +1,7 @@
 """The story of each code that a run which lives can have: it is stuck, or slow, or learns nothing."""
 
-from aboard.core.finding import Severity
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 
 _LOOK = " `aboard why RUN -v` asks the nodes again and tells what was ruled out."
 

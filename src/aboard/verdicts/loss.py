@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterator
 
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding, Severity
 from aboard.core.verdict import Cause, Said, Sure
 from aboard.core.words import visible
+from aboard.diagnoses import Finding, Severity
 
 _NO_NUMBER = re.compile(
     r"\b(train_|eval_|training_)?loss\b[^0-9a-zA-Z]{1,6}(tensor\()?[-+]?(nan|inf(inity)?)\b", re.IGNORECASE

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from aboard.core.doubts import is_address
 from aboard.core.evidence import Evidence, View, nodes_of
-from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import Socket, split
+from aboard.diagnoses import Finding, Severity
 from aboard.verdicts.opening import address_of, down, let_in, lines, off_loopback, put_up
 from aboard.verdicts.recheck import recheck
 

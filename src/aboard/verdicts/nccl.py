@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import field
 
-from aboard.core.lazy import dataclass
 from aboard.core.rankset import fold_ranks
+from aboard.lazy import dataclass
 
 _LINE = re.compile(
     r"(?:\[[^\]]*\] )?(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) (?:\[(?P<dev>-?\d+)\] )?"

@@ -4,10 +4,10 @@ import re
 from collections import Counter
 
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.rankset import fold_ranks
 from aboard.core.run import Child
+from aboard.diagnoses import Finding, Severity
 from aboard.verdicts.opening import let_in, lines
 from aboard.verdicts.recheck import recheck
 

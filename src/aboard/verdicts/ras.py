@@ -3,12 +3,12 @@
 from collections.abc import Iterable, Iterator
 
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.rankset import fold_ranks
 from aboard.core.ras import RasComm, RasPart, RasProcess, RasRank, RasStatus
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.words import many, visible
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 from aboard.verdicts.doing import doing
 from aboard.verdicts.hang import holding
 from aboard.verdicts.recheck import recheck

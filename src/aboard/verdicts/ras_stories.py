@@ -1,7 +1,7 @@
 """The story of each code that NCCL's own watch over its ranks, RAS, can tell of."""
 
-from aboard.core.finding import Severity
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 
 _AGAIN = " `aboard why RUN -v` asks again; on a node, `ncclras -v` shows all that RAS knows, or `echo verbose status |"
 _AGAIN += " nc localhost 28028`."

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from aboard.core.doubts import in_trouble
 from aboard.core.duration import moment
 from aboard.core.evidence import Evidence, View
-from aboard.core.finding import Finding, Severity
 from aboard.core.flight import lateness, straggler
 from aboard.core.phase import Phase
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import NodeWitness, split
+from aboard.diagnoses import Finding, Severity
 from aboard.verdicts.recheck import recheck
 
 # A rank that costs all others this part of their time is worth a word; clocks of nodes agree to some milliseconds.

@@ -1,7 +1,7 @@
 """The story of each code that a run's end can have."""
 
-from aboard.core.finding import Severity
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 
 STORIES = (
     Story(

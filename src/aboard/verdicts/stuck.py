@@ -5,10 +5,10 @@ import shlex
 from collections.abc import Iterator
 
 from aboard.core.evidence import Evidence, View
-from aboard.core.finding import Finding, Severity
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import NodeWitness, Process
+from aboard.diagnoses import Finding, Severity
 from aboard.verdicts.recheck import recheck
 
 # Where the kernel waits for a file system of another machine or another program.

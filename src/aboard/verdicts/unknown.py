@@ -4,11 +4,11 @@ from collections.abc import Iterator, Sequence
 from traceback import extract_tb
 
 from aboard.core.evidence import Evidence
-from aboard.core.finding import Finding, Severity
 from aboard.core.phase import Phase
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import RuledOut
 from aboard.core.words import visible
+from aboard.diagnoses import Finding, Severity
 
 # Before this, quiet is no news: a run that doesn't tell its steps may work for long.
 _QUIET_SECONDS = 120.0

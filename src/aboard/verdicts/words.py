@@ -7,12 +7,12 @@ from itertools import groupby
 
 from aboard.checks.scripted import typed
 from aboard.core import shell
-from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.plan import NodePlan
 from aboard.core.run import Child, Raised
 from aboard.core.setup import without_setup
 from aboard.core.words import host_trouble, visible
+from aboard.lazy import dataclass
 from aboard.verdicts.logs.said import said
 from aboard.verdicts.logs.tracebacks import looks_raised
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from zlib import crc32
 
 from aboard.agent import frames
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 from aboard.wires.acted_rank import STACKS, ActedRank
 
 SAMPLE_SECONDS = 1.0

@@ -9,7 +9,7 @@ from importlib.machinery import SourceFileLoader
 from importlib.util import MAGIC_NUMBER
 from types import CodeType
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 MARKER = b"\n<aboard %s>\n"
 

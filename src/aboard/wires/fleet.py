@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 from random import uniform
 from time import monotonic
 
-from aboard.core.errors import Unreachable
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
-from aboard.core.reason import Reason
+from aboard.diagnoses import Unreachable
+from aboard.diagnoses.reason import Reason
+from aboard.lazy import dataclass
 from aboard.wires.link import Link, open_link
 from aboard.wires.local import LocalWire
 from aboard.wires.ssh import SshWire

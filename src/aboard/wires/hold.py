@@ -8,12 +8,12 @@ from time import monotonic, time
 from typing import Any
 
 from aboard.agent import frames
-from aboard.core.errors import AskError, ProtocolError, Unreachable, WireError
 from aboard.core.event import Event
 from aboard.core.lease import Lease
 from aboard.core.node import Node
 from aboard.core.plan import Start
-from aboard.core.reason import Reason
+from aboard.diagnoses import AskError, ProtocolError, Unreachable, WireError
+from aboard.diagnoses.reason import Reason
 from aboard.wires.fleet import Fleet
 from aboard.wires.link import Link
 from aboard.wires.owed import Owed

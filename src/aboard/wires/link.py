@@ -7,10 +7,10 @@ from contextlib import suppress
 from typing import Any
 
 from aboard.agent import frames
-from aboard.core.errors import AskError, ProtocolError, Unreachable, WireError
 from aboard.core.node import Node
-from aboard.core.reason import Reason
 from aboard.core.words import visible
+from aboard.diagnoses import AskError, ProtocolError, Unreachable, WireError
+from aboard.diagnoses.reason import Reason
 from aboard.wires import bootstrap, sshlog
 from aboard.wires.wire import Ending, OnPhase, Stream, Wire
 

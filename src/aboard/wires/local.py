@@ -2,9 +2,9 @@
 
 import sys
 
-from aboard.core.errors import Unreachable
 from aboard.core.node import Node
-from aboard.core.reason import Reason
+from aboard.diagnoses import Unreachable
+from aboard.diagnoses.reason import Reason
 from aboard.wires import bootstrap
 from aboard.wires.limits import give_back
 from aboard.wires.process import start

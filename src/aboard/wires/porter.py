@@ -8,10 +8,10 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from aboard.agent import frames
-from aboard.core.errors import ProtocolError, Unreachable, WireError
-from aboard.core.lazy import dataclass
-from aboard.core.reason import Reason
 from aboard.core.stowing import refused, stuck
+from aboard.diagnoses import ProtocolError, Unreachable, WireError
+from aboard.diagnoses.reason import Reason
+from aboard.lazy import dataclass
 from aboard.wires.link import Link
 from aboard.wires.window import Window
 

@@ -17,9 +17,9 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from aboard.core.errors import Unreachable
 from aboard.core.node import Node
-from aboard.core.reason import Reason
+from aboard.diagnoses import Unreachable
+from aboard.diagnoses.reason import Reason
 from aboard.wires.acted_keeper import Part
 from aboard.wires.process import use_pidfds
 from aboard.wires.wire import Ending, OnPhase, Stream

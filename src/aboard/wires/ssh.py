@@ -3,10 +3,10 @@
 import shutil
 from collections.abc import Sequence
 
-from aboard.core.errors import Unreachable
 from aboard.core.node import Node
-from aboard.core.reason import Reason
 from aboard.core.shell import join
+from aboard.diagnoses import Unreachable
+from aboard.diagnoses.reason import Reason
 from aboard.wires import bootstrap
 from aboard.wires.process import start
 from aboard.wires.sshlog import KeyWatch

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from aboard.core.reach import NO_KEY
-from aboard.core.reason import Reason
+from aboard.diagnoses.reason import Reason
 from aboard.wires.bootstrap import TOO_OLD
 from aboard.wires.wire import Ending
 

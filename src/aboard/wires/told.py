@@ -9,8 +9,8 @@ from typing import Any
 
 from aboard.agent import frames
 from aboard.core.event import Event
-from aboard.core.lazy import dataclass
 from aboard.core.metrics import METRICS
+from aboard.lazy import dataclass
 
 PHASES = ("started", "torch", "store", "group", "collective")
 # Above any count of events or bytes, and still exact in every program that reads JSON.

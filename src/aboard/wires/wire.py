@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Protocol
 
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ from resource import RUSAGE_SELF, getrusage
 from time import monotonic
 from typing import Any
 
-from aboard.core.errors import AboardError, WireError
 from aboard.core.node import Node
 from aboard.data.store.parcels import parcel
+from aboard.diagnoses import AboardError, WireError
 from aboard.flows.spread import Progress, spread
 from aboard.wires.fleet import Dialled, Fleet
 

@@ -12,8 +12,8 @@ from aboard.checks.unknown import unknown_facts, unknown_stories
 from aboard.checks.usual import together
 from aboard.core import nodeset
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Finding, Severity
 from aboard.core.rule import Subject
+from aboard.diagnoses import Finding, Severity
 
 
 def no_rank(facts: Facts) -> Iterator[Finding]:

@@ -9,10 +9,10 @@ from aboard.checks.network.mesh import Mesh
 from aboard.checks.network.rates import cover
 from aboard.checks.scripted import as_a_rank, number, said, word
 from aboard.core.facts import Facts
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Probe, Unparsed
 from aboard.core.words import many
+from aboard.lazy import dataclass
 
 # Importing torch takes two seconds of a core, so a machine that is many nodes (a sandbox) would take minutes.
 MOST_PER_CORE = 8

@@ -18,7 +18,7 @@ from aboard.checks.network.mesh import Mesh, Pair
 from aboard.checks.network.rates import cover
 from aboard.core.exercise import Exercise, Replies, Round, Script
 from aboard.core.facts import Facts
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 # A node that has no rank is left out and the others are tried again, this often.
 MOST_DEAD = 3

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from aboard.checks.network.mesh import Pair
 from aboard.checks.network.rates import cover
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 Group: TypeAlias = tuple[str, ...]
 Search: TypeAlias = Generator[list[Group], list[bool], "tuple[Group, ...]"]

@@ -17,10 +17,10 @@ from aboard.checks.network.words import address
 from aboard.checks.scripted import as_a_rank, output
 from aboard.core.exercise import Ask, Replies, Round
 from aboard.core.facts import Facts, Unknown
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Unparsed
 from aboard.core.size import KIB, MIB
+from aboard.lazy import dataclass
 
 # A `setup` line and a cold disk may take their time at first; torch takes seconds to import.
 MEET_PER_NODE = 0.2

@@ -5,7 +5,7 @@ from dataclasses import field
 
 from aboard.checks.collective.report import GONE, PHASES, Report
 from aboard.checks.network.mesh import Pair
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 # A node makes half of the links of four nodes slow, so the median would be half slow: the upper quarter is not.
 USUAL_AT = 0.75

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 _PREFIX = re.compile(r"^(?:\[[^\]]*\] )?(?:\S+:\d+:\d+ )?(?:\[\d+\] )?(?:\S+:\d+ (?:\(\S+\) )?)?NCCL (INFO|WARN) (.*)$")
 # Without a prefix up to 2.22, with one later.

@@ -12,7 +12,7 @@ from aboard.checks.fabric.nccl import active
 from aboard.checks.usual import together
 from aboard.core import nodeset
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
+from aboard.diagnoses import Finding, Severity
 
 SOCKET = "Socket"
 # Looked for on every machine, and missing on most: that says nothing.

@@ -5,9 +5,9 @@ from dataclasses import field
 from typing import Any
 
 from aboard.checks.scripted import said
-from aboard.core.lazy import dataclass
 from aboard.core.probe import Output, Unparsed
 from aboard.core.words import visible
+from aboard.lazy import dataclass
 
 # How far a rank can come, in order.
 PHASES = ("meet", "import", "ready", "store", "connect", "pairs", "all_reduce", "all_gather", "done")

@@ -1,7 +1,7 @@
 """The stories of the collective's codes."""
 
-from aboard.core.finding import Severity
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 
 _TIMED_OUT = "The client socket has timed out after 600000ms while trying to connect to"
 

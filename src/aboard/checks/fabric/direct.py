@@ -8,12 +8,12 @@ from aboard.checks.host.limits import limits_of
 from aboard.checks.listed import listed
 from aboard.checks.usual import together
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.probe import Answer, Command, Contents, Files, Output, Probe, Unparsed
 from aboard.core.reach import Reached
 from aboard.core.size import size
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 # NCCL pins some MB for each peer and channel; below this a few dozen ranks are already too many.
 PINNED_BYTES = 4 << 30

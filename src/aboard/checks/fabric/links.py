@@ -9,8 +9,8 @@ from aboard.checks.fabric.ports import ETHERNET, INFINIBAND, PORTS, Port
 from aboard.checks.listed import listed
 from aboard.checks.usual import usual, usual_or_best
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.words import many, visible
+from aboard.diagnoses import Finding, Severity
 
 # A switch that was restarted takes each of its links down once; one that goes down again and again is a bad cable.
 FLAPS_INFO = 3

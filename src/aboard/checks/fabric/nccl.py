@@ -6,8 +6,8 @@ from hashlib import sha256
 
 from aboard.checks.fabric.ports import PORTS, Port
 from aboard.core.facts import Facts
-from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Command, Contents, Files, Output, Probe, Unparsed
+from aboard.lazy import dataclass
 
 CONF = "/etc/nccl.conf"
 # NCCL takes this one by itself, without a variable.

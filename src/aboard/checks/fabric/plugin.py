@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from aboard.checks.fabric.nccl import settings
 from aboard.checks.usual import usual
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
 from aboard.core.setup import after_setup
 from aboard.core.words import many, visible
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 _ANY = "libnccl-net.so"
 _BUILT_IN = {"", "ib", "socket"}

@@ -5,9 +5,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from ipaddress import AddressValueError, IPv6Address
 
-from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
 from aboard.core.words import visible
+from aboard.lazy import dataclass
 
 INFINIBAND = "InfiniBand"
 ETHERNET = "Ethernet"

@@ -14,11 +14,11 @@ from aboard.checks.listed import listed
 from aboard.checks.scripted import output
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.probe import Unparsed
 from aboard.core.words import many
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 # Ends with 0 when an echo came back and with 1 when none did; all else is another trouble (ping(8)).
 PINGS = """for pair; do

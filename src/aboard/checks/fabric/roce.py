@@ -7,9 +7,9 @@ from aboard.checks.fabric.ports import ETHERNET, INFINIBAND, ROCE_V2, Port
 from aboard.checks.listed import listed
 from aboard.checks.usual import together, usual, usual_or_best
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
 from aboard.core.words import visible
+from aboard.diagnoses import Finding, Severity
 
 # From NCCL 2.21 on it looks for a RoCE v2 address by itself when the variable is not set.
 _SELF = "NCCL finds it by itself from 2.21 on, if the variable is not set"

@@ -9,10 +9,10 @@ from aboard.checks.listed import listed
 from aboard.checks.usual import usual
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.words import visible
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 # These may well differ: they name what each node has, or where it writes.
 OWN = ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_DEBUG", "NCCL_IGNORE", "NCCL_CONF")

@@ -7,10 +7,10 @@ from aboard.checks.gpu.smi import DRIVER, GPUS
 from aboard.checks.listed import listed
 from aboard.checks.usual import usual, usual_or_best
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.nodeset import fold
 from aboard.core.words import many
+from aboard.diagnoses import Finding, Severity
 
 
 def count_of(facts: Facts) -> dict[str, int]:

@@ -3,9 +3,9 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Command, Contents, Files, Output, Probe, Unparsed
 from aboard.core.words import visible
+from aboard.lazy import dataclass
 
 _FIELDS = "index,name,uuid,pci.bus_id,driver_version,ecc.errors.uncorrected.volatile.total"
 NOT_STARTED = 127

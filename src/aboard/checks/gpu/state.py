@@ -7,10 +7,10 @@ from aboard.checks.gpu.smi import DRIVER, GPUS, HEALTH, NOT_STARTED, Driver, Smi
 from aboard.checks.listed import listed
 from aboard.checks.usual import usual_or_best
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
 from aboard.core.words import many, visible
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 _LOST = re.compile(r"is lost|fallen off|determine the device handle")
 

@@ -1,7 +1,7 @@
 """The long version of each GPU code: how it shows, why it happens, how to mend it."""
 
-from aboard.core.finding import Severity
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 
 
 def _story(code: str, title: str, shows: tuple[str, ...], why: str, mend: str, leads_to: tuple[str, ...] = ()) -> Story:

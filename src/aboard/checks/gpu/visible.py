@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from aboard.checks.answer import printed
 from aboard.checks.gpu.parity import count_of
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Probe
 from aboard.core.setup import after_setup
 from aboard.core.words import many, visible
+from aboard.diagnoses import Finding, Severity
 
 NAME = "CUDA_VISIBLE_DEVICES"
 _ALL = "all"

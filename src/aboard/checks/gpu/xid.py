@@ -9,12 +9,12 @@ from aboard.checks.gpu.smi import DRIVER
 from aboard.checks.gpu.state import lost_gpus
 from aboard.checks.listed import listed
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
 from aboard.core.words import visible
 from aboard.core.xid import GpuError, gpu_error, mend
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,12 @@ from aboard.checks.host.cores import CORES
 from aboard.checks.host.memory import MEMORY
 from aboard.checks.unknown import unknown_facts, unknown_stories
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
 from aboard.core.reach import Reached
 from aboard.core.rule import Subject
 from aboard.core.story import Story
 from aboard.core.words import visible
+from aboard.diagnoses import Finding, Severity
 
 __all__ = ["ACCELERATORS", "CORES", "KERNEL", "MEMORY", "PROBES", "SUBJECT"]
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from aboard.checks.answer import printed
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.story import Story
 from aboard.core.words import visible
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 NOT_INSTALLED = 127
 _SHOWN = 8

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.story import Story
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 FULL = 0.9
 _ROOT = "/proc/sys/net/netfilter/"

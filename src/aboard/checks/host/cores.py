@@ -5,11 +5,11 @@ from collections.abc import Iterator
 
 from aboard.checks.answer import one_file
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.probe import Answer, Files, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.story import Story
 from aboard.core.words import many, visible
+from aboard.diagnoses import Finding, Severity
 
 
 def parse_cores(answer: Answer) -> int:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from aboard.checks.answer import one_file
 from aboard.checks.reach.shell import SHELL, Ready, setup_line
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.story import Story
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 FEW_FILES = 4096
 FEW_PROCESSES = 4096

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 
 from aboard.checks.answer import one_file, printed
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Command, Files, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.size import size
 from aboard.core.story import Story
 from aboard.core.words import visible
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 # A limit below this part of the machine is seldom meant; above it, someone shares a node on purpose.
 FAR_BELOW = 0.25

@@ -5,13 +5,13 @@ from ipaddress import ip_address
 
 from aboard.checks.answer import printed
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Command, Probe, Unparsed
 from aboard.core.reach import Reached
 from aboard.core.rule import Subject
 from aboard.core.story import Story
 from aboard.core.words import visible
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 NOT_FOUND = 2  # getent(1)
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from aboard.checks.answer import printed
 from aboard.checks.host.cores import CORES
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Command, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.story import Story
 from aboard.core.words import many, visible
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 # A rank with its data loaders and their threads has a few hundred.
 FEW_TASKS = 1024

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from aboard.checks.answer import printed
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Command, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.size import GIB, MIB, size
 from aboard.core.story import Story
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 SMALL = GIB
 # NCCL alone takes about 10 MiB for each pair of ranks that talk this way.

@@ -15,8 +15,8 @@ from aboard.checks.network.stories import STORIES
 from aboard.checks.network.words import WHY, fix, seen
 from aboard.checks.unknown import unknown_facts, unknown_stories
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Finding, Severity
 from aboard.core.rule import Subject
+from aboard.diagnoses import Finding, Severity
 
 
 def connections(facts: Facts) -> Iterator[Finding]:

@@ -7,10 +7,10 @@ from typing import Any
 from aboard.checks.network.mesh import RENDEZVOUS_PORT, Address, Mesh, Port, Taken, Try
 from aboard.core.exercise import Ask, Exercise, Replies, Script
 from aboard.core.facts import Facts, Unknown
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.reach import Reached
 from aboard.core.words import visible
+from aboard.lazy import dataclass
 
 # Beyond, a node connects to O(log n) of its peers only.
 ALL_PAIRS_UP_TO = 64

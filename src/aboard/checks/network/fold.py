@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 from aboard.checks.network.mesh import Mesh, Pair, Port
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 # A node with one peer explains nothing that the pair doesn't.
 FEWEST = 2

@@ -9,11 +9,11 @@ from aboard.checks.network.exercise import IFNAMES, MESH
 from aboard.checks.network.mesh import Mesh
 from aboard.checks.network.words import address
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
 from aboard.core.words import visible
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 _DOWN = ("down", "lowerlayerdown", "notpresent")
 

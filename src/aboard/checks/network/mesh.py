@@ -7,7 +7,7 @@ from enum import Enum
 from ipaddress import ip_address
 from typing import TypeAlias
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 # torchrun's and DeepSpeed's own default.
 RENDEZVOUS_PORT = 29500

@@ -7,8 +7,8 @@ from aboard.checks.network.interfaces import INTERFACES
 from aboard.checks.network.mesh import Mesh
 from aboard.checks.usual import together, usual_or_best
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
+from aboard.diagnoses import Finding, Severity
 
 # Two names of one machine meet there, whatever the network is.
 _LOOPBACK = "lo"

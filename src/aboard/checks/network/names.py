@@ -10,7 +10,7 @@ from aboard.checks.network.mesh import Mesh
 from aboard.checks.network.words import address
 from aboard.core import nodeset
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
+from aboard.diagnoses import Finding, Severity
 
 
 def unresolved(facts: Facts) -> Iterator[Finding]:

@@ -10,9 +10,9 @@ from aboard.checks.network.mesh import Mesh, Pair
 from aboard.checks.network.words import address
 from aboard.core.exercise import Ask, Exercise, Replies, Script
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.words import many
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 PUSH_SECONDS = 0.2
 PUSH_WITHIN = 6.0

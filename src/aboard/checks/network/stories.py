@@ -1,7 +1,7 @@
 """The stories of the network's codes: how each shows, why it happens, how to mend it."""
 
-from aboard.core.finding import Severity
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 
 _TIMED_OUT = "The client socket has timed out after 600000ms while trying to connect to"
 _RETRYING = "connect to 10.0.0.3<42713> returned Connection timed out, retrying (1/34)"

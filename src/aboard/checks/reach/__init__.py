@@ -8,11 +8,11 @@ from aboard.checks.reach import elsewhere, login, shell
 from aboard.checks.reach.words import STORIES, WORDS
 from aboard.checks.usual import together
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.reach import NO_KEY, Reached, Unreached
-from aboard.core.reason import Reason
 from aboard.core.rule import Subject
+from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.reason import Reason
 
 # ssh(1) passes over such a key and then has none to offer.
 _KEY_FILE = re.compile(r"Permissions [0-7]+ for '(.+)' are too open")

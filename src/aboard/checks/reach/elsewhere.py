@@ -7,8 +7,8 @@ from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.node import Node
 from aboard.core.reach import Unreached
-from aboard.core.reason import Reason
 from aboard.core.words import carried
+from aboard.diagnoses.reason import Reason
 
 # One may have the same gap; more of them know no more.
 _ASKED = 3

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.reach import Reached
 from aboard.core.story import Story
+from aboard.diagnoses import Finding, Severity
 
 SLOW_SECONDS = 3.0
 # What our own load can explain: a handshake takes this machine up to 150 ms of a core, and 64 are under way at once.

@@ -14,12 +14,12 @@ from aboard.checks.reach.words import UNANSWERED
 from aboard.core import nodeset
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.secrets import is_secret
 from aboard.core.story import Story
 from aboard.core.words import carried, visible
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 # `module load` and `conda activate` on a busy network file system take their time.
 SETUP_SECONDS = 20.0

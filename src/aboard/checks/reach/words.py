@@ -1,9 +1,9 @@
 """Each way not to answer, in words: how it shows, what it means, what mends it."""
 
-from aboard.core.finding import Severity
-from aboard.core.lazy import dataclass
-from aboard.core.reason import Reason
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
+from aboard.diagnoses.reason import Reason
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,11 +21,11 @@ from aboard.checks.software.interpreter import (
 from aboard.checks.software.script import MODULES
 from aboard.checks.software.stories import STORIES
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.node import Node
 from aboard.core.program import Program
 from aboard.core.rule import Subject
 from aboard.core.words import many
+from aboard.diagnoses import Finding, Severity
 
 UNSET = "nothing set"
 # What may well be another on each node, by its nature.

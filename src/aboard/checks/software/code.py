@@ -10,10 +10,10 @@ from aboard.checks.software.facts import SOFTWARE, Listing, Software, parse_list
 from aboard.checks.software.script import CODE, CONFIG, MAX_FILES, MODULES
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.probe import Unparsed
 from aboard.core.words import many
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 # One node speaks for all that have the same digests.
 _MAX_LISTINGS = 8

@@ -7,11 +7,11 @@ from typing import Any
 
 from aboard.checks.scripted import as_a_rank, number, said, word, words
 from aboard.checks.software.script import SCRIPT
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Probe, Unparsed
 from aboard.core.program import Kind, Program
 from aboard.core.words import visible
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,9 +8,9 @@ from aboard.checks.scripted import typed, typed_python
 from aboard.checks.software.facts import SOFTWARE, Software
 from aboard.core import nodeset
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Finding, Severity
 from aboard.core.rank_environment import ProgramFile, RankEnvironment
 from aboard.core.words import many
+from aboard.diagnoses import Finding, Severity
 
 _OTHER = "To use another Python instead, add"
 _FIXES_SHOWN = 4

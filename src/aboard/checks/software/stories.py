@@ -2,8 +2,8 @@
 
 from aboard.checks.software.facts import SOFTWARE
 from aboard.checks.unknown import unknown_stories
-from aboard.core.finding import Severity
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 
 _SAME = (
     "The surest way is one environment that all nodes see at the same path: on a shared directory, or in a container"

@@ -11,8 +11,8 @@ from aboard.checks.storage.space import short_of_room
 from aboard.checks.storage.stories import STORIES
 from aboard.core import nodeset
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
 from aboard.core.rule import Subject
+from aboard.diagnoses import Finding, Severity
 
 
 def missing(facts: Facts) -> Iterator[Finding]:

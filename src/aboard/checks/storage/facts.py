@@ -5,9 +5,9 @@ from typing import Any
 
 from aboard.checks.scripted import as_a_rank, number, said, word
 from aboard.checks.storage.script import MOUNT_SECONDS, SCRIPT
-from aboard.core.lazy import dataclass
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Probe, Unparsed
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,10 +10,10 @@ from aboard.checks.storage.script import MOUNT_SECONDS
 from aboard.core import nodeset
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Finding, Severity
 from aboard.core.probe import Unparsed
 from aboard.core.size import size
 from aboard.core.writes import Writes
+from aboard.diagnoses import Finding, Severity
 
 _SECONDS = MOUNT_SECONDS + 5
 

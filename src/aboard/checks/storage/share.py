@@ -11,9 +11,9 @@ from aboard.checks.storage.space import Shortage, full
 from aboard.core import nodeset
 from aboard.core.exercise import Ask, Exercise, Round, Script
 from aboard.core.facts import Facts, Unknown
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.probe import Unparsed
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 # Some network file systems show a new file to others only after a while.
 NETWORK_WAIT = 2.0

@@ -7,9 +7,9 @@ from aboard.checks.scripted import typed
 from aboard.checks.storage.facts import STORAGE, Place
 from aboard.checks.storage.room import outputs, too_small
 from aboard.core.facts import Facts
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.size import GIB, size
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 LOW_BYTES = GIB
 # A hundredth of a large disk is room enough.

@@ -2,8 +2,8 @@
 
 from aboard.checks.storage.facts import STORAGE
 from aboard.checks.unknown import unknown_stories
-from aboard.core.finding import Severity
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 
 STORIES = (
     Story(

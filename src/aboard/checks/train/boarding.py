@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 
 from aboard.checks.train.cards import BF16_SINCE, Card
-from aboard.core.finding import Finding, Severity
-from aboard.core.lazy import dataclass
 from aboard.core.nodeset import fold
 from aboard.core.size import size
 from aboard.core.training import Training
 from aboard.core.words import many
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy import dataclass
 
 PACKAGES = ("torch", "transformers", "safetensors", "numpy")
 _FLASH = ("flash_attention_2", "flash_attention_3")

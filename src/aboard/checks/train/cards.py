@@ -2,10 +2,10 @@
 
 import re
 
-from aboard.core.lazy import dataclass
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
 from aboard.core.size import MIB
 from aboard.core.words import visible
+from aboard.lazy import dataclass
 
 NOT_STARTED = 127
 # CUDA's compute capability from which bfloat16 is done in hardware: Ampere.

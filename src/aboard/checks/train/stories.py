@@ -1,7 +1,7 @@
 """The long stories of what keeps a training from these nodes."""
 
-from aboard.core.finding import Severity
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 
 STORIES = (
     Story(

@@ -7,7 +7,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from aboard.core.errors import InputError, Problem
 from aboard.core.interpreter import NO_ENV
 from aboard.core.paste.accelerate import from_accelerate
 from aboard.core.paste.deepspeed import DEFAULT_HOSTFILE, from_deepspeed
@@ -17,6 +16,7 @@ from aboard.core.paste.placed import placed
 from aboard.core.paste.torchrun import from_torch_launch, from_torchrun
 from aboard.core.paste.wrapped import refuse_wrapped
 from aboard.core.words import visible
+from aboard.diagnoses import InputError, Problem
 
 __all__ = ["DEFAULT_HOSTFILE", "Files", "Pasted", "exported", "paste", "placed"]
 

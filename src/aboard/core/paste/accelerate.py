@@ -4,9 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 
-from aboard.core.errors import InputError, Problem
 from aboard.core.interpreter import NO_ENV
-from aboard.core.lazy import dataclass
 from aboard.core.paste.accelerate_env import environment
 from aboard.core.paste.accelerate_flags import GRAMMAR, NAME, NOT_OURS, OURS_LAUNCHERS
 from aboard.core.paste.accelerate_settings import Settings, Way, settle
@@ -18,6 +16,8 @@ from aboard.core.paste.torchrun import NO_RENDEZVOUS
 from aboard.core.paste.typed import Typed, read
 from aboard.core.request import Request
 from aboard.core.words import many, visible
+from aboard.diagnoses import InputError, Problem
+from aboard.lazy import dataclass
 
 _IDS = re.compile(r"\d{1,4}(,\d{1,4})*")
 

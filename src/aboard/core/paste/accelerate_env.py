@@ -5,9 +5,9 @@ As utils/launch.py of accelerate 1.15 sets them, in its spelling: `true` in some
 
 from collections.abc import Iterable
 
-from aboard.core.errors import InputError, Problem
 from aboard.core.paste.accelerate_flags import FP8, MEGATRON, NAME
 from aboard.core.paste.accelerate_settings import Settings, Way
+from aboard.diagnoses import InputError, Problem
 
 # variable: value's name, and whether it is written in lower case. What has no value is not set.
 _FSDP = (

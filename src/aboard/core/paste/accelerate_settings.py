@@ -8,12 +8,12 @@ default, so that `same_network` and `rdzv_backend` there change nothing.
 from collections.abc import Iterator, Mapping
 from enum import Enum
 
-from aboard.core.errors import InputError, Problem
-from aboard.core.lazy import dataclass
 from aboard.core.paste.accelerate_flags import FSDP_ONLY_IN_FILE, GRAMMAR, NAME, SECTIONS
 from aboard.core.paste.flags import Value
 from aboard.core.paste.typed import Typed
 from aboard.core.words import did_you_mean, visible
+from aboard.diagnoses import InputError, Problem
+from aboard.lazy import dataclass
 
 _PRECISIONS = ("no", "fp16", "bf16", "fp8")
 _BOOLEANS = frozenset(flag.dest for flag in GRAMMAR.flags if isinstance(flag.default, bool))

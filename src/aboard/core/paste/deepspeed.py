@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from aboard.core.errors import InputError, Problem
 from aboard.core.paste.exports import envfiles, exported
 from aboard.core.paste.flags import Takes, help_of, obeyed, ours, refused, switch
 from aboard.core.paste.master import master
@@ -10,6 +9,7 @@ from aboard.core.paste.pasted import Around, Pasted
 from aboard.core.paste.script import program
 from aboard.core.paste.typed import Grammar, Typed, read
 from aboard.core.request import Request
+from aboard.diagnoses import InputError, Problem
 
 NAME = "deepspeed"
 DEFAULT_HOSTFILE = "/job/hostfile"

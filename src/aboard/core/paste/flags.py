@@ -2,7 +2,7 @@
 
 from enum import Enum
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 Value = str | int | float | bool | None
 

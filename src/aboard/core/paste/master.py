@@ -2,9 +2,9 @@
 
 import re
 
-from aboard.core.errors import InputError, Problem
-from aboard.core.lazy import dataclass
 from aboard.core.words import MAX_PORT, host_trouble, visible
+from aboard.diagnoses import InputError, Problem
+from aboard.lazy import dataclass
 
 _ENDPOINT = re.compile(r"(\[[^\]]*\]|[^:]*)(?::(\d+))?|([0-9a-fA-F:]+)")
 _LOOPBACK = re.compile(r"localhost|127\.\d+\.\d+\.\d+|::1|0\.0\.0\.0")

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from aboard.core.lazy import dataclass
 from aboard.core.request import Request
+from aboard.lazy import dataclass
 
 
 class Files(Protocol):

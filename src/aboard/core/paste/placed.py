@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from aboard.core.errors import InputError, Problem
 from aboard.core.node import Node
 from aboard.core.nodeset import fold
 from aboard.core.paste.deepspeed import NAME as DEEPSPEED
 from aboard.core.paste.pasted import Pasted
+from aboard.diagnoses import InputError, Problem
 
 
 def placed(pasted: Pasted, nodes: Sequence[Node]) -> tuple[Node, ...]:

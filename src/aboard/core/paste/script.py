@@ -1,8 +1,8 @@
 """The program behind a launcher's flags."""
 
-from aboard.core.errors import InputError, Problem
 from aboard.core.paste.typed import Typed
 from aboard.core.program import Kind, Program
+from aboard.diagnoses import InputError, Problem
 
 
 def program(typed: Typed, *, local_rank: str = "") -> Program:

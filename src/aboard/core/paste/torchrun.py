@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from aboard.core.errors import InputError, Problem
 from aboard.core.paste.flags import Flag, Takes, help_of, obeyed, ours, refused, switch
 from aboard.core.paste.master import Master, endpoint, master
 from aboard.core.paste.pasted import Around, Pasted
@@ -11,6 +10,7 @@ from aboard.core.paste.script import program
 from aboard.core.paste.typed import Grammar, Typed, read
 from aboard.core.request import Request
 from aboard.core.words import visible
+from aboard.diagnoses import InputError, Problem
 
 NAME = "torchrun"
 NO_RENDEZVOUS = "is not needed: Aboard assigns the ranks, so there is nothing to agree upon"

@@ -8,10 +8,10 @@ number or holds a blank.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from aboard.core.errors import InputError, Problem
-from aboard.core.lazy import dataclass
 from aboard.core.paste.flags import Fate, Flag, Takes, Value
 from aboard.core.words import nearest, visible
+from aboard.diagnoses import InputError, Problem
+from aboard.lazy import dataclass
 
 _NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
 _NUMBER = re.compile(r"[-+]?\d{1,18}")

@@ -7,8 +7,8 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from aboard.core.errors import InputError, Problem
 from aboard.core.words import visible
+from aboard.diagnoses import InputError, Problem
 
 CODE = "paste-wrapped"
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from aboard.core.errors import InputError, Problem
 from aboard.data.feed.bins import BIN, Bins, BinsManifest, Packing, written_bins
 from aboard.data.feed.pack import pack
 from aboard.data.feed.segments import Cut, Losses, Segments, segments_of
@@ -14,6 +13,7 @@ from aboard.data.store.durable import HashedFile, held, sync_folder, write_whole
 from aboard.data.store.index import DOCUMENT, Documents
 from aboard.data.store.manifest import NAME
 from aboard.data.store.shards import TokenShards
+from aboard.diagnoses import InputError, Problem
 
 # Documents that are packed together: enough for full bins, few enough to bound memory and to lie near on disk.
 _WINDOW = 1 << 18

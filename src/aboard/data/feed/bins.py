@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from aboard.core.lazy import dataclass
 from aboard.core.training import DataPart
 from aboard.data.feed.segments import SEGMENT, Cut, Losses
 from aboard.data.rows import Ids, Mask
@@ -18,6 +17,7 @@ from aboard.data.store.manifest import NAME, FileEntry, entry, read_manifest, un
 from aboard.data.store.pread import Pread
 from aboard.data.store.shards import TokenShards
 from aboard.data.store.sound import damaged, judge_hash, judge_size
+from aboard.lazy import dataclass
 
 Packing = Literal["packed", "padded"]
 FORMAT = "aboard-bins"

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from aboard.core.lazy import dataclass
 from aboard.data.feed.pack import pack
 from aboard.data.stats import Lengths
+from aboard.lazy import dataclass
 
 # Of more rows, so many are packed in their stead: the share that is full hardly depends on it.
 MOST = 1_000_000

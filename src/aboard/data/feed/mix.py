@@ -8,9 +8,9 @@ from hashlib import blake2b
 from itertools import accumulate
 from math import lcm
 
-from aboard.core.errors import InputError, Problem
-from aboard.core.lazy import dataclass
 from aboard.data.feed.order import permutation
+from aboard.diagnoses import InputError, Problem
+from aboard.lazy import dataclass
 
 # Weights repeat after at most so many draws. Those that need more are rounded, and refused when that shows.
 _PERIOD = 100_000

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 Numbers = NDArray[np.int64]
 

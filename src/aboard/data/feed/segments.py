@@ -6,8 +6,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from aboard.core.lazy import dataclass
 from aboard.data.store.index import Documents
+from aboard.lazy import dataclass
 
 Cut = Literal["by-kind", "split", "truncate"]
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from shlex import quote
 
-from aboard.core.finding import Finding, Severity
 from aboard.core.words import visible
 from aboard.data.gate.evidence import MANY, PACKED, Evidence, places, share
 from aboard.data.gate.seen import Seen
@@ -11,6 +10,7 @@ from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.template import TEMPLATE_CODES
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Row
+from aboard.diagnoses import Finding, Severity
 
 BROKEN, EMPTY = "broken", "empty"
 _NOTE = 100

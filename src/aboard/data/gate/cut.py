@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from aboard.core.finding import Finding, Severity
 from aboard.data.gate.evidence import MANY, Evidence, places, share
 from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Encoded, Row
+from aboard.diagnoses import Finding, Severity
 
 CUT, LOST = "cut", "answer-lost"
 # So many rows may lose their end before a run is stopped for it: long tails are common, and often meant to be cut.

@@ -5,11 +5,11 @@ from shlex import join, quote
 
 import numpy as np
 
-from aboard.core.finding import Finding, Severity
 from aboard.data.gate.evidence import MANY, Evidence, share
 from aboard.data.gate.prints import Prints
 from aboard.data.gate.seen import KEPT
 from aboard.data.rows import Where
+from aboard.diagnoses import Finding, Severity
 
 # Below a hundredth it is worth a line; from here on a file is probably there twice.
 TWICE = 0.3

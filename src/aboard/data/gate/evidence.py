@@ -2,10 +2,10 @@
 
 from shlex import join, split
 
-from aboard.core.lazy import dataclass
 from aboard.data.gate.seen import Seen
 from aboard.data.gate.tally import Tally
 from aboard.data.gate.terms import Terms
+from aboard.lazy import dataclass
 
 # What is said of every hundredth row is no slip any more.
 MANY = 0.01

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from re import MULTILINE
 from re import compile as compile_pattern
 
-from aboard.core.finding import Finding, Severity
 from aboard.core.words import visible
 from aboard.data.gate.evidence import Evidence, places, share
 from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Row
+from aboard.diagnoses import Finding, Severity
 
 SIGNS = ("misfit", "answer-alone", "answer-asks", "answers-first", "asks-last", "json-text", "turns-text")
 MISFIT, ALONE, ASKS, ANSWERS_FIRST, ASKS_LAST, JSON_TEXT, TURNS_TEXT = SIGNS

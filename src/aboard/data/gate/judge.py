@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 from aboard.core.cascade import cascade
-from aboard.core.errors import InputError, Problem
-from aboard.core.finding import Finding, worst_first
 from aboard.core.words import did_you_mean, visible
 from aboard.data.gate import bos, broken, cut, duplicates, guessed, outliers, specials, stops, supervised, template
 from aboard.data.gate.evidence import Evidence
@@ -13,6 +11,7 @@ from aboard.data.gate.seen import Example
 from aboard.data.gate.stories import STORIES
 from aboard.data.gate.tally import Item, Look, Tally, count
 from aboard.data.gate.terms import Terms
+from aboard.diagnoses import Finding, InputError, Problem, worst_first
 
 Rule: TypeAlias = Callable[[Evidence], Iterator[Finding]]
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from aboard.core.finding import Finding, Severity
 from aboard.data.gate.evidence import Evidence
+from aboard.diagnoses import Finding, Severity
 
 FAR = 20
 ENOUGH = 100

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from aboard.core.lazy import dataclass
 from aboard.data.rows import Row, Where, fingerprint
+from aboard.lazy import dataclass
 
 # 16 bytes each. Above this many, only rows whose hash ends in zeros are kept, in pairs or not at all: what is counted
 # among them stands for the rest.

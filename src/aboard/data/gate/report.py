@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import field
 
-from aboard.core.finding import Finding
-from aboard.core.lazy import dataclass
 from aboard.data.feed.fill import Fill
 from aboard.data.gate.tally import Tally
 from aboard.data.gate.terms import Terms
 from aboard.data.tokens.pieces import Shown
+from aboard.diagnoses import Finding
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,8 @@
 
 from heapq import nsmallest
 
-from aboard.core.lazy import dataclass
 from aboard.data.rows import Encoded, Where
+from aboard.lazy import dataclass
 
 KEPT = 3
 # Tokens of an example that are kept to be shown: a row of a million must not travel between workers.

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from re import sub
 from shlex import quote
 
-from aboard.core.finding import Finding, Severity
 from aboard.data.gate.evidence import PACKED, Evidence, places, share
 from aboard.data.gate.seen import Example
 from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.terms import Terms
+from aboard.diagnoses import Finding, Severity
 
 SPECIAL = "special-text"
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 
-from aboard.core.finding import Finding, Severity
 from aboard.data.gate.evidence import MANY, Evidence, places, share
 from aboard.data.gate.supervised import UNSUPERVISED
 from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Encoded
+from aboard.diagnoses import Finding, Severity
 
 MASKED = 0.9
 ENDLESS, HIDDEN = "endless", "stop-hidden"

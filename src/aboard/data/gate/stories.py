@@ -1,8 +1,8 @@
 """The long stories of the gate's codes. Without numpy: `aboard why` tells them in the light install, too."""
 
-from aboard.core.finding import Severity
 from aboard.core.rule import Subject
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 
 _ALLOW = "If it is meant to be so, let it pass: `--allow {code}`, or `data: {{allow: [{code}]}}` in aboard.yaml."
 

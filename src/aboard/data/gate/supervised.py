@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from shlex import quote
 
-from aboard.core.finding import Finding, Severity
 from aboard.data.gate.evidence import MANY, Evidence, places, share
 from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Encoded, Row
+from aboard.diagnoses import Finding, Severity
 
 UNSUPERVISED = "unsupervised"
 

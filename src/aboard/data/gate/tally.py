@@ -5,13 +5,13 @@ from dataclasses import field
 from functools import cached_property
 from typing import TypeAlias
 
-from aboard.core.lazy import dataclass
 from aboard.data.gate.prints import Prints, prints_of
 from aboard.data.gate.seen import Example, Seen, example
 from aboard.data.gate.terms import Terms
 from aboard.data.gate.texts import texts
 from aboard.data.rows import Broken, Encoded, Row, Where
 from aboard.data.stats import Lengths, lengths_of
+from aboard.lazy import dataclass
 
 # A sign, and what is to be told of it where it was seen.
 Sign: TypeAlias = tuple[str, str]

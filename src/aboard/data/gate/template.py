@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from aboard.core.finding import Finding, Severity
 from aboard.core.words import visible
 from aboard.data.gate.evidence import MANY, Evidence, places, share
 from aboard.data.gate.supervised import UNSUPERVISED
 from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Broken
+from aboard.diagnoses import Finding, Severity
 
 UNTOLD = "untold"
 # How the encoder says that a conversation was refused, or that its answers stand nowhere for certain.

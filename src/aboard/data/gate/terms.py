@@ -4,7 +4,7 @@ from functools import cached_property
 from re import Pattern, escape
 from re import compile as compile_pattern
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 # Cuts are part of what makes shards equal on one core and on many: they follow from the file and this alone.
 CHUNK_BYTES = 16 << 20

@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from aboard.core.errors import AboardError
 from aboard.core.words import visible
 from aboard.data.intake.chunks import Store
 from aboard.data.intake.opened import bare
+from aboard.diagnoses import AboardError
 
 KNOWN: dict[str, Store] = {
     ".jsonl": "jsonl",

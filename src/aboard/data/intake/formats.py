@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
 from aboard.core.words import did_you_mean, visible
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 
 Name = Literal["alpaca", "sharegpt", "messages", "prompt-completion", "text", "tokens"]
 NAMES: tuple[Name, ...] = get_args(Name)

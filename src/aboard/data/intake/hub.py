@@ -4,10 +4,10 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from aboard.core.errors import AboardError
 from aboard.data.intake.chunks import Chunk
 from aboard.data.intake.columnar import arrow_chunks, arrow_rows
 from aboard.data.intake.online import hub_reachable
+from aboard.diagnoses import AboardError
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _ENDING = re.compile(r"\.(jsonl?|ndjson|parquet|arrow|idx|bin|txt|csv)(\.\w+)?$", re.IGNORECASE)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from aboard.core.lazy import dataclass
 from aboard.data.intake.chunks import Chunk
 from aboard.data.rows import Broken, Ids, Row, Where
+from aboard.lazy import dataclass
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2", 9: "<u4", 10: "<u8"}

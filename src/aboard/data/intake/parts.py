@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from aboard.core.lazy import dataclass
 from aboard.data.rows import Broken, Row, fingerprint
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,6 @@
 import shlex
 from pathlib import Path
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
 from aboard.core.words import nearest, visible
 from aboard.data.intake.chunks import CHUNK_BYTES, Chunk, Store
 from aboard.data.intake.columnar import arrow_chunks, parquet_chunks
@@ -14,6 +12,8 @@ from aboard.data.intake.hub import hub_chunks, is_hub_name
 from aboard.data.intake.listed import is_lines
 from aboard.data.intake.megatron import megatron_chunks
 from aboard.data.intake.opened import COMPRESSED, STREAM_ERRORS, bare
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

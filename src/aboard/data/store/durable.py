@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
-from aboard.core.errors import AboardError
 from aboard.data.store.manifest import FileEntry
+from aboard.diagnoses import AboardError
 
 _BLOCK = 1 << 20
 

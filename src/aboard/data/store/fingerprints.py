@@ -6,9 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from time import time_ns
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
 from aboard.data.store.durable import held, sha256_of, write_whole
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 
 # A file that was written so short a while ago can change again without a new time stamp (git's "racy" entries).
 _SETTLED = 2_000_000_000

@@ -6,8 +6,8 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, Literal
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 
 FORMAT = "aboard-token-shards"
 VERSION = 1

@@ -4,10 +4,10 @@ import json
 import os
 from pathlib import Path
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
 from aboard.data.store.fingerprints import Fingerprints
 from aboard.data.store.manifest import FORMAT, NAME, FileEntry, entry, read_manifest, unusable
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 
 # How manifests of ours begin to say what they are: shards, bins.
 _OURS = "aboard-"

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from aboard.core.lazy import dataclass
 from aboard.data.store.manifest import FileEntry
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,12 +11,12 @@ from typing import Self
 
 import numpy as np
 
-from aboard.core.lazy import dataclass
 from aboard.data.rows import Ids, Mask, Where
 from aboard.data.store.index import Index
 from aboard.data.store.manifest import Manifest, read_manifest
 from aboard.data.store.pread import Pread
 from aboard.data.store.sound import damaged, judge_hash, judge_size
+from aboard.lazy import dataclass
 
 # Open files of each kind: far below any limit, and enough for the shards that a rank reads at one time.
 _OPEN = 64

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from aboard.core.errors import AboardError
 from aboard.data.store.durable import sha256_of
 from aboard.data.store.manifest import FileEntry
+from aboard.diagnoses import AboardError
 
 
 def damaged(path: Path, why: str) -> AboardError:

@@ -15,12 +15,12 @@ from typing import Any, Literal
 import numpy as np
 import tokenizers
 
-from aboard.core.lazy import dataclass
 from aboard.data.intake.conversation import Misshapen
 from aboard.data.rows import Broken, Encoded, Ids, Mask, Row, Where
 from aboard.data.tokens.passages import Passage, Passages, Tokens
 from aboard.data.tokens.template import TODAY, Span, Template
 from aboard.data.tokens.vocabulary import Vocabulary, load_vocabulary
+from aboard.lazy import dataclass
 
 LossOn = Literal["answers", "last", "all"]
 

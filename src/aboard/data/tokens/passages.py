@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from aboard.core.lazy import dataclass
 from aboard.data.intake.conversation import Misshapen
 from aboard.data.rows import Ids, Mask
 from aboard.data.tokens.spelling import borders, spelling_of
 from aboard.data.tokens.template import Span
 from aboard.data.tokens.words import words_of
+from aboard.lazy import dataclass
 
 # An encoding takes some 300 bytes a token: this bounds what a batch takes to 0.3 GB for the longest row, else 0.1 GB.
 _BATCH_TEXT = 1_000_000

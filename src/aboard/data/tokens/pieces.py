@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from aboard.core.lazy import dataclass
 from aboard.data.rows import Encoded, Where
+from aboard.lazy import dataclass
 
 # A token's text depends on what is before it, where a word's first piece carries the blank.
 _BEFORE = 4

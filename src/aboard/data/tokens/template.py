@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from datetime import date
 from typing import Any
 
-from aboard.core.lazy import dataclass
 from aboard.data.intake.conversation import Misshapen
 from aboard.data.rows import Message
+from aboard.lazy import dataclass
 
 # Templates that write today's date would give other tokens each day; the Llama templates fall back on this one.
 TODAY = date(2024, 7, 26)

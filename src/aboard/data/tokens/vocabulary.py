@@ -7,10 +7,10 @@ from typing import Any
 
 import tokenizers
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
 from aboard.core.words import visible
 from aboard.data.intake.online import hub_reachable
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 
 # One of them is in every tokenizer's directory.
 _FILES = ("tokenizer_config.json", "tokenizer.json")

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from aboard.core.lazy import dataclass
 from aboard.data.workshop.schedule import Schedule
 from aboard.data.workshop.unit import UnitRecord
 from aboard.data.workshop.worker import EncodeOrder, Order, Told
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,9 +7,9 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from time import monotonic
 
-from aboard.core.errors import AboardError
 from aboard.data.workshop.unit import Encode
 from aboard.data.workshop.worker import Answer, AssembleOrder, Failed, Order, Told, serve
+from aboard.diagnoses import AboardError
 
 # A worker tells of its rows several times a second; a single row of the largest size takes minutes at most.
 _SILENCE = 900.0

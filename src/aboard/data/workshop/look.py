@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from aboard.core.lazy import dataclass
 from aboard.data.gate.judge import tally
 from aboard.data.gate.tally import Item, Tally
 from aboard.data.gate.terms import Terms
@@ -12,6 +11,7 @@ from aboard.data.intake.formats import Format
 from aboard.data.intake.read import read
 from aboard.data.rows import Broken, Row
 from aboard.data.workshop.unit import Encode
+from aboard.lazy import dataclass
 
 # Rows that are encoded at once: few enough to be held.
 _BATCH = 512

@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 
-from aboard.core.lazy import dataclass
 from aboard.data.feed.binning import bins, judge_length
 from aboard.data.feed.bins import Bins, Packing
 from aboard.data.feed.segments import Cut
@@ -19,6 +18,7 @@ from aboard.data.store.sound import judge_hash
 from aboard.data.workshop.counting import Progress
 from aboard.data.workshop.unit import Encode
 from aboard.data.workshop.work import SHARD_BYTES, Source, Work
+from aboard.lazy import dataclass
 
 __all__ = ["Prepared", "Progress", "Source", "prepare"]
 

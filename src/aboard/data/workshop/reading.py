@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Sequence
 
-from aboard.core.lazy import dataclass
 from aboard.data.gate.tally import Item, Tally
 from aboard.data.gate.terms import Terms
 from aboard.data.intake.chunks import Chunk
@@ -12,6 +11,7 @@ from aboard.data.workshop.crew import crew
 from aboard.data.workshop.look import Looked, LookOrder, look_at
 from aboard.data.workshop.unit import Encode
 from aboard.data.workshop.worker import Answer, Order, Told
+from aboard.lazy import dataclass
 
 # Below this a process has read it all before others have started.
 ALONE = 16 << 20

@@ -10,7 +10,6 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from aboard.core.lazy import dataclass
 from aboard.data.gate.judge import tally
 from aboard.data.gate.kept import kept
 from aboard.data.gate.tally import Item, Tally
@@ -19,6 +18,7 @@ from aboard.data.rows import Broken, Encoded, Mask, Row
 from aboard.data.store.durable import HashedFile, write_whole
 from aboard.data.store.index import DOCUMENT
 from aboard.data.store.manifest import SHOWN, BrokenRow, FileEntry
+from aboard.lazy import dataclass
 
 # The places of a unit's files in its record.
 TOKENS, MASK, DOCUMENTS = range(3)

@@ -9,8 +9,6 @@ from dataclasses import asdict, astuple
 from itertools import islice
 from pathlib import Path
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
 from aboard.data.gate.kept import EDITION, kept, numbered, tally_of
 from aboard.data.gate.tally import Tally
 from aboard.data.intake.chunks import Chunk
@@ -27,6 +25,8 @@ from aboard.data.workshop.crew import crew
 from aboard.data.workshop.schedule import Schedule, grouped
 from aboard.data.workshop.unit import Encode, UnitRecord, read_tally, read_unit, token_bytes
 from aboard.data.workshop.worker import Answer, AssembleOrder, EncodeOrder, Order, Told
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 
 # Of a source, in one shard.
 SHARD_BYTES = 256 << 20

@@ -10,8 +10,6 @@ from pathlib import Path
 from threading import Thread
 from time import monotonic
 
-from aboard.core.errors import AboardError
-from aboard.core.lazy import dataclass
 from aboard.data.gate.terms import Terms
 from aboard.data.intake.chunks import Chunk
 from aboard.data.intake.formats import Format
@@ -24,6 +22,8 @@ from aboard.data.workshop.assemble import Unsound, assemble
 from aboard.data.workshop.glass import terms_of
 from aboard.data.workshop.look import Looked, LookOrder, look_at
 from aboard.data.workshop.unit import Encode, UnitRecord, write_unit
+from aboard.diagnoses import AboardError
+from aboard.lazy import dataclass
 
 _EVERY = 0.2
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from aboard.core.errors import SandboxError
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import SandboxError
+from aboard.lazy import dataclass
 from aboard.sandbox.faults import lines
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.hands import do, script

@@ -3,9 +3,9 @@
 import sys
 from typing import Annotated, ClassVar
 
-from aboard.core.errors import SandboxError
-from aboard.core.lazy import dataclass
 from aboard.core.size import size
+from aboard.diagnoses import SandboxError
+from aboard.lazy import dataclass
 from aboard.sandbox.faults import nft
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.hands import do

@@ -3,8 +3,8 @@
 import os
 from typing import Annotated, ClassVar
 
-from aboard.core.errors import SandboxError
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import SandboxError
+from aboard.lazy import dataclass
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.hands import BRIEF_STORE, STORE, script
 from aboard.sandbox.host import Host

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict, fields
 from typing import ClassVar
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 from aboard.sandbox.host import Host
 from aboard.sandbox.sandbox import Sandbox
 

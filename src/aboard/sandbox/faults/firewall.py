@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from aboard.core.errors import SandboxError
-from aboard.core.lazy import dataclass
 from aboard.core.nodeset import expand
 from aboard.core.words import MAX_PORT
+from aboard.diagnoses import SandboxError
+from aboard.lazy import dataclass
 from aboard.sandbox.faults import iptables
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.nft import CARDS, Network, Way

@@ -4,8 +4,8 @@ import sys
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from aboard.core.errors import SandboxError
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import SandboxError
+from aboard.lazy import dataclass
 from aboard.sandbox.boot import SSHD_PID_FILE
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.hands import script

@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 
-from aboard.core.errors import SandboxError
+from aboard.diagnoses import SandboxError
 from aboard.sandbox.files import ROOT_PATH
 from aboard.sandbox.host import Host
 

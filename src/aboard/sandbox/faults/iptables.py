@@ -6,7 +6,7 @@ An nftables table of its own would be no such firewall: what one table accepts, 
 
 from collections.abc import Sequence
 
-from aboard.core.errors import SandboxError
+from aboard.diagnoses import SandboxError
 from aboard.sandbox.faults.hands import do, need, script
 from aboard.sandbox.host import Host
 

@@ -10,8 +10,8 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
-from aboard.core.errors import SandboxError
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import SandboxError
+from aboard.lazy import dataclass
 from aboard.sandbox import state
 from aboard.sandbox.host import Host
 from aboard.sandbox.process import Process

@@ -2,8 +2,8 @@
 
 from typing import Annotated, ClassVar
 
-from aboard.core.lazy import dataclass
 from aboard.core.nodeset import expand
+from aboard.lazy import dataclass
 from aboard.sandbox.faults import lines
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.host import Host

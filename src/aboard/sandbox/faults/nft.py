@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from aboard.core.errors import SandboxError
+from aboard.diagnoses import SandboxError
 from aboard.sandbox.faults.hands import do, need
 from aboard.sandbox.host import Host
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 
-from aboard.core.errors import AboardError, SandboxError
 from aboard.core.words import did_you_mean
+from aboard.diagnoses import AboardError, SandboxError
 from aboard.sandbox.faults import ledger
 from aboard.sandbox.faults.catalogue import FAULTS
 from aboard.sandbox.faults.fault import Fault

@@ -4,9 +4,9 @@ import os
 import signal
 from typing import Annotated, ClassVar, Literal
 
-from aboard.core.errors import SandboxError
-from aboard.core.lazy import dataclass
 from aboard.core.words import MAX_PORT
+from aboard.diagnoses import SandboxError
+from aboard.lazy import dataclass
 from aboard.sandbox.faults import resident
 from aboard.sandbox.faults.census import having, numbered, stopped
 from aboard.sandbox.faults.fault import Fault

@@ -4,8 +4,8 @@ import shlex
 from importlib import resources
 from typing import Annotated, ClassVar, Literal
 
-from aboard.core.errors import SandboxError
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import SandboxError
+from aboard.lazy import dataclass
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.hands import STORE, do, script
 from aboard.sandbox.host import Host

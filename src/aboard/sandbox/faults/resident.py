@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, NoReturn
 
-from aboard.core.errors import SandboxError
+from aboard.diagnoses import SandboxError
 from aboard.sandbox import inside, kernel
 from aboard.sandbox.faults.census import having
 from aboard.sandbox.faults.packet_queue import delay_packets

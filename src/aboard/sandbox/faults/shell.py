@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 from aboard.sandbox.faults import lines
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.hands import need

@@ -8,8 +8,8 @@ import stat
 import subprocess
 from pathlib import Path
 
-from aboard.core.errors import SandboxError
 from aboard.core.size import MIB
+from aboard.diagnoses import SandboxError
 from aboard.sandbox.files import ROOT_PATH
 from aboard.sandbox.layout import HEAD, Layout, Place
 from aboard.sandbox.slurm import conf

@@ -4,7 +4,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-from aboard.core.errors import SandboxError
+from aboard.diagnoses import SandboxError
 from aboard.sandbox import running
 from aboard.sandbox.layout import HEAD, Layout
 from aboard.sandbox.process import Process

@@ -1,8 +1,8 @@
 """The stories of checkpoints: what keeps one from being written, found again or handed over."""
 
-from aboard.core.finding import Severity
 from aboard.core.rule import Subject
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 
 _WHOLE = "The last published checkpoint is whole: nothing that has a marker is ever written to again."
 _REPORT = "Please report it, with `aboard bundle RUN`."

@@ -1,8 +1,8 @@
 """The stories of data that can't be read or prepared at all, before the gate has a say."""
 
-from aboard.core.finding import Severity
 from aboard.core.rule import Subject
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 
 _AGAIN = "Remove that directory of `~/.cache/aboard/data`: it is made again from your files."
 

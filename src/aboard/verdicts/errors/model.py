@@ -1,8 +1,8 @@
 """The stories of models that ranks can't load."""
 
-from aboard.core.finding import Severity
 from aboard.core.rule import Subject
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 
 _FITTING = "Name a directory whose weights belong to its config.json: `train.model`. "
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from aboard.core.finding import Severity
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 
 # Code, title, how it shows, why, how to mend it.
 Row = tuple[str, str, str, str, str]

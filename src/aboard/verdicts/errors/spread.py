@@ -1,8 +1,8 @@
 """The stories of files that can't be brought to a node."""
 
-from aboard.core.finding import Severity
 from aboard.core.rule import Subject
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 
 STORIES = (
     Story(

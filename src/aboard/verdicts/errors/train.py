@@ -1,8 +1,8 @@
 """The stories of what ends a training before its first step, or at one."""
 
-from aboard.core.finding import Severity
 from aboard.core.rule import Subject
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 
 STORIES = (
     Story(

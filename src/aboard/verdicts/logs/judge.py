@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from aboard.core.finding import Finding, Severity
 from aboard.core.words import visible
+from aboard.diagnoses import Finding, Severity
 from aboard.verdicts.logs.network import network_findings
 from aboard.verdicts.logs.order import clearly_before, in_order, near
 from aboard.verdicts.logs.sighting import Reading, Sighting

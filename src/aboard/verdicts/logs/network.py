@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from aboard.core.finding import Finding, Severity
 from aboard.core.nodeset import fold
+from aboard.diagnoses import Finding, Severity
 from aboard.verdicts.nccl import NcclLog
 
 _SOCKET = "Socket"

@@ -3,7 +3,7 @@
 import re
 from dataclasses import field
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 from aboard.verdicts.logs.said import Said
 from aboard.verdicts.nccl import NcclLine, NcclLog
 

@@ -2,7 +2,7 @@
 
 import re
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 from aboard.verdicts.logs.stamp import stamp_of
 
 # CSI and OSC sequences of terminals, and whatever else moves a cursor.

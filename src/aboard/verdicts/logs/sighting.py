@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import field
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 from aboard.verdicts.logs.symptom import Symptom
 from aboard.verdicts.nccl import NcclLog
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from aboard.core.finding import Severity
 from aboard.core.rule import Subject
 from aboard.core.story import Story
+from aboard.diagnoses import Severity
 from aboard.verdicts.logs.reader import RAISED
 from aboard.verdicts.logs.symptom import Role, Symptom
 from aboard.verdicts.logs.table import SYMPTOMS

@@ -4,8 +4,8 @@ import re
 from dataclasses import field
 from enum import Enum
 
-from aboard.core.finding import Severity
-from aboard.core.lazy import dataclass
+from aboard.diagnoses import Severity
+from aboard.lazy import dataclass
 
 
 class Role(Enum):

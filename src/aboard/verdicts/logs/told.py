@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from aboard.core.finding import Finding, Severity
 from aboard.core.words import many, visible
+from aboard.diagnoses import Finding, Severity
 from aboard.verdicts.logs.order import in_order, near
 from aboard.verdicts.logs.sighting import Reading, Sighting
 from aboard.verdicts.logs.symptom import Role, Symptom

@@ -2,7 +2,7 @@
 
 import re
 
-from aboard.core.lazy import dataclass
+from aboard.lazy import dataclass
 
 _OPENS = "Traceback (most recent call last)"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\S+))?')

@@ -1,7 +1,7 @@
 """Logs that hold no cause: what is known all the same, and the two most useful commands."""
 
-from aboard.core.finding import Finding, Severity
 from aboard.core.words import many, visible
+from aboard.diagnoses import Finding, Severity
 from aboard.verdicts.logs.order import in_order
 from aboard.verdicts.logs.sighting import Reading, Sighting
 from aboard.verdicts.nccl import missing_ranks, named_ranks

@@ -1,6 +1,6 @@
 """Every error that a user can meet.
 
-AboardError             code, what was seen, what to type
+AboardError             a diagnosis, what was seen, what to type
 ├── InputError          a file or an argument can't be used; lists every problem at once
 ├── SandboxError        the practice cluster can't do what was asked
 └── WireError           a node can't be reached, or stopped making sense
@@ -11,18 +11,28 @@ AboardError             code, what was seen, what to type
 
 from collections.abc import Iterable
 
-from aboard.core.lazy import dataclass
-from aboard.core.reason import Reason
+from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.fixes import Value
+from aboard.diagnoses.reason import Reason
+from aboard.lazy import dataclass
 
 
 class AboardError(Exception):
-    """An error with a name: `code` is stable, `seen` is what happened, `fix` is what to type."""
+    """An error with a name: `code` is stable, `seen` is what happened, `fix` is what to type.
 
-    def __init__(self, code: str, seen: str, *, fix: str) -> None:
-        super().__init__(f"{seen} [{code}]")
-        self.code = code
+    `AboardError(checkpoint.DISK_FULL, "rank 3 can't write …", "full", folder=folder)`: the diagnosis, what was seen,
+    and which of its fixes with which values; without a fix for it, none.
+    """
+
+    def __init__(
+        self, diagnosis: Diagnosis | str, seen: str, variant: str | None = None, /, *, fix: str = "", **values: Value
+    ) -> None:
+        self.code = diagnosis if isinstance(diagnosis, str) else diagnosis.code
         self.seen = seen
         self.fix = fix
+        if isinstance(diagnosis, Diagnosis) and (variant is not None or values or "" in diagnosis.templates):
+            self.fix = diagnosis.fix(variant or "", **values)
+        super().__init__(f"{seen} [{self.code}]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,9 +50,13 @@ class Problem:
 class InputError(AboardError):
     """What the user gave can't be used; `problems` holds all of it, not the first only."""
 
-    def __init__(self, code: str, problems: Iterable[Problem]) -> None:
+    def __init__(self, diagnosis: Diagnosis | str, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__(code, "\n".join(map(str, self.problems)), fix=self.problems[0].fix)
+        super().__init__(
+            diagnosis if isinstance(diagnosis, str) else diagnosis.code,
+            "\n".join(map(str, self.problems)),
+            fix=self.problems[0].fix,
+        )
 
 
 class SandboxError(AboardError):

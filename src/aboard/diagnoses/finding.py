@@ -1,25 +1,12 @@
-"""A finding: what is wrong, where, why it matters, and the command that mends it."""
+"""A finding: one occurrence of a diagnosis."""
 
-from enum import IntEnum
-
-from aboard.core.lazy import dataclass
-
-
-class Severity(IntEnum):
-    """`BLOCK` stops a launch, `WARN` doesn't, `INFO` is worth a line."""
-
-    INFO = 1
-    WARN = 2
-    BLOCK = 3
-
-    @property
-    def word(self) -> str:
-        return self.name.lower()
+from aboard.diagnoses.diagnosis import Severity
+from aboard.lazy import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One judgement, drawn the same way before a launch and after a crash.
+    """What was observed, where, why it matters, and what to type; the same before a launch and after a crash.
 
     `about` names what it is about beyond its nodes, as `pid 4711` or `NCCL_PROTO`: what two findings share shows which
     of them explains the other.

@@ -1,0 +1,84 @@
+"""All diagnoses by their codes, and how an error crosses from one process to another.
+
+What crosses is a code and named values, never the text of a fix: a script, a model or a node that writes an error of
+its own choice can't choose what people paste. The fix is filled in where it is shown, from our own templates.
+"""
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Any
+
+import aboard.diagnoses
+from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.errors import AboardError
+from aboard.diagnoses.fixes import NO_FIX, Fix
+from aboard.diagnoses.text import visible
+
+_SEEN, _VALUE, _VALUES = 8000, 4096, 32
+
+
+@cache
+def all_diagnoses() -> Mapping[str, Diagnosis]:
+    """By code and by alias; two of the same code are a bug."""
+    found: dict[str, Diagnosis] = {}
+    for module in iter_modules(aboard.diagnoses.__path__):
+        for value in vars(import_module(f"aboard.diagnoses.{module.name}")).values():
+            if isinstance(value, Diagnosis):
+                for code in (value.code, *value.aliases):
+                    if found.setdefault(code, value) is not value:
+                        raise ValueError(f"two diagnoses have the code {code}")
+    return found
+
+
+def pack_error(error: AboardError) -> dict[str, Any]:
+    """The error as plain data, for `unpack_error` in another process."""
+    packed: dict[str, Any] = {"code": error.code, "seen": error.seen}
+    if isinstance(error.fix, Fix):
+        values = {name: _plain(value) for name, value in error.fix.values.items()}
+        packed |= {"variant": error.fix.variant, "values": values}
+    return packed
+
+
+def unpack_error(packed: object) -> AboardError | None:
+    """The error with a fix of our own; None if it is none of ours. Nothing in it is believed but what we declared."""
+    if not isinstance(packed, Mapping) or not isinstance(packed.get("code"), str):
+        return None
+    diagnosis = all_diagnoses().get(packed["code"])
+    if diagnosis is None or not isinstance(packed.get("seen"), str):
+        return None
+    seen = "\n".join(visible(line, _SEEN) for line in packed["seen"][:_SEEN].split("\n"))
+    return AboardError(diagnosis.code, seen, fix=_unpack_fix(diagnosis, packed))
+
+
+def read_error(text: str) -> AboardError | None:
+    """As `unpack_error`, from JSON."""
+    try:
+        return unpack_error(json.loads(text))
+    except (ValueError, RecursionError):
+        return None
+
+
+def _unpack_fix(diagnosis: Diagnosis, packed: Mapping[str, Any]) -> Fix:
+    values, variant = packed.get("values"), packed.get("variant", "")
+    if not isinstance(values, Mapping) or len(values) > _VALUES or variant not in diagnosis.templates:
+        return NO_FIX
+    try:
+        # A piece of shell comes out as one word: here it is text of another process.
+        return diagnosis.fix(variant, **{str(name): _received(value) for name, value in values.items()})
+    except (KeyError, TypeError):
+        return NO_FIX
+
+
+def _received(value: object) -> str | int | float | list[str]:
+    if isinstance(value, list):
+        return [str(each)[:_VALUE] for each in value[:_VALUE]]
+    return value if isinstance(value, (int, float)) else str(value)[:_VALUE]
+
+
+def _plain(value: object) -> str | int | float | list[str]:
+    if isinstance(value, (str, int, float)):
+        return value
+    return [str(each) for each in value] if isinstance(value, (list, tuple)) else str(value)

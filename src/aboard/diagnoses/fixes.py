@@ -1,0 +1,132 @@
+"""What to type: templates with named blanks, and the only way to fill them.
+
+People paste a fix with sudo. Whoever fills a blank of a `Command` gives one word of it, quoted for the shell, whatever
+the word holds; no value can add a command, an option or a line.
+
+    {name}          one word: a string, a path, a number, or a piece of shell to be quoted as one word (`ssh n1 '…'`)
+    {name:words}    several words
+    {name:shell}    a piece of shell that another template made, as it is
+"""
+
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from os import PathLike
+from string import Formatter
+from typing import Self, TypeAlias
+
+from aboard.diagnoses.text import visible
+from aboard.lazy import dataclass
+
+# Longer than any path that a kernel takes.
+_MOST = 4096
+
+
+class Shell(str):
+    """A piece of shell that a template made: each value in it is quoted already."""
+
+    __slots__ = ()
+
+
+class Fix(Shell):
+    """What to type or to do about a failure; it remembers which variant it is, and the values in it."""
+
+    variant: str
+    values: "Mapping[str, Value]"
+
+    def __new__(cls, text: str, *, variant: str = "", values: "Mapping[str, Value] | None" = None) -> Self:
+        made = super().__new__(cls, text)
+        made.variant = variant
+        made.values = values or {}
+        return made
+
+
+NO_FIX = Fix("")
+
+Value: TypeAlias = str | int | float | PathLike[str] | Iterable[str]
+
+
+@dataclass(frozen=True)
+class Command:
+    """A template of something to type."""
+
+    text: str
+
+    def fill(self, values: Mapping[str, Value]) -> str:
+        return _fill(self.text, values, _as_shell)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A template of something to do that is no command: a line of aboard.yaml, a sentence."""
+
+    text: str
+
+    def fill(self, values: Mapping[str, Value]) -> str:
+        return _fill(self.text, values, _as_text)
+
+
+Template: TypeAlias = Command | Advice
+
+
+def shell(text: str, **values: Value) -> Shell:
+    """A piece of shell, to be put into a template."""
+    return Shell(Command(text).fill(values))
+
+
+def join_fixes(*fixes: Fix) -> Fix:
+    """Several steps, a line each; empty ones are left out."""
+    return Fix("\n".join(filter(None, fixes)))
+
+
+def blanks(template: Template) -> set[str]:
+    """The names that have to be given."""
+    return {name for _, name, _, _ in Formatter().parse(template.text) if name is not None}
+
+
+def _fill(text: str, values: Mapping[str, Value], show: "Callable[[Value, str], str]") -> str:
+    parts = []
+    for literal, name, how, _ in Formatter().parse(text):
+        parts.append(literal)
+        if name is not None:
+            parts.append(show(values[name], how or ""))
+    return "".join(parts)
+
+
+def _as_shell(value: Value, how: str) -> str:
+    if how == "shell":
+        if not isinstance(value, Shell):
+            raise TypeError(f"{value!r} is no piece of shell")
+        return value
+    if how == "words":
+        return " ".join(_word(str(each)) for each in _several(value))
+    return _word(_single(value))
+
+
+def _word(text: str) -> str:
+    clean = visible(text, _MOST)
+    if clean.startswith("-"):
+        # No value becomes an option.
+        clean = f"./{clean}"
+    quoted = shlex.quote(clean)
+    # zsh expands a leading `=`.
+    return f"'{clean}'" if quoted.startswith("=") else quoted
+
+
+def _as_text(value: Value, how: str) -> str:
+    return ", ".join(visible(str(each), _MOST) for each in _several(value)) if how == "words" else _shown(value)
+
+
+def _shown(value: Value) -> str:
+    return visible(_single(value), _MOST)
+
+
+def _single(value: Value) -> str:
+    if isinstance(value, (str, int, float, PathLike)):
+        return str(value)
+    raise TypeError(f"{value!r} is not one word")
+
+
+def _several(value: Value) -> Iterable[str]:
+    if isinstance(value, (str, int, float, PathLike)):
+        raise TypeError(f"{value!r} is one word, not several")
+    return value
