@@ -1,16 +1,17 @@
 """Causes first: what a finding explains is folded under it."""
 
 from aboard.core.cascade import cascade
-from aboard.core.story import Story
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Severity
 
 
 def _finding(code: str, *nodes: str, severity: Severity = Severity.BLOCK, about: tuple[str, ...] = ()) -> Finding:
     return Finding(code=code, severity=severity, nodes=nodes, seen="", why="", fix="", about=about)
 
 
-def _story(code: str, *leads_to: str) -> Story:
-    return Story(code=code, title="", severity=Severity.BLOCK, shows=(), why="", mend="", leads_to=leads_to)
+def _story(code: str, *leads_to: str) -> Diagnosis:
+    return Diagnosis(
+        code=code, title="", severity=Severity.BLOCK, symptoms=(), explanation="", remedy="", leads_to=leads_to
+    )
 
 
 STORIES = (

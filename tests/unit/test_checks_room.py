@@ -341,9 +341,9 @@ def test_stories_are_whole(subject: Any) -> None:
     codes = [story.code for story in subject.stories]
     assert len(codes) == len(set(codes))
     for story in subject.stories:
-        assert story.shows
-        assert all((story.title, story.why, story.mend))
-        assert "{node}" not in story.mend
+        assert story.symptoms
+        assert all((story.title, story.explanation, story.remedy))
+        assert "{node}" not in story.remedy
 
 
 PACKAGES = {host.SUBJECT: host, reach.SUBJECT: reach}

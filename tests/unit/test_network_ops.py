@@ -25,11 +25,11 @@ from aboard.flows.check import check
 from aboard.wires.fleet import Fleet
 from aboard.wires.link import Link
 
-Story = Callable[[Link, Link], Awaitable[None]]
+Diagnosis = Callable[[Link, Link], Awaitable[None]]
 HERE = "127.0.0.1"
 
 
-def tell(story: Story) -> None:
+def tell(story: Diagnosis) -> None:
     """Two agents of this machine."""
 
     async def play() -> None:

@@ -47,7 +47,7 @@ SUBJECTS = (
 )
 
 
-class Story:
+class Diagnosis:
     """A live view with hands on its clock."""
 
     def __init__(self, nodes: int) -> None:
@@ -73,7 +73,7 @@ class Story:
 
 def tell(width: int, nodes: int) -> str:
     """The frames of a check of n1 (quick), n2 (refused), n3 (slow software), n4 and further ones (slow to dial)."""
-    story = Story(nodes)
+    story = Diagnosis(nodes)
     live, frames = story.live, [story.frame(width)]
     for number in range(1, nodes + 1):
         live.dialling(f"n{number}", "connecting")
@@ -119,7 +119,7 @@ def test_nothing_is_drawn_before_the_check_began() -> None:
 
 def test_a_judged_subject_that_was_not_tested_has_not_passed() -> None:
     """The live table says of each node what the final one will say: a dash, not a tick."""
-    story = Story(2)
+    story = Diagnosis(2)
     story.met("n1", "n2")
     story.done("n1", "n2")
     story.live.judged("software", [], {"n1": "no torch"})

@@ -11,8 +11,7 @@ from rich.console import Console
 
 from aboard.cli import cli
 from aboard.core.rule import Subject
-from aboard.core.story import Story
-from aboard.diagnoses import AboardError, InputError, Severity
+from aboard.diagnoses import AboardError, Diagnosis, InputError, Severity
 from aboard.flows.why import the_run
 from aboard.record.runs import Runs
 from aboard.ui.story import CodesView, StoryView
@@ -21,26 +20,25 @@ from aboard.verdicts.told import TOLD
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 DOCS = Path(__file__).parents[2] / "docs" / "codes"
-ROOMS = Path(__file__).parents[2] / "src" / "aboard"
 
-CLOCK = Story(
+CLOCK = Diagnosis(
     code="host-clock",
     title="a node's clock is off",
     severity=Severity.BLOCK,
-    shows=("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError", "munge: Expired credential"),
-    why="Nobody sets it, or what sets it can't reach its server. torchrun takes a peer whose clock is 15 s off for"
-    " dead, and goes on without it.",
-    mend="Let chrony set it: `sudo apt-get install --yes chrony && sudo systemctl enable --now chrony.service` there,"
+    symptoms=("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError", "munge: Expired credential"),
+    explanation="Nobody sets it, or what sets it can't reach its server. torchrun takes a peer whose clock is 15 s off"
+    " for dead, and goes on without it.",
+    remedy="Let chrony set it: `sudo apt-get install --yes chrony && sudo systemctl enable --now chrony.service` there,"
     " then look at `chronyc tracking`.",
     leads_to=("reach-noisy-shell",),
 )
-SHELL = Story(
+SHELL = Diagnosis(
     code="reach-noisy-shell",
     title="the login shell prints before any command, which breaks scp, rsync and git over ssh",
     severity=Severity.INFO,
-    shows=("protocol error: unexpected <newline>",),
-    why="A line in ~/.bashrc prints.",
-    mend="Put it behind `[[ $- == *i* ]] || return`.",
+    symptoms=("protocol error: unexpected <newline>",),
+    explanation="A line in ~/.bashrc prints.",
+    remedy="Put it behind `[[ $- == *i* ]] || return`.",
 )
 HOST = Subject(name="host", title="every host is known", probes=(), rules=(), stories=(CLOCK,))
 REACH = Subject(name="reach", title="every node answers", probes=(), rules=(), stories=(SHELL,))
@@ -81,14 +79,6 @@ def test_the_pages_are_those_that_scripts_codes_writes() -> None:
     """Docs can't drift: after a change of a story, run scripts/codes."""
     committed = {path.name: path.read_text("utf-8") for path in DOCS.glob("*.md")}
     assert committed == pages(TOLD), "run scripts/codes"
-
-
-def test_a_page_names_the_room_of_its_story() -> None:
-    """Who wants to change a page finds its words in the room that is named on top of it."""
-    for subject in TOLD:
-        told = "".join(path.read_text("utf-8") for path in (ROOMS / subject.room).rglob("*.py"))
-        # Some are put together from parts; the others are enough to tell a room.
-        assert not subject.stories or any(story.title in told for story in subject.stories), subject.name
 
 
 def test_every_code_has_one_story() -> None:

@@ -8,8 +8,7 @@ from aboard.core.facts import Facts
 from aboard.core.node import Node
 from aboard.core.probe import Files, Probe, Question
 from aboard.core.rule import Rule
-from aboard.core.story import Story
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Severity
 
 _WHY = "What can't be asked can't be vouched for."
 
@@ -32,17 +31,18 @@ def unknown_facts(*probes: Probe[Any]) -> Rule:
     return rule
 
 
-def unknown_stories(probes: Iterable[Probe[Any]]) -> tuple[Story, ...]:
+def unknown_stories(probes: Iterable[Probe[Any]]) -> tuple[Diagnosis, ...]:
     """One story for each code that `unknown_facts` can find."""
     return tuple(
-        Story(
+        Diagnosis(
             code=f"unknown-{probe.name}",
             title=f"{probe.name} could not be asked",
             severity=Severity.WARN,
-            shows=(f"{probe.name} stayed unknown",),
-            why=f"{_WHY} The file or the command is not there, may not be read, took too long, or answered in a way"
+            symptoms=(f"{probe.name} stayed unknown",),
+            explanation=f"{_WHY} The file or the command is not there, may not be read, took too long, or answered in"
+            " a way"
             " that this version doesn't know.",
-            mend="Type the command of the finding and look at what it says. If it looks right to you, the parser is"
+            remedy="Type the command of the finding and look at what it says. If it looks right to you, the parser is"
             " wrong: please open an issue with that output.",
         )
         for probe in probes

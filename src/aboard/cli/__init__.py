@@ -29,7 +29,7 @@ EXIT_ERROR = 3
 EXIT_INTERRUPTED = 130
 
 
-class Story(click.Group):
+class Diagnosis(click.Group):
     """Lists the verbs in the order in which a person needs them, and loads only the one that is typed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -47,7 +47,7 @@ class Story(click.Group):
             formatter.write_dl(list(VERBS.items()))
 
 
-@click.group(cls=Story, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Diagnosis, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="aboard")
 def cli() -> None:
     """Every node aboard, then the train leaves.

@@ -3,13 +3,12 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from aboard.core.story import Story
-from aboard.diagnoses import Finding
+from aboard.diagnoses import Diagnosis, Finding
 
 _LeadsTo = Mapping[str, tuple[str, ...]]
 
 
-def cascade(findings: Iterable[Finding], stories: Iterable[Story]) -> list[Finding]:
+def cascade(findings: Iterable[Finding], stories: Iterable[Diagnosis]) -> list[Finding]:
     """The findings in their order, without those that another one explains: they are its own now, and weigh as much."""
     leads_to: _LeadsTo = {story.code: story.leads_to for story in stories}
     every = list(findings)

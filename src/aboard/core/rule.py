@@ -6,8 +6,7 @@ from typing import Any, TypeAlias
 from aboard.core.exercise import Exercise
 from aboard.core.facts import Facts
 from aboard.core.probe import Probe
-from aboard.core.story import Story
-from aboard.diagnoses import Finding
+from aboard.diagnoses import Diagnosis, Finding
 from aboard.lazy import dataclass
 
 Rule: TypeAlias = Callable[[Facts], Iterator[Finding]]
@@ -18,8 +17,7 @@ class Subject:
     """What one file in `checks/` adds: questions to ask, rules to judge the answers, and the story of each code.
 
     `untested` names the nodes on which there was nothing to test, or no way to test it, each with the reason: no
-    finding there is no pass. `asked` is what to type to have it judged, where that isn't a check; `room` is where its
-    stories are told.
+    finding there is no pass. `asked` is what to type to have it judged, where that isn't a check.
     """
 
     name: str
@@ -27,10 +25,9 @@ class Subject:
     probes: tuple[Probe[Any], ...]
     rules: tuple[Rule, ...]
     exercises: tuple[Exercise[Any], ...] = ()
-    stories: tuple[Story, ...] = ()
+    stories: tuple[Diagnosis, ...] = ()
     untested: Callable[[Facts], Mapping[str, str]] = lambda _facts: {}
     asked: str = ""
-    room: str = "checks"
 
     @property
     def command(self) -> str:

@@ -4,7 +4,7 @@ A failure is a `Diagnosis`: a declared value with a stable code. Findings and er
 that they suggest is one of its templates, filled in. No other text becomes a command: see `fixes`.
 """
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis, Finding, Severity, worst_first
 from aboard.diagnoses.errors import (
     AboardError,
     AskError,
@@ -15,7 +15,6 @@ from aboard.diagnoses.errors import (
     Unreachable,
     WireError,
 )
-from aboard.diagnoses.finding import Finding, worst_first
 from aboard.diagnoses.fixes import NO_FIX, Advice, Command, Fix, Shell, join_fixes, shell
 
 __all__ = [

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
+from types import ModuleType
 from typing import Any
 
 import aboard.diagnoses
@@ -25,12 +26,16 @@ def all_diagnoses() -> Mapping[str, Diagnosis]:
     """By code and by alias; two of the same code are a bug."""
     found: dict[str, Diagnosis] = {}
     for module in iter_modules(aboard.diagnoses.__path__):
-        for value in vars(import_module(f"aboard.diagnoses.{module.name}")).values():
-            if isinstance(value, Diagnosis):
-                for code in (value.code, *value.aliases):
-                    if found.setdefault(code, value) is not value:
-                        raise ValueError(f"two diagnoses have the code {code}")
+        for diagnosis in diagnoses_in(import_module(f"aboard.diagnoses.{module.name}")):
+            for code in (diagnosis.code, *diagnosis.aliases):
+                if found.setdefault(code, diagnosis) is not diagnosis:
+                    raise ValueError(f"two diagnoses have the code {code}")
     return found
+
+
+def diagnoses_in(family: ModuleType) -> tuple[Diagnosis, ...]:
+    """Those that a module declares, in its order."""
+    return tuple(value for value in vars(family).values() if isinstance(value, Diagnosis))
 
 
 def pack_error(error: AboardError) -> dict[str, Any]:
@@ -50,7 +55,7 @@ def unpack_error(packed: object) -> AboardError | None:
     if diagnosis is None or not isinstance(packed.get("seen"), str):
         return None
     seen = "\n".join(visible(line, _SEEN) for line in packed["seen"][:_SEEN].split("\n"))
-    return AboardError(diagnosis.code, seen, fix=_unpack_fix(diagnosis, packed))
+    return AboardError(diagnosis, seen, fix=_unpack_fix(diagnosis, packed))
 
 
 def read_error(text: str) -> AboardError | None:

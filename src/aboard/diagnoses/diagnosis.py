@@ -1,10 +1,10 @@
-"""A diagnosis: a failure that we can name."""
+"""A diagnosis is a failure that we can name; a finding is one occurrence of it."""
 
 from collections.abc import Mapping
 from dataclasses import field
 from enum import IntEnum
 
-from aboard.diagnoses.fixes import Fix, Template, Value
+from aboard.diagnoses.fixes import NO_FIX, Fix, Template, Value
 from aboard.lazy import dataclass
 
 
@@ -18,6 +18,25 @@ class Severity(IntEnum):
     @property
     def word(self) -> str:
         return self.name.lower()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What was observed, where, why it matters, and what to type; the same before a launch and after a crash.
+
+    `about` names what it is about beyond its nodes, as `pid 4711` or `NCCL_PROTO`: what two findings share shows which
+    of them explains the other.
+    """
+
+    code: str
+    severity: Severity
+    nodes: tuple[str, ...]
+    seen: str
+    why: str
+    fix: str
+    ranks: tuple[int, ...] = ()
+    about: tuple[str, ...] = ()
+    consequences: tuple["Finding", ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +55,7 @@ class Diagnosis:
     explanation: str
     remedy: str
     symptoms: tuple[str, ...] = ()
-    fixes: Template | Mapping[str, Template] = field(default_factory=dict)
+    fixes: Template | Mapping[str, Template] = field(default_factory=dict, hash=False)
     aliases: tuple[str, ...] = ()
     leads_to: tuple[str, ...] = ()
 
@@ -44,6 +63,36 @@ class Diagnosis:
         """One of its fixes, with the values filled in."""
         return Fix(self.templates[variant].fill(values), variant=variant, values=values)
 
+    def finding(
+        self,
+        *,
+        nodes: tuple[str, ...],
+        seen: str,
+        why: str,
+        fix: Fix = NO_FIX,
+        severity: Severity | None = None,
+        ranks: tuple[int, ...] = (),
+        about: tuple[str, ...] = (),
+        consequences: tuple[Finding, ...] = (),
+    ) -> Finding:
+        """An occurrence of it."""
+        return Finding(
+            code=self.code,
+            severity=self.severity if severity is None else severity,
+            nodes=nodes,
+            seen=seen,
+            why=why,
+            fix=fix,
+            ranks=ranks,
+            about=about,
+            consequences=consequences,
+        )
+
     @property
     def templates(self) -> Mapping[str, Template]:
         return self.fixes if isinstance(self.fixes, Mapping) else {"": self.fixes}
+
+
+def worst_first(findings: list[Finding]) -> list[Finding]:
+    """Orders by severity, keeping the order in which rules spoke within one."""
+    return sorted(findings, key=lambda finding: -finding.severity)

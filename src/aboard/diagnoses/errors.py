@@ -12,7 +12,7 @@ AboardError             a diagnosis, what was seen, what to type
 from collections.abc import Iterable
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import Value
+from aboard.diagnoses.fixes import NO_FIX, Value
 from aboard.diagnoses.reason import Reason
 from aboard.lazy import dataclass
 
@@ -25,13 +25,22 @@ class AboardError(Exception):
     """
 
     def __init__(
-        self, diagnosis: Diagnosis | str, seen: str, variant: str | None = None, /, *, fix: str = "", **values: Value
+        self,
+        diagnosis: Diagnosis | str,
+        seen: str,
+        variant: str | None = None,
+        /,
+        *,
+        fix: str | None = None,
+        **values: Value,
     ) -> None:
+        self.diagnosis = diagnosis
         self.code = diagnosis if isinstance(diagnosis, str) else diagnosis.code
         self.seen = seen
-        self.fix = fix
-        if isinstance(diagnosis, Diagnosis) and (variant is not None or values or "" in diagnosis.templates):
-            self.fix = diagnosis.fix(variant or "", **values)
+        self.fix: str = fix or NO_FIX
+        if fix is None and isinstance(diagnosis, Diagnosis):
+            has_fix = variant is not None or values or "" in diagnosis.templates
+            self.fix = diagnosis.fix(variant or "", **values) if has_fix else NO_FIX
         super().__init__(f"{seen} [{self.code}]")
 
 

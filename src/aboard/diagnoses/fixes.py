@@ -99,7 +99,8 @@ def _as_shell(value: Value, how: str) -> str:
         return value
     if how == "words":
         return " ".join(_word(str(each)) for each in _several(value))
-    return _word(_single(value))
+    # A piece of shell has been cut and cleaned already, and must keep its closing quotes.
+    return shlex.quote(value) if isinstance(value, Shell) else _word(_single(value))
 
 
 def _word(text: str) -> str:

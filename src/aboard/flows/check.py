@@ -16,8 +16,7 @@ from aboard.core.probe import Probe
 from aboard.core.rank_environment import RankSpec
 from aboard.core.reach import Contact
 from aboard.core.rule import Subject
-from aboard.core.story import Story
-from aboard.diagnoses import Finding, worst_first
+from aboard.diagnoses import Diagnosis, Finding, worst_first
 from aboard.flows.drill import drill
 from aboard.flows.visit import Visit, visit
 from aboard.flows.watcher import Unwatched, Watcher
@@ -33,7 +32,7 @@ class Report:
     facts: Facts
     by_subject: Mapping[str, tuple[Finding, ...]]
     seconds: float
-    stories: tuple[Story, ...] = ()
+    stories: tuple[Diagnosis, ...] = ()
 
     @property
     def findings(self) -> list[Finding]:

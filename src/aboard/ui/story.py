@@ -6,7 +6,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from aboard.core.rule import Subject
-from aboard.core.story import Story
+from aboard.diagnoses import Diagnosis
 from aboard.ui.hanging import hanging
 from aboard.ui.marks import OF_SEVERITY
 
@@ -14,7 +14,7 @@ from aboard.ui.marks import OF_SEVERITY
 class StoryView:
     """Title, how it shows, why, how to mend it. Print it with `crop=False`: commands are as long as they are."""
 
-    def __init__(self, subject: Subject, story: Story) -> None:
+    def __init__(self, subject: Subject, story: Diagnosis) -> None:
         self._subject = subject
         self._story = story
 
@@ -25,11 +25,11 @@ class StoryView:
         yield from hanging(head, story.title, width, indent=2, style="bold")
         yield ""
         label = "  shows  "
-        for shown in story.shows:
+        for shown in story.symptoms:
             yield from hanging(Text(label, style="dim"), shown, width)
             label = " " * len(label)
-        yield from hanging(Text("  why    ", style="dim"), story.why, width)
-        yield from hanging(Text("  mend   ", style="dim"), story.mend, width)
+        yield from hanging(Text("  why    ", style="dim"), story.explanation, width)
+        yield from hanging(Text("  mend   ", style="dim"), story.remedy, width)
         if story.leads_to:
             yield from hanging(Text("  then also  ", style="dim"), ", ".join(story.leads_to), width)
         yield ""

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from aboard.core.rule import Subject
-from aboard.core.story import Story
-from aboard.diagnoses import Severity
+from aboard.diagnoses import Diagnosis, Severity
 
+_NOTE = "<!-- Written by scripts/codes from src/aboard/diagnoses/: change it there. -->"
 _MEANS = {
     Severity.BLOCK: "`block`: it would stop a run, and a launch is refused.",
     Severity.WARN: "`warn`: a run may go wrong, or slowly; a launch goes on.",
@@ -19,12 +19,12 @@ def pages(subjects: Sequence[Subject]) -> Mapping[str, str]:
     return {"README.md": _index(subjects), **told}
 
 
-def _page(subject: Subject, story: Story) -> str:
-    shows = "\n".join(story.shows)
+def _page(subject: Subject, story: Diagnosis) -> str:
+    shows = "\n".join(story.symptoms)
     links = ", ".join(f"[{code}]({code}.md)" for code in story.leads_to)
     leads_to = f"\nIt leads to {links}; mended, they are gone too.\n" if links else ""
     return f"""\
-{_note([subject])}
+{_NOTE}
 
 # {story.code}: {story.title}
 
@@ -38,11 +38,11 @@ At worst {_MEANS[story.severity]} Found by `{subject.command}`.
 
 ## Why
 
-{story.why}
+{story.explanation}
 
 ## How to mend it
 
-{story.mend}
+{story.remedy}
 {leads_to}
 [All codes](README.md)
 """
@@ -50,7 +50,7 @@ At worst {_MEANS[story.severity]} Found by `{subject.command}`.
 
 def _index(subjects: Sequence[Subject]) -> str:
     found = "What `aboard check`, a run and `aboard data` can find, and what a command can end with."
-    parts = [_note(subjects), "# Codes", f"{found} `aboard why CODE` tells the same story in the terminal."]
+    parts = [_NOTE, "# Codes", f"{found} `aboard why CODE` tells the same story in the terminal."]
     for subject in subjects:
         if subject.stories:
             rows = [f"| [{s.code}]({s.code}.md) | {s.severity.word} | {_cell(s.title)} |" for s in subject.stories]
@@ -60,11 +60,6 @@ def _index(subjects: Sequence[Subject]) -> str:
                 "\n".join(["| code | at worst | |", "|---|---|---|", *rows]),
             ]
     return "\n\n".join(parts) + "\n"
-
-
-def _note(subjects: Sequence[Subject]) -> str:
-    rooms = " and ".join(f"src/aboard/{room}/" for room in dict.fromkeys(subject.room for subject in subjects))
-    return f"<!-- Written by scripts/codes from the stories in {rooms}: change them there. -->"
 
 
 def _cell(text: str) -> str:

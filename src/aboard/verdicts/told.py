@@ -19,7 +19,6 @@ RUN = Subject(
     rules=(),
     stories=(*STORIES, *LIVE, *RAS, *FOREIGN),
     asked="aboard launch -- SCRIPT",
-    room="verdicts",
 )
 
 TOLD: tuple[Subject, ...] = (*SUBJECTS, RUN, LOG, GATE, TRAIN, *ERRORS)

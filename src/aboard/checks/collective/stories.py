@@ -1,164 +1,166 @@
 """The stories of the collective's codes."""
 
-from aboard.core.story import Story
-from aboard.diagnoses import Severity
+from aboard.diagnoses import Diagnosis, Severity
 
 _TIMED_OUT = "The client socket has timed out after 600000ms while trying to connect to"
 
 STORIES = (
-    Story(
+    Diagnosis(
         code="collective-no-rank",
         title="A node can't start a rank",
         severity=Severity.BLOCK,
-        shows=(
+        symptoms=(
             "ImportError: libcudart.so.12: cannot open shared object file",
             "ModuleNotFoundError: No module named 'torch'",
             "Timed out after 1801 seconds waiting for clients. 1/2 clients joined.",
         ),
-        why="The node's own Python, after its `setup` lines, with its env and in its directory, doesn't get as far as"
-        " an imported torch: a library is missing, the environment is another one, a `setup` line fails, or the"
+        explanation="The node's own Python, after its `setup` lines, with its env and in its directory, doesn't get as"
+        " far as an imported torch: a library is missing, the environment is another one, a `setup` line fails, or the"
         " directory isn't there.",
-        mend="Type the command of the finding and read what Python says. `pip install --force-reinstall torch` mends a"
-        " torn installation; `python:` and `setup:` in aboard.yaml choose another environment. `aboard check --only"
+        remedy="Type the command of the finding and read what Python says. `pip install --force-reinstall torch` mends"
+        " a torn installation; `python:` and `setup:` in aboard.yaml choose another environment. `aboard check --only"
         " software` compares the versions of all nodes.",
     ),
-    Story(
+    Diagnosis(
         code="collective-failed",
         title="A collective fails with one node or over one link",
         severity=Severity.BLOCK,
-        shows=(
+        symptoms=(
             _TIMED_OUT,
             "Gloo connectFullMesh failed with",
             "Connect timeout [none]",
             "Timed out waiting 5000ms for recv operation to complete",
             "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE",
         ),
-        why="A real job was held over all nodes and failed; smaller ones were held until it was clear which node or"
-        " link makes them fail. It is a firewall that lets the rendezvous through and not the ports that the system"
-        " chooses, packets of some size that vanish, or a wrong interface.",
-        mend="`aboard check --only network` tells these apart and has the command for each. Nodes of a run must reach"
+        explanation="A real job was held over all nodes and failed; smaller ones were held until it was clear which"
+        " node or link makes them fail. It is a firewall that lets the rendezvous through and not the ports that the"
+        " system chooses, packets of some size that vanish, or a wrong interface.",
+        remedy="`aboard check --only network` tells these apart and has the command for each. Nodes of a run must reach"
         " each other on all ports from 1024 up. If the network is well, run with `TORCH_DISTRIBUTED_DEBUG=DETAIL` and"
         " `NCCL_DEBUG=INFO` in `env:` and look at what the named node says.",
     ),
-    Story(
+    Diagnosis(
         code="collective-wrong",
         title="A collective gives wrong values",
         severity=Severity.BLOCK,
-        shows=("loss is NaN from the first step on", "loss differs between ranks"),
-        why="Numbers that are known beforehand were summed and gathered, and what came out is wrong. Memory or an"
-        " adapter flips bits, or another version of torch or NCCL means something else.",
-        mend="`aboard check --only software` first: all nodes must have the same torch and NCCL. Then the hardware:"
+        symptoms=("loss is NaN from the first step on", "loss differs between ranks"),
+        explanation="Numbers that are known beforehand were summed and gathered, and what came out is wrong. Memory or"
+        " an adapter flips bits, or another version of torch or NCCL means something else.",
+        remedy="`aboard check --only software` first: all nodes must have the same torch and NCCL. Then the hardware:"
         " `sudo dmesg | grep -iE 'mce|ecc|xid'`, `nvidia-smi -q -d ECC`. Leave the node out until it is clear.",
     ),
-    Story(
+    Diagnosis(
         code="collective-slow-node",
         title="All links of a node are slow in a collective",
         severity=Severity.WARN,
-        shows=("one slow node", "10x slower than expected", "step time is that of the slowest rank"),
-        why="Each node exchanged data with the others through torch; with this one it took at least four times as long,"
-        " twice, in two jobs. A link that negotiated a lower speed, a bad cable, the wrong network, or a busy machine.",
-        mend="`ethtool eth0 | grep Speed` and `uptime` on the named node. `aboard check --only network` measures the"
+        symptoms=("one slow node", "10x slower than expected", "step time is that of the slowest rank"),
+        explanation="Each node exchanged data with the others through torch; with this one it took at least four times"
+        " as long, twice, in two jobs. A link that negotiated a lower speed, a bad cable, the wrong network, or a busy"
+        " machine.",
+        remedy="`ethtool eth0 | grep Speed` and `uptime` on the named node. `aboard check --only network` measures the"
         " same links without torch: if they are fast there, the machine is busy or its interface isn't the one that"
         " NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names.",
     ),
-    Story(
+    Diagnosis(
         code="collective-slow-link",
         title="One link is slow in a collective",
         severity=Severity.WARN,
-        shows=("10x slower than expected", "slow between two nodes only"),
-        why="Two nodes exchange data far slower with each other than with the rest: the path between them is another"
-        " one, or a part of it is bad.",
-        mend="`ip route get PEER` and `tracepath PEER` on both; look for a switch or an uplink that only they share.",
+        symptoms=("10x slower than expected", "slow between two nodes only"),
+        explanation="Two nodes exchange data far slower with each other than with the rest: the path between them is"
+        " another one, or a part of it is bad.",
+        remedy="`ip route get PEER` and `tracepath PEER` on both; look for a switch or an uplink that only they share.",
     ),
-    Story(
+    Diagnosis(
         code="collective-once",
         title="A collective failed, and then did not",
         severity=Severity.INFO,
-        shows=("intermittent time-outs",),
-        why="The job failed once, and neither smaller ones nor the same one did afterwards.",
-        mend="Run `aboard check --only collective` a few times. If it comes back, look for lost packets with"
+        symptoms=("intermittent time-outs",),
+        explanation="The job failed once, and neither smaller ones nor the same one did afterwards.",
+        remedy="Run `aboard check --only collective` a few times. If it comes back, look for lost packets with"
         " `aboard check --only network` and for nodes that are busy with something else.",
     ),
-    Story(
+    Diagnosis(
         code="collective-not-held",
         title="No collective was held",
         severity=Severity.INFO,
-        shows=("torch is not installed on n3: no collective was held",),
-        why="A real job needs torch in the Python of every node. Where it is missing on one, there is nothing to hold.",
-        mend="Install torch there, or set `python:` or `setup:` of the node in aboard.yaml to the environment that has"
-        " it. If your script isn't torch's, `aboard check --skip collective` leaves this out.",
+        symptoms=("torch is not installed on n3: no collective was held",),
+        explanation="A real job needs torch in the Python of every node. Where it is missing on one, there is nothing"
+        " to hold.",
+        remedy="Install torch there, or set `python:` or `setup:` of the node in aboard.yaml to the environment that"
+        " has it. If your script isn't torch's, `aboard check --skip collective` leaves this out.",
     ),
-    Story(
+    Diagnosis(
         code="collective-part",
         title="Not all nodes took part in the collective",
         severity=Severity.INFO,
-        shows=("held on 16 of 64 nodes",),
-        why="Nodes whose connections are known to fail are left out, since waiting for them tells nothing new. And"
-        " where many nodes are one machine, as in a sandbox, importing torch on all of them would take minutes.",
-        mend="Mend what else is found, and check again. `aboard check --only collective` holds it with all nodes.",
+        symptoms=("held on 16 of 64 nodes",),
+        explanation="Nodes whose connections are known to fail are left out, since waiting for them tells nothing new."
+        " And where many nodes are one machine, as in a sandbox, importing torch on all of them would take minutes.",
+        remedy="Mend what else is found, and check again. `aboard check --only collective` holds it with all nodes.",
     ),
-    Story(
+    Diagnosis(
         code="unknown-collective",
         title="The collective came to no end",
         severity=Severity.WARN,
-        shows=("the collective came to no end",),
-        why="A node answered in a way that this version doesn't know.",
-        mend="Run `aboard check --only collective` again; if it stays, please open an issue with its --json.",
+        symptoms=("the collective came to no end",),
+        explanation="A node answered in a way that this version doesn't know.",
+        remedy="Run `aboard check --only collective` again; if it stays, please open an issue with its --json.",
     ),
-    Story(
+    Diagnosis(
         code="collective-sockets",
         title="NCCL takes sockets although there is a fabric",
         severity=Severity.WARN,
-        shows=(
+        symptoms=(
             "NCCL INFO NET/IB : No device found.",
             "NCCL INFO Using network Socket",
             "NCCL INFO Failed to initialize NET plugin IB",
         ),
-        why="InfiniBand or RoCE is there, on this node or on the others, and NCCL didn't take it: the ports are down or"
-        " not visible to the rank's user or in its container, or NCCL_IB_DISABLE, NCCL_IB_HCA or NCCL_NET rule it out.",
-        mend="`ibv_devinfo` as the rank's user must show ports in state PORT_ACTIVE. In a container pass"
+        explanation="InfiniBand or RoCE is there, on this node or on the others, and NCCL didn't take it: the ports"
+        " are down or not visible to the rank's user or in its container, or NCCL_IB_DISABLE, NCCL_IB_HCA or NCCL_NET"
+        " rule it out.",
+        remedy="`ibv_devinfo` as the rank's user must show ports in state PORT_ACTIVE. In a container pass"
         " /dev/infiniband in. `aboard check --only fabric` looks at the ports themselves.",
     ),
-    Story(
+    Diagnosis(
         code="collective-plugin",
         title="NCCL can't find its network plugin",
         severity=Severity.WARN,
-        shows=(
+        symptoms=(
             "NCCL INFO NET/Plugin: Could not find: ofi libnccl-net-ofi.so. Using internal network plugin.",
             "NCCL WARN Error: network AWS Libfabric not found.",
         ),
-        why="A plugin was asked for by NCCL_NET or NCCL_NET_PLUGIN, or the other nodes load one, and the loader doesn't"
-        " find it here.",
-        mend="Install it (aws-ofi-nccl, gIB, the RDMA-SHARP plugin) and put its directory on LD_LIBRARY_PATH under"
+        explanation="A plugin was asked for by NCCL_NET or NCCL_NET_PLUGIN, or the other nodes load one, and the"
+        " loader doesn't find it here.",
+        remedy="Install it (aws-ofi-nccl, gIB, the RDMA-SHARP plugin) and put its directory on LD_LIBRARY_PATH under"
         " `env:` in aboard.yaml; `ldconfig -p | grep nccl-net` shows what the loader knows.",
     ),
-    Story(
+    Diagnosis(
         code="collective-topology",
         title="NCCL's topology file is missing or differs",
         severity=Severity.WARN,
-        shows=("Could not open XML topology file", "NCCL_TOPO_FILE set by environment to"),
-        why="In virtual machines NCCL can't see which GPU is near which adapter and is told by a file. Without it, or"
-        " with that of another machine type, GPUs use far adapters.",
-        mend="Unset NCCL_TOPO_FILE, or copy the file of this machine type to the same path on all nodes.",
+        symptoms=("Could not open XML topology file", "NCCL_TOPO_FILE set by environment to"),
+        explanation="In virtual machines NCCL can't see which GPU is near which adapter and is told by a file. Without"
+        " it, or with that of another machine type, GPUs use far adapters.",
+        remedy="Unset NCCL_TOPO_FILE, or copy the file of this machine type to the same path on all nodes.",
     ),
-    Story(
+    Diagnosis(
         code="collective-no-gpudirect",
         title="NCCL goes through the host's memory",
         severity=Severity.WARN,
-        shows=("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",),
-        why="Neither nvidia_peermem is loaded nor can driver and kernel share buffers by DMA-BUF. On machines whose GPU"
-        " shares the host's memory this is as it should be.",
-        mend="`sudo modprobe nvidia_peermem` and a file in /etc/modules-load.d to keep it; or the open kernel modules"
+        symptoms=("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",),
+        explanation="Neither nvidia_peermem is loaded nor can driver and kernel share buffers by DMA-BUF. On machines"
+        " whose GPU shares the host's memory this is as it should be.",
+        remedy="`sudo modprobe nvidia_peermem` and a file in /etc/modules-load.d to keep it; or the open kernel modules"
         " of the driver with Linux 5.12 or later.",
     ),
-    Story(
+    Diagnosis(
         code="collective-fabric-errors",
         title="Work on the fabric ended with errors",
         severity=Severity.WARN,
-        shows=("NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4791> with status=12",),
-        why="Status 12 is a peer that doesn't answer: a link that flaps, a port that is down, or a switch that drops."
-        " Status 4 is memory that may not be read, often PCIe ACS.",
-        mend="`ibstat`, `rdma link` and the switch's counters for the named adapter. `aboard check --only fabric` tells"
-        " of links that flap and of ACS.",
+        symptoms=("NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4791> with status=12",),
+        explanation="Status 12 is a peer that doesn't answer: a link that flaps, a port that is down, or a switch that"
+        " drops. Status 4 is memory that may not be read, often PCIe ACS.",
+        remedy="`ibstat`, `rdma link` and the switch's counters for the named adapter. `aboard check --only fabric`"
+        " tells of links that flap and of ACS.",
     ),
 )

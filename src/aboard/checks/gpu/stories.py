@@ -1,12 +1,15 @@
 """The long version of each GPU code: how it shows, why it happens, how to mend it."""
 
-from aboard.core.story import Story
-from aboard.diagnoses import Severity
+from aboard.diagnoses import Diagnosis, Severity
 
 
-def _story(code: str, title: str, shows: tuple[str, ...], why: str, mend: str, leads_to: tuple[str, ...] = ()) -> Story:
+def _story(
+    code: str, title: str, shows: tuple[str, ...], why: str, mend: str, leads_to: tuple[str, ...] = ()
+) -> Diagnosis:
     """All warn at most: these rules were proven on recordings, not on GPUs."""
-    return Story(code=code, title=title, severity=Severity.WARN, shows=shows, why=why, mend=mend, leads_to=leads_to)
+    return Diagnosis(
+        code=code, title=title, severity=Severity.WARN, symptoms=shows, explanation=why, remedy=mend, leads_to=leads_to
+    )
 
 
 # Who asks nvidia-smi gets no better answer.

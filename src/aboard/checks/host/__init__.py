@@ -13,9 +13,8 @@ from aboard.core.facts import Facts
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
 from aboard.core.reach import Reached
 from aboard.core.rule import Subject
-from aboard.core.story import Story
 from aboard.core.words import visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Severity
 
 __all__ = ["ACCELERATORS", "CORES", "KERNEL", "MEMORY", "PROBES", "SUBJECT"]
 
@@ -70,19 +69,19 @@ def clock_offset(facts: Facts) -> Iterator[Finding]:
             )
 
 
-_CLOCK = Story(
+_CLOCK = Diagnosis(
     code="host-clock",
     title="a node's clock is off",
     severity=Severity.BLOCK,
-    shows=(
+    symptoms=(
         "WORLD_SIZE=1 on one node, with exit code 0, while the others fail",
         "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
         "slurm: error: Munge decode failed: Expired credential",
     ),
-    why="torchrun's rendezvous compares time stamps of different machines, and takes a peer whose clock is 15 s off for"
-    " dead: one node then trains alone. Munge refuses credentials, certificates look not yet valid, and logs of several"
-    " nodes can't be put in order. The offset is measured over the wire, and corrected for the round trip.",
-    mend="On the node: `timedatectl` says whether it is synchronised, `chronyc tracking` how far it is off. Start a"
+    explanation="torchrun's rendezvous compares time stamps of different machines, and takes a peer whose clock is 15"
+    " s off for dead: one node then trains alone. Munge refuses credentials, certificates look not yet valid, and logs"
+    " of several nodes can't be put in order. The offset is measured over the wire, and corrected for the round trip.",
+    remedy="On the node: `timedatectl` says whether it is synchronised, `chronyc tracking` how far it is off. Start a"
     " time service: `sudo systemctl restart chrony` or `sudo systemctl restart systemd-timesyncd`; `sudo chronyc"
     " makestep` sets it at once. If all nodes but this machine agree, it is this machine's clock that is off.",
 )

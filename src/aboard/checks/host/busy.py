@@ -7,9 +7,8 @@ from aboard.checks.answer import printed
 from aboard.core.facts import Facts
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
 from aboard.core.rule import Subject
-from aboard.core.story import Story
 from aboard.core.words import visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Severity
 from aboard.lazy import dataclass
 
 NOT_INSTALLED = 127
@@ -73,18 +72,18 @@ PART = Subject(
     probes=(HOLDERS,),
     rules=(busy_accelerators,),
     stories=(
-        Story(
+        Diagnosis(
             code="host-busy-gpu",
             title="other processes hold GPU memory",
             severity=Severity.WARN,
-            shows=(
+            symptoms=(
                 "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
                 "Process 1234 has 77.98 GiB memory in use.",
                 "CUDA error: out of memory",
             ),
-            why="A rank of an earlier run that was not ended, a notebook, or another user's job is on the GPU. Memory"
-            " that it holds is not given back until it ends.",
-            mend="`nvidia-smi` lists the processes; `ps -o user,pid,etime,args -p PID` says whose they are. End your"
+            explanation="A rank of an earlier run that was not ended, a notebook, or another user's job is on the GPU."
+            " Memory that it holds is not given back until it ends.",
+            remedy="`nvidia-smi` lists the processes; `ps -o user,pid,etime,args -p PID` says whose they are. End your"
             " own with `kill PID`; what a run of Aboard's left is ended by `aboard check --fix`. If nvidia-smi shows"
             " memory in use but no process, it belongs to a container or to a process that is a zombie: look on the"
             " host.",

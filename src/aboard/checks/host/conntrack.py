@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from aboard.core.facts import Facts
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
 from aboard.core.rule import Subject
-from aboard.core.story import Story
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Severity
 from aboard.lazy import dataclass
 
 FULL = 0.9
@@ -58,15 +57,18 @@ PART = Subject(
     probes=(CONNTRACK,),
     rules=(full_conntrack,),
     stories=(
-        Story(
+        Diagnosis(
             code="host-conntrack",
             title="the table of tracked connections is nearly full",
             severity=Severity.WARN,
-            shows=("nf_conntrack: table full, dropping packet", "connections that time out now and then, on one node"),
-            why="A firewall, Docker or Kubernetes makes the kernel remember every connection. When its table is full,"
-            " the first packet of a new connection is dropped, which looks like a flaky network.",
-            mend="Raise it at once with `sudo sysctl -w net.netfilter.nf_conntrack_max=1048576`, and for good with that"
-            " setting in /etc/sysctl.d/90-conntrack.conf. `sudo conntrack -S` shows the drops; `sudo conntrack -L`"
+            symptoms=(
+                "nf_conntrack: table full, dropping packet",
+                "connections that time out now and then, on one node",
+            ),
+            explanation="A firewall, Docker or Kubernetes makes the kernel remember every connection. When its table"
+            " is full, the first packet of a new connection is dropped, which looks like a flaky network.",
+            remedy="Raise it at once with `sudo sysctl -w net.netfilter.nf_conntrack_max=1048576`, and for good with"
+            " that setting in /etc/sysctl.d/90-conntrack.conf. `sudo conntrack -S` shows the drops; `sudo conntrack -L`"
             " shows who holds the entries. Training traffic between nodes needs no tracking: a NOTRACK rule saves it"
             " all.",
             leads_to=("network-flaky",),

@@ -7,9 +7,8 @@ from aboard.checks.answer import one_file
 from aboard.core.facts import Facts
 from aboard.core.probe import Answer, Files, Probe, Unparsed
 from aboard.core.rule import Subject
-from aboard.core.story import Story
 from aboard.core.words import many, visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Severity
 
 
 def parse_cores(answer: Answer) -> int:
@@ -68,20 +67,21 @@ PART = Subject(
     probes=(CORES, ONLINE),
     rules=(narrow_affinity,),
     stories=(
-        Story(
+        Diagnosis(
             code="host-affinity",
             title="ranks may use only a few of the machine's cores",
             severity=Severity.WARN,
-            shows=(
+            symptoms=(
                 "all ranks slow, one core at 100 %",
                 "Our suggested max number of worker in current system is 1",
             ),
-            why="A process inherits the cores that it may use from whoever started it: sshd, a Slurm step, a container."
-            " Slurm gives one core for each task unless it is told more; a service file or an outer `taskset` narrows"
-            " sshd and all that it starts. Ranks, data loaders and NCCL's or Gloo's threads then share that core.",
-            mend="Look at what a rank would get: `ssh NODE grep Cpus_allowed_list /proc/self/status`. In Slurm ask for"
-            " `--cpus-per-task` (and pass it to srun too). For sshd look at `systemctl show ssh -p CPUAffinity`, take"
-            " the line out of the service file and restart it. In a container, look at `--cpuset-cpus`.",
+            explanation="A process inherits the cores that it may use from whoever started it: sshd, a Slurm step, a"
+            " container. Slurm gives one core for each task unless it is told more; a service file or an outer"
+            " `taskset` narrows sshd and all that it starts. Ranks, data loaders and NCCL's or Gloo's threads then"
+            " share that core.",
+            remedy="Look at what a rank would get: `ssh NODE grep Cpus_allowed_list /proc/self/status`. In Slurm ask"
+            " for `--cpus-per-task` (and pass it to srun too). For sshd look at `systemctl show ssh -p CPUAffinity`,"
+            " take the line out of the service file and restart it. In a container, look at `--cpuset-cpus`.",
         ),
     ),
 )

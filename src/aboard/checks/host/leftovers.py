@@ -6,9 +6,8 @@ from typing import Any
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.rule import Subject
-from aboard.core.story import Story
 from aboard.core.words import visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Severity
 from aboard.lazy import dataclass
 
 _SHOWN = 8
@@ -212,68 +211,69 @@ PART = Subject(
     rules=(left_running, left_lying, other_ranks, were_ended, unknown_leftovers),
     exercises=(LEFTOVERS,),
     stories=(
-        Story(
+        Diagnosis(
             code="host-leftovers",
             title="processes of an earlier run are still there",
             severity=Severity.WARN,
-            shows=(
+            symptoms=(
                 "CUDA out of memory, at once, on one node",
                 "The server socket has failed to listen on any local network address.",
                 "code: -98, name: EADDRINUSE, message: address already in use",
             ),
-            why="Every rank carries its run's id (ABOARD_RUN_ID) in its environment, and a keeper ends all of them"
-            " when the run is over. A keeper and its guard that were both killed, by an out-of-memory killer or by"
+            explanation="Every rank carries its run's id (ABOARD_RUN_ID) in its environment, and a keeper ends all of"
+            " them when the run is over. A keeper and its guard that were both killed, by an out-of-memory killer or by"
             " hand, can't. What carries the id of a run that has no keeper any more is a leftover.",
-            mend="`aboard check --fix` ends them on every node, by run id only: no name patterns, nothing of a run that"
-            " still has its keeper, nothing that Aboard didn't start. By hand:"
+            remedy="`aboard check --fix` ends them on every node, by run id only: no name patterns, nothing of a run"
+            " that still has its keeper, nothing that Aboard didn't start. By hand:"
             " `grep -lz ABOARD_RUN_ID=RUN /proc/[0-9]*/environ` lists them.",
             leads_to=(
                 "network-port-taken",
                 "host-busy-gpu",
             ),
         ),
-        Story(
+        Diagnosis(
             code="host-leftover-files",
             title="a dead run's directory lies in /tmp",
             severity=Severity.INFO,
-            shows=("a directory of a run that is over, as aboard-1000/RUN",),
-            why="A keeper has a private directory with the last output of its ranks, and removes it at its end. One"
-            " that was killed, or lost its power, leaves it.",
-            mend="`aboard check --fix` removes it. It may hold the last words of the ranks: look first, if you need"
+            symptoms=("a directory of a run that is over, as aboard-1000/RUN",),
+            explanation="A keeper has a private directory with the last output of its ranks, and removes it at its"
+            " end. One that was killed, or lost its power, leaves it.",
+            remedy="`aboard check --fix` removes it. It may hold the last words of the ranks: look first, if you need"
             " them.",
         ),
-        Story(
+        Diagnosis(
             code="host-other-ranks",
             title="ranks of another launcher run there",
             severity=Severity.WARN,
-            shows=("EADDRINUSE", "CUDA out of memory", "python processes that survive `pkill deepspeed`"),
-            why="torchrun, DeepSpeed and mpirun don't always end what they started: when the launcher is killed or its"
-            " ssh is cut, ranks on the other nodes go on. They are known by RANK and MASTER_ADDR in their environment."
-            " Those whose launcher is gone are a warning; those that have one may be a run of yours that is going"
-            " well.",
-            mend="`ps -o pid,ppid,etime,args -p PID` says what it is and how long it has run. End it with `kill PID`,"
+            symptoms=("EADDRINUSE", "CUDA out of memory", "python processes that survive `pkill deepspeed`"),
+            explanation="torchrun, DeepSpeed and mpirun don't always end what they started: when the launcher is"
+            " killed or its ssh is cut, ranks on the other nodes go on. They are known by RANK and MASTER_ADDR in"
+            " their environment. Those whose launcher is gone are a warning; those that have one may be a run of yours"
+            " that is going well.",
+            remedy="`ps -o pid,ppid,etime,args -p PID` says what it is and how long it has run. End it with `kill PID`,"
             " and with `kill -9 PID` if it doesn't go. Aboard never ends what it didn't start.",
             leads_to=(
                 "network-port-taken",
                 "host-busy-gpu",
             ),
         ),
-        Story(
+        Diagnosis(
             code="host-leftovers-ended",
             title="leftovers were ended",
             severity=Severity.INFO,
-            shows=("ended 3 processes of dead runs",),
-            why="`aboard check --fix` was given, and ended the processes that carry the id of a run without a keeper.",
-            mend="Nothing is left to do.",
+            symptoms=("ended 3 processes of dead runs",),
+            explanation="`aboard check --fix` was given, and ended the processes that carry the id of a run without a"
+            " keeper.",
+            remedy="Nothing is left to do.",
         ),
-        Story(
+        Diagnosis(
             code="unknown-leftovers",
             title="a node could not say what is left on it",
             severity=Severity.WARN,
-            shows=("what earlier runs left stayed unknown",),
-            why="What can't be asked can't be vouched for: its processes could not be listed in time.",
-            mend="`ps -u $USER -o pid,stat,etime,args` on the node; a process in state D hangs in the kernel, mostly on"
-            " a dead mount.",
+            symptoms=("what earlier runs left stayed unknown",),
+            explanation="What can't be asked can't be vouched for: its processes could not be listed in time.",
+            remedy="`ps -u $USER -o pid,stat,etime,args` on the node; a process in state D hangs in the kernel, mostly"
+            " on a dead mount.",
         ),
     ),
 )

@@ -8,8 +8,7 @@ from aboard.checks.reach.shell import SHELL, Ready, setup_line
 from aboard.core.facts import Facts, Unknown
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
 from aboard.core.rule import Subject
-from aboard.core.story import Story
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Severity
 from aboard.lazy import dataclass
 
 FEW_FILES = 4096
@@ -122,31 +121,31 @@ PART = Subject(
     probes=(LIMITS,),
     rules=(few_files, few_processes),
     stories=(
-        Story(
+        Diagnosis(
             code="host-open-files",
             title="a rank may open too few files",
             severity=Severity.WARN,
-            shows=("OSError: [Errno 24] Too many open files", "RuntimeError: received 0 items of ancdata"),
-            why="A process inherits its limits from sshd, slurmd or the container, and they are often 1024 open files"
-            " where ranks need thousands: data loaders pass each tensor as an open file, and each peer is a socket."
-            " What `ulimit -n` says in your terminal may be another figure than the one that ranks get.",
-            mend="Add `setup: [ulimit -n 65536]` in aboard.yaml where the hard limit allows it. Else raise it:"
+            symptoms=("OSError: [Errno 24] Too many open files", "RuntimeError: received 0 items of ancdata"),
+            explanation="A process inherits its limits from sshd, slurmd or the container, and they are often 1024"
+            " open files where ranks need thousands: data loaders pass each tensor as an open file, and each peer is a"
+            " socket. What `ulimit -n` says in your terminal may be another figure than the one that ranks get.",
+            remedy="Add `setup: [ulimit -n 65536]` in aboard.yaml where the hard limit allows it. Else raise it:"
             " `echo '* - nofile 1048576' | sudo tee /etc/security/limits.d/90-nofile.conf`, and restart sshd, or"
             " `LimitNOFILE=` in slurmd's service file, or `--ulimit nofile=1048576` for Docker. In the program,"
             " `torch.multiprocessing.set_sharing_strategy('file_system')` needs fewer.",
         ),
-        Story(
+        Diagnosis(
             code="host-processes",
             title="the user may start too few processes",
             severity=Severity.WARN,
-            shows=(
+            symptoms=(
                 "BlockingIOError: [Errno 11] Resource temporarily unavailable",
                 "OpenBLAS blas_thread_init: pthread_create failed for thread 12 of 64",
                 "RuntimeError: can't start new thread",
             ),
-            why="The limit counts all processes and threads of the user on that machine, those of other runs too. Each"
-            " rank starts a thread for each core for its math, and more for communication and data.",
-            mend="`echo '* - nproc unlimited' | sudo tee /etc/security/limits.d/90-nproc.conf` and log in anew; in"
+            explanation="The limit counts all processes and threads of the user on that machine, those of other runs"
+            " too. Each rank starts a thread for each core for its math, and more for communication and data.",
+            remedy="`echo '* - nproc unlimited' | sudo tee /etc/security/limits.d/90-nproc.conf` and log in anew; in"
             " Docker `--pids-limit -1`. Fewer threads help as well: `env: {OMP_NUM_THREADS: 8}` in aboard.yaml.",
         ),
     ),

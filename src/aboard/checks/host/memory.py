@@ -8,9 +8,8 @@ from aboard.core.facts import Facts
 from aboard.core.probe import Answer, Command, Files, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.size import size
-from aboard.core.story import Story
 from aboard.core.words import visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Severity
 from aboard.lazy import dataclass
 
 # A limit below this part of the machine is seldom meant; above it, someone shares a node on purpose.
@@ -144,45 +143,45 @@ PART = Subject(
     probes=(MEMORY, AVAILABLE, GROUPS),
     rules=(little_memory, low_limit),
     stories=(
-        Story(
+        Diagnosis(
             code="host-memory",
             title="there is hardly any free memory",
             severity=Severity.WARN,
-            shows=(
+            symptoms=(
                 "exitcode: -9",
                 "Out of memory: Killed process 1234 (python3)",
                 "RuntimeError: [enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory",
             ),
-            why="Other processes, often those of an earlier run, hold the memory. Each rank loads its part of the model"
-            " through the node's memory, so the first to do so is killed.",
-            mend="`ps -eo user,pid,rss,args --sort=-rss | head` names the holders. Ranks that an earlier run left are"
+            explanation="Other processes, often those of an earlier run, hold the memory. Each rank loads its part of"
+            " the model through the node's memory, so the first to do so is killed.",
+            remedy="`ps -eo user,pid,rss,args --sort=-rss | head` names the holders. Ranks that an earlier run left are"
             " listed by `aboard check` and ended by `aboard check --fix`. Files in /dev/shm count as memory, too:"
             " `df -h /dev/shm`.",
         ),
-        Story(
+        Diagnosis(
             code="host-memory-limit",
             title="a control group gives ranks far less memory than the machine has",
             severity=Severity.WARN,
-            shows=(
+            symptoms=(
                 "exitcode: -9",
                 "Memory cgroup out of memory: Killed process",
                 "slurmstepd: error: Detected 1 oom_kill",
             ),
-            why="A container, a Slurm job or a systemd slice limits the memory of all that runs inside it. Data loader"
-            " workers, pinned buffers and the page cache of mapped files count as well.",
-            mend="In Slurm ask for `--mem=0` (all of the node) or a figure that fits. In Docker leave `--memory` out or"
-            " raise it. For logins look at `systemctl show user-$(id -u).slice -p MemoryMax`, and raise it with"
+            explanation="A container, a Slurm job or a systemd slice limits the memory of all that runs inside it."
+            " Data loader workers, pinned buffers and the page cache of mapped files count as well.",
+            remedy="In Slurm ask for `--mem=0` (all of the node) or a figure that fits. In Docker leave `--memory` out"
+            " or raise it. For logins look at `systemctl show user-$(id -u).slice -p MemoryMax`, and raise it with"
             " `sudo systemctl set-property user-UID.slice MemoryMax=infinity`.",
             leads_to=("host-oom-kills",),
         ),
-        Story(
+        Diagnosis(
             code="host-oom-kills",
             title="processes were killed within this memory limit",
             severity=Severity.WARN,
-            shows=("exitcode: -9", "oom_kill 3 in memory.events"),
-            why="The kernel counts, for each control group, the processes that it killed because the group had used up"
-            " its memory. The count is that of the group in which ranks will run, since it was made.",
-            mend="Raise the limit (see `aboard why host-memory-limit`), or need less: fewer data loader workers, a"
+            symptoms=("exitcode: -9", "oom_kill 3 in memory.events"),
+            explanation="The kernel counts, for each control group, the processes that it killed because the group had"
+            " used up its memory. The count is that of the group in which ranks will run, since it was made.",
+            remedy="Raise the limit (see `aboard why host-memory-limit`), or need less: fewer data loader workers, a"
             " smaller batch, `low_cpu_mem_usage`, one copy of the data set on disk instead of one in each rank. The"
             " count starts at 0 in a new job or container.",
         ),

@@ -8,9 +8,8 @@ from aboard.core.facts import Facts
 from aboard.core.probe import Answer, Command, Probe, Unparsed
 from aboard.core.reach import Reached
 from aboard.core.rule import Subject
-from aboard.core.story import Story
 from aboard.core.words import visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Severity
 from aboard.lazy import dataclass
 
 NOT_FOUND = 2  # getent(1)
@@ -76,19 +75,19 @@ PART = Subject(
     probes=(OWN_NAME,),
     rules=(own_name_on_loopback,),
     stories=(
-        Story(
+        Diagnosis(
             code="host-own-name",
             title="a node's own name is a loopback address",
             severity=Severity.WARN,
-            shows=(
+            symptoms=(
                 "Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
                 "connect [127.0.1.1]:41896: Connection refused",
                 "Unable to resolve hostname to a (local) address. Using the loopback address as fallback.",
             ),
-            why="Debian's and Ubuntu's installers write `127.0.1.1 HOSTNAME` into /etc/hosts. Gloo, and every program"
-            " that asks for the address of its own host name, then tells its peers 127.0.1.1, and each of them dials"
-            " itself.",
-            mend="Give the name its real address in /etc/hosts on the node: delete the 127.0.1.1 line and add"
+            explanation="Debian's and Ubuntu's installers write `127.0.1.1 HOSTNAME` into /etc/hosts. Gloo, and every"
+            " program that asks for the address of its own host name, then tells its peers 127.0.1.1, and each of them"
+            " dials itself.",
+            remedy="Give the name its real address in /etc/hosts on the node: delete the 127.0.1.1 line and add"
             " `ADDRESS HOSTNAME`. Without root, set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) to the interface that"
             " peers reach, under `env:` in aboard.yaml.",
         ),

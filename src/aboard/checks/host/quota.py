@@ -8,9 +8,8 @@ from aboard.checks.host.cores import CORES
 from aboard.core.facts import Facts
 from aboard.core.probe import Answer, Command, Probe, Unparsed
 from aboard.core.rule import Subject
-from aboard.core.story import Story
 from aboard.core.words import many, visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Severity
 from aboard.lazy import dataclass
 
 # A rank with its data loaders and their threads has a few hundred.
@@ -118,32 +117,32 @@ PART = Subject(
     probes=(QUOTA,),
     rules=(little_time, few_tasks),
     stories=(
-        Story(
+        Diagnosis(
             code="host-cpu-quota",
             title="a control group gives ranks the time of a few cores only",
             severity=Severity.WARN,
-            shows=("all ranks slow although most cores are idle", "nr_throttled grows in cpu.stat"),
-            why="A container or a service can be given the time of, say, two cores. Its processes still see and use all"
-            " cores, and are stopped together as soon as the share of each tenth of a second is used up, so data"
-            " loaders and communication stall in fits.",
-            mend="`cat /sys/fs/cgroup/cpu.max` inside shows quota and period in microseconds; `max` is no limit. Start"
-            " the container without `--cpus`, raise `limits.cpu` in Kubernetes, or"
+            symptoms=("all ranks slow although most cores are idle", "nr_throttled grows in cpu.stat"),
+            explanation="A container or a service can be given the time of, say, two cores. Its processes still see"
+            " and use all cores, and are stopped together as soon as the share of each tenth of a second is used up,"
+            " so data loaders and communication stall in fits.",
+            remedy="`cat /sys/fs/cgroup/cpu.max` inside shows quota and period in microseconds; `max` is no limit."
+            " Start the container without `--cpus`, raise `limits.cpu` in Kubernetes, or"
             " `sudo systemctl set-property SERVICE CPUQuota=` (with nothing behind it). In Slurm ask for"
             " `--cpus-per-task`. Else set OMP_NUM_THREADS to what there is.",
         ),
-        Story(
+        Diagnosis(
             code="host-tasks",
             title="a control group allows few processes",
             severity=Severity.WARN,
-            shows=(
+            symptoms=(
                 "fork: retry: Resource temporarily unavailable",
                 "RuntimeError: can't start new thread",
                 "cgroup: fork rejected by pids controller",
             ),
-            why="A control group counts the processes and threads of all that runs inside it, beside the user's own"
-            " limit (`ulimit -u`). Containers and systemd's services often have such a limit.",
-            mend="`cat /sys/fs/cgroup/pids.max` inside shows it. `--pids-limit -1` for Docker, `TasksMax=infinity` for"
-            " a service, `sudo systemctl set-property user-UID.slice TasksMax=infinity` for logins.",
+            explanation="A control group counts the processes and threads of all that runs inside it, beside the"
+            " user's own limit (`ulimit -u`). Containers and systemd's services often have such a limit.",
+            remedy="`cat /sys/fs/cgroup/pids.max` inside shows it. `--pids-limit -1` for Docker, `TasksMax=infinity`"
+            " for a service, `sudo systemctl set-property user-UID.slice TasksMax=infinity` for logins.",
         ),
     ),
 )

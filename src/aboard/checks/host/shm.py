@@ -8,8 +8,7 @@ from aboard.core.facts import Facts
 from aboard.core.probe import Answer, Command, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.size import GIB, MIB, size
-from aboard.core.story import Story
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Severity
 from aboard.lazy import dataclass
 
 SMALL = GIB
@@ -70,20 +69,20 @@ PART = Subject(
     probes=(SHM,),
     rules=(small_shm,),
     stories=(
-        Story(
+        Diagnosis(
             code="host-shm",
             title="shared memory (/dev/shm) is too small, or full",
             severity=Severity.WARN,
-            shows=(
+            symptoms=(
                 "DataLoader worker (pid 1234) is killed by signal: Bus error.",
                 "It is possible that dataloader's workers are out of shared memory.",
                 "Error: failed to extend /dev/shm/nccl-AbCdEf to 9637892 bytes",
                 "OSError: [Errno 28] No space left on device: '/dev/shm/...'",
             ),
-            why="Data loader workers pass tensors to their rank through files in /dev/shm, and NCCL connects ranks of"
-            " one node through it. Docker gives a container 64 MiB unless told otherwise. Runs that were killed hard"
-            " leave their segments there until the machine is rebooted.",
-            mend="On a machine of your own: `sudo mount -o remount,size=50% /dev/shm`, and a line in /etc/fstab:"
+            explanation="Data loader workers pass tensors to their rank through files in /dev/shm, and NCCL connects"
+            " ranks of one node through it. Docker gives a container 64 MiB unless told otherwise. Runs that were"
+            " killed hard leave their segments there until the machine is rebooted.",
+            remedy="On a machine of your own: `sudo mount -o remount,size=50% /dev/shm`, and a line in /etc/fstab:"
             " `tmpfs /dev/shm tmpfs size=50% 0 0`. In Docker start the container with `--shm-size=32g` or `--ipc=host`;"
             " in Kubernetes mount an emptyDir with `medium: Memory` at /dev/shm. If it is full, look at"
             " `ls -lS /dev/shm` and delete what dead runs of yours left (`nccl-*`, `torch_*`).",

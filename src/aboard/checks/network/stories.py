@@ -1,7 +1,6 @@
 """The stories of the network's codes: how each shows, why it happens, how to mend it."""
 
-from aboard.core.story import Story
-from aboard.diagnoses import Severity
+from aboard.diagnoses import Diagnosis, Severity
 
 _TIMED_OUT = "The client socket has timed out after 600000ms while trying to connect to"
 _RETRYING = "connect to 10.0.0.3<42713> returned Connection timed out, retrying (1/34)"
@@ -48,51 +47,52 @@ _HOW = {
 _NO_CONNECTION = (*(f"network-{scope}{outcome}" for scope in _WHERE for outcome in _HOW), "network-flaky")
 
 
-def _connection(scope: str, outcome: str) -> Story:
+def _connection(scope: str, outcome: str) -> Diagnosis:
     where, ports = _WHERE[scope]
     title, why, mend = _HOW[outcome]
     shows = (_TIMED_OUT,) if scope == "rendezvous-" else (_GLOO, _RETRYING)
-    return Story(
+    return Diagnosis(
         code=f"network-{scope}{outcome}",
         title=f"{title}{where}",
         severity=Severity.BLOCK,
-        shows=shows if scope else (_TIMED_OUT, _GLOO, _RETRYING),
-        why=f"It is about {ports}. {why}",
-        mend=mend.format(ports="29500" if scope == "rendezvous-" else "1024:65535"),
+        symptoms=shows if scope else (_TIMED_OUT, _GLOO, _RETRYING),
+        explanation=f"It is about {ports}. {why}",
+        remedy=mend.format(ports="29500" if scope == "rendezvous-" else "1024:65535"),
     )
 
 
-STORIES: tuple[Story, ...] = (
+STORIES: tuple[Diagnosis, ...] = (
     *(_connection(scope, outcome) for scope in _WHERE for outcome in _HOW),
-    Story(
+    Diagnosis(
         code="network-reset",
         title="Connections are made and then reset",
         severity=Severity.BLOCK,
-        shows=("Connection reset by peer", "Read error [10.0.0.3]:64737: Connection reset by peer"),
-        why="A proxy, an intrusion filter or a full connection table between the nodes ends connections.",
-        mend="Take the nodes' own network out of such filters. `sudo dmesg | grep conntrack` tells whether the table of"
-        " connections is full; `sudo sysctl -w net.netfilter.nf_conntrack_max=1048576` makes it larger.",
+        symptoms=("Connection reset by peer", "Read error [10.0.0.3]:64737: Connection reset by peer"),
+        explanation="A proxy, an intrusion filter or a full connection table between the nodes ends connections.",
+        remedy="Take the nodes' own network out of such filters. `sudo dmesg | grep conntrack` tells whether the table"
+        " of connections is full; `sudo sysctl -w net.netfilter.nf_conntrack_max=1048576` makes it larger.",
     ),
-    Story(
+    Diagnosis(
         code="network-silent",
         title="Connections are made, and not a byte comes back",
         severity=Severity.BLOCK,
-        shows=("Timed out waiting 5000ms for recv operation to complete",),
-        why="Something accepts connections in the node's place and passes nothing on, or packets with data are lost.",
-        mend="`ip route get PEER` on the node that connects shows the way; look for a proxy or a filter on it.",
+        symptoms=("Timed out waiting 5000ms for recv operation to complete",),
+        explanation="Something accepts connections in the node's place and passes nothing on, or packets with data are"
+        " lost.",
+        remedy="`ip route get PEER` on the node that connects shows the way; look for a proxy or a filter on it.",
     ),
-    Story(
+    Diagnosis(
         code="network-mtu",
         title="Large packets vanish",
         severity=Severity.BLOCK,
-        shows=(
+        symptoms=(
             "Timed out waiting 5000ms for recv operation to complete",
             "hangs in the first big all-reduce",
         ),
-        why="An interface sends packets that are larger than a switch, a tunnel or the peer lets through, and the"
-        " message that would say so (ICMP fragmentation needed) is filtered. Small messages pass, so logins and the"
+        explanation="An interface sends packets that are larger than a switch, a tunnel or the peer lets through, and"
+        " the message that would say so (ICMP fragmentation needed) is filtered. Small messages pass, so logins and the"
         " rendezvous work.",
-        mend="Give all nodes and switch ports of a network the same MTU: `ip link show` on each node,"
+        remedy="Give all nodes and switch ports of a network the same MTU: `ip link show` on each node,"
         " `sudo ip link set dev eth0 mtu 1500` to change it. `ping -M do -s 1472 PEER` must be answered (8972 for jumbo"
         " frames). Do not filter ICMP type 3.",
         leads_to=(
@@ -101,119 +101,121 @@ STORIES: tuple[Story, ...] = (
             "network-flaky",
         ),
     ),
-    Story(
+    Diagnosis(
         code="network-mtu-differs",
         title="Interfaces send packets of different sizes",
         severity=Severity.INFO,
-        shows=("mtu 9000 on one node, mtu 1500 on another", "ping: local error: message too long"),
-        why="The largest packet that an interface sends (its MTU) is not the same on all nodes of one network. TCP"
-        " agrees on the smaller of its two ends, so this often does no harm; a switch or tunnel between them that takes"
-        " less drops what is larger, and RoCE between such ends is slower or fails.",
-        mend="`ip -br link` and `cat /sys/class/net/*/mtu` on each node; `sudo ip link set dev eth1 mtu 9000` to change"
-        " one, and the same in netplan, NetworkManager or /etc/network/interfaces. All switch ports between must take"
-        " that size, too.",
+        symptoms=("mtu 9000 on one node, mtu 1500 on another", "ping: local error: message too long"),
+        explanation="The largest packet that an interface sends (its MTU) is not the same on all nodes of one network."
+        " TCP agrees on the smaller of its two ends, so this often does no harm; a switch or tunnel between them that"
+        " takes less drops what is larger, and RoCE between such ends is slower or fails.",
+        remedy="`ip -br link` and `cat /sys/class/net/*/mtu` on each node; `sudo ip link set dev eth1 mtu 9000` to"
+        " change one, and the same in netplan, NetworkManager or /etc/network/interfaces. All switch ports between"
+        " must take that size, too.",
         leads_to=("network-mtu",),
     ),
-    Story(
+    Diagnosis(
         code="network-link-down",
         title="An interface has no link",
         severity=Severity.BLOCK,
-        shows=("NO-CARRIER", "state DOWN"),
-        why="The cable is out, the switch port is off, or the card is broken. Its address stays, so peers try.",
-        mend="Reseat the cable or enable the switch port. `sudo ip link set dev eth1 up` if somebody set it down.",
+        symptoms=("NO-CARRIER", "state DOWN"),
+        explanation="The cable is out, the switch port is off, or the card is broken. Its address stays, so peers try.",
+        remedy="Reseat the cable or enable the switch port. `sudo ip link set dev eth1 up` if somebody set it down.",
         leads_to=_NO_CONNECTION,
     ),
-    Story(
+    Diagnosis(
         code="network-unresolved",
         title="A node does not know a peer's name",
         severity=Severity.BLOCK,
-        shows=("Could not resolve hostname", "Name or service not known", _TIMED_OUT),
-        why="The name is in this machine's ssh_config or /etc/hosts, and not in those of the node, or its DNS doesn't"
-        " answer. torch says the same sentence as for a firewall.",
-        mend="Add a line `ADDRESS NAME` to /etc/hosts of the named node, or use addresses in aboard.yaml.",
+        symptoms=("Could not resolve hostname", "Name or service not known", _TIMED_OUT),
+        explanation="The name is in this machine's ssh_config or /etc/hosts, and not in those of the node, or its DNS"
+        " doesn't answer. torch says the same sentence as for a firewall.",
+        remedy="Add a line `ADDRESS NAME` to /etc/hosts of the named node, or use addresses in aboard.yaml.",
     ),
-    Story(
+    Diagnosis(
         code="network-peer-on-loopback",
         title="A node takes a peer for itself",
         severity=Severity.BLOCK,
-        shows=("connectFullMesh failed … remote=[127.0.0.1]:41896",),
-        why="A line of its /etc/hosts gives the peer's name to 127.x, often from a copied image.",
-        mend="Give the name its real address in /etc/hosts of the named node.",
+        symptoms=("connectFullMesh failed … remote=[127.0.0.1]:41896",),
+        explanation="A line of its /etc/hosts gives the peer's name to 127.x, often from a copied image.",
+        remedy="Give the name its real address in /etc/hosts of the named node.",
         leads_to=_NO_CONNECTION,
     ),
-    Story(
+    Diagnosis(
         code="network-names-differ",
         title="A name is not the same machine everywhere",
         severity=Severity.WARN,
-        shows=("ranks wait for each other although every host is up",),
-        why="Copies of /etc/hosts have drifted apart, or a DNS answers differently to different nodes.",
-        mend="`getent ahosts NAME` on each node must print the same; correct the odd one.",
+        symptoms=("ranks wait for each other although every host is up",),
+        explanation="Copies of /etc/hosts have drifted apart, or a DNS answers differently to different nodes.",
+        remedy="`getent ahosts NAME` on each node must print the same; correct the odd one.",
     ),
-    Story(
+    Diagnosis(
         code="network-port-taken",
         title="The rendezvous port is taken",
         severity=Severity.BLOCK,
-        shows=("The server socket has failed to listen … code: -98, name: EADDRINUSE", "Address already in use"),
-        why="A rank of an earlier run is still there, or another program uses the port.",
-        mend="`sudo ss -ltnp 'sport = :29500'` names the process. End it if it is a leftover, or set MASTER_PORT.",
+        symptoms=("The server socket has failed to listen … code: -98, name: EADDRINUSE", "Address already in use"),
+        explanation="A rank of an earlier run is still there, or another program uses the port.",
+        remedy="`sudo ss -ltnp 'sport = :29500'` names the process. End it if it is a leftover, or set MASTER_PORT.",
     ),
-    Story(
+    Diagnosis(
         code="network-interface-missing",
         title="The env names an interface that a node doesn't have",
         severity=Severity.BLOCK,
-        shows=("Unable to find address for: ib0", "Bootstrap : no socket interface found"),
-        why="Interfaces are called differently on different machines, and one NCCL_SOCKET_IFNAME was given to all.",
-        mend="Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME per node under `env:`; `ip -br link` lists the names.",
+        symptoms=("Unable to find address for: ib0", "Bootstrap : no socket interface found"),
+        explanation="Interfaces are called differently on different machines, and one NCCL_SOCKET_IFNAME was given to"
+        " all.",
+        remedy="Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME per node under `env:`; `ip -br link` lists the names.",
     ),
-    Story(
+    Diagnosis(
         code="network-interface",
         title="There is a choice of interfaces",
         severity=Severity.INFO,
-        shows=("wrong NIC used", "NET/Socket : Using [0]docker0"),
-        why="NCCL and gloo take the first interface that looks right, which may be a container bridge or the slow one.",
-        mend="Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME as proposed: they are what peers really reached.",
+        symptoms=("wrong NIC used", "NET/Socket : Using [0]docker0"),
+        explanation="NCCL and gloo take the first interface that looks right, which may be a container bridge or the"
+        " slow one.",
+        remedy="Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME as proposed: they are what peers really reached.",
     ),
-    Story(
+    Diagnosis(
         code="network-flaky",
         title="Connections fail at first and work when tried again",
         severity=Severity.WARN,
-        shows=("intermittent timeouts",),
-        why="Packets are lost, or a machine is so busy that it doesn't answer for seconds. Data that came back only in"
-        " part within the time counts, too.",
-        mend="The full check measures rate and loss of each link and names the node that is in all bad ones.",
+        symptoms=("intermittent timeouts",),
+        explanation="Packets are lost, or a machine is so busy that it doesn't answer for seconds. Data that came back"
+        " only in part within the time counts, too.",
+        remedy="The full check measures rate and loss of each link and names the node that is in all bad ones.",
     ),
-    Story(
+    Diagnosis(
         code="network-slow",
         title="A link is far slower than the others",
         severity=Severity.WARN,
-        shows=("10x slower than expected", "one slow node"),
-        why="A link that negotiated a lower speed, a bad cable, a shared uplink or the wrong network.",
-        mend="`ethtool eth0 | grep Speed` on the named node; then another cable, another switch port.",
+        symptoms=("10x slower than expected", "one slow node"),
+        explanation="A link that negotiated a lower speed, a bad cable, a shared uplink or the wrong network.",
+        remedy="`ethtool eth0 | grep Speed` on the named node; then another cable, another switch port.",
         leads_to=("network-flaky",),
     ),
-    Story(
+    Diagnosis(
         code="network-loss",
         title="A link loses packets",
         severity=Severity.WARN,
-        shows=("retransmits grow", "slow in fits and starts"),
-        why="A bad cable or transceiver, a full switch buffer, or a duplex mismatch.",
-        mend="`ip -s link` on the named node: errors that grow point to the cable, drops to a buffer.",
+        symptoms=("retransmits grow", "slow in fits and starts"),
+        explanation="A bad cable or transceiver, a full switch buffer, or a duplex mismatch.",
+        remedy="`ip -s link` on the named node: errors that grow point to the cable, drops to a buffer.",
         leads_to=("network-flaky",),
     ),
-    Story(
+    Diagnosis(
         code="network-sparse",
         title="Not every pair was tried",
         severity=Severity.INFO,
-        shows=("a single bad pair may be missed",),
-        why="Above 64 nodes, each node tries O(log n) peers, in a pattern that connects all of them.",
-        mend="`aboard check --all-pairs` tries every pair.",
+        symptoms=("a single bad pair may be missed",),
+        explanation="Above 64 nodes, each node tries O(log n) peers, in a pattern that connects all of them.",
+        remedy="`aboard check --all-pairs` tries every pair.",
     ),
-    Story(
+    Diagnosis(
         code="unknown-mesh",
         title="Some connections could not be tried",
         severity=Severity.WARN,
-        shows=("connections stayed unknown",),
-        why="A node did not do what the exercise asked of it: too slow, out of memory, or gone.",
-        mend="Run `aboard check --only network` again; if it stays, look at that node's load.",
+        symptoms=("connections stayed unknown",),
+        explanation="A node did not do what the exercise asked of it: too slow, out of memory, or gone.",
+        remedy="Run `aboard check --only network` again; if it stays, look at that node's load.",
     ),
 )

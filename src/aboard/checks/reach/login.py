@@ -5,8 +5,7 @@ from itertools import pairwise
 
 from aboard.core.facts import Facts
 from aboard.core.reach import Reached
-from aboard.core.story import Story
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Severity
 
 SLOW_SECONDS = 3.0
 # What our own load can explain: a handshake takes this machine up to 150 ms of a core, and 64 are under way at once.
@@ -75,16 +74,16 @@ def _durations(contact: Reached) -> dict[str, float]:
 
 
 STORIES = (
-    Story(
+    Diagnosis(
         code="reach-slow-login",
         title="a login takes many seconds",
         severity=Severity.WARN,
-        shows=("ssh takes 10 to 60 seconds to log in", "the launch of one node lags behind the others"),
-        why="A login has phases: the TCP connection, sshd's greeting, the key exchange, the login, the shell. Each"
-        " waits for something else. Most often sshd asks a name server that doesn't answer (UseDNS, GSSAPI), or the"
-        " home directory is on a file server that doesn't. What this machine's own load may explain, since all nodes"
-        " are dialled at once, is taken off by comparing with the other nodes.",
-        mend="`ssh -v NODE true` shows where it stops. For the login phase: `UseDNS no` and `GSSAPIAuthentication no`"
+        symptoms=("ssh takes 10 to 60 seconds to log in", "the launch of one node lags behind the others"),
+        explanation="A login has phases: the TCP connection, sshd's greeting, the key exchange, the login, the shell."
+        " Each waits for something else. Most often sshd asks a name server that doesn't answer (UseDNS, GSSAPI), or"
+        " the home directory is on a file server that doesn't. What this machine's own load may explain, since all"
+        " nodes are dialled at once, is taken off by comparing with the other nodes.",
+        remedy="`ssh -v NODE true` shows where it stops. For the login phase: `UseDNS no` and `GSSAPIAuthentication no`"
         " in /etc/ssh/sshd_config of the node, then `sudo systemctl reload ssh`; and `time ls -d ~` there for the home"
         " directory. For the TCP phase look at `getent hosts NODE` on this machine. For the shell, look at what"
         " ~/.bashrc does: `conda init` alone may take a second, and more on a network file system.",

@@ -16,9 +16,8 @@ from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.node import Node
 from aboard.core.secrets import is_secret
-from aboard.core.story import Story
 from aboard.core.words import carried, visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Severity
 from aboard.lazy import dataclass
 
 # `module load` and `conda activate` on a busy network file system take their time.
@@ -221,30 +220,31 @@ def _fix(facts: Facts, names: Sequence[str], number: int) -> str:
 
 
 STORIES = (
-    Story(
+    Diagnosis(
         code="reach-setup",
         title="a `setup` line fails in the shell that ranks get",
         severity=Severity.BLOCK,
-        shows=(
+        symptoms=(
             "torchrun: command not found",
             "module: command not found",
             "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.",
         ),
-        why="A rank is not started from a login shell, so ~/.bashrc, ~/.profile and /etc/profile.d are not read there:"
-        " a PATH, `module` or `conda activate` that works at your terminal is missing. The lines under `setup` in"
-        " aboard.yaml are run in a plain `bash` before each rank, and one of them failed.",
-        mend="Try it as a rank would: `ssh NODE bash -c \"'LINE'\"`. For"
+        explanation="A rank is not started from a login shell, so ~/.bashrc, ~/.profile and /etc/profile.d are not"
+        " read there: a PATH, `module` or `conda activate` that works at your terminal is missing. The lines under"
+        " `setup` in aboard.yaml are run in a plain `bash` before each rank, and one of them failed.",
+        remedy="Try it as a rank would: `ssh NODE bash -c \"'LINE'\"`. For"
         " `module`, put `. /etc/profile.d/modules.sh` (or lmod.sh) first; for conda `."
         " /opt/conda/etc/profile.d/conda.sh`. Most often no line is needed at all: set `python:` to the environment's"
         " own interpreter, as in `python: /opt/venv/bin/python`.",
         leads_to=UNANSWERED,
     ),
-    Story(
+    Diagnosis(
         code="unknown-shell",
         title="the shell that ranks get could not be asked",
         severity=Severity.WARN,
-        shows=("the shell that ranks get stayed unknown",),
-        why="What can't be asked can't be vouched for: `sh` could not be run there, or its answer makes no sense.",
-        mend="Log in and try `sh -c true`. If it works, please open an issue with what the finding says.",
+        symptoms=("the shell that ranks get stayed unknown",),
+        explanation="What can't be asked can't be vouched for: `sh` could not be run there, or its answer makes no"
+        " sense.",
+        remedy="Log in and try `sh -c true`. If it works, please open an issue with what the finding says.",
     ),
 )

@@ -1,7 +1,6 @@
 """Each way not to answer, in words: how it shows, what it means, what mends it."""
 
-from aboard.core.story import Story
-from aboard.diagnoses import Severity
+from aboard.diagnoses import Diagnosis, Severity
 from aboard.diagnoses.reason import Reason
 from aboard.lazy import dataclass
 
@@ -186,33 +185,34 @@ UNANSWERED = (
 )
 STORIES = (
     *(
-        Story(
+        Diagnosis(
             code=f"reach-{reason.value}",
             title=words.title,
             severity=Severity.BLOCK,
-            shows=words.shows,
-            why=f"{words.why} A node without an agent can't run a rank, so the run can't start.",
-            mend=words.fix.format(**_ANY) + f"\n{words.more}",
+            symptoms=words.shows,
+            explanation=f"{words.why} A node without an agent can't run a rank, so the run can't start.",
+            remedy=words.fix.format(**_ANY) + f"\n{words.more}",
             leads_to=UNANSWERED if reason is Reason.NO_PYTHON else (),
         )
         for reason, words in WORDS.items()
     ),
-    Story(
+    Diagnosis(
         code="reach-dropped-at-first",
         title="sshd dropped logins that worked when tried again",
         severity=Severity.INFO,
-        shows=("kex_exchange_identification: Connection closed by remote host",),
-        why=f"{WORDS[Reason.DROPPED].why} It worked in the end, and will be worse with more nodes or slower logins.",
-        mend="Raise MaxStartups in the node's sshd_config, as in `MaxStartups 100:30:200`, and reload sshd. "
+        symptoms=("kex_exchange_identification: Connection closed by remote host",),
+        explanation=f"{WORDS[Reason.DROPPED].why} It worked in the end, and will be worse with more nodes or slower"
+        " logins.",
+        remedy="Raise MaxStartups in the node's sshd_config, as in `MaxStartups 100:30:200`, and reload sshd. "
         + WORDS[Reason.DROPPED].more,
     ),
-    Story(
+    Diagnosis(
         code="reach-noisy-shell",
         title="the login shell prints before any command",
         severity=Severity.INFO,
-        shows=("protocol error: unexpected text", "Received message too long 1416786277"),
-        why="A start-up file of the shell prints also when nobody looks. We skip it, but scp, rsync and git over ssh"
-        " break on it.",
-        mend="`ssh NODE true` must print nothing. In ~/.bashrc put this first: `[[ $- == *i* ]] || return`.",
+        symptoms=("protocol error: unexpected text", "Received message too long 1416786277"),
+        explanation="A start-up file of the shell prints also when nobody looks. We skip it, but scp, rsync and git"
+        " over ssh break on it.",
+        remedy="`ssh NODE true` must print nothing. In ~/.bashrc put this first: `[[ $- == *i* ]] || return`.",
     ),
 )

@@ -183,5 +183,4 @@ COMMANDS = Subject(
     rules=(),
     stories=stories(_ROWS),
     asked="aboard",
-    room="verdicts/errors",
 )

@@ -116,5 +116,4 @@ FILES = Subject(
     rules=(),
     stories=stories(_ROWS),
     asked="aboard",
-    room="verdicts/errors",
 )

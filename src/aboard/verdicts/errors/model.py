@@ -1,114 +1,14 @@
 """The stories of models that ranks can't load."""
 
 from aboard.core.rule import Subject
-from aboard.core.story import Story
-from aboard.diagnoses import Severity
-
-_FITTING = "Name a directory whose weights belong to its config.json: `train.model`. "
-
-STORIES = (
-    Story(
-        code="model-missing",
-        title="there is no model that transformers knows",
-        severity=Severity.BLOCK,
-        shows=(
-            "OSError: DIR does not appear to have a file named config.json",
-            "ValueError: The checkpoint you are trying to load has model type `x` but Transformers does not recognize",
-        ),
-        why="The directory has no config.json on this node, or it names an architecture that this version of"
-        " transformers doesn't have. Code that comes with a model is not run.",
-        mend="`ls -l DIR` on the node. For a newer architecture: `pip install -U transformers` in the Python that ranks"
-        " get, on every node.",
-    ),
-    Story(
-        code="model-not-built",
-        title="the model can't be built as it is asked for",
-        severity=Severity.BLOCK,
-        shows=(
-            "ImportError: FlashAttention2 has been toggled on, but it cannot be used",
-            "does not support an attention implementation through torch.nn.functional.scaled_dot_product_attention",
-        ),
-        why="Most often it has no attention of the kind that `attn_implementation` names, or the package behind it is"
-        " missing.",
-        mend="`--set train.attn_implementation=auto` takes what the model can do; `eager` is what every model has.",
-    ),
-    Story(
-        code="model-no-weights",
-        title="there are no weights beside config.json",
-        severity=Severity.BLOCK,
-        shows=(
-            "has no model.safetensors, nor its index",
-            "OSError: no file named pytorch_model.bin, model.safetensors",
-        ),
-        why="A model has model.safetensors, or its index and the files that it names; they are not in this directory.",
-        mend="Name the directory that has them, or `--set train.from_scratch=true` to begin with new weights.",
-    ),
-    Story(
-        code="model-damaged",
-        title="a file of the model is not whole",
-        severity=Severity.BLOCK,
-        shows=(
-            "SafetensorError: Error while deserializing header: InvalidHeaderDeserialization",
-            "MetadataIncompleteBuffer",
-        ),
-        why="A download or a copy broke off, or git left a pointer instead of the file (git-lfs).",
-        mend="Fetch it again: `hf download ORG/NAME`, or `git lfs pull` in a clone. `ls -l` shows a pointer by its size"
-        " of about 130 bytes.",
-    ),
-    Story(
-        code="model-quantized",
-        title="the model is quantized",
-        severity=Severity.BLOCK,
-        shows=(
-            "You cannot perform fine-tuning on purely quantized models",
-            "is quantized, and a quantized model can't be",
-        ),
-        why="Weights of 8 or 4 bits can't take the small steps of a training in full.",
-        mend="Name the same model with bf16 or fp32 weights, of which the quantized one was made.",
-    ),
-    Story(
-        code="model-names",
-        title="the weights are those of another architecture",
-        severity=Severity.BLOCK,
-        shows=("Some weights of X were not initialized from the model checkpoint", "Unexpected key(s) in state_dict"),
-        why="Tensors that the model needs aren't in the files, or the files have others. An ordinary load warns and"
-        " fills in random numbers, and the training then starts from those.",
-        mend=_FITTING + "Weights of an adapter alone have to be merged first: `model.merge_and_unload()`.",
-    ),
-    Story(
-        code="model-shapes",
-        title="the weights have other shapes than config.json says",
-        severity=Severity.BLOCK,
-        shows=("size mismatch for lm_head.weight: copying a param with shape", "ignore_mismatched_sizes"),
-        why="config.json was edited, or tokens were added to a tokenizer and not to the embedding.",
-        mend=_FITTING + "For added tokens: `model.resize_token_embeddings(len(tokenizer))`, then `save_pretrained`.",
-    ),
-    Story(
-        code="model-differs",
-        title="nodes have different files of the model",
-        severity=Severity.BLOCK,
-        shows=("isn't the same everywhere: rank 3 has other files than most", "losses differ between ranks"),
-        why="Each rank reads its own node's files. With other weights on one of them, ranks would train a mixture.",
-        mend="`sha256sum DIR/*` on each node shows which; copy the right files there: `rsync -a DIR/ NODE:DIR/`.",
-    ),
-    Story(
-        code="model-no-start",
-        title="the model doesn't say how its weights begin",
-        severity=Severity.BLOCK,
-        shows=("doesn't say how these begin",),
-        why="`from_scratch` draws each tensor as the model's own code does, rank by rank. Some models leave tensors"
-        " out of it, or make one of another.",
-        mend="Save it once with weights, `AutoModelForCausalLM.from_config(config).save_pretrained(DIR)`, and train"
-        " that with `from_scratch: false`.",
-    ),
-)
+from aboard.diagnoses import model
+from aboard.diagnoses.catalogue import diagnoses_in
 
 MODEL = Subject(
     name="model",
     title="every rank can load the model",
     probes=(),
     rules=(),
-    stories=STORIES,
+    stories=diagnoses_in(model),
     asked="aboard train",
-    room="verdicts/errors",
 )

@@ -2,15 +2,14 @@
 
 from collections.abc import Iterable
 
-from aboard.core.story import Story
-from aboard.diagnoses import Severity
+from aboard.diagnoses import Diagnosis, Severity
 
 # Code, title, how it shows, why, how to mend it.
 Row = tuple[str, str, str, str, str]
 
 
-def stories(rows: Iterable[Row]) -> tuple[Story, ...]:
+def stories(rows: Iterable[Row]) -> tuple[Diagnosis, ...]:
     return tuple(
-        Story(code=code, title=title, severity=Severity.BLOCK, shows=(shown,), why=why, mend=mend)
+        Diagnosis(code=code, title=title, severity=Severity.BLOCK, symptoms=(shown,), explanation=why, remedy=mend)
         for code, title, shown, why, mend in rows
     )

@@ -216,5 +216,4 @@ RUNS = Subject(
     rules=(),
     stories=stories(_ROWS),
     asked="aboard",
-    room="verdicts/errors",
 )

@@ -192,5 +192,4 @@ SANDBOX = Subject(
     rules=(),
     stories=stories(_ROWS),
     asked="aboard sandbox",
-    room="verdicts/errors",
 )

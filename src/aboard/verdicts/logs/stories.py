@@ -3,8 +3,7 @@
 from collections.abc import Iterator
 
 from aboard.core.rule import Subject
-from aboard.core.story import Story
-from aboard.diagnoses import Severity
+from aboard.diagnoses import Diagnosis, Severity
 from aboard.verdicts.logs.reader import RAISED
 from aboard.verdicts.logs.symptom import Role, Symptom
 from aboard.verdicts.logs.table import SYMPTOMS
@@ -162,51 +161,51 @@ _TITLES: dict[str, tuple[str, ...]] = {
     ),
 }
 _OWN = (
-    Story(
+    Diagnosis(
         code="log-init-incomplete",
         title="NCCL's set-up began and never ended",
         severity=Severity.BLOCK,
-        shows=("NCCL INFO ncclCommInitRank comm 0x… rank 0 nranks 8 … - Init START",),
-        why="NCCL waits without end for ranks that don't come: they died before, were never started, or can't reach the"
-        " address that rank 0 told. RAS, the flight recorder and the watchdog all begin after this phase.",
-        mend="While it hangs, `ss -tno state syn-sent` on each node shows whom it can't reach, and `py-spy dump --pid`"
-        " where a rank is. `aboard check --only network` tries every pair of nodes.",
+        symptoms=("NCCL INFO ncclCommInitRank comm 0x… rank 0 nranks 8 … - Init START",),
+        explanation="NCCL waits without end for ranks that don't come: they died before, were never started, or can't"
+        " reach the address that rank 0 told. RAS, the flight recorder and the watchdog all begin after this phase.",
+        remedy="While it hangs, `ss -tno state syn-sent` on each node shows whom it can't reach, and `py-spy dump"
+        " --pid` where a rank is. `aboard check --only network` tries every pair of nodes.",
     ),
-    Story(
+    Diagnosis(
         code="log-peer-lost",
         title="the log only shows that a peer was lost",
         severity=Severity.BLOCK,
-        shows=(
+        symptoms=(
             "Connection closed by peer [10.0.0.3]:52110",
             "Failed to recv, got 0 bytes. Connection was likely closed.",
         ),
-        why="A connection broke since the rank at its other end had died. This log holds no cause: that rank's own log"
-        " does. With torchrun's c10d rendezvous, clocks more than 15 s apart look the same.",
-        mend="`aboard why --log` with the logs of all nodes names the one that died first. `chronyc tracking` on each"
+        explanation="A connection broke since the rank at its other end had died. This log holds no cause: that rank's"
+        " own log does. With torchrun's c10d rendezvous, clocks more than 15 s apart look the same.",
+        remedy="`aboard why --log` with the logs of all nodes names the one that died first. `chronyc tracking` on each"
         " node tells a clock that is off.",
     ),
-    Story(
+    Diagnosis(
         code="log-unknown",
         title="an error that has no name yet",
         severity=Severity.BLOCK,
-        shows=("SomeError: words that nobody has seen before",),
-        why="None of the messages that are known here stands in the log, and it holds errors all the same.",
-        mend="Give the logs of all nodes, and start again with `NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL` for one"
-        " that says more. A log that you can share teaches us: it becomes a test.",
+        symptoms=("SomeError: words that nobody has seen before",),
+        explanation="None of the messages that are known here stands in the log, and it holds errors all the same.",
+        remedy="Give the logs of all nodes, and start again with `NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL` for"
+        " one that says more. A log that you can share teaches us: it becomes a test.",
     ),
 )
 
 
-def _stories() -> Iterator[Story]:
+def _stories() -> Iterator[Diagnosis]:
     for code, (title, *shows) in sorted(_TITLES.items()):
         first = next(symptom for symptom in (*SYMPTOMS, RAISED) if symptom.code == code)
-        yield Story(
+        yield Diagnosis(
             code=code,
             title=title,
             severity=Severity.WARN if first.role is Role.ODD else Severity.BLOCK,
-            shows=tuple(shows),
-            why=filled(first.why, {}),
-            mend=_mend(first),
+            symptoms=tuple(shows),
+            explanation=filled(first.why, {}),
+            remedy=_mend(first),
         )
 
 
@@ -228,5 +227,4 @@ LOG = Subject(
     rules=(),
     stories=(*_stories(), *_OWN),
     asked="aboard why --log FILE",
-    room="verdicts/logs",
 )

