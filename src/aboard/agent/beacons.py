@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -212,7 +213,8 @@ class Beacons:
             heard.flight, heard.flown = dict(message["flight"]), time.monotonic()
         else:
             raised = message["raised"]
-            self._raise(child, heard, wall, {key: str(raised[key]) for key in ("type", "message", "trace")})
+            words = {key: str(raised[key]) for key in ("type", "message", "trace")}
+            self._raise(child, heard, wall, dict(words, error=str(raised.get("error", ""))))
         heard.pid = sender or heard.pid
 
     def _raise(self, child: str, heard: Heard, wall: float, raised: dict[str, str]) -> None:
@@ -256,7 +258,12 @@ def _masked(raised: dict[str, str], secrets: list[str]) -> dict[str, str]:
         message = message[: min(MESSAGE_CHARS, len(message) - edge)]
     if len(raised["trace"]) >= TRACE_CHARS:
         trace = trace[max(edge, len(trace) - TRACE_CHARS) :]
-    return {"type": raised["type"][:TYPE_CHARS], "message": message, "trace": trace}
+    told = {"type": raised["type"][:TYPE_CHARS], "message": message, "trace": trace}
+    error = raised.get("error", "")
+    if error and len(error) <= TRACE_CHARS:
+        # It is JSON, in which a secret may be spelled in another way.
+        told["error"] = _mask(error, secrets + [json.dumps(secret)[1:-1] for secret in secrets])
+    return told
 
 
 def _mask(text: str, secrets: list[str]) -> str:

@@ -13,11 +13,15 @@ from aboard.lazy import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Raised:
-    """The exception that ended a rank, as its own process told it."""
+    """The exception that ended a rank, as its own process told it.
+
+    `error` is an error of ours that crossed from there: JSON for `diagnoses.catalogue.read_error`.
+    """
 
     type: str
     message: str
     trace: str = ""
+    error: str = ""
 
 
 @dataclass(kw_only=True)
@@ -168,7 +172,7 @@ class Run:
         if event.kind == "phase":
             self._come_to(child, TOLD.get(str(event.data.get("phase")), Phase.WAITING), event.at)
         elif event.kind == "raised":
-            data = {name: str(event.data.get(name, "")) for name in ("type", "message", "trace")}
+            data = {name: str(event.data.get(name, "")) for name in ("type", "message", "trace", "error")}
             child.raised, child.raised_at = Raised(**data), event.at
         else:
             self._change(child, event)

@@ -1,7 +1,7 @@
 """Checkpoints that can't be written, found again or handed over."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import Command
+from aboard.diagnoses.fixes import Advice, Command
 
 _WHOLE = "The last published checkpoint is whole: nothing that has a marker is ever written to again."
 _REPORT = "Please report it, with `aboard bundle RUN`."
@@ -52,6 +52,7 @@ NONE_SOUND = Diagnosis(
     " is there is listed with its reason. Weeks of training are not begun anew in silence, so it is an error.",
     remedy="Mend one from a copy, and give the same command again. To begin anew on purpose: `--set"
     " train.resume=none` and another `output_dir`.",
+    fixes=Command("ls -l {folder}  # mend it from a copy; or set resume: none and another output_dir, to start anew"),
 )
 
 DIFFERS = Diagnosis(
@@ -64,6 +65,11 @@ DIFFERS = Diagnosis(
     " weights. What else differs is shown and taken.",
     remedy="Type what stands behind `fix` to keep it as it was; with `global_batch_size` the number of ranks may"
     " change freely. Or start anew: `--set train.resume=none` and another `output_dir`.",
+    fixes={
+        "keep": Command("{keep:--set}    # as it was; to start anew, set resume: none and another output_dir"),
+        "back": Advice("set them back as they were; to start anew, set resume: none and another output_dir"),
+        "model": Advice("model: {model}  # as it was; or set another output_dir, to start anew"),
+    },
 )
 
 ELSEWHERE = Diagnosis(
@@ -75,6 +81,15 @@ ELSEWHERE = Diagnosis(
     " from that; a layout that needs the parts of others must be given them.",
     remedy="Type the `rsync` that the message has, on the node that it names; or resume with the nodes and ranks"
     " that saved it. `output_dir` on a shared disk avoids it, and so do `sharding: none` and `hybrid`.",
+    fixes={
+        "one": Command(
+            "rsync -a {nodes:words}:{folder}/ {folder}/  # on {here}; or resume with the nodes and ranks that saved it"
+        ),
+        "several": Command(
+            'for node in {nodes:words}; do rsync -a "$node":{folder}/ {folder}/; done'
+            "  # on {here}; or resume with the nodes and ranks that saved it"
+        ),
+    },
 )
 
 FOLDER_BUSY = Diagnosis(
@@ -85,6 +100,7 @@ FOLDER_BUSY = Diagnosis(
     explanation="Two trainings in one directory would take each other's checkpoints for their own.",
     remedy="`aboard status` and `ps -p PID` on the node that is named: end the other one, or choose another"
     " `train.output_dir`. A process that is gone holds no lock.",
+    fixes=Command("ps -p {process}  # on {node}; end it, or choose another output_dir"),
 )
 
 PEER_LOST = Diagnosis(
@@ -94,6 +110,7 @@ PEER_LOST = Diagnosis(
     symptoms=("Connection closed by peer", "another rank stopped answering while a checkpoint was made"),
     explanation=f"A checkpoint needs all ranks. One of them died, or its node is gone. {_WHOLE}",
     remedy="`aboard why` names the rank and what became of it. Then give the same command again: it resumes.",
+    fixes=Command("aboard why  # names the rank; the last published checkpoint is untouched"),
 )
 
 STUCK = Diagnosis(
@@ -103,6 +120,7 @@ STUCK = Diagnosis(
     symptoms=("a checkpoint isn't written after 3600 s", "nfs: server not responding, still trying"),
     explanation=f"A disk or a file server doesn't answer. {_WHOLE}",
     remedy="`timeout 5 df -h DIR` and `dmesg | tail` on the nodes; `aboard check --only storage` finds dead mounts.",
+    fixes=Command("dmesg | tail  # a disk or a file server that doesn't answer?"),
 )
 
 OUT_OF_STEP = Diagnosis(
@@ -112,6 +130,7 @@ OUT_OF_STEP = Diagnosis(
     symptoms=("rank 1 saves step 40 while rank 0 saves step 41",),
     explanation="All ranks do the same steps. That they don't is an error of ours, or of the network between them.",
     remedy=f"`aboard why` shows where each stands. {_REPORT}",
+    fixes=Command("aboard why  # the ranks have drifted apart"),
 )
 
 UNUSABLE = Diagnosis(
@@ -122,6 +141,7 @@ UNUSABLE = Diagnosis(
     explanation="A checkpoint is a directory with a manifest.json, which is written last. Without it the save was"
     " cut off.",
     remedy="`ls OUTPUT_DIR` has the others; `train.resume: auto` takes the newest that verifies.",
+    fixes=Command("ls {parent}  # has the others; see docs/checkpoints.md"),
 )
 
 DAMAGED = Diagnosis(
@@ -136,6 +156,10 @@ DAMAGED = Diagnosis(
     explanation="Sizes and hashes of all files are in manifest.json. A copy that broke off, a disk that lies or a"
     " hand that edited it shows there.",
     remedy="Copy it again from where it is whole, or take an older one. `dmesg | tail` tells of a disk that fails.",
+    fixes={
+        "resume": Command("ls -l {folder}  # resume: auto takes the newest that verifies"),
+        "export": Command("ls {folder}   # and export an older one"),
+    },
 )
 
 LAYOUT = Diagnosis(
@@ -146,6 +170,7 @@ LAYOUT = Diagnosis(
     explanation="Checkpoints know tensors that are whole, or cut along their dimensions, as `full`, `hybrid` and"
     " `none` do it.",
     remedy=f"Use one of those. If it came with one of them: {_REPORT.lower()}",
+    fixes=Advice("sharding: full  # or hybrid, or none"),
 )
 
 STATE = Diagnosis(
@@ -155,6 +180,7 @@ STATE = Diagnosis(
     symptoms=("the optimizer's step of model.norm.weight is a int, not a tensor",),
     explanation="Only tensors are saved: nothing in a checkpoint is ever run.",
     remedy="Use an optimizer whose state is tensors, such as torch.optim.AdamW.",
+    fixes=Advice("use an optimizer whose state is tensors, such as torch.optim.AdamW"),
 )
 
 FAILED = Diagnosis(
@@ -174,6 +200,7 @@ EXPORT_TO = Diagnosis(
     symptoms=("is there already, and not empty",),
     explanation="An export writes a directory whole or not at all, and overwrites nothing.",
     remedy="Name a directory that is not there yet: `aboard export RUN --to ./trained-2`.",
+    fixes=Advice("name a directory that is not there"),
 )
 
 EXPORT_NONE = Diagnosis(
@@ -203,4 +230,5 @@ EXPORT_MODEL = Diagnosis(
     symptoms=("is not the model of this checkpoint",),
     explanation="An export takes config.json from where the model was, and its tensors are others by now.",
     remedy="Export on a machine that has the model's config.json as it was when it was trained.",
+    fixes=Command("aboard export …   # on a machine that has the model's config.json as it was"),
 )

@@ -9,6 +9,7 @@ AboardError             a diagnosis, what was seen, what to type
     └── AskError        the agent answered that it couldn't do what it was asked
 """
 
+import json
 from collections.abc import Iterable
 
 from aboard.diagnoses.diagnosis import Diagnosis
@@ -42,6 +43,13 @@ class AboardError(Exception):
             has_fix = variant is not None or values or "" in diagnosis.templates
             self.fix = diagnosis.fix(variant or "", **values) if has_fix else NO_FIX
         super().__init__(f"{seen} [{self.code}]")
+
+    @property
+    def packed(self) -> str:
+        """The error for another process, which reads it with `catalogue.read_error`."""
+        from aboard.diagnoses.catalogue import pack_error  # noqa: PLC0415 - it needs this class
+
+        return json.dumps(pack_error(self))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ the word holds; no value can add a command, an option or a line.
 
     {name}          one word: a string, a path, a number, or a piece of shell to be quoted as one word (`ssh n1 '…'`)
     {name:words}    several words
+    {name:--set}    the option before each of several words: `--set a=1 --set b=2`
     {name:shell}    a piece of shell that another template made, as it is
 """
 
@@ -97,8 +98,9 @@ def _as_shell(value: Value, how: str) -> str:
         if not isinstance(value, Shell):
             raise TypeError(f"{value!r} is no piece of shell")
         return value
-    if how == "words":
-        return " ".join(_word(str(each)) for each in _several(value))
+    if how == "words" or how.startswith("-"):
+        option = "" if how == "words" else f"{how} "
+        return " ".join(option + _word(str(each)) for each in _several(value))
     # A piece of shell has been cut and cleaned already, and must keep its closing quotes.
     return shlex.quote(value) if isinstance(value, Shell) else _word(_single(value))
 

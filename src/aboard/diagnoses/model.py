@@ -1,6 +1,7 @@
 """Models that ranks can't load."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.fixes import Advice, Command
 
 _FITTING = "Name a directory whose weights belong to its config.json: `train.model`. "
 
@@ -16,6 +17,7 @@ MISSING = Diagnosis(
     " transformers doesn't have. Code that comes with a model is not run.",
     remedy="`ls -l DIR` on the node. For a newer architecture: `pip install -U transformers` in the Python that"
     " ranks get, on every node.",
+    fixes=Command("ls {folder}   # on this node; it must be a directory that transformers can load"),
 )
 
 NOT_BUILT = Diagnosis(
@@ -29,6 +31,7 @@ NOT_BUILT = Diagnosis(
     explanation="Most often it has no attention of the kind that `attn_implementation` names, or the package"
     " behind it is missing.",
     remedy="`--set train.attn_implementation=auto` takes what the model can do; `eager` is what every model has.",
+    fixes=Advice("train:\n  attn_implementation: auto   # what every model can do"),
 )
 
 NO_WEIGHTS = Diagnosis(
@@ -42,6 +45,7 @@ NO_WEIGHTS = Diagnosis(
     explanation="A model has model.safetensors, or its index and the files that it names; they are not in this"
     " directory.",
     remedy="Name the directory that has them, or `--set train.from_scratch=true` to begin with new weights.",
+    fixes=Advice("train:\n  from_scratch: true   # to begin with new weights; or give the directory that has them"),
 )
 
 DAMAGED = Diagnosis(
@@ -55,6 +59,7 @@ DAMAGED = Diagnosis(
     explanation="A download or a copy broke off, or git left a pointer instead of the file (git-lfs).",
     remedy="Fetch it again: `hf download ORG/NAME`, or `git lfs pull` in a clone. `ls -l` shows a pointer by its"
     " size of about 130 bytes.",
+    fixes=Command("rm {path}   # then fetch the model again"),
 )
 
 QUANTIZED = Diagnosis(
@@ -67,6 +72,7 @@ QUANTIZED = Diagnosis(
     ),
     explanation="Weights of 8 or 4 bits can't take the small steps of a training in full.",
     remedy="Name the same model with bf16 or fp32 weights, of which the quantized one was made.",
+    fixes=Advice("train:\n  model: …   # the same model with bf16 or fp32 weights"),
 )
 
 NAMES = Diagnosis(
@@ -80,6 +86,7 @@ NAMES = Diagnosis(
     explanation="Tensors that the model needs aren't in the files, or the files have others. An ordinary load"
     " warns and fills in random numbers, and the training then starts from those.",
     remedy=_FITTING + "Weights of an adapter alone have to be merged first: `model.merge_and_unload()`.",
+    fixes=Advice("train:\n  model: …   # a directory whose weights belong to its config.json"),
 )
 
 SHAPES = Diagnosis(
@@ -89,6 +96,7 @@ SHAPES = Diagnosis(
     symptoms=("size mismatch for lm_head.weight: copying a param with shape", "ignore_mismatched_sizes"),
     explanation="config.json was edited, or tokens were added to a tokenizer and not to the embedding.",
     remedy=_FITTING + "For added tokens: `model.resize_token_embeddings(len(tokenizer))`, then `save_pretrained`.",
+    fixes=Advice("train:\n  model: …   # a directory whose weights belong to its config.json"),
 )
 
 DIFFERS = Diagnosis(
@@ -98,6 +106,7 @@ DIFFERS = Diagnosis(
     symptoms=("isn't the same everywhere: rank 3 has other files than most", "losses differ between ranks"),
     explanation="Each rank reads its own node's files. With other weights on one of them, ranks would train a mixture.",
     remedy="`sha256sum DIR/*` on each node shows which; copy the right files there: `rsync -a DIR/ NODE:DIR/`.",
+    fixes=Command("sha256sum {folder}/*   # on each node; then copy the right files there"),
 )
 
 NO_START = Diagnosis(
@@ -109,4 +118,5 @@ NO_START = Diagnosis(
     " tensors out of it, or make one of another.",
     remedy="Save it once with weights, `AutoModelForCausalLM.from_config(config).save_pretrained(DIR)`, and train"
     " that with `from_scratch: false`.",
+    fixes=Advice("train:\n  from_scratch: false   # and give a model that has weights"),
 )

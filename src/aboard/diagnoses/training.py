@@ -1,6 +1,7 @@
 """What ends a training before its first step, or at one."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.fixes import Advice, Command
 
 CONFIG = Diagnosis(
     code="train-config",
@@ -51,6 +52,10 @@ ASKED = Diagnosis(
     " own. That process broke, or the head has no torch. A training goes on without the estimate; an export can't.",
     remedy="Type what stands behind `fix`: it shows the whole trace. On a head without torch the nodes may have it;"
     " export on one of them, or `pip install 'aboard[train]'` here.",
+    fixes={
+        "run": Command("{python} -m {module}"),
+        "report": Advice("please report it with your aboard.yaml"),
+    },
 )
 
 GIVEN = Diagnosis(
@@ -61,6 +66,7 @@ GIVEN = Diagnosis(
     explanation="`python -m aboard.train` is what ranks run. What they are to do comes in their environment, from"
     " the head.",
     remedy="Type `aboard train aboard.yaml`: it starts the ranks with all that they need.",
+    fixes=Command("aboard train aboard.yaml"),
 )
 
 TENSORBOARD = Diagnosis(
@@ -74,6 +80,7 @@ TENSORBOARD = Diagnosis(
     explanation="`train.tensorboard: true` writes TensorBoard's files, and torch needs that package to do so.",
     remedy="On rank 0's node, in the Python that ranks get: `python3 -m pip install tensorboard`. Or leave it out:"
     " metrics.jsonl is always written.",
+    fixes=Command("pip install tensorboard"),
 )
 
 NONFINITE = Diagnosis(
@@ -88,6 +95,7 @@ NONFINITE = Diagnosis(
     remedy="Look at the rows: `aboard data FILE --show 5`, `sed -n '17p' FILE | cut -c 1-300`. Take a lower"
     " `learning_rate` or more `warmup_steps`; the same command goes on from the last checkpoint."
     " `train.on_nonfinite: skip` leaves such steps out and names them. For a node: `aboard check --only gpu`.",
+    fixes=Advice("look at those rows, lower learning_rate, or leave such steps out with on_nonfinite: skip"),
 )
 
 CHECKPOINTING_UNKNOWN = Diagnosis(
@@ -99,6 +107,7 @@ CHECKPOINTING_UNKNOWN = Diagnosis(
     " this one.",
     remedy="`--set train.gradient_checkpointing=false`. For memory: a smaller `per_device_train_batch_size`, or"
     " `sharding: full` over more ranks.",
+    fixes=Advice("train:\n  gradient_checkpointing: false"),
 )
 
 SHARDING_UNEVEN = Diagnosis(
@@ -108,4 +117,5 @@ SHARDING_UNEVEN = Diagnosis(
     symptoms=("`sharding: hybrid` needs the same number of ranks on every node",),
     explanation="With `hybrid`, ranks of the same place on all nodes hold the same shard: each node must have as many.",
     remedy="`--set train.sharding=full`, or give the nodes the same number of slots.",
+    fixes=Advice("sharding: full   # in the train section; or give every node the same number of slots"),
 )

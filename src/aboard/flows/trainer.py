@@ -12,7 +12,8 @@ from typing import Any, Self
 
 import aboard
 from aboard.core.words import visible
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, training
+from aboard.diagnoses.catalogue import unpack_error
 
 
 class Trainer:
@@ -64,9 +65,8 @@ def _answer(module: str, out: str, err: str, code: int) -> dict[str, Any]:
         told = json.loads(out.strip().rpartition("\n")[2])
     except ValueError:
         told = None
-    if isinstance(told, dict) and isinstance(told.get("error"), dict):
-        error = told["error"]
-        raise AboardError(str(error.get("code")), str(error.get("seen")), fix=str(error.get("fix")))
+    if isinstance(told, dict) and (error := unpack_error(told.get("error"))):
+        raise error
     if not isinstance(told, dict) or code:
         last = err.strip().rpartition("\n")[2] or f"it ended with {code} and said nothing"
         raise _failed(module, last)
@@ -74,7 +74,8 @@ def _answer(module: str, out: str, err: str, code: int) -> dict[str, Any]:
 
 
 def _failed(module: str, why: str) -> AboardError:
-    return AboardError("train-asked", f"{module}: {visible(why, 300)}", fix=f"{sys.executable} -m {module}")
+    seen = f"{module}: {visible(why, 300)}"
+    return AboardError(training.ASKED, seen, "run", python=sys.executable, module=module)
 
 
 def _env(environ: Mapping[str, str]) -> dict[str, str]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aboard.diagnoses import AboardError
+from aboard.diagnoses.catalogue import pack_error
 
 REFUSED = 3
 
@@ -15,6 +16,6 @@ def answered(act: Callable[[], dict[str, Any]]) -> int:
     try:
         told, code = act(), 0
     except AboardError as error:
-        told, code = {"error": {"code": error.code, "seen": error.seen, "fix": error.fix}}, REFUSED
+        told, code = {"error": pack_error(error)}, REFUSED
     json.dump(told, sys.stdout)
     return code

@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
 from aboard.core.training import Training
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, training
 from aboard.train.build_meta import layers, on_meta
 from aboard.train.engine import Engine, switch
 from aboard.train.flops import flops_per_token
@@ -66,9 +66,8 @@ def _spread(world: World) -> str:
 def _checkpoint(model: PreTrainedModel) -> None:
     if not model.supports_gradient_checkpointing:
         raise AboardError(
-            "checkpointing-unknown",
+            training.CHECKPOINTING_UNKNOWN,
             f"a {type(model).__name__} can't recompute its activations",
-            fix="train:\n  gradient_checkpointing: false",
         )
     model.gradient_checkpointing_enable({"use_reentrant": False})
 

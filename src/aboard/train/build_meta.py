@@ -7,6 +7,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from aboard.core.training import Training
 from aboard.diagnoses import AboardError
+from aboard.diagnoses import model as models
 from aboard.train.attention import attention
 
 
@@ -22,9 +23,8 @@ def on_meta(training: Training, device: torch.device) -> PreTrainedModel:
             )
     except (ImportError, ValueError) as error:
         raise AboardError(
-            "model-not-built",
+            models.NOT_BUILT,
             f"the model of {training.model} can't be built: {str(error).splitlines()[0]}",
-            fix="train:\n  attn_implementation: auto   # what every model can do",
         ) from error
     return model
 
@@ -43,14 +43,13 @@ def _config(training: Training) -> PreTrainedConfig:
         config: PreTrainedConfig = AutoConfig.from_pretrained(training.model)
     except (OSError, ValueError) as error:
         raise AboardError(
-            "model-missing",
+            models.MISSING,
             f"{training.model} has no config.json of a model that we know: {str(error).splitlines()[0]}",
-            fix=f"ls {training.model}   # on this node; it must be a directory that transformers can load",
+            folder=training.model,
         ) from error
     if getattr(config, "quantization_config", None) is not None and not training.from_scratch:
         raise AboardError(
-            "model-quantized",
+            models.QUANTIZED,
             f"{training.model} is quantized, and a quantized model can't be trained in full",
-            fix="train:\n  model: …   # the same model with bf16 or fp32 weights",
         )
     return config

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, checkpoint
 
 
 class Exchange:
@@ -60,7 +60,6 @@ def _text(said: bytes) -> torch.Tensor:
 
 def _silent(error: RuntimeError) -> AboardError:
     return AboardError(
-        "checkpoint-peer-lost",
+        checkpoint.PEER_LOST,
         f"another rank stopped answering while a checkpoint was made: {str(error).splitlines()[0]}",
-        fix="aboard why  # names the rank; the last published checkpoint is untouched",
     )

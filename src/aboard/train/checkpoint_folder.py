@@ -9,7 +9,7 @@ from secrets import token_hex
 from shutil import rmtree
 from time import monotonic, sleep
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, checkpoint
 from aboard.lazy import dataclass
 from aboard.train import marker
 from aboard.train.checkpoint_write import sync_folder
@@ -109,9 +109,10 @@ class Lock:
     def _busy(self, path: Path) -> AboardError:
         node, _, process = os.pread(self._handle, 200, 0).decode("utf-8", "replace").partition(" ")
         return AboardError(
-            "checkpoint-folder-busy",
+            checkpoint.FOLDER_BUSY,
             f"process {process} on {node} writes checkpoints into {path.parent}",
-            fix=f"ps -p {process}  # on {node}; end it, or choose another output_dir",
+            process=process,
+            node=node,
         )
 
 

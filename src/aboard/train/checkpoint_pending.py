@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, checkpoint
 from aboard.train.checkpoint_stage import Draft
 from aboard.train.checkpoint_writer import Snapshot, Writer
 
@@ -96,7 +96,6 @@ class Pending:
 
 def _stuck(patience: float) -> AboardError:
     return AboardError(
-        "checkpoint-stuck",
+        checkpoint.STUCK,
         f"a checkpoint isn't written after {patience:.0f} s",
-        fix="dmesg | tail  # a disk or a file server that doesn't answer?",
     )

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Replicate, Shard
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, checkpoint
 from aboard.lazy import dataclass
 from aboard.train.marker import Box, Whole
 
@@ -75,9 +75,8 @@ def optimizer_state(named: Names, optimizer: torch.optim.Optimizer, world: int) 
         for key, value in state.items():
             if not isinstance(value, Tensor):
                 raise AboardError(
-                    "checkpoint-state",
+                    checkpoint.STATE,
                     f"the optimizer's {key} of {known[id(parameter)]} is a {type(value).__name__}, not a tensor",
-                    fix="use an optimizer whose state is tensors, such as torch.optim.AdamW",
                 )
             found.append(held(f"optimizer/{known[id(parameter)]}/{key}", value, world))
     return found
@@ -115,9 +114,8 @@ def _place(name: str, tensor: DTensor) -> tuple[Box, tuple[int, ...]]:
             index.append(slice(None))
         else:
             raise AboardError(
-                "checkpoint-layout",
+                checkpoint.LAYOUT,
                 f"{name} is placed as {placement}, which checkpoints don't know",
-                fix="sharding: full  # or hybrid, or none",
             )
     return (tuple(start), tuple(size)), tuple(mesh.mesh[tuple(index)].flatten().tolist())
 

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any
 
 from aboard.core.size import size
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, checkpoint
 from aboard.lazy import dataclass
 from aboard.train import marker
 from aboard.train.checkpoint_disks import SEEN
@@ -76,7 +76,7 @@ class Writer:
         for rank, each in enumerate(told):
             if each["step"] != snapshot.step:
                 seen = f"rank {rank} saves step {each['step']} while rank {self._party.rank} saves step {snapshot.step}"
-                raise AboardError("checkpoint-out-of-step", seen, fix="aboard why  # the ranks have drifted apart")
+                raise AboardError(checkpoint.OUT_OF_STEP, seen)
         name = step_name(snapshot.step, {name for each in told for name in each["taken"]})
 
         def make() -> dict[str, Any]:

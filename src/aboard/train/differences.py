@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from aboard.core.words import visible
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, checkpoint
 from aboard.lazy import dataclass
 from aboard.train.marker import Marker
 
@@ -72,12 +72,12 @@ def refuse(found: list[Difference], where: str) -> None:
     refused = [each for each in found if each.refused]
     if refused:
         lines = "\n".join(f"  {each}: {each.refused}" for each in refused)
-        anew = "to start anew, set resume: none and another output_dir"
-        keep = " ".join(f"--set {each.keep}" for each in refused if each.keep)
+        keep = [each.keep for each in refused if each.keep]
         raise AboardError(
-            "checkpoint-differs",
+            checkpoint.DIFFERS,
             f"{where} can't be continued with these settings:\n{lines}",
-            fix=f"{keep}    # as it was; {anew}" if keep else f"set them back as they were; {anew}",
+            "keep" if keep else "back",
+            keep=keep,
         )
 
 

@@ -17,6 +17,7 @@ from transformers.core_model_loading import WeightConverter, revert_weight_conve
 
 from aboard.core.training import Training
 from aboard.diagnoses import AboardError
+from aboard.diagnoses import checkpoint as checkpoints
 from aboard.lazy import dataclass
 from aboard.train.answer import answered
 from aboard.train.build_meta import on_meta
@@ -59,15 +60,14 @@ def export(
     The type is that of the model's config where none is named. No more than one tensor is held at a time.
     """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise AboardError(
-            "export-to", f"{out} is there already, and not empty", fix="name a directory that is not there"
-        )
+        raise AboardError(checkpoints.EXPORT_TO, f"{out} is there already, and not empty")
     saved = Saved.open(checkpoint)
     if problems := saved.verify():
         raise AboardError(
-            "checkpoint-damaged",
+            checkpoints.DAMAGED,
             f"{checkpoint} can't be exported: {'; '.join(problems[:3])}",
-            fix=f"ls {checkpoint.parent}   # and export an older one",
+            "export",
+            folder=checkpoint.parent,
         )
     built = _built(saved, model)
     chosen = DTYPES[dtype] if dtype else _usual(model)
@@ -95,9 +95,8 @@ def _built(saved: Saved, model: Path) -> PreTrainedModel:
     if shapes != wanted:
         other = sorted(name for name in stored | wanted.keys() if shapes.get(name) != wanted.get(name))
         raise AboardError(
-            "export-model",
+            checkpoints.EXPORT_MODEL,
             f"{model} is not the model of this checkpoint: {', '.join(other[:3])} differ",
-            fix="aboard export …   # on a machine that has the model's config.json as it was",
         )
     return built
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from aboard.core.training import DataPart, Training
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, training
 
 NAME = "ABOARD_TRAINING"
 
@@ -16,7 +16,7 @@ def given() -> Training:
     text = os.environ.get(NAME)
     if text is None:
         seen = f"there is no training to be done: {NAME} is not set"
-        raise AboardError("train-given", seen, fix="aboard train aboard.yaml")
+        raise AboardError(training.GIVEN, seen)
     found = Training.of(json.loads(text))
     return replace(
         found,

@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, model
 from aboard.lazy import dataclass
 from aboard.train.load_files import Stored, weights, whole
 from aboard.train.load_names import Match, Mixture, match, tied
@@ -110,9 +110,8 @@ def _same_shapes(plain: Mapping[str, str], files: Mapping[str, Stored], its: Map
     ]
     if wrong:
         raise AboardError(
-            "model-shapes",
+            model.SHAPES,
             f"{len(wrong)} tensors have another shape than the model's: {'; '.join(wrong[:3])}",
-            fix="train:\n  model: …   # a directory whose weights belong to its config.json",
         )
 
 

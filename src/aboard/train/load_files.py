@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, model
 from aboard.lazy import dataclass
 
 # https://huggingface.co/docs/safetensors: what a header may call a type.
@@ -57,9 +57,8 @@ def weights(folder: Path) -> Mapping[str, Stored]:
     if files:
         return {name: Pickled(tensor) for file in files for name, tensor in _pickle(file).items()}
     raise AboardError(
-        "model-no-weights",
+        model.NO_WEIGHTS,
         f"{folder} has no model.safetensors, nor its index",
-        fix="train:\n  from_scratch: true   # to begin with new weights; or give the directory that has them",
     )
 
 
@@ -163,9 +162,8 @@ def _bytes(file: OpenFile, offset: int, size: int) -> bytes:
 def _slab(file: OpenFile, name: str, entry: Mapping[str, Any], base: int) -> Slab:
     if entry["dtype"] not in DTYPES:
         raise AboardError(
-            "model-quantized",
+            model.QUANTIZED,
             f"{name} in {file.path} is of type {entry['dtype']}, which can't be trained in full",
-            fix="train:\n  model: …   # the same model with bf16 or fp32 weights",
         )
     return Slab(
         file=file,
@@ -182,7 +180,7 @@ def _pickle(path: Path) -> dict[str, torch.Tensor]:
 
 def _damaged(path: Path, how: str) -> AboardError:
     return AboardError(
-        "model-damaged",
+        model.DAMAGED,
         f"{path} can't be used: {how}",
-        fix=f"rm {path}   # then fetch the model again",
+        path=path,
     )

@@ -13,6 +13,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
 from aboard.diagnoses import AboardError
+from aboard.diagnoses import model as models
 from aboard.lazy import dataclass
 
 SHOWN = 5
@@ -102,14 +103,13 @@ def _accounted(
     missing = [name for name in missing if name not in fresh]
     if missing or unexpected:
         raise AboardError(
-            "model-names",
+            models.NAMES,
             f"the weights don't fit a {type(model).__name__}: "
             + "; ".join(
                 f"{what}: {', '.join(found[:SHOWN])}{f' and {len(found) - SHOWN} more' if len(found) > SHOWN else ''}"
                 for what, found in (("missing", missing), ("not known", unexpected))
                 if found
             ),
-            fix="train:\n  model: …   # a directory whose weights belong to its config.json",
         )
     return Match(plain=plain, mixed=mixed, fresh=fresh)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, model
 from aboard.train.world import World
 
 # Of each file: how many places are looked at, and how much at each. It is a look, not a proof, and takes no time.
@@ -29,9 +29,9 @@ def same(folder: Path, world: World) -> None:
     others = [str(rank) for rank, look in enumerate(looks) if look != usual]
     if others:
         raise AboardError(
-            "model-differs",
+            model.DIFFERS,
             f"{folder} isn't the same everywhere: rank {', '.join(others)} has other files than most",
-            fix=f"sha256sum {folder}/*   # on each node; then copy the right files there",
+            folder=folder,
         )
 
 

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import PreTrainedModel
 
 from aboard.diagnoses import AboardError
+from aboard.diagnoses import model as models
 from aboard.lazy import dataclass
 from aboard.train.load import parts, real_buffers
 from aboard.train.load_names import tied
@@ -63,9 +64,8 @@ def fill(model: PreTrainedModel, acts: Mapping[str, list[Act]], world: World, *,
     left_out = [name for name in parts(model, world) if name not in acts and tied(model).get(name) not in acts]
     if left_out:
         raise AboardError(
-            "model-no-start",
+            models.NO_START,
             f"a {type(model).__name__} doesn't say how these begin: {', '.join(left_out[:5])}",
-            fix="train:\n  from_scratch: false   # and give a model that has weights",
         )
     for name, part in parts(model, world).items():
         if name in acts:
@@ -99,9 +99,8 @@ class _Recorder(TorchDispatchMode):
         name = self._names.get(_storage(target))
         if any(isinstance(each, torch.Tensor) and each.is_meta for each in (*args[1:], *named.values())):
             raise AboardError(
-                "model-no-start",
+                models.NO_START,
                 f"how {name or 'a tensor'} begins depends on other tensors, which isn't supported",
-                fix="train:\n  from_scratch: false   # and give a model that has weights",
             )
         if name:
             self.acts[name].append(

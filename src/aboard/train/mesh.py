@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, training
 
 Spread = Literal["full", "hybrid", "none"]
 
@@ -23,9 +23,8 @@ def even(slots: tuple[int, ...]) -> int:
     """The number of ranks that every node has; refused where they differ."""
     if len(set(slots)) > 1:
         raise AboardError(
-            "sharding-uneven",
+            training.SHARDING_UNEVEN,
             f"`sharding: hybrid` needs the same number of ranks on every node, and here they are {_listed(slots)}",
-            fix="sharding: full   # in the train section; or give every node the same number of slots",
         )
     return slots[0]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from aboard.core.words import many
 from aboard.data.feed.mix import Draw
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, training
 from aboard.lazy import dataclass
 from aboard.train.batches import Planned
 from aboard.train.peers import Peers
@@ -86,9 +86,8 @@ def named(bad: Sequence[Bad], stream: Stream, peers: Peers) -> str:
 
 def stopped(words: str) -> AboardError:
     return AboardError(
-        "train-nonfinite",
+        training.NONFINITE,
         f"{words}. No such step was applied to the weights",
-        fix="look at those rows, lower learning_rate, or leave such steps out with on_nonfinite: skip",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self, TextIO
 
 from aboard.core.duration import span
 from aboard.core.training import Training
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, training
 from aboard.train.beacon import tell
 from aboard.train.metrics_file import NAME, continued
 
@@ -115,7 +115,5 @@ def _board() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - a package that only those need who ask
     except ImportError as error:
-        raise AboardError(
-            "train-tensorboard", "tensorboard: true, and TensorBoard isn't installed", fix="pip install tensorboard"
-        ) from error
+        raise AboardError(training.TENSORBOARD, "tensorboard: true, and TensorBoard isn't installed") from error
     return SummaryWriter

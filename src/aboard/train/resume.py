@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, checkpoint
 from aboard.lazy import dataclass
 from aboard.train import marker
 from aboard.train.checkpoint_folder import Listed, listed
@@ -153,11 +153,14 @@ def _far(party: Party, saved: Saved, files: list[Part]) -> AboardError:
     said = ", ".join(f"{file.name} of rank {file.rank} on {file.node}" for file in files[:8])
     more = f", and {len(files) - 8} more" if len(files) > 8 else ""  # noqa: PLR2004 - as many as fit
     path = saved.folder
-    copies = "; ".join(f"rsync -a {node}:{path}/ {path}/" for node in sorted({node for node, _ in ranks}))
+    nodes = sorted({node for node, _ in ranks})
     return AboardError(
-        "checkpoint-elsewhere",
+        checkpoint.ELSEWHERE,
         f"{path} was saved onto several disks, and this layout needs files that aren't on this one: {said}{more}",
-        fix=f"{copies}  # on {party.node}; or resume with the nodes and ranks that saved it",
+        "several" if len(nodes) > 1 else "one",
+        nodes=nodes,
+        folder=path,
+        here=party.node,
     )
 
 
@@ -173,9 +176,9 @@ def _said(saved: Saved, changed: list[Difference]) -> list[str]:
 def _nothing(path: Path, notes: list[str]) -> AboardError:
     reasons = "".join(f"\n  {note}" for note in notes)
     return AboardError(
-        "checkpoint-none-sound",
+        checkpoint.NONE_SOUND,
         f"no checkpoint in {path} can be used:{reasons}",
-        fix=f"ls -l {path}  # mend it from a copy; or set resume: none and another output_dir, to start anew",
+        folder=path,
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, checkpoint
 from aboard.lazy import dataclass
 from aboard.train.checkpoint_slices import held, model_state, names
 from aboard.train.marker import Box, Part, Whole
@@ -104,8 +104,7 @@ def _compare(own: dict[str, Whole], saved: Saved) -> None:
         there, here = _said(theirs.get(name)), _said(own.get(name))
         seen = f"{saved.folder} is of another model: {name} is {there} there, {here} here"
         others = f" (and {len(differing) - 1} more)" if len(differing) > 1 else ""
-        fix = f"model: {saved.marker.training.get('model')}  # as it was; or set another output_dir, to start anew"
-        raise AboardError("checkpoint-differs", seen + others, fix=fix)
+        raise AboardError(checkpoint.DIFFERS, seen + others, "model", model=str(saved.marker.training.get("model")))
 
 
 def _said(whole: Whole | None) -> str:

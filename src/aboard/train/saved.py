@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from aboard.data.store.durable import sha256_of
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, checkpoint
 from aboard.lazy import dataclass
 from aboard.train.checkpoint_folder import read_marker
 from aboard.train.checkpoint_slices import DTYPES
@@ -35,8 +35,8 @@ class Saved:
         try:
             return cls(folder=folder, marker=read_marker(folder))
         except NoMarker as error:
-            fix = f"ls {folder.parent}  # has the others; see docs/checkpoints.md"
-            raise AboardError("checkpoint-unusable", f"{folder} is no checkpoint: {error}", fix=fix) from error
+            seen = f"{folder} is no checkpoint: {error}"
+            raise AboardError(checkpoint.UNUSABLE, seen, parent=folder.parent) from error
 
     @cached_property
     def here(self) -> Mapping[str, Part]:
@@ -141,9 +141,10 @@ class Reader:
 
     def _damaged(self, name: str, why: str) -> AboardError:
         return AboardError(
-            "checkpoint-damaged",
+            checkpoint.DAMAGED,
             f"{name} can't be read from {self._saved.folder}: {why}",
-            fix=f"ls -l {self._saved.folder}  # resume: auto takes the newest that verifies",
+            "resume",
+            folder=self._saved.folder,
         )
 
 

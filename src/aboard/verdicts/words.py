@@ -12,6 +12,7 @@ from aboard.core.plan import NodePlan
 from aboard.core.run import Child, Raised
 from aboard.core.setup import without_setup
 from aboard.core.words import host_trouble, visible
+from aboard.diagnoses.catalogue import read_error
 from aboard.lazy import dataclass
 from aboard.verdicts.logs.said import said
 from aboard.verdicts.logs.tracebacks import looks_raised
@@ -141,8 +142,8 @@ def told_of(child: Child, tail: Sequence[str], around: Around) -> Told:
         seen = f"was not started: {_clear(child.why)}"
         return Told(code="run-not-started", seen=seen, why=why, fix=_start_fix(child) or fix)
     if child.raised is not None:
-        if child.raised.type.startswith("aboard."):
-            return _our_own(child.raised)
+        if ours := _our_own(child, around):
+            return ours
         text = f"{child.raised.type}: {child.raised.message.strip()}"
         why, fix = _known(text, around)
         return Told(code="run-raised", seen=f"raised {_clear(text)}", why=why or gave_up, fix=fix)
@@ -211,11 +212,14 @@ def _without_names(text: str, names: tuple[str, ...]) -> str:
     return text
 
 
-def _our_own(raised: Raised) -> Told:
-    """An error of our own trainer has its name and what to type; its rank writes that behind the trace."""
-    fix = raised.trace.rpartition("\nfix: ")[2].strip() if "\nfix: " in raised.trace else ""
-    seen = f"could not go on: {_clear(raised.message)}"
-    return Told(code="run-raised", seen=seen, why="The trainer stopped rather than to go on wrongly.", fix=fix)
+def _our_own(child: Child, around: Around) -> Told | None:
+    """An error of our own trainer; a script that raises one by that name is a script that raised."""
+    starts = [start for part in around.parts if part.node.name == child.node for start in part.starts]
+    is_ours = any(start.child == child.name and start.code for start in starts)
+    if child.raised is None or not is_ours or (error := read_error(child.raised.error)) is None:
+        return None
+    seen = f"could not go on: {_clear(child.raised.message)}"
+    return Told(code="run-raised", seen=seen, why="The trainer stopped rather than to go on wrongly.", fix=error.fix)
 
 
 def _by_signal(child: Child, number: int) -> Told:

@@ -206,7 +206,12 @@ KINDS: Mapping[str, Mapping[str, Callable[[frames.Message, str], Any]]] = {
     "ending": {"why": _up_to(TEXT_CHARS)},
     "ended": {"killed": count_of, "stubborn": _pids},
     "phase": {"phase": _phase},
-    "raised": {"type": _up_to(TYPE_CHARS), "message": _up_to(TEXT_CHARS), "trace": _up_to(TRACE_CHARS)},
+    "raised": {
+        "type": _up_to(TYPE_CHARS),
+        "message": _up_to(TEXT_CHARS),
+        "trace": _up_to(TRACE_CHARS),
+        "error": _up_to(TRACE_CHARS),
+    },
 }
 # Without these the event says nothing.
 NEEDED = ("code", "phase")

@@ -173,10 +173,14 @@ def _words(value: BaseException) -> str:
     except Exception:  # noqa: BLE001 - as Python itself prints such a one
         message = "<exception str() failed>"
     trace = "".join(traceback.format_exception(kind, value, value.__traceback__))
-    return '{"type":%s,"message":%s,"trace":%s}' % (
+    # An error of our own trainer says which one it is, as code and values.
+    packed = getattr(value, "packed", None)
+    error = ',"error":%s' % quoted(packed) if isinstance(packed, str) and len(packed) <= TRACE_CHARS else ""
+    return '{"type":%s,"message":%s,"trace":%s%s}' % (
         quoted(name[:TYPE_CHARS]),
         quoted(message[:MESSAGE_CHARS]),
         quoted(trace[-TRACE_CHARS:]),
+        error,
     )
 
 
