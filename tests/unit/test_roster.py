@@ -4,10 +4,11 @@ import json
 from collections.abc import Callable
 
 import pytest
-from rosters import dead, silent, starting, training
+from rosters import Scene, dead, silent, starting, training
 
 from aboard.core.roster import Roster
 from aboard.core.roster_words import from_words, to_words
+from aboard.ui.launch_plain import PlainLaunch
 
 
 @pytest.mark.parametrize("scene", [starting, training, dead, silent])
@@ -15,3 +16,16 @@ def test_a_roster_comes_over_as_it_is(scene: Callable[[int, int], Roster]) -> No
     """Through JSON and back, with its phases and troubles as values."""
     roster = scene(4, 2)
     assert from_words(json.loads(json.dumps(to_words(roster)))) == roster
+
+
+@pytest.mark.parametrize("hostile", ["\x1b[2J", "\x1b]52;c;eA==\x07", "\u202egnp.exe", "\r\x9b31m"])
+def test_what_a_rank_raises_reaches_no_terminal_as_it_is(hostile: str) -> None:
+    """Escape sequences in an exception's type or message are spelled out in the lines about it."""
+    scene = Scene(nodes=2, ranks=1)
+    scene.held()
+    scene.dies(2.0, 1, f"Error{hostile}", f"no{hostile}thing")
+    scene.event(3.0, "failed", "n1", "0", why=f"can't{hostile}")
+    lines: list[str] = []
+    PlainLaunch(lines.append).update(scene.at(9.0))
+    assert any("died" in line for line in lines)
+    assert all(line.isprintable() for line in lines)

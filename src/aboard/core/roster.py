@@ -10,10 +10,13 @@ from aboard.core.phase import Phase
 from aboard.core.plan import Plan
 from aboard.core.run import Child, Run
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.text import visible
 from aboard.lazy import dataclass
 
 # A cut this short is a beat that was late.
 SILENT_SECONDS = 2.0
+# Of what a rank or a node says about its end.
+WHY_CHARS = 160
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +198,8 @@ def _missing(plan: Plan, run: Run, furthest: Phase, now: float) -> list[Missing]
         if silent and place is not None and now - place.at >= SILENT_SECONDS:
             trouble = Trouble.GONE if place.state == "gone" else Trouble.SILENT
             ranks = tuple(start.rank or 0 for start in part.starts)
-            found.append(Missing(trouble=trouble, node=name, ranks=ranks, why=place.why, seconds=now - place.at))
+            why = visible(place.why, WHY_CHARS)
+            found.append(Missing(trouble=trouble, node=name, ranks=ranks, why=why, seconds=now - place.at))
         for (trouble, why), ranks_since in late.items():
             oldest = min(since for _, since in ranks_since)
             ranks = tuple(rank for rank, _ in ranks_since)
@@ -209,9 +213,9 @@ def _why(child: Child | None, run: Run) -> tuple[Trouble, str, float]:
         return Trouble.LATE, "not started yet", run.generation.at
     if child.raised is not None:
         said = f"{child.raised.type}: {child.raised.message.strip().partition(chr(10))[0]}"
-        return Trouble.DEAD, said[:160], child.died_at
+        return Trouble.DEAD, visible(said, WHY_CHARS), child.died_at
     if child.dead:
-        return Trouble.DEAD, child.why or f"ended with {child.code}", child.at
+        return Trouble.DEAD, visible(child.why, WHY_CHARS) or f"ended with {child.code}", child.at
     return Trouble.LATE, child.phase.word, child.since
 
 
