@@ -16,6 +16,8 @@ from model_cases import Seen, bytes_read, first_weights, loads_as_transformers, 
 from train_crew import Crew
 
 from aboard.core.training import Training
+from aboard.diagnoses import AboardError
+from aboard.train.load_files import weights
 
 SHAPE: dict[str, Any] = {
     # Odd on purpose: rows don't divide by 2, 3 or 4, and a third or fourth rank may have none of a tensor.
@@ -194,6 +196,16 @@ def test_a_cut_file_is_refused(crew: Crew, library: Path, tmp_path: Path) -> Non
     path.write_bytes(path.read_bytes()[:-10])
     [said] = crew.run(1, refusal, folder)
     assert said.startswith(f"model-damaged: {path}")
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../other/model.safetensors", 7])
+def test_an_index_names_only_files_of_its_model(tmp_path: Path, name: object) -> None:
+    """Whoever wrote a model can't choose a file that a fix tells to remove."""
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"lm_head.weight": name}}))
+    with pytest.raises(AboardError, match="it names a file outside of its directory") as error:
+        weights(tmp_path)
+    assert error.value.fix == f"rm {index}   # then fetch the model again"
 
 
 def test_a_quantized_model_is_refused(crew: Crew, library: Path, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from aboard.diagnoses import AboardError, model
+from aboard.diagnoses.text import visible
 from aboard.lazy import dataclass
 
 # https://huggingface.co/docs/safetensors: what a header may call a type.
@@ -132,9 +133,20 @@ class OpenFile:
 def _files(folder: Path, name: str) -> list[Path]:
     index = folder / f"{name}.index.json"
     if index.exists():
-        names = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
-        return [folder / each for each in sorted(set(names))]
+        return [folder / each for each in _indexed(index)]
     return [folder / name] if (folder / name).exists() else []
+
+
+def _indexed(index: Path) -> list[str]:
+    """The files that an index names. A downloaded model must not choose others: a fix may tell to remove one."""
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(index, "it is no index of weights") from error
+    for name in names:
+        if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:
+            raise _damaged(index, f"it names a file outside of its directory: {visible(str(name))}")
+    return names
 
 
 def _header(path: Path) -> dict[str, Slab]:
