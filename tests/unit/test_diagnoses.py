@@ -6,17 +6,20 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from string import Formatter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.diagnoses import AboardError, Advice, Command, Diagnosis, Severity, shell
+from aboard.diagnoses import AboardError, Advice, Command, Diagnosis, Severity, Shell, shell
 from aboard.diagnoses.catalogue import all_diagnoses, pack_error, read_error, unpack_error
 from aboard.diagnoses.fixes import blanks
+from aboard.diagnoses.text import visible
 
 SOURCE = Path(__file__).parents[2] / "src" / "aboard"
 HOSTILE = ["'; $(x)", "a\nb", "\x1b]52;c;eA==\x07", "\u202e", "-rf", "=ls", "~root", "", "x" * 1_000_000, "`id`", "# a"]
+HARMLESS = "qzq"
 
 ONE = Diagnosis(
     code="test-one",
@@ -57,6 +60,47 @@ def _is_one_word(value: str) -> None:
     assert len(shlex.split(shlex.split(nested)[2])) == 2
     assert len(shlex.split(ONE.fix("several", paths=[value, "b"]))) == 4
     assert ONE.fix("advice", path=value).count("\n") == 1
+
+
+TEMPLATES = {
+    f"{each.code}:{variant}": template
+    for each in all_diagnoses().values()
+    for variant, template in each.templates.items()
+}
+
+
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_no_value_changes_what_a_fix_does(name: str) -> None:
+    """Every command of the catalogue has the same words and operators with hostile values as with harmless ones."""
+    template = TEMPLATES[name]
+    harmless = template.fill(_values(template, HARMLESS))
+    for hostile in HOSTILE:
+        filled = template.fill(_values(template, hostile))
+        assert all(line.isprintable() for line in filled.split("\n"))
+        assert filled.count("\n") == harmless.count("\n")
+        if isinstance(template, Command):
+            assert _shape(filled, hostile) == _shape(harmless, HARMLESS)
+
+
+def _values(template: Command | Advice, value: str) -> dict[str, str | list[str] | Shell]:
+    made: dict[str, str | list[str] | Shell] = {}
+    for _, name, how, _ in Formatter().parse(template.text):
+        if name is not None:
+            several = how == "words" or (how or "").startswith("-")
+            made[name] = [value, value] if several else shell("cat {it}", it=value) if how == "shell" else value
+    return made
+
+
+def _shape(command: str, value: str) -> list[str]:
+    """The words and operators of each line, with the value taken out; what stands behind `#` is a remark."""
+    shown = visible(value, 4096)
+    found = []
+    for line in command.split("\n"):
+        words = shlex.shlex(line.partition("  #")[0], posix=True, punctuation_chars=True)
+        words.whitespace_split = True
+        words.commenters = ""
+        found += [word.replace(f"./{shown}" if shown.startswith("-") else shown, "") for word in words]
+    return found
 
 
 def test_what_is_no_piece_of_shell_is_refused_as_one() -> None:
