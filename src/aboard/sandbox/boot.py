@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.lazy import dataclass
 from aboard.sandbox import files, kernel, network, rootfs
 from aboard.sandbox.layout import HEAD, Layout, Place
@@ -79,7 +79,7 @@ def run_ip(ip: str, batch: str) -> None:
         seen = done.stderr.strip().replace("\n", "; ")
         if "Unknown device type" in seen or "not supported" in seen:
             raise missing_part("bridge" if "type bridge" in batch else "veth", seen)
-        raise SandboxError("sandbox-network", f"ip: {seen}", fix="aboard sandbox down")
+        raise SandboxError(sandbox.NETWORK, f"ip: {seen}")
 
 
 def _install(place: Place, blueprint: Blueprint, keys: Keys) -> None:
@@ -173,11 +173,7 @@ def _start_sshd(sshd: str) -> None:
     # sshd goes to the background before it listens, and writes its number after.
     while done.returncode == 0 and not SSHD_PID_FILE.exists():
         if time.monotonic() > deadline:
-            raise SandboxError(
-                "sandbox-sshd",
-                f"sshd doesn't listen after {_SSHD_TIMEOUT:.0f} s",
-                fix="aboard sandbox down",
-            )
+            raise SandboxError(sandbox.SSHD, f"sshd doesn't listen after {_SSHD_TIMEOUT:.0f} s")
         time.sleep(0.01)
     if done.returncode != 0:
-        raise SandboxError("sandbox-sshd", f"sshd: {done.stderr.strip()}", fix="aboard sandbox down")
+        raise SandboxError(sandbox.SSHD, f"sshd: {done.stderr.strip()}")

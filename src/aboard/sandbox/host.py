@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.sandbox import network, running
 from aboard.sandbox.boot import SSHD_PID_FILE
 from aboard.sandbox.process import Process
@@ -89,7 +89,7 @@ class Host:
         for port in self.ports:
             self._box.switch(["ip", "link", "delete", port])
         if not first.kill(timeout=_OFF_TIMEOUT):
-            raise SandboxError("sandbox-stuck", f"{self.name} doesn't end", fix="aboard sandbox down")
+            raise SandboxError(sandbox.STUCK, f"{self.name} doesn't end", "host")
 
     def power_on(self) -> None:
         """Boot it again from the disk it had; what lay in memory file systems is gone."""
@@ -115,9 +115,7 @@ class Host:
             if done.returncode == 0:
                 return
         raise SandboxError(
-            "sandbox-sshd",
-            f"sshd of {self.name} doesn't start: {done.stderr.strip() or 'it does not listen'}",
-            fix="aboard sandbox down",
+            sandbox.SSHD, f"sshd of {self.name} doesn't start: {done.stderr.strip() or 'it does not listen'}"
         )
 
     def ssh_host_key(self, *, new: bool = False) -> str:
@@ -132,9 +130,7 @@ class Host:
         process = self._box.first_process(self.name)
         if process is None:
             raise SandboxError(
-                "sandbox-host-off",
-                f"{self.name} of sandbox {self._box.name!r} is off",
-                fix=f"aboard sandbox heal --name {self._box.name}",
+                sandbox.HOST_OFF, f"{self.name} of sandbox {self._box.name!r} is off", name=self._box.name
             )
         return process
 

@@ -21,7 +21,7 @@ import sys
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.sandbox import inside, kernel
 from aboard.sandbox.needs import Programs, refused
 from aboard.sandbox.process import Process
@@ -80,11 +80,7 @@ def _answer(answers: IO[bytes]) -> Process:
     ready, _, _ = select.select([answers], [], [], _START_TIMEOUT)
     line = answers.readline() if ready else b""
     if not line:
-        raise SandboxError(
-            "sandbox-build",
-            f"no namespaces could be made within {_START_TIMEOUT:.0f} s",
-            fix="aboard sandbox down",
-        )
+        raise SandboxError(sandbox.BUILD, f"no namespaces could be made within {_START_TIMEOUT:.0f} s")
     message = json.loads(line)
     inside.raise_error(message)
     return Process.of(message["pid"])

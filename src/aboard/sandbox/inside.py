@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
+from aboard.diagnoses.catalogue import pack_error, unpack_error
 from aboard.sandbox.files import ROOT_PATH
 
 SOURCE = Path(__file__).resolve().parents[2]
@@ -43,11 +44,13 @@ def read_spec(handle: int) -> dict[str, Any]:
 
 def error_line(error: SandboxError) -> str:
     """An error on its way out of the namespaces."""
-    return json.dumps({"error": [error.code, error.seen, error.fix]}) + "\n"
+    return json.dumps({"error": pack_error(error)}) + "\n"
 
 
 def raise_error(message: dict[str, Any]) -> None:
     """Raise the error that came out, if one did."""
     if "error" in message:
-        code, seen, fix = message["error"]
-        raise SandboxError(code, seen, fix=fix)
+        error = unpack_error(message["error"])
+        if error is None:
+            raise SandboxError(sandbox.BUILD, "what was to be made in the namespaces failed, and did not say why")
+        raise SandboxError(error.diagnosis, error.seen, fix=error.fix)

@@ -3,7 +3,7 @@
 import re
 from functools import cached_property
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.lazy import dataclass
 
 HEAD = "head"
@@ -43,17 +43,9 @@ class Layout:
     def __post_init__(self) -> None:
         checked_name(self.name)
         if not 1 <= self.nodes <= MOST_NODES:
-            raise SandboxError(
-                "sandbox-nodes",
-                f"{self.nodes} nodes asked for; a sandbox has 1 to {MOST_NODES}",
-                fix="aboard sandbox up --nodes 4",
-            )
+            raise SandboxError(sandbox.NODES, f"{self.nodes} nodes asked for; a sandbox has 1 to {MOST_NODES}")
         if self.slots < 1:
-            raise SandboxError(
-                "sandbox-slots",
-                f"{self.slots} slots asked for; a node has at least 1",
-                fix="aboard sandbox up --slots 2",
-            )
+            raise SandboxError(sandbox.SLOTS, f"{self.slots} slots asked for; a node has at least 1")
 
     @cached_property
     def places(self) -> dict[str, Place]:
@@ -76,11 +68,7 @@ class Layout:
 def checked_name(name: str) -> str:
     """The name, if it can be one: it becomes a directory's, so no path may hide in it."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,40}", name):
-        raise SandboxError(
-            "sandbox-name",
-            f"{name!r} can't name a sandbox: small letters, digits, '.', '_' and '-' can",
-            fix="aboard sandbox up --name sandbox",
-        )
+        raise SandboxError(sandbox.NAME, f"{name!r} can't name a sandbox: small letters, digits, '.', '_' and '-' can")
     return name
 
 

@@ -2,13 +2,12 @@
 
 import errno
 import os
-import shlex
 import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.lazy import dataclass
 
 _SEARCH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -52,27 +51,24 @@ def require_root(verb: str) -> None:
     """Only root may make namespaces and mounts that others can log in to."""
     if os.geteuid() != 0:
         raise SandboxError(
-            "sandbox-root",
+            sandbox.ROOT,
             f"`aboard sandbox {verb}` needs root: a practice host has its own network, mounts and sshd, "
             "and only root may make those. Your training runs as an ordinary user in it",
-            fix=f"sudo {_aboard()} sandbox {verb}",
+            aboard=_aboard(),
+            verb=verb,
         )
 
 
 def _aboard() -> str:
     """By its path where sudo would not find it, as in a virtual environment."""
     beside = Path(sys.executable).parent / "aboard"
-    return shlex.quote(str(beside)) if shutil.which("aboard", path=_SEARCH) is None and beside.exists() else "aboard"
+    return str(beside) if shutil.which("aboard", path=_SEARCH) is None and beside.exists() else "aboard"
 
 
 def find_programs() -> Programs:
     """Every program that is needed, or one error that names all the packages that are missing."""
     if sys.platform != "linux":
-        raise SandboxError(
-            "sandbox-linux",
-            f"a sandbox is made of Linux namespaces; this is {sys.platform}",
-            fix="run `aboard sandbox up` on a Linux machine or in a Linux virtual machine",
-        )
+        raise SandboxError(sandbox.LINUX, f"a sandbox is made of Linux namespaces; this is {sys.platform}")
     where = _find(_PACKAGES, _SEARCH)
     return Programs(
         sshd=where["sshd"],
@@ -94,43 +90,40 @@ def require_readable(source: Path) -> None:
         wanted = 0o5 if path.is_dir() else 0o4
         if path.stat().st_mode & wanted != wanted:
             raise SandboxError(
-                "sandbox-source",
+                sandbox.SOURCE,
                 f"{path} can't be read by other users, so no ordinary user of a host could run aboard",
-                fix=f"chmod -R o+rX {source}",
+                source=source,
             )
 
 
 def missing_part(part: str, seen: str) -> SandboxError:
     """The kernel refused something because it has no such part."""
     option = _KERNEL_PARTS[part]
-    return SandboxError(
-        "sandbox-kernel",
-        f"this kernel has no {part} ({option}): {seen}",
-        fix=f"sudo modprobe {part}" if part in {"overlay", "bridge", "veth"} else f"boot a kernel with {option}",
-    )
+    told = f"this kernel has no {part} ({option}): {seen}"
+    if part in {"overlay", "bridge", "veth"}:
+        return SandboxError(sandbox.KERNEL, told, "module", part=part)
+    return SandboxError(sandbox.KERNEL, told, "boot", option=option)
 
 
 def refused(part: str, error: OSError) -> SandboxError:
     """The error for a system call that failed while a part of the cluster was made."""
     if error.errno in {errno.EPERM, errno.EACCES}:
         return SandboxError(
-            "sandbox-privileges",
+            sandbox.PRIVILEGES,
             f"root may not do this here: {error.strerror}. A container's root often lacks CAP_SYS_ADMIN",
-            fix="run it on the machine itself, or in a container started with --privileged",
         )
     if error.errno in {errno.ENODEV, errno.EINVAL, errno.ENOSYS}:
         return missing_part(part, str(error.strerror))
-    return SandboxError("sandbox-build", str(error.strerror or error), fix="aboard sandbox down")
+    return SandboxError(sandbox.BUILD, str(error.strerror or error))
 
 
 def _find(packages: Mapping[str, str], search: str) -> dict[str, str]:
     found = {name: shutil.which(name, path=search) for name in packages}
     missing = [name for name, path in found.items() if path is None]
     if missing:
-        wanted = " ".join(dict.fromkeys(packages[name] for name in missing))
         raise SandboxError(
-            "sandbox-program",
+            sandbox.PROGRAM,
             f"not installed here: {', '.join(missing)}",
-            fix=f"sudo apt-get install -y {wanted}",
+            packages=list(dict.fromkeys(packages[name] for name in missing)),
         )
     return {name: path for name, path in found.items() if path is not None}

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from aboard.core.words import many
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.sandbox import files, hull, inside, needs, running, shipyard, state
 from aboard.sandbox.boot import Blueprint
 from aboard.sandbox.host import Host
@@ -24,6 +24,7 @@ from aboard.sandbox.slurm import ready
 from aboard.sandbox.state import State
 
 Progress = Callable[[int], None]
+_USUAL = "sandbox"
 _BUILD_TIMEOUT = 60.0
 _BUILD_TIMEOUT_PER_HOST = 2.0
 
@@ -43,7 +44,7 @@ class Sandbox:
     @classmethod
     def up(
         cls,
-        name: str = "sandbox",
+        name: str = _USUAL,
         *,
         nodes: int = 4,
         slots: int = 2,
@@ -74,16 +75,15 @@ class Sandbox:
                 raise
 
     @classmethod
-    def attach(cls, name: str = "sandbox") -> Self:
+    def attach(cls, name: str = _USUAL) -> Self:
         """The practice cluster of this name, built by this process or another."""
         needs.require_root("status")
         there = state.read(name)
         if there is None or not there.ready or not there.alive():
-            raise SandboxError(
-                "sandbox-down",
-                f"no sandbox {name!r} is up",
-                fix="aboard sandbox up" + ("" if name == "sandbox" else f" --name {name}"),
-            )
+            told = f"no sandbox {name!r} is up"
+            if name == _USUAL:
+                raise SandboxError(sandbox.DOWN, told, "usual")
+            raise SandboxError(sandbox.DOWN, told, "named", name=name)
         return cls(there, found=True)
 
     @property
@@ -118,9 +118,9 @@ class Sandbox:
         """A host by its name, as a user gave it."""
         if name not in self.hosts:
             raise SandboxError(
-                "sandbox-host",
+                sandbox.HOST,
                 f"sandbox {self.name!r} has no host {name!r}; it has head and n1 to n{self.layout.nodes}",
-                fix=f"aboard sandbox status --name {self.name}",
+                name=self.name,
             )
         return self.hosts[name]
 
@@ -168,7 +168,7 @@ class Sandbox:
         self.down()
 
 
-def down(name: str = "sandbox") -> bool:
+def down(name: str = _USUAL) -> bool:
     """End the sandbox of this name, or clear away what a crash left of it; False when there was nothing."""
     needs.require_root("down")
     if not state.directory(name).exists():
@@ -237,12 +237,13 @@ def _build_timeout(hosts: int) -> float:
 def _same_shape(there: State, wanted: Layout) -> State:
     if there.layout != wanted:
         seen = there.layout
-        raise SandboxError(
-            "sandbox-differs",
+        told = (
             f"sandbox {seen.name!r} is up with {many(seen.nodes, 'node')}, {many(seen.slots, 'slot')} each, "
-            f"{'a' if seen.fabric else 'no'} fabric, {'a' if seen.slurm else 'no'} Slurm; that isn't what you ask for",
-            fix="aboard sandbox down" + ("" if seen.name == "sandbox" else f" --name {seen.name}"),
+            f"{'a' if seen.fabric else 'no'} fabric, {'a' if seen.slurm else 'no'} Slurm; that isn't what you ask for"
         )
+        if seen.name == _USUAL:
+            raise SandboxError(sandbox.DIFFERS, told, "usual")
+        raise SandboxError(sandbox.DIFFERS, told, "named", name=seen.name)
     return there
 
 

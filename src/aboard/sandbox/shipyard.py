@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.sandbox import inside, kernel, network, rootfs
 from aboard.sandbox.boot import Blueprint, Keys, boot, run_ip
 from aboard.sandbox.files import ROOT_PATH
@@ -69,9 +69,7 @@ def _follow(
         if not chunk:
             detail = "time is up" if not ready else worker.stderr.read().decode(errors="replace").strip()
             raise SandboxError(
-                "sandbox-build",
-                f"{len(inner)} of {wanted} hosts came up, then: {detail[-2000:] or 'the builder ended'}",
-                fix="aboard sandbox down",
+                sandbox.BUILD, f"{len(inner)} of {wanted} hosts came up, then: {detail[-2000:] or 'the builder ended'}"
             )
         *lines, buffer = (buffer + chunk).split(b"\n")
         for line in lines:
@@ -190,7 +188,7 @@ def _telling(answer: int) -> Iterator[None]:
     except OSError as error:
         os.write(answer, inside.error_line(refused("namespaces", error)).encode())
     except BaseException as error:  # noqa: BLE001 - told to the parent, which raises it
-        trouble = SandboxError("sandbox-build", f"{type(error).__name__}: {error}", fix="aboard sandbox down")
+        trouble = SandboxError(sandbox.BUILD, f"{type(error).__name__}: {error}")
         os.write(answer, inside.error_line(trouble).encode())
 
 

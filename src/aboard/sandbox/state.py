@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, field
 from pathlib import Path
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.lazy import dataclass
 from aboard.sandbox.layout import Layout, checked_name
 from aboard.sandbox.process import Process, boot_id
@@ -92,9 +92,11 @@ def lock(name: str, verb: str) -> Iterator[None]:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise SandboxError(
-                    "sandbox-busy",
+                    sandbox.BUSY,
                     f"another aboard is building or changing sandbox {name!r} right now",
-                    fix=f"wait until it is done, then: aboard sandbox {verb} --name {name}",
+                    "named",
+                    verb=verb,
+                    name=name,
                 ) from None
             # A `down` between open and flock has removed this very directory: take the new one.
             if _same(handle, directory(name)):
@@ -127,9 +129,10 @@ def clear(name: str) -> None:
     state = read(name)
     if state is not None and state.alive() and not state.hull.kill(timeout=_KILL_TIMEOUT):
         raise SandboxError(
-            "sandbox-stuck",
+            sandbox.STUCK,
             f"process {state.hull.pid} of sandbox {name!r} still runs {_KILL_TIMEOUT:.0f} s after SIGKILL",
-            fix=f"aboard sandbox down --name {name}",
+            "named",
+            name=name,
         )
     for entry in directory(name).iterdir():
         if entry.is_dir() and not entry.is_symlink():

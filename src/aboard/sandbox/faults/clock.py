@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.lazy import dataclass
 from aboard.sandbox.faults import lines
 from aboard.sandbox.faults.fault import Fault
@@ -63,4 +63,4 @@ def _library() -> str:
     for path in places:
         if path.exists():
             return str(path)
-    raise SandboxError("sandbox-program", "not installed here: libfaketime", fix="sudo apt-get install -y libfaketime")
+    raise SandboxError(sandbox.PROGRAM, "not installed here: libfaketime", packages=["libfaketime"])

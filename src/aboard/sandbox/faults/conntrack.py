@@ -4,7 +4,7 @@ import sys
 from typing import Annotated, ClassVar
 
 from aboard.core.size import size
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.lazy import dataclass
 from aboard.sandbox.faults import nft
 from aboard.sandbox.faults.fault import Fault
@@ -54,15 +54,14 @@ class ConntrackFull(Fault):
     def check(self, box: Sandbox, host: Host) -> None:
         nft.require()
         if not 1 <= self.percent <= 99:  # noqa: PLR2004 - above, the host could not be reached any more
-            raise SandboxError(
-                "sandbox-fault-option", f"{self.percent} % can't be had", fix="aboard sandbox break conntrack-full"
-            )
+            raise SandboxError(sandbox.FAULT_OPTION, f"{self.percent} % can't be had", "conntrack-full")
         most = self._most(host)
         if most > _MOST:
             raise SandboxError(
-                "sandbox-fault-option",
+                sandbox.FAULT_OPTION,
                 f"this machine tracks up to {most:,} connections: to fill that takes {size(most * _ENTRY)} of memory",
-                fix=f"sudo sysctl -w net.netfilter.nf_conntrack_max={_MOST}",
+                "conntrack-max",
+                most=_MOST,
             )
 
     def inject(self, box: Sandbox, host: Host) -> None:
@@ -83,7 +82,5 @@ class ConntrackFull(Fault):
     def _most(self, host: Host) -> int:
         said = host.run(["cat", f"{_ROOT}max"])
         if said.returncode != 0:
-            raise SandboxError(
-                "sandbox-kernel", "this kernel tracks no connections", fix=f"boot a kernel with {_NO_TABLE}"
-            )
+            raise SandboxError(sandbox.KERNEL, "this kernel tracks no connections", "boot", option=_NO_TABLE)
         return int(said.stdout)

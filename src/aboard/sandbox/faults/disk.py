@@ -3,7 +3,7 @@
 import os
 from typing import Annotated, ClassVar
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.lazy import dataclass
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.hands import BRIEF_STORE, STORE, script
@@ -64,9 +64,10 @@ class DiskFull(Fault):
         _require(host, self.path, "-d", "no directory")
         if host.run(["mountpoint", "-q", self.path]).returncode == 0:
             raise SandboxError(
-                "sandbox-fault-option",
+                sandbox.FAULT_OPTION,
                 f"{self.path} of {host.name} is a file system of its own already",
-                fix=f"aboard sandbox break disk-full --node {host.name} --path /private",
+                "disk-full",
+                node=host.name,
             )
 
     def inject(self, box: Sandbox, host: Host) -> None:
@@ -98,9 +99,10 @@ class PathMissing(Fault):
         moved = host.run(["test", "-e", f"{STORE}/{self.key}/moved"], root=True).returncode == 0
         if moved and host.run(["test", "-e", self.path], root=True).returncode == 0:
             raise SandboxError(
-                "sandbox-path-taken",
+                sandbox.PATH_TAKEN,
                 f"{self.path} of {host.name} can't come back: something new is there",
-                fix=f"aboard sandbox exec --node {host.name} --root -- mv {self.path} {self.path}.new",
+                node=host.name,
+                path=self.path,
             )
         script(host, _SHOW, f"{STORE}/{self.key}", self.path)
 
@@ -115,14 +117,8 @@ class PathMissing(Fault):
 
 def _require(host: Host, path: str, test: str, what: str) -> None:
     if not path.startswith("/") or os.path.normpath(path) != path or path == "/":
-        raise SandboxError(
-            "sandbox-fault-option",
-            f"{path!r} isn't a whole path below /",
-            fix="write it as --path /private",
-        )
+        raise SandboxError(sandbox.FAULT_OPTION, f"{path!r} isn't a whole path below /", "path")
     if host.run(["test", test, path], root=True).returncode != 0:
         raise SandboxError(
-            "sandbox-fault-option",
-            f"{host.name} has {what} at {path}",
-            fix=f"aboard sandbox exec --node {host.name} -- ls -d {path}",
+            sandbox.FAULT_OPTION, f"{host.name} has {what} at {path}", "nothing", node=host.name, path=path
         )

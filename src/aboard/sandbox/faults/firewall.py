@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from aboard.core.nodeset import expand
 from aboard.core.words import MAX_PORT
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.lazy import dataclass
 from aboard.sandbox.faults import iptables
 from aboard.sandbox.faults.fault import Fault
@@ -100,10 +100,6 @@ def _ranges(ports: str) -> list[str]:
         match = re.fullmatch(r"\s*([0-9]{1,5})(?:-([0-9]{1,5}))?\s*", part)
         low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 1 <= low <= high <= MAX_PORT:
-            raise SandboxError(
-                "sandbox-fault-option",
-                f"{part.strip()!r} is no port and no range of ports",
-                fix="write ports as 29500, 1024-65535 or 22,29500-29600",
-            )
+            raise SandboxError(sandbox.FAULT_OPTION, f"{part.strip()!r} is no port and no range of ports", "ports")
         found.append(f"{low}-{high}" if high > low else str(low))
     return found

@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.lazy import dataclass
 from aboard.sandbox.boot import SSHD_PID_FILE
 from aboard.sandbox.faults.fault import Fault
@@ -69,15 +69,16 @@ class _InGroup(Fault):
     def check(self, box: Sandbox, host: Host) -> None:
         if not Path(_POINT, self.tree, "cgroup.procs").exists():
             raise SandboxError(
-                "sandbox-kernel",
+                sandbox.KERNEL,
                 f"no {_POINT}/{self.tree} here: this fault needs version 1 of control groups, or a machine with both",
-                fix="boot with systemd.unified_cgroup_hierarchy=0",
+                "groups",
             )
         if not running(host):
             raise SandboxError(
-                "sandbox-fault-option",
+                sandbox.FAULT_OPTION,
                 f"sshd of {host.name} doesn't run, and sessions get their group from it",
-                fix=f"aboard sandbox heal sshd-stopped --node {host.name}",
+                "sshd-stopped",
+                node=host.name,
             )
 
     def inject(self, box: Sandbox, host: Host) -> None:
@@ -113,7 +114,7 @@ class MemoryLimit(_InGroup):
     killed: Annotated[bool, "A process has been killed for want of more."] = False
 
     def check(self, box: Sandbox, host: Host) -> None:
-        _at_least(self.mib, _LEAST_MIB, "memory-limit --mib")
+        _at_least(self.mib, _LEAST_MIB, self.name)
         super().check(box, host)
 
     def inject(self, box: Sandbox, host: Host) -> None:
@@ -135,7 +136,7 @@ class CpuQuota(_InGroup):
     cores: Annotated[float, "The time of how many cores; half a core is 0.5."] = 0.5
 
     def check(self, box: Sandbox, host: Host) -> None:
-        _at_least(self.cores, _LEAST_CORES, "cpu-quota --cores")
+        _at_least(self.cores, _LEAST_CORES, self.name)
         super().check(box, host)
 
     def _limits(self) -> dict[str, int]:
@@ -151,7 +152,7 @@ class FewTasks(_InGroup):
     tasks: Annotated[int, "How many all of them together may have."] = 300
 
     def check(self, box: Sandbox, host: Host) -> None:
-        _at_least(self.tasks, _LEAST_TASKS, "few-tasks --tasks")
+        _at_least(self.tasks, _LEAST_TASKS, self.name)
         super().check(box, host)
 
     def _limits(self) -> dict[str, int]:
@@ -163,10 +164,6 @@ def _group(box: Sandbox, host: Host) -> str:
     return f"aboard-{box.name}-{host.name}"
 
 
-def _at_least(value: float, least: float, typed: str) -> None:
+def _at_least(value: float, least: float, fault: str) -> None:
     if value < least:
-        raise SandboxError(
-            "sandbox-fault-option",
-            f"nobody can log in with {value:g}",
-            fix=f"aboard sandbox break {typed} {least:g}",
-        )
+        raise SandboxError(sandbox.FAULT_OPTION, f"nobody can log in with {value:g}", fault, least=f"{least:g}")

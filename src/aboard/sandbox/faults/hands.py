@@ -3,7 +3,7 @@
 import shutil
 import subprocess
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.sandbox.files import ROOT_PATH
 from aboard.sandbox.host import Host
 
@@ -19,10 +19,10 @@ def do(host: Host, *argv: str, text: str | None = None, timeout: float = 60) -> 
         done = host.run(argv, root=True, input=text, timeout=timeout)
     except subprocess.TimeoutExpired:
         seen = f"{host.name}: {argv[0]} isn't done after {timeout:.0f} s"
-        raise SandboxError("sandbox-fault", seen, fix="aboard sandbox heal") from None
+        raise SandboxError(sandbox.FAULT, seen) from None
     if done.returncode != 0:
         seen = done.stderr.strip() or f"ended with {done.returncode}"
-        raise SandboxError("sandbox-fault", f"{host.name}: {argv[0]}: {seen}", fix="aboard sandbox heal")
+        raise SandboxError(sandbox.FAULT, f"{host.name}: {argv[0]}: {seen}")
     return done.stdout
 
 
@@ -35,9 +35,5 @@ def need(program: str, package: str) -> str:
     """Where a program is that only some faults need; its package is named when it isn't there."""
     path = shutil.which(program, path=ROOT_PATH)
     if path is None:
-        raise SandboxError(
-            "sandbox-program",
-            f"not installed here: {program}",
-            fix=f"sudo apt-get install -y {package}",
-        )
+        raise SandboxError(sandbox.PROGRAM, f"not installed here: {program}", packages=[package])
     return path

@@ -6,7 +6,7 @@ An nftables table of its own would be no such firewall: what one table accepts, 
 
 from collections.abc import Sequence
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.sandbox.faults.hands import do, need, script
 from aboard.sandbox.host import Host
 
@@ -33,7 +33,7 @@ def load(host: Host, key: str, rules: Sequence[Sequence[str]]) -> None:
         do(host, "iptables-restore", "-w", "-n", text=f"*filter\n{lines}COMMIT\n")
     except SandboxError as error:
         raise SandboxError(
-            "sandbox-kernel", f"this kernel lacks a part of iptables: {error.seen}", fix=f"boot a kernel with {_PARTS}"
+            sandbox.KERNEL, f"this kernel lacks a part of iptables: {error.seen}", "boot", option=_PARTS
         ) from error
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.lazy import dataclass
 from aboard.sandbox import state
 from aboard.sandbox.host import Host
@@ -75,9 +75,9 @@ def _take(handle: int, host: Host) -> None:
         except BlockingIOError:
             if time.monotonic() > deadline:
                 raise SandboxError(
-                    "sandbox-busy",
+                    sandbox.BUSY,
                     f"another aboard has been breaking or healing {host.name} for {_LOCK_TIMEOUT:.0f} s",
-                    fix="wait until it is done, then: aboard sandbox status",
+                    "host",
                 ) from None
             time.sleep(_LOCK_PAUSE)
         else:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.lazy import dataclass
 from aboard.sandbox.boot import SSHD_PID_FILE
 from aboard.sandbox.faults.fault import Fault
@@ -46,9 +46,10 @@ class LowLimits(Fault):
     def check(self, box: Sandbox, host: Host) -> None:
         if not running(host):
             raise SandboxError(
-                "sandbox-fault-option",
+                sandbox.FAULT_OPTION,
                 f"sshd of {host.name} doesn't run, and sessions get their limits from it",
-                fix=f"aboard sandbox heal sshd-stopped --node {host.name}",
+                "sshd-stopped",
+                node=host.name,
             )
 
     def inject(self, box: Sandbox, host: Host) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.lazy import dataclass
 from aboard.sandbox.faults import nft, resident
 from aboard.sandbox.faults.fault import Fault
@@ -13,6 +13,7 @@ from aboard.sandbox.sandbox import Sandbox
 
 _MILLION = 1_000_000
 _QUEUE = 77
+_QUEUE_PARTS = "CONFIG_NETFILTER_NETLINK_QUEUE and CONFIG_NETFILTER_XT_TARGET_NFQUEUE"
 # tbf cuts packets that are larger than its bucket; 10 ms of the rate lets it run at the rate.
 _LEAST_BURST = 128 * 1024
 _BURST_SECONDS = 0.01
@@ -60,7 +61,7 @@ class Rate(Fault):
         need("tc", "iproute2")
         _cables(host, self.network)
         if self.mbit <= 0:
-            raise _refused(f"{self.mbit} Mbit/s is no rate", "aboard sandbox break rate --mbit 50")
+            raise SandboxError(sandbox.FAULT_OPTION, f"{self.mbit} Mbit/s is no rate", "rate")
 
     def inject(self, box: Sandbox, host: Host) -> None:
         burst = max(_LEAST_BURST, int(self.mbit * _MILLION / 8 * _BURST_SECONDS))
@@ -97,7 +98,7 @@ class Loss(Fault):
     def check(self, box: Sandbox, host: Host) -> None:
         nft.require()
         if not 0 < self.percent <= 100:  # noqa: PLR2004 - a percentage
-            raise _refused(f"{self.percent} % can't be lost", "aboard sandbox break loss --percent 5")
+            raise SandboxError(sandbox.FAULT_OPTION, f"{self.percent} % can't be lost", "loss")
 
     def inject(self, box: Sandbox, host: Host) -> None:
         rule = f"numgen random mod {_MILLION} < {round(self.percent * _MILLION / 100)} drop"
@@ -118,7 +119,7 @@ class Delay(Fault):
     def check(self, box: Sandbox, host: Host) -> None:
         need("iptables", "iptables")
         if self.ms <= 0:
-            raise _refused(f"{self.ms} ms is no delay", "aboard sandbox break delay --ms 50")
+            raise SandboxError(sandbox.FAULT_OPTION, f"{self.ms} ms is no delay", "delay")
 
     def inject(self, box: Sandbox, host: Host) -> None:
         resident.start(box, host, self.key, "delay", {"queue": _QUEUE, "seconds": self.ms / 1000})
@@ -128,9 +129,10 @@ class Delay(Fault):
         added = host.run(["iptables", "-A", *self._rule()], root=True)
         if added.returncode != 0:
             raise SandboxError(
-                "sandbox-kernel",
+                sandbox.KERNEL,
                 f"this kernel can't queue packets for a program: {added.stderr.strip()}",
-                fix="boot a kernel with CONFIG_NETFILTER_NETLINK_QUEUE and CONFIG_NETFILTER_XT_TARGET_NFQUEUE",
+                "boot",
+                option=_QUEUE_PARTS,
             )
 
     def heal(self, box: Sandbox, host: Host) -> None:
@@ -188,7 +190,7 @@ def _cables(host: Host, network: Network) -> list[tuple[str, str]]:
     plugged = dict(zip(("eth0", "eth1"), host.ports, strict=False))
     found = [(card, plugged[card]) for card in _cards(network) if card in plugged]
     if not found:
-        raise _refused("this sandbox has no fabric", "aboard sandbox down && aboard sandbox up --fabric")
+        raise SandboxError(sandbox.FAULT_OPTION, "this sandbox has no fabric", "fabric")
     return found
 
 
@@ -199,8 +201,4 @@ def _cards(network: Network) -> list[str]:
 def _switch(box: Sandbox, *argv: str) -> None:
     done = box.switch(argv)
     if done.returncode != 0:
-        raise SandboxError("sandbox-fault", f"the switch: {argv[0]}: {done.stderr.strip()}", fix="aboard sandbox heal")
-
-
-def _refused(seen: str, fix: str) -> SandboxError:
-    return SandboxError("sandbox-fault-option", seen, fix=fix)
+        raise SandboxError(sandbox.FAULT, f"the switch: {argv[0]}: {done.stderr.strip()}")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.sandbox.faults.hands import do, need
 from aboard.sandbox.host import Host
 
@@ -29,9 +29,7 @@ def load(host: Host, key: str, chains: str) -> None:
         if "No such file or directory" not in error.seen:
             raise
         raise SandboxError(
-            "sandbox-kernel",
-            f"this kernel lacks a part of nftables: {error.seen}",
-            fix=f"boot a kernel with {_PARTS}",
+            sandbox.KERNEL, f"this kernel lacks a part of nftables: {error.seen}", "boot", option=_PARTS
         ) from error
 
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 
 from aboard.core.words import did_you_mean
-from aboard.diagnoses import AboardError, SandboxError
+from aboard.diagnoses import AboardError, SandboxError, sandbox
 from aboard.sandbox.faults import ledger
 from aboard.sandbox.faults.catalogue import FAULTS
 from aboard.sandbox.faults.fault import Fault
@@ -20,11 +20,7 @@ _BY_NAME: Mapping[str, type[Fault]] = {kind.name: kind for kind in FAULTS}
 def kind_of(name: str) -> type[Fault]:
     """The fault of this name, as a user typed it."""
     if name not in _BY_NAME:
-        raise SandboxError(
-            "sandbox-fault-unknown",
-            f"there is no fault {name!r}: {did_you_mean(name, _BY_NAME)}",
-            fix="aboard sandbox break --list",
-        )
+        raise SandboxError(sandbox.FAULT_UNKNOWN, f"there is no fault {name!r}: {did_you_mean(name, _BY_NAME)}")
     return _BY_NAME[name]
 
 
@@ -106,9 +102,11 @@ def _refuse_clash(box: Sandbox, host: Host, fault: Fault, there: list[Fault]) ->
     for other in there:
         if fault.claims & other.claims:
             raise SandboxError(
-                "sandbox-fault-clash",
+                sandbox.FAULT_CLASH,
                 f"{host.name} is broken already in a way that {fault.name} can't be added to: {other.describe()}",
-                fix=f"aboard sandbox heal {other.name} --node {host.name} --name {box.name}",
+                fault=other.name,
+                node=host.name,
+                name=box.name,
             )
 
 

@@ -5,7 +5,7 @@ import signal
 from typing import Annotated, ClassVar, Literal
 
 from aboard.core.words import MAX_PORT
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.lazy import dataclass
 from aboard.sandbox.faults import resident
 from aboard.sandbox.faults.census import having, numbered, stopped
@@ -25,9 +25,7 @@ class PortTaken(Fault):
 
     def check(self, box: Sandbox, host: Host) -> None:
         if not 1 <= self.port <= MAX_PORT:
-            raise SandboxError(
-                "sandbox-fault-option", f"{self.port} is no port", fix="aboard sandbox break port-taken --port 29500"
-            )
+            raise SandboxError(sandbox.FAULT_OPTION, f"{self.port} is no port", "port-taken")
 
     def inject(self, box: Sandbox, host: Host) -> None:
         uid = box.crew_id if self.owner == "crew" else 0
@@ -49,17 +47,11 @@ class _OnProcesses(Fault):
     def check(self, box: Sandbox, host: Host) -> None:
         if (self.pid is None) == (self.environ is None):
             raise SandboxError(
-                "sandbox-fault-option",
-                "which process? Give --pid or --environ, one of them",
-                fix=f"aboard sandbox break {self.name} --environ RUN_ID",
+                sandbox.FAULT_OPTION, "which process? Give --pid or --environ, one of them", "process", fault=self.name
             )
         if not self._targets(host):
             what = f"the number {self.pid}" if self.pid is not None else f"{self.environ!r} in its environment"
-            raise SandboxError(
-                "sandbox-no-process",
-                f"no process of {host.name} has {what}",
-                fix=f"aboard sandbox exec --node {host.name} -- ps -ef",
-            )
+            raise SandboxError(sandbox.NO_PROCESS, f"no process of {host.name} has {what}", node=host.name)
 
     def _targets(self, host: Host) -> list[Process]:
         if self.pid is not None:

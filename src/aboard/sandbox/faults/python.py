@@ -4,7 +4,7 @@ import shlex
 from importlib import resources
 from typing import Annotated, ClassVar, Literal
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.lazy import dataclass
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.hands import STORE, do, script
@@ -92,15 +92,15 @@ class OtherPython(_PythonFault):
     def check(self, box: Sandbox, host: Host) -> None:
         if (self.without is None) == (self.program is None):
             raise SandboxError(
-                "sandbox-fault-option",
-                "what is other about it? Give --without or --program, one of them",
-                fix="aboard sandbox break other-python --without torch",
+                sandbox.FAULT_OPTION, "what is other about it? Give --without or --program, one of them", "other-python"
             )
         if self.program is not None and host.run(["test", "-x", self.program]).returncode != 0:
             raise SandboxError(
-                "sandbox-fault-option",
+                sandbox.FAULT_OPTION,
                 f"the user of {host.name} can't run {self.program}",
-                fix=f"aboard sandbox exec --node {host.name} -- ls -l {self.program}",
+                "program",
+                node=host.name,
+                program=self.program,
             )
 
     def inject(self, box: Sandbox, host: Host) -> None:
@@ -124,9 +124,7 @@ class HostilePython(_PythonFault):
 def _python3(host: Host) -> str:
     found = host.run(["sh", "-c", "command -v python3"])
     if found.returncode != 0:
-        raise SandboxError(
-            "sandbox-fault", f"{host.name} has no python3 that could be another", fix="aboard sandbox heal"
-        )
+        raise SandboxError(sandbox.FAULT, f"{host.name} has no python3 that could be another")
     return found.stdout.strip()
 
 

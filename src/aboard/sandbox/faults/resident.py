@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, NoReturn
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.sandbox import inside, kernel
 from aboard.sandbox.faults.census import having
 from aboard.sandbox.faults.packet_queue import delay_packets
@@ -57,7 +57,7 @@ def start(box: Sandbox, host: Host, key: str, job: str, about: dict[str, Any]) -
     if word != "ready":
         end(host, key)
         seen = rest or "it didn't answer"
-        raise SandboxError("sandbox-fault", f"{host.name}: {job}: {seen}", fix="aboard sandbox heal")
+        raise SandboxError(sandbox.FAULT, f"{host.name}: {job}: {seen}")
     return rest
 
 
@@ -71,7 +71,7 @@ def end(host: Host, key: str) -> None:
     for process in _residents(host, key):
         if not process.kill(timeout=_END_TIMEOUT):
             seen = f"{host.name}: process {process.pid} doesn't end"
-            raise SandboxError("sandbox-stuck", seen, fix="aboard sandbox down")
+            raise SandboxError(sandbox.STUCK, seen, "host")
 
 
 def main(handle: int) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, ClassVar
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.lazy import dataclass
 from aboard.sandbox.boot import SSHD_PID_FILE
 from aboard.sandbox.faults import lines, resident
@@ -74,11 +74,7 @@ class SshdSlow(Fault):
 
     def check(self, box: Sandbox, host: Host) -> None:
         if self.seconds <= 0:
-            raise SandboxError(
-                "sandbox-fault-option",
-                f"{self.seconds} s isn't slow",
-                fix="aboard sandbox break sshd-slow --seconds 10",
-            )
+            raise SandboxError(sandbox.FAULT_OPTION, f"{self.seconds} s isn't slow", "sshd-slow")
 
     def inject(self, box: Sandbox, host: Host) -> None:
         # A program of ours in the place of sshd. Not in front of it: a proxy would hide who connects, and

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 from aboard.core.size import MIB
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.sandbox.files import ROOT_PATH
 from aboard.sandbox.layout import HEAD, Layout, Place
 from aboard.sandbox.slurm import conf
@@ -92,4 +92,4 @@ def _last_words(program: str, code: int) -> str:
 
 
 def _trouble(place: Place, program: str, seen: str) -> SandboxError:
-    return SandboxError("sandbox-slurm", f"{program} on {place.name}: {seen}", fix="aboard sandbox down")
+    return SandboxError(sandbox.SLURM, f"{program} on {place.name}: {seen}", "daemon")

@@ -4,7 +4,7 @@ import subprocess
 import time
 from collections.abc import Mapping
 
-from aboard.diagnoses import SandboxError
+from aboard.diagnoses import SandboxError, sandbox
 from aboard.sandbox import running
 from aboard.sandbox.layout import HEAD, Layout
 from aboard.sandbox.process import Process
@@ -52,9 +52,11 @@ def _trouble(
     log = _run(hosts[node], ["tail", "-n", str(_LOG_LINES), f"{conf.LOGS}/{program}.log"], uid=0)
     lines = (log.stdout or log.stderr).strip()
     return SandboxError(
-        "sandbox-slurm",
+        sandbox.SLURM,
         f"Slurm isn't ready after {timeout:.0f} s: {seen}. The last lines of {program}'s log on {node}:\n{lines}",
-        fix=f"aboard sandbox up --slurm --nodes {layout.nodes} --name {layout.name}",
+        "late",
+        nodes=layout.nodes,
+        name=layout.name,
     )
 
 

@@ -1,6 +1,7 @@
 """The stories of runs that can't be found, told of or ended, and of nodes that talk nonsense."""
 
 from aboard.core.rule import Subject
+from aboard.diagnoses import transport
 from aboard.verdicts.errors.row import stories
 
 _ROWS = (
@@ -193,20 +194,6 @@ _ROWS = (
         "It broke off while it was copied, or is something else.",
         "Compare its size with that of the original; copy it as binary.",
     ),
-    (
-        "wire-protocol",
-        "what a node sent is no frame of ours",
-        "ProtocolError",
-        "Something on the way changed the bytes, or another program answers.",
-        "`aboard check --only reach` tells which.",
-    ),
-    (
-        "agent-ask",
-        "a node could not do what it was asked",
-        "AskError",
-        "The message has the system's own words.",
-        "`aboard check` looks at the node.",
-    ),
 )
 
 RUNS = Subject(
@@ -214,6 +201,6 @@ RUNS = Subject(
     title="a run can be found, told of and ended",
     probes=(),
     rules=(),
-    stories=stories(_ROWS),
+    stories=(*stories(_ROWS), transport.WIRE_PROTOCOL, transport.AGENT_ASK),
     asked="aboard",
 )

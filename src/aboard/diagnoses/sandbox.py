@@ -1,0 +1,297 @@
+"""A practice cluster that can't be had, or can't be broken as asked."""
+
+from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.fixes import Advice, Command
+
+_DOWN = "`sudo aboard sandbox down` takes all of it away, and `up` makes it anew."
+_TAKE_DOWN = Command("aboard sandbox down")
+
+ROOT = Diagnosis(
+    code="sandbox-root",
+    title="a sandbox needs root",
+    severity=Severity.BLOCK,
+    symptoms=("needs root",),
+    explanation="A practice host has a network, mounts and an sshd of its own, and only root may make those."
+    " Training runs as an ordinary user in it.",
+    remedy="`sudo aboard sandbox up`.",
+    fixes=Command("sudo {aboard} sandbox {verb}"),
+)
+
+LINUX = Diagnosis(
+    code="sandbox-linux",
+    title="a sandbox needs Linux",
+    severity=Severity.BLOCK,
+    symptoms=("a sandbox is made of Linux namespaces",),
+    explanation="Other systems have no namespaces.",
+    remedy="Use a Linux machine, or a virtual one.",
+    fixes=Advice("run `aboard sandbox up` on a Linux machine or in a Linux virtual machine"),
+)
+
+PRIVILEGES = Diagnosis(
+    code="sandbox-privileges",
+    title="root may not make namespaces here",
+    severity=Severity.BLOCK,
+    symptoms=("unshare failed: Operation not permitted",),
+    explanation="The root of a container often lacks CAP_SYS_ADMIN.",
+    remedy="Run it on the machine itself, or in a container that was started with `--privileged`.",
+    fixes=Advice("run it on the machine itself, or in a container started with --privileged"),
+)
+
+KERNEL = Diagnosis(
+    code="sandbox-kernel",
+    title="the kernel lacks a part that is needed",
+    severity=Severity.BLOCK,
+    symptoms=("RTNETLINK answers: Operation not supported",),
+    explanation="Bridges, veth pairs, connection tracking and the like are modules that this kernel doesn't have.",
+    remedy="`sudo modprobe NAME`, or a kernel that has it; the message names the part.",
+    fixes={
+        "module": Command("sudo modprobe {part}"),
+        "boot": Advice("boot a kernel with {option}"),
+        "groups": Advice("boot with systemd.unified_cgroup_hierarchy=0"),
+    },
+)
+
+PROGRAM = Diagnosis(
+    code="sandbox-program",
+    title="a program is missing",
+    severity=Severity.BLOCK,
+    symptoms=("not installed here",),
+    explanation="Hosts are made of real programs: sshd, ip, nft, and some faults of others.",
+    remedy="Type what stands behind `fix`: it installs all that are missing.",
+    fixes=Command("sudo apt-get install -y {packages:words}"),
+)
+
+SOURCE = Diagnosis(
+    code="sandbox-source",
+    title="other users can't read this Aboard",
+    severity=Severity.BLOCK,
+    symptoms=("can't be read by other users",),
+    explanation="On a practice host you are an ordinary user, who must be able to run it.",
+    remedy="`chmod -R o+rX DIR`, as the message has it.",
+    fixes=Command("chmod -R o+rX {source}"),
+)
+
+BUILD = Diagnosis(
+    code="sandbox-build",
+    title="the sandbox could not be made",
+    severity=Severity.BLOCK,
+    symptoms=("no namespaces could be made",),
+    explanation="A part of it failed, which the message names.",
+    remedy=_DOWN,
+    fixes=_TAKE_DOWN,
+)
+
+NETWORK = Diagnosis(
+    code="sandbox-network",
+    title="the sandbox's network could not be made",
+    severity=Severity.BLOCK,
+    symptoms=("RTNETLINK answers: File exists",),
+    explanation="`ip` refused a part of it; most often something of an earlier one is left.",
+    remedy=_DOWN,
+    fixes=_TAKE_DOWN,
+)
+
+SSHD = Diagnosis(
+    code="sandbox-sshd",
+    title="an sshd of the sandbox doesn't start",
+    severity=Severity.BLOCK,
+    symptoms=("sshd: no hostkeys available",),
+    explanation="The message has its own words.",
+    remedy=_DOWN,
+    fixes=_TAKE_DOWN,
+)
+
+SLURM = Diagnosis(
+    code="sandbox-slurm",
+    title="Slurm of the sandbox doesn't start",
+    severity=Severity.BLOCK,
+    symptoms=("slurmctld: fatal",),
+    explanation="The message has the daemon's own words.",
+    remedy=_DOWN,
+    fixes={
+        "daemon": _TAKE_DOWN,
+        "late": Command("aboard sandbox up --slurm --nodes {nodes} --name {name}"),
+    },
+)
+
+STUCK = Diagnosis(
+    code="sandbox-stuck",
+    title="a process of the sandbox doesn't end",
+    severity=Severity.BLOCK,
+    symptoms=("doesn't end",),
+    explanation="It waits in the kernel, most often for a disk.",
+    remedy=_DOWN,
+    fixes={
+        "host": _TAKE_DOWN,
+        "named": Command("aboard sandbox down --name {name}"),
+    },
+)
+
+BUSY = Diagnosis(
+    code="sandbox-busy",
+    title="another command works on the sandbox",
+    severity=Severity.BLOCK,
+    symptoms=("another aboard has been",),
+    explanation="One at a time builds, breaks and heals.",
+    remedy="Wait until it is done, then: `aboard sandbox status`.",
+    fixes={
+        "host": Advice("wait until it is done, then: aboard sandbox status"),
+        "named": Advice("wait until it is done, then: aboard sandbox {verb} --name {name}"),
+    },
+)
+
+DOWN = Diagnosis(
+    code="sandbox-down",
+    title="no sandbox is up",
+    severity=Severity.BLOCK,
+    symptoms=("no sandbox 'sandbox' is up",),
+    explanation="It was never made, or the machine was started anew since.",
+    remedy="`sudo aboard sandbox up`.",
+    fixes={
+        "usual": Command("aboard sandbox up"),
+        "named": Command("aboard sandbox up --name {name}"),
+    },
+)
+
+DIFFERS = Diagnosis(
+    code="sandbox-differs",
+    title="a sandbox of another shape is up",
+    severity=Severity.BLOCK,
+    symptoms=("that isn't what you ask for",),
+    explanation="It has another number of nodes or slots, and is never changed while it is up.",
+    remedy=_DOWN,
+    fixes={
+        "usual": _TAKE_DOWN,
+        "named": Command("aboard sandbox down --name {name}"),
+    },
+)
+
+NAME = Diagnosis(
+    code="sandbox-name",
+    title="a sandbox can't have that name",
+    severity=Severity.BLOCK,
+    symptoms=("can't name a sandbox",),
+    explanation="It becomes the name of a directory.",
+    remedy="Small letters, digits, '.', '_' and '-'.",
+    fixes=Command("aboard sandbox up --name sandbox"),
+)
+
+NODES = Diagnosis(
+    code="sandbox-nodes",
+    title="a sandbox can't have so many nodes",
+    severity=Severity.BLOCK,
+    symptoms=("nodes asked for",),
+    explanation="There is a most, which the message has.",
+    remedy="`sudo aboard sandbox up --nodes 4`.",
+    fixes=Command("aboard sandbox up --nodes 4"),
+)
+
+SLOTS = Diagnosis(
+    code="sandbox-slots",
+    title="a node has at least one slot",
+    severity=Severity.BLOCK,
+    symptoms=("slots asked for",),
+    explanation="Without one it would start no rank.",
+    remedy="`sudo aboard sandbox up --slots 2`.",
+    fixes=Command("aboard sandbox up --slots 2"),
+)
+
+HOST = Diagnosis(
+    code="sandbox-host",
+    title="the sandbox has no such host",
+    severity=Severity.BLOCK,
+    symptoms=("has no host",),
+    explanation="It has head, and n1 to the last.",
+    remedy="`aboard sandbox status` lists them.",
+    fixes=Command("aboard sandbox status --name {name}"),
+)
+
+HOST_OFF = Diagnosis(
+    code="sandbox-host-off",
+    title="the host is off",
+    severity=Severity.BLOCK,
+    symptoms=("is off",),
+    explanation="A fault switched it off.",
+    remedy="`sudo aboard sandbox heal`.",
+    fixes=Command("aboard sandbox heal --name {name}"),
+)
+
+FAULT = Diagnosis(
+    code="sandbox-fault",
+    title="the fault could not be made",
+    severity=Severity.BLOCK,
+    symptoms=("ended with 1",),
+    explanation="What was to break the host failed itself; the message has its words.",
+    remedy="`sudo aboard sandbox heal`, then again.",
+    fixes=Command("aboard sandbox heal"),
+)
+
+FAULT_UNKNOWN = Diagnosis(
+    code="sandbox-fault-unknown",
+    title="there is no such fault",
+    severity=Severity.BLOCK,
+    symptoms=("there is no fault",),
+    explanation="Faults have names.",
+    remedy="`aboard sandbox break --list` lists them.",
+    fixes=Command("aboard sandbox break --list"),
+)
+
+FAULT_OPTION = Diagnosis(
+    code="sandbox-fault-option",
+    title="the fault can't be had like that",
+    severity=Severity.BLOCK,
+    symptoms=("can't be had",),
+    explanation="A value is outside of what it can be.",
+    remedy="`aboard sandbox break --list` says what each takes.",
+    fixes={
+        "rate": Command("aboard sandbox break rate --mbit 50"),
+        "loss": Command("aboard sandbox break loss --percent 5"),
+        "delay": Command("aboard sandbox break delay --ms 50"),
+        "fabric": Command("aboard sandbox down && aboard sandbox up --fabric"),
+        "ports": Advice("write ports as 29500, 1024-65535 or 22,29500-29600"),
+        "port-taken": Command("aboard sandbox break port-taken --port 29500"),
+        "conntrack-full": Command("aboard sandbox break conntrack-full"),
+        "conntrack-max": Command("sudo sysctl -w net.netfilter.nf_conntrack_max={most}"),
+        "memory-limit": Command("aboard sandbox break memory-limit --mib {least}"),
+        "cpu-quota": Command("aboard sandbox break cpu-quota --cores {least}"),
+        "few-tasks": Command("aboard sandbox break few-tasks --tasks {least}"),
+        "sshd-stopped": Command("aboard sandbox heal sshd-stopped --node {node}"),
+        "sshd-slow": Command("aboard sandbox break sshd-slow --seconds 10"),
+        "process": Command("aboard sandbox break {fault} --environ RUN_ID"),
+        "other-python": Command("aboard sandbox break other-python --without torch"),
+        "program": Command("aboard sandbox exec --node {node} -- ls -l {program}"),
+        "disk-full": Command("aboard sandbox break disk-full --node {node} --path /private"),
+        "path": Advice("write it as --path /private"),
+        "nothing": Command("aboard sandbox exec --node {node} -- ls -d {path}"),
+    },
+)
+
+FAULT_CLASH = Diagnosis(
+    code="sandbox-fault-clash",
+    title="the host is broken already in a way that goes against it",
+    severity=Severity.BLOCK,
+    symptoms=("is broken already",),
+    explanation="Two faults that change the same part can't be healed one by one.",
+    remedy="Heal the one that is there first: `sudo aboard sandbox heal NAME`.",
+    fixes=Command("aboard sandbox heal {fault} --node {node} --name {name}"),
+)
+
+NO_PROCESS = Diagnosis(
+    code="sandbox-no-process",
+    title="no process of the host is like that",
+    severity=Severity.BLOCK,
+    symptoms=("no process of n1 has",),
+    explanation="The fault is done to a process, and there is none with that number or variable.",
+    remedy="`sudo aboard sandbox exec --node n1 -- ps -ef`.",
+    fixes=Command("aboard sandbox exec --node {node} -- ps -ef"),
+)
+
+PATH_TAKEN = Diagnosis(
+    code="sandbox-path-taken",
+    title="what was moved away can't come back",
+    severity=Severity.BLOCK,
+    symptoms=("something new is there",),
+    explanation="While the fault lasted, something was written under the same name.",
+    remedy="Move that aside, as the message says, then heal again.",
+    fixes=Command("aboard sandbox exec --node {node} --root -- mv {path} {path}.new"),
+)
