@@ -16,6 +16,7 @@ from aboard.diagnoses import AboardError, Advice, Command, Diagnosis, Severity, 
 from aboard.diagnoses.catalogue import all_diagnoses, pack_error, read_error, unpack_error
 from aboard.diagnoses.fixes import blanks
 from aboard.diagnoses.text import visible
+from aboard.verdicts.logs.table import SYMPTOMS
 
 SOURCE = Path(__file__).parents[2] / "src" / "aboard"
 HOSTILE = ["'; $(x)", "a\nb", "\x1b]52;c;eA==\x07", "\u202e", "-rf", "=ls", "~root", "", "x" * 1_000_000, "`id`", "# a"]
@@ -62,11 +63,11 @@ def _is_one_word(value: str) -> None:
     assert ONE.fix("advice", path=value).count("\n") == 1
 
 
-TEMPLATES = {
+TEMPLATES: dict[str, Command | Advice] = {
     f"{each.code}:{variant}": template
     for each in all_diagnoses().values()
     for variant, template in each.templates.items()
-}
+} | {f"{each.code}:{place}": each.fix for place, each in enumerate(SYMPTOMS)}
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -126,7 +127,7 @@ def test_without_hints_all_readings_are_told() -> None:
     )
     assert finding.code == "log-store-unreachable"
     assert "getent hosts n1" in finding.fix
-    assert "/dev/tcp/n1/29500" in finding.fix
+    assert "'</dev/tcp/$0/$1' n1 29500" in finding.fix
 
 
 def test_an_error_that_the_run_survived_is_only_worth_a_line() -> None:
@@ -195,12 +196,14 @@ def test_any_bytes_can_be_read(lines: list[bytes]) -> None:
 
 
 def test_a_hostile_log_can_neither_touch_the_terminal_nor_a_pasted_command() -> None:
-    """Escape sequences are gone, and what a shell would obey is out of the fix."""
+    """Escape sequences are gone, and what a shell would obey is a part of one quoted word."""
     (finding,) = told("\x1b]0;x\x07FileNotFoundError: [Errno 2] No such file or directory: '/x/$(rm -rf ~);`id`'")
     assert finding.code == "storage-missing"
     assert "\x1b" not in finding.seen + finding.fix
-    assert "$(" not in finding.fix
-    assert "`" not in finding.fix
+    ran = subprocess.run(
+        ["bash", "-c", f"ls() {{ printf '%s|' \"$@\"; }}; {finding.fix}"], check=False, capture_output=True, text=True
+    )
+    assert ran.stdout.startswith("-ld|/x/$(rm -rf ~);`id`|")
 
 
 def test_memory_is_bounded_by_symptoms_not_by_lines() -> None:

@@ -4,7 +4,7 @@ import re
 from dataclasses import field
 from enum import Enum
 
-from aboard.diagnoses import Severity
+from aboard.diagnoses import Command, Severity
 from aboard.lazy import dataclass
 
 
@@ -37,7 +37,7 @@ class Symptom:
     pattern: re.Pattern[str]
     role: Role
     why: str
-    fix: str
+    fix: Command
     weight: int = 2
     late: bool = False
     severity: Severity = Severity.BLOCK
@@ -86,5 +86,11 @@ def _symptom(
     code: str, pattern: str, role: Role, why: str, fix: tuple[str, ...], *, weight: int, late: bool = False
 ) -> Symptom:
     return Symptom(
-        code=code, pattern=re.compile(pattern), role=role, why=why, fix="\n".join(fix), weight=weight, late=late
+        code=code,
+        pattern=re.compile(pattern),
+        role=role,
+        why=why,
+        fix=Command("\n".join(fix)),
+        weight=weight,
+        late=late,
     )

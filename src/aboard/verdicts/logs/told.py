@@ -7,7 +7,7 @@ from aboard.diagnoses import Finding, Severity
 from aboard.verdicts.logs.order import in_order, near
 from aboard.verdicts.logs.sighting import Reading, Sighting
 from aboard.verdicts.logs.symptom import Role, Symptom
-from aboard.verdicts.logs.words import filled
+from aboard.verdicts.logs.words import fill_fix, filled
 from aboard.verdicts.nccl import named_ranks, standing, standing_words
 
 _QUOTED = 300
@@ -44,7 +44,7 @@ def finding_of(chosen: Sighting, fatal: list[Sighting], reading: Reading) -> Fin
         ranks=ranks,
         seen="; ".join(seen),
         why=filled(symptom.why, words),
-        fix=filled(symptom.fix, words),
+        fix=fill_fix(symptom.fix, words),
     )
 
 
@@ -88,7 +88,7 @@ def odd_findings(reading: Reading) -> Iterator[Finding]:
             ranks=tuple(sorted({each.rank for each in group if each.rank is not None}))[:64],
             seen=_said(first, first.node, first.rank, reading),
             why=filled(symptom.why, words),
-            fix=filled(symptom.fix, words),
+            fix=fill_fix(symptom.fix, words),
         )
 
 

@@ -84,6 +84,6 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "run-exited",
         r"pdsh@\S+: (?P<node>[\w.-]+): ssh exited with exit code (?P<code>\d+)",
         "The command on the node ended with that code.",
-        "grep '^{node}: ' LOG | tail -50    # what it said last",
+        "grep -F {node}': ' LOG | tail -50    # what it said last",
     ),
 )

@@ -13,7 +13,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "torch says the same for three things: nobody listens there (rank 0 isn't up, or the address is not its own),"
         " a firewall drops the packets, or the name is unknown on this node.",
         "getent hosts {peer}    # on the node that waits; nothing means that the name is unknown",
-        "timeout 3 bash -c '</dev/tcp/{peer}/{port}'; echo $?    # there: 0 open, 1 refused, 124 dropped by a firewall",
+        "timeout 3 bash -c '</dev/tcp/$0/$1' {peer} {port}; echo $?    # there: 0 open, 1 refused, 124 dropped",
         "ss -ltn | grep {port}    # on {peer}; does rank 0 listen?",
     ),
     wait(
@@ -22,7 +22,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "No address of {peer} took the connection: nobody listens there, a firewall is between, or the name"
         " is unknown.",
         "getent hosts {peer}    # on the node that waits",
-        "timeout 3 bash -c '</dev/tcp/{peer}/{port}'; echo $?    # there: 0 open, 1 refused, 124 dropped by a firewall",
+        "timeout 3 bash -c '</dev/tcp/$0/$1' {peer} {port}; echo $?    # there: 0 open, 1 refused, 124 dropped",
     ),
     # Up to 1.10.
     wait(
@@ -30,7 +30,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         r"connect\(\) timed out\. Original timeout was (?P<limit>\d+) ms",
         "The store of rank 0 did not answer: nobody listens there, a firewall is between, or the name is unknown.",
         "getent hosts $MASTER_ADDR    # on the node that waits",
-        "timeout 3 bash -c '</dev/tcp/ADDRESS/PORT'; echo $?    # there: 0 open, 1 refused, 124 dropped by a firewall",
+        "timeout 3 bash -c '</dev/tcp/ADDRESS/PORT'; echo $?    # there: 0 open, 1 refused, 124 dropped",
     ),
     wait(
         "log-store-unreachable",
@@ -76,7 +76,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "Another process has the rendezvous port: an earlier run that was not ended, or one torchrun per GPU"
         " where one"
         " per node was meant.",
-        "sudo ss -ltnp | grep -E ':(29500|{port}) '    # on {node}; who has it?",
+        "sudo ss -ltnp | grep -w -e :29500 -e :{port}    # on {node}; who has it?",
         weight=3,
     ),
     wait(
@@ -113,7 +113,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "Rank {missing} never came to the first collective: it died before, it still loads or tokenizes, or it is in"
         " another branch of the code.",
         "py-spy dump --pid PID    # of rank {missing}, while it hangs: where is it?",
-        "grep -n 'rank{missing}\\]' LOG | head    # what did it say first?",
+        "grep -nF rank{missing}']' LOG | head    # what did it say first?",
     ),
     wait(
         "log-store-wait",
