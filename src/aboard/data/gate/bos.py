@@ -6,7 +6,7 @@ from aboard.data.gate.evidence import MANY, Evidence, places, share
 from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Encoded
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import NO_FIX, Finding, Severity, data_quality, join_fixes
 
 DOUBLE_BOS = "double-bos"
 
@@ -24,13 +24,13 @@ def double_bos(evidence: Evidence) -> Iterator[Finding]:
     """The model was never shown two, and is not shown two when it is used."""
     seen, rows = evidence.tally.seen(DOUBLE_BOS), evidence.tally.encoded
     if seen:
-        given = evidence.again("template", "FILE")
-        fix = f"{given}    # a template that writes {{{{ bos_token }}}} once\n" if evidence.tally.of("chat") else ""
-        yield Finding(
-            code="data-double-bos",
+        fix = NO_FIX
+        if evidence.tally.of("chat"):
+            fix = data_quality.DOUBLE_BOS.fix("chat", again=evidence.again("template", "FILE"))
+        yield data_quality.DOUBLE_BOS.finding(
             severity=Severity.BLOCK if seen.count >= MANY * rows else Severity.WARN,
             nodes=(),
             seen=f"{share(seen.count, rows)} begin with two begin-of-sequence tokens: {places(seen)}",
             why="The model was never shown two, and won't be when it is used: answers get worse, and nobody sees why.",
-            fix=fix + evidence.allow("data-double-bos"),
+            fix=join_fixes(fix, evidence.allow(data_quality.DOUBLE_BOS)),
         )

@@ -1,16 +1,15 @@
 """Rows that can't be read, and rows with nothing in them."""
 
 from collections.abc import Iterator
-from shlex import quote
 
 from aboard.core.words import visible
-from aboard.data.gate.evidence import MANY, PACKED, Evidence, places, share
+from aboard.data.gate.evidence import MANY, PACKED, Evidence, places, script, share
 from aboard.data.gate.seen import Seen
 from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.template import TEMPLATE_CODES
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Row
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import NO_FIX, Diagnosis, Finding, Fix, Severity, data_quality, join_fixes
 
 BROKEN, EMPTY = "broken", "empty"
 _NOTE = 100
@@ -27,13 +26,11 @@ def look(item: Item, _terms: Terms) -> Iterator[Sign]:
 def no_rows(evidence: Evidence) -> Iterator[Finding]:
     """A run over nothing ends at once, or never starts."""
     if evidence.tally.rows == 0:
-        yield Finding(
-            code="data-no-rows",
-            severity=Severity.BLOCK,
+        yield data_quality.NO_ROWS.finding(
             nodes=(),
             seen=f"{', '.join(evidence.files)}: there is no row in it",
             why="There is nothing to train on.",
-            fix="\n".join(f"ls -l {quote(name)}    # is this the file that was meant?" for name in evidence.files[:1]),
+            fix=data_quality.NO_ROWS.fix(file=evidence.files[0]) if evidence.files else NO_FIX,
         )
 
 
@@ -42,15 +39,13 @@ def unreadable(evidence: Evidence) -> Iterator[Finding]:
     seen = evidence.tally.seen(BROKEN)
     if seen:
         # Where nothing can be read it is another kind of file, and deleting lines is no help.
-        mend = _mend(seen) if seen.count < evidence.tally.rows else _look_at(seen)
-        yield Finding(
-            code="data-broken",
-            severity=Severity.BLOCK,
+        mend = _mend(seen) if seen.count < evidence.tally.rows else _look_at(seen, data_quality.BROKEN)
+        yield data_quality.BROKEN.finding(
             nodes=(),
             seen=f"{share(seen.count, evidence.tally.rows)} can't be read: {places(seen)}",
             why="They would be left out of training. The last line of a file that is broken often means a copy that"
             " broke off: then rows are missing that nobody can count.",
-            fix=f"{mend}\n{evidence.allow('data-broken')}",
+            fix=join_fixes(mend, evidence.allow(data_quality.BROKEN)),
         )
 
 
@@ -59,14 +54,13 @@ def empty(evidence: Evidence) -> Iterator[Finding]:
     seen = evidence.tally.seen(EMPTY)
     if seen:
         much = seen.count >= MANY * evidence.tally.rows
-        yield Finding(
-            code="data-empty",
+        yield data_quality.EMPTY.finding(
             severity=Severity.BLOCK if much else Severity.WARN,
             nodes=(),
             seen=f"{share(seen.count, evidence.tally.rows)} hold no text at all: {places(seen)}",
             why="They count as rows and teach nothing, or to end at once. Often a column has another name in a part of"
             " the file.",
-            fix=f"{_look_at(seen)}\n{evidence.allow('data-empty')}",
+            fix=join_fixes(_look_at(seen, data_quality.EMPTY), evidence.allow(data_quality.EMPTY)),
         )
 
 
@@ -76,21 +70,22 @@ def _is_empty(item: Item, row: Row) -> bool:
     return not any(text.strip() for _who, text in item.texts)
 
 
-def _mend(seen: Seen) -> str:
+def _mend(seen: Seen) -> Fix:
     """Few lines of one file can be deleted; of more, what can be read is kept."""
     first = seen.examples[0].where
-    file = quote(first.file)
     if first.unit != "line" or first.file.endswith(PACKED):
-        return f"aboard data {file} --json    # names them; write the file anew without them"
+        return data_quality.BROKEN.fix("names", file=first.file)
     if seen.count <= len(seen.examples) and {each.where.file for each in seen.examples} == {first.file}:
-        lines = ";".join(f"{each.where.line}d" for each in seen.examples)
-        return f"{_look_at(seen)}\nsed -i '{lines}' {file}    # deletes them"
-    kept = quote(first.file.removesuffix(".jsonl") + ".kept.jsonl")
-    return f"{_look_at(seen)}\njq -cR 'fromjson? | objects' {file} > {kept}    # keeps what can be read"
+        lines = script("d", (each.where.line for each in seen.examples))
+        mend = data_quality.BROKEN.fix("delete", script=lines, file=first.file)
+    else:
+        kept = first.file.removesuffix(".jsonl") + ".kept.jsonl"
+        mend = data_quality.BROKEN.fix("keep", file=first.file, kept=kept)
+    return join_fixes(_look_at(seen, data_quality.BROKEN), mend)
 
 
-def _look_at(seen: Seen) -> str:
+def _look_at(seen: Seen, diagnosis: Diagnosis) -> Fix:
     where = seen.examples[0].where
     if where.unit != "line" or where.file.endswith(PACKED):
-        return f"aboard data {quote(where.file)} --show 5    # shows what rows hold"
-    return f"sed -n '{where.line}p' {quote(where.file)} | cut -c 1-300    # shows the first of them"
+        return diagnosis.fix("rows", file=where.file)
+    return diagnosis.fix("line", script=script("p", [where.line]), file=where.file)

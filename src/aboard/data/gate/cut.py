@@ -6,7 +6,7 @@ from aboard.data.gate.evidence import MANY, Evidence, places, share
 from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Encoded, Row
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Fix, Severity, data_quality, join_fixes
 
 CUT, LOST = "cut", "answer-lost"
 # So many rows may lose their end before a run is stopped for it: long tails are common, and often meant to be cut.
@@ -37,20 +37,19 @@ def answers_cut(evidence: Evidence) -> Iterator[Finding]:
     if seen and limit is not None:
         whole = f"; nothing of the answer is left in {lost.count:,} of them" if lost else ""
         much = seen.count >= FEW * rows or lost.count >= MANY * rows
-        yield Finding(
-            code="data-cut",
+        yield data_quality.CUT.finding(
             severity=Severity.BLOCK if much else Severity.WARN,
             nodes=(),
             seen=f"answers of {share(seen.count, rows)} are cut off at {limit:,} tokens: {places(seen)}{whole}",
             why="A model that is shown answers without an end learns to break off, or not to stop.",
-            fix="\n".join([*_longer(evidence, limit), evidence.allow("data-cut")]),
+            fix=join_fixes(*_longer(evidence, limit), evidence.allow(data_quality.CUT)),
         )
 
 
-def _longer(evidence: Evidence, limit: int) -> Iterator[str]:
+def _longer(evidence: Evidence, limit: int) -> Iterator[Fix]:
     """How long would do for nearly all, and for all."""
     tokens = evidence.tally.tokens
     most, every = (-(-length // _ROUND) * _ROUND for length in (tokens.percentile(0.99), tokens.longest))
     if limit < most < every:
-        yield f"{evidence.again('max-length', most)}    # `data: {{max_length: {most}}}`, enough for 99 % of the rows"
-    yield f"{evidence.again('max-length', every)}    # `data: {{max_length: {every}}}`, enough for all"
+        yield data_quality.CUT.fix("most", again=evidence.again("max-length", most), length=most)
+    yield data_quality.CUT.fix("every", again=evidence.again("max-length", every), length=every)

@@ -1,7 +1,6 @@
 """Rows that are there more than once, and validation rows that are trained on."""
 
 from collections.abc import Iterator
-from shlex import join, quote
 
 import numpy as np
 
@@ -9,7 +8,7 @@ from aboard.data.gate.evidence import MANY, Evidence, share
 from aboard.data.gate.prints import Prints
 from aboard.data.gate.seen import KEPT
 from aboard.data.rows import Where
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import NO_FIX, Finding, Fix, Severity, data_quality, join_fixes
 
 # Below a hundredth it is worth a line; from here on a file is probably there twice.
 TWICE = 0.3
@@ -28,13 +27,12 @@ def duplicates(evidence: Evidence) -> Iterator[Finding]:
     # By place, so that the first ones are named, whatever their hashes.
     pairs = sorted((int(order[at]), int(order[at - 1])) for at in again)[:KEPT]
     told = ", ".join(f"{prints.where(one)} as {prints.where(other)}" for one, other in pairs)
-    yield Finding(
-        code="data-duplicates",
+    yield data_quality.DUPLICATES.finding(
         severity=severity,
         nodes=(),
         seen=f"{_about(prints)}{share(count, rows)} are there already: {told}{' …' if count > KEPT else ''}",
         why="What is there twice is learned twice, and by heart. A whole file that is there twice is usually a slip.",
-        fix=_once(evidence) + evidence.allow("data-duplicates"),
+        fix=join_fixes(_once(evidence), evidence.allow(data_quality.DUPLICATES)),
     )
 
 
@@ -49,28 +47,24 @@ def leaks(evidence: Evidence) -> Iterator[Finding]:
         return
     told = ", ".join(f"{held.where(int(at))} as {_place(trained, held.hashes[at])}" for at in both[:KEPT])
     count, rows = len(both), len(held.hashes)
-    yield Finding(
-        code="data-leak",
+    yield data_quality.LEAK.finding(
         severity=Severity.BLOCK if count >= MANY * rows else Severity.WARN,
         nodes=(),
         seen=f"{_about(held)}{share(count, rows, 'validation rows')} are trained on too: {told}"
         f"{' …' if count > KEPT else ''}",
         why="The validation loss then says how well rows were learned by heart, and falls while the model gets worse.",
-        fix=_apart(evidence) + evidence.allow("data-leak"),
+        fix=join_fixes(_apart(evidence), evidence.allow(data_quality.LEAK)),
     )
 
 
-def _once(evidence: Evidence) -> str:
-    if not _lines(evidence.files):
-        return ""
-    return f"awk '!seen[$0]++' {join(evidence.files)} > once.jsonl    # keeps the first of equal lines\n"
+def _once(evidence: Evidence) -> Fix:
+    return data_quality.DUPLICATES.fix("once", files=evidence.files) if _lines(evidence.files) else NO_FIX
 
 
-def _apart(evidence: Evidence) -> str:
+def _apart(evidence: Evidence) -> Fix:
     if len(evidence.held) != 1 or not _lines((*evidence.held, *evidence.files)):
-        return ""
-    words = f"grep -hvxFf {quote(evidence.held[0])} {join(evidence.files)}"
-    return f"{words} > train-only.jsonl    # leaves lines out that are held back\n"
+        return NO_FIX
+    return data_quality.LEAK.fix("apart", held=evidence.held[0], files=evidence.files)
 
 
 def _lines(files: tuple[str, ...]) -> bool:

@@ -1,10 +1,12 @@
 """What a rule of the gate judges, and the words that rules share."""
 
-from shlex import join, split
+from collections.abc import Iterable
+from shlex import split
 
 from aboard.data.gate.seen import Seen
 from aboard.data.gate.tally import Tally
 from aboard.data.gate.terms import Terms
+from aboard.diagnoses import Diagnosis, Fix, Shell, shell
 from aboard.lazy import dataclass
 
 # What is said of every hundredth row is no slip any more.
@@ -26,13 +28,33 @@ class Evidence:
     validation: Tally | None = None
     held: tuple[str, ...] = ()
 
-    def again(self, option: str, value: object = None) -> str:
+    def again(self, option: str, value: object = None) -> Shell:
         """The command with one option more, or with another value of it."""
         words = [word for word in split(self.command) if word.partition("=")[0] != f"--{option}" or option == "allow"]
-        return join([*words, f"--{option}" if value is None else f"--{option}={value}"])
+        return _typed([*words, f"--{option}" if value is None else f"--{option}={value}"])
 
-    def allow(self, code: str) -> str:
-        return f"{self.again('allow', code)}    # if it is meant to be so"
+    def allow(self, diagnosis: Diagnosis) -> Fix:
+        return diagnosis.fix("allow", again=self.again("allow", diagnosis.code))
+
+
+def _typed(words: Iterable[str]) -> Shell:
+    """The words as they are typed; what begins with two dashes is an option, whose value is a word of its own."""
+    made = shell("")
+    for word in words:
+        name, has_value, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--"):
+            each = shell("{word}", word=word)
+        elif has_value:
+            each = shell("--{name}={value}", name=name, value=value)
+        else:
+            each = shell("--{name}", name=name)
+        made = shell("{made:shell} {each:shell}", made=made, each=each) if made else each
+    return made
+
+
+def script(command: str, lines: Iterable[int]) -> Shell:
+    """What sed is to do with these lines: numbers and a letter, in quotes as people write it."""
+    return shell(f"'{';'.join(f'{int(line)}{command}' for line in lines)}'")
 
 
 def share(count: int, total: int, noun: str = "rows") -> str:

@@ -9,7 +9,7 @@ from aboard.data.gate.evidence import Evidence, places, share
 from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Row
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Fix, Severity, data_quality, join_fixes
 
 SIGNS = ("misfit", "answer-alone", "answer-asks", "answers-first", "asks-last", "json-text", "turns-text")
 MISFIT, ALONE, ASKS, ANSWERS_FIRST, ASKS_LAST, JSON_TEXT, TURNS_TEXT = SIGNS
@@ -119,20 +119,22 @@ def _told(evidence: Evidence, sign: str, rows: int, least: float, severity: Seve
     if rows < ENOUGH or seen.count < least * rows:
         return
     said, why = _SAID[sign]
-    yield Finding(
-        code="data-format",
+    yield data_quality.FORMAT.finding(
         # Who has named the format has looked; a guess of ours must be looked at.
         severity=min(severity, Severity.WARN) if evidence.given else severity,
         nodes=(),
         seen=f"{share(seen.count, rows)} {said}: {places(seen)}; the format"
         f" {'given' if evidence.given else 'guessed'} is {evidence.format}",
         why=why,
-        fix=f"{evidence.again('show', 2)}    # shows what is taken for what\n{_other(evidence, sign)}\n"
-        f"{evidence.allow('data-format')}",
+        fix=join_fixes(
+            data_quality.FORMAT.fix("show", again=evidence.again("show", 2)),
+            _other(evidence, sign),
+            evidence.allow(data_quality.FORMAT),
+        ),
     )
 
 
-def _other(evidence: Evidence, sign: str) -> str:
+def _other(evidence: Evidence, sign: str) -> Fix:
     if sign == JSON_TEXT:
-        return "jq -c '{messages: (.text | fromjson)}' FILE.jsonl > messages.jsonl    # makes rows of the strings"
-    return f"{evidence.again('format', 'NAME')}    # `data: {{format: NAME}}`, with the right one"
+        return data_quality.FORMAT.fix("json")
+    return data_quality.FORMAT.fix("other", again=evidence.again("format", "NAME"))

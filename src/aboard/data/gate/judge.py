@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeAlias
 
 from aboard.core.cascade import cascade
-from aboard.core.words import did_you_mean, visible
+from aboard.core.words import nearest, visible
 from aboard.data.gate import bos, broken, cut, duplicates, guessed, outliers, specials, stops, supervised, template
 from aboard.data.gate.evidence import Evidence
 from aboard.data.gate.seen import Example
 from aboard.data.gate.stories import STORIES
 from aboard.data.gate.tally import Item, Look, Tally, count
 from aboard.data.gate.terms import Terms
-from aboard.diagnoses import Finding, InputError, Problem, worst_first
+from aboard.diagnoses import Finding, Fix, InputError, Problem, data, data_quality, worst_first
 
 Rule: TypeAlias = Callable[[Evidence], Iterator[Finding]]
 
@@ -44,17 +44,17 @@ RULES: tuple[Rule, ...] = (
 
 # The rows in which a finding of this code is to be seen.
 SIGNS = {
-    "data-empty": (broken.EMPTY,),
-    "data-template": (
+    data_quality.EMPTY.code: (broken.EMPTY,),
+    data_quality.TEMPLATE.code: (
         template.UNTOLD,
         supervised.UNSUPERVISED,
     ),
-    "data-no-loss": (supervised.UNSUPERVISED,),
-    "data-eos": (stops.HIDDEN, stops.ENDLESS),
-    "data-double-bos": (bos.DOUBLE_BOS,),
-    "data-cut": (cut.LOST, cut.CUT),
-    "data-special-text": (specials.SPECIAL,),
-    "data-format": guessed.SIGNS,
+    data_quality.NO_LOSS.code: (supervised.UNSUPERVISED,),
+    data_quality.EOS.code: (stops.HIDDEN, stops.ENDLESS),
+    data_quality.DOUBLE_BOS.code: (bos.DOUBLE_BOS,),
+    data_quality.CUT.code: (cut.LOST, cut.CUT),
+    data_quality.SPECIAL_TEXT.code: (specials.SPECIAL,),
+    data_quality.FORMAT.code: guessed.SIGNS,
 }
 
 CODES = tuple(story.code for story in STORIES)
@@ -86,10 +86,15 @@ def known_codes(allowed: Iterable[str]) -> tuple[str, ...]:
     """The codes as given; raises InputError for each that is none."""
     given = tuple(allowed)
     problems = [
-        Problem(where="--allow", seen=f"the gate has no code '{visible(code)}'", fix=did_you_mean(code, CODES))
+        Problem(where="--allow", seen=f"the gate has no code '{visible(code)}'", fix=_known(code))
         for code in given
         if code not in CODES
     ]
     if problems:
-        raise InputError("data-allow", problems)
+        raise InputError(data.ALLOW, problems)
     return given
+
+
+def _known(code: str) -> Fix:
+    near = nearest(code, CODES)
+    return data.ALLOW.fix("near", code=near) if near else data.ALLOW.fix("known", codes=CODES)

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from aboard.data.gate.evidence import Evidence
-from aboard.diagnoses import Finding, Severity
+from aboard.data.gate.evidence import Evidence, script
+from aboard.data.rows import Where
+from aboard.diagnoses import Finding, Fix, data_quality
 
 FAR = 20
 ENOUGH = 100
@@ -15,13 +16,15 @@ def outliers(evidence: Evidence) -> Iterator[Finding]:
     unit, lengths = ("tokens", tally.tokens) if tally.encoded else ("characters", tally.characters)
     usual = lengths.percentile(0.99)
     if lengths.rows >= ENOUGH and lengths.longest > FAR * max(1, usual) and tally.longest is not None:
-        yield Finding(
-            code="data-outlier",
-            severity=Severity.INFO,
+        yield data_quality.OUTLIER.finding(
             nodes=(),
             seen=f"the longest row has {lengths.longest:,} {unit}, 99 % have at most {usual:,}: {tally.longest.where}",
             why="It is often no text: two files in one row, a page of binary data, a log.",
-            fix=f"sed -n '{tally.longest.where.line}p' {tally.longest.where.file} | cut -c 1-300    # shows it"
-            if tally.longest.where.unit == "line"
-            else f"{evidence.again('stats')}    # shows how long rows are",
+            fix=_fix(evidence, tally.longest.where),
         )
+
+
+def _fix(evidence: Evidence, where: Where) -> Fix:
+    if where.unit == "line":
+        return data_quality.OUTLIER.fix("line", script=script("p", [where.line]), file=where.file)
+    return data_quality.OUTLIER.fix("lengths", again=evidence.again("stats"))

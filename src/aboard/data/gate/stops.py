@@ -7,7 +7,7 @@ from aboard.data.gate.supervised import UNSUPERVISED
 from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Encoded
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import NO_FIX, Finding, Fix, Severity, data_quality, join_fixes
 
 MASKED = 0.9
 ENDLESS, HIDDEN = "endless", "stop-hidden"
@@ -34,21 +34,19 @@ def never_stops(evidence: Evidence) -> Iterator[Finding]:
     # A row whose end is cut off has one all the same: another rule tells of that.
     rows = tally.encoded - tally.seen(UNSUPERVISED).count
     if terms.tokenizer is not None and tally.encoded and not terms.stops:
-        yield Finding(
-            code="data-eos",
+        yield data_quality.EOS.finding(
             severity=Severity.WARN,
             nodes=(),
             seen=f"{terms.tokenizer} has no end-of-sequence token",
             why="No row can end in one, so a model that is trained on them can't learn to stop.",
-            fix="grep eos_token tokenizer_config.json    # beside the tokenizer; name the token there",
+            fix=data_quality.EOS.fix("no-token"),
         )
     if seen.count >= MANY * rows and seen:
         named = " or ".join(terms.stop_names) or "the end token"
         masked = f"; in {share(hidden.count, seen.count, 'of these')} it is there, but masked" if hidden else ""
         # Tokens that somebody else prepared are answers if a good part of them is masked.
         answers = tally.of("chat", "pair") > 0 or tally.supervised < MASKED * tally.tokens.total
-        yield Finding(
-            code="data-eos",
+        yield data_quality.EOS.finding(
             severity=Severity.BLOCK if answers and seen.count == rows else Severity.WARN,
             nodes=(),
             seen=f"{share(seen.count, rows)} with a loss never supervise {named}: {places(seen)}{masked}",
@@ -59,12 +57,10 @@ def never_stops(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _fix(evidence: Evidence, *, hidden: bool) -> str:
-    given = evidence.again("template", "FILE")
+def _fix(evidence: Evidence, *, hidden: bool) -> Fix:
+    given, line = evidence.again("template", "FILE"), NO_FIX
     if hidden and evidence.terms.marked:
-        line = f"{given}    # a template with the end token before {{% endgeneration %}}, not behind it\n"
+        line = data_quality.EOS.fix("hidden", again=given)
     elif evidence.tally.of("chat"):
-        line = f"{given}    # a template that writes the end token behind each answer\n"
-    else:
-        line = ""
-    return line + evidence.allow("data-eos")
+        line = data_quality.EOS.fix("chat", again=given)
+    return join_fixes(line, evidence.allow(data_quality.EOS))

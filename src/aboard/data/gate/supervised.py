@@ -1,13 +1,12 @@
 """Rows that the loss never sees: no token of them is supervised."""
 
 from collections.abc import Iterator
-from shlex import quote
 
 from aboard.data.gate.evidence import MANY, Evidence, places, share
 from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Encoded, Row
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import NO_FIX, Finding, Fix, Severity, data_quality, join_fixes
 
 UNSUPERVISED = "unsupervised"
 
@@ -21,8 +20,7 @@ def no_loss(evidence: Evidence) -> Iterator[Finding]:
     """Such rows cost time and teach nothing, and the curve looks fine."""
     seen, rows = evidence.tally.seen(UNSUPERVISED), evidence.tally.encoded
     if seen:
-        yield Finding(
-            code="data-no-loss",
+        yield data_quality.NO_LOSS.finding(
             severity=Severity.BLOCK if seen.count >= MANY * rows else Severity.WARN,
             nodes=(),
             seen=f"{share(seen.count, rows)} have no supervised token: {places(seen)}",
@@ -41,15 +39,12 @@ def _why(row: Row) -> str:
     return "the answer is empty" if row.kind == "pair" and not (row.completion or "").strip() else ""
 
 
-def _fix(evidence: Evidence) -> str:
-    lines = []
+def _fix(evidence: Evidence) -> Fix:
+    line = NO_FIX
     notes = {each.note for each in evidence.tally.seen(UNSUPERVISED).examples}
     if evidence.terms.loss_on != "all" and notes == {""}:
-        lines.append(
-            f"{evidence.again('loss-on', 'all')}    # `data: {{loss_on: all}}`, if prompts shall be learned too"
-        )
+        line = data_quality.NO_LOSS.fix("all", again=evidence.again("loss-on", "all"))
     elif "nobody answers" in notes and evidence.format == "messages":
         file = evidence.tally.seen(UNSUPERVISED).examples[0].where.file
-        pick = 'select(any(.messages[]; .role == "assistant"))'
-        lines.append(f"jq -c '{pick}' {quote(file)} > answered.jsonl    # keeps rows that have an answer")
-    return "\n".join([*lines, evidence.allow("data-no-loss")])
+        line = data_quality.NO_LOSS.fix("answered", file=file)
+    return join_fixes(line, evidence.allow(data_quality.NO_LOSS))

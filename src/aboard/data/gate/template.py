@@ -8,7 +8,7 @@ from aboard.data.gate.supervised import UNSUPERVISED
 from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Broken
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Fix, Severity, data_quality, join_fixes
 
 UNTOLD = "untold"
 # How the encoder says that a conversation was refused, or that its answers stand nowhere for certain.
@@ -26,8 +26,7 @@ def unmarked(evidence: Evidence) -> Iterator[Finding]:
     tally, terms = evidence.tally, evidence.terms
     untold, lost, chats = tally.seen(UNTOLD), tally.seen(UNSUPERVISED), tally.of("chat")
     if untold:
-        yield Finding(
-            code="data-template",
+        yield data_quality.TEMPLATE.finding(
             severity=Severity.BLOCK if untold.count >= MANY * tally.rows else Severity.WARN,
             nodes=(),
             seen=f"the chat template doesn't show the answers of {share(untold.count, tally.rows)}: {places(untold)}",
@@ -35,9 +34,7 @@ def unmarked(evidence: Evidence) -> Iterator[Finding]:
             fix=_fix(evidence),
         )
     elif chats and lost.count == tally.encoded and terms.marked is False and terms.loss_on != "all":
-        yield Finding(
-            code="data-template",
-            severity=Severity.BLOCK,
+        yield data_quality.TEMPLATE.finding(
             nodes=(),
             seen="the chat template has no {% generation %} markers, and no answer is found without them",
             why="No token would be supervised: training would run on nothing, and the curve would look fine.",
@@ -45,14 +42,12 @@ def unmarked(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _fix(evidence: Evidence) -> str:
-    terms = evidence.terms
+def _fix(evidence: Evidence) -> Fix:
+    terms, given = evidence.terms, evidence.again("template", "FILE")
     if terms.marked is None:
-        lines = [f"{evidence.again('template', 'FILE')}    # the tokenizer has none of its own"]
+        lines = [data_quality.TEMPLATE.fix("none", again=given)]
     else:
-        lines = [
-            f"{evidence.again('template', 'FILE')}    # with {{% generation %}} … {{% endgeneration %}} around answers"
-        ]
+        lines = [data_quality.TEMPLATE.fix("markers", again=given)]
         if terms.loss_on == "answers":
-            lines.append(f"{evidence.again('loss-on', 'last')}    # `data: {{loss_on: last}}`, the last answer only")
-    return "\n".join([*lines, evidence.allow("data-template")])
+            lines.append(data_quality.TEMPLATE.fix("last", again=evidence.again("loss-on", "last")))
+    return join_fixes(*lines, evidence.allow(data_quality.TEMPLATE))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from aboard.core.words import visible
 from aboard.data.intake.chunks import Store
 from aboard.data.intake.opened import bare
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, data
 
 KNOWN: dict[str, Store] = {
     ".jsonl": "jsonl",
@@ -49,7 +49,7 @@ def files_of(path: str, split: str | None) -> list[Found]:
     ending = _ending(shown)
     if ending not in KNOWN:
         seen = f"'{visible(path)}' has no ending that says how to read it"
-        raise AboardError("data-ending", seen, fix=f"name it as one of: {' '.join(KNOWN)} (.gz .zst .bz2 .xz behind)")
+        raise AboardError(data.ENDING, seen, "known", endings=" ".join(KNOWN))
     return [Found(shown, shown, ending)]
 
 
@@ -59,7 +59,7 @@ def _of_directory(path: str, split: str | None) -> list[Found]:
     found = [file for file in found if KNOWN[file.ending] != "text"] or found
     if not found:
         seen = f"the directory '{visible(path)}' has no file with rows"
-        raise AboardError("data-missing", seen, fix=f"put files in it that end in one of: {' '.join(KNOWN)}")
+        raise AboardError(data.MISSING, seen, "no-rows", endings=" ".join(KNOWN))
     told = {file: _split_of(os.path.relpath(file.path, path)) for file in found}
     there = sorted({name for name in told.values() if name})
     if split is None and len(there) <= 1:
@@ -71,7 +71,9 @@ def _of_directory(path: str, split: str | None) -> list[Found]:
         seen = (
             f"'{visible(path)}' has no file of the split '{wanted}'; its file names say: {', '.join(there) or 'none'}"
         )
-        raise AboardError("data-split", seen, fix=f"write split: {there[0]}" if there else "leave split: out")
+        if there:
+            raise AboardError(data.SPLIT, seen, "other", split=there[0])
+        raise AboardError(data.SPLIT, seen, "none")
     return kept
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 from aboard.core.words import did_you_mean, visible
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, data_quality
 from aboard.lazy import dataclass
 
 Name = Literal["alpaca", "sharegpt", "messages", "prompt-completion", "text", "tokens"]
@@ -41,9 +41,8 @@ def recognise(
     found = _candidates(records)
     if len(found) > 1:
         seen = f"the rows could be {' or '.join(f'{form.name} ({form.why})' for form in found)}"
-        raise AboardError(
-            "data-format", seen, fix=f"say which: {' or '.join(f'format: {form.name}' for form in found)}"
-        )
+        formats = " or ".join(f"format: {form.name}" for form in found)
+        raise AboardError(data_quality.FORMAT, seen, "several", formats=formats)
     if not found:
         raise _nothing(records)
     return found[0]
@@ -52,10 +51,11 @@ def recognise(
 def _given(records: Sequence[Mapping[str, Any]], given: str, text_column: str | None) -> Format:
     if given not in NAMES:
         seen = f"there is no format '{visible(given)}'; {did_you_mean(given, NAMES)}"
-        raise AboardError("data-format", seen, fix=f"write one of: {' '.join(f'format: {name}' for name in NAMES)}")
+        formats = " ".join(f"format: {name}" for name in NAMES)
+        raise AboardError(data_quality.FORMAT, seen, "unknown", formats=formats)
     if text_column is not None and given != "text":
         seen = f"text_column goes with plain text, and the format given is {given}"
-        raise AboardError("data-format", seen, fix="leave one of them out")
+        raise AboardError(data_quality.FORMAT, seen, "text-column")
     if given == "text":
         return Format(name="text", why="given", columns=(text_column or "text",))
     column = next((column for column in _CONVERSATIONS if _has(records, column)), _CONVERSATIONS[given == "sharegpt"])
@@ -100,14 +100,15 @@ def _nothing(records: Sequence[Mapping[str, Any]]) -> AboardError:
     columns = list(dict.fromkeys(str(name) for record in records for name in record))
     needs = "; ".join(f"{name} needs {columns}" for name, columns in _NEEDS.items())
     if not records:
-        return AboardError("data-format", f"no row could be read, so no format shows; {needs}", fix="look at the file")
+        return AboardError(data_quality.FORMAT, f"no row could be read, so no format shows; {needs}", "unread")
     if {"chosen", "rejected"} <= set(columns):
         seen = "columns chosen and rejected are preferences (for DPO), which are not trained on here"
-        return AboardError("data-format", seen, fix="make rows of prompt and completion from the chosen answers")
+        return AboardError(data_quality.FORMAT, seen, "preferences")
     texts = [name for name in columns if any(isinstance(record.get(name), str) for record in records)]
     seen = f"no format fits the columns {visible(', '.join(columns), 300)}; {needs}"
-    fix = f"for plain text write text_column: {texts[0]}" if texts else "rename the columns"
-    return AboardError("data-format", seen, fix=fix)
+    if texts:
+        return AboardError(data_quality.FORMAT, seen, "plain", column=texts[0])
+    return AboardError(data_quality.FORMAT, seen, "columns")
 
 
 def _has(records: Sequence[Mapping[str, Any]], column: str) -> bool:

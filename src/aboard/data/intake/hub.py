@@ -7,7 +7,7 @@ from typing import Any
 from aboard.data.intake.chunks import Chunk
 from aboard.data.intake.columnar import arrow_chunks, arrow_rows
 from aboard.data.intake.online import hub_reachable
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, data
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _ENDING = re.compile(r"\.(jsonl?|ndjson|parquet|arrow|idx|bin|txt|csv)(\.\w+)?$", re.IGNORECASE)
@@ -40,5 +40,4 @@ def _loaded(name: str, config: str | None, split: str) -> Any:
         return datasets.load_dataset(name, config, split=split)
     except Exception as error:  # `datasets` raises whatever its downloader, its parsers and its builders raise
         seen = f"the data set '{name}' can't be had from the hub: {' '.join(str(error).split())[:300]}"
-        fix = f"hf download --repo-type dataset {name}    # on a machine with internet; or check the name"
-        raise AboardError("data-hub", seen, fix=fix) from error
+        raise AboardError(data.HUB, seen, name=name) from error

@@ -1,6 +1,5 @@
 """From what the user named (a file, a directory, a hub name) to chunks that workers read."""
 
-import shlex
 from pathlib import Path
 
 from aboard.core.words import nearest, visible
@@ -12,7 +11,7 @@ from aboard.data.intake.hub import hub_chunks, is_hub_name
 from aboard.data.intake.listed import is_lines
 from aboard.data.intake.megatron import megatron_chunks
 from aboard.data.intake.opened import COMPRESSED, STREAM_ERRORS, bare
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, data
 from aboard.lazy import dataclass
 
 
@@ -39,16 +38,19 @@ def sources(spec: SourceSpec, *, chunk_bytes: int = CHUNK_BYTES) -> list[Chunk]:
     if is_hub_name(spec.path):
         return hub_chunks(spec.path, config=spec.config, split=spec.split or "train", every=chunk_bytes)
     seen = f"there is no file or directory '{visible(spec.path)}'"
-    raise AboardError("data-missing", seen, fix=_near(Path(spec.path)) or f"ls {visible(str(Path(spec.path).parent))}")
+    near = _near(Path(spec.path))
+    if near is not None:
+        raise AboardError(data.MISSING, seen, "near", path=near)
+    raise AboardError(data.MISSING, seen, "look", folder=Path(spec.path).parent)
 
 
-def _near(path: Path) -> str:
-    """Asks whether the file was meant whose name, in the same directory, is most like this one; "" if none is."""
+def _near(path: Path) -> Path | None:
+    """The file whose name, in the same directory, is most like this one, if any is like it."""
     try:
         near = nearest(path.name, sorted(other.name for other in path.parent.iterdir()))
     except OSError:
-        return ""
-    return f"did you mean '{visible(str(path.with_name(near)), 200)}'?" if near else ""
+        return None
+    return path.with_name(near) if near else None
 
 
 def _chunks(file: Found, every: int) -> list[Chunk]:
@@ -71,7 +73,7 @@ def _cut(file: Found, every: int) -> list[Chunk]:
         return [Chunk(file=file.shown, path=file.path, store="json", size=size)]
     if store == "text" and is_lines(file.path):
         seen = f"'{visible(file.shown)}' holds JSON lines, and its name says plain text"
-        raise AboardError("data-ending", seen, fix=shlex.join(["mv", file.shown, _as_jsonl(file.shown)]))
+        raise AboardError(data.ENDING, seen, "rename", old=file.shown, new=_as_jsonl(file.shown))
     lines: Store = "text" if store == "text" else "jsonl"
     if file.path.lower().endswith(COMPRESSED):  # such a stream can't be entered in its middle
         return [Chunk(file=file.shown, path=file.path, store=lines, size=size)]

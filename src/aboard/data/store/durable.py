@@ -9,7 +9,7 @@ from pathlib import Path
 from time import monotonic, sleep
 
 from aboard.data.store.manifest import FileEntry
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, data
 
 _BLOCK = 1 << 20
 
@@ -94,9 +94,7 @@ def _lock(handle: int, path: Path, deadline: float) -> None:
             if monotonic() > deadline:
                 host, _, process = os.pread(handle, 200, 0).decode("utf-8", "replace").partition(" ")
                 seen = f"process {process} on {host} still prepares the same data, and holds {path}"
-                raise AboardError(
-                    "data-locked", seen, fix=f"ps -p {process}  # on {host}; wait for it, or end it"
-                ) from None
+                raise AboardError(data.LOCKED, seen, process=process, host=host) from None
             sleep(0.1)
         else:
             return

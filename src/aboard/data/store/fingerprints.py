@@ -7,7 +7,7 @@ from pathlib import Path
 from time import time_ns
 
 from aboard.data.store.durable import held, sha256_of, write_whole
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, data
 from aboard.lazy import dataclass
 
 # A file that was written so short a while ago can change again without a new time stamp (git's "racy" entries).
@@ -80,12 +80,11 @@ def stamp_of(path: Path) -> Stamp:
 
 
 def _unreadable(path: Path, error: OSError) -> AboardError:
-    return AboardError("data-unreadable", f"{path} can't be read: {error.strerror}", fix=f"ls -l {path}")
+    return AboardError(data.UNREADABLE, f"{path} can't be read: {error.strerror}", "file", path=path)
 
 
 def changed(path: Path) -> AboardError:
-    seen = f"{path} changed while it was being prepared"
-    return AboardError("data-changed", seen, fix="wait until it is written, then give the same command again")
+    return AboardError(data.CHANGED, f"{path} changed while it was being prepared")
 
 
 def _kept(path: Path) -> dict[str, list[int | str]]:

@@ -6,7 +6,7 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any, Literal
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, data
 from aboard.lazy import dataclass
 
 FORMAT = "aboard-token-shards"
@@ -160,4 +160,4 @@ def entry(content: Mapping[str, Any]) -> FileEntry:
 
 
 def unusable(path: Path, why: str) -> AboardError:
-    return AboardError("data-manifest", f"{path}: {why}", fix="see docs/token-shards.md for what it must say")
+    return AboardError(data.MANIFEST, f"{path}: {why}")

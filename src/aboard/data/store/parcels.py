@@ -6,7 +6,7 @@ from pathlib import Path
 
 from aboard.data.store.fingerprints import Fingerprints
 from aboard.data.store.manifest import FORMAT, NAME, FileEntry, entry, read_manifest, unusable
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, data, spread
 from aboard.lazy import dataclass
 
 # How manifests of ours begin to say what they are: shards, bins.
@@ -64,7 +64,7 @@ def _names(folder: Path) -> list[str]:
         found = sorted(path.name for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
     except OSError as error:
         seen = f"{folder} can't be read: {error.strerror}"
-        raise AboardError("data-unreadable", seen, fix=f"ls -ld {folder}") from error
+        raise AboardError(data.UNREADABLE, seen, "folder", path=folder) from error
     if not found:
-        raise AboardError("spread-empty", f"{folder} has no files to be spread", fix=f"ls -l {folder}")
+        raise AboardError(spread.EMPTY, f"{folder} has no files to be spread", folder=folder)
     return found

@@ -4,13 +4,13 @@ from pathlib import Path
 
 from aboard.data.store.durable import sha256_of
 from aboard.data.store.manifest import FileEntry
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, data
 
 
 def damaged(path: Path, why: str) -> AboardError:
     """What to do is the same for every file of a set: it can always be made again."""
     folder = path if path.is_dir() else path.parent
-    return AboardError("data-shard-damaged", f"{path}: {why}", fix=f"rm -r {folder}  # it is then made again")
+    return AboardError(data.SHARD_DAMAGED, f"{path}: {why}", folder=folder)
 
 
 def judge_size(folder: Path, file: FileEntry) -> None:

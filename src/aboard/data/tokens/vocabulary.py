@@ -1,6 +1,5 @@
 """A tokenizer, taken apart into what encoding needs: the fast tokenizer, its special tokens, its chat templates."""
 
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import tokenizers
 
 from aboard.core.words import visible
 from aboard.data.intake.online import hub_reachable
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, data
 from aboard.lazy import dataclass
 
 # One of them is in every tokenizer's directory.
@@ -43,9 +42,7 @@ def load_vocabulary(tokenizer: Any) -> Vocabulary:
     found = _from_path(tokenizer) if isinstance(tokenizer, str) else tokenizer
     if not getattr(found, "is_fast", False):
         seen = f"the tokenizer {type(found).__name__} is no fast one (there is no tokenizer.json)"
-        raise AboardError(
-            "data-tokenizer", seen, fix="save a fast one: AutoTokenizer.from_pretrained(…).save_pretrained(DIR)"
-        )
+        raise AboardError(data.TOKENIZER, seen, "slow")
     backend = tokenizers.Tokenizer.from_str(found.backend_tokenizer.to_str())
     backend.no_truncation()
     backend.no_padding()
@@ -82,7 +79,9 @@ def _from_path(name: str) -> Any:
         return AutoTokenizer.from_pretrained(where)
     except Exception as error:  # transformers raises whatever its downloader, its parsers and its models raise
         seen = f"no tokenizer can be had from '{visible(name)}': {' '.join(str(error).split())[:300]}"
-        raise AboardError("data-tokenizer", seen, fix=f"ls {visible(name)}/tokenizer.json") from error
+        # What is quoted isn't expanded by a shell.
+        folder = path if name.startswith("~") else name
+        raise AboardError(data.TOKENIZER, seen, "broken", file=f"{folder}/tokenizer.json") from error
 
 
 def _is_path(name: str) -> bool:
@@ -95,8 +94,7 @@ def _missing(name: str) -> AboardError:
     whole = Path(name).expanduser().absolute()
     there = next(parent for parent in whole.parents if parent.exists())
     seen = f"there is no tokenizer at '{visible(name)}': {there} has no '{visible(whole.relative_to(there).parts[0])}'"
-    fix = f"ls {shlex.quote(str(there))}    # then give the path that is there; a name of the hub is OWNER/NAME"
-    return AboardError("data-tokenizer", seen, fix=fix)
+    return AboardError(data.TOKENIZER, seen, "missing", folder=there)
 
 
 def _cached(name: str) -> Path | None:
@@ -113,8 +111,7 @@ def _cached(name: str) -> Path | None:
 
 def _out_of_reach(name: str) -> AboardError:
     seen = f"the tokenizer '{visible(name)}' is no directory here, it is not in the cache, and the hub can't be reached"
-    fix = f"hf download {shlex.quote(name)}    # on a machine with internet; or give the path of a directory"
-    return AboardError("data-tokenizer", seen, fix=fix)
+    return AboardError(data.TOKENIZER, seen, "far", name=name)
 
 
 def _templates(found: object) -> tuple[str | None, str | None]:

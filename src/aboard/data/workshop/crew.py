@@ -9,7 +9,8 @@ from time import monotonic
 
 from aboard.data.workshop.unit import Encode
 from aboard.data.workshop.worker import Answer, AssembleOrder, Failed, Order, Told, serve
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, data
+from aboard.diagnoses.catalogue import unpack_error
 
 # A worker tells of its rows several times a second; a single row of the largest size takes minutes at most.
 _SILENCE = 900.0
@@ -58,8 +59,7 @@ class _Member:
         code = self.process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
         doing = "" if self.order is None or isinstance(self.order, AssembleOrder) else f" at {self.order.chunk.file}"
-        fix = "free -g; sudo dmesg | grep -i oom  # signal 9 is most often too little memory: use fewer workers"
-        return AboardError("data-worker-died", f"worker {self.process.name} {how}{doing}", fix=fix)
+        return AboardError(data.WORKER_DIED, f"worker {self.process.name} {how}{doing}")
 
     def end(self) -> None:
         """At once: whatever it was writing has no name yet."""
@@ -91,9 +91,7 @@ class Crew:
                     self._hear(member, answered)
                 elif monotonic() - member.heard > _SILENCE:
                     seen = f"worker {member.process.name} has said nothing for {_SILENCE:.0f} s"
-                    raise AboardError(
-                        "data-worker-silent", seen, fix="see whether the disk of the source answers: df -h"
-                    )
+                    raise AboardError(data.WORKER_SILENT, seen)
 
     def _hear(self, member: _Member, answered: Callable[[Order, Answer], None]) -> None:
         try:
@@ -101,7 +99,9 @@ class Crew:
         except (EOFError, OSError) as error:
             raise member.died() from error
         if isinstance(answer, Failed):
-            raise AboardError(answer.code, answer.seen, fix=answer.fix)
+            raise unpack_error(answer.error) or AboardError(
+                data.WORKER, f"worker {member.process.name} failed, and did not say why", "report"
+            )
         order, member.heard = member.order, monotonic()
         if order is None:
             return

@@ -25,7 +25,7 @@ from aboard.data.workshop.crew import crew
 from aboard.data.workshop.schedule import Schedule, grouped
 from aboard.data.workshop.unit import Encode, UnitRecord, read_tally, read_unit, token_bytes
 from aboard.data.workshop.worker import Answer, AssembleOrder, EncodeOrder, Order, Told
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, data
 from aboard.lazy import dataclass
 
 # Of a source, in one shard.
@@ -158,7 +158,7 @@ class Work:
         elif isinstance(answer, Unsound):
             if not schedule.unsound(answer):
                 seen = f"what was written to {answer.unit} was not what was read back, several times"
-                raise AboardError("data-disk", seen, fix=f"df -h {self._making}; sudo dmesg | tail")
+                raise AboardError(data.DISK, seen, "lies", folder=self._making)
         elif isinstance(order, EncodeOrder) and isinstance(answer, UnitRecord):
             schedule.encoded(order, answer)
             counting.done(order, answer)

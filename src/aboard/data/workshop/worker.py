@@ -3,12 +3,13 @@
 import os
 import signal
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from multiprocessing import parent_process
 from multiprocessing.connection import Connection
 from pathlib import Path
 from threading import Thread
 from time import monotonic
+from typing import Any
 
 from aboard.data.gate.terms import Terms
 from aboard.data.intake.chunks import Chunk
@@ -22,10 +23,13 @@ from aboard.data.workshop.assemble import Unsound, assemble
 from aboard.data.workshop.glass import terms_of
 from aboard.data.workshop.look import Looked, LookOrder, look_at
 from aboard.data.workshop.unit import Encode, UnitRecord, write_unit
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, data
+from aboard.diagnoses.catalogue import pack_error
 from aboard.lazy import dataclass
 
 _EVERY = 0.2
+# A trace names the place at its end; a row that is quoted in it may be of any length.
+_FIRST, _LAST = 2000, 4000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,11 +65,9 @@ class Told:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failed:
-    """The order can't be carried out: an error of ours in its three parts, or where the program broke."""
+    """The order can't be carried out: an error of ours as `pack_error` has it, or where the program broke."""
 
-    code: str
-    seen: str
-    fix: str
+    error: Mapping[str, Any]
 
 
 Order = LookOrder | EncodeOrder | AssembleOrder
@@ -114,13 +116,12 @@ class _Hand:
         except Unsound as unsound:
             return unsound
         except AboardError as error:
-            return Failed(code=error.code, seen=error.seen, fix=error.fix)
+            return _failed(error)
         except OSError as error:
             place = _place(order)
-            return Failed(code="data-disk", seen=f"{error.filename or place}: {error.strerror}", fix=f"df -h {place}")
+            return _failed(AboardError(data.DISK, f"{error.filename or place}: {error.strerror}", "room", folder=place))
         except Exception:  # noqa: BLE001 - told to the parent, with its trace
-            seen = f"a worker broke: {traceback.format_exc()}"
-            return Failed(code="data-worker", seen=seen, fix="please report it with the row that it names")
+            return _failed(AboardError(data.WORKER, f"a worker broke: {_trace()}", "row"))
 
     def _done(self, order: Order) -> Answer:
         if isinstance(order, AssembleOrder):
@@ -129,10 +130,20 @@ class _Hand:
         if isinstance(order, LookOrder):
             return look_at(order, self._encode, tell)
         if self._encode is None:
-            raise AboardError("data-worker", "a worker without an encoder was told to encode", fix="please report it")
+            raise AboardError(data.WORKER, "a worker without an encoder was told to encode", "report")
         rows = read(order.chunk, order.form)
         rows = _unchanged(rows if order.part is None else order.part.of(rows), order)
         return write_unit(rows, self._encode, origin=order.origin, path=order.path, tell=tell, terms=self._terms)
+
+
+def _failed(error: AboardError) -> Failed:
+    return Failed(error=pack_error(error))
+
+
+def _trace() -> str:
+    """Of the exception that is being handled; its middle is left out when it is long."""
+    whole = traceback.format_exc()
+    return whole if len(whole) <= _FIRST + _LAST else f"{whole[:_FIRST]}\n…\n{whole[-_LAST:]}"
 
 
 def _place(order: Order) -> Path:
