@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, data
 
 _NEEDED = ("numpy", "pyarrow", "datasets", "transformers")
 
@@ -12,4 +12,4 @@ def need_train(what: str) -> None:
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         seen = f"{what} needs {' and '.join(missing)}, which the light install doesn't bring"
-        raise AboardError("data-extra", seen, fix="pip install 'aboard[train]'")
+        raise AboardError(data.EXTRA, seen)

@@ -1,5 +1,6 @@
 """The data of a training: token shards and bins, made once for the same files, and the gate's word on them."""
 
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -125,7 +126,7 @@ def _part(name: str, prepared: Prepared) -> Part:
 def _question(words: TrainWords, tokenizer: str, template: str | None) -> Question:
     return Question(
         files=words.data.files,
-        command=f"aboard data {words.source}",
+        command=shlex.join(["aboard", "data", words.source]),
         format=words.data.format,
         text_column=words.data.text_column,
         tokenizer=tokenizer,
