@@ -11,7 +11,7 @@ from rich.console import Console
 from aboard.cli.extra import need_train
 from aboard.config.data import DataWords, load_data
 from aboard.config.read import read_text
-from aboard.diagnoses import InputError, Problem, Severity
+from aboard.diagnoses import InputError, Problem, Severity, configuration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -99,7 +99,7 @@ def _question(
         format=form or written.format,
         text_column=text_column or written.text_column,
         tokenizer=tokenizer or written.tokenizer,
-        template=None if template is None else read_text(template, fix="name a file with a chat template"),
+        template=None if template is None else read_text(template, fix=configuration.FILE.fix("template")),
         max_length=max_length or written.max_length,
         loss_on=cast("LossOn", loss_on or written.loss_on or "answers"),  # click and pydantic have looked
         validation=validation or written.validation,

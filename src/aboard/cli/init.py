@@ -9,7 +9,7 @@ from aboard.config.cluster import DEFAULT_FILE
 from aboard.config.nodes import hostfile_entries, named_entries
 from aboard.config.read import read_text
 from aboard.config.starter import starter
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, configuration
 
 if TYPE_CHECKING:
     from aboard.config.nodes import Entry
@@ -38,7 +38,7 @@ def _entries(hosts: tuple[str, ...], hostfile: str | None) -> "list[Entry]":
         fix = "type: aboard init gpu[01-16], or: aboard init --hostfile FILE"
         raise InputError("init", [Problem(where="aboard init", seen=seen, fix=fix)])
     if hostfile is not None:
-        return hostfile_entries(read_text(hostfile, fix="name the hostfile that you have"), hostfile)
+        return hostfile_entries(read_text(hostfile, fix=configuration.FILE.fix("own-hostfile")), hostfile)
     return named_entries(hosts)
 
 

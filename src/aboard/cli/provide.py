@@ -11,7 +11,7 @@ from aboard.checks.train.boarding import Boarding
 from aboard.config.read import read_text
 from aboard.config.train import TrainWords
 from aboard.core.size import size
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, configuration
 from aboard.flows.spread import Progress, Spread
 from aboard.flows.train import Provisions
 from aboard.flows.train_data import Part, Stock, Tokenized, stock
@@ -97,7 +97,7 @@ class Teller:
 
     def _stock(self, making: Making, tokenizer: str, cache: Path) -> Stock:
         template = self._words.data.template
-        text = None if template is None else read_text(template, fix="name a file with a chat template")
+        text = None if template is None else read_text(template, fix=configuration.FILE.fix("template"))
 
         def preparing(far: Tokenized) -> None:
             making.update("data   tokenizing", far.bytes, far.of_bytes, f", {many(far.tokens, 'token')}")

@@ -1,14 +1,13 @@
 """The head's files as a pasted command finds them, and accelerate's config file among them."""
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from aboard.config.read import read_text
 from aboard.config.tree import Leaf, Table, plain, read_tree
 from aboard.core.paste.accelerate_flags import KEYS, NUMBERS, SECTIONS
-from aboard.core.words import did_you_mean, visible
-from aboard.diagnoses import InputError, Problem
+from aboard.core.words import meant, visible
+from aboard.diagnoses import InputError, Problem, configuration, paste
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,10 +23,10 @@ class HeadFiles:
             return False
 
     def read(self, path: str) -> str:
-        return read_text(_expanded(path), fix="leave it out, or name a file that is there")
+        return read_text(_expanded(path), fix=configuration.FILE.fix("left-out"))
 
     def settings(self, path: str) -> "Mapping[str, object]":
-        fix = f"make one with: accelerate config --config_file {shlex.quote(path)}"
+        fix = configuration.FILE.fix("accelerate", path=path)
         return read_settings(read_text(_expanded(path), fix=fix), file=path)
 
 
@@ -40,7 +39,7 @@ def read_settings(text: str, *, file: str) -> dict[str, Any]:
     tree = read_tree(text, file=file)
     problems = list(_problems(tree, file))
     if problems:
-        raise InputError("paste-config", problems)
+        raise InputError(paste.CONFIG, problems)
     return dict(plain(tree))
 
 
@@ -57,11 +56,13 @@ def _problems(tree: Table, file: str) -> "Iterator[Problem]":
         empty = isinstance(value, Leaf) and value.value is None
         if key not in KEYS:
             seen = f"accelerate knows no key '{visible(key)}'"
-            yield Problem(where=place, seen=seen, fix=did_you_mean(key, sorted(KEYS)))
+            yield Problem(where=place, seen=seen, fix=meant(paste.CONFIG, key, sorted(KEYS)))
         elif key in SECTIONS and not empty and not isinstance(value, Table):
-            yield Problem(where=place, seen=f"{key} is a section", fix=f"write its keys below it, or {key}: {{}}")
+            yield Problem(where=place, seen=f"{key} is a section", fix=paste.CONFIG.fix("section", key=key))
         elif key in NUMBERS and not empty and not (isinstance(value, Leaf) and type(value.value) is int):
-            yield Problem(where=value.where, seen=f"{key} must be a whole number", fix=f"write {key}: 2")
+            yield Problem(
+                where=value.where, seen=f"{key} must be a whole number", fix=paste.CONFIG.fix("number", key=key)
+            )
     if "distributed_type" not in tree.values:
         seen = "distributed_type is missing, and accelerate asks for it"
-        yield Problem(where=file, seen=seen, fix="add a line: distributed_type: FSDP")
+        yield Problem(where=file, seen=seen, fix=paste.CONFIG.fix("type"))

@@ -11,7 +11,7 @@ from aboard.core.cluster import THIS_MACHINE, Cluster
 from aboard.core.filters import pick
 from aboard.core.head import LOCALHOST, Here, is_loopback, place_head
 from aboard.core.writes import Writes
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import NO_FIX, InputError, Problem, configuration
 from aboard.lazy import dataclass
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _read_plain(file: str, here: Here) -> "tuple[tuple[Node, ...] | None, bool]"
     """The nodes of a file whose section `cluster` is plain, and whether the file has no other section."""
     from aboard.config.tree import VERBATIM, plain, read_tree  # noqa: PLC0415 - PyYAML, for those who have a file
 
-    document = plain(read_tree(read_text(file, fix=""), file=file), verbatim=VERBATIM)
+    document = plain(read_tree(read_text(file, fix=NO_FIX), file=file), verbatim=VERBATIM)
     section = document.get("cluster")
     return (plain_nodes(section, here) if isinstance(section, dict) else None), len(document) == 1
 
@@ -109,8 +109,8 @@ def _origin(names: "Sequence[str]", hostfile: str | None, written: "Written | No
     if len(origins) > 1:
         first, second = origins[:2]
         seen = f"the nodes are given twice, by {first.where} and by {second.where}"
-        fix = "keep one of them; to use a part of the nodes, add --include NODES"
-        raise InputError("cluster-twice", [Problem(where="cluster", seen=seen, fix=fix)])
+        fix = configuration.CLUSTER_TWICE.fix()
+        raise InputError(configuration.CLUSTER_TWICE, [Problem(where="cluster", seen=seen, fix=fix)])
     return origins[0] if origins else _Origin(source=THIS_MACHINE, where="", names=(LOCALHOST,))
 
 
@@ -129,7 +129,7 @@ def _section_origins(written: "Written") -> list[_Origin]:
 
 def _entries(origin: _Origin, written: "Written | None") -> list[Entry]:
     if origin.hostfile is not None:
-        text = read_text(origin.hostfile, fix='write one, with a line such as "worker-0 slots=8" for each node')
+        text = read_text(origin.hostfile, fix=configuration.FILE.fix("hostfile"))
         return hostfile_entries(text, origin.hostfile)
     if written is not None and not origin.names:
         return section_entries(written)

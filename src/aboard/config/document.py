@@ -16,13 +16,11 @@ from aboard.config.section import Section
 from aboard.config.sections import Document
 from aboard.config.sources import source_problems
 from aboard.config.tree import VERBATIM, Leaf, Table, plain, read_tree
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, configuration
 from aboard.lazy import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-_NO_FILE = "write one with: aboard init gpu01 gpu02"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,12 +46,12 @@ def load_document(files: "Sequence[str]", sets: "Sequence[str]" = ()) -> Written
     problems: list[Problem] = []
     for file in files:
         try:
-            text = read_text(file, fix=_NO_FILE)
+            text = read_text(file, fix=configuration.FILE.fix("config"))
             tables.append(read_tree(text, file=file, base=str(Path(file).parent)))
         except InputError as error:
             problems += error.problems
     if problems:
-        raise InputError("config", problems)
+        raise InputError(configuration.CONFIG, problems)
     tree = override(merge(tables), sets)
     wrong = source_problems(tree)
     try:
@@ -61,7 +59,7 @@ def load_document(files: "Sequence[str]", sets: "Sequence[str]" = ()) -> Written
     except ValidationError as error:
         wrong += problems_of(error, tree, Document)
     if wrong:
-        raise InputError("config", sorted(wrong, key=lambda problem: line_of(problem.where)))
+        raise InputError(configuration.CONFIG, sorted(wrong, key=lambda problem: line_of(problem.where)))
     return Written(document=document, tree=tree)
 
 

@@ -8,41 +8,46 @@ from pydantic_core import CoreSchema, PydanticCustomError
 
 from aboard.core.hostfile import MAX_SLOTS
 from aboard.core.words import MAX_PORT, env_name_trouble, host_trouble, user_trouble, visible
+from aboard.diagnoses import Fix, configuration
 
 
-def refuse(seen: str, fix: str) -> NoReturn:
+def refuse(seen: str, fix: Fix) -> NoReturn:
     """Ends a pydantic validation with our own words: what was seen, and what to write."""
     raise PydanticCustomError("aboard", "{seen}", {"seen": seen, "fix": fix})
 
 
 def _host(text: str) -> str:
     if trouble := host_trouble(text):
-        refuse(trouble, "write a host name or an address, for example gpu01 or 10.0.0.5")
+        refuse(trouble, configuration.CONFIG.fix("host"))
     return text
 
 
 def _user(text: str) -> str:
     if trouble := user_trouble(text):
-        refuse(trouble, "write a login name, for example alice; other names can stand in ~/.ssh/config")
+        refuse(trouble, configuration.CONFIG.fix("user"))
     return text
 
 
 def _text(text: str) -> str:
     if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
         # Not shown: it may be the value of a secret.
-        refuse("it holds a NUL or half a character, which no program can be given", "leave that character out")
+        refuse(
+            "it holds a NUL or half a character, which no program can be given", configuration.CONFIG.fix("character")
+        )
     return text
 
 
 def _line(text: str) -> str:
     if not text.strip() or any(not char.isprintable() and char != "\t" for char in _text(text)):
-        refuse(f"'{visible(text)}' is no line of text", "write it on one line")
+        refuse(f"'{visible(text)}' is no line of text", configuration.CONFIG.fix("one-line"))
     return text
 
 
 def _word(text: str) -> str:
     if _line(text).startswith("-"):
-        refuse(f"'{visible(text)}' starts with '-', which would be taken for an option", "write the name itself")
+        refuse(
+            f"'{visible(text)}' starts with '-', which would be taken for an option", configuration.CONFIG.fix("option")
+        )
     return text
 
 
@@ -50,7 +55,7 @@ def _path(text: str) -> str:
     if not _line(text).startswith("/"):
         refuse(
             f"'{visible(text)}' is no absolute path",
-            f"write where it is on the nodes, for example /home/alice/{visible(text).removeprefix('~/')}",
+            configuration.CONFIG.fix("path", path=text.removeprefix("~/")),
         )
     return text
 
@@ -61,14 +66,14 @@ def _program(text: str) -> str:
 
 def _pattern(text: str) -> str:
     if "{" in text.replace("{name}", "") or "}" in text.replace("{name}", ""):
-        refuse(f"'{visible(text)}' has braces other than {{name}}", "write it as in {name}i or ib-{name}.cluster")
+        refuse(f"'{visible(text)}' has braces other than {{name}}", configuration.CONFIG.fix("pattern"))
     _host(text.replace("{name}", "n"))
     return text
 
 
 def _env_name(text: str) -> str:
     if trouble := env_name_trouble(text):
-        refuse(trouble, "write NAME: value, for example NCCL_DEBUG: INFO")
+        refuse(trouble, configuration.CONFIG.fix("env"))
     return text
 
 
@@ -77,7 +82,7 @@ def _size(value: object) -> object:
     if isinstance(value, str):
         found = _SIZE.fullmatch(value.strip())
         if found is None:
-            refuse(f"'{visible(value)}' is no size", "write it with its unit: 200GB, 1.5TB, or 500GiB")
+            refuse(f"'{visible(value)}' is no size", configuration.CONFIG.fix("size"))
         return round(float(found[1]) * (1024 if found[3] else 1000) ** (" KMGTP".index(found[2].upper())))
     return value
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from aboard.config.tree import Leaf, Table, Tree, read_scalar
 from aboard.core.words import visible
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, configuration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ def merge(tables: "Sequence[Table]") -> Table:
     problems: list[Problem] = []
     merged = reduce(lambda one, two: _union(one, two, (), problems), tables, NOTHING)
     if problems:
-        raise InputError("config-twice", problems)
+        raise InputError(configuration.CONFIG_TWICE, problems)
     return merged
 
 
@@ -26,7 +26,7 @@ def override(table: Table, sets: "Sequence[str]") -> Table:
     """The tree with each `a.b=c` put in its place; a later one wins over an earlier one."""
     problems = [_malformed(text) for text in sets if not _path(text)]
     if problems:
-        raise InputError("config-set", problems)
+        raise InputError(configuration.CONFIG_SET, problems)
     for text in sets:
         name, _, value = text.partition("=")
         # The value stays out of the place, which messages show: it may be a token.
@@ -58,7 +58,7 @@ def _both(path: tuple[str, ...], first: str, second: str) -> Problem:
     return Problem(
         where=second,
         seen=f"{visible('.'.join(path))} is also given at {first}",
-        fix="keep one of the two",
+        fix=configuration.CONFIG_TWICE.fix(),
     )
 
 
@@ -70,7 +70,9 @@ def _path(text: str) -> tuple[str, ...]:
 
 def _malformed(text: str) -> Problem:
     return Problem(
-        where="--set", seen=f"can't read '{visible(text.partition('=')[0])}'", fix="write --set cluster.slots=8"
+        where="--set",
+        seen=f"can't read '{visible(text.partition('=')[0])}'",
+        fix=configuration.CONFIG_SET.fix("form"),
     )
 
 
@@ -80,7 +82,7 @@ def _put(table: Table, path: tuple[str, ...], leaf: Leaf) -> Table:
     if rest:
         below = table.values.get(key, NOTHING)
         if not isinstance(below, Table) and not _empty(below):
-            raise InputError("config-set", [_no_section(leaf, key, table.keys[key])])
+            raise InputError(configuration.CONFIG_SET, [_no_section(leaf, key, table.keys[key])])
         value = _put(below if isinstance(below, Table) else NOTHING, tuple(rest), leaf)
     return Table(
         values={**table.values, key: value},
@@ -91,4 +93,5 @@ def _put(table: Table, path: tuple[str, ...], leaf: Leaf) -> Table:
 
 def _no_section(leaf: Leaf, key: str, where: str) -> Problem:
     seen = f"'{visible(key)}' at {where} is a value, and has no keys below it"
-    return Problem(where=leaf.where, seen=seen, fix=f"change it in {where.rsplit(':', 2)[0]}, or set all of it at once")
+    fix = configuration.CONFIG_SET.fix("section", file=where.rsplit(":", 2)[0])
+    return Problem(where=leaf.where, seen=seen, fix=fix)

@@ -11,7 +11,7 @@ from aboard.core.interpreter import Interpreter, Origin
 from aboard.core.node import Container, Node
 from aboard.core.nodeset import MAX_NAMES, Login, expand_logins, fold
 from aboard.core.words import MAX_PORT, env_name_trouble, host_trouble, user_trouble, visible
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, configuration
 from aboard.lazy import dataclass
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def named_entries(names: "Sequence[str]") -> list[Entry]:
     for text in names:
         where = visible(text)
         if "/" in text:
-            fix = f"for a hostfile, type: --hostfile {where}"
+            fix = configuration.NODESET.fix("hostfile", path=text)
             problems.append(Problem(where=where, seen="this is no node set and no .yaml file", fix=fix))
             continue
         try:
@@ -48,7 +48,7 @@ def named_entries(names: "Sequence[str]") -> list[Entry]:
         except InputError as error:
             problems += error.problems
     if problems:
-        raise InputError("nodeset", problems)
+        raise InputError(configuration.NODESET, problems)
     return entries
 
 
@@ -72,10 +72,12 @@ def section_entries(written: "Written") -> list[Entry]:
         except InputError as error:
             problems += error.problems
         if len(entries) > MAX_NAMES:
-            problems.append(Problem(where=where, seen=f"more than {MAX_NAMES:,} nodes", fix="leave some of them out"))
+            problems.append(
+                Problem(where=where, seen=f"more than {MAX_NAMES:,} nodes", fix=configuration.CONFIG.fix("fewer"))
+            )
             break
     if problems:
-        raise InputError("config", problems)
+        raise InputError(configuration.CONFIG, problems)
     return entries
 
 
@@ -161,12 +163,14 @@ def _line(text: str, where: str) -> list[Entry]:
     names, slots = (match[1], {"slots": int(match[2])}) if match else (text, {})
     if slots and slots["slots"] > MAX_SLOTS:
         seen = f"'{visible(text)}': {MAX_SLOTS:,} slots is the most a node can have"
-        raise InputError("config", [Problem(where=where, seen=seen, fix=f'write "{visible(names)} slots=8"')])
+        raise InputError(
+            configuration.CONFIG, [Problem(where=where, seen=seen, fix=configuration.CONFIG.fix("slots", nodes=names))]
+        )
     if "=" in names:
         seen = f"'{visible(text)}' is no node set and no 'NODES slots=N'"
-        host = visible(names.split()[0])
-        fix = f'write "{host} slots=8"' if "=" not in host else 'write "gpu[01-16] slots=8"'
-        raise InputError("config", [Problem(where=where, seen=seen, fix=fix)])
+        host = names.split()[0]
+        fix = configuration.CONFIG.fix("slots", nodes=host if "=" not in host else "gpu[01-16]")
+        raise InputError(configuration.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
     return [_entry(login, where, **slots) for login in expand_logins(names, where=where)]
 
 
@@ -175,11 +179,12 @@ def _mapping(node: "NodeSection", where: str) -> list[Entry]:
     if node.address is not None and len(logins) > 1:
         seen = f"{visible(node.name)} is {len(logins)} nodes, which can't share the address {node.address}"
         raise InputError(
-            "config", [Problem(where=where, seen=seen, fix="write an entry for each node, with its address")]
+            configuration.CONFIG, [Problem(where=where, seen=seen, fix=configuration.CONFIG.fix("addresses"))]
         )
     if node.user is not None and logins[0].user not in {None, node.user}:
         seen = f"the user is given twice: {logins[0].user} in the name, and {node.user}"
-        raise InputError("config", [Problem(where=where, seen=seen, fix=f"write name: {visible(logins[0].name)}")])
+        fix = configuration.CONFIG.fix("name", name=logins[0].name)
+        raise InputError(configuration.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
     return [_entry(login, where, **_given(node)) for login in logins]
 
 
@@ -206,8 +211,8 @@ def _refuse_twins(entries: "Sequence[Entry]") -> None:
     problems: list[Problem] = []
     for (where, other), names in twins.items():
         seen = f"{fold(names)} is named twice" + (f", also at {other}" if other != where else "")
-        problems.append(Problem(where=where, seen=seen, fix=f"name {fold(names)} once"))
-    raise InputError("node-twice", problems)
+        problems.append(Problem(where=where, seen=seen, fix=configuration.NODE_TWICE.fix(nodes=fold(names))))
+    raise InputError(configuration.NODE_TWICE, problems)
 
 
 def _with_fabric(nodes: "Sequence[Node]", where: str) -> tuple[Node, ...]:
@@ -218,14 +223,12 @@ def _with_fabric(nodes: "Sequence[Node]", where: str) -> tuple[Node, ...]:
         address = node.fabric_address and node.fabric_address.replace("{name}", node.name)
         if address and (trouble := host_trouble(address)):
             seen = f"fabric_address of {node.name}: {trouble}"
-            raise InputError(
-                "config", [Problem(where=where, seen=seen, fix=f"give {node.name} a fabric_address of its own")]
-            )
+            fix = configuration.CONFIG.fix("own-fabric", node=node.name)
+            raise InputError(configuration.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
         if address and address in taken:
             seen = f"{taken[address]} and {node.name} would both have the fabric_address {address}"
-            raise InputError(
-                "config", [Problem(where=where, seen=seen, fix='use a pattern: fabric_address: "{name}i"')]
-            )
+            fix = configuration.CONFIG.fix("fabric-pattern")
+            raise InputError(configuration.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
         if address:
             taken[address] = node.name
         placed.append(replace(node, fabric_address=address))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from aboard.config.sections import NODE_MAPPING, SOURCE_MAPPING
 from aboard.config.train_names import foreign
 from aboard.config.tree import Items, Table, Tree
-from aboard.core.words import did_you_mean, visible
-from aboard.diagnoses import Problem
+from aboard.core.words import meant, visible
+from aboard.diagnoses import Fix, Problem, configuration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,15 +34,15 @@ _EMPTY, _A_LIST, _A_MAPPING = "empty", "a list", "a mapping"
 _A_NODE = "a node set or a mapping"
 _A_SOURCE = "a path or a mapping"
 _BRANCH = {NODE_MAPPING: _A_NODE, SOURCE_MAPPING: _A_SOURCE}
-_EXAMPLE = {
-    _A_NODE: '"gpu01", or {{name: gpu01, slots: 8}}',
-    _A_SOURCE: "train.jsonl, or {{path: train.jsonl, weight: 1}}",
-    "a whole number": "{key}: 8",
-    "a number": "{key}: 1e-4",
-    "true or false": "{key}: true",
-    "text": '{key}: "{shown}"',
-    "a list": "{key}: [first, second]",
-    "a mapping of keys to values": "{key}: {{KEY: value}}",
+_FIX = {
+    _A_NODE: "node-or-mapping",
+    _A_SOURCE: "source-or-mapping",
+    "a whole number": "whole-number",
+    "a number": "number",
+    "true or false": "truth",
+    "text": "text",
+    "a list": "list",
+    "a mapping of keys to values": "mapping",
 }
 
 
@@ -77,10 +77,12 @@ def _problem(detail: "ErrorDetails", tree: Table, model: "type[BaseModel]") -> P
         if above == ("train",) and (told := foreign(key)):
             return Problem(where=where, seen=f"train: {told[0]}", fix=told[1])
         seen = f"unknown key '{visible(key)}'{inside}"
-        return Problem(where=where, seen=seen, fix=did_you_mean(key, _keys(model, path[:-1])))
+        return Problem(where=where, seen=seen, fix=meant(configuration.CONFIG, key, _keys(model, path[:-1])))
     if kind == "missing":
         key = str(path[-1])
-        return Problem(where=around.where, seen=f"{name} has no '{key}'", fix=f"add a line: {key}: …")
+        return Problem(
+            where=around.where, seen=f"{name} has no '{key}'", fix=configuration.CONFIG.fix("missing", key=key)
+        )
     if path and path[-1] == "[key]":
         owner, _ = find(tree, path[:-2])
         # Half of a surrogate pair comes out of pydantic as another key than went in.
@@ -90,7 +92,7 @@ def _problem(detail: "ErrorDetails", tree: Table, model: "type[BaseModel]") -> P
     return Problem(where=around.where, seen=seen, fix=fix)
 
 
-def _said(detail: "ErrorDetails", name: str, shown: str) -> tuple[str, str]:
+def _said(detail: "ErrorDetails", name: str, shown: str) -> tuple[str, Fix]:
     kind, context = detail["type"], detail.get("ctx", {})
     key = name.rpartition(".")[2]
     if kind == "aboard":
@@ -98,20 +100,21 @@ def _said(detail: "ErrorDetails", name: str, shown: str) -> tuple[str, str]:
     if kind in _WANTED:
         wanted = _BRANCH.get(str(detail["loc"][-1]), _WANTED[kind])
         value = {_EMPTY: "", _A_LIST: "value", _A_MAPPING: "value"}.get(shown, shown.strip('"'))
-        return f"{name} must be {wanted}, not {shown}", "write " + _EXAMPLE[wanted].format(key=key, shown=value)
+        return f"{name} must be {wanted}, not {shown}", configuration.CONFIG.fix(_FIX[wanted], key=key, shown=value)
     if kind in {"greater_than_equal", "greater_than", "less_than_equal", "less_than"}:
         bounds = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
         bound = next(f"{word} {context[key]:g}" for key, word in bounds.items() if key in context)
-        return f"{name} is {shown}", f"write a number that is {bound}"
+        return f"{name} is {shown}", configuration.CONFIG.fix("bound", bound=bound)
     if kind == "literal_error":
         known = [word.strip("' ") for word in context["expected"].replace(" or ", ", ").split(",")]
-        return f"{name} can't be {shown}; it is one of {', '.join(known)}", did_you_mean(shown.strip('"'), known)
+        fix = meant(configuration.CONFIG, shown.strip('"'), known)
+        return f"{name} can't be {shown}; it is one of {', '.join(known)}", fix
     if kind == "too_short":
         return (
             f"{name} is empty",
-            f"write {key}: gpu[01-16]" if key == "nodes" else f"give {key} a value, or leave it out",
+            configuration.CONFIG.fix("no-nodes") if key == "nodes" else configuration.CONFIG.fix("empty", key=key),
         )
-    return f"{name}: {detail['msg']}", f"see what {key} may be: aboard init --schema"
+    return f"{name}: {detail['msg']}", configuration.CONFIG.fix("schema", key=key)
 
 
 def line_of(where: str) -> tuple[str, int, int]:

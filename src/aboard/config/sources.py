@@ -6,7 +6,7 @@ from aboard.config.data import source_name
 from aboard.config.problems import find
 from aboard.config.tree import Items, Leaf, Table, Tree
 from aboard.core.words import visible
-from aboard.diagnoses import Problem
+from aboard.diagnoses import Problem, configuration
 
 
 def source_problems(tree: Table) -> list[Problem]:
@@ -20,9 +20,8 @@ def source_problems(tree: Table) -> list[Problem]:
 def _without_weight(files: Items) -> Iterator[Problem]:
     for entry in files.values:
         if isinstance(entry, Leaf) and isinstance(entry.value, str):
-            path = visible(entry.text)
-            seen = f"data.files: {path} has no weight, and others have one"
-            yield Problem(where=entry.where, seen=seen, fix=f"write {{path: {path}, weight: 1}}, or give none a weight")
+            seen = f"data.files: {visible(entry.text)} has no weight, and others have one"
+            yield Problem(where=entry.where, seen=seen, fix=configuration.CONFIG.fix("weight", path=entry.text))
 
 
 def _twice(files: Items) -> Iterator[Problem]:
@@ -32,7 +31,7 @@ def _twice(files: Items) -> Iterator[Problem]:
             name, where = found
             if name in first:
                 seen = f"data.files: '{visible(name)}' is also the name of the source at {first[name]}"
-                yield Problem(where=where, seen=seen, fix=f"give one of them another: name: {visible(name)}-2")
+                yield Problem(where=where, seen=seen, fix=configuration.CONFIG.fix("source-name", name=name))
             first.setdefault(name, where)
 
 

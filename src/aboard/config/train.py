@@ -11,7 +11,7 @@ from aboard.config.problems import line_of
 from aboard.config.train_refusals import refusals
 from aboard.config.train_section import TrainSection
 from aboard.core.training import DataPart, Training
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, training
 from aboard.lazy import dataclass
 
 DEFAULT_FILE = "aboard.yaml"
@@ -85,7 +85,7 @@ def load_training(files: Sequence[str], sets: Sequence[str] = ()) -> TrainWords:
     data = data_words(written)
     problems = [*_needed(written, section, data), *refusals(written, section, data)]
     if problems:
-        raise InputError("train-config", sorted(problems, key=lambda problem: line_of(problem.where)))
+        raise InputError(training.CONFIG, sorted(problems, key=lambda problem: line_of(problem.where)))
     return _words(written, section, data)
 
 
@@ -103,14 +103,14 @@ def _needed(written: Written, section: TrainSection, data: DataWords) -> list[Pr
     problems = []
     here = written.tree.where.rsplit(":", 2)[0] or DEFAULT_FILE
     if section.model is None:
-        fix = "write which one: `train: {model: ./my-model}`, a directory or a name of the hub"
+        fix = training.CONFIG.fix("model")
         problems.append(Problem(where=here, seen="train.model is not given", fix=fix))
     elif _is_path(section.model) and not Path(_beside(written, section.model, "model")).exists():
         seen = f"train.model: there is no {section.model} beside this file"
-        fix = "name a directory with config.json and safetensors, or a model of the hub as ORG/NAME"
+        fix = training.CONFIG.fix("no-model")
         problems.append(Problem(where=written.where("train", "model"), seen=seen, fix=fix))
     if not data.files:
-        fix = "write which: `data: {files: [train.jsonl]}`, then look at them with: aboard data"
+        fix = training.CONFIG.fix("files")
         problems.append(Problem(where=here, seen="data.files are not given", fix=fix))
     return problems
 

@@ -6,67 +6,82 @@ What is the same under another name is said first; what isn't there has its reas
 from collections.abc import Mapping
 from types import MappingProxyType
 
-_LEAVE = "leave it out"
-_MIX = "write it in the section `data`, each with its weight: files: [{path: …, weight: 1}, …]"
+from aboard.diagnoses import Fix, configuration
+
+
+def _write(line: str) -> Fix:
+    return configuration.CONFIG.fix("train-write", line=line)
+
+
+def _in_data(line: str) -> Fix:
+    return configuration.CONFIG.fix("train-data", line=line)
+
+
+def _leave(then: str) -> Fix:
+    return configuration.CONFIG.fix("train-leave-then", then=then)
+
+
+_LEAVE = configuration.CONFIG.fix("train-leave")
+_MIX = configuration.CONFIG.fix("train-mix")
 
 # Under another name, or in another section.
-_ELSEWHERE: Mapping[str, str] = MappingProxyType(
+_ELSEWHERE: Mapping[str, Fix] = MappingProxyType(
     {
-        "model_name_or_path": "write model: …",
-        "base_model": "write model: …",
-        "tokenizer": "write it in the section `data`: tokenizer: …",
-        "max_length": "write it in the section `data`, where `aboard data` reads it too: max_length: …",
-        "max_seq_length": "write it in the section `data`: max_length: …",
-        "sequence_len": "write it in the section `data`: max_length: …",
-        "packing": "write it in the section `data`: packing: true",
-        "sample_packing": "write it in the section `data`: packing: true",
-        "dataset_text_field": "write it in the section `data`: text_column: …",
-        "chat_template_path": "write it in the section `data`: template: FILE",
-        "completion_only_loss": "write it in the section `data`: loss_on: answers",
-        "assistant_only_loss": "write it in the section `data`: loss_on: answers",
-        "train_on_inputs": "write it in the section `data`: loss_on: all",
-        "train_file": "write it in the section `data`: files: …",
-        "dataset": "write it in the section `data`: files: …",
-        "dataset_name": "write it in the section `data`: files: OWNER/NAME",
+        "model_name_or_path": _write("model: …"),
+        "base_model": _write("model: …"),
+        "tokenizer": _in_data("tokenizer: …"),
+        "max_length": configuration.CONFIG.fix("train-length"),
+        "max_seq_length": _in_data("max_length: …"),
+        "sequence_len": _in_data("max_length: …"),
+        "packing": _in_data("packing: true"),
+        "sample_packing": _in_data("packing: true"),
+        "dataset_text_field": _in_data("text_column: …"),
+        "chat_template_path": _in_data("template: FILE"),
+        "completion_only_loss": _in_data("loss_on: answers"),
+        "assistant_only_loss": _in_data("loss_on: answers"),
+        "train_on_inputs": _in_data("loss_on: all"),
+        "train_file": _in_data("files: …"),
+        "dataset": _in_data("files: …"),
+        "dataset_name": _in_data("files: OWNER/NAME"),
         "datasets": _MIX,
         "dataset_mixture": _MIX,
         "dataset_mixer": _MIX,
         "interleave_probs": _MIX,
-        "validation_file": "write it in the section `data`: validation: …",
-        "lr": "write learning_rate: …",
-        "epochs": "write num_train_epochs: …",
-        "batch_size": "write per_device_train_batch_size: …, or global_batch_size: … over all ranks",
-        "micro_batch_size": "write per_device_train_batch_size: …",
-        "data_seed": "write seed: …, which the order of the data follows too",
-        "resume_from_checkpoint": "write resume: auto, none, or a checkpoint's directory",
-        "eval_strategy": "write eval_steps: N; without it there is one evaluation, at the end",
-        "evaluation_strategy": "write eval_steps: N; without it there is one evaluation, at the end",
-        "save_strategy": "write save_steps: N; without it there is one checkpoint, at the end",
-        "logging_strategy": "write logging_steps: N",
-        "report_to": "write tensorboard: true; metrics.jsonl is always written",
-        "logging_dir": "write output_dir: …; TensorBoard's files go there",
-        "fsdp": "write sharding: full, hybrid, none or auto",
-        "fsdp_config": "write sharding: full, hybrid, none or auto",
-        "parallelism_config": "write sharding: full, hybrid, none or auto",
-        "accelerator_config": "write sharding: full, hybrid, none or auto",
-        "lr_scheduler_kwargs": "write min_lr_ratio: … or, for wsd, decay_ratio: …",
-        "torch_dtype": "write bf16: true, or false for float32",
-        "dtype": "write bf16: true, or false for float32",
+        "validation_file": _in_data("validation: …"),
+        "lr": _write("learning_rate: …"),
+        "epochs": _write("num_train_epochs: …"),
+        "batch_size": _write("per_device_train_batch_size: …, or global_batch_size: … over all ranks"),
+        "micro_batch_size": _write("per_device_train_batch_size: …"),
+        "data_seed": _write("seed: …, which the order of the data follows too"),
+        "resume_from_checkpoint": _write("resume: auto, none, or a checkpoint's directory"),
+        "eval_strategy": _write("eval_steps: N; without it there is one evaluation, at the end"),
+        "evaluation_strategy": _write("eval_steps: N; without it there is one evaluation, at the end"),
+        "save_strategy": _write("save_steps: N; without it there is one checkpoint, at the end"),
+        "logging_strategy": _write("logging_steps: N"),
+        "report_to": _write("tensorboard: true; metrics.jsonl is always written"),
+        "logging_dir": _write("output_dir: …; TensorBoard's files go there"),
+        "fsdp": _write("sharding: full, hybrid, none or auto"),
+        "fsdp_config": _write("sharding: full, hybrid, none or auto"),
+        "parallelism_config": _write("sharding: full, hybrid, none or auto"),
+        "accelerator_config": _write("sharding: full, hybrid, none or auto"),
+        "lr_scheduler_kwargs": _write("min_lr_ratio: … or, for wsd, decay_ratio: …"),
+        "torch_dtype": _write("bf16: true, or false for float32"),
+        "dtype": _write("bf16: true, or false for float32"),
     }
 )
 
 # Not there, for a reason.
-_NOT: tuple[tuple[str, str, str], ...] = (
+_NOT: tuple[tuple[str, str, Fix], ...] = (
     (
         "fp16 fp16_full_eval fp16_opt_level half_precision_backend",
         "fp16 overflows without loss scaling; bf16 has the range of float32",
-        "write bf16: true; on GPUs older than Ampere leave it out, and float32 is used",
+        _write("bf16: true; on GPUs older than Ampere leave it out, and float32 is used"),
     ),
-    ("bf16_full_eval tf32", "weights stay in float32 and evaluation computes as training does", "write bf16: true"),
+    ("bf16_full_eval tf32", "weights stay in float32 and evaluation computes as training does", _write("bf16: true")),
     (
         "deepspeed",
         "FSDP2 of PyTorch shards as ZeRO does, and there is no second engine yet",
-        "write sharding: full (ZeRO-3) or none; a script of your own runs with: aboard launch -- deepspeed …",
+        _write("sharding: full (ZeRO-3) or none; a script of your own runs with: aboard launch -- deepspeed …"),
     ),
     ("optim optim_args optim_target_modules adafactor", "the optimizer is AdamW, fused", _LEAVE),
     (
@@ -79,16 +94,16 @@ _NOT: tuple[tuple[str, str, str], ...] = (
         "the loss is the cross entropy of the supervised tokens, and nothing else",
         _LEAVE,
     ),
-    ("gradient_checkpointing_kwargs", "it is always the non-reentrant one", "write gradient_checkpointing: true"),
+    ("gradient_checkpointing_kwargs", "it is always the non-reentrant one", _write("gradient_checkpointing: true")),
     ("torch_compile torch_compile_backend torch_compile_mode", "models are not compiled yet", _LEAVE),
     ("use_liger_kernel liger_kernel_config", "its kernels are not used yet", _LEAVE),
-    ("activation_offloading", "activations stay where they are", "write gradient_checkpointing: true"),
+    ("activation_offloading", "activations stay where they are", _write("gradient_checkpointing: true")),
     ("use_cache", "training never keeps keys and values", _LEAVE),
     ("torch_empty_cache_steps", "the allocator is left alone: a step takes what the one before took", _LEAVE),
     (
         "auto_find_batch_size",
         "memory is estimated before the start, and a run that can't fit is refused with what would",
-        "write per_device_train_batch_size: …",
+        _write("per_device_train_batch_size: …"),
     ),
     (
         (
@@ -96,7 +111,7 @@ _NOT: tuple[tuple[str, str, str], ...] = (
             " log_level_replica disable_tqdm debug skip_memory_metrics"
         ),
         "every metric is in metrics.jsonl, and no value that isn't finite is hidden",
-        "write logging_steps: N",
+        _write("logging_steps: N"),
     ),
     (
         "run_name project trackio_space_id trackio_bucket_id trackio_static_space_id",
@@ -109,27 +124,27 @@ _NOT: tuple[tuple[str, str, str], ...] = (
             " eval_accumulation_steps include_for_metrics batch_eval_metrics eval_packing"
         ),
         "an evaluation is the loss over all of data.validation, every eval_steps",
-        "write eval_steps: N",
+        _write("eval_steps: N"),
     ),
     (
         "save_only_model save_on_each_node save_safetensors enable_jit_checkpoint overwrite_output_dir",
         "a checkpoint is whole, is never overwritten, and is also written on SIGTERM",
-        "write save_steps: N; `aboard export` writes safetensors",
+        _write("save_steps: N; `aboard export` writes safetensors"),
     ),
     (
         "push_to_hub hub_token hub_private_repo hub_model_id hub_strategy hub_always_push hub_revision",
         "a run pushes nothing anywhere",
-        "leave it out; then: aboard export RUN --to DIR, and hf upload NAME DIR",
+        _leave("then: aboard export RUN --to DIR, and hf upload NAME DIR"),
     ),
     (
         "load_best_model_at_end metric_for_best_model greater_is_better",
         "no checkpoint is chosen for you; metrics.jsonl has the eval_loss of each",
-        "leave it out; then: aboard export CHECKPOINT --to DIR",
+        _leave("then: aboard export CHECKPOINT --to DIR"),
     ),
     (
         "ignore_data_skip restore_callback_states_from_checkpoint",
         "a resume is a seek to the next sample, on any number of ranks",
-        "write resume: auto",
+        _write("resume: auto"),
     ),
     ("full_determinism", "the order of the data and of sums is always the same on the same ranks", _LEAVE),
     (
@@ -138,7 +153,7 @@ _NOT: tuple[tuple[str, str, str], ...] = (
             " ddp_static_graph ddp_backend ddp_timeout"
         ),
         "ranks, devices and groups follow from the nodes",
-        "leave it out; the section `cluster` says which nodes and slots",
+        _leave("the section `cluster` says which nodes and slots"),
     ),
     (
         (
@@ -148,7 +163,7 @@ _NOT: tuple[tuple[str, str, str], ...] = (
             " shuffle_dataset truncation_mode packing_strategy padding_free pad_to_multiple_of pad_token eos_token"
         ),
         "data is tokenized and packed before the start, and read from token shards in an order of its own",
-        "leave it out; the section `data` says what is read: docs/data.md",
+        _leave("the section `data` says what is read: docs/data.md"),
     ),
     ("do_train do_eval do_predict", "it always trains, and evaluates where there is data.validation", _LEAVE),
     (
@@ -157,12 +172,12 @@ _NOT: tuple[tuple[str, str, str], ...] = (
         _LEAVE,
     ),
 )
-_WHY: Mapping[str, tuple[str, str]] = MappingProxyType(
+_WHY: Mapping[str, tuple[str, Fix]] = MappingProxyType(
     {name: (why, fix) for names, why, fix in _NOT for name in names.split()}
 )
 
 
-def foreign(key: str) -> tuple[str, str] | None:
+def foreign(key: str) -> tuple[str, Fix] | None:
     """What was seen and what to write, for a name of theirs; None for one that is nobody's."""
     if key in _ELSEWHERE:
         return f"'{key}' is written otherwise in Aboard", _ELSEWHERE[key]

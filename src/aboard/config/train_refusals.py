@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from aboard.config.data import DataWords
 from aboard.config.document import Written
 from aboard.config.train_section import TrainSection
-from aboard.diagnoses import Problem
+from aboard.diagnoses import Fix, Problem, training
 
 
 def refusals(written: Written, section: TrainSection, data: DataWords) -> list[Problem]:
@@ -19,44 +19,47 @@ def refusals(written: Written, section: TrainSection, data: DataWords) -> list[P
     return [Problem(where=written.where("train", key), seen=seen, fix=fix) for key, seen, fix in found]
 
 
-_Refused = tuple[str, str, str]
+_Refused = tuple[str, str, Fix]
 
 
 def _twice(section: TrainSection) -> Iterator[_Refused]:
     """Two keys that say the same thing in two ways."""
     if section.num_train_epochs is not None and section.max_steps is not None:
-        yield "max_steps", "train.num_train_epochs and train.max_steps both say how long it trains", "keep one of them"
+        seen = "train.num_train_epochs and train.max_steps both say how long it trains"
+        yield "max_steps", seen, training.CONFIG.fix("one-length")
     if section.warmup_steps is not None and section.warmup_ratio is not None:
-        yield "warmup_ratio", "train.warmup_steps and train.warmup_ratio both say how long it warms up", "keep one"
+        seen = "train.warmup_steps and train.warmup_ratio both say how long it warms up"
+        yield "warmup_ratio", seen, training.CONFIG.fix("one-warmup")
 
 
 def _schedule(section: TrainSection) -> Iterator[_Refused]:
     kind = section.lr_scheduler_type or "cosine"
     if section.decay_ratio is not None and kind != "wsd":
         seen = f"train.decay_ratio is wsd's, and the schedule is {kind}, which decays all the way"
-        yield "decay_ratio", seen, "leave it out, or write lr_scheduler_type: wsd"
+        yield "decay_ratio", seen, training.CONFIG.fix("schedule", schedule="wsd")
     if section.min_lr_ratio is not None and kind == "constant":
         seen = "train.min_lr_ratio is where a learning rate ends, and a constant one ends where it is"
-        yield "min_lr_ratio", seen, "leave it out, or write lr_scheduler_type: cosine"
+        yield "min_lr_ratio", seen, training.CONFIG.fix("schedule", schedule="cosine")
     if section.warmup_steps is not None and section.max_steps is not None and section.warmup_steps >= section.max_steps:
         seen = f"train.warmup_steps is {section.warmup_steps}, and there are {section.max_steps} steps in all"
-        yield "warmup_steps", seen, f"write a number below {section.max_steps}"
+        yield "warmup_steps", seen, training.CONFIG.fix("below", most=section.max_steps)
     warm, last = section.warmup_ratio or 0.0, section.decay_ratio or 0.0
     if kind == "wsd" and warm + last > 1:
         seen = f"train.warmup_ratio and train.decay_ratio are {warm + last:g} of all steps together"
-        yield "decay_ratio", seen, "write two parts whose sum is at most 1"
+        yield "decay_ratio", seen, training.CONFIG.fix("parts")
     if section.warmup_ratio == 1:
-        yield "warmup_ratio", "train.warmup_ratio is 1: it would warm up and then end", "write a part, as 0.03"
+        seen = "train.warmup_ratio is 1: it would warm up and then end"
+        yield "warmup_ratio", seen, training.CONFIG.fix("part")
 
 
 def _evaluation(section: TrainSection, data: DataWords) -> Iterator[_Refused]:
     for key in ("eval_steps", "per_device_eval_batch_size"):
         if getattr(section, key) is not None and not data.validation:
-            fix = f"write `validation: [held.jsonl]` in the section `data`, or leave {key} out"
+            fix = training.CONFIG.fix("validation", key=key)
             yield key, f"train.{key} is given, and there is no data.validation to evaluate on", fix
 
 
 def _model(section: TrainSection) -> Iterator[_Refused]:
     if section.from_scratch and section.resume not in (None, "auto", "none"):
         seen = "train.from_scratch begins with new weights, and train.resume names a checkpoint"
-        yield "resume", seen, "keep one of them; `resume: auto` goes on from what a run of its own has saved"
+        yield "resume", seen, training.CONFIG.fix("resume")

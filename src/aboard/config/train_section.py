@@ -7,11 +7,12 @@ from pydantic import AfterValidator, Field
 from aboard.config.fields import Line, refuse
 from aboard.config.section import Section
 from aboard.core.training import Attention, Schedule, Sharding
+from aboard.diagnoses import configuration
 
 
 def _kept(limit: int) -> int:
     if limit == 0:
-        refuse("0 would keep no checkpoint at all", "write how many to keep, or leave it out to keep all")
+        refuse("0 would keep no checkpoint at all", configuration.CONFIG.fix("kept"))
     return limit
 
 

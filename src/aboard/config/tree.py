@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import yaml
 
 from aboard.core.words import visible
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, configuration
 from aboard.lazy import dataclass
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 VERBATIM = frozenset({"env"})
 MAX_DEPTH = 32
 MAX_VALUES = 100_000
-
-_QUOTE_SETS = 'between [ and ] a node set needs quotes: nodes: ["gpu[01-16]"]'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,26 +58,25 @@ def read_tree(text: str, *, file: str, base: str = ".") -> Table:
     try:
         top = yaml.compose(text, Loader=_Loader)
     except _TooDeep as error:
-        raise InputError("yaml", [_too_deep(f"{file}:{error.args[0]}")]) from None
+        raise InputError(configuration.YAML, [_too_deep(f"{file}:{error.args[0]}")]) from None
     except yaml.YAMLError as error:
-        raise InputError("yaml", [_syntax(error, text, file)]) from None
+        raise InputError(configuration.YAML, [_syntax(error, text, file)]) from None
     except (
         ValueError,
         OverflowError,
     ) as error:  # PyYAML on escapes such as "\\UFFFFFFFF" that are no character
         seen = f"no YAML: {visible(str(error))}"
-        raise InputError(
-            "yaml", [Problem(where=file, seen=seen, fix="check the \\ escapes between double quotes")]
-        ) from None
+        problem = Problem(where=file, seen=seen, fix=configuration.YAML.fix("escapes"))
+        raise InputError(configuration.YAML, [problem]) from None
     if top is None:
         return Table(values={}, keys={}, where=file)
     reader = _Reader(file, base)
     tree = reader.tree(top, 0)
     if not isinstance(tree, Table) and not reader.problems:
-        fix = "write keys and values, for example\n    cluster:\n      nodes: gpu[01-16]"
+        fix = configuration.YAML.fix("no-mapping")
         reader.problems.append(Problem(where=tree.where, seen="the file is no mapping of keys to values", fix=fix))
     if reader.problems or not isinstance(tree, Table):
-        raise InputError("yaml", reader.problems)
+        raise InputError(configuration.YAML, reader.problems)
     return tree
 
 
@@ -155,11 +152,11 @@ class _Reader:
         if self._values > MAX_VALUES:
             seen = f"the file holds more than {MAX_VALUES:,} values once its aliases are written out"
             raise InputError(
-                "yaml",
-                [Problem(where=self.file, seen=seen, fix="write the values out without aliases (*name)")],
+                configuration.YAML,
+                [Problem(where=self.file, seen=seen, fix=configuration.YAML.fix("aliases"))],
             )
         if depth > MAX_DEPTH:  # an alias to what it stands in
-            raise InputError("yaml", [_too_deep(where)])
+            raise InputError(configuration.YAML, [_too_deep(where)])
         if isinstance(node, yaml.MappingNode):
             return self._table(node, where, depth)
         if isinstance(node, yaml.SequenceNode):
@@ -174,7 +171,9 @@ class _Reader:
         for key, value in node.value:
             place = self._where(key)
             if not isinstance(key, yaml.ScalarNode):
-                self.problems.append(Problem(where=place, seen="a key must be a word", fix="write key: value"))
+                self.problems.append(
+                    Problem(where=place, seen="a key must be a word", fix=configuration.YAML.fix("key"))
+                )
             elif key.value in values:
                 self.problems.append(_twice(key.value, place, keys[key.value]))
             else:
@@ -189,14 +188,14 @@ class _Reader:
             value = _value(node.tag, node.value)
         except ValueError:
             seen = f"'{visible(node.value, 20)}' is no {node.tag.removeprefix(_TAG)}"
-            self.problems.append(Problem(where=where, seen=seen, fix="write a plain value, or put quotes around text"))
+            self.problems.append(Problem(where=where, seen=seen, fix=configuration.YAML.fix("plain")))
             value = None
         return Leaf(value=value, text=node.value, where=where, base=self.base)
 
     def _tag(self, node: yaml.Node, plain_tag: str, where: str) -> None:
         if node.tag != f"{_TAG}{plain_tag}":
             seen = f"the tag '{visible(node.tag.replace(_TAG, '!!'))}' is not allowed"
-            self.problems.append(Problem(where=where, seen=seen, fix="leave the tag out and write a plain value"))
+            self.problems.append(Problem(where=where, seen=seen, fix=configuration.YAML.fix("tag")))
 
     def _where(self, node: yaml.Node) -> str:
         return f"{self.file}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
@@ -221,11 +220,13 @@ def _fail(text: str) -> NoReturn:
 
 def _twice(key: str, place: str, first: str) -> Problem:
     line = first.rsplit(":", 2)[1]
-    return Problem(where=place, seen=f"the key '{visible(key)}' is already on line {line}", fix="keep one of the two")
+    return Problem(
+        where=place, seen=f"the key '{visible(key)}' is already on line {line}", fix=configuration.YAML.fix("twice")
+    )
 
 
 def _too_deep(where: str) -> Problem:
-    return Problem(where=where, seen=f"more than {MAX_DEPTH} levels of nesting", fix="write it flatter")
+    return Problem(where=where, seen=f"more than {MAX_DEPTH} levels of nesting", fix=configuration.YAML.fix("deep"))
 
 
 def _syntax(error: yaml.YAMLError, text: str, file: str) -> Problem:
@@ -235,9 +236,9 @@ def _syntax(error: yaml.YAMLError, text: str, file: str) -> Problem:
         where = f"{file}:{text[: error.position].count(chr(10)) + 1}"
     said = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     excerpt = mark.get_snippet(indent=4, max_length=100) if mark else None
-    fix = "check the indentation, and put quotes around values with ': ' or ' #' in them"
+    fix = configuration.YAML.fix("indentation")
     if "'['" in said or "expected ',' or ']'" in said:
-        fix = _QUOTE_SETS
+        fix = configuration.YAML.fix("node-set")
     if "\\t" in said:
-        fix = "indent with blanks, not with tabs"
+        fix = configuration.YAML.fix("tabs")
     return Problem(where=where, seen=f"no YAML: {visible(said, 200)}" + (f"\n{excerpt}" if excerpt else ""), fix=fix)

@@ -3,7 +3,7 @@
 import re
 
 from aboard.core.words import visible
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, configuration
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 # Below this, tenths of a second tell something.
@@ -19,7 +19,8 @@ def parse_duration(text: str, *, where: str) -> float:
     """Seconds; a number without a unit is refused, since half of the people would mean minutes."""
     if not _WHOLE.fullmatch(text.strip()):
         seen = f"'{visible(text)}' is no length of time"
-        raise InputError("duration", [Problem(where=where, seen=seen, fix=f"write it as in: {where} 10m (d, h, m, s)")])
+        fix = configuration.DURATION.fix(option=where)
+        raise InputError(configuration.DURATION, [Problem(where=where, seen=seen, fix=fix)])
     return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
 
 

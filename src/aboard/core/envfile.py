@@ -8,7 +8,7 @@ as the remote shell does for DeepSpeed. A name given twice has its last value, a
 import re
 
 from aboard.core.words import env_name_trouble, visible
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, configuration
 
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _EXPORT = re.compile(r"export\s+(?=\S)")
@@ -28,11 +28,11 @@ def read_envfile(text: str, *, where: str = ".deepspeed_env") -> dict[str, str]:
         if "\0" in value:
             seen = f"the value of {visible(name.strip())} holds a NUL byte, which no environment can carry"
         if seen:
-            problems.append(Problem(where=f"{where}:{number}", seen=seen, fix="write NAME=value, e.g. NCCL_DEBUG=INFO"))
+            problems.append(Problem(where=f"{where}:{number}", seen=seen, fix=configuration.ENVFILE.fix()))
             continue
         env[name.strip()] = _unquoted(value.strip())
     if problems:
-        raise InputError("envfile", problems)
+        raise InputError(configuration.ENVFILE, problems)
     return env
 
 

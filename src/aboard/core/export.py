@@ -17,7 +17,7 @@ from aboard.core.plan import NodePlan, Plan
 from aboard.core.program import Kind, Program
 from aboard.core.secrets import is_secret, secret_names
 from aboard.core.words import many, visible
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, planning
 from aboard.lazy import dataclass
 
 DEFAULT_PORT = 29_500  # torch's own, for a plan whose port is to be found at the start
@@ -198,8 +198,8 @@ def _refuse_different(view: View) -> None:
     if not _PLAIN_VALUE.fullmatch(first.node.workdir or "") or odd:
         word = odd[0] if odd else first.node.workdir or ""
         seen = f"'{visible(word)}' can't be said to DeepSpeed, which gives it to a shell as it is"
-        fix = "spell it in letters and digits, or type: aboard launch --dry-run --as torchrun -- …"
-        raise InputError("export-deepspeed", [Problem(where="--as deepspeed", seen=seen, fix=fix)])
+        fix = planning.EXPORT_DEEPSPEED.fix("spelling")
+        raise InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])
     for what, value in (
         ("python", lambda place: place.node.rank_python),
         ("workdir", lambda place: place.node.workdir),
@@ -209,8 +209,8 @@ def _refuse_different(view: View) -> None:
         others = [place.node.name for place in view.places if value(place) != value(first)]
         if others:
             seen = f"{fold(others)} has another {what} than {first.node.name}, and DeepSpeed has one for all nodes"
-            fix = f"give all nodes the same {what}, or type: aboard launch --dry-run --as torchrun -- …"
-            raise InputError("export-deepspeed", [Problem(where="--as deepspeed", seen=seen, fix=fix)])
+            fix = planning.EXPORT_DEEPSPEED.fix("different", what=what)
+            raise InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])
 
 
 def _without_path(place: Place) -> Place:
@@ -254,9 +254,8 @@ def _env_lines(env: Mapping[str, str]) -> Iterator[str]:
             continue  # named in the command's comments: a comment here would end DeepSpeed with a traceback
         if "\n" in value:
             seen = f"{name} has a line break in its value, which .deepspeed_env can't hold"
-            raise InputError(
-                "export-deepspeed", [Problem(where="--as deepspeed", seen=seen, fix=f"leave {name} out of env")]
-            )
+            fix = planning.EXPORT_DEEPSPEED.fix("env", name=name)
+            raise InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])
         safe = value if _PLAIN_VALUE.fullmatch(value) else re.sub(r'([\\"$`])', r"\\\1", value)
         yield f"{name}={safe}\n"
 

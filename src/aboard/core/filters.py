@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 
 from aboard.core.nodeset import expand, fold
 from aboard.core.words import nearest, visible
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, Shell, configuration, shell
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from aboard.core.node import Node
 
+_INCLUDE, _EXCLUDE = shell("--include"), shell("--exclude")
 _SLOTS = re.compile(r"\s*[0-9]{1,5}\s*(?:,\s*[0-9]{1,5}\s*)*")
 _BRACKETS = re.compile(r"\[[^\]]*\]")
 
@@ -28,25 +29,26 @@ def pick(nodes: "Sequence[Node]", *, include: str = "", exclude: str = "") -> "t
     if include and exclude:
         seen = "--include and --exclude can't be used together"
         raise InputError(
-            "filter", [Problem(where="--exclude", seen=seen, fix="name only what to use: --include NODES")]
+            configuration.FILTER, [Problem(where=_EXCLUDE, seen=seen, fix=configuration.FILTER.fix("one"))]
         )
     if include:
-        wanted = _named(nodes, include, "--include")
+        wanted = _named(nodes, include, _INCLUDE)
         left = [_included(node, wanted[node.name]) for node in nodes if node.name in wanted]
     elif exclude:
-        unwanted = _named(nodes, exclude, "--exclude")
+        unwanted = _named(nodes, exclude, _EXCLUDE)
         left = [_excluded(node, unwanted[node.name]) if node.name in unwanted else node for node in nodes]
     else:
         return tuple(nodes)
     kept = tuple(node for node in left if node.slots != 0 and node.picked != ())
     if not kept:
-        option, text = ("--include", include) if include else ("--exclude", exclude)
+        option, text = (_INCLUDE, include) if include else (_EXCLUDE, exclude)
         seen = f"{option} {visible(text)} leaves no slot of {fold(node.name for node in nodes)}"
-        raise InputError("filter", [Problem(where=option, seen=seen, fix=f"leave {option} out, or name other nodes")])
+        fix = configuration.FILTER.fix("none-left", option=option)
+        raise InputError(configuration.FILTER, [Problem(where=option, seen=seen, fix=fix)])
     return kept
 
 
-def _named(nodes: "Sequence[Node]", text: str, option: str) -> dict[str, set[int]]:
+def _named(nodes: "Sequence[Node]", text: str, option: Shell) -> dict[str, set[int]]:
     """The slots that the filter names for each host; an empty set means that it names the whole host."""
     known = {node.name: node for node in nodes}
     named: dict[str, set[int]] = {}
@@ -61,53 +63,61 @@ def _named(nodes: "Sequence[Node]", text: str, option: str) -> dict[str, set[int
         for host in hosts:
             named.setdefault(host, set()).update(slots)
     if problems:
-        raise InputError("filter", problems)
+        raise InputError(configuration.FILTER, problems)
     return named
 
 
-def _term(term: str, known: "Mapping[str, Node]", option: str) -> tuple[tuple[str, ...], set[int]]:
+def _term(term: str, known: "Mapping[str, Node]", option: Shell) -> tuple[tuple[str, ...], set[int]]:
     if term in known:  # an IPv6 address has colons of its own
         return (term,), set()
     hosts, colon, slots = term.rpartition(":")
     if not colon:
         hosts = term
     elif not _SLOTS.fullmatch(slots):
-        raise InputError("filter", [_bad_slots(term, hosts, slots, option)])
+        raise InputError(configuration.FILTER, [_bad_slots(term, hosts, slots, option)])
     if re.search(r"[\s,]", _BRACKETS.sub("", hosts)):
         right = "@".join(re.split(r"[\s,]+", hosts.strip(", \t")))
         seen = f"'{visible(hosts)}' should be hosts with '@' between them"
-        raise InputError("filter", [Problem(where=option, seen=seen, fix=f'write {option} "{visible(right)}"')])
+        fix = configuration.FILTER.fix("hosts", option=option, hosts=configuration.in_quotes(right))
+        raise InputError(configuration.FILTER, [Problem(where=option, seen=seen, fix=fix)])
     return expand(hosts, where=option), {int(slot) for slot in slots.split(",")} if colon else set()
 
 
-def _bad_slots(term: str, hosts: str, slots: str, option: str) -> Problem:
-    host = visible(hosts) or "gpu01"
+def _bad_slots(term: str, hosts: str, slots: str, option: Shell) -> Problem:
+    host = hosts or "gpu01"
     another = re.search(r",\s*([A-Za-z][^,]*)", slots)
-    right = f"{host}:0@{visible(another[1])}" if another else f"{host}:0,2"
+    right = f"{host}:0@{another[1]}" if another else f"{host}:0,2"
     seen = f"'{visible(slots)}' in '{visible(term)}' is no list of slot numbers"
-    return Problem(where=option, seen=seen, fix=f"slots are numbers, hosts are separated by '@': {option} \"{right}\"")
+    fix = configuration.FILTER.fix("slots", option=option, hosts=configuration.in_quotes(right))
+    return Problem(where=option, seen=seen, fix=fix)
 
 
-def _unknown(hosts: "Sequence[str]", slots: set[int], known: "Mapping[str, Node]", option: str) -> "Iterator[Problem]":
+def _unknown(
+    hosts: "Sequence[str]", slots: set[int], known: "Mapping[str, Node]", option: Shell
+) -> "Iterator[Problem]":
     """What of this term doesn't exist: one problem for all hosts alike, since a node set may name thousands."""
     strangers = [host for host in hosts if host not in known]
     if strangers:
         near = nearest(strangers[0], known)
-        fix = f"did you mean '{near}'?" if near else f"the nodes are {visible(fold(known))}"
+        fix = (
+            configuration.FILTER.fix("near", near=near)
+            if near
+            else configuration.FILTER.fix("nodes", nodes=visible(fold(known)))
+        )
         yield Problem(where=option, seen=f"no node is called '{visible(fold(strangers))}'", fix=fix)
     counts = {host: known[host].slots for host in hosts if host in known}
     unsure = [host for host, count in counts.items() if count is None]
-    if unsure and slots and option == "--exclude":
+    if unsure and slots and option == _EXCLUDE:
         some = visible(fold(unsure))
         seen = f"which slots {some} has left isn't known, since its number of slots wasn't given"
-        fix = f'give its slots ("{some} slots=8"), or use --include {some}:0,1'
+        fix = configuration.FILTER.fix("count", nodes=some)
         yield Problem(where=option, seen=seen, fix=fix)
     for slot in sorted(slots):
         without = [host for host, count in counts.items() if count is not None and slot >= count]
         if without:
-            fix = f"the slots of {without[0]} are 0 to {(counts[without[0]] or 0) - 1}"
+            fix = configuration.FILTER.fix("range", node=without[0], last=(counts[without[0]] or 0) - 1)
             if not counts[without[0]]:
-                fix = f"{without[0]} has slots=0"
+                fix = configuration.FILTER.fix("no-slots", node=without[0])
             yield Problem(where=option, seen=f"{visible(fold(without))} has no slot {slot}", fix=fix)
 
 

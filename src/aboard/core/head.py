@@ -9,7 +9,7 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING
 
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, configuration
 from aboard.lazy import dataclass
 
 if TYPE_CHECKING:
@@ -56,12 +56,12 @@ def place_head(nodes: "Sequence[Node]", here: Here, toward: "Iterable[str]") -> 
     """
     local = [node for node in nodes if node.local]
     if len(local) > 1:
-        raise InputError("head-twice", [_twice(local)])
+        raise InputError(configuration.HEAD_TWICE, [_twice(local)])
     if not local or len(nodes) == 1 or not is_loopback(local[0].target):
         return tuple(nodes)
     address = reachable_address(here, toward)
     if address is None:
-        raise InputError("head-address", [_no_address(local[0])])
+        raise InputError(configuration.HEAD_ADDRESS, [_no_address(local[0])])
     return tuple(replace(node, address=address) if node.local else node for node in nodes)
 
 
@@ -95,7 +95,7 @@ def _twice(local: "Sequence[Node]") -> Problem:
     return Problem(
         where="cluster",
         seen=f"{first} and {second} are the same machine: this one",
-        fix=f"keep one of them: leave out {second}",
+        fix=configuration.HEAD_TWICE.fix(node=second),
     )
 
 
@@ -103,5 +103,5 @@ def _no_address(node: "Node") -> Problem:
     return Problem(
         where="cluster",
         seen=f"{node.name} stands beside other hosts, but this machine has no address that they could reach",
-        fix=f"write the head's name or address instead of {node.name}, or connect it: ip addr",
+        fix=configuration.HEAD_ADDRESS.fix(node=node.name),
     )

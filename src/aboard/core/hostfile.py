@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from aboard.core.node import Node
 from aboard.core.nodeset import MAX_NAMES, Login, expand_logins, fold
 from aboard.core.words import visible
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, configuration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +39,9 @@ def read_hostfile(text: str, *, where: str = "hostfile") -> tuple[Node, ...]:
             problems += error.problems
             continue
         if len(nodes) + len(logins) > MAX_NAMES:
-            problems.append(Problem(where=place, seen=f"more than {MAX_NAMES:,} hosts", fix="leave some of them out"))
+            problems.append(
+                Problem(where=place, seen=f"more than {MAX_NAMES:,} hosts", fix=configuration.HOSTFILE.fix("fewer"))
+            )
             break
         twins = []
         for login in logins:
@@ -51,9 +53,11 @@ def read_hostfile(text: str, *, where: str = "hostfile") -> tuple[Node, ...]:
         if twins:
             problems.append(_twice(fold(twins), place, lines[twins[0]]))
     if not nodes and not problems:
-        problems.append(Problem(where=where, seen="the hostfile names no host", fix="add a line: worker-0 slots=8"))
+        problems.append(
+            Problem(where=where, seen="the hostfile names no host", fix=configuration.HOSTFILE.fix("empty"))
+        )
     if problems:
-        raise InputError("hostfile", problems)
+        raise InputError(configuration.HOSTFILE, problems)
     return tuple(nodes.values())
 
 
@@ -67,12 +71,14 @@ def _entries(text: str) -> "Iterator[tuple[int, str]]":
 def _entry(line: str, place: str) -> tuple[tuple[Login, ...], int]:
     match = _ENTRY.match(line)
     if not match:
-        raise InputError("hostfile", [_malformed(line, place)])
+        raise InputError(configuration.HOSTFILE, [_malformed(line, place)])
     digits = match[2].lstrip("0") or "0"
     if len(digits) > _MAX_SLOT_DIGITS or int(digits) > MAX_SLOTS:
-        host = visible(match[1])
-        seen = f"{host} has slots={visible(match[2], 20)}; {MAX_SLOTS:,} is the most a node can have"
-        raise InputError("hostfile", [Problem(where=place, seen=seen, fix=f"write: {host} slots=8")])
+        seen = f"{visible(match[1])} has slots={visible(match[2], 20)}; {MAX_SLOTS:,} is the most a node can have"
+        raise InputError(
+            configuration.HOSTFILE,
+            [Problem(where=place, seen=seen, fix=configuration.HOSTFILE.fix("line", host=match[1], slots=8))],
+        )
     return expand_logins(match[1], where=place), int(digits)
 
 
@@ -82,12 +88,12 @@ def _malformed(line: str, place: str) -> Problem:
     number = re.search(r"[0-9]+", " ".join(rest))
     slots = number[0][:_MAX_SLOT_DIGITS] if number else "8"
     seen = f"'{visible(line)}' doesn't say how many slots it has" if not rest else f"can't read '{visible(line)}'"
-    return Problem(where=place, seen=seen, fix=f"write: {visible(host)} slots={slots}")
+    return Problem(where=place, seen=seen, fix=configuration.HOSTFILE.fix("line", host=host, slots=slots))
 
 
 def _twice(name: str, place: str, first: int) -> Problem:
     return Problem(
         where=place,
         seen=f"{name} is already on line {first}",
-        fix=f"keep one line for {name}, with the slots of both",
+        fix=configuration.HOSTFILE.fix("twice", hosts=name),
     )

@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from aboard.core.words import host_trouble, many, point_at, user_trouble, visible
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import Fix, InputError, Problem, configuration
 from aboard.lazy import dataclass
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def expand(text: str, *, where: str = "node set") -> tuple[str, ...]:
     logins = expand_logins(text, where=where)
     if any(login.user is not None for login in logins):
         column = text.index("@")
-        raise InputError("nodeset", [_problem(where, text, column, "a user has no place here", "leave out 'user@'")])
+        problem = _problem(where, text, column, "a user has no place here", configuration.NODESET.fix("no-user"))
+        raise InputError(configuration.NODESET, [problem])
     return tuple(login.name for login in logins)
 
 
@@ -55,11 +56,9 @@ def expand_logins(text: str, *, where: str = "node set") -> tuple[Login, ...]:
         except _Trouble as trouble:
             problems.append(_problem(where, text, trouble.column, trouble.seen, trouble.fix))
     if not logins and not problems:
-        problems.append(
-            Problem(where=where, seen="no node is named", fix="name a node, for example gpu01 or gpu[01-16]")
-        )
+        problems.append(Problem(where=where, seen="no node is named", fix=configuration.NODESET.fix("none")))
     if problems:
-        raise InputError("nodeset", problems)
+        raise InputError(configuration.NODESET, problems)
     return tuple(logins)
 
 
@@ -84,31 +83,35 @@ def fold(names: "Iterable[str]") -> str:
 class _Trouble(Exception):
     """Never leaves this file: expand_logins turns it into a Problem."""
 
-    def __init__(self, column: int, seen: str, fix: str) -> None:
+    def __init__(self, column: int, seen: str, fix: Fix) -> None:
         super().__init__(seen)
         self.column, self.seen, self.fix = column, seen, fix
 
 
-def _problem(where: str, text: str, column: int, seen: str, fix: str) -> Problem:
+def _too_many(column: int) -> _Trouble:
+    return _Trouble(column, f"more than {MAX_NAMES:,} names", configuration.NODESET.fix("fewer", most=f"{MAX_NAMES:,}"))
+
+
+def _problem(where: str, text: str, column: int, seen: str, fix: Fix) -> Problem:
     return Problem(where=where, seen=f"{seen}\n{point_at(text, column)}", fix=fix)
 
 
 def _expand_item(item: str, start: int, text: str, room: int) -> "Iterator[Login]":
     user, at, hosts = item.rpartition("@")
     if at and (trouble := user_trouble(user)):
-        raise _Trouble(start, trouble, f"write user@{visible(hosts)}, for example alice@{visible(hosts)}")
+        raise _Trouble(start, trouble, configuration.NODESET.fix("user", hosts=hosts))
     parts = list(_parts(hosts, start + len(user) + len(at), room))
     count = 1
     for part in parts:
         count *= len(part)
     if count > room:
-        raise _Trouble(start, f"more than {MAX_NAMES:,} names", f"name at most {MAX_NAMES:,} nodes, in smaller ranges")
+        raise _too_many(start)
     for pieces in product(*parts):
         name = "".join(pieces)
         if (number := _NAME_AND_NUMBER.fullmatch(name)) and not host_trouble(number[1]):
             raise _Trouble(start, *_numbered_name(f"{user}{at}{number[1]}", number[2]))
         if trouble := host_trouble(name):
-            raise _Trouble(start, trouble, f"check the spelling in '{visible(text)}', for example gpu[01-16]")
+            raise _Trouble(start, trouble, configuration.NODESET.fix("spelling", text=visible(text)))
         yield Login(name=name, user=user if at else None)
 
 
@@ -120,19 +123,19 @@ def _parts(hosts: str, column: int, room: int) -> "Iterator[list[str]]":
         elif match["stray"] == "[":
             raise _Trouble(at, *_unclosed(hosts[: match.start()], hosts[match.end() :]))
         elif match["stray"] == "]":
-            raise _Trouble(at, "this bracket was never opened", "write ranges as in gpu[01-16]")
+            raise _Trouble(at, "this bracket was never opened", configuration.NODESET.fix("opened"))
         else:
             yield _numbers(match["ranges"], at + 1, room)
 
 
-def _unclosed(before: str, ranges: str) -> tuple[str, str]:
+def _unclosed(before: str, ranges: str) -> tuple[str, Fix]:
     """What was seen of a bracket that is never closed, and what to write: its end, and that of its last range."""
     if not ranges:
-        return "this bracket is never closed", f"write numbers and a ']', for example {visible(before)}[01-04]"
+        return "this bracket is never closed", configuration.NODESET.fix("numbers", before=before)
     if end := _OPEN_RANGE.search(ranges):
-        example = f"{visible(before)}[{visible(ranges)}{_later(end[1])}]"
-        return "this range has no end, and no ']'", f"write the last number and a ']', for example {example}"
-    return "this bracket is never closed", f"write {visible(before)}[{visible(ranges)}]"
+        fix = configuration.NODESET.fix("end-and-bracket", before=before, ranges=ranges, end=_later(end[1]))
+        return "this range has no end, and no ']'", fix
+    return "this bracket is never closed", configuration.NODESET.fix("bracket", before=before, ranges=ranges)
 
 
 def _later(first: str) -> str:
@@ -140,21 +143,18 @@ def _later(first: str) -> str:
     return str(int(first) + 3).zfill(len(first))
 
 
-def _numbered_name(name: str, number: str) -> tuple[str, str]:
+def _numbered_name(name: str, number: str) -> tuple[str, Fix]:
     """What was seen of `n1:8`, and what to write: to MPI it is 8 slots, to ssh a port."""
     if len(number) > _SLOT_DIGITS or int(number) == SSH_PORT:
         seen = f"'{visible(name)}:{visible(number, 20)}' has a port"
-        return seen, f"in aboard.yaml write 'name: {visible(name)}' and 'port: {visible(number, 20)}'"
-    fix = (
-        f"for {many(int(number), 'slot')}, write the line `{visible(name)} slots={number}` into a hostfile and type"
-        f" --hostfile hostfile; for port {number}, write `port: {number}` in aboard.yaml"
-    )
+        return seen, configuration.NODESET.fix("port", name=name, port=number)
+    fix = configuration.NODESET.fix("slots-or-port", slots=many(int(number), "slot"), name=name, number=number)
     return f"'{visible(name)}:{number}' is a name and a number", fix
 
 
 def _numbers(ranges: str, column: int, room: int) -> list[str]:
     if not ranges.strip():
-        raise _Trouble(column - 1, "these brackets are empty", "write what they stand for, for example [01-16]")
+        raise _Trouble(column - 1, "these brackets are empty", configuration.NODESET.fix("empty"))
     numbers: list[str] = []
     for written in ranges.split(","):
         at = column + len(written) - len(written.lstrip())
@@ -166,24 +166,27 @@ def _numbers(ranges: str, column: int, room: int) -> list[str]:
 def _span(written: str, column: int, room: int) -> list[str]:
     match = _RANGE.fullmatch(written)
     if open_range := _OPEN_RANGE.fullmatch(written):
-        fix = f"write its last number, for example {written}{_later(open_range[1])}"
+        fix = configuration.NODESET.fix("end", range=written, end=_later(open_range[1]))
         raise _Trouble(column, f"the range '{written}' has no end", fix)
     if not match:
         why = f"'{visible(written)}' is no number and no range" if written else "a number is missing here"
-        hint = "; an IPv6 address is written without brackets" if ":" in written else ""
-        raise _Trouble(column, why, f"write numbers and ranges between the brackets: [01-16,20]{hint}")
+        raise _Trouble(column, why, configuration.NODESET.fix("ranges-or-address" if ":" in written else "ranges"))
     first, last = match[1], match[2] or match[1]
     if max(len(first), len(last)) > MAX_DIGITS:
-        raise _Trouble(column, f"a number of more than {MAX_DIGITS} digits", "write the number that the host name has")
+        raise _Trouble(column, f"a number of more than {MAX_DIGITS} digits", configuration.NODESET.fix("digits"))
     low, high = int(first), int(last)
     if high < low:
-        raise _Trouble(column, f"the range {first}-{last} runs backwards", f"write {last}-{first}")
+        raise _Trouble(
+            column,
+            f"the range {first}-{last} runs backwards",
+            configuration.NODESET.fix("range", first=last, last=first),
+        )
     if last.startswith("0") and len(last) != len(first):
         wide = max(len(first), len(last))
-        right = f"{first.zfill(wide)}-{last.zfill(wide)}"
-        raise _Trouble(column, f"{first} and {last} are padded to different widths", f"write {right}")
+        fix = configuration.NODESET.fix("range", first=first.zfill(wide), last=last.zfill(wide))
+        raise _Trouble(column, f"{first} and {last} are padded to different widths", fix)
     if high - low >= room:
-        raise _Trouble(column, f"more than {MAX_NAMES:,} names", f"name at most {MAX_NAMES:,} nodes, in smaller ranges")
+        raise _too_many(column)
     return [str(number).zfill(len(first)) for number in range(low, high + 1)]
 
 

@@ -11,7 +11,7 @@ from aboard.core.request import Request
 from aboard.core.seat import Seat
 from aboard.core.secrets import secret_names
 from aboard.core.words import many
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, planning
 
 
 def plan(cluster: Cluster, request: Request, seats: Mapping[str, Seat], *, run: str, master: Master) -> Plan:
@@ -52,22 +52,22 @@ def first_with_ranks(cluster: Cluster) -> Node:
 def _refuse(cluster: Cluster, request: Request, counts: Mapping[str, int]) -> None:
     problems = [*_wrong_nodes(cluster, request, counts), *_wrong_slots(cluster, counts), *_wrong_env(cluster, request)]
     if problems:
-        raise InputError("launch-plan", problems)
+        raise InputError(planning.PLAN, problems)
 
 
 def _wrong_nodes(cluster: Cluster, request: Request, counts: Mapping[str, int]) -> list[Problem]:
     there = sum(count > 0 for count in counts.values())
     if not there:
         seen = f"no node of {fold(counts)} has a slot"
-        return [Problem(where=cluster.source, seen=seen, fix="give a node slots: `slots: 8` in aboard.yaml")]
+        return [Problem(where=cluster.source, seen=seen, fix=planning.PLAN.fix("no-slots"))]
     if request.nodes is not None and there != request.nodes:
         seen = f"{request.nodes} nodes were asked for, and there are {there}: {fold(counts)}"
-        fix = "name as many nodes as are to take part; a smaller run is never started in silence"
+        fix = planning.PLAN.fix("nodes")
         return [Problem(where=cluster.source, seen=seen, fix=fix)]
     held = [node.name for node in cluster if node.container is not None and counts[node.name]]
     if held:
         seen = f"ranks of {fold(held)} are to run in a container, which launch can't do yet"
-        return [Problem(where=cluster.source, seen=seen, fix="take `container:` out, and start the runtime yourself")]
+        return [Problem(where=cluster.source, seen=seen, fix=planning.PLAN.fix("container"))]
     return []
 
 
@@ -77,16 +77,18 @@ def _wrong_slots(cluster: Cluster, counts: Mapping[str, int]) -> list[Problem]:
         most = len(node.picked) if node.picked is not None else node.slots
         if most is not None and counts[node.name] > most:
             seen = f"{node.name} has {many(most, 'slot')}, and {counts[node.name]} ranks are asked for"
-            problems.append(
-                Problem(where=cluster.source, seen=seen, fix=f"ask for at most {most}, or give it more slots")
-            )
+            problems.append(Problem(where=cluster.source, seen=seen, fix=planning.PLAN.fix("slots", most=most)))
     return problems
 
 
 def _wrong_env(cluster: Cluster, request: Request) -> list[Problem]:
     given = [("--env", request.env), *((f"`env:` of {node.name}", node.env) for node in cluster)]
     return [
-        Problem(where=where, seen=f"{name} is each rank's own, and is set by Aboard", fix=f"take {name} out")
+        Problem(
+            where=where,
+            seen=f"{name} is each rank's own, and is set by Aboard",
+            fix=planning.PLAN.fix("env", name=name),
+        )
         for where, env in given
         for name in overridden(env)
     ]

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from aboard.core.words import visible
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, configuration
 
 MAX_RANK = 10_000_000
 
@@ -20,11 +20,11 @@ def parse_ranks(text: str, *, where: str = "--rank") -> frozenset[int]:
         low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         if not low <= high < MAX_RANK:
             seen = f"'{visible(part)}' is no rank and no range of ranks"
-            problems.append(Problem(where=where, seen=seen, fix=f"write it as in: {where} 3,5-7"))
+            problems.append(Problem(where=where, seen=seen, fix=configuration.RANKS.fix(option=where)))
         else:
             ranks.update(range(low, high + 1))
     if problems:
-        raise InputError("ranks", problems)
+        raise InputError(configuration.RANKS, problems)
     return frozenset(ranks)
 
 

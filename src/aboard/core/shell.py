@@ -16,7 +16,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from aboard.core.words import visible
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, Shell, configuration
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,14 +28,14 @@ _PRINTABLE = re.compile(r"[ -~]*")
 _DECODE = 'eval "exec $(printf %b "$1")"'
 
 
-def join(argv: "Sequence[str]") -> str:
+def join(argv: "Sequence[str]") -> Shell:
     """One command line that every login shell splits back into exactly this argv."""
     for word in argv:
         if "\0" in word:
-            raise InputError("shell-nul", [_nul(word)])
+            raise InputError(configuration.SHELL_NUL, [_nul(word)])
     if all(_PRINTABLE.fullmatch(word) for word in argv):
-        return " ".join(map(quote, argv))
-    return " ".join(["sh", "-c", quote(_DECODE), "sh", f"'{_octal(shlex.join(argv))}'"])
+        return Shell(" ".join(map(quote, argv)))
+    return Shell(" ".join(["sh", "-c", quote(_DECODE), "sh", f"'{_octal(shlex.join(argv))}'"]))
 
 
 def quote(word: str) -> str:
@@ -56,5 +56,5 @@ def _nul(word: str) -> Problem:
     return Problem(
         where="command",
         seen=f"'{visible(word)}' holds a NUL byte, which no program can be given as an argument",
-        fix="leave the NUL byte out; put binary data in a file and pass its path",
+        fix=configuration.SHELL_NUL.fix(),
     )

@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 from aboard.core import shell
 from aboard.core.nodeset import expand, fold
 from aboard.core.words import visible
-from aboard.diagnoses import AboardError, InputError
+from aboard.diagnoses import NO_FIX, AboardError, InputError, join_fixes, planning
 
 # The step ids from here up are Slurm's own, as those of a batch script and of an interactive shell (slurm.h).
 _FIRST_SPECIAL_STEP = 0xFFFF_FFF0
 # Named one by one in a command while they are few.
 _NAMED = 8
-_SSH = "# over ssh: each must let you log in without a password"
 
 
 def refuse_copies(env: Mapping[str, str], argv: Sequence[str]) -> None:
@@ -21,12 +20,8 @@ def refuse_copies(env: Mapping[str, str], argv: Sequence[str]) -> None:
     # With --pty, only the first task has a terminal, and a person types there.
     if step is None or step >= _FIRST_SPECIAL_STEP or copies is None or copies <= 1 or "SLURM_PTY_PORT" in env:
         return
-    fix = (
-        f"{shell.join(['aboard', *argv])}    # in the batch script or the shell of salloc, without srun\n"
-        f"srun --nodes=1 --ntasks=1 {shell.join(['aboard', *argv])}    # or with srun, as one task"
-    )
     seen = f"{copies} copies of aboard were started by srun; start one: it starts the ranks on all nodes itself"
-    raise AboardError("slurm-copies", seen, fix=fix)
+    raise AboardError(planning.SLURM_COPIES, seen, command=shell.join(["aboard", *argv]))
 
 
 def refuse_allocation(env: Mapping[str, str], argv: Sequence[str]) -> None:
@@ -40,14 +35,16 @@ def refuse_allocation(env: Mapping[str, str], argv: Sequence[str]) -> None:
         return
     verb, *rest = argv
     listed = list(names) if len(names) <= _NAMED else [fold(names)]
-    lines = [f"{shell.join(['aboard', verb, *listed, *rest])}    {_SSH}"] if names else []
-    lines += [
-        f"aboard {verb} $(scontrol show hostnames) {shell.join(rest)}".rstrip() + "    # the same, for any job",
-        f"{shell.join(['aboard', verb, 'localhost', *rest])}    # to use this node alone",
-    ]
+    fix = join_fixes(
+        planning.SLURM_NODES.fix("named", command=shell.join(["aboard", verb, *listed, *rest])) if names else NO_FIX,
+        planning.SLURM_NODES.fix("any-job", verb=verb, rest=shell.join(rest))
+        if rest
+        else planning.SLURM_NODES.fix("any-job-bare", verb=verb),
+        planning.SLURM_NODES.fix("alone", command=shell.join(["aboard", verb, "localhost", *rest])),
+    )
     shown = f" ({visible(fold(names) if names else written)})" if written else ""
     seen = f"this is a Slurm job of {count} nodes{shown}, and Aboard can't take them from Slurm by itself yet"
-    raise AboardError("slurm-nodes", seen, fix="\n".join(lines))
+    raise AboardError(planning.SLURM_NODES, seen, fix=fix)
 
 
 def _names(written: str) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ from aboard.diagnoses.text import visible as visible  # noqa: PLC0414 - most tak
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from aboard.diagnoses import Diagnosis, Fix
+
 HOST_CHARACTERS = "letters, digits, '.', '-' and '_'"
 MAX_HOST = 253  # DNS, RFC 1035 section 2.3.4
 MAX_PORT = 65_535
@@ -78,6 +80,13 @@ def many(count: int, noun: str) -> str:
 def carried(given: object) -> str:
     """A node's bytes, which travel in frames as Latin-1, as text; whatever else it sent is no text."""
     return given.encode("latin-1", "replace").decode("utf-8", "replace") if isinstance(given, str) else ""
+
+
+def meant(diagnosis: "Diagnosis", word: str, known: "Iterable[str]") -> "Fix":
+    """The diagnosis' fix `near` with the nearest known word, or its fix `known` with all when none is near."""
+    known = list(known)
+    near = nearest(word, known)
+    return diagnosis.fix("near", near=near) if near else diagnosis.fix("known", known=known)
 
 
 def did_you_mean(word: str, known: "Iterable[str]") -> str:

@@ -12,6 +12,19 @@ CONFIG = Diagnosis(
     " once, each at its line, before anything is looked at.",
     remedy="Write what stands behind `fix` at each place. `aboard train --print-config` shows what would be used"
     " and where each value comes from; `aboard init --schema` describes every key for editors.",
+    fixes={
+        "model": Advice("write which one: `train: {{model: ./my-model}}`, a directory or a name of the hub"),
+        "no-model": Advice("name a directory with config.json and safetensors, or a model of the hub as ORG/NAME"),
+        "files": Advice("write which: `data: {{files: [train.jsonl]}}`, then look at them with: aboard data"),
+        "one-length": Advice("keep one of them"),
+        "one-warmup": Advice("keep one"),
+        "schedule": Advice("leave it out, or write lr_scheduler_type: {schedule}"),
+        "below": Advice("write a number below {most}"),
+        "parts": Advice("write two parts whose sum is at most 1"),
+        "part": Advice("write a part, as 0.03"),
+        "validation": Advice("write `validation: [held.jsonl]` in the section `data`, or leave {key} out"),
+        "resume": Advice("keep one of them; `resume: auto` goes on from what a run of its own has saved"),
+    },
 )
 
 FILE = Diagnosis(

@@ -17,6 +17,7 @@ from aboard.core.paste.torchrun import from_torch_launch, from_torchrun
 from aboard.core.paste.wrapped import refuse_wrapped
 from aboard.core.words import visible
 from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import paste as diagnoses
 
 __all__ = ["DEFAULT_HOSTFILE", "Files", "Pasted", "exported", "paste", "placed"]
 
@@ -85,7 +86,7 @@ def _behind_launch(name: str, rest: Sequence[str]) -> Sequence[str]:
     if rest[:1] == ["launch"]:
         return rest[1:]
     seen = f"{name} {visible(rest[0]) if rest else ''}".strip() + " starts no run; accelerate launch does"
-    raise InputError("paste-script", [Problem(where=name, seen=seen, fix="write accelerate launch … train.py")])
+    raise InputError(diagnoses.SCRIPT, [Problem(where=name, seen=seen, fix=diagnoses.SCRIPT.fix("launch"))])
 
 
 def _with_path_note(pasted: Pasted, first: str) -> Pasted:

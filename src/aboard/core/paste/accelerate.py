@@ -16,7 +16,7 @@ from aboard.core.paste.torchrun import NO_RENDEZVOUS
 from aboard.core.paste.typed import Typed, read
 from aboard.core.request import Request
 from aboard.core.words import many, visible
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, paste
 from aboard.lazy import dataclass
 
 _IDS = re.compile(r"\d{1,4}(,\d{1,4})*")
@@ -78,8 +78,8 @@ def _size(settings: Settings) -> tuple[int | None, int | None, tuple[str, ...]]:
         return 1, total, (note,)
     if total % nodes:
         seen = f"{total} processes can't be shared out evenly among {nodes} machines"
-        fix = "leave num_processes out: then each node starts one rank for each of its slots"
-        raise InputError("paste-flag", [Problem(where=f"{NAME} --num_processes", seen=seen, fix=fix)])
+        fix = paste.FLAG.fix("processes")
+        raise InputError(paste.FLAG, [Problem(where=f"{NAME} --num_processes", seen=seen, fix=fix)])
     return nodes, total // nodes, ()
 
 
@@ -102,7 +102,7 @@ def _hosts(settings: Settings, around: Around) -> _Hosts:
     if launcher not in OURS_LAUNCHERS:
         where = f"{NAME} --deepspeed_multinode_launcher"
         seen = f"{visible(launcher)}: {NOT_OURS}"
-        raise InputError("paste-flag", [Problem(where=where, seen=seen, fix="write pdsh, or leave it out")])
+        raise InputError(paste.FLAG, [Problem(where=where, seen=seen, fix=paste.FLAG.fix("pdsh"))])
     if (settings.count("num_machines") or 1) == 1 or launcher != "pdsh":
         before = around.environ.get("PYTHONPATH")
         return _Hosts(env={"PYTHONPATH": f"{before}:{around.cwd}" if before else around.cwd})
@@ -129,5 +129,5 @@ def _picked(settings: Settings) -> tuple[int, ...] | None:
         return None
     if not _IDS.fullmatch(text):
         seen = f"'{visible(text)}' is no list of slot numbers"
-        raise InputError("paste-flag", [Problem(where=f"{NAME} --gpu_ids", seen=seen, fix="write --gpu_ids 0,1")])
+        raise InputError(paste.FLAG, [Problem(where=f"{NAME} --gpu_ids", seen=seen, fix=paste.FLAG.fix("gpus"))])
     return tuple(map(int, text.split(",")))

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from aboard.core.paste.accelerate_flags import FP8, MEGATRON, NAME
 from aboard.core.paste.accelerate_settings import Settings, Way
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, paste
 
 # variable: value's name, and whether it is written in lower case. What has no value is not set.
 _FSDP = (
@@ -84,8 +84,8 @@ def environment(settings: Settings) -> dict[str, str]:
 def _fsdp(settings: Settings) -> dict[str, str]:
     if settings.values["fsdp_cpu_ram_efficient_loading"] and not settings.values["fsdp_sync_module_states"]:
         seen = "fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states to be true, and accelerate refuses it too"
-        fix = "set fsdp_sync_module_states to true, or fsdp_cpu_ram_efficient_loading to false"
-        raise InputError("paste-config", [Problem(where=NAME, seen=seen, fix=fix)])
+        fix = paste.CONFIG.fix("fsdp")
+        raise InputError(paste.CONFIG, [Problem(where=NAME, seen=seen, fix=fix)])
     return {"ACCELERATE_USE_FSDP": "true"} | _filled(settings, _FSDP)
 
 

@@ -7,12 +7,13 @@ from aboard.core.paste.deepspeed import OTHER_LAUNCHER
 from aboard.core.paste.flags import Flag, Takes, help_of, obeyed, ours, refused, switch
 from aboard.core.paste.torchrun import NO_RENDEZVOUS, NO_ROLES, OWN_LOGS, restarts
 from aboard.core.paste.typed import Grammar
+from aboard.diagnoses import paste
 
 NAME = "accelerate launch"
 
 _NUMBER, _DECIMAL = Takes.NUMBER, Takes.DECIMAL
 _TPU = "TPUs are not reached by Aboard"
-_NO_TPU = "start it with accelerate itself"
+_NO_TPU = paste.FLAG.fix("accelerate")
 _SAGEMAKER = "Amazon SageMaker is not reached by Aboard"
 
 
@@ -43,7 +44,7 @@ WHERE = (
     refused(
         "--mpirun_hostfile",
         says="Aboard doesn't use mpirun",
-        fix='list the nodes as "worker-0 slots=2" in a file, and type: aboard launch --hostfile FILE -- accelerate …',
+        fix=paste.FLAG.fix("mpirun-hostfile"),
     ),
 )
 

@@ -11,8 +11,8 @@ from enum import Enum
 from aboard.core.paste.accelerate_flags import FSDP_ONLY_IN_FILE, GRAMMAR, NAME, SECTIONS
 from aboard.core.paste.flags import Value
 from aboard.core.paste.typed import Typed
-from aboard.core.words import did_you_mean, visible
-from aboard.diagnoses import InputError, Problem
+from aboard.core.words import meant, visible
+from aboard.diagnoses import InputError, Problem, paste
 from aboard.lazy import dataclass
 
 _PRECISIONS = ("no", "fp16", "bf16", "fp8")
@@ -71,9 +71,9 @@ def settle(typed: Typed, file: Mapping[str, object] | None, *, where: str) -> Se
     values["mixed_precision"] = typed.text("mixed_precision") or _precision(file or {})
     if values["mixed_precision"] not in _PRECISIONS:
         seen = f"mixed_precision can't be '{visible(str(values['mixed_precision']))}'"
-        fix = did_you_mean(str(values["mixed_precision"]), _PRECISIONS)
+        fix = meant(paste.CONFIG, str(values["mixed_precision"]), _PRECISIONS)
         raise InputError(
-            "paste-config", [Problem(where=NAME if typed.text("mixed_precision") else where, seen=seen, fix=fix)]
+            paste.CONFIG, [Problem(where=NAME if typed.text("mixed_precision") else where, seen=seen, fix=fix)]
         )
     values["dynamo_backend"] = values["dynamo_backend"] or "no"
     section = file.get("deepspeed_config") if file else None
@@ -98,8 +98,8 @@ def _refuse_two_ways(typed: Typed) -> None:
     ways = [name for name in ("cpu", "multi_gpu", "use_deepspeed", "use_fsdp") if typed.on(name)]
     if len(ways) > 1:
         seen = f"--{ways[0]} and --{ways[1]} can't be used together"
-        fix = f"leave --{ways[0]} out, or --{ways[1]}"
-        raise InputError("paste-flag", [Problem(where=f"{NAME} --{ways[0]}", seen=seen, fix=fix)])
+        fix = paste.FLAG.fix("leave-either", one=ways[0], two=ways[1])
+        raise InputError(paste.FLAG, [Problem(where=f"{NAME} --{ways[0]}", seen=seen, fix=fix)])
 
 
 def _refuse_elsewhere(file: Mapping[str, object], where: str) -> None:
@@ -110,8 +110,8 @@ def _refuse_elsewhere(file: Mapping[str, object], where: str) -> None:
         (f"distributed_type: {visible(kind)} is for TPUs, which are not reached by Aboard", kind in {"XLA", "TPU"}),
     ):
         if refuse:
-            fix = "start it with accelerate itself, or name another --config_file"
-            raise InputError("paste-config", [Problem(where=where, seen=seen, fix=fix)])
+            fix = paste.CONFIG.fix("elsewhere")
+            raise InputError(paste.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
 
 
 def _sectioned(file: Mapping[str, object]) -> Iterator[tuple[str, object]]:

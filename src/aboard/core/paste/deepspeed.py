@@ -9,7 +9,7 @@ from aboard.core.paste.pasted import Around, Pasted
 from aboard.core.paste.script import program
 from aboard.core.paste.typed import Grammar, Typed, read
 from aboard.core.request import Request
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, paste
 
 NAME = "deepspeed"
 DEFAULT_HOSTFILE = "/job/hostfile"
@@ -18,7 +18,6 @@ OTHER_LAUNCHER = "Aboard starts the ranks itself, over ssh, and can't start them
 _NODE_RANK = "is not needed: each node is told its own"
 _OWN_MESSAGES = "is not needed: Aboard has messages of its own"
 _ELASTIC = "a run whose number of nodes changes can't be had: a smaller world than asked for is refused"
-_NODES_OF_SLURM = 'leave --launcher out; in a Slurm allocation type: aboard launch "$SLURM_JOB_NODELIST" -- deepspeed …'
 
 GRAMMAR = Grammar(
     launcher=NAME,
@@ -49,32 +48,32 @@ GRAMMAR = Grammar(
             says="is not needed: each rank has a log of its own in the run's directory (aboard logs --rank N)",
             fine=("None",),
         ),
-        refused("--launcher", says=OTHER_LAUNCHER, fix=_NODES_OF_SLURM, fine=("pdsh",)),
+        refused("--launcher", says=OTHER_LAUNCHER, fix=paste.FLAG.fix("slurm"), fine=("pdsh",)),
         refused(
             "--launcher_args",
             says="these are options of pdsh or MPI, which Aboard doesn't use",
-            fix="leave --launcher_args out; what ssh needs goes into ~/.ssh/config",
+            fix=paste.FLAG.fix("ssh-config"),
             fine=("",),
         ),
         refused(
             "--autotuning",
             says="the autotuner starts runs of its own, by DeepSpeed's launcher",
-            fix="leave --autotuning out, or tune with deepspeed itself",
+            fix=paste.FLAG.fix("autotuning"),
         ),
         refused(
             "--bind_core_list",
             says="the cores of a rank are chosen on each node, near its accelerator",
-            fix="leave --bind_core_list out, and keep --bind_cores_to_rank",
+            fix=paste.FLAG.fix("cores"),
         ),
     ),
 )
 
 # Flags that DeepSpeed had before 0.19, and that guides still show.
 FORMER = (
-    refused("--elastic_training", takes=Takes.NOTHING, says=_ELASTIC, fix="leave --elastic_training out"),
-    refused("--min_elastic_nodes", says=_ELASTIC, fix="leave --min_elastic_nodes out", fine=("-1",)),
-    refused("--max_elastic_nodes", says=_ELASTIC, fix="leave --max_elastic_nodes out", fine=("-1",)),
-    refused("--comment", says="this is for Slurm's srun", fix="leave --comment out", fine=("",)),
+    refused("--elastic_training", takes=Takes.NOTHING, says=_ELASTIC),
+    refused("--min_elastic_nodes", says=_ELASTIC, fine=("-1",)),
+    refused("--max_elastic_nodes", says=_ELASTIC, fine=("-1",)),
+    refused("--comment", says="this is for Slurm's srun", fine=("",)),
 )
 _ALL = Grammar(launcher=NAME, flags=(*GRAMMAR.flags, *FORMER))
 
@@ -118,8 +117,8 @@ def _refuse_combinations(typed: Typed) -> None:
     filtered = [name for name in ("include", "exclude") if typed.text(name)]
     if counted and filtered:
         seen = f"--{counted[0]} can't be used with --{filtered[0]}, and DeepSpeed refuses it too"
-        fix = f"leave --{counted[0]} out: --{filtered[0]} says which nodes and slots to use"
-        raise InputError("paste-flag", [Problem(where=f"{NAME} --{counted[0]}", seen=seen, fix=fix)])
+        fix = paste.FLAG.fix("filtered", counted=counted[0], filter=filtered[0])
+        raise InputError(paste.FLAG, [Problem(where=f"{NAME} --{counted[0]}", seen=seen, fix=fix)])
 
 
 def _hostfile(typed: Typed, around: Around) -> tuple[str | None, tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 from enum import Enum
 
+from aboard.diagnoses import NO_FIX, Fix, paste
 from aboard.lazy import dataclass
 
 Value = str | int | float | bool | None
@@ -32,7 +33,7 @@ class Flag:
     takes: Takes
     fate: Fate
     says: str = ""
-    fix: str = ""
+    fix: Fix = NO_FIX
     fine: frozenset[str] = frozenset()
     default: Value = None
 
@@ -54,7 +55,11 @@ def ours(*names: str, says: str, takes: Takes = Takes.TEXT, fine: tuple[str, ...
     return Flag(names=names, takes=takes, fate=Fate.OURS, says=says, fine=frozenset(fine))
 
 
-def refused(*names: str, says: str, fix: str, takes: Takes = Takes.TEXT, fine: tuple[str, ...] = ()) -> Flag:
+def refused(
+    *names: str, says: str, fix: Fix | None = None, takes: Takes = Takes.TEXT, fine: tuple[str, ...] = ()
+) -> Flag:
+    """One that can't be obeyed; without another fix, it is to be left out."""
+    fix = paste.FLAG.fix("leave-out", flag=names[0]) if fix is None else fix
     return Flag(names=names, takes=takes, fate=Fate.REFUSED, says=says, fix=fix, fine=frozenset(fine))
 
 
@@ -65,5 +70,5 @@ def help_of(launcher: str) -> Flag:
         "-h",
         takes=Takes.NOTHING,
         says="asks for help, which starts nothing",
-        fix=f"for its help type: {launcher} --help",
+        fix=paste.FLAG.fix("help", launcher=launcher),
     )

@@ -3,7 +3,7 @@
 import re
 
 from aboard.core.words import MAX_PORT, host_trouble, visible
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, paste
 from aboard.lazy import dataclass
 
 _ENDPOINT = re.compile(r"(\[[^\]]*\]|[^:]*)(?::(\d+))?|([0-9a-fA-F:]+)")
@@ -25,11 +25,11 @@ def master(address: str | None, port: int | None, *, where: str) -> Master:
     if host and _LOOPBACK.fullmatch(host):
         host = None
     if host and (trouble := host_trouble(host)):
-        fix = f"write {where} with the name or address of the first node"
-        raise InputError("paste-master", [Problem(where=where, seen=trouble, fix=fix)])
+        fix = paste.MASTER.fix("host", option=where)
+        raise InputError(paste.MASTER, [Problem(where=where, seen=trouble, fix=fix)])
     if port is not None and not 0 <= port <= MAX_PORT:
         seen = f"{port} is no port: 1 to {MAX_PORT:,} are"
-        raise InputError("paste-master", [Problem(where=where, seen=seen, fix="leave the port out: one is chosen")])
+        raise InputError(paste.MASTER, [Problem(where=where, seen=seen, fix=paste.MASTER.fix("port"))])
     return Master(address=host, port=port or None)
 
 
@@ -37,6 +37,6 @@ def endpoint(text: str, *, where: str) -> Master:
     """The HOST[:PORT] of torchrun's --rdzv-endpoint; an IPv6 address with a port stands in brackets."""
     match = _ENDPOINT.fullmatch(text)
     if not match:
-        fix = "write HOST:PORT, or leave it out: both are chosen"
-        raise InputError("paste-master", [Problem(where=where, seen=f"'{visible(text)}' is no HOST:PORT", fix=fix)])
+        fix = paste.MASTER.fix("endpoint")
+        raise InputError(paste.MASTER, [Problem(where=where, seen=f"'{visible(text)}' is no HOST:PORT", fix=fix)])
     return master(match[3] or match[1], int(match[2]) if match[2] else None, where=where)

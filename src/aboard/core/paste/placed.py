@@ -7,7 +7,7 @@ from aboard.core.node import Node
 from aboard.core.nodeset import fold
 from aboard.core.paste.deepspeed import NAME as DEEPSPEED
 from aboard.core.paste.pasted import Pasted
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, paste
 
 
 def placed(pasted: Pasted, nodes: Sequence[Node]) -> tuple[Node, ...]:
@@ -23,8 +23,8 @@ def placed(pasted: Pasted, nodes: Sequence[Node]) -> tuple[Node, ...]:
         if short:
             wanted = ",".join(map(str, pasted.picked))
             seen = f"{fold(short)} has fewer slots than {max(pasted.picked) + 1}, and slots {wanted} are asked for"
-            fix = "ask for fewer, or give these nodes more slots"
-            raise InputError("paste-slots", [Problem(where=pasted.launcher, seen=seen, fix=fix)])
+            fix = paste.SLOTS.fix()
+            raise InputError(paste.SLOTS, [Problem(where=pasted.launcher, seen=seen, fix=fix)])
     return tuple(
         replace(
             node,

@@ -10,7 +10,7 @@ from aboard.core.paste.script import program
 from aboard.core.paste.typed import Grammar, Typed, read
 from aboard.core.request import Request
 from aboard.core.words import visible
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import Fix, InputError, Problem, paste
 
 NAME = "torchrun"
 NO_RENDEZVOUS = "is not needed: Aboard assigns the ranks, so there is nothing to agree upon"
@@ -23,7 +23,7 @@ _PER_SLOT = frozenset({"gpu", "auto", "xpu"})
 
 
 def restarts(*names: str) -> Flag:
-    return refused(*names, says=NO_RESTARTS, fix=f"leave {names[0]} out, or write {names[0]} 0", fine=("0",))
+    return refused(*names, says=NO_RESTARTS, fix=paste.FLAG.fix("no-restarts", flag=names[0]), fine=("0",))
 
 
 FLAGS = (
@@ -56,26 +56,23 @@ FLAGS = (
     refused(
         "--event-log-handler",
         says="handlers of torchrun's own events are not called",
-        fix="leave --event-log-handler out; the run's directory holds its events",
+        fix=paste.FLAG.fix("events"),
         fine=("null",),
     ),
-    refused("--logs-specs", says="a log plug-in of torchrun is not called", fix="leave --logs-specs out"),
+    refused("--logs-specs", says="a log plug-in of torchrun is not called"),
     refused(
         "--signals-to-handle",
         says="Aboard passes on SIGTERM and SIGINT, and no others",
-        fix="leave --signals-to-handle out",
         fine=("sigterm,sigint,sighup,sigquit", "sigterm,sigint", "sigterm", "sigint"),
     ),
     refused(
         "--shutdown-timeout",
         says="how long ranks have to end after a SIGTERM is Aboard's own",
-        fix="leave --shutdown-timeout out",
     ),
     refused(
         "--virtual-local-rank",
         takes=Takes.NOTHING,
         says="LOCAL_RANK is the rank's number on its node, and stays so",
-        fix="leave --virtual-local-rank out",
     ),
 )
 GRAMMAR = Grammar(launcher=NAME, flags=FLAGS, either_dash=True)
@@ -95,7 +92,7 @@ def from_torch_launch(words: Sequence[str], around: Around) -> Pasted:
         return pasted
     if typed.on("no_python"):
         seen = "--no-python also needs --use-env, as in torch.distributed.launch"
-        raise InputError("paste-flag", [Problem(where=typed.launcher, seen=seen, fix="add --use-env")])
+        raise InputError(paste.FLAG, [Problem(where=typed.launcher, seen=seen, fix=paste.FLAG.fix("use-env"))])
     # With a dash since torch 2.0.
     told = replace(pasted.request.program, local_rank="--local-rank")
     note = "The script is told --local-rank=N, as torch.distributed.launch does since torch 2.0."
@@ -137,13 +134,13 @@ def _nodes(typed: Typed) -> int | None:
         return 1 if typed.on("standalone") else None
     least, colon, most = text.partition(":")
     if not least.isdecimal() or (colon and not most.isdecimal()) or int(least) < 1:
-        raise _problem(typed, "--nnodes", f"'{visible(text)}' is no number of nodes", "write --nnodes 2")
+        raise _problem(typed, "--nnodes", f"'{visible(text)}' is no number of nodes", paste.FLAG.fix("nnodes"))
     if colon and int(least) != int(most):
         seen = f"{text} lets the number of nodes change, and Aboard refuses a smaller world than asked for"
-        raise _problem(typed, "--nnodes", seen, f"write --nnodes {most}, or --nnodes {least}")
+        raise _problem(typed, "--nnodes", seen, paste.FLAG.fix("nnodes-range", most=most, least=least))
     if typed.on("standalone") and int(least) > 1:
         seen = f"it is for one node, and --nnodes asks for {least}"
-        raise _problem(typed, "--standalone", seen, "leave --standalone out")
+        raise _problem(typed, "--standalone", seen, paste.FLAG.fix("leave-out", flag="--standalone"))
     return int(least)
 
 
@@ -157,9 +154,9 @@ def _ranks(typed: Typed) -> tuple[int | None, tuple[str, ...]]:
         return int(text), ()
     if text == "cpu":
         seen = "cpu asks for a rank on each core, and how many cores each node has is not known here"
-        raise _problem(typed, "--nproc-per-node", seen, "write the number: --nproc-per-node 8")
+        raise _problem(typed, "--nproc-per-node", seen, paste.FLAG.fix("ranks-of-cpus"))
     seen = f"'{visible(text)}' is no number of ranks"
-    raise _problem(typed, "--nproc-per-node", seen, "write --nproc-per-node 8, or gpu for one on each slot")
+    raise _problem(typed, "--nproc-per-node", seen, paste.FLAG.fix("ranks"))
 
 
 def _master(typed: Typed) -> Master:
@@ -182,8 +179,8 @@ def _bound(typed: Typed) -> bool:
     if mode in {None, "node"}:
         return mode is not None
     seen = f"'{visible(mode)}' can't be had: ranks are bound to the cores of their NUMA node, or not at all"
-    raise _problem(typed, "--numa-binding", seen, "write --numa-binding node, or leave it out")
+    raise _problem(typed, "--numa-binding", seen, paste.FLAG.fix("numa"))
 
 
-def _problem(typed: Typed, flag: str, seen: str, fix: str) -> InputError:
-    return InputError("paste-flag", [Problem(where=f"{typed.launcher} {flag}", seen=seen, fix=fix)])
+def _problem(typed: Typed, flag: str, seen: str, fix: Fix) -> InputError:
+    return InputError(paste.FLAG, [Problem(where=f"{typed.launcher} {flag}", seen=seen, fix=fix)])

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from aboard.core.paste.flags import Fate, Flag, Takes, Value
 from aboard.core.words import nearest, visible
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import Fix, InputError, Problem, paste
 from aboard.lazy import dataclass
 
 _NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
@@ -68,11 +68,11 @@ def read(grammar: Grammar, words: Sequence[str]) -> Typed:
     reader = _Reader(grammar, words)
     values = reader.run()
     if reader.problems:
-        raise InputError("paste-flag", reader.problems)
+        raise InputError(paste.FLAG, reader.problems)
     if reader.target is None:
         seen = "the command names no script to run"
-        fix = f"write the script behind the flags: {grammar.launcher} … train.py"
-        raise InputError("paste-script", [Problem(where=grammar.launcher, seen=seen, fix=fix)])
+        fix = paste.SCRIPT.fix("none", launcher=grammar.launcher)
+        raise InputError(paste.SCRIPT, [Problem(where=grammar.launcher, seen=seen, fix=fix)])
     return Typed(
         launcher=grammar.launcher,
         values=values,
@@ -127,7 +127,7 @@ class _Reader:
     def _unknown(self, name: str) -> None:
         launcher = self._grammar.launcher
         near = nearest(name, (known for known in self._known if known.startswith("--")))
-        fix = f"did you mean '{near}'?" if near else "flags of the script itself go behind the script"
+        fix = paste.FLAG.fix("near", near=near) if near else paste.FLAG.fix("of-script")
         self._problem("", f"{visible(name)} is no flag of {launcher}", fix)
 
     def _value(self, flag: Flag, name: str, attached: str | None) -> Iterator[Value]:
@@ -135,12 +135,13 @@ class _Reader:
         text = attached
         if flag.takes is Takes.NOTHING:
             if attached:
-                self._problem(name, f"it takes no value, and was given '{visible(attached)}'", f"write {name}")
+                seen = f"it takes no value, and was given '{visible(attached)}'"
+                self._problem(name, seen, paste.FLAG.fix("alone", flag=name))
                 return
             text = "true"
         elif text is None:
             if not self.rest or not _is_value(self.rest[0]):
-                fix = f"write {name} VALUE; if it came from a shell variable, that variable is empty"
+                fix = paste.FLAG.fix("value", flag=name)
                 self._problem(name, "no value stands behind it", fix)
                 return
             text = self.rest.pop(0)
@@ -163,9 +164,10 @@ class _Reader:
         elif flag.takes is Takes.DECIMAL and _DECIMAL.fullmatch(text.strip()):
             yield float(text)
         else:
-            self._problem(name, f"'{visible(text)}' is not {flag.takes.value}", f"write {name} 2")
+            seen = f"'{visible(text)}' is not {flag.takes.value}"
+            self._problem(name, seen, paste.FLAG.fix("number", flag=name))
 
-    def _problem(self, shown: str, seen: str, fix: str) -> None:
+    def _problem(self, shown: str, seen: str, fix: Fix) -> None:
         where = f"{self._grammar.launcher} {visible(shown)}".rstrip()
         self.problems.append(Problem(where=where, seen=seen, fix=fix))
 

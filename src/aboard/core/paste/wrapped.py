@@ -8,9 +8,7 @@ import shlex
 from collections.abc import Sequence
 
 from aboard.core.words import visible
-from aboard.diagnoses import InputError, Problem
-
-CODE = "paste-wrapped"
+from aboard.diagnoses import Fix, InputError, Problem, Shell, paste
 
 _STARTERS = frozenset({"srun", "mpirun", "mpiexec", "pdsh", "clush", "ssh"})
 _CONTAINERS = frozenset({"singularity", "apptainer", "docker", "podman"})
@@ -29,7 +27,7 @@ def refuse_wrapped(words: Sequence[str], launchers: frozenset[str]) -> None:
     held = next((place for place, word in enumerate(words) if place and _base(word) in launchers), None)
     if first == "sbatch":
         seen = "sbatch submits a script to Slurm, and Aboard can't read what that script starts"
-        fix = "type the command that the script starts: aboard launch -- accelerate launch …"
+        fix = paste.WRAPPED.fix("sbatch")
         raise _refusal(first, seen, fix)
     if first in _STARTERS | _CONTAINERS and held is not None:
         launcher = _base(words[held])
@@ -39,22 +37,22 @@ def refuse_wrapped(words: Sequence[str], launchers: frozenset[str]) -> None:
             flags, program = _split_command(words[held + 1 :])
             bare = "--no-python" if launcher == "torchrun" else "--no_python"
             inside = [launcher, *flags, bare, *words[box:held], "python", *program]
-            fix = f"let each rank start the container: aboard launch -- {_shown(inside)}"
+            fix = paste.WRAPPED.fix("container", command=paste.command_line(inside))
         else:
             seen = f"{first} starts {launcher} on each node, and Aboard does that itself"
-            fix = f"leave {first} out: aboard launch -- {_shown(words[held:])}"
+            fix = paste.WRAPPED.fix("starter", starter=first, command=paste.command_line(words[held:]))
         raise _refusal(first, seen, fix)
     script = next((place for place, word in enumerate(words[:3]) if _base(word) == "deepy.py"), None)
     if script is not None:
         seen = "deepy.py makes a deepspeed command from its config files by code of gpt-neox, and starts it"
-        made = f'"$(python -c {shlex.quote(_DEEPY)} {_shown(words[script + 1 :])} | tail -n 1)"'
-        raise _refusal("deepy.py", seen, f"let gpt-neox print that command: eval aboard launch -- deepspeed {made}")
+        fix = paste.WRAPPED.fix("deepy", code=_DEEPY, arguments=paste.command_line(words[script + 1 :]))
+        raise _refusal("deepy.py", seen, fix)
     asked = next((place for place, word in enumerate(words) if word.startswith("--deepspeed_args")), None)
     if asked is not None and any(_SHELL_SCRIPT.fullmatch(word) for word in words[:2]):
         _, equals, attached = words[asked].partition("=")
         given = attached if equals else " ".join(words[asked + 1 : asked + 2])
         seen = f"{visible(words[0])} starts deepspeed by itself, so every rank would start a run of its own"
-        fix = f"type what it starts, with the script and arguments from it: aboard launch -- deepspeed {given} …"
+        fix = paste.WRAPPED.fix("script", flags=_flags(given))
         raise _refusal(_base(words[0]), seen, fix)
 
 
@@ -68,13 +66,17 @@ def _split_command(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return words, ["…"]
 
 
-def _refusal(where: str, seen: str, fix: str) -> InputError:
-    return InputError(CODE, [Problem(where=where, seen=seen, fix=fix)])
+def _flags(text: str) -> Shell:
+    """The words that a script would make of it, quoted again: the rest of a shell's syntax in it has no effect."""
+    try:
+        return paste.command_line(shlex.split(text))
+    except ValueError:  # a quote that is never closed
+        return paste.command_line(text.split())
+
+
+def _refusal(where: str, seen: str, fix: Fix) -> InputError:
+    return InputError(paste.WRAPPED, [Problem(where=where, seen=seen, fix=fix)])
 
 
 def _base(word: str) -> str:
     return word.rpartition("/")[2]
-
-
-def _shown(words: Sequence[str], most: int = 400) -> str:
-    return shlex.join(words[:most]) + (" …" if len(words) > most else "")

@@ -1,0 +1,138 @@
+"""Commands of other launchers, pasted behind `aboard launch --`, that can't be obeyed as they are."""
+
+import shlex
+from collections.abc import Sequence
+
+from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.fixes import Advice, Command, Shell
+from aboard.diagnoses.text import visible
+
+_MOST_WORDS, _LONGEST = 400, 4096
+
+
+def command_line(words: Sequence[str]) -> Shell:
+    """The user's own words as they were typed, each quoted: unlike a value, such a word may be an option."""
+    shown = shlex.join(visible(word, _LONGEST) for word in words[:_MOST_WORDS])
+    return Shell(shown + (" …" if len(words) > _MOST_WORDS else ""))
+
+
+FLAG = Diagnosis(
+    code="paste-flag",
+    title="a flag of another launcher can't be obeyed",
+    severity=Severity.BLOCK,
+    symptoms=("torchrun --nproc_per_node",),
+    explanation="Commands of torchrun, deepspeed and accelerate can be pasted behind `--`. What one of their flags"
+    " says contradicts the nodes, or would be ignored.",
+    remedy="Type what stands behind `fix`: most often, leave the flag out.",
+    fixes={
+        "near": Advice("did you mean '{near}'?"),
+        "of-script": Advice("flags of the script itself go behind the script"),
+        "alone": Advice("write {flag}"),
+        "value": Advice("write {flag} VALUE; if it came from a shell variable, that variable is empty"),
+        "number": Advice("write {flag} 2"),
+        "help": Advice("for its help type: {launcher} --help"),
+        "leave-out": Advice("leave {flag} out"),
+        "leave-either": Advice("leave --{one} out, or --{two}"),
+        "leave-one": Advice("leave one of the two flags out"),
+        "filtered": Advice("leave --{counted} out: --{filter} says which nodes and slots to use"),
+        "no-restarts": Advice("leave {flag} out, or write {flag} 0"),
+        "slurm": Command(
+            'leave --launcher out; in a Slurm allocation type: aboard launch "$SLURM_JOB_NODELIST" -- deepspeed …'
+        ),
+        "ssh-config": Advice("leave --launcher_args out; what ssh needs goes into ~/.ssh/config"),
+        "autotuning": Advice("leave --autotuning out, or tune with deepspeed itself"),
+        "cores": Advice("leave --bind_core_list out, and keep --bind_cores_to_rank"),
+        "events": Advice("leave --event-log-handler out; the run's directory holds its events"),
+        "accelerate": Advice("start it with accelerate itself"),
+        "mpirun-hostfile": Command(
+            'list the nodes as "worker-0 slots=2" in a file, and type: aboard launch --hostfile FILE -- accelerate …'
+        ),
+        "use-env": Advice("add --use-env"),
+        "nnodes": Advice("write --nnodes 2"),
+        "nnodes-range": Command("write --nnodes {most}, or --nnodes {least}"),
+        "ranks": Advice("write --nproc-per-node 8, or gpu for one on each slot"),
+        "ranks-of-cpus": Advice("write the number: --nproc-per-node 8"),
+        "numa": Advice("write --numa-binding node, or leave it out"),
+        "processes": Advice("leave num_processes out: then each node starts one rank for each of its slots"),
+        "pdsh": Advice("write pdsh, or leave it out"),
+        "gpus": Advice("write --gpu_ids 0,1"),
+    },
+)
+
+CONFIG = Diagnosis(
+    code="paste-config",
+    title="a config of accelerate can't be obeyed",
+    severity=Severity.BLOCK,
+    symptoms=("accelerate launch --config_file",),
+    explanation="It says something that contradicts the nodes, or that would be ignored.",
+    remedy="Change the lines that are named, or give the script alone: `aboard launch -- train.py`.",
+    fixes={
+        "near": Advice("did you mean '{near}'?"),
+        "known": Advice("known here: {known:words}"),
+        "section": Advice("write its keys below it, or {key}: {{}}"),
+        "number": Advice("write {key}: 2"),
+        "type": Advice("add a line: distributed_type: FSDP"),
+        "elsewhere": Advice("start it with accelerate itself, or name another --config_file"),
+        "fsdp": Advice("set fsdp_sync_module_states to true, or fsdp_cpu_ram_efficient_loading to false"),
+    },
+)
+
+MASTER = Diagnosis(
+    code="paste-master",
+    title="the master of the pasted command is no node of ours",
+    severity=Severity.BLOCK,
+    symptoms=("--master_addr",),
+    explanation="Aboard picks the first node, and a port that it has just seen bind. A pasted one must agree.",
+    remedy="Leave `--master_addr` and `--master_port` out.",
+    fixes={
+        "host": Advice("write {option} with the name or address of the first node"),
+        "port": Advice("leave the port out: one is chosen"),
+        "endpoint": Advice("write HOST:PORT, or leave it out: both are chosen"),
+    },
+)
+
+SCRIPT = Diagnosis(
+    code="paste-script",
+    title="the pasted command has no script",
+    severity=Severity.BLOCK,
+    symptoms=("starts no run; accelerate launch does",),
+    explanation="There is nothing that ranks could run.",
+    remedy="Put the script behind the launcher: `aboard launch -- torchrun train.py`.",
+    fixes={
+        "none": Advice("write the script behind the flags: {launcher} … train.py"),
+        "launch": Advice("write accelerate launch … train.py"),
+    },
+)
+
+WRAPPED = Diagnosis(
+    code="paste-wrapped",
+    title="the pasted command starts a launcher by itself",
+    severity=Severity.BLOCK,
+    symptoms=("starts deepspeed by itself, so every rank would start a run of its own",),
+    explanation="A script around deepspeed or torchrun (deepy.py of gpt-neox, a shell script) would be run by every"
+    " rank.",
+    remedy="Type what it starts: `aboard launch -- deepspeed train.py …`.",
+    fixes={
+        "sbatch": Command("type the command that the script starts: aboard launch -- accelerate launch …"),
+        "container": Command("let each rank start the container: aboard launch -- {command:shell}"),
+        "starter": Command("leave {starter} out: aboard launch -- {command:shell}"),
+        # Inside of $( ) quoting begins anew, whatever stands around it.
+        "deepy": Command(
+            "let gpt-neox print that command: eval aboard launch -- deepspeed"
+            ' "$(python -c {code} {arguments:shell} | tail -n 1)"'
+        ),
+        "script": Command(
+            "type what it starts, with the script and arguments from it: aboard launch -- deepspeed {flags:shell} …"
+        ),
+    },
+)
+
+SLOTS = Diagnosis(
+    code="paste-slots",
+    title="the pasted command asks for more slots than there are",
+    severity=Severity.BLOCK,
+    symptoms=("has fewer slots than",),
+    explanation="It names GPUs by number, and a node has fewer.",
+    remedy="Ask for fewer, or give the nodes more slots in aboard.yaml.",
+    fixes=Advice("ask for fewer, or give these nodes more slots"),
+)

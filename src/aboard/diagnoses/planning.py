@@ -1,0 +1,70 @@
+"""Runs that can't be planned on these nodes, or can't be said to another launcher."""
+
+from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.fixes import Advice, Command
+
+_OTHERWISE = "or type: aboard launch --dry-run --as torchrun -- …"
+
+
+PLAN = Diagnosis(
+    code="launch-plan",
+    title="these nodes can't carry what is asked for",
+    severity=Severity.BLOCK,
+    symptoms=("no node would start a rank",),
+    explanation="The number of ranks, slots and variables is settled before anything starts, and doesn't come out.",
+    remedy="See what would be started: `aboard launch --dry-run -- …`.",
+    fixes={
+        "no-slots": Advice("give a node slots: `slots: 8` in aboard.yaml"),
+        "nodes": Advice("name as many nodes as are to take part; a smaller run is never started in silence"),
+        "container": Advice("take `container:` out, and start the runtime yourself"),
+        "slots": Advice("ask for at most {most}, or give it more slots"),
+        "env": Advice("take {name} out"),
+    },
+)
+
+EXPORT_DEEPSPEED = Diagnosis(
+    code="export-deepspeed",
+    title="the plan can't be said to DeepSpeed's launcher",
+    severity=Severity.BLOCK,
+    symptoms=("deepspeed --hostfile",),
+    explanation="It starts one command on all nodes, through a shell: what a node has of its own, and some"
+    " characters, can't be said to it.",
+    remedy="Give all nodes the same, or look at it otherwise: `aboard launch --dry-run --as torchrun -- …`.",
+    fixes={
+        "spelling": Advice(f"spell it in letters and digits, {_OTHERWISE}"),
+        "different": Advice(f"give all nodes the same {{what}}, {_OTHERWISE}"),
+        "env": Advice("leave {name} out of env"),
+    },
+)
+
+SLURM_NODES = Diagnosis(
+    code="slurm-nodes",
+    title="a Slurm job has several nodes, and none was named",
+    severity=Severity.BLOCK,
+    symptoms=("this is a Slurm job of 2 nodes (n[1-2]), and Aboard can't take them from Slurm by itself yet",),
+    explanation="Without nodes on the command line, in a hostfile or in aboard.yaml, Aboard uses the machine that"
+    " it runs on. In a job of several nodes, the others would stay idle without a word.",
+    remedy="Name the nodes: `aboard launch $(scontrol show hostnames) -- train.py`. Aboard reaches them over ssh,"
+    " so each must let you log in without a password (many clusters allow it on nodes of your own job). To use one"
+    " node alone: `aboard launch localhost -- train.py`.",
+    fixes={
+        "named": Command("{command:shell}    # over ssh: each must let you log in without a password"),
+        "any-job": Command("aboard {verb} $(scontrol show hostnames) {rest:shell}    # the same, for any job"),
+        "any-job-bare": Command("aboard {verb} $(scontrol show hostnames)    # the same, for any job"),
+        "alone": Command("{command:shell}    # to use this node alone"),
+    },
+)
+
+SLURM_COPIES = Diagnosis(
+    code="slurm-copies",
+    title="srun started several copies of aboard",
+    severity=Severity.BLOCK,
+    symptoms=("2 copies of aboard were started by srun; start one: it starts the ranks on all nodes itself",),
+    explanation="Each copy would start every rank on every node. One command is enough.",
+    remedy="Type it in the batch script or in the shell of `salloc`, without `srun`; or as one task: `srun"
+    " --nodes=1 --ntasks=1 aboard launch …`.",
+    fixes=Command(
+        "{command:shell}    # in the batch script or the shell of salloc, without srun\n"
+        "srun --nodes=1 --ntasks=1 {command:shell}    # or with srun, as one task"
+    ),
+)
