@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from aboard.core import shell
 from aboard.core.nodeset import expand, fold
+from aboard.core.shell import join
 from aboard.core.words import visible
-from aboard.diagnoses import NO_FIX, AboardError, InputError, join_fixes, planning
+from aboard.diagnoses import AboardError, InputError, planning, shell
 
 # The step ids from here up are Slurm's own, as those of a batch script and of an interactive shell (slurm.h).
 _FIRST_SPECIAL_STEP = 0xFFFF_FFF0
@@ -21,7 +21,7 @@ def refuse_copies(env: Mapping[str, str], argv: Sequence[str]) -> None:
     if step is None or step >= _FIRST_SPECIAL_STEP or copies is None or copies <= 1 or "SLURM_PTY_PORT" in env:
         return
     seen = f"{copies} copies of aboard were started by srun; start one: it starts the ranks on all nodes itself"
-    raise AboardError(planning.SLURM_COPIES, seen, command=shell.join(["aboard", *argv]))
+    raise AboardError(planning.SLURM_COPIES, seen, command=join(["aboard", *argv]))
 
 
 def refuse_allocation(env: Mapping[str, str], argv: Sequence[str]) -> None:
@@ -35,16 +35,15 @@ def refuse_allocation(env: Mapping[str, str], argv: Sequence[str]) -> None:
         return
     verb, *rest = argv
     listed = list(names) if len(names) <= _NAMED else [fold(names)]
-    fix = join_fixes(
-        planning.SLURM_NODES.fix("named", command=shell.join(["aboard", verb, *listed, *rest])) if names else NO_FIX,
-        planning.SLURM_NODES.fix("any-job", verb=verb, rest=shell.join(rest))
-        if rest
-        else planning.SLURM_NODES.fix("any-job-bare", verb=verb),
-        planning.SLURM_NODES.fix("alone", command=shell.join(["aboard", verb, "localhost", *rest])),
-    )
+    named = join(["aboard", verb, *listed, *rest])
+    everywhere = shell("aboard {verb} $(scontrol show hostnames)", verb=verb)
+    if rest:
+        everywhere = shell("{command:shell} {rest:shell}", command=everywhere, rest=join(rest))
+    alone = join(["aboard", verb, "localhost", *rest])
     shown = f" ({visible(fold(names) if names else written)})" if written else ""
     seen = f"this is a Slurm job of {count} nodes{shown}, and Aboard can't take them from Slurm by itself yet"
-    raise AboardError(planning.SLURM_NODES, seen, fix=fix)
+    variant = "named" if names else "any-job"
+    raise AboardError(planning.SLURM_NODES, seen, variant, named=named, everywhere=everywhere, alone=alone)
 
 
 def _names(written: str) -> tuple[str, ...]:

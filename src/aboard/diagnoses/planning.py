@@ -4,7 +4,7 @@ from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, Command
 
 _OTHERWISE = "or type: aboard launch --dry-run --as torchrun -- …"
-
+_ANY_JOB = "{everywhere:shell}    # the same, for any job\n{alone:shell}    # to use this node alone"
 
 PLAN = Diagnosis(
     code="launch-plan",
@@ -48,10 +48,8 @@ SLURM_NODES = Diagnosis(
     " so each must let you log in without a password (many clusters allow it on nodes of your own job). To use one"
     " node alone: `aboard launch localhost -- train.py`.",
     fixes={
-        "named": Command("{command:shell}    # over ssh: each must let you log in without a password"),
-        "any-job": Command("aboard {verb} $(scontrol show hostnames) {rest:shell}    # the same, for any job"),
-        "any-job-bare": Command("aboard {verb} $(scontrol show hostnames)    # the same, for any job"),
-        "alone": Command("{command:shell}    # to use this node alone"),
+        "named": Command(f"{{named:shell}}    # over ssh: each must let you log in without a password\n{_ANY_JOB}"),
+        "any-job": Command(_ANY_JOB),
     },
 )
 
