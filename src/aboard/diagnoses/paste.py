@@ -16,6 +16,11 @@ def command_line(words: Sequence[str]) -> Shell:
     return Shell(shown + (" …" if len(words) > _MOST_WORDS else ""))
 
 
+def last_line(command: Shell) -> Shell:
+    """The last line that a command prints, as one word: inside of $( ) quoting begins anew."""
+    return Shell(f'"$({command} | tail -n 1)"')
+
+
 FLAG = Diagnosis(
     code="paste-flag",
     title="a flag of another launcher can't be obeyed",
@@ -116,11 +121,7 @@ WRAPPED = Diagnosis(
         "sbatch": Command("type the command that the script starts: aboard launch -- accelerate launch …"),
         "container": Command("let each rank start the container: aboard launch -- {command:shell}"),
         "starter": Command("leave {starter} out: aboard launch -- {command:shell}"),
-        # Inside of $( ) quoting begins anew, whatever stands around it.
-        "deepy": Command(
-            "let gpt-neox print that command: eval aboard launch -- deepspeed"
-            ' "$(python -c {code} {arguments:shell} | tail -n 1)"'
-        ),
+        "deepy": Command("let gpt-neox print that command: eval aboard launch -- deepspeed {printed:shell}"),
         "script": Command(
             "type what it starts, with the script and arguments from it: aboard launch -- deepspeed {flags:shell} …"
         ),

@@ -45,7 +45,8 @@ def refuse_wrapped(words: Sequence[str], launchers: frozenset[str]) -> None:
     script = next((place for place, word in enumerate(words[:3]) if _base(word) == "deepy.py"), None)
     if script is not None:
         seen = "deepy.py makes a deepspeed command from its config files by code of gpt-neox, and starts it"
-        fix = paste.WRAPPED.fix("deepy", code=_DEEPY, arguments=paste.command_line(words[script + 1 :]))
+        printed = paste.last_line(paste.command_line(["python", "-c", _DEEPY, *words[script + 1 :]]))
+        fix = paste.WRAPPED.fix("deepy", printed=printed)
         raise _refusal("deepy.py", seen, fix)
     asked = next((place for place, word in enumerate(words) if word.startswith("--deepspeed_args")), None)
     if asked is not None and any(_SHELL_SCRIPT.fullmatch(word) for word in words[:2]):
