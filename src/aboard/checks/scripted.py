@@ -1,9 +1,11 @@
 """Questions that are a small Python script: how a node runs one as ranks will run, and the one line that it says."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from aboard.core import nodeset
 from aboard.core.facts import Unknown
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Output, Unparsed
@@ -11,6 +13,8 @@ from aboard.core.setup import after_setup
 from aboard.core.shell import quote
 from aboard.core.words import carried, visible
 from aboard.diagnoses import Shell, shell
+
+_FOLDED = re.compile(r"[\w.:,\[\]-]+")
 
 
 def as_a_rank(node: Node, *words: str) -> tuple[str, ...]:
@@ -34,6 +38,16 @@ def typed_python(node: Node, words: Shell, *before: Shell) -> Shell:
     """The line that runs the Python of the node's ranks from here, after its `setup` lines and what comes `before`."""
     run = shell("{python} {words:shell}", python=node.rank_python, words=words)
     return typed(node, " && ".join([*before, *node.setup, run]))
+
+
+def in_lines(pieces: Iterable[Shell]) -> Shell:
+    return Shell("\n".join(pieces))
+
+
+def folded(names: Iterable[str]) -> Shell:
+    """Several nodes, as a remark behind a command names them; what can be no name of a node is quoted."""
+    told = nodeset.fold(names)
+    return Shell(told) if _FOLDED.fullmatch(told) else shell("{told}", told=told)
 
 
 def output(reply: Mapping[str, Any] | Unknown) -> Output:
