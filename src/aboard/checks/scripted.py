@@ -11,7 +11,7 @@ from aboard.core.node import Node
 from aboard.core.probe import Answer, Output, Unparsed
 from aboard.core.setup import after_setup
 from aboard.core.shell import quote
-from aboard.core.words import carried, visible
+from aboard.core.words import carried, many, visible
 from aboard.diagnoses import Shell, shell
 
 _FOLDED = re.compile(r"[\w.:,\[\]-]+")
@@ -40,8 +40,10 @@ def typed_python(node: Node, words: Shell, *before: Shell) -> Shell:
     return typed(node, " && ".join([*before, *node.setup, run]))
 
 
-def in_lines(pieces: Iterable[Shell]) -> Shell:
-    return Shell("\n".join(pieces))
+def in_lines(lines: Iterable[Shell], more: int = 0) -> Shell:
+    """The lines, and for how many more nodes they would be the same."""
+    rest = [Shell(f"# and so on for {many(more, 'more node')}")] if more > 0 else []
+    return Shell("\n".join([*lines, *rest]))
 
 
 def folded(names: Iterable[str]) -> Shell:

@@ -24,16 +24,12 @@ _FOLLOWS = (
 
 _OTHER = "# To use another Python instead, add: --set cluster.python="
 _INSTALL = "{look:shell}    # install it on {nodes:shell}"
-_MORE = Command("# and so on for {more:shell}")
 _SAME_PYTHON = {
     "look": Command("{look:shell}    # if it is there, set `python:` of {node} in aboard.yaml to it; else install it"),
-    "more": _MORE,
+    "all": Command("{lines:shell}"),
 }
-_PIP = {"install": Command("{pip:shell}"), "more": _MORE}
-_FILES = {
-    "copy": Command("{lines:shell}"),
-    "look": Command("{look:shell}"),
-}
+_PIP = {"all": Command("{lines:shell}")}
+_FILES = {"copy": Command("{lines:shell}"), "look": Command("{look:shell}")}
 
 INTERPRETER = Diagnosis(
     code="software-interpreter",
