@@ -145,7 +145,9 @@ def imports_missing(facts: Facts) -> Iterator[Finding]:
         if told.missing:
             by_names.setdefault(told.missing, []).append(name)
     for missing, names in by_names.items():
-        try_it = typed_python(facts.cluster.node(names[0]), shell("-c {code}", code=f"import {', '.join(missing)}"))
+        try_it = typed_python(
+            facts.cluster.node(names[0]), shell("-c {program}", program=f"import {', '.join(missing)}")
+        )
         yield software.IMPORT.finding(
             nodes=tuple(names),
             seen=f"the script imports {listed(missing)}, which {facts.of(SOFTWARE)[names[0]].executable} does not have",
