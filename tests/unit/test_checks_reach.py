@@ -1,5 +1,6 @@
 """Reach: each way not to answer has its own finding, with a fix that can be typed."""
 
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -43,6 +44,15 @@ def test_a_fix_names_the_node_as_ssh_reaches_it() -> None:
     assert "ssh -p 2222 me@10.0.0.1" in finding.fix
     (plain,) = _judge(Unreached(reason=Reason.HOST_KEY_CHANGED, said=""), Node(name="n1"))
     assert "ssh-keygen -R n1 " in plain.fix
+
+
+@pytest.mark.parametrize("python", ["python3", "/opt/my env/bin/python", "/it's/python", '"; $(x)!'])
+def test_a_login_is_asked_for_python_by_one_word(python: str) -> None:
+    """However its path is spelled, the far end gets one command, and in it one word."""
+    (finding,) = _judge(Unreached(reason=Reason.NO_PYTHON, said=""), Node(name="n1", python=python))
+    (_, _, there) = shlex.split(finding.fix.partition("    # ")[0])
+    (*login, find) = shlex.split(there)
+    assert (login, shlex.split(find)) == (["bash", "-lc"], ["command", "-v", python])
 
 
 def test_a_key_file_that_others_may_read_is_one_finding() -> None:

@@ -1,7 +1,9 @@
 """Room for a run: limits, shared memory, memory, cores, connections, GPUs, from recorded answers to findings."""
 
 import re
+import shlex
 import subprocess
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from aboard.core.facts import Facts
 from aboard.core.node import Node
 from aboard.core.probe import Command, Contents, Output, Probe, Unparsed
 from aboard.core.reach import Reached
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Severity
 from aboard.diagnoses.reason import Reason
 
 GIB = 1 << 30
@@ -258,6 +260,17 @@ def test_own_name_on_loopback(printed: str, addresses: tuple[str, ...], fires: o
         assert "echo '10.0.0.7 n1'" in findings[0].fix
 
 
+def test_a_node_s_own_name_is_a_name_to_sed(tmp_path: Path) -> None:
+    """Whatever a node says its name is, the fix deletes the line with that name and does nothing else."""
+    made = tmp_path / "made"
+    name = f"x/d;e touch {made};/[y]*$\\z"
+    finding = _judge(OWN_NAME, OwnName(name=name, addresses=("127.0.1.1",)))[0]
+    _, _, _, edit, _ = shlex.split(finding.fix.partition("    # ")[0])
+    hosts = f"127.0.1.1 {name}\n127.0.0.1 localhost x\n"
+    ran = subprocess.run(["sed", edit], input=hosts, capture_output=True, text=True, check=True)
+    assert (ran.stdout, made.exists()) == ("127.0.0.1 localhost x\n", False)
+
+
 def test_alone_a_node_may_talk_to_itself() -> None:
     """With one node there is no peer that could be led astray."""
     own = OwnName(name="n1", addresses=("127.0.0.1",))
@@ -351,10 +364,12 @@ PACKAGES = {host.SUBJECT: host, reach.SUBJECT: reach}
 
 @pytest.mark.parametrize("subject", PACKAGES, ids=lambda subject: str(subject.name))
 def test_every_code_has_its_story(subject: Any) -> None:
-    """Each code that stands in a rule's source, each reason not to answer, each probe that may stay unknown."""
+    """Each diagnosis that stands in a rule's source, each reason not to answer, each probe that may stay unknown."""
     folder = Path(str(PACKAGES[subject].__file__)).parent
     sources = [path.read_text() for path in folder.glob("*.py")]
-    codes = {code for source in sources for code in re.findall(r'code="([a-z-]+)"', source)}
+    used = {name for source in sources for name in re.findall(r"\b(host|reach|unknown)\.([A-Z_]+)\b", source)}
+    values = [getattr(import_module(f"aboard.diagnoses.{family}"), name) for family, name in used]
+    codes = {value.code for value in values if isinstance(value, Diagnosis)}
     codes |= {f"unknown-{probe.name}" for probe in subject.probes}
     codes |= {f"reach-{reason.value}" for reason in Reason} if subject is reach.SUBJECT else set()
     assert codes == {story.code for story in subject.stories}

@@ -1,16 +1,20 @@
 """Questions that are a small Python script: how a node runs one as ranks will run, and the one line that it says."""
 
 import json
-import shlex
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from aboard.core import shell
+from aboard.core import nodeset
 from aboard.core.facts import Unknown
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Output, Unparsed
 from aboard.core.setup import after_setup
-from aboard.core.words import carried, visible
+from aboard.core.shell import quote
+from aboard.core.words import carried, many, visible
+from aboard.diagnoses import Shell, shell
+
+_FOLDED = re.compile(r"[\w.:,\[\]-]+")
 
 
 def as_a_rank(node: Node, *words: str) -> tuple[str, ...]:
@@ -18,18 +22,34 @@ def as_a_rank(node: Node, *words: str) -> tuple[str, ...]:
     return after_setup(node, (node.rank_python, *words))
 
 
-def typed(node: Node, command: str) -> str:
+def typed(node: Node, command: str) -> Shell:
     """The line that runs a shell command on the node from here."""
     if node.local:
-        return command
+        return Shell(command)
     target = f"{node.user}@{node.target}" if node.user else node.target
-    port = "" if node.port is None else f"-p {node.port} "
-    return f"ssh {port}{target} {shell.quote(command)}"
+    # Its login shell may be any, so our own way of quoting.
+    there = Shell(quote(command))
+    if node.port is None:
+        return shell("ssh {target} {there:shell}", target=target, there=there)
+    return shell("ssh -p {port} {target} {there:shell}", port=node.port, target=target, there=there)
 
 
-def typed_python(node: Node, words: str, *before: str) -> str:
+def typed_python(node: Node, words: Shell, *before: Shell) -> Shell:
     """The line that runs the Python of the node's ranks from here, after its `setup` lines and what comes `before`."""
-    return typed(node, " && ".join([*before, *node.setup, f"{shlex.quote(node.rank_python)} {words}"]))
+    run = shell("{python} {words:shell}", python=node.rank_python, words=words)
+    return typed(node, " && ".join([*before, *node.setup, run]))
+
+
+def in_lines(lines: Iterable[Shell], more: int = 0) -> Shell:
+    """The lines, and for how many more nodes they would be the same."""
+    rest = [Shell(f"# and so on for {many(more, 'more node')}")] if more > 0 else []
+    return Shell("\n".join([*lines, *rest]))
+
+
+def folded(names: Iterable[str]) -> Shell:
+    """Several nodes, as a remark behind a command names them; what can be no name of a node is quoted."""
+    told = nodeset.fold(names)
+    return Shell(told) if _FOLDED.fullmatch(told) else shell("{told}", told=told)
 
 
 def output(reply: Mapping[str, Any] | Unknown) -> Output:

@@ -3,14 +3,12 @@
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from aboard.core import shell
 from aboard.core.facts import Facts
 from aboard.core.node import Node
 from aboard.core.probe import Files, Probe, Question
 from aboard.core.rule import Rule
-from aboard.diagnoses import Diagnosis, Finding, Severity
-
-_WHY = "What can't be asked can't be vouched for."
+from aboard.core.shell import join, quote
+from aboard.diagnoses import Diagnosis, Finding, Fix, Shell, unknown
 
 
 def unknown_facts(*probes: Probe[Any]) -> Rule:
@@ -18,39 +16,27 @@ def unknown_facts(*probes: Probe[Any]) -> Rule:
 
     def rule(facts: Facts) -> Iterator[Finding]:
         for probe in probes:
-            for name, unknown in facts.unknown(probe).items():
-                yield Finding(
-                    code=f"unknown-{probe.name}",
-                    severity=Severity.WARN,
+            fact = unknown.fact(probe.name)
+            for name, answer in facts.unknown(probe).items():
+                node = facts.cluster.node(name)
+                yield fact.finding(
                     nodes=(name,),
-                    seen=f"{probe.name} stayed unknown: {unknown.why}",
-                    why=_WHY,
-                    fix=_by_hand(facts.cluster.node(name), probe.asked(facts.cluster.node(name))),
+                    seen=f"{probe.name} stayed unknown: {answer.why}",
+                    why=unknown.WHY,
+                    fix=_by_hand(fact, node, probe.asked(node)),
                 )
 
     return rule
 
 
 def unknown_stories(probes: Iterable[Probe[Any]]) -> tuple[Diagnosis, ...]:
-    """One story for each code that `unknown_facts` can find."""
-    return tuple(
-        Diagnosis(
-            code=f"unknown-{probe.name}",
-            title=f"{probe.name} could not be asked",
-            severity=Severity.WARN,
-            symptoms=(f"{probe.name} stayed unknown",),
-            explanation=f"{_WHY} The file or the command is not there, may not be read, took too long, or answered in"
-            " a way"
-            " that this version doesn't know.",
-            remedy="Type the command of the finding and look at what it says. If it looks right to you, the parser is"
-            " wrong: please open an issue with that output.",
-        )
-        for probe in probes
-    )
+    """One for each code that `unknown_facts` can find."""
+    return tuple(unknown.fact(probe.name) for probe in probes)
 
 
-def _by_hand(node: Node, question: Question) -> str:
+def _by_hand(fact: Diagnosis, node: Node, question: Question) -> Fix:
     if isinstance(question, Files):
-        return f"ssh {node.target} cat {question.globs[0]}"
+        # A pattern of our own, for the shell at the far end.
+        return fact.fix("files", target=node.target, glob=Shell(question.globs[0]))
     # Twice, since ssh's words are read by a shell at the far end once more.
-    return shell.join(("ssh", node.target, shell.join(question.argv)))
+    return fact.fix("command", target=node.target, command=Shell(quote(join(question.argv))))

@@ -14,7 +14,8 @@ from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
 from aboard.core.reach import Reached
 from aboard.core.rule import Subject
 from aboard.core.words import visible
-from aboard.diagnoses import Diagnosis, Finding, Severity
+from aboard.diagnoses import Finding, Severity, host, unknown
+from aboard.diagnoses.catalogue import diagnoses_in
 
 __all__ = ["ACCELERATORS", "CORES", "KERNEL", "MEMORY", "PROBES", "SUBJECT"]
 
@@ -58,33 +59,15 @@ def clock_offset(facts: Facts) -> Iterator[Finding]:
         surely = max(0.0, abs(contact.clock_offset) - contact.round_trip / 2)
         if surely >= CLOCK_WARN_SECONDS:
             side = "ahead of" if contact.clock_offset > 0 else "behind"
-            yield Finding(
-                code="host-clock",
+            yield host.CLOCK.finding(
                 severity=Severity.BLOCK if surely >= CLOCK_BLOCK_SECONDS else Severity.WARN,
                 nodes=(name,),
                 seen=f"its clock is {abs(contact.clock_offset):.1f} s {side} this machine's",
                 why="torchrun takes a peer that is 15 s off for dead, Slurm's munge refuses its credentials,"
                 " and logs can't be put in order.",
-                fix=f"sudo systemctl restart chrony || sudo systemctl restart systemd-timesyncd    # on {name}",
+                fix=host.CLOCK.fix(node=name),
             )
 
-
-_CLOCK = Diagnosis(
-    code="host-clock",
-    title="a node's clock is off",
-    severity=Severity.BLOCK,
-    symptoms=(
-        "WORLD_SIZE=1 on one node, with exit code 0, while the others fail",
-        "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
-        "slurm: error: Munge decode failed: Expired credential",
-    ),
-    explanation="torchrun's rendezvous compares time stamps of different machines, and takes a peer whose clock is 15"
-    " s off for dead: one node then trains alone. Munge refuses credentials, certificates look not yet valid, and logs"
-    " of several nodes can't be put in order. The offset is measured over the wire, and corrected for the round trip.",
-    remedy="On the node: `timedatectl` says whether it is synchronised, `chronyc tracking` how far it is off. Start a"
-    " time service: `sudo systemctl restart chrony` or `sudo systemctl restart systemd-timesyncd`; `sudo chronyc"
-    " makestep` sets it at once. If all nodes but this machine agree, it is this machine's clock that is off.",
-)
 
 _PARTS: tuple[Subject, ...] = (
     leftovers.PART,
@@ -106,5 +89,5 @@ SUBJECT = Subject(
     probes=PROBES,
     rules=(clock_offset, *(rule for part in _PARTS for rule in part.rules), unknown_facts(*PROBES)),
     exercises=tuple(exercise for part in _PARTS for exercise in part.exercises),
-    stories=(_CLOCK, *(story for part in _PARTS for story in part.stories), *unknown_stories(PROBES)),
+    stories=(*diagnoses_in(host), unknown.LEFTOVERS, *unknown_stories(PROBES)),
 )

@@ -8,7 +8,7 @@ from aboard.core.facts import Facts
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.words import visible
-from aboard.diagnoses import Diagnosis, Finding, Severity
+from aboard.diagnoses import Finding, host
 from aboard.lazy import dataclass
 
 NOT_INSTALLED = 127
@@ -53,16 +53,13 @@ def busy_accelerators(facts: Facts) -> Iterator[Finding]:
             pids = list(dict.fromkeys(holder.pid for holder in holders))
             mib = sum(holder.mib or 0 for holder in holders)
             shown = ", ".join(map(str, pids[:_SHOWN])) + (" and more" if len(pids) > _SHOWN else "")
-            yield Finding(
-                code="host-busy-gpu",
-                severity=Severity.WARN,
+            yield host.BUSY_GPU.finding(
                 nodes=(name,),
                 seen=f"{len(pids)} {'process holds' if len(pids) == 1 else 'processes hold'}"
                 f" {f'{mib} MiB of ' if mib else ''}GPU memory: {shown}",
                 why="What they hold ranks can't have: CUDA runs out of memory at once, or every step is slow.",
                 about=tuple(f"pid {pid}" for pid in pids),
-                fix=f"ps -o user,pid,etime,args -p {','.join(map(str, pids))}    # on {name}; whose are they?\n"
-                f"kill {' '.join(map(str, pids))}    # on {name}, if they are yours and not needed",
+                fix=host.BUSY_GPU.fix(listed=",".join(map(str, pids)), pids=list(map(str, pids)), node=name),
             )
 
 
@@ -71,22 +68,4 @@ PART = Subject(
     title="accelerators are free",
     probes=(HOLDERS,),
     rules=(busy_accelerators,),
-    stories=(
-        Diagnosis(
-            code="host-busy-gpu",
-            title="other processes hold GPU memory",
-            severity=Severity.WARN,
-            symptoms=(
-                "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-                "Process 1234 has 77.98 GiB memory in use.",
-                "CUDA error: out of memory",
-            ),
-            explanation="A rank of an earlier run that was not ended, a notebook, or another user's job is on the GPU."
-            " Memory that it holds is not given back until it ends.",
-            remedy="`nvidia-smi` lists the processes; `ps -o user,pid,etime,args -p PID` says whose they are. End your"
-            " own with `kill PID`; what a run of Aboard's left is ended by `aboard check --fix`. If nvidia-smi shows"
-            " memory in use but no process, it belongs to a container or to a process that is a zombie: look on the"
-            " host.",
-        ),
-    ),
 )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from aboard.core.facts import Facts
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
 from aboard.core.rule import Subject
-from aboard.diagnoses import Diagnosis, Finding, Severity
+from aboard.diagnoses import Finding, host
 from aboard.lazy import dataclass
 
 FULL = 0.9
@@ -41,13 +41,11 @@ def full_conntrack(facts: Facts) -> Iterator[Finding]:
     """At 100 % the kernel drops whoever dials next; all-to-all connections of a large run do the rest."""
     for name, table in facts.of(CONNTRACK).items():
         if table is not None and table.count > FULL * table.most:
-            yield Finding(
-                code="host-conntrack",
-                severity=Severity.WARN,
+            yield host.CONNTRACK.finding(
                 nodes=(name,),
                 seen=f"{table.count} of {table.most} tracked connections are in use",
                 why="When the table is full the kernel drops new connections at random, and ranks time out.",
-                fix=f"sudo sysctl -w net.netfilter.nf_conntrack_max={max(table.most, table.count) * 4}    # on {name}",
+                fix=host.CONNTRACK.fix(most=max(table.most, table.count) * 4, node=name),
             )
 
 
@@ -56,22 +54,4 @@ PART = Subject(
     title="there is room for connections",
     probes=(CONNTRACK,),
     rules=(full_conntrack,),
-    stories=(
-        Diagnosis(
-            code="host-conntrack",
-            title="the table of tracked connections is nearly full",
-            severity=Severity.WARN,
-            symptoms=(
-                "nf_conntrack: table full, dropping packet",
-                "connections that time out now and then, on one node",
-            ),
-            explanation="A firewall, Docker or Kubernetes makes the kernel remember every connection. When its table"
-            " is full, the first packet of a new connection is dropped, which looks like a flaky network.",
-            remedy="Raise it at once with `sudo sysctl -w net.netfilter.nf_conntrack_max=1048576`, and for good with"
-            " that setting in /etc/sysctl.d/90-conntrack.conf. `sudo conntrack -S` shows the drops; `sudo conntrack -L`"
-            " shows who holds the entries. Training traffic between nodes needs no tracking: a NOTRACK rule saves it"
-            " all.",
-            leads_to=("network-flaky",),
-        ),
-    ),
 )

@@ -8,7 +8,7 @@ from aboard.core.facts import Facts
 from aboard.core.probe import Answer, Files, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.words import many, visible
-from aboard.diagnoses import Diagnosis, Finding, Severity
+from aboard.diagnoses import Finding, host
 
 
 def parse_cores(answer: Answer) -> int:
@@ -34,15 +34,12 @@ def narrow_affinity(facts: Facts) -> Iterator[Finding]:
     for name, allowed in facts.of(CORES).items():
         ranks = facts.cluster.node(name).slots or 1
         if allowed < online.get(name, 0) and allowed < max(2, ranks):
-            yield Finding(
-                code="host-affinity",
-                severity=Severity.WARN,
+            yield host.AFFINITY.finding(
                 nodes=(name,),
                 seen=f"a process started there may use {_cores(allowed)} of {online[name]}",
                 why="All ranks, data loaders and communication threads share what is allowed: every step is slow,"
                 " and nothing says why.",
-                fix=f"sudo systemctl restart ssh    # on {name}; what it starts has its cores. If that doesn't help:"
-                " CPUAffinity= of ssh.service, a cpuset, or --cpus-per-task of the Slurm job",
+                fix=host.AFFINITY.fix(node=name),
             )
 
 
@@ -66,22 +63,4 @@ PART = Subject(
     title="ranks may use the cores that are there",
     probes=(CORES, ONLINE),
     rules=(narrow_affinity,),
-    stories=(
-        Diagnosis(
-            code="host-affinity",
-            title="ranks may use only a few of the machine's cores",
-            severity=Severity.WARN,
-            symptoms=(
-                "all ranks slow, one core at 100 %",
-                "Our suggested max number of worker in current system is 1",
-            ),
-            explanation="A process inherits the cores that it may use from whoever started it: sshd, a Slurm step, a"
-            " container. Slurm gives one core for each task unless it is told more; a service file or an outer"
-            " `taskset` narrows sshd and all that it starts. Ranks, data loaders and NCCL's or Gloo's threads then"
-            " share that core.",
-            remedy="Look at what a rank would get: `ssh NODE grep Cpus_allowed_list /proc/self/status`. In Slurm ask"
-            " for `--cpus-per-task` (and pass it to srun too). For sshd look at `systemctl show ssh -p CPUAffinity`,"
-            " take the line out of the service file and restart it. In a container, look at `--cpuset-cpus`.",
-        ),
-    ),
 )

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterator
 
 from aboard.checks.answer import one_file
-from aboard.checks.reach.shell import SHELL, Ready, setup_line
+from aboard.checks.reach.shell import SHELL, Ready, as_yaml
 from aboard.core.facts import Facts, Unknown
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
 from aboard.core.rule import Subject
-from aboard.diagnoses import Diagnosis, Finding, Severity
+from aboard.diagnoses import Finding, host
 from aboard.lazy import dataclass
 
 FEW_FILES = 4096
@@ -66,15 +66,15 @@ def few_files(facts: Facts) -> Iterator[Finding]:
         if soft is not None and soft < FEW_FILES:
             may = hard is None or hard >= FEW_FILES
             wanted = 65536 if hard is None else min(hard, 65536)
-            yield Finding(
-                code="host-open-files",
-                severity=Severity.WARN,
+            yield host.OPEN_FILES.finding(
                 nodes=(name,),
                 seen=f"a rank may have {soft} open files"
                 + (f", and raise that to {hard or 'any number'}" if may else ""),
                 why="Every peer, data loader worker, tensor on its way and shard is an open file; past the limit a rank"
                 " dies with `Too many open files`.",
-                fix=_line(facts, name, f"ulimit -n {wanted}") if may else _raise(name, "nofile"),
+                fix=host.OPEN_FILES.fix("setup", lines=_with(facts, name, f"ulimit -n {wanted}"), node=name)
+                if may
+                else host.OPEN_FILES.fix("raise", node=name),
             )
 
 
@@ -84,27 +84,20 @@ def few_processes(facts: Facts) -> Iterator[Finding]:
         soft, hard = limits.processes.soft, limits.processes.hard
         if soft is not None and soft < FEW_PROCESSES:
             may = hard is None or hard >= FEW_PROCESSES
-            yield Finding(
-                code="host-processes",
-                severity=Severity.WARN,
+            yield host.PROCESSES.finding(
                 nodes=(name,),
                 seen=f"the user may have {soft} processes and threads",
                 why="Each rank has dozens of threads, and so has each data loader worker; past the limit none can be"
                 " started.",
-                fix=_line(facts, name, f"ulimit -u {hard or 'unlimited'}") if may else _raise(name, "nproc"),
+                fix=host.PROCESSES.fix("setup", lines=_with(facts, name, f"ulimit -u {hard or 'unlimited'}"), node=name)
+                if may
+                else host.PROCESSES.fix("raise", node=name),
             )
 
 
-def _line(facts: Facts, name: str, line: str) -> str:
-    return f"{setup_line([*facts.cluster.node(name).setup, line])}    # in aboard.yaml, for {name}"
-
-
-def _raise(name: str, item: str) -> str:
-    value = {"nofile": "1048576"}.get(item, "unlimited")
-    return (
-        f"echo '* - {item} {value}' | sudo tee /etc/security/limits.d/90-{item}.conf    # on {name}; for new logins\n"
-        f"sudo systemctl restart ssh    # on {name}; if sshd itself was started with the low limit"
-    )
+def _with(facts: Facts, name: str, line: str) -> str:
+    """The node's `setup` lines and this one."""
+    return as_yaml([*facts.cluster.node(name).setup, line])
 
 
 def _limit(text: str, title: str) -> Limit:
@@ -120,33 +113,4 @@ PART = Subject(
     title="ranks may start and open what they need",
     probes=(LIMITS,),
     rules=(few_files, few_processes),
-    stories=(
-        Diagnosis(
-            code="host-open-files",
-            title="a rank may open too few files",
-            severity=Severity.WARN,
-            symptoms=("OSError: [Errno 24] Too many open files", "RuntimeError: received 0 items of ancdata"),
-            explanation="A process inherits its limits from sshd, slurmd or the container, and they are often 1024"
-            " open files where ranks need thousands: data loaders pass each tensor as an open file, and each peer is a"
-            " socket. What `ulimit -n` says in your terminal may be another figure than the one that ranks get.",
-            remedy="Add `setup: [ulimit -n 65536]` in aboard.yaml where the hard limit allows it. Else raise it:"
-            " `echo '* - nofile 1048576' | sudo tee /etc/security/limits.d/90-nofile.conf`, and restart sshd, or"
-            " `LimitNOFILE=` in slurmd's service file, or `--ulimit nofile=1048576` for Docker. In the program,"
-            " `torch.multiprocessing.set_sharing_strategy('file_system')` needs fewer.",
-        ),
-        Diagnosis(
-            code="host-processes",
-            title="the user may start too few processes",
-            severity=Severity.WARN,
-            symptoms=(
-                "BlockingIOError: [Errno 11] Resource temporarily unavailable",
-                "OpenBLAS blas_thread_init: pthread_create failed for thread 12 of 64",
-                "RuntimeError: can't start new thread",
-            ),
-            explanation="The limit counts all processes and threads of the user on that machine, those of other runs"
-            " too. Each rank starts a thread for each core for its math, and more for communication and data.",
-            remedy="`echo '* - nproc unlimited' | sudo tee /etc/security/limits.d/90-nproc.conf` and log in anew; in"
-            " Docker `--pids-limit -1`. Fewer threads help as well: `env: {OMP_NUM_THREADS: 8}` in aboard.yaml.",
-        ),
-    ),
 )

@@ -9,7 +9,7 @@ from aboard.core.probe import Answer, Command, Files, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.size import size
 from aboard.core.words import visible
-from aboard.diagnoses import Diagnosis, Finding, Severity
+from aboard.diagnoses import Finding, host
 from aboard.lazy import dataclass
 
 # A limit below this part of the machine is seldom meant; above it, someone shares a node on purpose.
@@ -86,13 +86,11 @@ def little_memory(facts: Facts) -> Iterator[Finding]:
     total = facts.of(MEMORY)
     for name, available in facts.of(AVAILABLE).items():
         if name in total and available < LITTLE_FREE * total[name]:
-            yield Finding(
-                code="host-memory",
-                severity=Severity.WARN,
+            yield host.MEMORY.finding(
                 nodes=(name,),
                 seen=f"{size(available)} of {size(total[name])} memory can be had",
                 why="Something else holds the memory: ranks will be killed when they load the model.",
-                fix=f"ps -eo user,pid,rss,args --sort=-rss | head    # on {name}; who holds it?",
+                fix=host.MEMORY.fix(node=name),
             )
 
 
@@ -105,29 +103,22 @@ def low_limit(facts: Facts) -> Iterator[Finding]:
             continue
         lowest = min(limited, key=lambda group: group.limit or 0)
         if (lowest.limit or 0) < FAR_BELOW * total[name]:
-            yield Finding(
-                code="host-memory-limit",
-                severity=Severity.WARN,
+            yield host.MEMORY_LIMIT.finding(
                 nodes=(name,),
                 seen=f"ranks may have {size(lowest.limit or 0)} of {size(total[name])} memory, by {lowest.path}",
                 why="Above the limit of its control group a rank is killed with SIGKILL (exit code -9), however empty"
                 " the machine is.",
-                fix=_RAISE.format(node=name),
+                fix=host.MEMORY_LIMIT.fix(node=name),
             )
         kills = max(group.kills for group in limited)
         if kills:
-            yield Finding(
-                code="host-oom-kills",
-                severity=Severity.WARN,
+            yield host.OOM_KILLS.finding(
                 nodes=(name,),
                 seen=f"{kills} {'process was' if kills == 1 else 'processes were'} killed there for want of memory,"
                 f" within a limit of {size(lowest.limit or 0)}",
                 why="The same will happen to ranks that need as much.",
-                fix=_RAISE.format(node=name) + "\n# or fewer data loader workers, a smaller batch, no copy per rank",
+                fix=host.OOM_KILLS.fix(node=name),
             )
-
-
-_RAISE = "systemctl show user-$(id -u).slice -p MemoryMax    # on {node}; in Slurm ask for more --mem, in Docker too"
 
 
 def _kilobytes(text: str, word: str) -> int:
@@ -142,48 +133,4 @@ PART = Subject(
     title="ranks may have the machine's memory",
     probes=(MEMORY, AVAILABLE, GROUPS),
     rules=(little_memory, low_limit),
-    stories=(
-        Diagnosis(
-            code="host-memory",
-            title="there is hardly any free memory",
-            severity=Severity.WARN,
-            symptoms=(
-                "exitcode: -9",
-                "Out of memory: Killed process 1234 (python3)",
-                "RuntimeError: [enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory",
-            ),
-            explanation="Other processes, often those of an earlier run, hold the memory. Each rank loads its part of"
-            " the model through the node's memory, so the first to do so is killed.",
-            remedy="`ps -eo user,pid,rss,args --sort=-rss | head` names the holders. Ranks that an earlier run left are"
-            " listed by `aboard check` and ended by `aboard check --fix`. Files in /dev/shm count as memory, too:"
-            " `df -h /dev/shm`.",
-        ),
-        Diagnosis(
-            code="host-memory-limit",
-            title="a control group gives ranks far less memory than the machine has",
-            severity=Severity.WARN,
-            symptoms=(
-                "exitcode: -9",
-                "Memory cgroup out of memory: Killed process",
-                "slurmstepd: error: Detected 1 oom_kill",
-            ),
-            explanation="A container, a Slurm job or a systemd slice limits the memory of all that runs inside it."
-            " Data loader workers, pinned buffers and the page cache of mapped files count as well.",
-            remedy="In Slurm ask for `--mem=0` (all of the node) or a figure that fits. In Docker leave `--memory` out"
-            " or raise it. For logins look at `systemctl show user-$(id -u).slice -p MemoryMax`, and raise it with"
-            " `sudo systemctl set-property user-UID.slice MemoryMax=infinity`.",
-            leads_to=("host-oom-kills",),
-        ),
-        Diagnosis(
-            code="host-oom-kills",
-            title="processes were killed within this memory limit",
-            severity=Severity.WARN,
-            symptoms=("exitcode: -9", "oom_kill 3 in memory.events"),
-            explanation="The kernel counts, for each control group, the processes that it killed because the group had"
-            " used up its memory. The count is that of the group in which ranks will run, since it was made.",
-            remedy="Raise the limit (see `aboard why host-memory-limit`), or need less: fewer data loader workers, a"
-            " smaller batch, `low_cpu_mem_usage`, one copy of the data set on disk instead of one in each rank. The"
-            " count starts at 0 in a new job or container.",
-        ),
-    ),
 )

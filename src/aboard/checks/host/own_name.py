@@ -1,5 +1,6 @@
 """A node's own name: what it resolves to on the node itself, since ranks tell their peers that address."""
 
+import re
 from collections.abc import Iterator
 from ipaddress import ip_address
 
@@ -9,10 +10,13 @@ from aboard.core.probe import Answer, Command, Probe, Unparsed
 from aboard.core.reach import Reached
 from aboard.core.rule import Subject
 from aboard.core.words import visible
-from aboard.diagnoses import Diagnosis, Finding, Severity
+from aboard.diagnoses import Finding, host
 from aboard.lazy import dataclass
 
 NOT_FOUND = 2  # getent(1)
+# What would end a pattern of sed's or mean something in it; a dot is harmless, and names have it.
+_SPECIAL = re.compile(r"[][\\/*^$]")
+_ESCAPED = r"\\\g<0>"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,16 +60,15 @@ def own_name_on_loopback(facts: Facts) -> Iterator[Finding]:
         contact = facts.contacts.get(name)
         told = contact.address if isinstance(contact, Reached) else ""
         address = told or facts.cluster.node(name).address or "ADDRESS"
-        yield Finding(
-            code="host-own-name",
-            severity=Severity.WARN,
+        yield host.OWN_NAME.finding(
             nodes=(name,),
             seen=f"its own name {own.name} is {first} there"
             if first
             else f"its own name {own.name} means nothing there",
             why="Gloo tells peers the address of the node's own name, and each of them then dials itself.",
-            fix=f"sudo sed -i '/^127\\..*\\b{own.name}\\b/d' /etc/hosts    # on {name}\n"
-            f"echo '{address} {own.name}' | sudo tee -a /etc/hosts    # on {name}",
+            fix=host.OWN_NAME.fix(
+                edit=rf"/^127\..*\b{_SPECIAL.sub(_ESCAPED, own.name)}\b/d", line=f"{address} {own.name}", node=name
+            ),
         )
 
 
@@ -74,22 +77,4 @@ PART = Subject(
     title="own names lead to addresses that peers can dial",
     probes=(OWN_NAME,),
     rules=(own_name_on_loopback,),
-    stories=(
-        Diagnosis(
-            code="host-own-name",
-            title="a node's own name is a loopback address",
-            severity=Severity.WARN,
-            symptoms=(
-                "Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
-                "connect [127.0.1.1]:41896: Connection refused",
-                "Unable to resolve hostname to a (local) address. Using the loopback address as fallback.",
-            ),
-            explanation="Debian's and Ubuntu's installers write `127.0.1.1 HOSTNAME` into /etc/hosts. Gloo, and every"
-            " program that asks for the address of its own host name, then tells its peers 127.0.1.1, and each of them"
-            " dials itself.",
-            remedy="Give the name its real address in /etc/hosts on the node: delete the 127.0.1.1 line and add"
-            " `ADDRESS HOSTNAME`. Without root, set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) to the interface that"
-            " peers reach, under `env:` in aboard.yaml.",
-        ),
-    ),
 )

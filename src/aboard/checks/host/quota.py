@@ -9,7 +9,7 @@ from aboard.core.facts import Facts
 from aboard.core.probe import Answer, Command, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.words import many, visible
-from aboard.diagnoses import Diagnosis, Finding, Severity
+from aboard.diagnoses import Finding, host
 from aboard.lazy import dataclass
 
 # A rank with its data loaders and their threads has a few hundred.
@@ -82,16 +82,13 @@ def little_time(facts: Facts) -> Iterator[Finding]:
     for name, quota in facts.of(QUOTA).items():
         ranks = facts.cluster.node(name).slots or 1
         if quota.cores is not None and quota.cores < min(max(2, ranks), allowed.get(name, 0)):
-            yield Finding(
-                code="host-cpu-quota",
-                severity=Severity.WARN,
+            yield host.CPU_QUOTA.finding(
                 nodes=(name,),
                 seen=f"{many(ranks, 'rank')} may have the time of {quota.cores:g} of"
                 f" {allowed[name]} cores, by {quota.cores_by}",
                 why="The kernel stops all of them whenever their share is used up: every step is slow, and each"
                 " program starts as many threads as it sees cores.",
-                fix=f"cat {quota.cores_by}/cpu.max {quota.cores_by}/cpu.cfs_quota_us    # on {name}; raise it where it"
-                " is set: --cpus of Docker, limits.cpu of Kubernetes, CPUQuota= of the service",
+                fix=host.CPU_QUOTA.fix(group=quota.cores_by, node=name),
             )
 
 
@@ -99,15 +96,12 @@ def few_tasks(facts: Facts) -> Iterator[Finding]:
     """Threads count as processes here too, whatever `ulimit -u` says."""
     for name, quota in facts.of(QUOTA).items():
         if quota.tasks is not None and quota.tasks < FEW_TASKS:
-            yield Finding(
-                code="host-tasks",
-                severity=Severity.WARN,
+            yield host.TASKS.finding(
                 nodes=(name,),
                 seen=f"all ranks together may have {quota.tasks} processes and threads, by {quota.tasks_by}",
                 why="Each rank has dozens of threads, and so has each data loader worker; past the limit none can be"
                 " started.",
-                fix=f"cat {quota.tasks_by}/pids.max    # on {name}; raise it where it is set: --pids-limit of Docker,"
-                " TasksMax= of the service or the user's slice",
+                fix=host.TASKS.fix(group=quota.tasks_by, node=name),
             )
 
 
@@ -116,33 +110,4 @@ PART = Subject(
     title="ranks may have the machine's time",
     probes=(QUOTA,),
     rules=(little_time, few_tasks),
-    stories=(
-        Diagnosis(
-            code="host-cpu-quota",
-            title="a control group gives ranks the time of a few cores only",
-            severity=Severity.WARN,
-            symptoms=("all ranks slow although most cores are idle", "nr_throttled grows in cpu.stat"),
-            explanation="A container or a service can be given the time of, say, two cores. Its processes still see"
-            " and use all cores, and are stopped together as soon as the share of each tenth of a second is used up,"
-            " so data loaders and communication stall in fits.",
-            remedy="`cat /sys/fs/cgroup/cpu.max` inside shows quota and period in microseconds; `max` is no limit."
-            " Start the container without `--cpus`, raise `limits.cpu` in Kubernetes, or"
-            " `sudo systemctl set-property SERVICE CPUQuota=` (with nothing behind it). In Slurm ask for"
-            " `--cpus-per-task`. Else set OMP_NUM_THREADS to what there is.",
-        ),
-        Diagnosis(
-            code="host-tasks",
-            title="a control group allows few processes",
-            severity=Severity.WARN,
-            symptoms=(
-                "fork: retry: Resource temporarily unavailable",
-                "RuntimeError: can't start new thread",
-                "cgroup: fork rejected by pids controller",
-            ),
-            explanation="A control group counts the processes and threads of all that runs inside it, beside the"
-            " user's own limit (`ulimit -u`). Containers and systemd's services often have such a limit.",
-            remedy="`cat /sys/fs/cgroup/pids.max` inside shows it. `--pids-limit -1` for Docker, `TasksMax=infinity`"
-            " for a service, `sudo systemctl set-property user-UID.slice TasksMax=infinity` for logins.",
-        ),
-    ),
 )

@@ -8,7 +8,7 @@ from aboard.core.facts import Facts
 from aboard.core.probe import Answer, Command, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.size import GIB, MIB, size
-from aboard.diagnoses import Diagnosis, Finding, Severity
+from aboard.diagnoses import Finding, Fix, host
 from aboard.lazy import dataclass
 
 SMALL = GIB
@@ -40,27 +40,17 @@ def small_shm(facts: Facts) -> Iterator[Finding]:
     """Data loaders hand over batches in /dev/shm; a full one kills them with a bus error."""
     for name, shm in facts.of(SHM).items():
         if shm.size < SMALL:
-            yield _finding(name, f"shared memory (/dev/shm) holds {size(shm.size)}", _LARGER.format(node=name))
+            yield _finding(name, f"shared memory (/dev/shm) holds {size(shm.size)}", host.SHM.fix("small", node=name))
         elif shm.free < NEARLY_FULL:
             seen = f"shared memory (/dev/shm) is nearly full: {size(shm.free)} of {size(shm.size)} are free"
-            yield _finding(name, seen, _EMPTIER.format(node=name))
+            yield _finding(name, seen, host.SHM.fix("full", node=name))
 
 
-_LARGER = (
-    "sudo mount -o remount,size=50% /dev/shm    # on {node}\n"
-    "# if {node} is a container, start it with --shm-size=32g or --ipc=host instead"
-)
-_EMPTIER = (
-    "ls -lS /dev/shm | head    # on {node}; whose are they?\n"
-    "find /dev/shm -user $USER -name 'nccl-*' -delete    # on {node}; if no run of yours is there: what dead runs left"
-)
-
-
-def _finding(node: str, seen: str, fix: str) -> Finding:
+def _finding(node: str, seen: str, fix: Fix) -> Finding:
     why = (
         "Data loaders hand over batches there, and NCCL's ranks of one node talk through it; when it is full they die."
     )
-    return Finding(code="host-shm", severity=Severity.WARN, nodes=(node,), seen=seen, why=why, fix=fix)
+    return host.SHM.finding(nodes=(node,), seen=seen, why=why, fix=fix)
 
 
 PART = Subject(
@@ -68,24 +58,4 @@ PART = Subject(
     title="shared memory is large enough",
     probes=(SHM,),
     rules=(small_shm,),
-    stories=(
-        Diagnosis(
-            code="host-shm",
-            title="shared memory (/dev/shm) is too small, or full",
-            severity=Severity.WARN,
-            symptoms=(
-                "DataLoader worker (pid 1234) is killed by signal: Bus error.",
-                "It is possible that dataloader's workers are out of shared memory.",
-                "Error: failed to extend /dev/shm/nccl-AbCdEf to 9637892 bytes",
-                "OSError: [Errno 28] No space left on device: '/dev/shm/...'",
-            ),
-            explanation="Data loader workers pass tensors to their rank through files in /dev/shm, and NCCL connects"
-            " ranks of one node through it. Docker gives a container 64 MiB unless told otherwise. Runs that were"
-            " killed hard leave their segments there until the machine is rebooted.",
-            remedy="On a machine of your own: `sudo mount -o remount,size=50% /dev/shm`, and a line in /etc/fstab:"
-            " `tmpfs /dev/shm tmpfs size=50% 0 0`. In Docker start the container with `--shm-size=32g` or `--ipc=host`;"
-            " in Kubernetes mount an emptyDir with `medium: Memory` at /dev/shm. If it is full, look at"
-            " `ls -lS /dev/shm` and delete what dead runs of yours left (`nccl-*`, `torch_*`).",
-        ),
-    ),
 )

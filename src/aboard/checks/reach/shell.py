@@ -10,14 +10,14 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from aboard.checks.reach.words import UNANSWERED
 from aboard.core import nodeset
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.node import Node
 from aboard.core.secrets import is_secret
 from aboard.core.words import carried, visible
-from aboard.diagnoses import Diagnosis, Finding, Severity
+from aboard.diagnoses import Finding, Fix, reach, unknown
+from aboard.diagnoses import shell as piece
 from aboard.lazy import dataclass
 
 # `module load` and `conda activate` on a busy network file system take their time.
@@ -100,19 +100,15 @@ def failed_setup(facts: Facts) -> Iterator[Finding]:
         if isinstance(shell, Failed):
             failed.setdefault((facts.cluster.node(name).setup, shell), []).append(name)
         elif isinstance(shell, Unknown):
-            yield Finding(
-                code="unknown-shell",
-                severity=Severity.WARN,
+            yield unknown.SHELL.finding(
                 nodes=(name,),
                 seen=f"the shell that ranks get stayed unknown: {shell.why}",
-                why="What can't be asked can't be vouched for.",
-                fix=f"ssh {facts.cluster.node(name).target} sh -c true",
+                why=unknown.WHY,
+                fix=unknown.SHELL.fix(target=facts.cluster.node(name).target),
             )
     for (setup, shell), names in failed.items():
         line = setup[shell.line - 1]
-        yield Finding(
-            code="reach-setup",
-            severity=Severity.BLOCK,
+        yield reach.SETUP.finding(
             nodes=tuple(names),
             seen=f"line {shell.line} of `setup`, `{visible(line)}`, failed: {shell.said}",
             why="Ranks get a plain `bash`, not a login shell: what ~/.bashrc, /etc/profile or conda gives you at a"
@@ -127,9 +123,7 @@ def lost_python(facts: Facts) -> Iterator[Finding]:
         node = facts.cluster.node(name)
         if isinstance(shell, Ready) and not shell.python:
             after = "after its `setup` lines, " if node.setup else ""
-            yield Finding(
-                code="reach-no-python",
-                severity=Severity.BLOCK,
+            yield reach.NO_PYTHON.finding(
                 nodes=(name,),
                 seen=f"{after}the shell finds no {node.python}",
                 why="The shell that ranks will get finds no such Python.",
@@ -137,13 +131,14 @@ def lost_python(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _found_again(facts: Facts, node: Node, shell: Ready) -> str:
+def _found_again(facts: Facts, node: Node, shell: Ready) -> Fix:
     lines = [_PATH_ONLY.sub(r"\1:$PATH", line) for line in node.setup]
+    where = whose(facts, [node.name])
     if lines != list(node.setup):
-        return f"{setup_line(lines)}    # in aboard.yaml, {whose(facts, [node.name])}; what was in PATH stays in it"
+        return reach.NO_PYTHON.fix("setup", lines=as_yaml(lines), where=where)
     if shell.python_first:
-        return f"python: {shell.python_first}    # in aboard.yaml, {whose(facts, [node.name])}"
-    return f"command -v {node.python}    # on {node.name}; set `python:` in aboard.yaml to its full path"
+        return reach.NO_PYTHON.fix("python", path=shell.python_first, where=where)
+    return reach.NO_PYTHON.fix("path", python=node.python, node=node.name)
 
 
 def _held(facts: Facts) -> Shells:
@@ -184,9 +179,9 @@ def _safe(node: Node, said: str) -> str:
     return visible(said, 200)
 
 
-def setup_line(lines: Sequence[str]) -> str:
-    """`setup:` with these lines, as aboard.yaml has it."""
-    return f"setup: {json.dumps(list(lines), ensure_ascii=False)}"
+def as_yaml(lines: Sequence[str]) -> str:
+    """What comes after `setup:` in aboard.yaml."""
+    return json.dumps(list(lines), ensure_ascii=False)
 
 
 def whose(facts: Facts, names: Sequence[str]) -> str:
@@ -207,44 +202,12 @@ _OTHERWISE = {
 }
 
 
-def _fix(facts: Facts, names: Sequence[str], number: int) -> str:
+def _fix(facts: Facts, names: Sequence[str], number: int) -> Fix:
     node = facts.cluster.node(names[0])
     line = node.setup[number - 1]
     first = (line.split() or [""])[0]
     if first in _BEFORE and _BEFORE[first] not in node.setup:
         lines = [*node.setup[: number - 1], _BEFORE[first], *node.setup[number - 1 :]]
-        return f"{setup_line(lines)}    # in aboard.yaml, {whose(facts, names)}; {_OTHERWISE[first]}"
-    return (
-        f"ssh {node.target} bash -c {shlex.quote(shlex.quote(line))}    # here; as ranks do it; mend it in aboard.yaml"
-    )
-
-
-STORIES = (
-    Diagnosis(
-        code="reach-setup",
-        title="a `setup` line fails in the shell that ranks get",
-        severity=Severity.BLOCK,
-        symptoms=(
-            "torchrun: command not found",
-            "module: command not found",
-            "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.",
-        ),
-        explanation="A rank is not started from a login shell, so ~/.bashrc, ~/.profile and /etc/profile.d are not"
-        " read there: a PATH, `module` or `conda activate` that works at your terminal is missing. The lines under"
-        " `setup` in aboard.yaml are run in a plain `bash` before each rank, and one of them failed.",
-        remedy="Try it as a rank would: `ssh NODE bash -c \"'LINE'\"`. For"
-        " `module`, put `. /etc/profile.d/modules.sh` (or lmod.sh) first; for conda `."
-        " /opt/conda/etc/profile.d/conda.sh`. Most often no line is needed at all: set `python:` to the environment's"
-        " own interpreter, as in `python: /opt/venv/bin/python`.",
-        leads_to=UNANSWERED,
-    ),
-    Diagnosis(
-        code="unknown-shell",
-        title="the shell that ranks get could not be asked",
-        severity=Severity.WARN,
-        symptoms=("the shell that ranks get stayed unknown",),
-        explanation="What can't be asked can't be vouched for: `sh` could not be run there, or its answer makes no"
-        " sense.",
-        remedy="Log in and try `sh -c true`. If it works, please open an issue with what the finding says.",
-    ),
-)
+        return reach.SETUP.fix("setup", lines=as_yaml(lines), where=whose(facts, names), otherwise=_OTHERWISE[first])
+    # Twice, since ssh's words are read by a shell at the far end once more.
+    return reach.SETUP.fix("try", target=node.target, line=piece("{line}", line=line))

@@ -1,12 +1,11 @@
 """Software: what ranks will import and run (Python, packages, code, variables) is the same on every node."""
 
 import json
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from aboard.checks.difference import Difference
-from aboard.checks.scripted import typed, typed_python
+from aboard.checks.scripted import in_lines, typed, typed_python
 from aboard.checks.software.code import LISTINGS, differing_code, differing_environment
 from aboard.checks.software.facts import SOFTWARE, Software, software_with
 from aboard.checks.software.interpreter import (
@@ -19,13 +18,13 @@ from aboard.checks.software.interpreter import (
     program_missing,
 )
 from aboard.checks.software.script import MODULES
-from aboard.checks.software.stories import STORIES
+from aboard.checks.unknown import unknown_stories
 from aboard.core.facts import Facts
 from aboard.core.node import Node
 from aboard.core.program import Program
 from aboard.core.rule import Subject
-from aboard.core.words import many
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, join_fixes, shell, software, unknown
+from aboard.diagnoses.catalogue import diagnoses_in
 
 UNSET = "nothing set"
 # What may well be another on each node, by its nature.
@@ -49,6 +48,16 @@ _WHY = {
     "rocm": "torch built for another ROCm brings other RCCL and kernel libraries.",
     "package": "Ranks that run different library code may take different paths, and then wait for each other for ever.",
     "variable": "Ranks that are configured differently may choose different algorithms or networks and not meet.",
+}
+
+
+_DIAGNOSES = {
+    "python": software.PYTHON,
+    "torch": software.TORCH,
+    "nccl": software.NCCL,
+    "cuda": software.CUDA,
+    "rocm": software.ROCM,
+    "package": software.PACKAGE,
 }
 
 
@@ -78,30 +87,30 @@ def differing_variables(facts: Facts) -> Iterator[Finding]:
     for difference in differences(facts):
         if difference.kind == "variable":
             name, nodes = difference.what, difference.odd
-            look = f"grep -n {shlex.quote(name)} ~/.bashrc ~/.profile ~/.ssh/environment /etc/environment"
-            yield Finding(
-                code="software-variable",
+            look = shell("grep -n {name} ~/.bashrc ~/.profile ~/.ssh/environment /etc/environment", name=name)
+            yield software.VARIABLE.finding(
                 severity=difference.severity,
                 nodes=nodes,
                 seen=difference.sentence(),
                 why=_WHY["variable"],
                 about=(name,),
-                fix=f"{typed(facts.cluster.node(nodes[0]), look)}    # here; is it set there?\n"
-                f"env: {{{name}: {_one_value(facts, name)}}}    # in aboard.yaml, under cluster:; one value for all",
+                fix=join_fixes(
+                    software.VARIABLE.fix("look", look=typed(facts.cluster.node(nodes[0]), look)),
+                    software.VARIABLE.fix("set", name=name, value=_one_value(facts, name)),
+                ),
             )
 
 
 def unknown_software(facts: Facts) -> Iterator[Finding]:
     """A node that can't say what it would run is not vouched for."""
-    for name, unknown in facts.unknown(SOFTWARE).items():
-        node = facts.cluster.node(name)
-        yield Finding(
-            code="unknown-software",
-            severity=Severity.WARN,
+    fact = unknown.fact(SOFTWARE.name)
+    for name, answer in facts.unknown(SOFTWARE).items():
+        line = typed_python(facts.cluster.node(name), shell("-c 'import sys; print(sys.path)'"))
+        yield fact.finding(
             nodes=(name,),
-            seen=f"its software stayed unknown: {unknown.why}",
+            seen=f"its software stayed unknown: {answer.why}",
             why="What can't be asked can't be compared with the other nodes.",
-            fix=typed_python(node, "-c 'import sys; print(sys.path)'"),
+            fix=fact.fix("by-hand", line=line),
         )
 
 
@@ -165,31 +174,30 @@ def _torch(each: Software) -> str | None:
 
 
 def _version_finding(facts: Facts, difference: Difference) -> Finding:
-    info = difference.severity is Severity.INFO
-    return Finding(
-        code="software-python-path" if info else f"software-{difference.kind}",
+    diagnosis = software.PYTHON_PATH if difference.severity is Severity.INFO else _DIAGNOSES[difference.kind]
+    return diagnosis.finding(
         severity=difference.severity,
         nodes=difference.odd,
         seen=difference.sentence(),
         why=_WHY[difference.kind],
-        fix=_fix(facts, difference),
+        fix=_fix(facts, diagnosis, difference),
     )
 
 
-def _fix(facts: Facts, difference: Difference) -> str:
-    lines = [_install(facts, difference, facts.cluster.node(name)) for name in difference.odd[:_FIXES_SHOWN]]
-    if len(difference.odd) > _FIXES_SHOWN:
-        lines.append(f"# and so on for {many(len(difference.odd) - _FIXES_SHOWN, 'more node')}")
-    return "\n".join(lines)
+def _fix(facts: Facts, diagnosis: Diagnosis, difference: Difference) -> Fix:
+    nodes = list(map(facts.cluster.node, difference.odd))
+    lines = [_install(facts, diagnosis, difference, node) for node in nodes[:_FIXES_SHOWN]]
+    return diagnosis.fix("all", lines=in_lines(lines, len(nodes) - _FIXES_SHOWN))
 
 
-def _install(facts: Facts, difference: Difference, node: Node) -> str:
+def _install(facts: Facts, diagnosis: Diagnosis, difference: Difference, node: Node) -> Shell:
     if difference.kind == "python":
-        line = typed(node, f"ls {shlex.quote(facts.of(SOFTWARE)[_usual_node(difference)].executable)}")
-        return f"{line}    # if it is there, set `python:` of {node.name} in aboard.yaml to it; else install it"
-    wanted = _wanted(facts, difference)
-    again = " --force-reinstall" if difference.kind in {"cuda", "rocm"} else ""
-    return typed_python(node, f"-m pip install{again} {shlex.quote(wanted)}")
+        path = facts.of(SOFTWARE)[_usual_node(difference)].executable
+        return diagnosis.fix("look", look=typed(node, shell("ls {path}", path=path)), node=node.name)
+    again = difference.kind in {"cuda", "rocm"}
+    pip = shell("-m pip install --force-reinstall") if again else shell("-m pip install")
+    words = shell("{pip:shell} {wanted}", pip=pip, wanted=_wanted(facts, difference))
+    return typed_python(node, words)
 
 
 def _wanted(facts: Facts, difference: Difference) -> str:
@@ -208,8 +216,9 @@ def _usual_node(difference: Difference) -> str:
 
 def _explains(cause: Finding, finding: Finding) -> bool:
     """Another Python is another environment, and torch brings its CUDA, NCCL and Triton along."""
-    whole = cause.code == "software-python"
-    brought = cause.code == "software-torch" and (finding.code != "software-package" or "triton" in finding.seen)
+    whole = cause.code == software.PYTHON.code
+    package = finding.code == software.PACKAGE.code
+    brought = cause.code == software.TORCH.code and (not package or "triton" in finding.seen)
     return (whole or brought) and finding.severity <= cause.severity and set(finding.nodes) <= set(cause.nodes)
 
 
@@ -232,7 +241,7 @@ SUBJECT = Subject(
         unknown_software,
     ),
     exercises=(LISTINGS,),
-    stories=STORIES,
+    stories=(*diagnoses_in(software), unknown.ENVIRONMENT, *unknown_stories((SOFTWARE,))),
 )
 
 

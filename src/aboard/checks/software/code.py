@@ -1,18 +1,16 @@
 """Code and packages that differ: which files, which packages, asked for only where digests disagree."""
 
-import shlex
 from collections.abc import Callable, Iterator, Mapping
 
 from aboard.checks.difference import usual
 from aboard.checks.listed import listed
-from aboard.checks.scripted import output, typed, typed_python
+from aboard.checks.scripted import in_lines, output, typed, typed_python
 from aboard.checks.software.facts import SOFTWARE, Listing, Software, parse_listing, question
 from aboard.checks.software.script import CODE, CONFIG, MAX_FILES, MODULES
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.probe import Unparsed
-from aboard.core.words import many
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, Shell, shell, software
 from aboard.lazy import dataclass
 
 # One node speaks for all that have the same digests.
@@ -90,14 +88,12 @@ def differing_environment(facts: Facts) -> Iterator[Finding]:
             told = [f"{name} {theirs.get(name, 'none')} instead of {model_s.get(name, 'none')}" for name in others]
             node = facts.cluster.node(strangers.nodes[0])
             pins = [f"{name}=={model_s[name]}" for name in others if name in model_s][:_COPIED]
-            words = f"-m pip install {shlex.join(pins)}" if pins else "-m pip list"
-            yield Finding(
-                code="software-environment",
-                severity=Severity.INFO,
+            words = shell("-m pip install {pins:words}", pins=pins) if pins else shell("-m pip list")
+            yield software.ENVIRONMENT.finding(
                 nodes=strangers.nodes,
                 seen=f"compared with {strangers.model}: {listed(told, _NAMED)}",
                 why="Small packages seldom matter to collectives, but results may differ from node to node.",
-                fix=typed_python(node, words),
+                fix=software.ENVIRONMENT.fix(pip=typed_python(node, words)),
             )
 
 
@@ -130,13 +126,11 @@ def _code_finding(facts: Facts, strangers: Strangers, note: str) -> Finding:
     node, model = facts.cluster.node(strangers.nodes[0]), facts.cluster.node(strangers.model)
     where, source = node.workdir or "", model.workdir or ""
     if strangers.theirs is None or strangers.model_s is None:
-        return Finding(
-            code="software-config",
-            severity=Severity.WARN,
+        return software.CONFIG.finding(
             nodes=strangers.nodes,
             seen=f"{where} holds other code or settings than {source} of {model.name}{note}",
             why=_WHY,
-            fix=typed(node, f"cd {shlex.quote(where)} && git status"),
+            fix=software.CONFIG.fix("look", look=typed(node, shell("cd {where} && git status", where=where))),
         )
     theirs, model_s = strangers.theirs.files, strangers.model_s.files
     changed = sorted(path for path in theirs if path in model_s and theirs[path] != model_s[path])
@@ -154,33 +148,32 @@ def _code_finding(facts: Facts, strangers: Strangers, note: str) -> Finding:
     ]
     commits = {name: facts.of(SOFTWARE)[name].commit for name in (node.name, model.name)}
     git = f"; git: {commits[node.name]}, not {commits[model.name]}" if len(set(commits.values())) > 1 else ""
-    return Finding(
-        code="software-code" if code or not wrong else "software-config",
+    diagnosis = software.CODE if code or not wrong else software.CONFIG
+    look = shell("cd {where} && ls -l {extra:words}", where=where, extra=extra[:_COPIED])
+    return diagnosis.finding(
         severity=Severity.BLOCK if harmful else Severity.WARN if wrong else Severity.INFO,
         nodes=strangers.nodes,
         seen=f"in {where}, compared with {model.name}: {'; '.join(parts)}{note}{git}",
         why=_WHY,
-        fix=_copy(facts, strangers, wrong)
+        fix=diagnosis.fix("copy", lines=_copy(facts, strangers, wrong))
         if wrong
-        else typed(node, f"cd {shlex.quote(where)} && ls -l {shlex.join(extra[:_COPIED])}"),
+        else diagnosis.fix("look", look=typed(node, look)),
     )
 
 
-def _copy(facts: Facts, strangers: Strangers, wrong: list[str]) -> str:
+def _copy(facts: Facts, strangers: Strangers, wrong: list[str]) -> Shell:
     """From the usual node to each of the others, by way of here: no node needs to trust another."""
     model = facts.cluster.node(strangers.model)
-    read = typed(model, f"cd {shlex.quote(model.workdir or '')} && {_pack(wrong)}")
+    read = typed(model, shell("cd {source} && {pack:shell}", source=model.workdir or "", pack=_pack(wrong)))
     lines = []
     for node in map(facts.cluster.node, strangers.nodes[:_FIXES_SHOWN]):
-        unpack = f"tar -C {shlex.quote(node.workdir or '')} -xf -"
-        lines.append(f"{read} | {typed(node, unpack)}")
-    if len(strangers.nodes) > _FIXES_SHOWN:
-        lines.append(f"# and so on for {many(len(strangers.nodes) - _FIXES_SHOWN, 'more node')}")
-    return "\n".join(lines)
+        unpack = shell("tar -C {folder} -xf -", folder=node.workdir or "")
+        lines.append(shell("{read:shell} | {write:shell}", read=read, write=typed(node, unpack)))
+    return in_lines(lines, len(strangers.nodes) - _FIXES_SHOWN)
 
 
-def _pack(wrong: list[str]) -> str:
+def _pack(wrong: list[str]) -> Shell:
     if len(wrong) <= _COPIED:
-        return f"tar -cf - -- {shlex.join(wrong)}"
-    names = " -o ".join(f"-name '*{ending}'" for ending in CODE + CONFIG)
-    return f"find . {names} | tar -cf - -T -"
+        return shell("tar -cf - -- {wrong:words}", wrong=wrong)
+    names = Shell(" -o ".join(shell("-name {pattern}", pattern=f"*{ending}") for ending in CODE + CONFIG))
+    return shell("find . {names:shell} | tar -cf - -T -", names=names)

@@ -1,18 +1,15 @@
 """The interpreter and the program of ranks: the same on every node, and safe to run."""
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from aboard.checks.listed import listed
-from aboard.checks.scripted import typed, typed_python
+from aboard.checks.scripted import folded, in_lines, typed, typed_python
 from aboard.checks.software.facts import SOFTWARE, Software
 from aboard.core import nodeset
 from aboard.core.facts import Facts, Unknown
 from aboard.core.rank_environment import ProgramFile, RankEnvironment
-from aboard.core.words import many
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, shell, software, unknown
 
-_OTHER = "To use another Python instead, add"
 _FIXES_SHOWN = 4
 # A Python of the system is installed, not copied.
 _SYSTEM = ("", "/usr", "/usr/local", "/opt")
@@ -28,25 +25,23 @@ def interpreter_missing(facts: Facts) -> Iterator[Finding]:
     having = [name for name, each in known.items() if each.interpreter.path == path]
     if having:
         alike = _same_versions(facts.of(SOFTWARE), having[0], lacking)
-        yield Finding(
-            code="software-interpreter",
+        yield software.INTERPRETER.finding(
             severity=Severity.WARN if alike else Severity.BLOCK,
             nodes=tuple(lacking),
             seen=f"{path} is on {nodeset.fold(having)}, but not on {nodeset.fold(lacking)}"
             + ("; python3 there has the same packages" if alike else ""),
             why="Ranks use the environment that is active where you typed the command, at the same path on every node.",
-            fix=f"{_copy_environment(facts, path, lacking)}\n# {_OTHER}: --set cluster.python=python3",
+            fix=_copy_environment(facts, software.INTERPRETER, path, lacking),
         )
     else:
         without = [name for name in lacking if (told := facts.of(SOFTWARE).get(name)) and "torch" not in told.packages]
-        yield Finding(
-            code="software-interpreter-login",
+        yield software.INTERPRETER_LOGIN.finding(
             severity=Severity.WARN if without else Severity.INFO,
             nodes=tuple(lacking),
             seen=f"{path} is on none of the nodes, so ranks use python3 of the login shell"
             + (f"; {nodeset.fold(without)} {'has' if len(without) == 1 else 'have'} no torch there" if without else ""),
             why="The environment that is active where you typed the command is not on the nodes.",
-            fix=f"{_copy_environment(facts, path, lacking)}\n# {_OTHER}: --set cluster.python=/path/to/python",
+            fix=_copy_environment(facts, software.INTERPRETER_LOGIN, path, lacking),
         )
 
 
@@ -57,29 +52,24 @@ def interpreter_unsafe(facts: Facts) -> Iterator[Finding]:
         if each.interpreter.refused:
             by_reason.setdefault((each.interpreter.lacking, each.interpreter.refused), []).append(name)
     for (path, reason), names in by_reason.items():
-        yield Finding(
-            code="software-interpreter-unsafe",
-            severity=Severity.BLOCK,
+        yield software.INTERPRETER_UNSAFE.finding(
             nodes=tuple(names),
             seen=f"{path} is not used: {reason}",
             why="Another user could change the code that your ranks run.",
-            fix=f"--set cluster.python={shlex.quote(path)}    # add this if you trust them\n"
-            "--set cluster.python=python3    # or this, to use python3 of the login shell",
+            fix=software.INTERPRETER_UNSAFE.fix(path=path),
         )
 
 
 def interpreter_unknown(facts: Facts) -> Iterator[Finding]:
     """A node that did not say what it has is not vouched for."""
-    for name, unknown in facts.environments.items():
-        if isinstance(unknown, Unknown):
+    for name, answer in facts.environments.items():
+        if isinstance(answer, Unknown):
             node = facts.cluster.node(name)
-            yield Finding(
-                code="unknown-environment",
-                severity=Severity.WARN,
+            yield unknown.ENVIRONMENT.finding(
                 nodes=(name,),
-                seen=f"whether it has your Python environment and your script is not known: {unknown.why}",
+                seen=f"whether it has your Python environment and your script is not known: {answer.why}",
                 why="Ranks there use python3 of the login shell, and may not start.",
-                fix=typed(node, f"ls {shlex.quote(node.workdir or '.')}"),
+                fix=unknown.ENVIRONMENT.fix(look=typed(node, shell("ls {folder}", folder=node.workdir or "."))),
             )
 
 
@@ -100,16 +90,17 @@ def program_missing(facts: Facts) -> Iterator[Finding]:
     for (path, problem), names in by_path.items():
         also = f"; {nodeset.fold(there)} {'has' if len(there) == 1 else 'have'} it" if there else ""
         folder = facts.cluster.node(names[0]).workdir if nowhere else None
-        yield Finding(
-            code="software-program",
-            severity=Severity.BLOCK,
+        yield software.PROGRAM.finding(
             nodes=tuple(names),
             seen=f"{path} {problem} on {nodeset.fold(names)}{also}",
             why="Ranks there can't start, and the others would wait for them.",
-            fix=_copy(facts, folder or path, names, there)
+            fix=software.PROGRAM.fix("copy", lines=_copy(facts, folder or path, names, there))
             if "/" in path
-            else typed(facts.cluster.node(names[0]), f"command -v {shlex.quote(path)}")
-            + f"    # install it on {nodeset.fold(names)}, or give its whole path",
+            else software.PROGRAM.fix(
+                "install",
+                look=typed(facts.cluster.node(names[0]), shell("command -v {path}", path=path)),
+                nodes=folded(names),
+            ),
         )
 
 
@@ -119,13 +110,13 @@ def module_missing(facts: Facts) -> Iterator[Finding]:
     if asked:
         name, told = next(iter(asked.items()))
         node = facts.cluster.node(name)
-        yield Finding(
-            code="software-program",
-            severity=Severity.BLOCK,
+        go = shell("cd {folder}", folder=node.workdir or ".")
+        ask = shell("-m {module} --help", module=told.asked_module)
+        yield software.PROGRAM.finding(
             nodes=tuple(asked),
             seen=f"{told.executable} finds no module {told.asked_module} in {node.workdir} or its packages",
             why="Ranks there can't start, and the others would wait for them.",
-            fix=typed_python(node, f"-m {told.asked_module} --help", f"cd {shlex.quote(node.workdir or '.')}"),
+            fix=software.PROGRAM.fix("module", try_it=typed_python(node, ask, go)),
         )
 
 
@@ -139,13 +130,11 @@ def program_differs(facts: Facts) -> Iterator[Finding]:
         usual = max(by_digest.values(), key=len)
         odd = tuple(name for names in by_digest.values() if names is not usual for name in names)
         path = _programs(facts)[odd[0]].path
-        yield Finding(
-            code="software-program-differs",
-            severity=Severity.BLOCK,
+        yield software.PROGRAM_DIFFERS.finding(
             nodes=odd,
             seen=f"{path} on {nodeset.fold(odd)} is not the same file as on {nodeset.fold(usual)}",
             why="Ranks that run different code issue different collectives: they crash or hang.",
-            fix=_copy(facts, path, odd, usual),
+            fix=software.PROGRAM_DIFFERS.fix(lines=_copy(facts, path, odd, usual)),
         )
 
 
@@ -156,16 +145,14 @@ def imports_missing(facts: Facts) -> Iterator[Finding]:
         if told.missing:
             by_names.setdefault(told.missing, []).append(name)
     for missing, names in by_names.items():
-        node = facts.cluster.node(names[0])
-        yield Finding(
-            code="software-import",
-            severity=Severity.WARN,
+        try_it = typed_python(
+            facts.cluster.node(names[0]), shell("-c {program}", program=f"import {', '.join(missing)}")
+        )
+        yield software.IMPORT.finding(
             nodes=tuple(names),
             seen=f"the script imports {listed(missing)}, which {facts.of(SOFTWARE)[names[0]].executable} does not have",
             why="Ranks there end with ModuleNotFoundError, unless the script itself makes it importable.",
-            fix=typed_python(node, f"-c 'import {', '.join(missing)}'")
-            + f"    # install what provides {'it' if len(missing) == 1 else 'them'} on {nodeset.fold(names)}\n"
-            "--set cluster.python=/path/to/python    # or add this, with a Python that has it",
+            fix=software.IMPORT.fix(try_it=try_it, them="it" if len(missing) == 1 else "them", nodes=folded(names)),
         )
 
 
@@ -195,26 +182,29 @@ def _same_versions(told: Mapping[str, Software], having: str, lacking: Sequence[
     )
 
 
-def _copy(facts: Facts, path: str, names: Sequence[str], source: Sequence[str] = (), note: str = "") -> str:
-    """From here if a node that has it is this machine, or if none has it; else from a node, by way of here."""
-    inner = shlex.quote(path.lstrip("/"))
+def _copy(facts: Facts, path: str, names: Sequence[str], source: Sequence[str] = (), *, whole: bool = False) -> Shell:
+    """From here if a node that has it is this machine, or if none has it; else from a node, by way of here.
+
+    A `whole` environment is more than a file.
+    """
     origin = next((facts.cluster.node(name) for name in source), None)
-    pack = f"tar -C / -cf - {inner}"
+    pack = shell("tar -C / -cf - {inner}", inner=path.lstrip("/"))
     read = pack if origin is None else typed(origin, pack)
     away = [node for node in map(facts.cluster.node, names) if not node.local]
     if not away:
-        return f"ls -l {shlex.quote(path.rpartition('/')[0] or '.')}"
-    lines = [f"{read} | {typed(node, 'tar -C / -xf -')}" for node in away[:_FIXES_SHOWN]]
-    if note:
-        lines[0] += f"    # {note}"
-    if len(away) > _FIXES_SHOWN:
-        lines.append(f"# and so on for {many(len(away) - _FIXES_SHOWN, 'more node')}")
-    return "\n".join(lines)
+        return shell("ls -l {folder}", folder=path.rpartition("/")[0] or ".")
+    unpack = shell("tar -C / -xf -")
+    lines = [
+        shell("{read:shell} | {write:shell}", read=read, write=typed(node, unpack)) for node in away[:_FIXES_SHOWN]
+    ]
+    if whole:
+        lines[0] = shell("{line:shell}    # the Python that it was made from must be there, too", line=lines[0])
+    return in_lines(lines, len(away) - _FIXES_SHOWN)
 
 
-def _copy_environment(facts: Facts, path: str, names: Sequence[str]) -> str:
+def _copy_environment(facts: Facts, diagnosis: Diagnosis, path: str, names: Sequence[str]) -> Fix:
     prefix = path.rpartition("/")[0].rpartition("/")[0]
     if prefix in _SYSTEM:
-        look = typed(facts.cluster.node(names[0]), f"ls -l {shlex.quote(path)}")
-        return f"{look}    # install it on {nodeset.fold(names)}"
-    return _copy(facts, prefix, names, note="the Python that it was made from must be there, too")
+        look = typed(facts.cluster.node(names[0]), shell("ls -l {path}", path=path))
+        return diagnosis.fix("install", look=look, nodes=folded(names))
+    return diagnosis.fix("copy", lines=_copy(facts, prefix, names, whole=True))

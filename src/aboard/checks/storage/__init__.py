@@ -1,18 +1,18 @@
 """Storage: the directories that a run needs are there, answer, have room, and are the same where they should be."""
 
-import shlex
 from collections.abc import Iterator
 
-from aboard.checks.scripted import typed
+from aboard.checks.scripted import folded, in_lines, typed
 from aboard.checks.storage.facts import STORAGE, Mount, Place
 from aboard.checks.storage.room import ROOM, no_room, not_writable, outputs, unknown_room
 from aboard.checks.storage.share import EXCHANGE, how_to_mount, not_mapped, not_shared, outsiders
 from aboard.checks.storage.space import short_of_room
-from aboard.checks.storage.stories import STORIES
+from aboard.checks.unknown import unknown_stories
 from aboard.core import nodeset
 from aboard.core.facts import Facts
 from aboard.core.rule import Subject
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, Shell, shell, storage, unknown
+from aboard.diagnoses.catalogue import diagnoses_in
 
 
 def missing(facts: Facts) -> Iterator[Finding]:
@@ -24,14 +24,13 @@ def missing(facts: Facts) -> Iterator[Finding]:
             found.setdefault((place.path, place.trouble), []).append(name)
     for (path, trouble), nodes in found.items():
         others = f"; {nodeset.fold(there)} {'has' if len(there) == 1 else 'have'} it" if there else " on any node"
-        lines = [typed(facts.cluster.node(name), f"mkdir -p {shlex.quote(path)}") for name in nodes[:4]]
-        yield Finding(
-            code="storage-missing",
-            severity=Severity.BLOCK,
+        make = shell("mkdir -p {path}", path=path)
+        lines = in_lines(typed(facts.cluster.node(name), make) for name in nodes[:4])
+        yield storage.MISSING.finding(
             nodes=tuple(nodes),
             seen=f"{path}: {trouble}{others}",
             why="Ranks start in the working directory, so none can start there.",
-            fix="\n".join(lines) + "    # or mount what should be there, or correct `workdir:` in aboard.yaml",
+            fix=storage.MISSING.fix(lines=lines),
         )
 
 
@@ -39,25 +38,21 @@ def dead_mounts(facts: Facts) -> Iterator[Finding]:
     """Whatever touches a mount whose server is gone hangs, and can't even be killed."""
     found: dict[tuple[Mount, str, bool], list[str]] = {}
     written = outputs(facts)
-    for name, storage in facts.of(STORAGE).items():
-        places = [*storage.places.values(), *([written[name]] if name in written else [])]
+    for name, told in facts.of(STORAGE).items():
+        places = [*told.places.values(), *([written[name]] if name in written else [])]
         needed = {place.mount.point for place in places}
-        for mount, why in storage.dead.items():
+        for mount, why in told.dead.items():
             found.setdefault((mount, why, mount.point in needed), []).append(name)
-        for place in storage.places.values():
-            if place.silent and place.mount not in storage.dead:
+        for place in told.places.values():
+            if place.silent and place.mount not in told.dead:
                 found.setdefault((place.mount, f"{place.path} does not answer", True), []).append(name)
     for (mount, why, needed_there), nodes in found.items():
-        where = nodeset.fold(nodes)
-        yield Finding(
-            code="storage-dead-mount",
+        yield storage.DEAD_MOUNT.finding(
             severity=Severity.BLOCK if needed_there else Severity.WARN,
             nodes=tuple(nodes),
             seen=f"{mount.point} ({mount.type} of {mount.source}): {why}",
             why="Every process that touches it hangs in state D and can't be killed, ranks as well.",
-            fix=f"sudo umount -l {shlex.quote(mount.point)}    # on {where}; frees what hangs on it\n"
-            f"sudo mount {how_to_mount(mount)}    # on {where}; when its server"
-            " answers again",
+            fix=storage.DEAD_MOUNT.fix(point=mount.point, how=how_to_mount(mount), nodes=folded(nodes)),
         )
 
 
@@ -65,14 +60,13 @@ def not_mounted(facts: Facts) -> Iterator[Finding]:
     """A mount that didn't come up at boot leaves an empty directory, which looks like the real one."""
     for name, (place, mount, share) in _unmounted(facts).items():
         if name not in outsiders(facts):
-            yield Finding(
-                code="storage-not-mounted",
+            yield storage.NOT_MOUNTED.finding(
                 severity=Severity.BLOCK if mount.network else Severity.WARN,
                 nodes=(name,),
                 seen=f"nothing is mounted at {mount.point}, so {place.path} is part of {place.mount.point} there;"
                 f" {share} nodes have {mount.type} mounted there",
                 why="Ranks there find an empty or an old directory where the others find their files.",
-                fix=f"sudo mount {how_to_mount(mount)}    # on {name}",
+                fix=storage.NOT_MOUNTED.fix(how=how_to_mount(mount), node=name),
             )
 
 
@@ -81,41 +75,39 @@ def read_only(facts: Facts) -> Iterator[Finding]:
     told = facts.of(STORAGE)
     # What lies beneath a mount that is missing is nobody's to write to; the mount is what is wrong.
     beneath = {*outsiders(facts), *_unmounted(facts)}
-    found: dict[tuple[str, str], list[str]] = {}
-    for name, storage in told.items():
-        for role, place in storage.places.items():
+    found: dict[tuple[str, Shell], list[str]] = {}
+    for name, each in told.items():
+        for role, place in each.places.items():
             if place.read_only:
                 seen = f"{place.path} ({place.mount.type}) is mounted read-only"
-                fix = f"sudo mount -o remount,rw {shlex.quote(place.mount.point)}"
-                found.setdefault((seen, fix), []).append(name)
+                mend = shell("sudo mount -o remount,rw {point}", point=place.mount.point)
+                found.setdefault((seen, mend), []).append(name)
             elif role == "workdir" and place.disk and not place.writable and name not in beneath:
-                seen = f"user {storage.uid} may not write to {place.path}, which belongs to user {place.owner}"
-                found.setdefault((seen, f"sudo chown {storage.uid} {shlex.quote(place.path)}"), []).append(name)
-    for (seen, fix), nodes in found.items():
+                seen = f"user {each.uid} may not write to {place.path}, which belongs to user {place.owner}"
+                mend = shell("sudo chown {uid} {path}", uid=each.uid, path=place.path)
+                found.setdefault((seen, mend), []).append(name)
+    for (seen, mend), nodes in found.items():
         # If it is so everywhere, it may well be meant: code from an image, outputs elsewhere.
         everywhere = len(nodes) == len(told)
-        yield Finding(
-            code="storage-read-only",
+        yield storage.READ_ONLY.finding(
             severity=Severity.INFO if everywhere else Severity.WARN,
             nodes=tuple(nodes),
             seen=seen,
             why="Checkpoints, logs and caches that ranks write there fail."
             " A disk that had errors is often mounted read-only by the kernel itself.",
-            fix=f"sudo dmesg | tail    # on {nodeset.fold(nodes)}; were there disk errors?\n"
-            f"{fix}    # on {nodeset.fold(nodes)}; if not",
+            fix=storage.READ_ONLY.fix("mend", mend=mend, nodes=folded(nodes)),
         )
 
 
 def unknown_storage(facts: Facts) -> Iterator[Finding]:
     """A node whose storage doesn't even answer is not vouched for."""
-    for name, unknown in facts.unknown(STORAGE).items():
-        yield Finding(
-            code="unknown-storage",
-            severity=Severity.WARN,
+    fact = unknown.fact(STORAGE.name)
+    for name, answer in facts.unknown(STORAGE).items():
+        yield fact.finding(
             nodes=(name,),
-            seen=f"its storage stayed unknown: {unknown.why}",
-            why="What can't be asked can't be vouched for.",
-            fix=typed(facts.cluster.node(name), "timeout 5 df -h"),
+            seen=f"its storage stayed unknown: {answer.why}",
+            why=unknown.WHY,
+            fix=fact.fix("by-hand", line=typed(facts.cluster.node(name), shell("timeout 5 df -h"))),
         )
 
 
@@ -157,5 +149,5 @@ SUBJECT = Subject(
         unknown_room,
     ),
     exercises=(ROOM, EXCHANGE),
-    stories=STORIES,
+    stories=(*diagnoses_in(storage), unknown.STORAGE_ROOM, *unknown_stories((STORAGE,))),
 )

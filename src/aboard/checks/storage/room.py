@@ -1,6 +1,5 @@
 """Room for the run: what `run:` in aboard.yaml says it will write, against what is free where it writes."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 
 from aboard.checks.listed import listed
@@ -13,7 +12,7 @@ from aboard.core.facts import Facts, Unknown
 from aboard.core.probe import Unparsed
 from aboard.core.size import size
 from aboard.core.writes import Writes
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, shell, storage, unknown
 
 _SECONDS = MOUNT_SECONDS + 5
 
@@ -72,41 +71,38 @@ def no_room(facts: Facts) -> Iterator[Finding]:
 def not_writable(facts: Facts) -> Iterator[Finding]:
     """A run that can't write where it was told to has nothing to show for its time."""
     first = next((node.name for node in facts.cluster if node.slots != 0), "")
-    dead = {name: storage.dead for name, storage in facts.of(STORAGE).items()}
+    dead = {name: told.dead for name, told in facts.of(STORAGE).items()}
     for name, place in outputs(facts).items():
         if _writable(place) or place.silent or place.mount in dead.get(name, ()):
             continue
         trouble = place.trouble or ("it is mounted read-only" if place.read_only else f"user {place.owner} owns it")
-        yield Finding(
-            code="storage-output",
+        yield storage.OUTPUT.finding(
             # Rank 0 is on the first node, and many programs write there alone.
             severity=Severity.BLOCK if name == first else Severity.WARN,
             nodes=(name,),
             seen=f"nothing can be written to {place.path} ({place.mount.type} on {place.mount.point}): {trouble}",
             why="The run writes its checkpoints there, and ends when it can't.",
-            fix=f"{typed(facts.cluster.node(name), f'namei -l {shlex.quote(place.path)}')}"
-            "    # here; whose is it? Make it, or correct `output:` under `run:` in aboard.yaml",
+            fix=storage.OUTPUT.fix(look=typed(facts.cluster.node(name), shell("namei -l {path}", path=place.path))),
         )
 
 
 def unknown_room(facts: Facts) -> Iterator[Finding]:
     """What could not be measured is said, never taken for enough."""
     wanted = facts.cluster.writes
-    dead = {name: storage.dead for name, storage in facts.of(STORAGE).items()}
+    dead = {name: told.dead for name, told in facts.of(STORAGE).items()}
     whys = {name: each.why for name, each in _answers(facts).items() if isinstance(each, Unknown)}
     silent = {name: place for name, place in outputs(facts).items() if place.silent}
     # A mount that is known to be dead is told as that.
     whys |= {name: place.trouble for name, place in silent.items() if place.mount not in dead.get(name, ())}
     if whys and wanted is not None:
         first = next(iter(whys))
-        yield Finding(
-            code="unknown-storage-room",
-            severity=Severity.WARN,
+        look = shell("timeout 5 df -h {path}", path=wanted.path)
+        yield unknown.STORAGE_ROOM.finding(
             nodes=tuple(whys),
             seen=f"whether {wanted.path} has room for {size(wanted.size)} stayed unknown:"
             f" {listed(sorted(set(whys.values())), 2)}",
-            why="What can't be asked can't be vouched for.",
-            fix=typed(facts.cluster.node(first), f"timeout 5 df -h {shlex.quote(wanted.path)}"),
+            why=unknown.WHY,
+            fix=unknown.STORAGE_ROOM.fix(look=typed(facts.cluster.node(first), look)),
         )
 
 
@@ -132,15 +128,12 @@ def _too_small(facts: Facts, wanted: Writes, places: Mapping[str, Place]) -> Fin
     place = min(places.values(), key=lambda place: place.disk.free if place.disk else 0)
     free, whole = (place.disk.free, place.disk.size) if place.disk else (0, 0)
     shared = f", which {nodeset.fold(names)} share" if len(names) > 1 and place.mount.network else ""
-    line = f"du -xh --max-depth=1 {shlex.quote(place.mount.point)} 2>/dev/null | sort -h | tail"
-    return Finding(
-        code="storage-space",
-        severity=Severity.BLOCK,
+    look = shell("du -xh --max-depth=1 {point} 2>/dev/null | sort -h | tail", point=place.mount.point)
+    return storage.SPACE.finding(
         nodes=names,
         seen=f"the run will write {size(wanted.size)} to {wanted.path}; {size(free)} of {size(whole)} are free there"
         f" ({place.mount.type} on {place.mount.point}{shared}), {size(wanted.size - free)} too little",
         why="When the disk is full, the checkpoint that was being written is lost, and the other ranks wait for the one"
         " that died of it.",
-        fix=f"{typed(facts.cluster.node(names[0]), line)}    # here; what is largest there? Remove what nobody needs\n"
-        "run: {output: PATH, writes: SIZE}    # in aboard.yaml, if it shall write elsewhere, or less",
+        fix=storage.SPACE.fix(look=typed(facts.cluster.node(names[0]), look)),
     )

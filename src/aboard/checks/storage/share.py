@@ -1,18 +1,17 @@
 """Shared or not: one node leaves a nonce in the working directory, the others look for it, and each maps a file."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
-from aboard.checks.scripted import output, said, typed, word
+from aboard.checks.scripted import folded, output, said, typed, word
 from aboard.checks.storage.facts import STORAGE, Mount, Place, command
 from aboard.checks.storage.space import Shortage, full
 from aboard.core import nodeset
 from aboard.core.exercise import Ask, Exercise, Round, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.probe import Unparsed
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, Shell, shell, storage
 from aboard.lazy import dataclass
 
 # Some network file systems show a new file to others only after a while.
@@ -82,23 +81,19 @@ def not_shared(facts: Facts) -> Iterator[Finding]:
     if lost:
         inside = _inside(facts, sharing)
         place, model = places[lost[0]], places[inside[0]]
-        yield Finding(
-            code="storage-not-shared",
-            severity=Severity.BLOCK,
+        yield storage.NOT_SHARED.finding(
             nodes=lost,
             seen=f"{place.path} there is not the {model.path} that {nodeset.fold(inside)} share: a file written on"
             f" {inside[0]} isn't there; it is {_what(place)}, on {inside[0]} it is {_what(model)}",
             why="Ranks there read other files, and what they write (checkpoints, caches) the others never see.",
-            fix=f"sudo mount {how_to_mount(model.mount)}    # on {nodeset.fold(lost)}",
+            fix=storage.NOT_SHARED.fix(how=how_to_mount(model.mount), nodes=folded(lost)),
         )
     elif len(sharing.alone) > 1:
-        yield Finding(
-            code="storage-private",
-            severity=Severity.INFO,
+        yield storage.PRIVATE.finding(
             nodes=sharing.alone,
             seen=f"{places[sharing.alone[0]].path} is not shared: each node has its own",
             why="Code must then be copied to every node, and each node keeps its own checkpoint files.",
-            fix="workdir: PATH    # in aboard.yaml, if there is a directory that all nodes share",
+            fix=storage.PRIVATE.fix(),
         )
 
 
@@ -108,27 +103,24 @@ def not_mapped(facts: Facts) -> Iterator[Finding]:
         place = _workdirs(facts)[name]
         path, node = place.path, facts.cluster.node(name)
         if trial.step == "map":
-            yield Finding(
-                code="storage-no-mmap",
-                severity=Severity.WARN,
+            yield storage.NO_MMAP.finding(
                 nodes=(name,),
                 seen=f"a file in {path} ({_what(place)}) can't be mapped into memory: {trial.error}",
                 why="Arrow datasets and safetensors are read through memory maps; there they fail or crash the rank.",
-                fix=f"{typed(node, f'findmnt -T {shlex.quote(path)}')}    # if FUSE: mount it without direct_io",
+                fix=storage.NO_MMAP.fix(look=typed(node, shell("findmnt -T {path}", path=path))),
             )
         elif trial.step == "write" and trial.error in {"No space left on device", "Disk quota exceeded"}:
             seen = f"nothing can be written to {path}: {trial.error}"
-            shortage = Shortage(code="storage-full", severity=Severity.BLOCK, path=path, seen=seen)
+            shortage = Shortage(diagnosis=storage.FULL, severity=Severity.BLOCK, path=path, seen=seen)
             if place.disk is not None and place.disk.free and place.disk.inodes_free:
                 yield full(facts, shortage, (name,))
         elif trial.step and place.writable:
-            yield Finding(
-                code="storage-read-only",
-                severity=Severity.WARN,
+            try_it = shell("cd {path} && touch .test && rm .test", path=path)
+            yield storage.READ_ONLY.finding(
                 nodes=(name,),
                 seen=f"nothing can be written to {path}: {trial.error}",
                 why="Checkpoints, logs and caches that ranks write there fail.",
-                fix=typed(node, f"cd {shlex.quote(path)} && touch .test && rm .test"),
+                fix=storage.READ_ONLY.fix("try", try_it=typed(node, try_it)),
             )
 
 
@@ -140,10 +132,11 @@ def outsiders(facts: Facts) -> tuple[str, ...]:
     return tuple(node.name for node in facts.cluster if node.name in everyone and node.name not in inside)
 
 
-def how_to_mount(mount: Mount) -> str:
+def how_to_mount(mount: Mount) -> Shell:
     """What comes after `mount`; what isn't a network's is in /etc/fstab, or nobody else knows how."""
-    words = ("-t", mount.type, mount.source, mount.point) if mount.network else (mount.point,)
-    return shlex.join(words)
+    if not mount.network:
+        return shell("{point}", point=mount.point)
+    return shell("-t {type} {source} {point}", type=mount.type, source=mount.source, point=mount.point)
 
 
 def _inside(facts: Facts, sharing: Sharing) -> tuple[str, ...]:

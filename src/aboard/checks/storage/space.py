@@ -1,6 +1,5 @@
 """Room: what is full, or nearly so, in bytes and in files."""
 
-import shlex
 from collections.abc import Iterator
 
 from aboard.checks.scripted import typed
@@ -8,7 +7,7 @@ from aboard.checks.storage.facts import STORAGE, Place
 from aboard.checks.storage.room import outputs, too_small
 from aboard.core.facts import Facts
 from aboard.core.size import GIB, size
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Severity, shell, storage
 from aboard.lazy import dataclass
 
 LOW_BYTES = GIB
@@ -26,7 +25,7 @@ FULL_WHY = "What ranks write there (checkpoints, logs, caches) fails, and the ot
 class Shortage:
     """One shortage, which several nodes may have alike: those that share the disk do."""
 
-    code: str
+    diagnosis: Diagnosis
     severity: Severity
     path: str
     seen: str
@@ -36,31 +35,30 @@ def short_of_room(facts: Facts) -> Iterator[Finding]:
     """A full disk loses the checkpoint that the run was for, and fails in ways that don't say so."""
     found: dict[Shortage, list[str]] = {}
     written, short = outputs(facts), too_small(facts)
-    for name, storage in facts.of(STORAGE).items():
+    for name, each in facts.of(STORAGE).items():
         told: set[str] = set()
-        for role, place in {**storage.places, **({"output": written[name]} if name in written else {})}.items():
+        for role, place in {**each.places, **({"output": written[name]} if name in written else {})}.items():
             # Two directories on one disk are one shortage.
             if place.mount.point not in told:
                 # How much the run needs there is known, and a disk that is too small for it has been told.
                 known = role == "output" or (name in short and short[name].mount == place.mount)
                 shortages = [None if known else _bytes(role, place), _inodes(place)]
-                told |= {place.mount.point for each in shortages if each is not None}
-                for each in filter(None, shortages):
-                    found.setdefault(each, []).append(name)
+                told |= {place.mount.point for shortage in shortages if shortage is not None}
+                for shortage in filter(None, shortages):
+                    found.setdefault(shortage, []).append(name)
     for shortage, nodes in found.items():
         yield full(facts, shortage, tuple(nodes))
 
 
 def full(facts: Facts, shortage: Shortage, nodes: tuple[str, ...]) -> Finding:
-    count = "--inodes " if shortage.code == "storage-inodes" else ""
-    line = f"du -x {count}--max-depth=2 {shlex.quote(shortage.path)} 2>/dev/null | sort -n | tail"
-    return Finding(
-        code=shortage.code,
+    du = shell("du -x --inodes") if shortage.diagnosis is storage.INODES else shell("du -x")
+    look = shell("{du:shell} --max-depth=2 {path} 2>/dev/null | sort -n | tail", du=du, path=shortage.path)
+    return shortage.diagnosis.finding(
         severity=shortage.severity,
         nodes=nodes,
         seen=shortage.seen,
         why=FULL_WHY,
-        fix=f"{typed(facts.cluster.node(nodes[0]), line)}    # what is largest there; remove what nobody needs",
+        fix=shortage.diagnosis.fix(look=typed(facts.cluster.node(nodes[0]), look)),
     )
 
 
@@ -71,11 +69,11 @@ def _bytes(role: str, place: Place) -> Shortage | None:
     where = f"{place.path} ({place.mount.type} on {place.mount.point})"
     if disk.free == 0:
         seen = f"{where} is full: 0 B of {size(disk.size)} are free"
-        return Shortage(code="storage-full", severity=Severity.BLOCK, path=place.path, seen=seen)
+        return Shortage(diagnosis=storage.FULL, severity=Severity.BLOCK, path=place.path, seen=seen)
     low = disk.free < LOW_BYTES or (disk.free < LOW_SHARE * disk.size and disk.free < ROOM_ENOUGH)
     if disk.free < LOW_TMP if role == "tmp" else low:
         seen = f"{where} has only {size(disk.free)} free of {size(disk.size)}"
-        return Shortage(code="storage-low", severity=Severity.WARN, path=place.path, seen=seen)
+        return Shortage(diagnosis=storage.LOW, severity=Severity.WARN, path=place.path, seen=seen)
     return None
 
 
@@ -87,5 +85,5 @@ def _inodes(place: Place) -> Shortage | None:
         severity = Severity.WARN if disk.inodes_free else Severity.BLOCK
         where = f"{place.path} ({place.mount.type} on {place.mount.point})"
         seen = f"{where} has room for {disk.inodes_free:,} more files only"
-        return Shortage(code="storage-inodes", severity=severity, path=place.path, seen=seen)
+        return Shortage(diagnosis=storage.INODES, severity=severity, path=place.path, seen=seen)
     return None
