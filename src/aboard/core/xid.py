@@ -3,7 +3,7 @@
 import re
 from enum import Enum
 
-from aboard.core.words import visible
+from aboard.diagnoses import Diagnosis, Fix, gpu
 from aboard.lazy import dataclass
 
 
@@ -19,7 +19,7 @@ class Part(Enum):
     UNKNOWN = "unknown"
 
 
-_CODES = {Part.MEMORY: "gpu-ecc", Part.LINK: "gpu-nvlink", Part.BUS: "gpu-lost"}
+_DIAGNOSES = {Part.MEMORY: gpu.ECC, Part.LINK: gpu.NVLINK, Part.BUS: gpu.LOST}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +32,13 @@ class Meaning:
     follows: bool = False
 
     @property
+    def diagnosis(self) -> Diagnosis:
+        """Of a finding on it; what has none of its own shares that of all Xids."""
+        return _DIAGNOSES.get(self.part, gpu.XID)
+
+    @property
     def code(self) -> str:
-        """Of a finding on it; what has no story of its own shares that of all Xids."""
-        return _CODES.get(self.part, "gpu-xid")
+        return self.diagnosis.code
 
     @property
     def harms(self) -> bool:
@@ -129,25 +133,15 @@ def numbers(*parts: Part) -> str:
     return "|".join(str(number) for number, meaning in XIDS.items() if meaning.part in parts)
 
 
-def mend(error: GpuError, node: str) -> str:
+def mend(error: GpuError, node: str) -> Fix:
     """What to type for it on its node."""
-    device = visible(error.device)
     if not error.meaning.harms:
-        return (
-            "export CUDA_LAUNCH_BLOCKING=1    # then start again: the traceback shows the line that did it\n"
-            f"sudo dmesg -T | grep -i xid    # on {node}; only another Xid beside it would be the hardware"
-        )
+        return gpu.XID.fix("program", node=node)
     if error.meaning.gone:
-        return f"sudo reboot    # on {node}; if {device} isn't back, or falls again: take {node} out, it needs repair"
+        return gpu.XID.fix("gone", device=error.device, node=node)
     if error.meaning.part is Part.LINK:
-        return (
-            f"nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which link is down, or has errors?\n"
-            f"sudo nvidia-smi --gpu-reset    # on {node}; all GPUs, with no program on them; else reboot"
-        )
-    return (
-        f"sudo nvidia-smi --gpu-reset -i {device}.0    # on {node}; with no program on the GPU\n"
-        f"sudo dcgmi diag -r 3    # on {node}; if it fails, or the Xid comes again: take {node} out of the run"
-    )
+        return gpu.XID.fix("link", node=node)
+    return gpu.XID.fix("reset", device=error.device, node=node)
 
 
 def _device(found: re.Match[str]) -> str:

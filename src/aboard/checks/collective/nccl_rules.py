@@ -6,13 +6,14 @@ Only recordings have proven these rules, so none of them stops a launch.
 import re
 from collections.abc import Iterator
 
+from aboard.checks.blanks import where
 from aboard.checks.collective.exercise import COLLECTIVE, Collective
 from aboard.checks.collective.nccl_log import NcclLog
 from aboard.checks.fabric.nccl import active
 from aboard.checks.usual import together
 from aboard.core import nodeset
 from aboard.core.facts import Facts
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Shell, collective, shell
 
 SOCKET = "Socket"
 # Looked for on every machine, and missing on most: that says nothing.
@@ -34,15 +35,12 @@ def sockets(facts: Facts) -> Iterator[Finding]:
                 reasons[name] = f"{nodeset.fold(others)} took {logs[others[0]].networks[0]}"
     for reason, names in together(reasons).items():
         cards = sorted({card for name in names for card in logs[name].cards})
-        yield Finding(
-            code="collective-sockets",
-            severity=Severity.WARN,
+        yield collective.SOCKETS.finding(
             nodes=names,
             seen=f"NCCL took sockets ({', '.join(cards) or 'no interface named'}), although {reason}"
             + (": NET/IB found no device it may use" if all(logs[name].no_device for name in names) else ""),
             why="Sockets carry a tenth of what the fabric does, and every collective waits for the slowest node.",
-            fix=f"ibv_devinfo | grep -E 'hca_id|state'    # on {nodeset.fold(names)}; the rank's user must see ports\n"
-            f"env | grep -E '^NCCL_(IB|NET)'    # on {nodeset.fold(names)}; NCCL_IB_DISABLE and NCCL_NET rule it out",
+            fix=collective.SOCKETS.fix(where=where(names)),
         )
 
 
@@ -60,14 +58,11 @@ def plugin_not_found(facts: Facts) -> Iterator[Finding]:
         elif loaded and log.absent_plugins:
             absent[name] = f"NCCL finds no network plugin, and {nodeset.fold(loaded)} loaded {min(loaded.values())}"
     for seen, names in together(absent).items():
-        yield Finding(
-            code="collective-plugin",
-            severity=Severity.WARN,
+        yield collective.PLUGIN.finding(
             nodes=names,
             seen=seen,
             why="Without it NCCL goes on with what it has built in, on a cloud's own fabric that is TCP.",
-            fix=f"ldconfig -p | grep -E 'nccl-net|nccl_net'    # on {nodeset.fold(names)}; is it installed?\n"
-            "env: {LD_LIBRARY_PATH: DIRECTORY}    # in aboard.yaml, with the directory that holds it",
+            fix=collective.PLUGIN.fix(where=where(names)),
         )
 
 
@@ -92,13 +87,11 @@ def no_direct(facts: Facts) -> Iterator[Finding]:
         if off and SOCKET not in log.networks and not (over_net and log.direct_channels):
             disabled[name] = ", ".join(off[:8])
     for hcas, names in together(disabled).items():
-        yield Finding(
-            code="collective-no-gpudirect",
-            severity=Severity.WARN,
+        yield collective.NO_GPUDIRECT.finding(
             nodes=names,
             seen=f"NCCL goes through the host's memory: GPU Direct RDMA is disabled for {hcas}",
             why="Data between a GPU and the fabric is copied twice; large collectives lose up to half of their rate.",
-            fix=f"sudo modprobe nvidia_peermem    # on {nodeset.fold(names)}; or a driver and kernel with DMA-BUF",
+            fix=collective.NO_GPUDIRECT.fix(where=where(names)),
         )
 
 
@@ -107,23 +100,21 @@ def fabric_errors(facts: Facts) -> Iterator[Finding]:
     for name, log in _logs(facts).items():
         if log.completions:
             told = ", ".join(f"{count} on {hca or 'an adapter'}" for hca, count in log.completions.items())
-            yield Finding(
-                code="collective-fabric-errors",
-                severity=Severity.WARN,
+            yield collective.FABRIC_ERRORS.finding(
                 nodes=(name,),
                 seen=f"NCCL's work on the fabric ended with errors: {told}",
                 why="A link that flaps, a peer that died, or packets that the switch dropped; a run ends with them.",
-                fix=f"rdma link{_counters(log)}    # on {name}; then its cable and port",
+                fix=collective.FABRIC_ERRORS.fix(counters=_counters(log), node=name),
             )
 
 
-def _counters(log: NcclLog) -> str:
+def _counters(log: NcclLog) -> Shell:
     """How to see what the interface of the first adapter with errors counts; nothing where none is named."""
     hca = next(filter(None, log.completions), "")
     name = hca.partition(":")[0]
     if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
-        return ""
-    return f"; ethtool -S $(ls /sys/class/infiniband/{name}/device/net) | grep -iE 'err|drop'"
+        return Shell("")
+    return shell("; ethtool -S $(ls /sys/class/infiniband/{name}/device/net) | grep -iE 'err|drop'", name=name)
 
 
 NCCL_RULES = (sockets, plugin_not_found, wrong_topology, no_direct, fabric_errors)
@@ -135,11 +126,9 @@ def _logs(facts: Facts) -> dict[str, NcclLog]:
 
 
 def _topology(names: tuple[str, ...], seen: str) -> Finding:
-    return Finding(
-        code="collective-topology",
-        severity=Severity.WARN,
+    return collective.TOPOLOGY.finding(
         nodes=names,
         seen=seen,
         why="NCCL pairs GPUs with the wrong adapters without it, and ranks that see different machines may not agree.",
-        fix=f"env | grep NCCL_TOPO_FILE    # on {nodeset.fold(names)}; then copy the right file there or unset it",
+        fix=collective.TOPOLOGY.fix(where=where(names)),
     )

@@ -1,6 +1,5 @@
 """What to say of a job that fails or is slow, and what to type."""
 
-import shlex
 from collections.abc import Sequence
 
 from aboard.checks.network.exercise import MESH
@@ -8,10 +7,12 @@ from aboard.checks.network.mesh import Mesh
 from aboard.checks.scripted import typed
 from aboard.core import nodeset
 from aboard.core.facts import Facts
+from aboard.core.node import Node
+from aboard.diagnoses import Shell, shell
 
 # A blame of two names is the link between them.
 LINK = 2
-_SHOWN = 3
+SHOWN = 3
 
 
 def who(nodes: Sequence[str], all_nodes: Sequence[str]) -> str:
@@ -25,37 +26,20 @@ def who(nodes: Sequence[str], all_nodes: Sequence[str]) -> str:
     return f"with {nodes[0]} and goes well without it"
 
 
-def fix_torch(facts: Facts, names: Sequence[str]) -> str:
-    """Shows what the rank met, as it was started."""
-    lines = []
-    for name in names[:_SHOWN]:
-        node = facts.cluster.node(name)
-        steps = [*([f"cd {node.workdir}"] if node.workdir else []), *node.setup]
-        steps.append(f"{shlex.quote(node.rank_python)} -c 'import torch; print(torch.__version__)'")
-        lines.append(f"{typed(node, ' && '.join(steps))}    # must print a version; else `pip install torch` there")
-    return "\n".join(lines)
+def tries_of_torch(facts: Facts, names: Sequence[str]) -> list[Shell]:
+    """What shows what the rank met, as it was started."""
+    return [_import_torch(facts.cluster.node(name)) for name in names[:SHOWN]]
 
 
-def fix_failed(facts: Facts, nodes: Sequence[str]) -> str:
-    """The network first, since it names ports and packets; then what a rank would use there."""
-    where = nodeset.fold(nodes)
-    return (
-        "aboard check --only network    # here; tells dropped, refused and too large packets apart\n"
-        f"sudo iptables -S INPUT; sudo nft list ruleset    # on {where}; peers need all ports from 1024 up\n"
-        f"ip -br address    # on {where}; is {_cards(facts, nodes)} the interface that peers shall use?"
-    )
+def _import_torch(node: Node) -> Shell:
+    steps = [shell("cd {folder}", folder=node.workdir)] if node.workdir else []
+    run = shell("{python} -c 'import torch; print(torch.__version__)'", python=node.rank_python)
+    # `setup` lines are shell that the user wrote.
+    return Shell(typed(node, " && ".join([*steps, *node.setup, run])))
 
 
-def fix_slow(facts: Facts, nodes: Sequence[str]) -> str:
-    """The card's speed, then its errors."""
-    return "\n".join(
-        f"sudo ethtool {_cards(facts, [node])} | grep -E 'Speed|Duplex'    # on {node}; then try another cable\n"
-        f"ip -s link show {_cards(facts, [node])}    # on {node}; do errors or drops grow?"
-        for node in nodes[:_SHOWN]
-    )
-
-
-def _cards(facts: Facts, nodes: Sequence[str]) -> str:
+def card(facts: Facts, nodes: Sequence[str]) -> str:
+    """The interface that peers reach the first of these nodes on, as far as it is known."""
     mesh = facts.outcome(MESH)
     found = mesh.interfaces if isinstance(mesh, Mesh) else {}
     return next((found[node] for node in nodes if node in found), "eth0")

@@ -10,12 +10,13 @@ from aboard.checks.fabric.plugin import PLUGINS, plugin_missing
 from aboard.checks.fabric.ports import PORTS
 from aboard.checks.fabric.rails import RAILS, rail_cut, rails_apart
 from aboard.checks.fabric.roce import gid_index, mixed_layers, no_gid
-from aboard.checks.fabric.stories import STORIES
 from aboard.checks.fabric.told import TOPOLOGIES, hca_absent, settings_differ, topology_differs
 from aboard.checks.host.limits import LIMITS
 from aboard.checks.unknown import unknown_facts, unknown_stories
 from aboard.core.facts import Facts
 from aboard.core.rule import Subject
+from aboard.diagnoses import fabric
+from aboard.diagnoses.catalogue import diagnoses_in
 
 _OWN = (PORTS, NCCL_CONF, NCCL_ENV, PLUGINS, DIRECT, ACS)
 
@@ -56,6 +57,6 @@ SUBJECT = Subject(
         unknown_facts(*_OWN),
     ),
     exercises=(TOPOLOGIES, RAILS),
-    stories=(*STORIES, *unknown_stories(_OWN)),
+    stories=(*diagnoses_in(fabric), *unknown_stories(probe for probe in _OWN if probe is not ACS)),
     untested=without_fabric,
 )

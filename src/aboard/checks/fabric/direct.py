@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 
+from aboard.checks.blanks import where
 from aboard.checks.fabric.nccl import active
 from aboard.checks.host.limits import limits_of
 from aboard.checks.listed import listed
@@ -12,7 +13,7 @@ from aboard.core.nodeset import fold
 from aboard.core.probe import Answer, Command, Contents, Files, Output, Probe, Unparsed
 from aboard.core.reach import Reached
 from aboard.core.size import size
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, fabric
 from aboard.lazy import dataclass
 
 # NCCL pins some MB for each peer and channel; below this a few dozen ranks are already too many.
@@ -80,15 +81,12 @@ def no_gpudirect(facts: Facts) -> Iterator[Finding]:
         if direct.gpus and name in up and not (direct.peermem or direct.dma_buf)
     )
     if lacking:
-        yield Finding(
-            code="fabric-no-gpudirect",
-            severity=Severity.WARN,
+        yield fabric.NO_GPUDIRECT.finding(
             nodes=lacking,
             seen="GPUs and RDMA, but nvidia_peermem isn't loaded, and this driver has no DMA-BUF",
             why="The adapters can't read the GPUs' memory, so all traffic takes a detour through the CPU's: about half"
             " the bandwidth.",
-            fix=f"sudo modprobe nvidia_peermem    # on {fold(lacking)}\n"
-            f"echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia_peermem.conf    # there, to keep it",
+            fix=fabric.NO_GPUDIRECT.fix(where=where(lacking)),
         )
 
 
@@ -99,25 +97,21 @@ def acs_on(facts: Facts) -> Iterator[Finding]:
     known = {name: acs for name, acs in facts.of(ACS).items() if name in both}
     on = {name: acs.bridges for name, acs in known.items() if acs.bridges}
     for bridges, names in together(on).items():
-        yield Finding(
-            code="fabric-acs",
-            severity=Severity.WARN,
+        yield fabric.ACS.finding(
             nodes=names,
             seen=f"ACS is on at {len(bridges)} PCI bridges: {listed(bridges, 4)}",
             why="GPUDirect then goes through the CPU, is slow, or fails with `status 4` (LOC_PROT_ERR). Only virtual"
             " machines need it.",
-            fix=f"sudo setpci -s {bridges[0]} ECAP_ACS+0x6.w=0000    # on {fold(names)}; for each, after every boot\n"
-            "# for good: turn ACS or IO virtualization (VT-d, AMD-Vi) off in the BIOS",
+            fix=fabric.ACS.fix(bridge=bridges[0], where=where(names)),
         )
     unread = tuple(name for name, acs in known.items() if not acs.readable)
     if unread:
-        yield Finding(
-            code="unknown-acs",
+        yield fabric.UNKNOWN_ACS.finding(
             severity=Severity.INFO,
             nodes=unread,
             seen="an ordinary user can't see whether ACS is on",
             why="If it is, GPUDirect is slow; only root may look.",
-            fix=f"sudo lspci -vvv | grep ACSCtl    # on {fold(unread)}; SrcValid+ means that it is on",
+            fix=fabric.UNKNOWN_ACS.fix(where=where(unread)),
         )
 
 
@@ -131,17 +125,13 @@ def memlock(facts: Facts) -> Iterator[Finding]:
         if name in up and not _is_root(facts, name)
     }
     for (limit, may), names in together(low).items():
-        who = fold(names)
-        yield Finding(
-            code="fabric-memlock",
-            severity=Severity.WARN,
+        yield fabric.MEMLOCK.finding(
             nodes=names,
             seen=f"a rank may lock {size(limit)} of memory, and RDMA must lock its buffers",
             why="Registering them fails with `Call to ibv_reg_mr failed with error Cannot allocate memory`.",
-            fix=f"setup: [ulimit -l unlimited]    # in aboard.yaml, for {who}"
+            fix=fabric.MEMLOCK.fix("setup", where=fold(names))
             if may
-            else f"echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/90-memlock.conf    # on {who}\n"
-            f"sudo systemctl restart ssh    # on {who}; for Slurm: LimitMEMLOCK=infinity in slurmd's service",
+            else fabric.MEMLOCK.fix("limits", where=where(names)),
         )
 
 

@@ -10,7 +10,7 @@ from aboard.checks.listed import listed
 from aboard.checks.usual import usual, usual_or_best
 from aboard.core.facts import Facts
 from aboard.core.words import many, visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, fabric
 
 # A switch that was restarted takes each of its links down once; one that goes down again and again is a bad cable.
 FLAPS_INFO = 3
@@ -25,9 +25,7 @@ def would_use_sockets(facts: Facts) -> Iterator[Finding]:
     for name, ports in usable(facts).items():
         if any(port.active for port in ports) or not (up or _has_infiniband(ports)):
             continue
-        yield Finding(
-            code="fabric-sockets",
-            severity=Severity.WARN,
+        yield fabric.SOCKETS.finding(
             nodes=(name,),
             seen=f"NCCL would use TCP sockets here: {_why_sockets(all_ports[name], ports, told[name])}"
             + (f"; {many(len(up), 'other node')} {'has' if len(up) == 1 else 'have'} RDMA" if up else ""),
@@ -60,15 +58,12 @@ def _why_sockets(ports: tuple[Port, ...], left: tuple[Port, ...], told: Mapping[
     return "none of its ports is up: " + listed([_state(port) for port in left])
 
 
-def _mend_sockets(name: str, ports: tuple[Port, ...], left: tuple[Port, ...]) -> str:
+def _mend_sockets(name: str, ports: tuple[Port, ...], left: tuple[Port, ...]) -> Fix:
     if not ports:
-        return (
-            f"lspci | grep -iE 'mellanox|infiniband'    # on {name}; is a card there?\n"
-            f"sudo modprobe mlx5_ib    # on {name}; if there is one: its driver"
-        )
+        return fabric.SOCKETS.fix("no-card", node=name)
     if not left:
-        return f"env | grep NCCL_IB; cat /etc/nccl.conf    # on {name}; take out what keeps NCCL off its adapters"
-    return _mend_down(name, left)
+        return fabric.SOCKETS.fix("told", node=name)
+    return _mend_down(fabric.SOCKETS, name, left)
 
 
 def ports_down(facts: Facts) -> Iterator[Finding]:
@@ -80,14 +75,12 @@ def ports_down(facts: Facts) -> Iterator[Finding]:
         # A port without a cable is nobody's fault; one that has a link, or is up on other nodes, is missed.
         down = tuple(port for port in ports if not port.active and (port.physical == "LinkUp" or port.name in up))
         if down:
-            yield Finding(
-                code="fabric-port-down",
-                severity=Severity.WARN,
+            yield fabric.PORT_DOWN.finding(
                 nodes=(name,),
                 seen=f"not ACTIVE: {listed([_state(port) for port in down])}",
                 why="NCCL skips such a port without a word; this node then has less bandwidth than its peers, and all"
                 " wait for it.",
-                fix=_mend_down(name, down),
+                fix=_mend_down(fabric.PORT_DOWN, name, down),
             )
 
 
@@ -95,21 +88,13 @@ def _state(port: Port) -> str:
     return f"{port.name} is {port.state} ({port.physical})"
 
 
-def _mend_down(name: str, ports: tuple[Port, ...]) -> str:
+def _mend_down(diagnosis: Diagnosis, name: str, ports: tuple[Port, ...]) -> Fix:
     first = ports[0]
     if first.layer == ETHERNET:
-        return (
-            f"rdma link show; ip -br link    # on {name}; bring the interface of {first.name} up, or reseat its cable"
-        )
+        return diagnosis.fix("ethernet", node=name, port=first.name)
     if first.physical == "LinkUp":
-        return (
-            f"sudo sminfo -C {first.device}    # on {name}; the cable is fine, no subnet manager answers\n"
-            "sudo systemctl restart opensm    # on the machine that runs it, if no switch does"
-        )
-    return (
-        f"sudo mlxlink -d {first.device}    # on {name}; why is there no link?\n"
-        f"sudo mlxlink -d {first.device} -a TG    # on {name}; takes it down and up; then try another cable"
-    )
+        return diagnosis.fix("no-manager", node=name, device=first.device)
+    return diagnosis.fix("no-link", node=name, device=first.device)
 
 
 def ports_missing(facts: Facts) -> Iterator[Finding]:
@@ -119,16 +104,13 @@ def ports_missing(facts: Facts) -> Iterator[Finding]:
         expected = usual_or_best(every, better=len) or frozenset()
         for name, own in every.items():
             if len(own) < len(expected):
-                yield Finding(
-                    code="fabric-port-missing",
-                    severity=Severity.WARN,
+                yield fabric.PORT_MISSING.finding(
                     nodes=(name,),
                     seen=f"{many(len(own), f'{layer} port')}, the others have {len(expected)}; no"
                     f" {listed(sorted(expected - own))} here",
                     why="NCCL gives ranks fewer adapters here than on the other nodes; new versions refuse that, older"
                     " ones are slow on all nodes.",
-                    fix=f"lspci | grep -i mellanox; sudo dmesg | grep mlx5    # on {name}; is the card on the bus?\n"
-                    f"sudo reboot    # on {name}; if it isn't back then, take the node out of the run",
+                    fix=fabric.PORT_MISSING.fix(node=name),
                 )
 
 
@@ -146,14 +128,11 @@ def slow_rate(facts: Facts) -> Iterator[Finding]:
         slow = {port.name: f"{port.name} runs at {port.speed}, {limit}" for port, limit in found}
         if slow:
             first = next(iter(slow)).partition(":")[0]
-            yield Finding(
-                code="fabric-rate",
-                severity=Severity.WARN,
+            yield fabric.RATE.finding(
                 nodes=(name,),
                 seen=listed(list(slow.values())),
                 why="A collective is as fast as its slowest link, so all nodes wait for this one.",
-                fix=f"sudo mlxlink -d {first} -m    # on {name}; speed, lanes and the cable's own health\n"
-                f"sudo mlxlink -d {first} -a TG    # on {name}; takes it down and up; then try another cable",
+                fix=fabric.RATE.fix(device=first, node=name),
             )
 
 
@@ -193,14 +172,12 @@ def flapping(facts: Facts) -> Iterator[Finding]:
         if not bad:
             continue
         grave = any((port.link_downed or 0) - flaps >= FLAPS_WARN or _errors(port) for port in bad)
-        yield Finding(
-            code="fabric-flaps",
+        yield fabric.FLAPS.finding(
             severity=Severity.WARN if grave else Severity.INFO,
             nodes=(name,),
             seen=listed([_counters(port) for port in bad]) + f"; usual is {many(flaps, 'link-down')}",
             why="A link that comes and goes ends a run with `error 12` or `status=12` once its retries are used up.",
-            fix=f"sudo mlxlink -d {bad[0].device} -m -c    # on {name}; reseat or replace the cable\n"
-            f"sudo perfquery -R -C {bad[0].device}    # on {name}; then set the counters to zero and look again",
+            fix=fabric.FLAPS.fix(device=bad[0].device, node=name),
         )
 
 

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping
 
+from aboard.checks.blanks import yaml_text
 from aboard.checks.fabric.nccl import settings
 from aboard.checks.usual import usual
 from aboard.core.facts import Facts
@@ -10,7 +11,7 @@ from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
 from aboard.core.setup import after_setup
 from aboard.core.words import many, visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Fix, fabric, shell
 from aboard.lazy import dataclass
 
 _ANY = "libnccl-net.so"
@@ -65,9 +66,7 @@ def plugin_missing(facts: Facts) -> Iterator[Finding]:
         wanted, reason = _wanted(told[name], plugins, common=bool(common))
         if reason and not any(_fits(path, wanted) for path in plugins.found):
             aside = next((path for path in plugins.aside if _fits(path, wanted)), "")
-            yield Finding(
-                code="fabric-plugin",
-                severity=Severity.WARN,
+            yield fabric.PLUGIN.finding(
                 nodes=(name,),
                 seen=f"{reason}, but the loader finds no {visible(wanted)} here"
                 + (f"; there is one at {aside}" if aside else ""),
@@ -97,17 +96,14 @@ def _fits(path: str, wanted: str) -> bool:
     return wanted == path or (name.startswith("libnccl-net") if wanted == _ANY else name.startswith(wanted))
 
 
-def _mend(name: str, wanted: str, aside: str, known: Mapping[str, Plugins]) -> str:
+def _mend(name: str, wanted: str, aside: str, known: Mapping[str, Plugins]) -> Fix:
     if aside:
-        folder = aside.rpartition("/")[0]
-        return f"setup: ['export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH']    # of {name} in aboard.yaml"
+        line = shell("export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH", folder=aside.rpartition("/")[0])
+        return fabric.PLUGIN.fix("aside", line=yaml_text(line), node=name)
     like = next(((node, path) for node, each in known.items() for path in each.found if _fits(path, wanted)), None)
     if like is not None:
-        return f"ls -l {like[1]}; dpkg -S {like[1]}    # on {like[0]}, which has it; install the same on {name}"
-    return (
-        f"find / -xdev -name 'libnccl-net*' 2>/dev/null    # on {name}; put its folder into LD_LIBRARY_PATH, or install"
-        " the plugin (for EFA: aws-ofi-nccl)"
-    )
+        return fabric.PLUGIN.fix("like", path=like[1], peer=like[0], node=name)
+    return fabric.PLUGIN.fix("find", node=name)
 
 
 def _search(node: Node) -> Command:

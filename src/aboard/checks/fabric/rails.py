@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from ipaddress import AddressValueError, IPv6Address
 
+from aboard.checks.blanks import yaml_text
 from aboard.checks.fabric.nccl import active, settings
 from aboard.checks.fabric.ports import ETHERNET, Port
 from aboard.checks.listed import listed
@@ -17,7 +18,7 @@ from aboard.core.facts import Facts
 from aboard.core.nodeset import fold
 from aboard.core.probe import Unparsed
 from aboard.core.words import many
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, fabric, join_fixes
 from aboard.lazy import dataclass
 
 # Ends with 0 when an echo came back and with 1 when none did; all else is another trouble (ping(8)).
@@ -97,17 +98,16 @@ def rail_cut(facts: Facts) -> Iterator[Finding]:
         # Where nothing comes back at all, echoes are filtered, and say nothing.
         if lost and len(lost) < len(echoes):
             ends = [f"{echo.rails[0]} ({echo.addresses[0]} → {echo.addresses[1]})" for echo in lost]
-            yield Finding(
-                code="fabric-rail-cut",
-                severity=Severity.WARN,
+            own, peer = lost[0].addresses
+            yield fabric.RAIL_CUT.finding(
                 nodes=(frm, to),
                 seen=f"no echo comes back from {to} to {frm} on {listed(ends, 4)};"
                 f" on {many(len(echoes) - len(lost), 'other rail')} it does",
                 why="Connections on this rail end with `failed with 110 Connection timed out`, after minutes.",
-                fix=f"ping -I {lost[0].addresses[0]} {lost[0].addresses[1]}    # on {frm}; then its cable, its switch"
-                " port and VLAN, and those of the other end\n"
-                f"NCCL_IB_HCA: '^={','.join(echo.rails[0] for echo in lost)}'"
-                "    # in `env:` of aboard.yaml, on all nodes, to train without that rail",
+                fix=join_fixes(
+                    fabric.RAIL_CUT.fix("echo", own=own, peer=peer, node=frm),
+                    fabric.RAIL_CUT.fix("without", adapters=yaml_text(f"^={','.join(echo.rails[0] for echo in lost)}")),
+                ),
             )
 
 
@@ -121,8 +121,7 @@ def rails_apart(facts: Facts) -> Iterator[Finding]:
         return
     cross = _rails(facts).between(*apart[0], straight=False)[0]
     crossing = any(told[name].get("NCCL_CROSS_NIC") == "1" for name in names)
-    yield Finding(
-        code="fabric-rails",
+    yield fabric.RAILS.finding(
         # Left to itself NCCL stays on a rail where all nodes have the same ones.
         severity=Severity.WARN if crossing else Severity.INFO,
         nodes=names,
@@ -130,7 +129,7 @@ def rails_apart(facts: Facts) -> Iterator[Finding]:
         f" echo from {cross.rails[1]} of {cross.to} ({cross.addresses[1]}), along the rails it does"
         + ("; NCCL_CROSS_NIC=1 makes NCCL send across" if crossing else ""),
         why="A ring that changes its rail between two nodes ends with `failed with 110 Connection timed out`.",
-        fix=f"NCCL_CROSS_NIC: '0'    # in `env:` of aboard.yaml, for {fold(names)}; or connect the rails by a route",
+        fix=fabric.RAILS.fix(where=fold(names)),
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from aboard.checks.blanks import yaml_text
 from aboard.checks.fabric.nccl import active, settings
 from aboard.checks.fabric.ports import ETHERNET, INFINIBAND, ROCE_V2, Port
 from aboard.checks.listed import listed
@@ -9,7 +10,7 @@ from aboard.checks.usual import together, usual, usual_or_best
 from aboard.core.facts import Facts
 from aboard.core.nodeset import fold
 from aboard.core.words import visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Fix, fabric
 
 # From NCCL 2.21 on it looks for a RoCE v2 address by itself when the variable is not set.
 _SELF = "NCCL finds it by itself from 2.21 on, if the variable is not set"
@@ -30,15 +31,12 @@ def no_gid(facts: Facts) -> Iterator[Finding]:
         # Where no port of the cluster has an IP address, link-local ones within one network may be how it is meant.
         bad = [port for port in without if somewhere or not any(gid.kind == ROCE_V2 for gid in port.gids)]
         if bad:
-            yield Finding(
-                code="fabric-gid-none",
-                severity=Severity.WARN,
+            yield fabric.GID_NONE.finding(
                 nodes=(name,),
                 seen=f"no RoCE v2 address on {listed([_with_interface(port) for port in bad])}",
                 why="NCCL then takes an address that its peers can't answer; connecting ends with"
                 " `ibv_modify_qp failed`.",
-                fix=f"ip -br addr    # on {name}; its RoCE interface needs an IP address like on the other nodes\n"
-                f"sudo cma_roce_mode -d {bad[0].device} -p {bad[0].number} -m 2    # on {name}; if it has one: RoCE v2",
+                fix=fabric.GID_NONE.fix(device=bad[0].device, port=bad[0].number, node=name),
             )
 
 
@@ -57,9 +55,7 @@ def gid_index(facts: Facts) -> Iterator[Finding]:
         told = settings_of[name].get("NCCL_IB_GID_INDEX", "")
         seen = _told_wrong(ports, told) if told.isdecimal() else _differs(ports, expected or ())
         if seen:
-            yield Finding(
-                code="fabric-gid-index",
-                severity=Severity.WARN,
+            yield fabric.GID_INDEX.finding(
                 nodes=(name,),
                 seen=seen,
                 why="An index that points at a RoCE v1 or an empty entry gives `ibv_modify_qp failed with 22"
@@ -89,11 +85,11 @@ def _differs(ports: tuple[Port, ...], expected: tuple[int, ...]) -> str:
     return f"its RoCE v2 address has GID index {mine}, on the others {theirs}"
 
 
-def _propose(name: str, ports: tuple[Port, ...]) -> str:
+def _propose(name: str, ports: tuple[Port, ...]) -> Fix:
     own = _indices(ports)
     if len(own) == 1:
-        return f"NCCL_IB_GID_INDEX: '{own[0]}'    # in `env:` of {name} in aboard.yaml; {_SELF}"
-    return f"NCCL_IB_GID_INDEX: '-1'    # in `env:` of {name} in aboard.yaml, or unset; its ports need different ones"
+        return fabric.GID_INDEX.fix("one", index=yaml_text(str(own[0])), node=name)
+    return fabric.GID_INDEX.fix("several", node=name)
 
 
 def mixed_layers(facts: Facts) -> Iterator[Finding]:
@@ -107,14 +103,11 @@ def mixed_layers(facts: Facts) -> Iterator[Finding]:
         yield _mixed(names, kept, others, keep)
     for name, layers in single.items():
         if expected is not None and layers != expected:
-            yield Finding(
-                code="fabric-mixed",
-                severity=Severity.WARN,
+            yield fabric.MIXED.finding(
                 nodes=(name,),
                 seen=f"its ports are {next(iter(layers))}, those of the others {keep}",
                 why="The two can't speak with each other: `Attempted to connect incompatible devices`.",
-                fix=f"sudo mlxconfig -d {every[name][0].device} query LINK_TYPE_P1"
-                f"    # on {name}; 1 is InfiniBand, 2 Ethernet",
+                fix=fabric.MIXED.fix("mode", device=every[name][0].device, node=name),
             )
 
 
@@ -129,13 +122,11 @@ def _kept_and_other(ports: tuple[Port, ...], keep: str) -> tuple[int, tuple[str,
 
 def _mixed(names: tuple[str, ...], kept: int, others: tuple[str, ...], keep: str) -> Finding:
     other = ETHERNET if keep == INFINIBAND else INFINIBAND
-    return Finding(
-        code="fabric-mixed",
-        severity=Severity.WARN,
+    return fabric.MIXED.finding(
         nodes=names,
         seen=f"ports that are up: {kept} {keep}, {len(others)} {other} ({listed(others)}); NCCL would use them all",
         why="NCCL may pair an InfiniBand port with a RoCE one, which can't speak with each other, and the odd one is"
         " mostly the slow management network.",
         # `=` after `^`: without it mlx5_1 would mean mlx5_10 too.
-        fix=f"NCCL_IB_HCA: '^={','.join(others)}'    # in `env:` of {fold(names)} in aboard.yaml",
+        fix=fabric.MIXED.fix("exclude", adapters=yaml_text(f"^={','.join(others)}"), where=fold(names)),
     )

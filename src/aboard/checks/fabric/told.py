@@ -1,17 +1,16 @@
 """NCCL's settings, configuration and topology files: the same on all nodes, and fit for the adapters there."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 
-from aboard.checks.fabric.nccl import CONF, NCCL_CONF, TOPOLOGY, absent, digest, known_settings, settings
+from aboard.checks.blanks import where, yaml_text
+from aboard.checks.fabric.nccl import NCCL_CONF, TOPOLOGY, absent, digest, known_settings, settings
 from aboard.checks.fabric.ports import PORTS
 from aboard.checks.listed import listed
 from aboard.checks.usual import usual
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
-from aboard.core.nodeset import fold
 from aboard.core.words import visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Fix, fabric, join_fixes
 from aboard.lazy import dataclass
 
 # These may well differ: they name what each node has, or where it writes.
@@ -56,15 +55,13 @@ def hca_absent(facts: Facts) -> Iterator[Finding]:
         gone = absent(ports, spec)
         # What is refused and not there anyway is no loss.
         if gone and ports and not spec.startswith("^"):
-            yield Finding(
-                code="fabric-hca-absent",
-                severity=Severity.WARN,
+            adapters = f"={','.join(port.name for port in ports if port.active)}"
+            yield fabric.HCA_ABSENT.finding(
                 nodes=(name,),
                 seen=f"NCCL_IB_HCA={visible(spec)} names {visible(listed(gone))}, which it hasn't got:"
                 f" it has {listed([port.name for port in ports])}",
                 why="NCCL uses the others without a word, so this node has less bandwidth, or none at all.",
-                fix=f"NCCL_IB_HCA: '={','.join(port.name for port in ports if port.active)}'"
-                f"    # in `env:` of {name} in aboard.yaml; or find out where the card went",
+                fix=fabric.HCA_ABSENT.fix(adapters=yaml_text(adapters), node=name),
             )
 
 
@@ -75,15 +72,15 @@ def settings_differ(facts: Facts) -> Iterator[Finding]:
         values = {name: own.get(key) for name, own in every.items()}
         odd, seen = _odd(values, key)
         if odd:
-            yield Finding(
-                code="fabric-nccl-settings",
-                severity=Severity.WARN,
+            yield fabric.NCCL_SETTINGS.finding(
                 nodes=odd,
                 seen=seen,
                 why="NCCL must be told the same everywhere; ranks that decide differently hang or are slow.",
                 about=(key,),
-                fix=f"env | grep {key}; grep -n {key} {CONF}    # on {fold(odd)}; where does it come from?\n"
-                f"{key}: …    # in `env:` of aboard.yaml, once for all nodes, wins over both",
+                fix=join_fixes(
+                    fabric.NCCL_SETTINGS.fix("look", key=key, where=where(odd)),
+                    fabric.NCCL_SETTINGS.fix("set", key=key),
+                ),
             )
 
 
@@ -112,23 +109,24 @@ def topology_differs(facts: Facts) -> Iterator[Finding]:
     named = {} if outcome is None or isinstance(outcome, Unknown) else outcome
     for name, file in named.items():
         if file.digest is None:
-            container = "; bind it into the container too" if facts.cluster.node(name).container else ""
+            node = facts.cluster.node(name)
             yield _topology(
                 name,
                 f"{NAMED} is {visible(file.path)}, which can't be read here",
-                f"{_bring(named, file.path, facts.cluster.node(name).target)}or unset {NAMED}{container}",
+                _bring(named, file.path, node.target, bind=bool(node.container)),
             )
     yield from _other_text({name: file.digest for name, file in named.items() if file.digest}, "the topology file")
     loaded = {name: conf.topology for name, conf in facts.of(NCCL_CONF).items()}
     yield from _other_text(loaded, TOPOLOGY)
 
 
-def _bring(named: Mapping[str, Named], path: str, target: str) -> str:
+def _bring(named: Mapping[str, Named], path: str, target: str, *, bind: bool) -> Fix:
     """How to copy the file from a node that has it; where none has, only that it can be looked for."""
     giver = next((name for name, file in named.items() if file.path == path and file.digest), None)
     if giver is None:
-        return f"ls -l {shlex.quote(path)}    # on {target}; no node has it: "
-    return f"scp {shlex.quote(f'{giver}:{path}')} {shlex.quote(f'{target}:{path}')}    # "
+        return fabric.TOPOLOGY.fix("absent-bind" if bind else "absent", path=path, node=target)
+    source, goal = f"{giver}:{path}", f"{target}:{path}"
+    return fabric.TOPOLOGY.fix("copy-bind" if bind else "copy", source=source, target=goal)
 
 
 def _other_text(digests: Mapping[str, str | None], what: str) -> Iterator[Finding]:
@@ -139,20 +137,18 @@ def _other_text(digests: Mapping[str, str | None], what: str) -> Iterator[Findin
     for name, own in digests.items():
         if settled and own != most:
             seen = f"{what} is not there" if own is None else f"{what} differs"
-            yield _topology(name, f"{seen}; the others agree", f"ls -l {TOPOLOGY}; echo ${NAMED}    # on {name}")
+            yield _topology(name, f"{seen}; the others agree", fabric.TOPOLOGY.fix("other", node=name))
     if not settled:
-        yield Finding(
-            code="fabric-topology",
-            severity=Severity.WARN,
+        yield fabric.TOPOLOGY.finding(
             nodes=tuple(digests),
             seen=f"{what} is not the same on these nodes",
             why=_WHY_TOPOLOGY,
-            fix=f"md5sum {TOPOLOGY} ${NAMED}    # on each",
+            fix=fabric.TOPOLOGY.fix("unequal"),
         )
 
 
 _WHY_TOPOLOGY = "NCCL builds its rings from it; nodes that see another machine than they are pick slow paths."
 
 
-def _topology(name: str, seen: str, fix: str) -> Finding:
-    return Finding(code="fabric-topology", severity=Severity.WARN, nodes=(name,), seen=seen, why=_WHY_TOPOLOGY, fix=fix)
+def _topology(name: str, seen: str, fix: Fix) -> Finding:
+    return fabric.TOPOLOGY.finding(nodes=(name,), seen=seen, why=_WHY_TOPOLOGY, fix=fix)

@@ -15,14 +15,17 @@ from aboard.checks.gpu.state import (
     smi_missing,
     throttled,
 )
-from aboard.checks.gpu.stories import STORIES
 from aboard.checks.gpu.visible import VISIBLE, gpus_hidden
 from aboard.checks.gpu.xid import KERNEL_LOG, gpus_gone, log_unreadable, xid_errors
 from aboard.checks.unknown import unknown_facts, unknown_stories
 from aboard.core.facts import Facts
 from aboard.core.rule import Subject
+from aboard.diagnoses import gpu
+from aboard.diagnoses.catalogue import diagnoses_in
 
 PROBES = (GPUS, DRIVER, VISIBLE, SERVICE, KERNEL_LOG, HEALTH, NVLINK)
+# Their rules say more of why there is no answer, and the family declares it.
+_TOLD = (GPUS, SERVICE, KERNEL_LOG)
 
 
 def without_gpu(facts: Facts) -> dict[str, str]:
@@ -54,6 +57,6 @@ SUBJECT = Subject(
         log_unreadable,
         unknown_facts(*PROBES),
     ),
-    stories=(*STORIES, *unknown_stories(PROBES)),
+    stories=(*diagnoses_in(gpu), *unknown_stories(probe for probe in PROBES if probe not in _TOLD)),
     untested=without_gpu,
 )

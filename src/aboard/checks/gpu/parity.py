@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from aboard.checks.blanks import where
 from aboard.checks.gpu.smi import DRIVER, GPUS
 from aboard.checks.listed import listed
 from aboard.checks.usual import usual, usual_or_best
 from aboard.core.facts import Facts
 from aboard.core.node import Node
-from aboard.core.nodeset import fold
 from aboard.core.words import many
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, gpu, join_fixes
 
 
 def count_of(facts: Facts) -> dict[str, int]:
@@ -40,14 +40,11 @@ def short_of_gpus(facts: Facts) -> dict[str, Finding]:
 
 
 def _short(name: str, count: int, seen: str) -> Finding:
-    return Finding(
-        code="gpu-count",
-        severity=Severity.WARN,
+    return gpu.COUNT.finding(
         nodes=(name,),
         seen=seen,
         why="A rank without a GPU ends with `invalid device ordinal`; two on one with `Duplicate GPU detected`.",
-        fix=f"nvidia-smi -L; lspci | grep -i nvidia    # on {name}; one that only lspci lists needs a reboot\n"
-        f"slots: {count}    # of {name} in aboard.yaml, if that is how many there are",
+        fix=join_fixes(gpu.COUNT.fix("look", node=name), gpu.COUNT.fix("slots", count=count, node=name)),
     )
 
 
@@ -59,25 +56,22 @@ def _wanted(node: Node) -> int:
 
 def models_differ(facts: Facts) -> Iterator[Finding]:
     """A run is as fast as its slowest GPU, and as large as its smallest memory allows."""
-    models = {name: tuple(gpu.model for gpu in smi.gpus) for name, smi in facts.of(GPUS).items() if smi.gpus}
+    models = {name: tuple(card.model for card in smi.gpus) for name, smi in facts.of(GPUS).items() if smi.gpus}
     kinds = {name: tuple(sorted(set(kind))) for name, kind in models.items()}
     yield from _odd_ones(
         kinds,
-        code="gpu-model",
+        gpu.MODEL,
         what="GPUs",
         why="All ranks wait for the slowest GPU, and the smallest memory decides how large a batch can be.",
-        fix="nvidia-smi -L    # on {names}; leave them out with `exclude:` in aboard.yaml, or train on them alone",
     )
     for name, kind in kinds.items():
         if len(kind) > 1:
             counts = Counter(models[name])
-            yield Finding(
-                code="gpu-model",
-                severity=Severity.WARN,
+            yield gpu.MODEL.finding(
                 nodes=(name,),
                 seen="GPUs of several models: " + listed([f"{count} × {model}" for model, count in counts.items()]),
                 why="All ranks wait for the slowest GPU; NCCL between different models is slower too.",
-                fix=f"nvidia-smi -L    # on {name}; choose those of one model with `include:` in aboard.yaml",
+                fix=gpu.MODEL.fix("several", node=name),
             )
 
 
@@ -86,14 +80,13 @@ def drivers_differ(facts: Facts) -> Iterator[Finding]:
     versions = {name: driver.version for name, driver in facts.of(DRIVER).items() if driver.version}
     yield from _odd_ones(
         {name: (version,) for name, version in versions.items()},
-        code="gpu-driver",
+        gpu.DRIVER,
         what="driver",
         why="NCCL and CUDA choose features by the driver; nodes that choose differently hang or fail.",
-        fix="cat /proc/driver/nvidia/version    # on {names}; install the version of the others there, and reboot",
     )
 
 
-def _odd_ones(values: Mapping[str, tuple[str, ...]], *, code: str, what: str, why: str, fix: str) -> Iterator[Finding]:
+def _odd_ones(values: Mapping[str, tuple[str, ...]], diagnosis: Diagnosis, *, what: str, why: str) -> Iterator[Finding]:
     """One finding for each node that differs from most; one for all when there is no most."""
     if len(set(values.values())) <= 1:
         return
@@ -102,13 +95,9 @@ def _odd_ones(values: Mapping[str, tuple[str, ...]], *, code: str, what: str, wh
     if most is None:
         seen = f"{what}: " + listed([f"{name} has {text}" for name, text in shown.items()])
         names = tuple(values)
-        yield Finding(
-            code=code, severity=Severity.WARN, nodes=names, seen=seen, why=why, fix=fix.format(names=fold(names))
-        )
+        yield diagnosis.finding(nodes=names, seen=seen, why=why, fix=diagnosis.fix("odd", where=where(names)))
         return
     for name, value in values.items():
         if value != most:
             seen = f"{what}: {shown[name]}, on the others {' and '.join(most)}"
-            yield Finding(
-                code=code, severity=Severity.WARN, nodes=(name,), seen=seen, why=why, fix=fix.format(names=name)
-            )
+            yield diagnosis.finding(nodes=(name,), seen=seen, why=why, fix=diagnosis.fix("odd", where=where([name])))

@@ -9,7 +9,7 @@ from aboard.checks.usual import usual_or_best
 from aboard.core.facts import Facts
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
 from aboard.core.words import many, visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, gpu
 from aboard.lazy import dataclass
 
 _LOST = re.compile(r"is lost|fallen off|determine the device handle")
@@ -53,13 +53,11 @@ def lost_gpus(facts: Facts) -> dict[str, Finding]:
 
 
 def _lost(name: str, smi: Smi) -> Finding:
-    return Finding(
-        code="gpu-lost",
-        severity=Severity.WARN,
+    return gpu.LOST.finding(
         nodes=(name,),
         seen=smi.complaint,
         why="Nothing can use it before a reboot, and often not after it; CUDA may not start at all on this node.",
-        fix=f"sudo reboot    # on {name}; if it comes again, take {name} out of the run: it needs repair",
+        fix=gpu.LOST.fix(node=name),
     )
 
 
@@ -73,28 +71,21 @@ def smi_complains(facts: Facts) -> Iterator[Finding]:
         if "version mismatch" in smi.complaint:
             yield _driver_mismatch(name, smi.complaint, driver)
         elif smi.complaint and not _LOST.search(smi.complaint) and (somewhere or driver is None or driver.cards):
-            yield Finding(
-                code="gpu-smi",
-                severity=Severity.WARN,
+            yield gpu.SMI.finding(
                 nodes=(name,),
                 seen=f"nvidia-smi says: {smi.complaint}",
                 why="It and CUDA speak with the driver in the same way: ranks won't find a GPU here either.",
-                fix=f"nvidia-smi; sudo dmesg | grep -iE 'nvrm|nvidia'    # on {name}\n"
-                f"sudo modprobe nvidia    # on {name}; if that fails, install its driver anew, and reboot",
+                fix=gpu.SMI.fix(node=name),
             )
 
 
 def _driver_mismatch(name: str, complaint: str, driver: Driver | None) -> Finding:
     loaded = f"; the loaded kernel module is {driver.version}" if driver and driver.version else ""
-    return Finding(
-        code="gpu-driver-mismatch",
-        severity=Severity.WARN,
+    return gpu.DRIVER_MISMATCH.finding(
         nodes=(name,),
         seen=complaint + loaded,
         why="The driver's libraries were upgraded under a running kernel module of the old version; CUDA won't start.",
-        fix=f"sudo reboot    # on {name}; or, with no program on the GPUs: sudo rmmod nvidia_uvm nvidia_drm"
-        " nvidia_modeset nvidia && sudo modprobe nvidia\n"
-        f"sudo apt-mark hold 'nvidia-*' 'libnvidia-*'    # on {name}; so that it doesn't happen again at night",
+        fix=gpu.DRIVER_MISMATCH.fix(node=name),
     )
 
 
@@ -104,31 +95,26 @@ def smi_missing(facts: Facts) -> Iterator[Finding]:
     for name, smi in facts.of(GPUS).items():
         driver = drivers.get(name)
         if not smi.installed and driver is not None and driver.version:
-            yield Finding(
-                code="unknown-gpus",
-                severity=Severity.WARN,
+            yield gpu.UNKNOWN_GPUS.finding(
                 nodes=(name,),
                 seen=f"driver {driver.version} is loaded, with {many(driver.cards, 'GPU')}, but there is"
                 " no nvidia-smi to ask",
                 why="What can't be asked can't be vouched for.",
-                fix=f"command -v nvidia-smi    # on {name}; install nvidia-utils, or put it on the PATH of ssh logins",
+                fix=gpu.UNKNOWN_GPUS.fix(node=name),
             )
 
 
 def ecc_errors(facts: Facts) -> Iterator[Finding]:
     """Memory that returned wrong bits has already ended a program since the last boot."""
     for name, smi in facts.of(GPUS).items():
-        bad = [gpu for gpu in smi.gpus if gpu.uncorrected]
+        bad = [card for card in smi.gpus if card.uncorrected]
         if bad:
-            yield Finding(
-                code="gpu-ecc",
-                severity=Severity.WARN,
+            yield gpu.ECC.finding(
                 nodes=(name,),
                 seen="memory errors that could not be corrected since the last boot: "
-                + listed([f"GPU {gpu.index} has {gpu.uncorrected}" for gpu in bad]),
+                + listed([f"GPU {card.index} has {card.uncorrected}" for card in bad]),
                 why="A rank there will sooner or later die with `uncorrectable ECC error encountered`.",
-                fix=f"sudo nvidia-smi --gpu-reset -i {bad[0].index}    # on {name}; replaces the bad rows\n"
-                f"nvidia-smi -q -d ROW_REMAPPER,ECC    # on {name}; if it comes again: take {name} out",
+                fix=gpu.ECC.fix(gpu=bad[0].index, node=name),
             )
 
 
@@ -137,14 +123,11 @@ def throttled(facts: Facts) -> Iterator[Finding]:
     for name, gpus in facts.of(HEALTH).items():
         slow = [f"{health.bus} ({', '.join(health.slowed)})" for health in gpus if health.slowed]
         if slow:
-            yield Finding(
-                code="gpu-throttled",
-                severity=Severity.WARN,
+            yield gpu.THROTTLED.finding(
                 nodes=(name,),
                 seen=f"slowed down right now: {listed(slow, 4)}",
                 why="Its rank will be the slowest, and every step takes as long as the slowest rank.",
-                fix=f"nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER    # on {name}; fans, inlet air, power cables\n"
-                f"sudo ipmitool sdr type Fan; sudo ipmitool sel list | tail    # on {name}; what the machine says",
+                fix=gpu.THROTTLED.fix(node=name),
             )
 
 
@@ -152,7 +135,7 @@ def fabric_manager(facts: Facts) -> Iterator[Finding]:
     """Machines with NVSwitches need their fabric manager before CUDA works at all."""
     health, services = facts.of(HEALTH), facts.of(SERVICE)
     for name, driver in facts.of(DRIVER).items():
-        states = {(gpu.fabric, gpu.status) for gpu in health.get(name, ())}
+        states = {(card.fabric, card.status) for card in health.get(name, ())}
         joined = bool(states) and all(state == ("Completed", "Success") for state in states)
         waiting = sorted(f"{state}/{status}" for state, status in states if state not in {"N/A", "Not Supported"})
         service = services.get(name)
@@ -163,13 +146,12 @@ def fabric_manager(facts: Facts) -> Iterator[Finding]:
         if down or waiting:
             yield _no_manager(name, driver.switches, service or "", waiting)
         elif driver.switches and service == "":
-            yield Finding(
-                code="unknown-fabric-manager",
+            yield gpu.UNKNOWN_FABRIC_MANAGER.finding(
                 severity=Severity.INFO,
                 nodes=(name,),
                 seen=f"{driver.switches} NVSwitches, and no systemd to ask whether the fabric manager runs",
                 why="Without it CUDA doesn't start.",
-                fix=f"nvidia-smi -q | grep -A 2 Fabric    # on {name}; must say Completed and Success",
+                fix=gpu.UNKNOWN_FABRIC_MANAGER.fix(node=name),
             )
 
 
@@ -177,15 +159,12 @@ def _no_manager(name: str, switches: int, service: str, waiting: list[str]) -> F
     seen = [f"{switches} NVSwitches"] if switches else []
     seen += [f"nvidia-fabricmanager is {service}"] if service else []
     seen += [f"the GPUs' fabric state is {listed(waiting)}"] if waiting else []
-    return Finding(
-        code="gpu-fabric-manager",
-        severity=Severity.WARN,
+    return gpu.FABRIC_MANAGER.finding(
         nodes=(name,),
         seen=", ".join(seen),
         why="CUDA on such a machine fails with `Error 802: system not yet initialized` until the fabric manager has"
         " joined GPUs and switches.",
-        fix=f"sudo systemctl enable --now nvidia-fabricmanager    # on {name}\n"
-        f"sudo journalctl -u nvidia-fabricmanager | tail    # on {name}; its version must be exactly the driver's",
+        fix=gpu.FABRIC_MANAGER.fix(node=name),
     )
 
 
@@ -201,15 +180,12 @@ def nvlinks_down(facts: Facts) -> Iterator[Finding]:
         # Not `fewer than it has`: a bridge between two cards leaves some of their links unused by design.
         bad = [links for links in gpus if links.up < usually[links.model]]
         if bad:
-            yield Finding(
-                code="gpu-nvlink",
-                severity=Severity.WARN,
+            yield gpu.NVLINK.finding(
                 nodes=(name,),
                 seen=listed([f"GPU {links.gpu} has {links.up} NVLinks up" for links in bad])
                 + f", its like have {usually[bad[0].model]}",
                 why="Traffic between the GPUs of the node takes the slower way; all ranks wait for it.",
-                fix=f"nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {name}; which links, and their errors\n"
-                f"sudo nvidia-smi --gpu-reset    # on {name}; if they stay down: take {name} out, it needs repair",
+                fix=gpu.NVLINK.fix(node=name),
             )
 
 

@@ -3,13 +3,14 @@
 from collections.abc import Iterator
 
 from aboard.checks.answer import printed
+from aboard.checks.blanks import yaml_text
 from aboard.checks.gpu.parity import count_of
 from aboard.core.facts import Facts
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Probe
 from aboard.core.setup import after_setup
 from aboard.core.words import many, visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import NO_FIX, Finding, Fix, gpu, join_fixes
 
 NAME = "CUDA_VISIBLE_DEVICES"
 _ALL = "all"
@@ -43,9 +44,7 @@ def gpus_hidden(facts: Facts) -> Iterator[Finding]:
             continue
         wanted, left = count if node.slots is None else min(node.slots, count), shown(value, count)
         if left < wanted:
-            yield Finding(
-                code="gpu-hidden",
-                severity=Severity.WARN,
+            yield gpu.HIDDEN.finding(
                 nodes=(node.name,),
                 seen=f"{NAME}={visible(value) or 'nothing'} leaves {left} of {many(count, 'GPU')}"
                 f" to {many(wanted, 'rank')}",
@@ -54,15 +53,14 @@ def gpus_hidden(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _mend(node: Node, left: int, count: int) -> str:
-    every = ",".join(map(str, range(count)))
-    where = (
-        f"{NAME}: '{every}'    # in `env:` of {node.name} in aboard.yaml, where it is set"
+def _mend(node: Node, left: int, count: int) -> Fix:
+    every = yaml_text(",".join(map(str, range(count))))
+    return join_fixes(
+        gpu.HIDDEN.fix("ours", gpus=every, node=node.name)
         if NAME in node.env
-        else f"grep -n {NAME} ~/.bashrc ~/.profile /etc/environment    # on {node.name}; where is it set? Take it out\n"
-        f"{NAME}: '{every}'    # or in `env:` of {node.name} in aboard.yaml, which wins"
+        else join_fixes(gpu.HIDDEN.fix("look", node=node.name), gpu.HIDDEN.fix("set", gpus=every, node=node.name)),
+        gpu.HIDDEN.fix("slots", left=left, node=node.name) if left else NO_FIX,
     )
-    return where + (f"\nslots: {left}    # of {node.name}, if the others are not yours to use" if left else "")
 
 
 def _ask(node: Node) -> Command:

@@ -4,16 +4,16 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
+from aboard.checks.blanks import where
 from aboard.checks.gpu.parity import short_of_gpus
 from aboard.checks.gpu.smi import DRIVER
 from aboard.checks.gpu.state import lost_gpus
 from aboard.checks.listed import listed
 from aboard.core.facts import Facts
-from aboard.core.nodeset import fold
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
 from aboard.core.words import visible
 from aboard.core.xid import GpuError, gpu_error, mend
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, gpu
 from aboard.lazy import dataclass
 
 
@@ -45,9 +45,7 @@ def xid_errors(facts: Facts) -> Iterator[Finding]:
         bad = [(error, count) for error, count in log.errors if error.meaning.harms]
         if bad:
             gone = [error for error, _count in bad if error.meaning.gone]
-            yield Finding(
-                code="gpu-xid",
-                severity=Severity.WARN,
+            yield gpu.XID.finding(
                 nodes=(name,),
                 seen="the kernel's log has " + listed([_told(error, count) for error, count in bad]),
                 why="The driver reports the GPU's own hardware or firmware; a run will crash or hang there.",
@@ -55,13 +53,12 @@ def xid_errors(facts: Facts) -> Iterator[Finding]:
                 consequences=tuple(follows[name] for follows in (lost, short) if gone and name in follows),
             )
         elif log.errors:
-            yield Finding(
-                code="gpu-xid",
+            yield gpu.XID.finding(
                 severity=Severity.INFO,
                 nodes=(name,),
                 seen="the kernel's log has " + listed([_told(error, count) for error, count in log.errors]),
                 why="Such errors mostly come from programs, not from the GPU; an earlier run may have crashed here.",
-                fix=f"sudo dmesg -T | grep -i xid    # on {name}; nothing to do if an earlier run of yours was faulty",
+                fix=gpu.XID.fix("earlier", node=name),
             )
 
 
@@ -88,13 +85,12 @@ def log_unreadable(facts: Facts) -> Iterator[Finding]:
     logs = facts.of(KERNEL_LOG)
     names = tuple(name for name, log in logs.items() if not log.readable and name in drivers and drivers[name].version)
     if names:
-        yield Finding(
-            code="unknown-kernel-log",
+        yield gpu.UNKNOWN_KERNEL_LOG.finding(
             severity=Severity.INFO,
             nodes=names,
             seen="this user may not read the kernel's log, so Xid errors can't be seen",
             why="A GPU that has fallen off the bus or has bad memory says so only there.",
-            fix=f"sudo usermod -aG systemd-journal $USER    # on {fold(names)}; or once: sudo dmesg | grep -i xid",
+            fix=gpu.UNKNOWN_KERNEL_LOG.fix(where=where(names)),
         )
 
 

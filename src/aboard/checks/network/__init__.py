@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from aboard.checks.blanks import named
 from aboard.checks.listed import listed
 from aboard.checks.network.exercise import ALL_PAIRS_UP_TO, MESH, mesh
 from aboard.checks.network.fold import Shape, fold
@@ -11,12 +12,12 @@ from aboard.checks.network.mesh import Mesh
 from aboard.checks.network.mtu import mtu_differs
 from aboard.checks.network.names import names_differ, peer_on_loopback, unresolved
 from aboard.checks.network.rates import RATES, bad_links
-from aboard.checks.network.stories import STORIES
-from aboard.checks.network.words import WHY, fix, seen
+from aboard.checks.network.words import DIAGNOSES, WHY, fix, seen
 from aboard.checks.unknown import unknown_facts, unknown_stories
 from aboard.core.facts import Facts, Unknown
 from aboard.core.rule import Subject
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, network
+from aboard.diagnoses.catalogue import diagnoses_in
 
 
 def connections(facts: Facts) -> Iterator[Finding]:
@@ -25,18 +26,15 @@ def connections(facts: Facts) -> Iterator[Finding]:
     if not isinstance(outcome, Mesh):
         return
     for blame in fold(outcome):
-        scope = "" if blame.scope == "every" else f"{blame.scope}-"
-        nodes = blame.nodes
+        diagnosis, nodes = DIAGNOSES[blame.scope, blame.outcome], blame.nodes
         if blame.shape is Shape.PAIRS:
             # Who doesn't accept comes first: that is where the fix is typed.
             nodes = tuple(dict.fromkeys([to for _, to in sorted(blame.pairs)] + list(nodes)))
-        yield Finding(
-            code="network-mtu" if blame.outcome == "stalled" else f"network-{scope}{blame.outcome}",
-            severity=Severity.BLOCK,
+        yield diagnosis.finding(
             nodes=nodes,
             seen=seen(outcome, blame),
             why=WHY[blame.outcome],
-            fix=fix(outcome, blame),
+            fix=fix(diagnosis, outcome, blame),
         )
 
 
@@ -53,15 +51,13 @@ def port_taken(facts: Facts) -> Iterator[Finding]:
         # Only who named the port can't do with another: `aboard launch` finds one, beside another run of its own too.
         severity = Severity.BLOCK if node == first.name and "MASTER_PORT" in first.env else Severity.WARN
         who = "another `aboard check`" if taken.ours else taken.owner or "a process of another user"
-        yield Finding(
-            code="network-port-taken",
+        yield network.PORT_TAKEN.finding(
             severity=Severity.INFO if taken.ours else severity,
             nodes=(node,),
             seen=f"port {outcome.port} on {node} is taken ({taken.why}) by {who}",
             why="Rank 0 listens on this port of the first node. `aboard launch` takes another one by itself, unless"
             " MASTER_PORT names this one; other launchers don't. A leftover of an earlier run often has it.",
-            fix=f"sudo ss -ltnp sport = :{outcome.port}    # on {node}; who has it?\n"
-            f"sudo fuser -k {outcome.port}/tcp    # on {node}; if it is a leftover; else set MASTER_PORT in `env:`",
+            fix=network.PORT_TAKEN.fix(port=outcome.port, node=node),
             about=(f"pid {taken.pid}",) if taken.pid else (),
         )
 
@@ -74,14 +70,12 @@ def flaky(facts: Facts) -> Iterator[Finding]:
     pairs = sorted({(frm, to) for frm, to, _ in outcome.flaky})
     counts = {name: sum(name in pair for pair in pairs) for pair in pairs for name in pair}
     common = tuple(name for name, count in counts.items() if count == len(pairs)) or tuple(counts)
-    yield Finding(
-        code="network-flaky",
-        severity=Severity.WARN,
+    yield network.FLAKY.finding(
         nodes=common if len(pairs) > 1 else pairs[0],
         seen=f"{listed([f'{frm} → {to}' for frm, to in pairs])} failed at first"
         f" ({listed(sorted({each.outcome for each in outcome.flaky.values()}))}) and did better then",
         why="Packets are lost, or a machine is too busy to answer for seconds. A collective waits for its worst link.",
-        fix=f"aboard check --only network    # measures rate and loss of the links of {listed(common)}",
+        fix=network.FLAKY.fix(nodes=named(common)),
     )
 
 
@@ -90,13 +84,11 @@ def sparse(facts: Facts) -> Iterator[Finding]:
     outcome = facts.outcome(MESH)
     if isinstance(outcome, Mesh) and outcome.sparse:
         each = len(outcome.tries) // 2 // max(1, len(outcome.targets))
-        yield Finding(
-            code="network-sparse",
-            severity=Severity.INFO,
+        yield network.SPARSE.finding(
             nodes=(),
             seen=f"each of {len(outcome.targets)} nodes tried {each} of its peers; a single bad pair may be missed",
             why=f"Above {ALL_PAIRS_UP_TO} nodes all pairs take long; every node and every half of them is covered.",
-            fix="aboard check --all-pairs",
+            fix=network.SPARSE.fix(),
         )
 
 
@@ -109,13 +101,11 @@ def not_held(facts: Facts) -> Iterator[Finding]:
     elif outcome is not None:
         missing = outcome.missing
     if missing:
-        yield Finding(
-            code="unknown-mesh",
-            severity=Severity.WARN,
+        yield network.UNKNOWN_MESH.finding(
             nodes=tuple(missing),
             seen=f"connections of {listed(list(missing))} stayed unknown: {next(iter(missing.values()))}",
             why="What can't be asked can't be vouched for.",
-            fix="aboard check --only network",
+            fix=network.UNKNOWN_MESH.fix(),
         )
 
 
@@ -151,7 +141,7 @@ SUBJECT = Subject(
         not_held,
         unknown_facts(INTERFACES),
     ),
-    stories=(*STORIES, *unknown_stories((INTERFACES,))),
+    stories=(*diagnoses_in(network), *unknown_stories((INTERFACES,))),
     untested=without_peer,
 )
 

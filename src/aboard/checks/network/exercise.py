@@ -1,10 +1,11 @@
 """The exercise `mesh`: each node connects to its peers, on the rendezvous port and on one that the system chose."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from ipaddress import ip_address, ip_interface
 from typing import Any
 
-from aboard.checks.network.mesh import RENDEZVOUS_PORT, Address, Mesh, Port, Taken, Try
+from aboard.checks.network.mesh import OUTCOMES, RENDEZVOUS_PORT, Address, Mesh, Port, Taken, Try
 from aboard.core.exercise import Ask, Exercise, Replies, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.node import Node
@@ -21,6 +22,7 @@ AGAIN_SECONDS = 3.0
 # On one machine with many sandbox hosts, or behind a slow switch, many connections take longer than few.
 SECONDS_PER_NODE = 1 / 32
 IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+_IP = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,32})?")
 
 
 def peers(names: Sequence[str], *, all_pairs: bool = False) -> dict[str, tuple[str, ...]]:
@@ -172,7 +174,7 @@ class _Heard:
 
     def _listening(self, name: str, reply: Mapping[str, Any]) -> None:
         self.addresses[name] = tuple(
-            Address(interface=visible(str(interface)), address=str(ip_interface(f"{address}/{prefix:d}")))
+            Address(interface=visible(str(interface)), address=str(ip_interface(f"{_ip(address)}/{prefix:d}")))
             for interface, address, prefix in reply["addresses"]
         )
         own: dict[Port, int] = {}
@@ -206,11 +208,13 @@ def asked_for(node: Node) -> tuple[str, ...]:
 
 def _try(given: Sequence[Any]) -> Try:
     outcome, seconds, local, remote, said = given
+    if outcome not in OUTCOMES:
+        raise ValueError(f"no outcome: {outcome!r}")
     return Try(
-        outcome=visible(str(outcome)),
+        outcome=outcome,
         seconds=float(seconds),
-        local=visible(str(local)),
-        remote=visible(str(remote)),
+        local=_ip(local) if local else "",
+        remote=_ip(remote) if remote else "",
         said=visible(str(said)),
     )
 
@@ -228,8 +232,16 @@ def _taken(given: Mapping[str, Any]) -> Taken:
 
 def _addresses(found: object) -> tuple[str, ...] | str:
     if isinstance(found, list):
-        return tuple(sorted({str(ip_address(str(each))) for each in found}))
+        return tuple(sorted({str(ip_address(_ip(each))) for each in found}))
     return visible(str(found))
+
+
+def _ip(given: object) -> str:
+    """An address as a node wrote it; Python takes anything behind its `%`, and it goes into /etc/hosts and into sed."""
+    text = str(given)
+    if not _IP.fullmatch(text):
+        raise ValueError(f"no address: {visible(text)}")
+    return text
 
 
 def _worse(first: Try, second: Try) -> Try:

@@ -4,6 +4,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from aboard.checks.blanks import yaml_word
 from aboard.checks.listed import listed
 from aboard.checks.network.exercise import IFNAMES, MESH
 from aboard.checks.network.mesh import Mesh
@@ -12,7 +13,7 @@ from aboard.core.facts import Facts
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
 from aboard.core.words import visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, join_fixes, network
 from aboard.lazy import dataclass
 
 _DOWN = ("down", "lowerlayerdown", "notpresent")
@@ -62,14 +63,11 @@ def link_down(facts: Facts) -> Iterator[Finding]:
     for node in (name for name in outcome.targets if name in failing and name in known):
         card = outcome.interface(node, address(outcome, node))
         if card in known[node] and known[node][card].state in _DOWN:
-            yield Finding(
-                code="network-link-down",
-                severity=Severity.BLOCK,
+            yield network.LINK_DOWN.finding(
                 nodes=(node,),
                 seen=f"{card} of {node} ({address(outcome, node)}) has no link: it is {known[node][card].state}",
                 why="The cable is out, the switch port is off, or the far end is. Peers connect to it in vain.",
-                fix=f"sudo ip link set dev {card} up    # on {node}; then look at the cable and the switch port\n"
-                f"cat /sys/class/net/{card}/operstate    # on {node}; must say up",
+                fix=network.LINK_DOWN.fix(interface=card, node=node),
             )
 
 
@@ -84,13 +82,11 @@ def interface_missing(facts: Facts) -> Iterator[Finding]:
             if missing:
                 there = sorted(name for name in known[node.name] if name != "lo")
                 use = chosen_of.get(node.name) or (there[0] if there else "INTERFACE")
-                yield Finding(
-                    code="network-interface-missing",
-                    severity=Severity.BLOCK,
+                yield network.INTERFACE_MISSING.finding(
                     nodes=(node.name,),
                     seen=f"{variable}={node.env[variable]}, but {node.name} has no {missing}; it has {listed(there)}",
                     why="NCCL ends with `no socket interface found`, gloo with `Unable to find address for`.",
-                    fix=f"env: {{{variable}: {use}}}    # in aboard.yaml, for {node.name}",
+                    fix=network.INTERFACE_MISSING.fix(variable=variable, interface=yaml_word(use), node=node.name),
                 )
 
 
@@ -108,18 +104,16 @@ def chosen(facts: Facts) -> Iterator[Finding]:
     for node, name in picked.items():
         groups[name].append(node)
     lines = [
-        f"{variable}: {name}    # under `env:` of {listed(nodes)} in aboard.yaml"
+        network.INTERFACE.fix(variable=variable, interface=yaml_word(name), nodes=listed(nodes))
         for name, nodes in groups.items()
         for variable in IFNAMES
     ]
     said = "; ".join(f"{name} on {listed(nodes)}" for name, nodes in groups.items())
-    yield Finding(
-        code="network-interface",
-        severity=Severity.INFO,
+    yield network.INTERFACE.finding(
         nodes=tuple(several),
         seen=f"peers reach each other over {said}",
         why="There is more than one interface to choose from; NCCL and gloo may take another one if they aren't told.",
-        fix="\n".join(lines),
+        fix=join_fixes(*lines),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from aboard.lazy import dataclass
 
+OUTCOMES = ("ok", "refused", "dropped", "rejected", "unresolved", "silent", "stalled", "crawled", "reset", "untried")
 # torchrun's and DeepSpeed's own default.
 RENDEZVOUS_PORT = 29500
 
@@ -25,7 +26,7 @@ Pair: TypeAlias = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Try:
-    """One connection: ok, refused, dropped, rejected, unresolved, silent, stalled, crawled, reset or untried."""
+    """One connection: its outcome is one of OUTCOMES."""
 
     outcome: str
     seconds: float = 0.0

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator
 
+from aboard.checks.blanks import where
 from aboard.checks.network.exercise import MESH
 from aboard.checks.network.interfaces import INTERFACES
 from aboard.checks.network.mesh import Mesh
 from aboard.checks.usual import together, usual_or_best
 from aboard.core.facts import Facts
 from aboard.core.nodeset import fold
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, network
 
 # Two names of one machine meet there, whatever the network is.
 _LOOPBACK = "lo"
@@ -27,13 +28,10 @@ def mtu_differs(facts: Facts) -> Iterator[Finding]:
     usually = usual_or_best({node: mtu for node, (_card, mtu) in sizes.items()}, better=int)
     odd = {node: each for node, each in sizes.items() if each[1] != usually}
     for (card, mtu), nodes in together(odd).items():
-        where = fold(nodes)
-        yield Finding(
-            code="network-mtu-differs",
-            severity=Severity.INFO,
+        yield network.MTU_DIFFERS.finding(
             nodes=nodes,
-            seen=f"{card} of {where} sends packets of up to {mtu} bytes, the others of up to {usually}",
+            seen=f"{card} of {fold(nodes)} sends packets of up to {mtu} bytes, the others of up to {usually}",
             why="Packets that a switch or a peer finds too large vanish without a word, and smaller ones than needed"
             " are slower.",
-            fix=f"sudo ip link set dev {card} mtu {usually}    # on {where}; and where its network is set up, for good",
+            fix=network.MTU_DIFFERS.fix(interface=card, mtu=str(usually), where=where(nodes)),
         )

@@ -1,16 +1,16 @@
 """Names: what each node makes of the others' names."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from ipaddress import ip_address
 
+from aboard.checks.blanks import where
 from aboard.checks.listed import listed
 from aboard.checks.network.exercise import MESH
 from aboard.checks.network.mesh import Mesh
 from aboard.checks.network.words import address
-from aboard.core import nodeset
 from aboard.core.facts import Facts
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, join_fixes, network
 
 
 def unresolved(facts: Facts) -> Iterator[Finding]:
@@ -27,10 +27,12 @@ def unresolved(facts: Facts) -> Iterator[Finding]:
             if frm in nodes and outcome.targets[to] in names
         )
         whose = [node for node, target in outcome.targets.items() if target in names]
-        lines = "\n".join(_named(outcome.targets[node], address(outcome, node), nodes) for node in whose)
+        lines = [
+            network.UNRESOLVED.fix(entry=f"{address(outcome, node)} {outcome.targets[node]}", where=where(nodes))
+            for node in whose
+        ]
         severity = Severity.INFO if everywhere else Severity.WARN
-        yield Finding(
-            code="network-unresolved",
+        yield network.UNRESOLVED.finding(
             severity=severity if works else Severity.BLOCK,
             nodes=nodes,
             seen=f"{listed(nodes)} cannot resolve {listed(names)}: {outcome.resolved[nodes[0]][names[0]]}"
@@ -38,7 +40,7 @@ def unresolved(facts: Facts) -> Iterator[Finding]:
             why="Whatever connects by that name fails, and torch only says that the client socket has timed out."
             if not everywhere
             else "Only this machine knows the name, from its ssh_config; what runs on the nodes must use addresses.",
-            fix=lines,
+            fix=join_fixes(*lines),
         )
 
 
@@ -56,14 +58,20 @@ def peer_on_loopback(facts: Facts) -> Iterator[Finding]:
             for peer in owners.get(target, ())
         ]
         if wrong:
-            yield Finding(
-                code="network-peer-on-loopback",
-                severity=Severity.BLOCK,
+            lines = [
+                network.PEER_ON_LOOPBACK.fix(
+                    script=_forget(outcome.targets[peer]),
+                    entry=f"{address(outcome, peer)} {outcome.targets[peer]}",
+                    where=where([node]),
+                )
+                for peer in wrong
+            ]
+            yield network.PEER_ON_LOOPBACK.finding(
                 nodes=(node, *wrong),
                 seen=f"{node} takes {listed(wrong)} for itself:"
                 f" {outcome.targets[wrong[0]]} is {listed(list(given[outcome.targets[wrong[0]]]))} there",
                 why="It would connect to itself instead of its peer, and wait.",
-                fix="\n".join(_renamed(outcome.targets[peer], address(outcome, peer), [node]) for peer in wrong),
+                fix=join_fixes(*lines),
             )
 
 
@@ -84,25 +92,19 @@ def names_differ(facts: Facts) -> Iterator[Finding]:
             ranked = sorted(views.items(), key=lambda view: -len(view[1]))
             said = "; ".join(f"{listed(list(found))} on {listed(nodes)}" for found, nodes in ranked)
             odd = [name for _, names in ranked[1:] for name in names]
-            yield Finding(
-                code="network-names-differ",
-                severity=Severity.WARN,
+            yield network.NAMES_DIFFER.finding(
                 nodes=tuple(odd),
                 seen=f"{target} is {said}",
                 why="Nodes that mean different machines by one name don't meet, or meet over different networks.",
-                fix=f"getent ahosts {target}    # on {nodeset.fold(odd)}; from /etc/hosts, or from a DNS?\n"
-                + _renamed(target, ranked[0][0][0], odd),
+                fix=network.NAMES_DIFFER.fix(
+                    name=target, script=_forget(target), entry=f"{ranked[0][0][0]} {target}", where=where(odd)
+                ),
             )
 
 
-def _renamed(name: str, place: str, nodes: Sequence[str]) -> str:
-    """Takes a name from whatever /etc/hosts gives it to there, and gives it its own address."""
-    entry = "[[:space:]]" + name.replace(".", r"\.") + "([[:space:]]|$)"
-    return f"sudo sed -i -E 's/{entry}/ /' /etc/hosts    # on {nodeset.fold(nodes)}\n{_named(name, place, nodes)}"
-
-
-def _named(name: str, place: str, nodes: Sequence[str]) -> str:
-    return f"echo '{place} {name}' | sudo tee -a /etc/hosts    # on {nodeset.fold(nodes)}"
+def _forget(name: str) -> str:
+    """For sed: takes a name from whatever /etc/hosts gives it to."""
+    return "s/[[:space:]]" + name.replace(".", r"\.") + "([[:space:]]|$)/ /"
 
 
 def _owners(outcome: Mesh) -> dict[str, list[str]]:

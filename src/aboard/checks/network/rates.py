@@ -11,7 +11,7 @@ from aboard.checks.network.words import address
 from aboard.core.exercise import Ask, Exercise, Replies, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.words import many
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Fix, join_fixes, network
 from aboard.lazy import dataclass
 
 PUSH_SECONDS = 0.2
@@ -110,15 +110,14 @@ def bad_links(facts: Facts) -> Iterator[Finding]:
         worst = min(outcome.links[pair].mbit for pair in pairs)
         rate = f"{worst:,.0f} Mbit/s where the median is {outcome.usual:,.0f}"
         again = f"{lost:.1%} of the packets had to be sent again"
-        yield Finding(
-            code="network-loss" if lost >= LOSS else "network-slow",
-            severity=Severity.WARN,
+        diagnosis = network.LOSS if lost >= LOSS else network.SLOW
+        yield diagnosis.finding(
             nodes=nodes,
             seen=f"{_whose(nodes, pairs)}: {f'{again}, {rate}' if lost >= LOSS else rate}",
             why="A lost packet stops its link for a moment, and with it every collective."
             if lost >= LOSS
             else "Every collective waits for its slowest link, so the whole run goes at this rate.",
-            fix=_look(facts, nodes),
+            fix=_look(diagnosis, facts, nodes),
         )
 
 
@@ -179,11 +178,7 @@ def _whose(nodes: tuple[str, ...], pairs: frozenset[Pair]) -> str:
     return f"{min(pairs)[0]} {'→' if len(pairs) == 1 else '↔'} {min(pairs)[1]}"
 
 
-def _look(facts: Facts, nodes: tuple[str, ...]) -> str:
+def _look(diagnosis: Diagnosis, facts: Facts, nodes: tuple[str, ...]) -> Fix:
     outcome = facts.outcome(MESH)
     cards = outcome.interfaces if isinstance(outcome, Mesh) else {}
-    return "\n".join(
-        f"sudo ethtool {cards.get(node, 'eth0')} | grep -E 'Speed|Duplex'    # on {node}; then try another cable\n"
-        f"ip -s link show {cards.get(node, 'eth0')}    # on {node}; do errors or drops grow?"
-        for node in nodes[:3]
-    )
+    return join_fixes(*(diagnosis.fix(interface=cards.get(node, "eth0"), node=node) for node in nodes[:3]))

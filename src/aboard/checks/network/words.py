@@ -3,11 +3,27 @@
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_interface
 
+from aboard.checks.blanks import where
 from aboard.checks.listed import SHOWN, listed
 from aboard.checks.network.fold import Blame, Shape
 from aboard.checks.network.mesh import Mesh, Port
-from aboard.core import nodeset
+from aboard.diagnoses import Diagnosis, Fix, join_fixes, network
 
+# By the ports that it is about, and how it looks.
+DIAGNOSES = {
+    ("every", "dropped"): network.DROPPED,
+    ("every", "refused"): network.REFUSED,
+    ("every", "rejected"): network.REJECTED,
+    ("rendezvous", "dropped"): network.RENDEZVOUS_DROPPED,
+    ("rendezvous", "refused"): network.RENDEZVOUS_REFUSED,
+    ("rendezvous", "rejected"): network.RENDEZVOUS_REJECTED,
+    ("ephemeral", "dropped"): network.EPHEMERAL_DROPPED,
+    ("ephemeral", "refused"): network.EPHEMERAL_REFUSED,
+    ("ephemeral", "rejected"): network.EPHEMERAL_REJECTED,
+    ("every", "reset"): network.RESET,
+    ("every", "silent"): network.SILENT,
+    ("every", "stalled"): network.MTU,
+}
 HOW = {
     "dropped": "nothing comes back: the packets are dropped",
     "refused": "they are refused, although our agent listens there",
@@ -67,25 +83,24 @@ def arrows(blame: Blame) -> str:
     return listed(words)
 
 
-def fix(mesh: Mesh, blame: Blame) -> str:
+def fix(diagnosis: Diagnosis, mesh: Mesh, blame: Blame) -> Fix:
     """Lines to type, on the right nodes."""
     if blame.outcome == "stalled":
         return _fix_size(mesh, blame)
     ends = {"in": [to for _, to in blame.pairs], "out": [frm for frm, _ in blame.pairs]}
     ways = ["out"] if blame.shape is Shape.OUT else ["in", "out"] if blame.shape is Shape.BOTH else ["in"]
-    lines = []
+    steps = []
     for way in ways:
-        where = sorted(set(blame.nodes) if blame.shape in (Shape.IN, Shape.OUT, Shape.BOTH) else set(ends[way]))
-        others = sorted({name for pair in blame.pairs for name in pair} - set(where)) or where
-        lines += _allow(mesh, way, nodeset.fold(where), others, _span(mesh, blame))
+        here = sorted(set(blame.nodes) if blame.shape in (Shape.IN, Shape.OUT, Shape.BOTH) else set(ends[way]))
+        others = sorted({name for pair in blame.pairs for name in pair} - set(here)) or here
+        net, ports = _network(mesh, others), _span(mesh, blame)
+        steps.append(diagnosis.fix(way, net=net, ports=ports, where=where(here)))
     if blame.outcome != "dropped":
-        lines.insert(
-            0, f"sudo nft list ruleset | grep -nE 'reject|reset'    # on {nodeset.fold(_at(blame))}; who says no?"
-        )
+        steps.insert(0, diagnosis.fix("look", where=where(_at(blame))))
     elif blame.shape in (Shape.PAIRS, Shape.BOTH, Shape.SPLIT):
         frm, to = min(blame.pairs)
-        lines.append(f"ip route get {address(mesh, to)}    # on {frm}; is it the right network?")
-    return "\n".join(lines)
+        steps.append(diagnosis.fix("route", address=address(mesh, to), node=frm))
+    return join_fixes(*steps)
 
 
 def address(mesh: Mesh, node: str) -> str:
@@ -123,17 +138,6 @@ def _span(mesh: Mesh, blame: Blame) -> str:
     return str(mesh.port) if blame.scope == Port.RENDEZVOUS.value else _ALL_PORTS
 
 
-def _allow(mesh: Mesh, way: str, where: str, others: Sequence[str], ports: str) -> list[str]:
-    net = _network(mesh, others)
-    chain, end = ("INPUT", "-s") if way == "in" else ("OUTPUT", "-d")
-    ufw = f"allow proto tcp from {net} to any" if way == "in" else f"allow out proto tcp from any to {net}"
-    zone = f"--permanent --zone=trusted --add-source={net}"
-    return [
-        f"sudo iptables -I {chain} -p tcp {end} {net} --dport {ports} -j ACCEPT    # on {where}; until it boots again",
-        f"# for good: sudo ufw {ufw} port {ports}, or sudo firewall-cmd {zone} && sudo firewall-cmd --reload",
-    ]
-
-
 def _network(mesh: Mesh, others: Sequence[str]) -> str:
     """The network that has all these nodes if one of theirs does, else their addresses."""
     places = [address(mesh, name) for name in others]
@@ -151,11 +155,8 @@ def _in(place: str, network: str) -> bool:
         return False
 
 
-def _fix_size(mesh: Mesh, blame: Blame) -> str:
-    where = _at(blame)
-    card = next((name for name in (mesh.interface(node, address(mesh, node)) for node in where) if name), "eth0")
-    peer = next((name for pair in sorted(blame.pairs) for name in pair if name not in where), where[0])
-    return (
-        f"ping -M do -c 2 -s 1472 {address(mesh, peer)}    # on {nodeset.fold(where)}; does a full packet pass?\n"
-        f"sudo ip link set dev {card} mtu 1400    # on {nodeset.fold(where)}; or raise the MTU of its switch port"
-    )
+def _fix_size(mesh: Mesh, blame: Blame) -> Fix:
+    here = _at(blame)
+    card = next((name for name in (mesh.interface(node, address(mesh, node)) for node in here) if name), "eth0")
+    peer = next((name for pair in sorted(blame.pairs) for name in pair if name not in here), here[0])
+    return network.MTU.fix(address=address(mesh, peer), interface=card, where=where(here))

@@ -1,8 +1,8 @@
 """What `aboard train` asks of nodes beyond a check, and the stories of what it refuses."""
 
 from aboard.checks.train.cards import CARDS
-from aboard.checks.train.stories import STORIES
 from aboard.core.rule import Subject
+from aboard.diagnoses import training
 
 # Its rules need the training as well as the nodes: see boarding.py.
 TRAIN = Subject(
@@ -10,6 +10,16 @@ TRAIN = Subject(
     title="the training goes with the nodes",
     probes=(CARDS,),
     rules=(),
-    stories=STORIES,
+    stories=(
+        training.BATCH,
+        training.HYBRID,
+        training.ATTENTION,
+        training.BF16,
+        training.PACKAGES,
+        training.LENGTH,
+        training.VOCABULARY,
+        training.MEMORY,
+        training.PACKING_UNKNOWN,
+    ),
     asked="aboard train",
 )

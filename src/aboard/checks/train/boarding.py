@@ -1,18 +1,26 @@
 """Whether a training can be carried by these nodes, judged when they are known and before anything is started."""
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 
+from aboard.checks.blanks import where
 from aboard.checks.train.cards import BF16_SINCE, Card
 from aboard.core.nodeset import fold
 from aboard.core.size import size
 from aboard.core.training import Training
 from aboard.core.words import many
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, join_fixes, shell, training
 from aboard.lazy import dataclass
 
 PACKAGES = ("torch", "transformers", "safetensors", "numpy")
 _FLASH = ("flash_attention_2", "flash_attention_3")
+_SETTING = r"--set [a-z]\w*(?:\.\w+)+=[\w.+-]+"
+# A line of `Needs.fits`.
+_FIT = re.compile(
+    rf"(?P<settings>(?:{_SETTING}(?: {_SETTING})*)?) *"
+    r"(?:# (?:and (?P<nodes>\d{1,9}) such nodes; )?then (?P<amount>[\d.,]{1,20}) (?P<unit>[A-Za-z]{1,9}) per rank)?"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,33 +77,36 @@ def judged(boarding: Boarding) -> list[Finding]:
 
 
 def _fewer(boarding: Boarding, most: int) -> str:
-    """The first nodes that have together no more ranks than this, as a remark; nothing where even one has more."""
+    """The first nodes that have together no more ranks than this, for `--include`; none where even one has more."""
     names = [name for at, name in enumerate(boarding.nodes) if sum(list(boarding.ranks.values())[: at + 1]) <= most]
-    return f"    # or fewer ranks: --include {'@'.join(names)}" if names else ""
+    return "@".join(names)
 
 
 def batch(boarding: Boarding) -> Iterator[Finding]:
     """A step has a sequence for each rank, and is as large as was asked for."""
-    training, world = boarding.training, boarding.world
-    size = training.global_batch_size
+    asked, world = boarding.training, boarding.world
+    size = asked.global_batch_size
     if size is None or not world:
         return
     if size < world:
-        yield _block(
-            "train-batch",
-            f"global_batch_size is {size}, and there are {world} ranks",
-            "A rank without a sequence would wait in every step for the others, and do nothing.",
-            f"--set train.global_batch_size={world}{_fewer(boarding, size)}",
+        fewer = _fewer(boarding, size)
+        yield training.BATCH.finding(
+            nodes=(),
+            seen=f"global_batch_size is {size}, and there are {world} ranks",
+            why="A rank without a sequence would wait in every step for the others, and do nothing.",
+            fix=training.BATCH.fix("larger-or-fewer", size=world, nodes=fewer)
+            if fewer
+            else training.BATCH.fix("larger", size=world),
         )
     elif "gradient_accumulation_steps" in boarding.given:
-        each, times = training.per_device_train_batch_size, training.gradient_accumulation_steps
+        each, times = asked.per_device_train_batch_size, asked.gradient_accumulation_steps
         if each * times * world != size:
             yield _block(
-                "train-batch",
+                training.BATCH,
                 f"global_batch_size is {size}, but {many(world, 'rank')} × {many(each, 'sequence')} × {times}"
                 f" accumulated are {world * each * times}",
                 "The three together say two different things, and neither is more right.",
-                "leave gradient_accumulation_steps out    # it then follows from global_batch_size",
+                training.BATCH.fix("one"),
             )
 
 
@@ -107,17 +118,17 @@ def hybrid(boarding: Boarding) -> Iterator[Finding]:
     if len(set(counts.values())) > 1:
         told = ", ".join(f"{name} has {count}" for name, count in list(counts.items())[:4])
         yield _block(
-            "train-hybrid",
+            training.HYBRID,
             f"sharding is hybrid, and nodes have different numbers of ranks: {told}",
             "Each rank keeps its shard equal to that of the same place on every other node: there must be one.",
-            "--set train.sharding=full    # over all ranks, or give each node the same slots",
+            training.HYBRID.fix("unequal"),
         )
     elif set(counts.values()) == {1} and len(counts) > 1:
         yield _block(
-            "train-hybrid",
+            training.HYBRID,
             f"sharding is hybrid, and each of the {len(counts)} nodes has one rank",
             "Within a node of one rank there is nothing to shard.",
-            "--set train.sharding=full    # or none, or auto",
+            training.HYBRID.fix("single"),
         )
 
 
@@ -126,10 +137,10 @@ def attention(boarding: Boarding) -> Iterator[Finding]:
     bare = [name for name in boarding.nodes if boarding.cards.get(name) == ()]
     if boarding.training.attn_implementation in _FLASH and bare:
         yield _block(
-            "train-attention",
+            training.ATTENTION,
             f"attn_implementation is {boarding.training.attn_implementation}, and {fold(bare)} has no GPU",
             "Its kernels run on GPUs only.",
-            "--set train.attn_implementation=sdpa",
+            training.ATTENTION.fix(),
             *bare,
         )
 
@@ -140,13 +151,11 @@ def bfloat16(boarding: Boarding) -> Iterator[Finding]:
         name for name in boarding.nodes if any(card.capability < BF16_SINCE for card in boarding.cards.get(name, ()))
     ]
     if boarding.training.bf16 and old:
-        yield Finding(
-            code="train-bf16",
-            severity=Severity.WARN,
+        yield training.BF16.finding(
             nodes=tuple(old),
             seen=f"bf16 is true, and GPUs of {fold(old)} are older than Ampere",
             why="They emulate bfloat16, which is slower than float32 and may not run at all.",
-            fix="--set train.bf16=false",
+            fix=training.BF16.fix(),
         )
 
 
@@ -161,11 +170,10 @@ def packages(boarding: Boarding) -> Iterator[Finding]:
                 lacking.setdefault(missing, []).append(name)
     for missing, names in lacking.items():
         yield _block(
-            "train-packages",
+            training.PACKAGES,
             f"the Python of {fold(names)} has no {' and no '.join(missing)}",
             "The trainer imports them in every rank.",
-            f"python3 -m pip install {' '.join(missing)}    # on {fold(names)}, with the Python that ranks get:"
-            " `python:` in aboard.yaml",
+            training.PACKAGES.fix(packages=missing, where=where(names)),
             *names,
         )
 
@@ -175,10 +183,10 @@ def length(boarding: Boarding) -> Iterator[Finding]:
     most, asked = boarding.model.positions, boarding.training.max_length
     if most is not None and asked > most:
         yield _block(
-            "train-length",
+            training.LENGTH,
             f"data.max_length is {asked:,}, and the model has {most:,} positions",
             "Beyond them it was never trained; models with learned positions have none there and crash.",
-            f"--set data.max_length={most}",
+            training.LENGTH.fix(most=most),
         )
 
 
@@ -187,10 +195,10 @@ def vocabulary(boarding: Boarding) -> Iterator[Finding]:
     rows, tokens = boarding.model.vocabulary, boarding.tokens
     if rows is not None and tokens is not None and tokens > rows:
         yield _block(
-            "train-vocabulary",
+            training.VOCABULARY,
             f"the tokenizer has {tokens:,} tokens, and the model's embedding {rows:,} rows",
             "A token past the last row is an index error on a CPU, and a device-side assert on a GPU.",
-            "leave data.tokenizer out    # the model's own is then used",
+            training.VOCABULARY.fix(),
         )
 
 
@@ -205,17 +213,31 @@ def memory(boarding: Boarding) -> Iterator[Finding]:
     least = min(short.values())
     certain = needs.states > least
     says = f" ({needs.says})" if needs.says else ""
-    mend = "\n".join(needs.fits) or "--set train.gradient_checkpointing=true    # or more nodes, or a smaller model"
-    yield Finding(
-        code="train-memory",
+    yield training.MEMORY.finding(
         severity=Severity.BLOCK if certain else Severity.WARN,
         nodes=tuple(short),
         seen=f"a rank needs {size(needs.total)}{says}, and {_has(boarding, short)}",
         why="Weights, gradients and optimizer alone are more than there is."
         if certain
         else "Weights, gradients and optimizer fit; the estimate of activations and buffers beside them doesn't.",
-        fix=mend,
+        fix=join_fixes(*filter(None, map(_step, needs.fits))) or training.MEMORY.fix("twice"),
     )
+
+
+def _step(line: str) -> Fix | None:
+    """A line of the trainer's advice; None for what it doesn't say, since its process ran more than our own code."""
+    found = _FIT.fullmatch(line)
+    if found is None:
+        return None
+    settings = Shell(" ".join(shell("--set {to}", to=to) for to in re.findall(r"--set (\S+)", found["settings"])))
+    size = {"amount": found["amount"], "unit": found["unit"]}
+    if found["nodes"]:
+        if settings:
+            return training.MEMORY.fix("grown", settings=settings, nodes=found["nodes"], **size)
+        return training.MEMORY.fix("nodes", nodes=found["nodes"], **size)
+    if found["amount"]:
+        return training.MEMORY.fix("smaller", settings=settings, **size)
+    return training.MEMORY.fix("settings", settings=settings)
 
 
 def packing(boarding: Boarding) -> Iterator[Finding]:
@@ -223,10 +245,10 @@ def packing(boarding: Boarding) -> Iterator[Finding]:
     why = None if boarding.needs is None else boarding.needs.why_not_apart
     if boarding.packed and why is not None:
         yield _block(
-            "train-packing-unknown",
+            training.PACKING_UNKNOWN,
             "data.packing is true, and this model can't keep the documents of one sequence apart",
             f"{why[:1].upper()}{why[1:]}.",
-            "--set data.packing=false    # one document a sequence",
+            training.PACKING_UNKNOWN.fix(),
         )
 
 
@@ -259,8 +281,8 @@ def _room(boarding: Boarding, name: str) -> int | None:
     return None
 
 
-def _block(code: str, seen: str, why: str, fix: str, *nodes: str) -> Finding:
-    return Finding(code=code, severity=Severity.BLOCK, nodes=nodes, seen=seen, why=why, fix=fix)
+def _block(diagnosis: Diagnosis, seen: str, why: str, fix: Fix, *nodes: str) -> Finding:
+    return diagnosis.finding(nodes=nodes, seen=seen, why=why, fix=fix)
 
 
 RULES: tuple[Callable[[Boarding], Iterator[Finding]], ...] = (

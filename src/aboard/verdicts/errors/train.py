@@ -2,13 +2,22 @@
 
 from aboard.core.rule import Subject
 from aboard.diagnoses import training
-from aboard.diagnoses.catalogue import diagnoses_in
 
 TRAINED = Subject(
     name="training",
     title="a training begins, and goes on",
     probes=(),
     rules=(),
-    stories=diagnoses_in(training),
+    stories=(
+        training.CONFIG,
+        training.FILE,
+        training.MODEL,
+        training.ASKED,
+        training.GIVEN,
+        training.TENSORBOARD,
+        training.NONFINITE,
+        training.CHECKPOINTING_UNKNOWN,
+        training.SHARDING_UNEVEN,
+    ),
     asked="aboard train",
 )

@@ -1,0 +1,357 @@
+"""InfiniBand and RoCE: adapters, links and rails, and what NCCL is told of them.
+
+All warn at most: the rules that find them were proven on recordings, not on adapters.
+"""
+
+from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.fixes import Advice, Command
+
+# Why a port is not up: its network card, the subnet manager, or its link.
+_DOWN = {
+    "ethernet": Command(
+        "rdma link show; ip -br link    # on {node}; bring the interface of {port} up, or reseat its cable"
+    ),
+    "no-manager": Command(
+        "sudo sminfo -C {device}    # on {node}; the cable is fine, no subnet manager answers\n"
+        "sudo systemctl restart opensm    # on the machine that runs it, if no switch does"
+    ),
+    "no-link": Command(
+        "sudo mlxlink -d {device}    # on {node}; why is there no link?\n"
+        "sudo mlxlink -d {device} -a TG    # on {node}; takes it down and up; then try another cable"
+    ),
+}
+_TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
+
+SOCKETS = Diagnosis(
+    code="fabric-sockets",
+    title="this node would train over TCP sockets instead of RDMA",
+    severity=Severity.WARN,
+    symptoms=("NET/IB : No device found.", "Using network Socket", "NET/Socket : Using [0]eth0"),
+    explanation="NCCL skips every adapter port that is not ACTIVE, and when none is left it takes TCP, with one line"
+    " in a log that is off by default. When its peers use RDMA the ranks then don't find each other; when all nodes"
+    " fall back the run goes on, many times slower.",
+    remedy="Look at the ports with `ibstat` or `cat /sys/class/infiniband/*/ports/*/state`. DOWN with Polling is a"
+    " cable or the switch's port; INIT with LinkUp is a missing subnet manager (`sudo sminfo`). If there is no adapter,"
+    " load its driver with `sudo modprobe mlx5_ib`. Look also for NCCL_IB_DISABLE and NCCL_IB_HCA in the"
+    " environment and in /etc/nccl.conf. In a container, bind /dev/infiniband.",
+    fixes={
+        **_DOWN,
+        "no-card": Command(
+            "lspci | grep -iE 'mellanox|infiniband'    # on {node}; is a card there?\n"
+            "sudo modprobe mlx5_ib    # on {node}; if there is one: its driver"
+        ),
+        "told": Command(
+            "env | grep NCCL_IB; cat /etc/nccl.conf    # on {node}; take out what keeps NCCL off its adapters"
+        ),
+    },
+)
+
+PORT_DOWN = Diagnosis(
+    code="fabric-port-down",
+    title="an adapter's port is not ACTIVE",
+    severity=Severity.WARN,
+    symptoms=("NET/IB : No device found.", "Port state: Down", "phys_state: Polling", "mlx5_3: port 1 DOWN"),
+    explanation="The port has no link (a cable, a transceiver, a port that is off at the switch), or it has one and"
+    " no subnet manager has made it ACTIVE. NCCL leaves it out without a word.",
+    remedy="`sudo mlxlink -d mlx5_3` says why there is no link. Take it down and up with `sudo mlxlink -d mlx5_3 -a"
+    " TG`, reseat the cable, try another one, then another port of the switch. With LinkUp and INIT look for the subnet"
+    " manager: `sudo sminfo`, and `systemctl status opensm` on the machine that runs it.",
+    fixes=_DOWN,
+)
+
+PORT_MISSING = Diagnosis(
+    code="fabric-port-missing",
+    title="a node has fewer RDMA ports than the others",
+    severity=Severity.WARN,
+    symptoms=("Detected mixed local Net device counts across ranks", "mlx5_core: Cannot find PCI device"),
+    explanation="An adapter fell off the PCI bus, its firmware didn't start, or its driver failed for one card. NCCL"
+    " 2.30 refuses nodes with unequal numbers of adapters; earlier ones share the others, and are slow.",
+    remedy="Compare `lspci | grep -i mellanox` with another node, and read `sudo dmesg | grep mlx5`. A reboot, better a"
+    " cold one, brings most of them back. To train meanwhile: leave the node out, or set NCCL_IB_HCA on all nodes"
+    " to the adapters that all of them have.",
+    fixes=Command(
+        "lspci | grep -i mellanox; sudo dmesg | grep mlx5    # on {node}; is the card on the bus?\n"
+        "sudo reboot    # on {node}; if it isn't back then, take the node out of the run"
+    ),
+)
+
+RATE = Diagnosis(
+    code="fabric-rate",
+    title="a link runs at less than its rate",
+    severity=Severity.WARN,
+    symptoms=("rate: 100 Gb/sec (1X NDR)", "200 Gb/sec (4X HDR)", "busbw is half of what it should be"),
+    explanation="Two ends agree on the best rate that cable and transceivers allow when the link comes up. A dirty"
+    " or bent cable, one of a lower class, or old firmware gives a link that works with fewer lanes or a slower mode.",
+    remedy="`sudo mlxlink -d mlx5_3 -m` shows lanes, errors and the cable's own data. Reset the link, clean or replace"
+    " the cable, and compare firmware with `ibv_devinfo | grep fw_ver`. Look at the switch's end too.",
+    fixes=Command(
+        "sudo mlxlink -d {device} -m    # on {node}; speed, lanes and the cable's own health\n"
+        "sudo mlxlink -d {device} -a TG    # on {node}; takes it down and up; then try another cable"
+    ),
+)
+
+FLAPS = Diagnosis(
+    code="fabric-flaps",
+    title="a link goes down again and again, or has many errors",
+    severity=Severity.WARN,
+    symptoms=(
+        "Got completion from peer with error 12, opcode 0, len 0, vendor err 129",
+        "Got completion from peer with status=12 opcode=0",
+        "transport retry counter exceeded",
+    ),
+    explanation="Error 12 (RETRY_EXC) means that a packet was not answered in spite of all retries: the link was"
+    " away for seconds, or the peer had died. The kernel counts how often each link went down since the last boot.",
+    remedy="Reseat or replace the cable of the named adapter, and look at the switch's log. Set the counters to zero"
+    " with `sudo perfquery -R`, and look again after an hour. `NCCL_IB_TIMEOUT: '22'` in `env:` outlasts short"
+    " flaps, and makes real failures known later.",
+    fixes=Command(
+        "sudo mlxlink -d {device} -m -c    # on {node}; reseat or replace the cable\n"
+        "sudo perfquery -R -C {device}    # on {node}; then set the counters to zero and look again"
+    ),
+)
+
+GID_NONE = Diagnosis(
+    code="fabric-gid-none",
+    title="a RoCE port has no RoCE v2 address",
+    severity=Severity.WARN,
+    symptoms=("ibv_modify_qp failed with 22 Invalid argument", "ibv_modify_qp failed with 110 Connection timed out"),
+    explanation="A RoCE port's addresses (GIDs) come from the IP addresses of its network interface. Without one"
+    " there is only a link-local entry, or only RoCE v1, which no router forwards.",
+    remedy="Give the interface an address like on the other nodes (`ip -br addr` shows them), and look at"
+    " /sys/class/infiniband/*/ports/1/gid_attrs/types for `RoCE v2`. `sudo cma_roce_mode -d mlx5_0 -p 1 -m 2`"
+    " makes v2 the default. If NCCL shouldn't use the port at all: `NCCL_IB_HCA: '^=mlx5_0'`.",
+    fixes=Command(
+        "ip -br addr    # on {node}; its RoCE interface needs an IP address like on the other nodes\n"
+        "sudo cma_roce_mode -d {device} -p {port} -m 2    # on {node}; if it has one: RoCE v2"
+    ),
+)
+
+GID_INDEX = Diagnosis(
+    code="fabric-gid-index",
+    title="the RoCE v2 address has another GID index than NCCL is told, or than on the other nodes",
+    severity=Severity.WARN,
+    symptoms=("ibv_modify_qp failed with 22 Invalid argument", "NCCL_IB_GID_INDEX set by environment to 3"),
+    explanation="The kernel fills the table of addresses in the order in which they were configured, so a VLAN, a"
+    " second address or a restarted network service shifts the index on one node. NCCL before 2.21 takes one index for"
+    " all, 0 if it isn't told; later ones look for RoCE v2 by themselves unless the variable is set.",
+    remedy="With NCCL 2.21 or later unset NCCL_IB_GID_INDEX (or set it to -1). Else set it for each node in `env:` of"
+    " aboard.yaml to the index that the finding names; `show_gids` lists them.",
+    fixes={
+        "one": Advice(
+            "NCCL_IB_GID_INDEX: {index}    # in `env:` of {node} in aboard.yaml; NCCL finds it by itself from 2.21 on,"
+            " if the variable is not set"
+        ),
+        "several": Advice(
+            "NCCL_IB_GID_INDEX: '-1'    # in `env:` of {node} in aboard.yaml, or unset; its ports need different ones"
+        ),
+    },
+)
+
+MIXED = Diagnosis(
+    code="fabric-mixed",
+    title="InfiniBand and RoCE ports are mixed",
+    severity=Severity.WARN,
+    symptoms=("Attempted to connect incompatible devices", "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_bond_0:1/RoCE"),
+    explanation="Adapters of one kind can be InfiniBand or Ethernet, and many servers have a fast InfiniBand card"
+    " for each GPU and one Ethernet card of the same maker for everything else. NCCL takes all of them for RDMA.",
+    remedy="Exclude the odd ones: `NCCL_IB_HCA: '^=mlx5_bond_0'` in `env:` of aboard.yaml; `^` refuses and `=` wants"
+    " the name whole. If a card is in the wrong mode: `sudo mlxconfig -d mlx5_0 set LINK_TYPE_P1=1`, and reboot.",
+    fixes={
+        "mode": Command("sudo mlxconfig -d {device} query LINK_TYPE_P1    # on {node}; 1 is InfiniBand, 2 Ethernet"),
+        "exclude": Advice("NCCL_IB_HCA: {adapters}    # in `env:` of {where} in aboard.yaml"),
+    },
+)
+
+PLUGIN = Diagnosis(
+    code="fabric-plugin",
+    title="NCCL's network plugin is not found",
+    severity=Severity.WARN,
+    symptoms=(
+        "NET/Plugin: Could not find: libnccl-net.so",
+        "NET/Plugin : No plugin found (libnccl-net.so), using internal implementation",
+        "NET/Plugin: Could not find: aws-ofi libnccl-net-aws-ofi.so",
+        "Using network Socket",
+    ),
+    explanation="Some adapters, as Amazon's EFA, are reached through a library that NCCL loads by its name. It isn't"
+    " installed, or lies in a folder that is in LD_LIBRARY_PATH of your shell and not in that of a rank. NCCL then"
+    " takes TCP sockets, many times slower, with one line in a log that is off by default.",
+    remedy="Install the plugin as on the other nodes (for EFA the package aws-ofi-nccl, which comes with the EFA"
+    " installer, in /opt/amazon/ofi-nccl), and put its folder into LD_LIBRARY_PATH, under `setup:` in aboard.yaml."
+    " NCCL_DEBUG=INFO must then say `NET/Plugin: Loaded net plugin` and not `Using network Socket`."
+    " `NCCL_NET_PLUGIN: none` says that none is wanted.",
+    fixes={
+        "aside": Advice("setup: [{line}]    # of {node} in aboard.yaml"),
+        "like": Command("ls -l {path}; dpkg -S {path}    # on {peer}, which has it; install the same on {node}"),
+        "find": Command(
+            "find / -xdev -name 'libnccl-net*' 2>/dev/null    # on {node}; put its folder into LD_LIBRARY_PATH, or"
+            " install the plugin (for EFA: aws-ofi-nccl)"
+        ),
+    },
+)
+
+RAIL_CUT = Diagnosis(
+    code="fabric-rail-cut",
+    title="two nodes don't hear each other on one rail",
+    severity=Severity.WARN,
+    symptoms=("ibv_modify_qp failed with 110 Connection timed out", "Call to ibv_modify_qp failed with 110"),
+    explanation="Each adapter has a network of its own, a rail. On one of them an echo doesn't come back, while it"
+    " does on the others: a cable in the wrong port, a VLAN that is missing at the switch, or an address of another"
+    " rail.",
+    remedy="`ping -I OWN_ADDRESS PEER_ADDRESS` on both nodes, `ip -br addr` to compare which address is on which"
+    " interface, `ip neigh` for FAILED entries. Correct the cable or the switch port. Until then leave the rail out"
+    " on all nodes: `NCCL_IB_HCA: '^=mlx5_3'` in `env:` of aboard.yaml.",
+    fixes={
+        "echo": Command(
+            "ping -I {own} {peer}    # on {node}; then its cable, its switch port and VLAN, and those of the other end"
+        ),
+        "without": Advice(
+            "NCCL_IB_HCA: {adapters}    # in `env:` of aboard.yaml, on all nodes, to train without that rail"
+        ),
+    },
+)
+
+RAILS = Diagnosis(
+    code="fabric-rails",
+    title="rails are not connected with each other",
+    severity=Severity.WARN,
+    symptoms=("ibv_modify_qp failed with 110 Connection timed out", "NCCL_CROSS_NIC set by environment to 1"),
+    explanation="Many clusters keep the networks of the adapters apart: adapter 0 of all nodes on one switch,"
+    " adapter 1 on the next. A ring of NCCL's that leaves a node by another adapter than it comes in by then finds"
+    " no way, and waits until it times out. NCCL mostly stays on a rail by itself; NCCL_CROSS_NIC=1 makes it change.",
+    remedy="`NCCL_CROSS_NIC: '0'` in `env:` of aboard.yaml forbids it. If the rails should be connected, look at the"
+    " routes: `ip route get PEER_ADDRESS from OWN_ADDRESS`.",
+    fixes=Advice("NCCL_CROSS_NIC: '0'    # in `env:` of aboard.yaml, for {where}; or connect the rails by a route"),
+)
+
+HCA_ABSENT = Diagnosis(
+    code="fabric-hca-absent",
+    title="NCCL_IB_HCA names an adapter that the node hasn't got",
+    severity=Severity.WARN,
+    symptoms=("NCCL_IB_HCA set to mlx5_3", "NET/IB : No device found."),
+    explanation="Adapters are numbered in the order in which the kernel finds them; a card that is gone, or another"
+    " driver, gives the others new names, and a list made for one node doesn't fit the next.",
+    remedy="Set NCCL_IB_HCA for each node in `env:` of aboard.yaml, or use a prefix (`mlx5`) or a refusal"
+    " (`^=mlx5_bond_0`), which fit all. With rdma-core's persistent names (ibp3s0) they don't change any more.",
+    fixes=Advice("NCCL_IB_HCA: {adapters}    # in `env:` of {node} in aboard.yaml; or find out where the card went"),
+)
+
+NO_GPUDIRECT = Diagnosis(
+    code="fabric-no-gpudirect",
+    title="adapters can't read the GPUs' memory",
+    severity=Severity.WARN,
+    symptoms=("GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "NET/IB : GPU Direct RDMA Disabled"),
+    explanation="The module nvidia_peermem connects the GPU's driver with the adapter's. It isn't loaded, or was"
+    " built against another version. NVIDIA's open driver on Linux 5.12 or later does without it, by DMA-BUF.",
+    remedy="`sudo modprobe nvidia_peermem`; if that fails with `Invalid argument`, install the adapter's driver"
+    " first and the GPU's driver after it. Keep it with a line in /etc/modules-load.d. Afterwards NCCL_DEBUG=INFO shows"
+    " `GPU Direct RDMA Enabled` and `GDRDMA` in its channels.",
+    fixes=Command(
+        "sudo modprobe nvidia_peermem    # on {where:shell}\n"
+        "echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia_peermem.conf    # there, to keep it"
+    ),
+)
+
+ACS = Diagnosis(
+    code="fabric-acs",
+    title="PCI switches send traffic between cards through the CPU",
+    severity=Severity.WARN,
+    symptoms=("Got completion with error 4, opcode 32675, len 0, vendor err 81", "status=4", "LOC_PROT_ERR"),
+    explanation="Access Control Services make each packet from one PCI card to another go up to the CPU. Virtual"
+    " machines need that; on bare metal it makes GPUDirect slow, and sometimes wrong.",
+    remedy="`sudo lspci -vvv | grep ACSCtl` shows SrcValid+ where it is on. Turn it off for every bridge with"
+    " `sudo setpci -s ADDRESS ECAP_ACS+0x6.w=0000` after each boot, or for good in the BIOS, with IO"
+    " virtualization (VT-d, AMD-Vi). In a virtual machine leave it on, and turn ATS on in the adapter instead.",
+    fixes=Command(
+        "sudo setpci -s {bridge} ECAP_ACS+0x6.w=0000    # on {where:shell}; for each, after every boot\n"
+        "# for good: turn ACS or IO virtualization (VT-d, AMD-Vi) off in the BIOS"
+    ),
+)
+
+MEMLOCK = Diagnosis(
+    code="fabric-memlock",
+    title="ranks may lock too little memory for RDMA",
+    severity=Severity.WARN,
+    symptoms=(
+        "Call to ibv_reg_mr failed with error Cannot allocate memory",
+        "Call to ibv_create_cq failed with error Cannot allocate memory",
+    ),
+    explanation="RDMA hands memory to the adapter, so it must not be moved: it is locked, and the kernel limits how"
+    " much of it a user may lock. What counts is the limit of a process started by sshd or slurmd, not that of your"
+    " terminal.",
+    remedy="`echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/90-memlock.conf` and log in anew; for Slurm"
+    " `LimitMEMLOCK=infinity` in slurmd's service file; for Docker `--ulimit memlock=-1`.",
+    fixes={
+        "setup": Advice("setup: [ulimit -l unlimited]    # in aboard.yaml, for {where}"),
+        "limits": Command(
+            "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/90-memlock.conf    # on {where:shell}\n"
+            "sudo systemctl restart ssh    # on {where:shell}; for Slurm: LimitMEMLOCK=infinity in slurmd's service"
+        ),
+    },
+)
+
+NCCL_SETTINGS = Diagnosis(
+    code="fabric-nccl-settings",
+    title="NCCL is told different things on different nodes",
+    severity=Severity.WARN,
+    symptoms=(
+        "NCCL_ALGO set by environment to Ring",
+        "Using network IB",
+        "Using network Socket",
+        "stuck at the first all-reduce",
+    ),
+    explanation="NCCL reads variables and /etc/nccl.conf on each node by itself. Ranks that choose another network,"
+    " algorithm or protocol than their peers wait for something that never comes.",
+    remedy="Write the settings once, in `env:` of aboard.yaml, which wins over both, and take them out of dot files and"
+    " /etc/nccl.conf, or copy that file to all nodes. In a container bind it: `--bind /etc/nccl.conf`.",
+    leads_to=("software-variable",),
+    fixes={
+        "look": Command(
+            "env | grep {key}; grep -n {key} /etc/nccl.conf    # on {where:shell}; where does it come from?"
+        ),
+        "set": Advice("{key}: …    # in `env:` of aboard.yaml, once for all nodes, wins over both"),
+    },
+)
+
+TOPOLOGY = Diagnosis(
+    code="fabric-topology",
+    title="a topology file is missing or differs",
+    severity=Severity.WARN,
+    symptoms=(
+        "NCCL_TOPO_FILE set by environment to /etc/crusoe/nccl_topo/h100-80gb-sxm-ib.xml",
+        "Could not open XML topology file",
+    ),
+    explanation="In virtual machines NCCL can't see which adapter is near which GPU, so clouds ship a file that says"
+    " so. A node without it pairs them by chance, which costs half the bandwidth.",
+    remedy="Copy the file from a node that has it, or install the cloud's package for it. Bind its folder into"
+    " containers, for example `--bind /etc/crusoe`. On bare metal unset NCCL_TOPO_FILE.",
+    fixes={
+        "copy": Command("scp {source} {target}    # or unset NCCL_TOPO_FILE"),
+        "copy-bind": Command("scp {source} {target}    # or unset NCCL_TOPO_FILE; bind it into the container too"),
+        "absent": Command("ls -l {path}    # on {node}; no node has it: or unset NCCL_TOPO_FILE"),
+        "absent-bind": Command(
+            "ls -l {path}    # on {node}; no node has it: or unset NCCL_TOPO_FILE; bind it into the container too"
+        ),
+        "other": Command(f"ls -l {_TOPOLOGY}; echo $NCCL_TOPO_FILE    # on {{node}}"),
+        "unequal": Command(f"md5sum {_TOPOLOGY} $NCCL_TOPO_FILE    # on each"),
+    },
+)
+
+
+def _unknown(name: str, fix: Command) -> Diagnosis:
+    """What `checks.unknown` says of a question, for rules that tell more of why it has no answer."""
+    return Diagnosis(
+        code=f"unknown-{name}",
+        title=f"{name} could not be asked",
+        severity=Severity.WARN,
+        symptoms=(f"{name} stayed unknown",),
+        explanation="What can't be asked can't be vouched for. The file or the command is not there, may not be read,"
+        " took too long, or answered in a way that this version doesn't know.",
+        remedy="Type the command of the finding and look at what it says. If it looks right to you, the parser is"
+        " wrong: please open an issue with that output.",
+        fixes=fix,
+    )
+
+
+UNKNOWN_ACS = _unknown(
+    "acs", Command("sudo lspci -vvv | grep ACSCtl    # on {where:shell}; SrcValid+ means that it is on")
+)

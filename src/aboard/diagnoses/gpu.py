@@ -1,0 +1,303 @@
+"""GPUs: how many there are, their driver, their memory, their heat and their links.
+
+All warn at most: the rules that find them were proven on recordings, not on GPUs.
+"""
+
+from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.fixes import Advice, Command
+
+# Who asks nvidia-smi gets no better answer.
+_NO_ANSWER = ("unknown-gpu-processes",)
+
+COUNT = Diagnosis(
+    code="gpu-count",
+    title="a node has fewer GPUs than slots",
+    severity=Severity.WARN,
+    symptoms=(
+        "CUDA error: invalid device ordinal",
+        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+        "Multiple Ranks are using the same GPU",
+        "No devices were found",
+    ),
+    explanation="The number of slots says how many ranks start on a node, each with a GPU of its own. A GPU that"
+    " fell off the bus, one that a container or Slurm hides, or a number that was copied from another node leaves a"
+    " rank without one, or two ranks with the same.",
+    remedy="Compare `nvidia-smi -L` with `lspci | grep -i nvidia`: a GPU that only lspci lists needs a reboot, one that"
+    " neither lists a technician. Else correct `slots:` in aboard.yaml. A script of your own must call"
+    " `torch.cuda.set_device(int(os.environ['LOCAL_RANK']))`.",
+    fixes={
+        "look": Command(
+            "nvidia-smi -L; lspci | grep -i nvidia    # on {node}; one that only lspci lists needs a reboot"
+        ),
+        "slots": Advice("slots: {count}    # of {node} in aboard.yaml, if that is how many there are"),
+    },
+)
+
+HIDDEN = Diagnosis(
+    code="gpu-hidden",
+    title="CUDA_VISIBLE_DEVICES hides GPUs that ranks need",
+    severity=Severity.WARN,
+    symptoms=(
+        "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+        "Multiple Ranks are using the same GPU",
+        "CUDA error: invalid device ordinal",
+        "RuntimeError: No CUDA GPUs are available",
+    ),
+    explanation="The variable lists the GPUs that a program may see. A line in ~/.bashrc or /etc/environment that"
+    " was meant for one experiment, or an entry of aboard.yaml that was copied from a smaller machine, leaves fewer"
+    " than there are ranks. CUDA reads the list up to the first entry that it doesn't know.",
+    remedy="`ssh NODE 'echo $CUDA_VISIBLE_DEVICES'` shows what a rank would get. Take it out of the start-up file,"
+    " or set it in `env:` of the node in aboard.yaml, which wins. To use a part of the GPUs on purpose, set `slots:`"
+    " too.",
+    fixes={
+        "ours": Advice("CUDA_VISIBLE_DEVICES: {gpus}    # in `env:` of {node} in aboard.yaml, where it is set"),
+        "look": Command(
+            "grep -n CUDA_VISIBLE_DEVICES ~/.bashrc ~/.profile /etc/environment    # on {node}; where is it set?"
+            " Take it out"
+        ),
+        "set": Advice("CUDA_VISIBLE_DEVICES: {gpus}    # or in `env:` of {node} in aboard.yaml, which wins"),
+        "slots": Advice("slots: {left}    # of {node}, if the others are not yours to use"),
+    },
+)
+
+MODEL = Diagnosis(
+    code="gpu-model",
+    title="GPUs of different models",
+    severity=Severity.WARN,
+    symptoms=("CUDA out of memory on one node only", "one rank is always the slowest"),
+    explanation="All ranks do the same work in each step, so the slowest GPU sets the pace and the smallest memory"
+    " the size of the batch.",
+    remedy="Leave the odd nodes out with `exclude:` in aboard.yaml, or choose GPUs of one model with `include:`. A"
+    " run on unequal GPUs works, at the pace of the weakest.",
+    fixes={
+        "odd": Command(
+            "nvidia-smi -L    # on {where:shell}; leave them out with `exclude:` in aboard.yaml, or train on them alone"
+        ),
+        "several": Command("nvidia-smi -L    # on {node}; choose those of one model with `include:` in aboard.yaml"),
+    },
+)
+
+DRIVER = Diagnosis(
+    code="gpu-driver",
+    title="nodes have different NVIDIA drivers",
+    severity=Severity.WARN,
+    symptoms=(
+        "CUDA driver version is insufficient for CUDA runtime version",
+        "The NVIDIA driver on your system is too old",
+        "Cuda failure 'the provided PTX was compiled with an unsupported toolchain.'",
+    ),
+    explanation="CUDA and NCCL choose features by the driver that they find; nodes that choose differently fail or"
+    " hang at their first collective.",
+    remedy="Install the version of the majority on the odd node (`sudo apt-get install nvidia-driver-VERSION`, with the"
+    " fabric manager of the same version where there is one), and reboot it. Hold the packages afterwards.",
+    fixes={
+        "odd": Command(
+            "cat /proc/driver/nvidia/version    # on {where:shell}; install the version of the others there, and reboot"
+        ),
+    },
+)
+
+DRIVER_MISMATCH = Diagnosis(
+    code="gpu-driver-mismatch",
+    title="the driver's libraries and its kernel module are of two versions",
+    severity=Severity.WARN,
+    symptoms=(
+        "Failed to initialize NVML: Driver/library version mismatch",
+        "NVRM: API mismatch: the client has the version 550.90.07, but this kernel module has the version",
+        "CUDA error 803: system has unsupported display driver / cuda driver combination",
+    ),
+    explanation="An upgrade, often an unattended one at night, replaced the libraries on disk; the module of the old"
+    " version stays in the kernel until it is loaded anew.",
+    remedy="`sudo reboot` is the sure way. Without one: stop all that uses the GPUs (also nvidia-persistenced and"
+    " dcgm), `sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia`, `sudo modprobe nvidia`. So that it doesn't come"
+    " again: `sudo apt-mark hold 'nvidia-*' 'libnvidia-*'`.",
+    leads_to=_NO_ANSWER,
+    fixes=Command(
+        "sudo reboot    # on {node}; or, with no program on the GPUs: sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset"
+        " nvidia && sudo modprobe nvidia\n"
+        "sudo apt-mark hold 'nvidia-*' 'libnvidia-*'    # on {node}; so that it doesn't happen again at night"
+    ),
+)
+
+LOST = Diagnosis(
+    code="gpu-lost",
+    title="a GPU is lost",
+    severity=Severity.WARN,
+    symptoms=(
+        "Unable to determine the device handle for GPU0000:9B:00.0: Unknown Error",
+        "GPU is lost. Reboot the system to recover this GPU",
+        "CUDA error: unknown error",
+    ),
+    explanation="The GPU stopped answering on the PCI bus: heat, power, a riser or a defect of its own. The kernel's"
+    " log has an Xid 79 with it.",
+    remedy="Reboot the node, better cold. If it comes again, leave the node out and have it repaired; the others"
+    " train on without it.",
+    leads_to=_NO_ANSWER,
+    fixes=Command("sudo reboot    # on {node}; if it comes again, take {node} out of the run: it needs repair"),
+)
+
+SMI = Diagnosis(
+    code="gpu-smi",
+    title="nvidia-smi fails",
+    severity=Severity.WARN,
+    symptoms=(
+        "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
+        "Failed to initialize NVML: Unknown Error",
+        "Failed to initialize NVML: Insufficient Permissions",
+        "No devices were found",
+    ),
+    explanation="The driver's module isn't loaded (a new kernel without a module built for it, Secure Boot), or this"
+    " user may not open /dev/nvidia*.",
+    remedy="`sudo modprobe nvidia`; if there is none for this kernel, `sudo dkms autoinstall` or install the driver"
+    " anew. `ls -l /dev/nvidia*` must let the user read and write. In a container, start it with its GPU option"
+    " (`--nv`, `--gpus all`).",
+    leads_to=_NO_ANSWER,
+    fixes=Command(
+        "nvidia-smi; sudo dmesg | grep -iE 'nvrm|nvidia'    # on {node}\n"
+        "sudo modprobe nvidia    # on {node}; if that fails, install its driver anew, and reboot"
+    ),
+)
+
+XID = Diagnosis(
+    code="gpu-xid",
+    title="the driver reported Xid errors",
+    severity=Severity.WARN,
+    symptoms=(
+        "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+        "NVRM: Xid (PCI:0000:10:1c): 63, pid=1850, Row Remapper: New row marked for remapping",
+        "NVRM: Xid (PCI:0000:ca:00): 31, pid=1587, name=python, Ch 0000000a, MMU Fault: ENGINE GRAPHICS",
+        "NVRM: Xid (PCI:0000:3b:00): 48, Double Bit ECC Error",
+        "NVRM: Xid (PCI:0000:3b:00): 74, NVLink: fatal error detected",
+        "NVRM: Xid (PCI:0000:3b:00): 94, Contained memory error",
+        "NVRM: Xid (PCI:0000:3b:00): 119, Timeout waiting for RPC from GSP!",
+    ),
+    explanation="An Xid is the driver's number for what went wrong with a GPU. 13, 31, 43 and 45 mostly come from"
+    " programs; 48, 63, 64, 92, 94 and 95 from its memory, 74 and 144 to 150 from NVLink, 119 and 120 from its own"
+    " processor, and 79 says that the GPU is gone.",
+    remedy="After 79, 119 or 120 reboot. After 48, 63, 64, 94 or 95 reset the GPU with `sudo nvidia-smi --gpu-reset -i"
+    " N`, which puts spare memory in place of the bad. After 74 look at `nvidia-smi nvlink -e`. `sudo dcgmi diag"
+    " -r 3` tests it; one that fails, or that reports again, leaves the run.",
+    leads_to=_NO_ANSWER,
+    fixes={
+        "program": Command(
+            "export CUDA_LAUNCH_BLOCKING=1    # then start again: the traceback shows the line that did it\n"
+            "sudo dmesg -T | grep -i xid    # on {node}; only another Xid beside it would be the hardware"
+        ),
+        "gone": Command(
+            "sudo reboot    # on {node}; if {device} isn't back, or falls again: take {node} out, it needs repair"
+        ),
+        "link": Command(
+            "nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which link is down, or has errors?\n"
+            "sudo nvidia-smi --gpu-reset    # on {node}; all GPUs, with no program on them; else reboot"
+        ),
+        "reset": Command(
+            "sudo nvidia-smi --gpu-reset -i {device}.0    # on {node}; with no program on the GPU\n"
+            "sudo dcgmi diag -r 3    # on {node}; if it fails, or the Xid comes again: take {node} out of the run"
+        ),
+        "earlier": Command(
+            "sudo dmesg -T | grep -i xid    # on {node}; nothing to do if an earlier run of yours was faulty"
+        ),
+    },
+)
+
+ECC = Diagnosis(
+    code="gpu-ecc",
+    title="a GPU's memory has errors that can't be corrected",
+    severity=Severity.WARN,
+    symptoms=("CUDA error: uncorrectable ECC error encountered", "NVRM: Xid (PCI:0000:3b:00): 48"),
+    explanation="Its memory returned wrong bits, was caught, and the program was ended. The row is taken out of use"
+    " only when the GPU is reset.",
+    remedy="`sudo nvidia-smi --gpu-reset -i N` with no program on it, then `nvidia-smi -q -d ROW_REMAPPER`: `Remapping"
+    " Failure Occurred : Yes` means that it must be replaced.",
+    fixes=Command(
+        "sudo nvidia-smi --gpu-reset -i {gpu}    # on {node}; replaces the bad rows\n"
+        "nvidia-smi -q -d ROW_REMAPPER,ECC    # on {node}; if it comes again: take {node} out"
+    ),
+)
+
+THROTTLED = Diagnosis(
+    code="gpu-throttled",
+    title="a GPU is slowed down by heat or power",
+    severity=Severity.WARN,
+    symptoms=("HW Thermal Slowdown : Active", "HW Power Brake Slowdown : Active", "one rank is slower than all others"),
+    explanation="Hardware lowers the clock when the GPU is too hot or its power supply calls for it. A power cap set by"
+    " software is normal and isn't reported here.",
+    remedy="`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`. Look at fans, filters and inlet air; a power brake comes"
+    " from the power supplies (`sudo ipmitool sel list`). Leave the node out until it is mended: one slow GPU"
+    " slows all.",
+    fixes=Command(
+        "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER    # on {node}; fans, inlet air, power cables\n"
+        "sudo ipmitool sdr type Fan; sudo ipmitool sel list | tail    # on {node}; what the machine says"
+    ),
+)
+
+FABRIC_MANAGER = Diagnosis(
+    code="gpu-fabric-manager",
+    title="the NVSwitch fabric is not up",
+    severity=Severity.WARN,
+    symptoms=(
+        "Error 802: system not yet initialized",
+        "CUDA initialization: Unexpected error from cudaGetDeviceCount()",
+        "Failed to bind NVLink SHARP (NVLS)",
+        "Fabric State : In Progress",
+    ),
+    explanation="On machines with NVSwitches a service joins GPUs and switches at boot, and CUDA refuses to start"
+    " before. It isn't running, or refuses because its version isn't the driver's to the last digit, mostly after an"
+    " upgrade of one of the two.",
+    remedy="`sudo systemctl enable --now nvidia-fabricmanager`, and read `journalctl -u nvidia-fabricmanager`. On a"
+    " version mismatch install `nvidia-fabricmanager-NNN` of the driver's version. If only NVLS fails:"
+    " `NCCL_NVLS_ENABLE: '0'` in `env:` lets the run go on, somewhat slower.",
+    fixes=Command(
+        "sudo systemctl enable --now nvidia-fabricmanager    # on {node}\n"
+        "sudo journalctl -u nvidia-fabricmanager | tail    # on {node}; its version must be exactly the driver's"
+    ),
+)
+
+NVLINK = Diagnosis(
+    code="gpu-nvlink",
+    title="NVLinks are down",
+    severity=Severity.WARN,
+    symptoms=(
+        "Link 3: <inactive>",
+        "NVML: Unable to retrieve NVLink information as all links are inActive",
+        "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up",
+    ),
+    explanation="Links between GPUs, or to a switch, did not come up or were taken out of use after errors; traffic"
+    " between them goes over PCI, or over fewer links.",
+    remedy="`nvidia-smi nvlink -s` on this and on another node, `nvidia-smi nvlink -e` for errors. Reset all GPUs of"
+    " the node with `sudo nvidia-smi --gpu-reset`, or reboot; what stays down needs repair.",
+    fixes=Command(
+        "nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which links, and their errors\n"
+        "sudo nvidia-smi --gpu-reset    # on {node}; if they stay down: take {node} out, it needs repair"
+    ),
+)
+
+
+def _unknown(name: str, fix: Command) -> Diagnosis:
+    """What `checks.unknown` says of a question, for rules that tell more of why it has no answer."""
+    return Diagnosis(
+        code=f"unknown-{name}",
+        title=f"{name} could not be asked",
+        severity=Severity.WARN,
+        symptoms=(f"{name} stayed unknown",),
+        explanation="What can't be asked can't be vouched for. The file or the command is not there, may not be read,"
+        " took too long, or answered in a way that this version doesn't know.",
+        remedy="Type the command of the finding and look at what it says. If it looks right to you, the parser is"
+        " wrong: please open an issue with that output.",
+        fixes=fix,
+    )
+
+
+UNKNOWN_GPUS = _unknown(
+    "gpus",
+    Command("command -v nvidia-smi    # on {node}; install nvidia-utils, or put it on the PATH of ssh logins"),
+)
+
+UNKNOWN_KERNEL_LOG = _unknown(
+    "kernel-log",
+    Command("sudo usermod -aG systemd-journal $USER    # on {where:shell}; or once: sudo dmesg | grep -i xid"),
+)
+
+UNKNOWN_FABRIC_MANAGER = _unknown(
+    "fabric-manager", Command("nvidia-smi -q | grep -A 2 Fabric    # on {node}; must say Completed and Success")
+)
