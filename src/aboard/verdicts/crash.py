@@ -1,7 +1,6 @@
 """What the node itself says about a death: the kernel's own kills, and disks that are full, with the numbers."""
 
 import re
-import shlex
 from dataclasses import replace
 
 from aboard.core.evidence import Evidence
@@ -9,6 +8,7 @@ from aboard.core.run import Child
 from aboard.core.size import size
 from aboard.core.witness import Disk, NodeWitness
 from aboard.core.words import many
+from aboard.diagnoses import death
 from aboard.verdicts.words import Told
 
 _KILLED, _BUS = -9, -7
@@ -32,10 +32,10 @@ def with_node(evidence: Evidence, cause: Child, told: Told) -> Told:
     if cause.code == _BUS and shm is not None and shm.free < _FULL * shm.size:
         return replace(
             told,
-            code="run-shm-full",
+            diagnosis=death.SHM_FULL,
             seen=f"{told.seen}; /dev/shm has {size(shm.free)} of {size(shm.size)} left",
             why="Data loaders and NCCL put what they share there; it is full.",
-            fix=f"sudo mount -o remount,size=50% /dev/shm    # on {cause.node}; in a container: --shm-size",
+            fix=death.SHM_FULL.fix("remount", node=cause.node),
         )
     said = f"{cause.raised.message if cause.raised else ''} {told.seen}"
     full = next((disk for disk in node.disks if _is_full(disk)), None)
@@ -43,10 +43,9 @@ def with_node(evidence: Evidence, cause: Child, told: Told) -> Told:
         left = "no names" if full.inodes < _FULL else f"{size(full.free)} of {size(full.size)}"
         return replace(
             told,
-            code="run-disk-full",
+            diagnosis=death.DISK_FULL,
             seen=f"{told.seen}; the disk of {full.path} has {left} left",
-            fix=f"du -x --max-depth=2 {shlex.quote(full.path)} 2>/dev/null | sort -n | tail    # on {cause.node};"
-            " remove what nobody needs, or write elsewhere",
+            fix=death.DISK_FULL.fix("sizes", path=full.path, node=cause.node),
         )
     return told
 
@@ -61,11 +60,10 @@ def _out_of_memory(cause: Child, node: NodeWitness, told: Told) -> Told:
     kernel = f"; the kernel: {lines[-1].partition(' ')[2][:160]}" if lines else ""
     return replace(
         told,
-        code="run-out-of-memory",
+        diagnosis=death.OUT_OF_MEMORY,
         seen=f"{told.seen}, out of memory: {many(after - before, 'kill')} since the start{limit}{total}{kernel}",
         why="The kernel ended it because the memory of the node, or of its control group, was used up.",
-        fix=f"sudo dmesg -T | grep -i 'killed process'    # on {cause.node}; which one, and how large it was\n"
-        "# fewer data workers or a smaller batch, or more memory for the job",
+        fix=death.OUT_OF_MEMORY.fix("killed", node=cause.node),
     )
 
 

@@ -10,7 +10,7 @@ from aboard.core.evidence import Evidence
 from aboard.core.nodeset import fold
 from aboard.core.run import Child, Generation, Run
 from aboard.core.words import many, visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Fix, Severity, Shell, death, hang, join_fixes
 from aboard.lazy import dataclass
 from aboard.verdicts.apart import met_apart, missed
 from aboard.verdicts.crash import with_node
@@ -119,9 +119,7 @@ def _verdict(evidence: Evidence, cause: Child) -> Finding:
     nodes = tuple(dict.fromkeys(child.node for child in same))
     count = f"all {len(same)}" if len(same) == evidence.plan.world else f"{len(same)} of {evidence.plan.world}"
     alone = f"rank {cause.name} on {cause.node}, {cause.phase.word},"
-    return Finding(
-        code=told.code,
-        severity=Severity.BLOCK,
+    return told.diagnosis.finding(
         nodes=nodes,
         ranks=tuple(map(_rank, same)),
         seen=f"{alone if len(same) == 1 else f'{count} ranks on {fold(nodes)}'} {told.seen}",
@@ -172,23 +170,19 @@ def _left_early(evidence: Evidence, cause: Child) -> Child | None:
 def _uneven(evidence: Evidence, left: Child, cause: Child) -> Finding:
     every = evidence.run.generation.children.values()
     others = [child for child in every if child.dead]
-    return Finding(
-        code="hang-uneven",
-        severity=Severity.BLOCK,
+    return hang.UNEVEN.finding(
         nodes=(left.node,),
         ranks=(_rank(left),),
         seen=f"rank {left.name} on {left.node} finished, and {max(0.0, cause.died_at - left.at):.1f} s later the others"
         " had lost their connections to it",
         why="Ranks had different numbers of batches, or one left early: the others then wait for it in a collective.",
-        fix=f"aboard logs {evidence.plan.run} --rank {left.name}    # why it had nothing more to do\n"
-        "# in the script: DataLoader(…, drop_last=True), or torch.distributed.algorithms.join.Join around the loop",
+        fix=hang.UNEVEN.fix(run=evidence.plan.run, rank=left.name),
         consequences=tuple(_followed(evidence, cause, others)),
     )
 
 
-def _fix(evidence: Evidence, child: Child, told: Told) -> str:
-    logs = f"aboard logs {evidence.plan.run} --rank {child.name}    # all that it said"
-    return f"{told.fix}\n{logs}" if told.fix else logs
+def _fix(evidence: Evidence, child: Child, told: Told) -> Fix:
+    return join_fixes(told.fix, told.diagnosis.fix("logs", run=evidence.plan.run, rank=child.name))
 
 
 def _followed(evidence: Evidence, cause: Child, others: list[Child]) -> Iterator[Finding]:
@@ -203,14 +197,11 @@ def _followed(evidence: Evidence, cause: Child, others: list[Child]) -> Iterator
             if own
             else ""
         )
-        yield Finding(
-            code="run-followed",
-            severity=Severity.INFO,
+        yield death.FOLLOWED.finding(
             nodes=tuple(sorted({child.node for child in after})),
             ranks=tuple(sorted(_rank(child) for child in after)),
             seen=f"of the other ranks, {', '.join(part for part in (died, ended) if part)}",
             why="They followed from the first death: whatever they say of closed connections is no cause.",
-            fix="",
         )
 
 
@@ -220,25 +211,22 @@ def _without_death(evidence: Evidence) -> Iterator[Finding]:
     if lost:
         place = now.places[lost]
         ranks = tuple(start.rank or 0 for node, start in evidence.plan.starts() if node == lost)
-        yield Finding(
-            code="run-node-gone",
-            severity=Severity.BLOCK,
+        yield death.NODE_GONE.finding(
             nodes=(lost,),
             ranks=ranks,
             seen=f"{lost} with {many(len(ranks), 'rank')} is gone: {visible(place.why, 200)}",
             why="It lost power or its network, or its agent was killed. A run never goes on with fewer nodes.",
-            fix=recheck(evidence, (lost,), why="is it back? then launch again"),
+            fix=death.NODE_GONE.fix(check=recheck(evidence, (lost,), why="is it back? then launch again")),
         )
     elif now.stopped is not None:
         child = now.stopped
-        yield Finding(
-            code="run-rank-stopped",
-            severity=Severity.BLOCK,
+        left = "nothing of it may be left there; then launch again"
+        yield death.RANK_STOPPED.finding(
             nodes=(child.node,),
             ranks=(_rank(child),),
             seen=f"rank {child.name} on {child.node} was stopped (SIGSTOP) and not let go on",
             why="All other ranks wait for it in the next collective, without a word.",
-            fix=recheck(evidence, (child.node,), "host", "nothing of it may be left there; then launch again"),
+            fix=death.RANK_STOPPED.fix("check", check=recheck(evidence, (child.node,), "host", left)),
         )
 
 
@@ -248,7 +236,6 @@ def lost_conductor(run: Run, left: Remains, *, now: float) -> Finding:
     nodes = tuple(dict.fromkeys(child.node for child in running))
     died = f"the conductor (process {left.pid}) died"
     over = run.generation.ending is not None
-    logs = f"aboard logs {run.id}    # what the ranks printed until then"
     seen = f"{died} before any rank was started"
     if run.generation.children:
         at = f"{datetime.fromtimestamp(left.at, UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -263,25 +250,27 @@ def lost_conductor(run: Run, left: Remains, *, now: float) -> Finding:
         late = left.lease is not None and now > left.at + left.lease + _LEASE_ENDS_SECONDS
         ends = f"have terminated them: {lease} has run out" if late else f"terminate them when {lease} runs out"
         seen += f". {ranks} running on {fold(nodes)}, and the agents there {ends}"
-    again = "runs it again"
-    if left.training:
-        again = "continues from " + (f"step {left.saved}" if left.saved is not None else "the last checkpoint, if any")
-    return Finding(
-        code="run-conductor-lost",
+    return death.CONDUCTOR_LOST.finding(
         severity=Severity.WARN if over else Severity.BLOCK,
         nodes=nodes,
         ranks=tuple(map(_rank, running)),
         seen=seen,
         why="It was killed, by somebody or by the kernel out of memory, or the head was restarted. Agents that lose"
         " their conductor terminate their ranks after the lease, so that nothing is left behind.",
-        fix="\n".join(
-            [
-                *([f"{left.command}    # {again}"] if left.command else []),
-                *([logs] if run.generation.children else []),
-                "sudo dmesg -T | grep -i 'killed process'    # here; was the conductor killed for memory?",
-            ]
+        fix=join_fixes(
+            *([_again(left)] if left.command else []),
+            *([death.CONDUCTOR_LOST.fix("logs", run=run.id)] if run.generation.children else []),
+            death.CONDUCTOR_LOST.fix("memory"),
         ),
     )
+
+
+def _again(left: Remains) -> Fix:
+    # It is what somebody typed on this machine, as the run's own record has it.
+    command = Shell(left.command)
+    if left.saved is not None and left.training:
+        return death.CONDUCTOR_LOST.fix("continue", command=command, step=left.saved)
+    return death.CONDUCTOR_LOST.fix("continue-if-any" if left.training else "again", command=command)
 
 
 def _silent(evidence: Evidence) -> str:
@@ -293,13 +282,11 @@ def _stubborn(evidence: Evidence) -> Iterator[Finding]:
     left = {name: place.stubborn for name, place in places.items() if place.stubborn}
     if left:
         pids = "; ".join(f"{name}: {', '.join(map(str, found))}" for name, found in left.items())
-        yield Finding(
-            code="run-stubborn",
-            severity=Severity.WARN,
+        yield death.STUBBORN.finding(
             nodes=tuple(left),
             seen=f"processes on {fold(left)} would not die: {pids}",
             why="They hang in the kernel, on a dead mount or a dead device, where no signal reaches them.",
-            fix=f"aboard check --fix {' '.join(left)}    # ends them once the mount or device answers",
+            fix=death.STUBBORN.fix(nodes=list(left)),
         )
 
 

@@ -10,13 +10,20 @@ from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Why
 from aboard.core.words import visible
 from aboard.core.worlds import World
-from aboard.diagnoses import Finding, Severity, worst_first
+from aboard.diagnoses import Finding, Fix, Severity, Shell, foreign, shell, worst_first
 from aboard.verdicts.judge import judge
+from aboard.verdicts.recheck import node_set
 
 _FEW = 3
 _RANKS = re.compile(r"\brank(s?)(?= \d)")
 _ENV = re.compile(r"^aboard launch --env (\S+) -- …", re.MULTILINE)
 _LOGS = re.compile(r"^aboard logs .*$\n?", re.MULTILINE)
+# What an agent says that would let py-spy read a stack; nothing else that a node says becomes a command.
+_STACK_FIXES = {
+    "install": re.compile(r"(?P<python>.+) -m pip install py-spy"),
+    "scope": re.compile(r"sudo sysctl kernel\.yama\.ptrace_scope=0"),
+    "sudo": re.compile(r"sudo (?P<program>.+) dump --pid (?P<pid>\d+)"),
+}
 
 
 def judge_foreign(world: World, others: Sequence[World], evidence: Evidence, *, asked: Sequence[str]) -> Why:
@@ -47,29 +54,27 @@ def _missing(world: World, asked: Sequence[str], unheard: Mapping[str, str]) -> 
     nodes = asked or world.nodes
     place = f"not found on {nodes[0]}" if len(nodes) == 1 else f"found on none of the {len(nodes)} nodes"
     several = len(world.missing) > 1
-    yield Finding(
-        code="why-ranks-missing",
-        severity=Severity.WARN if asked else Severity.INFO,
+    yield foreign.RANKS_MISSING.finding(
+        severity=None if asked else Severity.INFO,
         nodes=(),
         ranks=() if world.launching else world.missing,
         seen=f"{world.noun}{'s' * several} {fold_ranks(world.missing)} of {world.size} {'were' if several else 'was'}"
         f" {place}" + (f"; {fold(unheard)} did not answer" if unheard else ""),
         why="They are on nodes that were not asked, run as somebody else, were never started, or have ended: then all"
         " others wait for them.",
-        fix=f"aboard why --nodes {' '.join(nodes) if len(nodes) <= _FEW else fold(nodes)} …"
-        "    # with all nodes of the training",
+        fix=foreign.RANKS_MISSING.fix("few", nodes=nodes)
+        if len(nodes) <= _FEW
+        else foreign.RANKS_MISSING.fix("many", nodes=node_set(nodes)),
     )
 
 
 def _unheard(unheard: Mapping[str, str]) -> Iterator[Finding]:
     for name, said in unheard.items():
-        yield Finding(
-            code="why-node-unheard",
-            severity=Severity.WARN,
+        yield foreign.NODE_UNHEARD.finding(
             nodes=(name,),
             seen=f"{name} could not be asked: {said}",
             why="What its ranks do stayed unknown.",
-            fix=f"aboard check {name} --only reach",
+            fix=foreign.NODE_UNHEARD.fix(node=name),
         )
 
 
@@ -80,43 +85,46 @@ def _no_stacks(world: World, evidence: Evidence) -> Iterator[Finding]:
         said = view.seen.why.get("stack", "") if view.seen is not None else ""
         if said:
             why, _, fix = said.partition("\n")
-            reasons.setdefault((visible(why, 200), visible(fix, 200)), []).append(view.rank)
+            reasons.setdefault((visible(why, 200), fix), []).append(view.rank)
     for (why, fix), ranks in reasons.items():
         nodes = tuple(dict.fromkeys(world.seats[rank].node for rank in ranks))
         pid = world.seats[ranks[0]].process.pid
-        yield Finding(
-            code="why-no-stacks",
-            severity=Severity.INFO,
+        yield foreign.NO_STACKS.finding(
             nodes=nodes,
             ranks=() if world.launching else tuple(ranks),
             seen=f"where {world.noun} {fold_ranks(ranks)} is in its code could not be seen: {why}",
             why="A rank that never comes to a collective is known by its stack; what connections and the kernel tell"
             " was judged without it.",
-            fix=f"{fix or f'py-spy dump --pid {pid}'}    # on {fold(nodes)}; then ask again",
+            fix=_stack_fix(fix, pid, nodes),
         )
+
+
+def _stack_fix(said: str, pid: int, nodes: tuple[str, ...]) -> Fix:
+    for variant, pattern in _STACK_FIXES.items():
+        if found := pattern.fullmatch(said):
+            return foreign.NO_STACKS.fix(variant, **found.groupdict(), nodes=node_set(nodes))
+    return foreign.NO_STACKS.fix("look", pid=pid, nodes=node_set(nodes))
 
 
 def _others(others: Sequence[World]) -> Iterator[Finding]:
     for world in others:
         first = world.seats[min(world.seats)]
         place = f", which meets at {world.address}:{world.port}" if world.port else ""
-        yield Finding(
-            code="why-other-run",
-            severity=Severity.INFO,
+        yield foreign.OTHER_RUN.finding(
             nodes=world.nodes,
             seen=f"{world.noun} {fold_ranks(world.seats)} of {world.what}{place}, is another, older training",
             why="Two trainings at once share cores, memory and links; one of them may be a leftover. The newest one was"
             " judged.",
-            fix=f"aboard why --pid {first.process.pid}    # on {first.node}; looks at that one, as far as it is there",
+            fix=foreign.OTHER_RUN.fix(pid=first.process.pid, node=first.node),
         )
 
 
 def _reworded(finding: Finding, world: World) -> Finding:
     """There is no run of ours whose logs could be shown; launchers are no ranks."""
-    fix = _ENV.sub(r"export \1", _LOGS.sub("", finding.fix).rstrip("\n"))
+    fix = Shell(_ENV.sub(r"export \1", _LOGS.sub("", finding.fix).rstrip("\n")))
     if not fix and finding.ranks and finding.ranks[0] in world.seats:
         seat = world.seats[finding.ranks[0]]
-        fix = f"py-spy dump --pid {seat.process.pid}    # on {seat.node}; all its threads"
+        fix = shell("py-spy dump --pid {pid}    # on {node}; all its threads", pid=seat.process.pid, node=seat.node)
     folded = tuple(_reworded(each, world) for each in finding.consequences)
     if not world.launching:
         return replace(finding, fix=fix, consequences=folded)

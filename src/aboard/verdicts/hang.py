@@ -10,14 +10,13 @@ from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import Collective
 from aboard.core.words import many
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, death, hang
 from aboard.verdicts.doing import Doing, doing
-from aboard.verdicts.recheck import SAME_CODE
 from aboard.verdicts.stuck import RULES as STUCK
 
 _LAST_SECONDS = 10.0
 # How one waits for a process of its own.
-_OWN_CHILDREN = ("hang-lock", "hang-data", "hang-absent")
+_OWN_CHILDREN = (hang.LOCK, hang.DATA, hang.ABSENT)
 
 
 def uneven(evidence: Evidence) -> Iterator[Said]:
@@ -27,17 +26,13 @@ def uneven(evidence: Evidence) -> Iterator[Said]:
     if done and waiting and len(done) + len(waiting) == len(evidence.views):
         first = waiting[0]
         yield Cause(
-            finding=Finding(
-                code="hang-uneven",
-                severity=Severity.BLOCK,
+            finding=hang.UNEVEN.finding(
                 nodes=tuple(sorted({view.node for view in done})),
                 ranks=tuple(view.rank for view in done),
                 seen=f"rank {_ranks(done)} has finished, and rank {_ranks(waiting)} waits for it{_where(first)}",
                 why="Ranks had different numbers of batches: those with more wait for a collective to which the others"
                 " never come.",
-                fix=f"aboard logs {evidence.plan.run} --rank {done[0].rank}    # why it had nothing more to do\n"
-                "# in the script: DataLoader(…, drop_last=True), or torch.distributed.algorithms.join.Join around the"
-                " loop",
+                fix=hang.UNEVEN.fix(run=evidence.plan.run, rank=done[0].rank),
             ),
             sure=Sure.CERTAIN,
             since=min((view.child.at for view in done if view.child is not None), default=None),
@@ -53,13 +48,13 @@ def lingering(evidence: Evidence) -> Iterator[Said]:
     since = max((view.child.at for view in done if view.child is not None), default=evidence.now)
     waited = evidence.now - since
     for views in _alike(left, evidence):
-        told = doing(views[0], evidence.usual)
+        told = doing(views[0], evidence.usual, run=evidence.plan.run)
         # The last one may have more to do than the others: to write the model, to upload it.
         grave = waited >= max(_LAST_SECONDS, told.patience)
         have = "has" if len(done) == 1 else "have"
         beside = f"{many(len(done), 'rank')} {have} finished, the last of them {waited:.0f} s ago"
         alone = replace(told, why="It has not come to its end, and no other rank keeps it from that.")
-        yield _held_up(evidence, views, alone, beside, grave=grave, since=since)
+        yield _held_up(views, alone, beside, grave=grave, since=since)
 
 
 def mismatch(evidence: Evidence) -> Iterator[Said]:
@@ -69,9 +64,7 @@ def mismatch(evidence: Evidence) -> Iterator[Said]:
             odd = [evidence.view(rank) for rank in standing.odd]
             entry = next(iter(standing.odd.values()))
             yield Cause(
-                finding=Finding(
-                    code="hang-mismatch",
-                    severity=Severity.BLOCK,
+                finding=hang.MISMATCH.finding(
                     nodes=tuple(sorted({view.node for view in odd})),
                     ranks=tuple(view.rank for view in odd),
                     seen=f"at collective {standing.number}, rank {_ranks(odd)} does {_call(entry)}{_where(odd[0])};"
@@ -79,7 +72,7 @@ def mismatch(evidence: Evidence) -> Iterator[Said]:
                     f"{_where(evidence.view(_usual_rank(standing)))}",
                     why="All ranks must make the same calls with the same sizes, in the same order. Their code, their"
                     " configuration or their data made them go apart.",
-                    fix=SAME_CODE,
+                    fix=hang.MISMATCH.fix("software"),
                 ),
                 sure=Sure.CERTAIN,
                 since=standing.since,
@@ -97,15 +90,13 @@ def crossed(evidence: Evidence) -> Iterator[Said]:
                 one, other, there, back = other, one, back, there  # noqa: PLW2901 - the same two, the other way round
             if there and back:
                 yield Cause(
-                    finding=Finding(
-                        code="hang-order",
-                        severity=Severity.BLOCK,
+                    finding=hang.ORDER.finding(
                         nodes=tuple(sorted({view.node for view in there})),
                         ranks=tuple(view.rank for view in there),
                         seen=f"rank {_ranks(back)} waits in group {one.what or one.group}{_where(back[0])} for rank"
                         f" {_ranks(there)}, which waits in group {other.what or other.group}{_where(there[0])}",
                         why="Two process groups are used in another order on some ranks: each waits for the other.",
-                        fix=SAME_CODE,
+                        fix=hang.ORDER.fix(),
                     ),
                     sure=Sure.CERTAIN,
                     since=min(each for each in (one.since, other.since) if each is not None),
@@ -129,14 +120,14 @@ def absent(evidence: Evidence) -> Iterator[Said]:
         waited = max(0.0, evidence.now - standing.since)
     for views in _alike(late, evidence):
         view = views[0]
-        told = _bereft(evidence, view, doing(view, evidence.usual))
+        told = _bereft(evidence, view, doing(view, evidence.usual, run=evidence.plan.run))
         grave = waited >= told.patience
         which = (
             f"collective {standing.number} ({_call(standing.usual)})" if standing and standing.usual else "a collective"
         )
         others = "1 other rank has" if len(waiting) == 1 else f"{len(waiting)} other ranks have"
         beside = f"{others} waited {waited:.0f} s for it in {which}"
-        yield _held_up(evidence, views, told, beside, grave=grave, since=standing.since if standing else None)
+        yield _held_up(views, told, beside, grave=grave, since=standing.since if standing else None)
 
 
 RULES = (uneven, lingering, mismatch, crossed, absent)
@@ -152,34 +143,30 @@ def _bereft(evidence: Evidence, view: View, told: Doing) -> Doing:
     """Who waits for a process of its own, on a node where the kernel has killed one for memory, waits for that."""
     node = evidence.witness.get(view.node)
     before, after = (node.oom_before, node.oom_kills) if node is not None else (None, None)
-    if told.code not in _OWN_CHILDREN or before is None or after is None or after <= before:
+    if told.diagnosis not in _OWN_CHILDREN or before is None or after is None or after <= before:
         return told
     killed = "a process was" if after - before == 1 else f"{after - before} processes were"
     return replace(
         told,
-        code="run-out-of-memory",
+        diagnosis=death.OUT_OF_MEMORY,
         words=f"{told.words}, and {killed} killed for want of memory on {view.node} since the start",
         why="A worker that it waits for was killed by the kernel: the memory of the node, or of its control group, was"
         " used up.",
-        fix=f"sudo dmesg -T | grep -i 'killed process'    # on {view.node}; which one, and how large it was\n"
-        "# fewer data workers or a smaller batch, or more memory for the job",
+        fix=death.OUT_OF_MEMORY.fix("killed", node=view.node),
     )
 
 
-def _held_up(
-    evidence: Evidence, views: list[View], told: Doing, beside: str, *, grave: bool, since: float | None
-) -> Cause:
+def _held_up(views: list[View], told: Doing, beside: str, *, grave: bool, since: float | None) -> Cause:
     """Ranks that do something else, as the cause; it is only noted until it has lasted for too long."""
     nodes = tuple(dict.fromkeys(view.node for view in views))
     return Cause(
-        finding=Finding(
-            code=told.code,
-            severity=told.severity if grave else Severity.INFO,
+        finding=told.diagnosis.finding(
+            severity=None if grave else Severity.INFO,
             nodes=nodes,
             ranks=tuple(view.rank for view in views),
             seen=f"rank {_ranks(views)} on {'/'.join(nodes)} {told.words}; {beside}",
             why=told.why,
-            fix=told.fix.replace("RUN", evidence.plan.run),
+            fix=told.fix,
         ),
         sure=Sure.STRONG,
         since=since,
@@ -214,8 +201,8 @@ def _alike(views: list[View], evidence: Evidence) -> list[list[View]]:
     """Ranks that do the same at the same line are one line; those that wait longest to be told come first."""
     found: dict[tuple[str, str], list[View]] = {}
     for view in views:
-        told = doing(view, evidence.usual)
-        found.setdefault((told.code, str(view.site)), []).append(view)
+        told = doing(view, evidence.usual, run=evidence.plan.run)
+        found.setdefault((told.diagnosis.code, str(view.site)), []).append(view)
     return list(found.values())
 
 

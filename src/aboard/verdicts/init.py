@@ -8,7 +8,7 @@ from aboard.core.phase import Phase
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, Said, Sure
 from aboard.core.words import many
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Severity, death, hang, rendezvous
 from aboard.verdicts.doing import doing
 from aboard.verdicts.recheck import recheck
 
@@ -31,8 +31,7 @@ def silent_nodes(evidence: Evidence) -> Iterator[Said]:
         if place.state == "cut" and seconds >= _DARK_SECONDS:
             ranks = tuple(view.rank for view in evidence.views if view.node == name)
             yield Cause(
-                finding=Finding(
-                    code="run-node-silent",
+                finding=death.NODE_SILENT.finding(
                     severity=Severity.WARN if seconds >= _SILENT_SECONDS or _others_wait(evidence) else Severity.INFO,
                     nodes=(name,),
                     ranks=ranks,
@@ -40,7 +39,9 @@ def silent_nodes(evidence: Evidence) -> Iterator[Said]:
                     why="It has lost power, its network or its ssh. Its ranks may live: the run goes on if it comes"
                     " back"
                     " within the lease, and is ended after it.",
-                    fix=recheck(evidence, (name,), why="does it answer? if not: its power, or its own console"),
+                    fix=death.NODE_SILENT.fix(
+                        check=recheck(evidence, (name,), why="does it answer? if not: its power, or its own console")
+                    ),
                 ),
                 sure=Sure.STRONG,
                 since=place.at,
@@ -49,13 +50,11 @@ def silent_nodes(evidence: Evidence) -> Iterator[Said]:
     seconds = evidence.now - evidence.run.generation.at
     if late and seconds >= _NODE_SECONDS:
         yield Cause(
-            finding=Finding(
-                code="init-node-late",
-                severity=Severity.WARN,
+            finding=rendezvous.NODE_LATE.finding(
                 nodes=tuple(late),
                 seen=f"{fold(late)} is not there yet, after {seconds:.0f} s",
                 why="No agent could be started there: its ssh takes long, or does not answer.",
-                fix=recheck(evidence, late, "reach", "how far a login comes"),
+                fix=rendezvous.NODE_LATE.fix(check=recheck(evidence, late, "reach", "how far a login comes")),
             ),
             sure=Sure.STRONG,
             since=evidence.run.generation.at,
@@ -73,16 +72,13 @@ def wrong_world(evidence: Evidence) -> Iterator[Said]:
     if odd:
         views = [view for view, _joining in odd]
         yield Cause(
-            finding=Finding(
-                code="init-world",
-                severity=Severity.BLOCK,
+            finding=rendezvous.WORLD.finding(
                 nodes=nodes_of(views),
                 ranks=ranks_of(views),
                 seen=f"rank {fold_ranks(ranks_of(views))} asks for a world of {many(odd[0][1].world or 0, 'rank')}, and"
                 f" there are {evidence.plan.world}{_where(views[0])}",
                 why="The store waits for ranks that nobody has started.",
-                fix="grep -rn --include='*.py' init_process_group .    # here; take world_size= and rank= out: each"
-                " rank has WORLD_SIZE and RANK",
+                fix=rendezvous.WORLD.fix(),
             ),
             sure=Sure.CERTAIN,
         )
@@ -100,16 +96,13 @@ def same_rank(evidence: Evidence) -> Iterator[Said]:
         if len(views) > 1 and wrong:
             missing = sorted({view.rank for view in evidence.views} - set(joined))
             yield Cause(
-                finding=Finding(
-                    code="init-rank-twice",
-                    severity=Severity.BLOCK,
+                finding=rendezvous.RANK_TWICE.finding(
                     nodes=nodes_of(wrong),
                     ranks=ranks_of(wrong),
                     seen=f"rank {fold_ranks(ranks_of(wrong))} on {fold(nodes_of(wrong))} joins as rank {rank}, as"
                     f" another one does{_where(wrong[0])}; nobody joins as rank {fold_ranks(missing)}",
                     why="The script, or a variable that it sets, gives two processes the same rank.",
-                    fix="grep -rnE --include='*.py' 'init_process_group|RANK' .    # here; take rank= out, and leave"
-                    " RANK as it is: each rank has its own",
+                    fix=rendezvous.RANK_TWICE.fix(),
                 ),
                 sure=Sure.CERTAIN,
             )
@@ -126,16 +119,15 @@ def late(evidence: Evidence) -> Iterator[Said]:
         return
     for views in _alike(behind):
         view = views[0]
-        told = doing(view, None)
-        busy = told.code == "hang-loop" or "D" in view.states
+        told = doing(view, None, run=evidence.plan.run)
+        busy = told.diagnosis is hang.LOOP or "D" in view.states
         importing = view.at == "import" or (view.phase < Phase.TORCH and busy)
         since = max((each.child.since for each in views if each.child is not None), default=evidence.now)
         waited = min(evidence.now - since, evidence.quiet if evidence.quiet is not None else evidence.now - since)
         patience = _BUSY_SECONDS if busy else _IMPORT_SECONDS if importing else _LATE_SECONDS
         grave = waited >= patience
         yield Cause(
-            finding=Finding(
-                code="init-import-slow" if importing else "init-rank-late",
+            finding=(rendezvous.IMPORT_SLOW if importing else rendezvous.RANK_LATE).finding(
                 severity=(Severity.WARN if importing or busy else Severity.BLOCK) if grave else Severity.INFO,
                 nodes=nodes_of(views),
                 ranks=ranks_of(views),
@@ -144,7 +136,7 @@ def late(evidence: Evidence) -> Iterator[Said]:
                 why="A file system that is slow, or a node that is busy, makes imports long."
                 if importing
                 else "It has not come to init_process_group yet. " + told.why,
-                fix=told.fix.replace("RUN", evidence.plan.run),
+                fix=told.fix,
             ),
             sure=Sure.STRONG,
             since=since,

@@ -10,10 +10,10 @@ from aboard.core.phase import Phase
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import Echo, Link, Socket, split
 from aboard.core.words import many
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Fix, Severity, hang, join_fixes, slow
 from aboard.lazy import dataclass
-from aboard.verdicts.opening import let_in, lines, put_up, toward
-from aboard.verdicts.recheck import recheck
+from aboard.verdicts.opening import let_in, toward
+from aboard.verdicts.recheck import node_set, recheck
 
 _UP = ("up", "unknown", "")
 # What fits into one packet is not lost for its size.
@@ -62,14 +62,13 @@ def cut(evidence: Evidence) -> Iterator[Said]:
         # Nobody answers such packets here: a new connection, and more to send than fits into one packet, tell the same.
         narrow = "connected" in outcomes and min(each.socket.tx for each in bad) > _ONE_PACKET
     lossy = _lossy(echoes)
-    code, seen, why, fix = _words(evidence, example, nodes, len(bad), down, narrow=narrow, lossy=lossy)
+    diagnosis, seen, why, fix = _words(evidence, example, nodes, len(bad), down, narrow=narrow, lossy=lossy)
     silent = max((each.socket.silent or 0.0) for each in bad)
     back = (passes or "connected" in outcomes) and not narrow and not down and not lossy
     if back and silent >= _FORGOTTEN_SECONDS:
         back, seen, why = False, f"{seen}; new connections pass", _FORGOTTEN
     yield Cause(
-        finding=Finding(
-            code=code,
+        finding=diagnosis.finding(
             # What was cut and is whole again goes on by itself, at TCP's next try.
             severity=Severity.INFO if back else Severity.WARN if lossy else Severity.BLOCK,
             nodes=nodes,
@@ -155,7 +154,7 @@ def _words(
     *,
     narrow: bool,
     lossy: str,
-) -> tuple[str, str, str, str]:
+) -> tuple[Diagnosis, str, str, Fix]:
     who, each = fold(nodes), example.socket
     other = example.peer if example.node in nodes else example.node
     stuck = (
@@ -168,40 +167,43 @@ def _words(
     if down:
         name, link = down[0]
         return (
-            "hang-link-down",
+            hang.LINK_DOWN,
             f"{stuck}; the network card {link.name} of {name} is {link.state}",
             "Its cable, its port at the switch or its driver is down: packets go nowhere, and TCP waits for minutes.",
-            put_up(name, link),
+            hang.LINK_DOWN.fix(card=link.name, node=name),
         )
     if narrow:
         return (
-            "hang-big-packets",
+            hang.BIG_PACKETS,
             f"{stuck}; small packets are answered",
             "Small packets pass and large ones don't: the MTU of a card is larger than what the network carries.",
-            f"ping -c 2 -M do -s 1472 {target}    # on {example.node}; does a full packet pass?\n"
-            + _smaller(evidence, target),
+            join_fixes(hang.BIG_PACKETS.fix("ping", target=target, node=example.node), *_smaller(evidence, target)),
         )
     if lossy:
         return (
-            "slow-link",
+            slow.LINK,
             f"{stuck}; {lossy}",
             "The way to it loses packets: a cable, a port or a switch is broken or overrun. TCP waits ever longer.",
-            f"ip -s link    # on {who}; errors and drops\n{check}",
+            slow.LINK.fix("errors", nodes=node_set(nodes), check=check),
         )
     gone = [(name, address) for name, address in _ends(example) if _gone(evidence, name, address)]
     if gone:
         name, address = gone[0]
         return (
-            "hang-link-cut",
+            hang.LINK_CUT,
             f"{stuck}; {name} has the address {address} no more",
             "Somebody or something (a DHCP client, a restart of the network) took the address away that its ranks use.",
-            lines(f"ip -br address    # on {name}; its card must have {address} again: ip address add", check),
+            join_fixes(
+                hang.LINK_CUT.fix("address", node=name, address=address), hang.LINK_CUT.fix("check", check=check)
+            ),
         )
     return (
-        "hang-link-cut",
+        hang.LINK_CUT,
         stuck,
         "Packets are lost on the way: a firewall that was changed, a switch, a cable. TCP tries for minutes.",
-        lines(let_in(evidence, nodes, target), check),
+        join_fixes(
+            hang.LINK_CUT.fix("open", rules=let_in(evidence, nodes, target)), hang.LINK_CUT.fix("check", check=check)
+        ),
     )
 
 
@@ -214,14 +216,12 @@ def _gone(evidence: Evidence, node: str, address: str) -> bool:
     return seen is not None and bool(seen.addresses) and address not in {each for _card, each in seen.addresses}
 
 
-def _smaller(evidence: Evidence, target: str) -> str:
+def _smaller(evidence: Evidence, target: str) -> Iterator[Fix]:
     """A size that most networks carry, on all nodes: what is sent to the bad one must fit, too."""
     cards: dict[str, list[str]] = {}
     for part in evidence.plan.parts:
         own = toward(evidence, part.node.name, target)
         if own is not None:
             cards.setdefault(own[0], []).append(part.node.name)
-    return "\n".join(
-        f"sudo ip link set dev {card} mtu {_SMALL}    # on {fold(names)}; until the network carries what the cards send"
-        for card, names in cards.items()
-    )
+    for card, names in cards.items():
+        yield hang.BIG_PACKETS.fix("smaller", card=card, size=_SMALL, nodes=node_set(names))

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from aboard.core.evidence import Evidence
 from aboard.core.verdict import Cause, Said, Sure
 from aboard.core.words import visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import loss
 
 _NO_NUMBER = re.compile(
     r"\b(train_|eval_|training_)?loss\b[^0-9a-zA-Z]{1,6}(tensor\()?[-+]?(nan|inf(inity)?)\b", re.IGNORECASE
@@ -31,17 +31,14 @@ def no_number(evidence: Evidence) -> Iterator[Said]:
         if len(found) >= _LINES:
             node = evidence.view(rank).node
             yield Cause(
-                finding=Finding(
-                    code="loss-no-number",
-                    severity=Severity.WARN,
+                finding=loss.NO_NUMBER.finding(
                     nodes=(node,),
                     ranks=(rank,),
                     seen=f'rank {rank} on {node} says "{visible(found[-1].strip())}"',
                     why="The loss is nan or inf: every step from here on is lost. A learning rate that is too high, a"
                     " batch"
                     " with a bad value, fp16 without a loss scale; on one node only, broken hardware.",
-                    fix=f"aboard stop {evidence.plan.run}    # then go on from the last checkpoint, with a lower"
-                    " learning rate or in bf16",
+                    fix=loss.NO_NUMBER.fix(run=evidence.plan.run),
                 ),
                 sure=Sure.STRONG,
             )

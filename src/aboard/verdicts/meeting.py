@@ -1,6 +1,5 @@
 """Why ranks can't reach the store of rank 0, or each other: dropped, refused, unknown, elsewhere, on the loopback."""
 
-import shlex
 from collections.abc import Iterator
 
 from aboard.core.doubts import is_address
@@ -10,18 +9,26 @@ from aboard.core.phase import Phase
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import Socket, split
-from aboard.diagnoses import Finding, Severity
-from aboard.verdicts.opening import address_of, down, let_in, lines, off_loopback, put_up
-from aboard.verdicts.recheck import recheck
+from aboard.diagnoses import Diagnosis, Fix, Shell, join_fixes, rendezvous
+from aboard.verdicts.opening import address_of, down, let_in, off_loopback
+from aboard.verdicts.recheck import node_set, recheck
 
 # A packet that was sent for the second time is a second old, for the third time three: RFC 6298.
 _RESENT = 1
 _LATE_SECONDS = 8.0
 _BARRED = {
-    "dropped": ("gets no answer from", "A firewall drops what is sent: on the way, on this node or on rank 0's."),
-    "rejected": ("is rejected by", "A firewall or a router says no."),
-    "refused": ("is refused by", "Rank 0 listens there, and a firewall says no in its place."),
-    "no route": ("has no route to", "No network of the node leads there."),
+    "dropped": (
+        rendezvous.STORE_DROPPED,
+        "gets no answer from",
+        "A firewall drops what is sent: on the way, on this node or on rank 0's.",
+    ),
+    "rejected": (rendezvous.STORE_REJECTED, "is rejected by", "A firewall or a router says no."),
+    "refused": (
+        rendezvous.STORE_REFUSED,
+        "is refused by",
+        "Rank 0 listens there, and a firewall says no in its place.",
+    ),
+    "no route": (rendezvous.STORE_NO_ROUTE, "has no route to", "No network of the node leads there."),
 }
 
 
@@ -44,7 +51,7 @@ def no_peers(evidence: Evidence) -> Iterator[Said]:
     lost = [view for view in views if len(evidence.plan.parts) > 1 and _loops(evidence, view)]
     if lost:
         yield _cause(
-            "init-loopback",
+            rendezvous.LOOPBACK,
             lost,
             seen=f"{_who(lost)} tells the others to connect to 127.0.0.1: its node's own name stands for the loopback",
             why="Gloo takes the address of the node's own name when no interface is set; nobody else can reach that.",
@@ -80,7 +87,7 @@ def _store(evidence: Evidence, host: str, port: int, views: list[View]) -> Itera
         elif outcome == "unresolved":
             said = evidence.witness[those[0].node].names.get(host, "")
             yield _cause(
-                "init-name",
+                rendezvous.NAME,
                 those,
                 seen=f"{_who(those)} can't resolve {host}, where rank 0 is to be found: {said}",
                 why="The name of rank 0's node is not known there.",
@@ -106,14 +113,18 @@ def _misnamed(evidence: Evidence, host: str, views: list[View]) -> Cause | None:
     other = told[wrong[0].node][0]
     whose = evidence.owners.get(other)
     return _cause(
-        "init-elsewhere",
+        rendezvous.ELSEWHERE,
         wrong,
         seen=f"{_who(wrong)} takes {host} for {other}{f' ({whose})' if whose else ''}, and rank 0 on {master} is at"
         f" {right[0]}",
         why="The name of rank 0's node is not the same machine on all nodes: an old line in /etc/hosts, or another name"
         " server.",
-        fix=f"sudo sed -i '1i {right[0]} {host}' /etc/hosts    # on {fold(nodes_of(wrong))}; the first line counts\n"
-        + recheck(evidence, (*nodes_of(wrong), master), "network", "is every name the same everywhere?"),
+        fix=rendezvous.ELSEWHERE.fix(
+            "hosts",
+            line=f"1i {right[0]} {host}",
+            nodes=node_set(nodes_of(wrong)),
+            check=recheck(evidence, (*nodes_of(wrong), master), "network", "is every name the same everywhere?"),
+        ),
     )
 
 
@@ -122,25 +133,27 @@ def _barred(evidence: Evidence, outcome: str, store: str, views: list[View]) -> 
     master = evidence.view(0).node
     well = {view.node for view in evidence.views if view.phase >= Phase.STORE} - {master}
     nodes = nodes_of(views) if well else (master,)
-    verb, why = _BARRED[outcome]
+    diagnosis, verb, why = _BARRED[outcome]
     target = address_of(evidence, master, store.rpartition(":")[0])
     dark = [(name, link) for name in nodes if (link := down(evidence, name, target)) is not None]
+    opened = () if dark or outcome == "no route" else _opened(evidence, nodes, master, target)
+    check = recheck(evidence, (*nodes, master, *nodes_of(views)), "network", "what can't reach what")
     return _cause(
-        f"init-store-{outcome.replace(' ', '-')}",
+        diagnosis,
         views,
         seen=f"{_who(views)} {verb} {store}, the store of rank 0 on {master}",
         why=f"The network card {dark[0][1].name} of {dark[0][0]} is {dark[0][1].state}." if dark else why,
-        fix=lines(
-            put_up(*dark[0]) if dark else "",
-            *(() if dark or outcome == "no route" else _opened(evidence, nodes, master, target)),
-            f"ip route get {target}    # on {fold(nodes)}; by which network?" if outcome == "no route" else "",
-            recheck(evidence, (*nodes, master, *nodes_of(views)), "network", "what can't reach what"),
+        fix=join_fixes(
+            *(diagnosis.fix("put-up", card=link.name, node=name) for name, link in dark[:1]),
+            *(diagnosis.fix("open", rules=rules) for rules in opened),
+            *([diagnosis.fix("route", target=target, nodes=node_set(nodes))] if outcome == "no route" else []),
+            diagnosis.fix("check", check=check),
         ),
         nodes=nodes,
     )
 
 
-def _opened(evidence: Evidence, nodes: tuple[str, ...], master: str, target: str) -> tuple[str, ...]:
+def _opened(evidence: Evidence, nodes: tuple[str, ...], master: str, target: str) -> tuple[Shell, ...]:
     """Rank 0's node lets others in; those who alone can't reach it may be kept at either end."""
     if nodes == (master,):
         return (let_in(evidence, nodes, target, ["in"]),)
@@ -157,12 +170,11 @@ def _refused(evidence: Evidence, host: str, port: int, views: list[View]) -> Ite
         yield astray
     elif master.phase >= Phase.TORCH and own is not None and port not in listens and _quiet(evidence):
         yield _cause(
-            "init-store-refused",
+            rendezvous.STORE_REFUSED,
             views,
             seen=f"{_who(views)} is refused by {host}:{port}: nobody listens there",
             why=f"Rank 0 on {master.node} hosts no store there.",
-            fix=f"ss -ltn    # on {master.node}; what listens\n"
-            f"aboard logs {evidence.plan.run} --rank 0    # what it did instead",
+            fix=rendezvous.STORE_REFUSED.fix("nobody", node=master.node, run=evidence.plan.run),
         )
     elif own is not None and port in listens:
         yield _barred(evidence, "refused", f"{host}:{port}", views)
@@ -175,12 +187,12 @@ def _elsewhere(evidence: Evidence, host: str, port: int, views: list[View]) -> C
     if own is None or (own.host, own.port) == (host, port):
         return None
     return _cause(
-        "init-elsewhere",
+        rendezvous.ELSEWHERE,
         views if 2 * len(views) < evidence.plan.world else [master],
         seen=f"{_who(views)} looks for the store at {host}:{port}, and rank 0 on {master.node} has it at"
         f" {own.host}:{own.port}",
         why="The script, or a variable that it sets, sends ranks to different places.",
-        fix="grep -rnE --include='*.py' 'MASTER_ADDR|MASTER_PORT|init_method' .    # here; leave them as they are set",
+        fix=rendezvous.ELSEWHERE.fix("script"),
     )
 
 
@@ -191,30 +203,31 @@ def _peers(evidence: Evidence, trying: dict[str, list[tuple[View, str]]]) -> Cau
     blamed = next(iter(sources)) if len(trying) > 1 and len(sources) == 1 else peer
     view, remote = trying[peer][0]
     views = [each for each, _remote in trying[peer]]
+    check = recheck(evidence, (blamed, view.node, peer), "network", "what can't reach what")
     return _cause(
-        "init-peer-dropped",
+        rendezvous.PEER_DROPPED,
         views,
         seen=f"{_who(views)} gets no answer from {remote} on {peer}",
         why="Ranks connect to each other at ports that the kernel chooses: a firewall drops these; the store's port is"
         " open.",
-        fix=lines(
-            let_in(evidence, (blamed,), split(remote)[0]),
-            recheck(evidence, (blamed, view.node, peer), "network", "what can't reach what"),
+        fix=join_fixes(
+            rendezvous.PEER_DROPPED.fix("open", rules=let_in(evidence, (blamed,), split(remote)[0])),
+            rendezvous.PEER_DROPPED.fix("check", check=check),
         ),
         nodes=(blamed,),
         ranks=tuple(each.rank for each in evidence.views if each.node == blamed),
     )
 
 
-def _named(evidence: Evidence, host: str, nodes: tuple[str, ...]) -> str:
+def _named(evidence: Evidence, host: str, nodes: tuple[str, ...]) -> Fix:
     """A line for the name: where rank 0 itself is told to be, if that is an address."""
     own = evidence.view(0).seen
     places = [own.joining.host if own is not None and own.joining is not None else "", evidence.plan.master.address]
     address = next((place for place in places if is_address(place)), "")
-    where = fold(nodes)
-    entry, name = shlex.quote(f"{address} {host}"), shlex.quote(host)
-    mend = f"echo {entry} | sudo tee -a /etc/hosts    # on {where}; or let the script use MASTER_ADDR as set"
-    return lines(f"getent hosts {name}    # on {where}; who is it?", mend if address else "")
+    where = node_set(nodes)
+    if address:
+        return rendezvous.NAME.fix("entry", host=host, nodes=where, entry=f"{address} {host}")
+    return rendezvous.NAME.fix("who", host=host, nodes=where)
 
 
 def _outcome(evidence: Evidence, view: View, host: str, port: int) -> str:
@@ -253,18 +266,16 @@ def _quiet(evidence: Evidence) -> bool:
 
 
 def _cause(
-    code: str,
+    diagnosis: Diagnosis,
     views: list[View],
     *,
     seen: str,
     why: str,
-    fix: str,
+    fix: Fix,
     nodes: tuple[str, ...] = (),
     ranks: tuple[int, ...] = (),
 ) -> Cause:
-    found = Finding(
-        code=code,
-        severity=Severity.BLOCK,
+    found = diagnosis.finding(
         nodes=nodes or nodes_of(views),
         ranks=ranks or tuple(view.rank for view in views),
         seen=seen,

@@ -4,12 +4,17 @@ from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from aboard.core.evidence import Evidence
-from aboard.core.nodeset import fold
 from aboard.core.witness import Link
+from aboard.diagnoses import Fix, Shell, join_fixes, rendezvous, shell
+from aboard.verdicts.recheck import node_set
 
-# Below are the ports of services; the store and the ranks themselves listen above.
-PORTS = "1024:65535"
-_CHAINS = {"in": ("INPUT -p tcp -s", "lets its peers in"), "out": ("OUTPUT -p tcp -d", "lets it out to its peers")}
+# Below these ports are those of services; the store and the ranks themselves listen at them.
+_RULES = {
+    "in": "sudo {program} -I INPUT -p tcp -s {network} --dport 1024:65535 -j ACCEPT"
+    "    # on {nodes:shell}; lets its peers in until it boots again",
+    "out": "sudo {program} -I OUTPUT -p tcp -d {network} --dport 1024:65535 -j ACCEPT"
+    "    # on {nodes:shell}; lets it out to its peers until it boots again",
+}
 # A network of more addresses than this is nobody's cluster: its nodes are named one by one.
 _WIDEST = {4: 16, 6: 48}
 _SHOWN = 16
@@ -17,7 +22,7 @@ _UP = ("up", "unknown", "")
 _Address = IPv4Address | IPv6Address
 
 
-def let_in(evidence: Evidence, nodes: Sequence[str], target: str, ways: Sequence[str] = ("in", "out")) -> str:
+def let_in(evidence: Evidence, nodes: Sequence[str], target: str, ways: Sequence[str] = ("in", "out")) -> Shell:
     """Lines that open the nodes to all others of the run, by the network that `target` is in; none if that is unknown.
 
     A rule that is inserted stands before those that drop or reject, whoever wrote them.
@@ -26,14 +31,10 @@ def let_in(evidence: Evidence, nodes: Sequence[str], target: str, ways: Sequence
     others = every if len(nodes) > 1 else [name for name in every if name not in nodes]
     near = [own for name in others if (own := toward(evidence, name, target)) is not None]
     if not near:
-        return ""
+        return Shell()
     network = _network(each for _card, each in near)
     program = "ip6tables" if ":" in network else "iptables"
-    rules = [
-        (f"sudo {program} -I {chain} {network} --dport {PORTS} -j ACCEPT", why)
-        for chain, why in (_CHAINS[way] for way in ways)
-    ]
-    return "\n".join(f"{rule}    # on {fold(nodes)}; {why} until it boots again" for rule, why in rules)
+    return lines(*(shell(_RULES[way], program=program, network=network, nodes=node_set(nodes)) for way in ways))
 
 
 def toward(evidence: Evidence, node: str, target: str) -> tuple[str, _Address] | None:
@@ -53,23 +54,12 @@ def down(evidence: Evidence, node: str, target: str) -> Link | None:
     return next((link for link in links if own is not None and link.name == own[0] and link.state not in _UP), None)
 
 
-def put_up(node: str, link: Link) -> str:
-    """What is typed for a card that is down: that helps if somebody switched it off, else a hand is needed."""
-    return (
-        f"sudo ip link set dev {link.name} up    # on {node}; if that does nothing: its cable, its port at the switch"
-    )
-
-
-def off_loopback(evidence: Evidence, nodes: Sequence[str]) -> str:
+def off_loopback(evidence: Evidence, nodes: Sequence[str]) -> Fix:
     """The card by which the first of them reaches rank 0, as the one to use; and where the loopback may come from."""
     master = evidence.plan.master
     own = toward(evidence, nodes[0], address_of(evidence, master.node, master.address))
-    return lines(
-        f"env: {{GLOO_SOCKET_IFNAME: {own[0]}}}    # in aboard.yaml, under cluster:; unless the script sets it"
-        if own
-        else "",
-        f"getent hosts $(hostname)    # on {fold(nodes)}; 127.0.x.x there must go from /etc/hosts",
-    )
+    hosts = rendezvous.LOOPBACK.fix("hosts", nodes=node_set(nodes))
+    return join_fixes(rendezvous.LOOPBACK.fix("interface", card=own[0]), hosts) if own else hosts
 
 
 def address_of(evidence: Evidence, node: str, host: str) -> str:
@@ -82,9 +72,9 @@ def address_of(evidence: Evidence, node: str, host: str) -> str:
     return told or next(known, "")
 
 
-def lines(*told: str) -> str:
+def lines(*told: Shell) -> Shell:
     """One under the other, without those that have nothing to say."""
-    return "\n".join(line for line in told if line)
+    return Shell("\n".join(line for line in told if line))
 
 
 def _network(addresses: Iterable[_Address]) -> str:

@@ -7,7 +7,7 @@ from aboard.core.rankset import fold_ranks
 from aboard.core.ras import RasComm, RasPart, RasProcess, RasRank, RasStatus
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.words import many, visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, join_fixes, nccl_ras
 from aboard.lazy import dataclass
 from aboard.verdicts.doing import doing
 from aboard.verdicts.hang import holding
@@ -62,15 +62,13 @@ def _missing(evidence: Evidence, status: RasStatus) -> Iterator[Finding]:
     if count:
         others = f"{count} process{'es' * (count != 1)}"
         for_long = ", and takes it for dead" if status.dead_count else ""
-        yield Finding(
-            code="hang-nccl-missing",
-            severity=Severity.WARN,
+        yield nccl_ras.MISSING.finding(
             nodes=who.nodes,
             ranks=who.ranks,
             seen=f"NCCL's RAS can't reach {who.words or others}{for_long}",
             why="Each rank has a thread that answers even while its collectives wait: such a process is stopped or has"
             " died, or the network between it and the others is cut.",
-            fix=_look(evidence, who),
+            fix=_look(evidence, nccl_ras.MISSING, who),
         )
 
 
@@ -81,14 +79,12 @@ def _failed(evidence: Evidence, status: RasStatus) -> Iterator[Finding]:
     if own:
         who = _who(evidence, [(comm, rank) for comm, part in own for rank in part.ranks])
         kinds = ", ".join(dict.fromkeys(part.what for _comm, part in own))
-        yield Finding(
-            code="hang-nccl-error",
-            severity=Severity.WARN,
+        yield nccl_ras.ERROR.finding(
             nodes=who.nodes,
             ranks=who.ranks,
             seen=f"NCCL's RAS: {who.words or many(own[0][1].count, 'rank')} reported: {visible(kinds, 120)}",
             why="Its NCCL has given up, and its program has not noticed or not ended: the others wait for it.",
-            fix=_look(evidence, who) + "\naboard launch --env NCCL_DEBUG=WARN -- …    # NCCL then says what failed",
+            fix=join_fixes(_look(evidence, nccl_ras.ERROR, who), nccl_ras.ERROR.fix("debug")),
         )
 
 
@@ -107,17 +103,17 @@ def _apart(evidence: Evidence, status: RasStatus) -> Iterator[Finding]:
                 behind = False
                 told = f"is in state {odd[0].what}, the others in {usual.what}"
             # To compute or to write may be what it is there for.
-            patience = max((doing(evidence.view(rank), evidence.usual).patience for rank in who.ranks), default=0.0)
-            yield Finding(
-                code="hang-nccl-apart",
-                severity=Severity.WARN if (evidence.quiet or 0.0) >= patience else Severity.INFO,
+            told_of = (doing(evidence.view(rank), evidence.usual, run=evidence.plan.run) for rank in who.ranks)
+            patience = max((each.patience for each in told_of), default=0.0)
+            yield nccl_ras.APART.finding(
+                severity=None if (evidence.quiet or 0.0) >= patience else Severity.INFO,
                 nodes=who.nodes,
                 ranks=who.ranks,
                 seen=f"NCCL's RAS: {who.words} {told}{_of(comm)}",
                 why="It has not come to the collective in which the others wait."
                 if behind
                 else "It calls other collectives than the rest: each waits for the other.",
-                fix=_look(evidence, who),
+                fix=_look(evidence, nccl_ras.APART, who),
             )
             return
 
@@ -167,10 +163,10 @@ def _is(evidence: Evidence, rank: int, process: RasProcess) -> bool:
     return any(member.pid == process.pid for member in members)
 
 
-def _look(evidence: Evidence, who: _Who) -> str:
+def _look(evidence: Evidence, diagnosis: Diagnosis, who: _Who) -> Fix:
     if who.ranks:
-        return f"aboard logs {evidence.plan.run} --rank {who.ranks[0]}    # what it said last"
-    return recheck(evidence, who.nodes)
+        return diagnosis.fix("logs", run=evidence.plan.run, rank=who.ranks[0])
+    return diagnosis.fix("check", check=recheck(evidence, who.nodes))
 
 
 def _of(comm: RasComm) -> str:

@@ -1,21 +1,38 @@
-"""The line that checks some nodes of a run again, as the run itself reaches them."""
+"""The line that checks some nodes of a run again, as the run itself reaches them, and how a set of nodes is written."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
 from aboard.core.evidence import Evidence
 from aboard.core.node import Node
+from aboard.core.nodeset import fold
+from aboard.diagnoses import Shell, shell
 
-SAME_CODE = "aboard check --only software    # is the code the same on all nodes?"
+_NODE_SET = re.compile(r"[\w.:@\[][\w.:@,\[\]-]*", re.ASCII)
 
 
-def recheck(evidence: Evidence, nodes: Iterable[str], only: str = "", why: str = "") -> str:
-    """By name where names are all there is; nodes with settings have them in aboard.yaml, and are picked from there."""
+def node_set(names: Iterable[str]) -> Shell:
+    """The names as `n[1-3]`, for what stands behind a command; quoted if one of them is no name of a host."""
+    text = fold(names)
+    return Shell(text) if _NODE_SET.fullmatch(text) else shell("{names}", names=text)
+
+
+def recheck(evidence: Evidence, nodes: Iterable[str], only: str = "", why: str = "") -> Shell:
+    """By name where names are all there is; nodes with settings have them in aboard.yaml, and are picked from there.
+
+    `why` is one of our own sentences, and stands behind the command.
+    """
     known = {part.node.name: part.node for part in evidence.plan.parts}
     names = list(dict.fromkeys(nodes))
     found = [known[name] for name in names if name in known]
     # An interpreter that was configured shows in `python` or `setup`, too; one that a launch chose stands in no file.
     plain = all(replace(node, interpreter=None) == Node(name=node.name, slots=node.slots) for node in found)
-    which = "" if set(names) == set(known) and not plain else " ".join(names) if plain else f"-i {'@'.join(names)}"
-    words = ["aboard check", which, f"--only {only}" if only else ""]
-    return " ".join(word for word in words if word) + (f"    # {why}" if why else "")
+    every = set(names) == set(known) and not plain
+    words = [
+        "aboard check",
+        "" if every else "{names:words}" if plain else "-i {picked}",
+        "--only {only}" if only else "",
+    ]
+    text = " ".join(word for word in words if word) + (f"    # {why}" if why else "")
+    return shell(text, names=names, picked="@".join(names), only=only)

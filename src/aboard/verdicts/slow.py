@@ -1,6 +1,5 @@
 """Why a run is slow: the rank that comes last to every collective and why it does, or the link that they wait for."""
 
-import shlex
 from collections import Counter
 from collections.abc import Iterator
 
@@ -11,7 +10,7 @@ from aboard.core.flight import lateness, straggler
 from aboard.core.phase import Phase
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import NodeWitness, split
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Fix, Severity, slow
 from aboard.verdicts.recheck import recheck
 
 # A rank that costs all others this part of their time is worth a word; clocks of nodes agree to some milliseconds.
@@ -46,10 +45,9 @@ def stragglers(evidence: Evidence) -> Iterator[Said]:
         yield RuledOut(what="a slow rank", why=f"{most}, over {found.count} collectives")
         return
     view = evidence.view(rank)
-    code, cause, fix = _cause(view, evidence.witness[view.node])
+    diagnosis, cause, fix = _cause(view, evidence.witness[view.node])
     yield Cause(
-        finding=Finding(
-            code=code,
+        finding=diagnosis.finding(
             severity=Severity.WARN if _slower(evidence) or share >= 2 * _SHARE else Severity.INFO,
             nodes=(view.node,),
             ranks=(rank,),
@@ -73,8 +71,7 @@ def rationed(evidence: Evidence) -> Iterator[Said]:
         ranks = tuple(start.rank for start in part.starts if start.rank is not None)
         waits = _slower(evidence) or _stuck(evidence)
         yield Cause(
-            finding=Finding(
-                code="slow-throttled",
+            finding=slow.THROTTLED.finding(
                 severity=Severity.WARN if waits else Severity.INFO,
                 nodes=(node,),
                 ranks=ranks,
@@ -115,15 +112,15 @@ def slow_links(evidence: Evidence) -> Iterator[Said]:
         return
     most = max(ends.values())
     nodes = tuple(sorted(name for name, count in ends.items() if count == most))
+    # A link has two ends: one alone can't be measured.
+    both, look = (*nodes, *_far(pairs, nodes)), "measures it; then look at card and cable"
     yield Cause(
-        finding=Finding(
-            code="slow-link",
+        finding=slow.LINK.finding(
             severity=Severity.WARN if _slower(evidence) else Severity.INFO,
             nodes=nodes,
             seen=f"{worst[1]}{_rates(evidence, nodes)}{_pace(evidence)}",
             why="The link between them carries less than it is given, or loses packets; every collective waits for it.",
-            # A link has two ends: one alone can't be measured.
-            fix=recheck(evidence, (*nodes, *_far(pairs, nodes)), "network", "measures it; then look at card and cable"),
+            fix=slow.LINK.fix("check", check=recheck(evidence, both, "network", look)),
         ),
         sure=Sure.LIKELY,
     )
@@ -137,48 +134,45 @@ def _far(pairs: list[tuple[str, str]], nodes: tuple[str, ...]) -> tuple[str, ...
     return next((pair for pair in pairs if pair[0] in nodes or pair[1] in nodes), ())
 
 
-def _cause(view: View, node: NodeWitness) -> tuple[str, str, str]:
+def _cause(view: View, node: NodeWitness) -> tuple[Diagnosis, str, Fix]:
     """What keeps it, from what was counted on its node."""
     seen = view.seen
     process = seen.process if seen is not None else None
     neighbour = node.neighbours[0] if node.neighbours else None
     if node.throttled is not None and node.throttled >= _THROTTLED:
         return (
-            "slow-throttled",
+            slow.THROTTLED,
             f"its control group was kept from its cores in {100 * node.throttled:.0f} % of the time",
             _unrationed(node, view.node),
         )
     disk = view.states.count("D") / max(1, len(view.states))
     if disk >= _DISK:
         where = process.file if process is not None and process.file.startswith("/") else "its disk"
-        return "slow-disk", f"it waits for {where}", f"iostat -x 1 3    # on {view.node}; which disk is busy?"
+        return slow.DISK, f"it waits for {where}", slow.DISK.fix(node=view.node)
     delay = process.delay if process is not None else 0.0
     if delay >= _DELAY and neighbour is not None and neighbour.cores >= _NEIGHBOUR:
         return (
-            "slow-neighbour",
+            slow.NEIGHBOUR,
             f"its threads wait for {delay:.1f} cores; {neighbour.name} (pid {neighbour.pid}) has {neighbour.cores:.1f}",
-            f"ps -o pid,user,etime,cmd -p {neighbour.pid}    # on {view.node}; move it, or the run",
+            slow.NEIGHBOUR.fix(pid=neighbour.pid, node=view.node),
         )
     if view.at == "data":
         where = f" at {view.site}" if view.site is not None else ""
-        return "slow-data", f"it waits for data{where}", "# more workers: DataLoader(num_workers=…), or data closer by"
+        return slow.DATA, f"it waits for data{where}", slow.DATA.fix()
     where = f"; it was seen at {view.site}" if view.site is not None else ""
     return (
-        "slow-rank",
+        slow.RANK,
         f"it uses {view.cpu:.1f} cores{where}",
-        f"py-spy dump --pid {process.pid if process else 0}    # on {view.node}; where it is (needs py-spy)",
+        slow.RANK.fix(pid=process.pid if process else 0, node=view.node),
     )
 
 
-def _unrationed(seen: NodeWitness | None, name: str) -> str:
+def _unrationed(seen: NodeWitness | None, name: str) -> Fix:
     """Version 2 has quota and period in one file, version 1 a file for each: cgroups(7)."""
     if seen is None or not seen.quota:
-        return f"cat /proc/self/cgroup    # on {name}; raise cpu.max of that group, or ask for more cores"
-    most = "-1" if seen.quota.endswith("cfs_quota_us") else "max"
-    return (
-        f"echo {most} | sudo tee {shlex.quote(seen.quota)}    # on {name}; until it is set again: for good, ask Slurm"
-        " or Kubernetes for more cores"
-    )
+        return slow.THROTTLED.fix("group", node=name)
+    variant = "quota-v1" if seen.quota.endswith("cfs_quota_us") else "quota"
+    return slow.THROTTLED.fix(variant, file=seen.quota, node=name)
 
 
 def _rates(evidence: Evidence, nodes: tuple[str, ...]) -> str:

@@ -1,14 +1,13 @@
 """Ranks that can't go on whatever their code does: stopped by a signal, held by a debugger, or asleep in the kernel."""
 
 import re
-import shlex
 from collections.abc import Iterator
 
 from aboard.core.evidence import Evidence, View
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import NodeWitness, Process
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Fix, death, hang
 from aboard.verdicts.recheck import recheck
 
 # Where the kernel waits for a file system of another machine or another program.
@@ -25,30 +24,26 @@ def stopped(evidence: Evidence) -> Iterator[Said]:
     """State T: the process lives and does nothing until somebody lets it go on."""
     held = [view for view in evidence.views if view.alive and _all(view, "T")]
     for node, views in _by_node(held).items():
-        pids = " ".join(str(view.seen.process.pid) for view in views if view.seen and view.seen.process)
+        pids = [str(view.seen.process.pid) for view in views if view.seen and view.seen.process]
         yield Cause(
-            finding=Finding(
-                code="run-rank-stopped",
-                severity=Severity.BLOCK,
+            finding=death.RANK_STOPPED.finding(
                 nodes=(node,),
                 ranks=tuple(view.rank for view in views),
                 seen=f"rank {fold_ranks(view.rank for view in views)} on {node} is stopped (SIGSTOP)",
                 why="All other ranks wait for it in the next collective, without a word.",
-                fix=f"kill -CONT {pids}    # on {node}; lets it go on",
+                fix=death.RANK_STOPPED.fix("continue", pids=pids, node=node),
             ),
             sure=Sure.CERTAIN,
         )
     for view in evidence.views:
         if view.alive and _all(view, "t"):
             yield Cause(
-                finding=Finding(
-                    code="hang-traced",
-                    severity=Severity.WARN,
+                finding=hang.TRACED.finding(
                     nodes=(view.node,),
                     ranks=(view.rank,),
                     seen=f"rank {view.rank} on {view.node} is held by a debugger",
                     why="All other ranks wait for it until it is let go on.",
-                    fix=f"grep TracerPid /proc/{_pid(view)}/status    # on {view.node}; who holds it",
+                    fix=hang.TRACED.fix(pid=_pid(view), node=view.node),
                 ),
                 sure=Sure.CERTAIN,
             )
@@ -69,16 +64,14 @@ def mounted(evidence: Evidence) -> Iterator[Said]:
         place, kind = _mount(node, waiting, asked)
         ranks = tuple(view.rank for view in waiting)
         yield Cause(
-            finding=Finding(
-                code="hang-mount",
-                severity=Severity.BLOCK,
+            finding=hang.MOUNT.finding(
                 nodes=(name,),
                 ranks=ranks,
                 seen=f"rank {fold_ranks(ranks)} on {name} waits in the kernel for {_what(waiting)}"
                 + (f", and {place} ({kind}) does not answer" if asked else f" on {place} ({kind})" if place else ""),
                 why="The file system does not answer: its server, its network or its disk is dead. No signal gets a"
                 " process out of there.",
-                fix=_unhung(node, name, place, kind) or recheck(evidence, (name,), "storage", "which one is dead"),
+                fix=_unhung(evidence, name, place, kind),
                 about=(place,) if place else (),
             ),
             sure=Sure.CERTAIN if asked or _dead_kind(node, waiting) else Sure.STRONG,
@@ -90,17 +83,14 @@ def mounted(evidence: Evidence) -> Iterator[Said]:
 RULES = (stopped, mounted)
 
 
-def _unhung(node: NodeWitness, name: str, place: str, kind: str) -> str:
+def _unhung(evidence: Evidence, name: str, place: str, kind: str) -> Fix:
     """Let go first, with an error, whoever waits; what was mounted comes back when its server does."""
     if place in ("", "/"):
-        return ""
-    source = next((mount[2] for mount in node.mounts if mount[0] == place), "")
-    words = ("-t", kind, source, place) if ":" in source or source.startswith("//") else (place,)
-    return (
-        f"timeout 5 ls {shlex.quote(place)}    # on {name}; does it answer?\n"
-        f"sudo umount -f -l {shlex.quote(place)}    # on {name}; if not: lets those go who wait for it\n"
-        f"sudo mount {shlex.join(words)}    # on {name}; when its server answers again; then launch again"
-    )
+        return hang.MOUNT.fix("check", check=recheck(evidence, (name,), "storage", "which one is dead"))
+    source = next((mount[2] for mount in evidence.witness[name].mounts if mount[0] == place), "")
+    if ":" in source or source.startswith("//"):
+        return hang.MOUNT.fix("remote", kind=kind, source=source, place=place, node=name)
+    return hang.MOUNT.fix("local", place=place, node=name)
 
 
 def _all(view: View, letter: str) -> bool:

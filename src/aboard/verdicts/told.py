@@ -4,12 +4,10 @@ from aboard.checks import SUBJECTS
 from aboard.checks.train import TRAIN
 from aboard.core.rule import Subject
 from aboard.data.gate.stories import GATE
+from aboard.diagnoses import death, foreign, hang, loss, nccl_ras, rendezvous, slow
+from aboard.diagnoses.catalogue import diagnoses_in
 from aboard.verdicts.errors import ERRORS
-from aboard.verdicts.foreign_stories import FOREIGN
-from aboard.verdicts.live_stories import LIVE
 from aboard.verdicts.logs.stories import LOG
-from aboard.verdicts.ras_stories import RAS
-from aboard.verdicts.stories import STORIES
 
 # A subject as the checks have them, so that every code has its story and its page in one way.
 RUN = Subject(
@@ -17,7 +15,9 @@ RUN = Subject(
     title="every rank came to a good end",
     probes=(),
     rules=(),
-    stories=(*STORIES, *LIVE, *RAS, *FOREIGN),
+    stories=tuple(
+        each for family in (death, hang, rendezvous, slow, loss, nccl_ras, foreign) for each in diagnoses_in(family)
+    ),
     asked="aboard launch -- SCRIPT",
 )
 

@@ -8,7 +8,7 @@ from aboard.core.phase import Phase
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import RuledOut
 from aboard.core.words import visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, hang
 
 # Before this, quiet is no news: a run that doesn't tell its steps may work for long.
 _QUIET_SECONDS = 120.0
@@ -31,14 +31,12 @@ def unknown(evidence: Evidence, ruled_out: Sequence[RuledOut]) -> Iterator[Findi
     unheard = f"; no answer from {', '.join(evidence.unheard)}" if evidence.unheard else ""
     busy = sum(view.cpu for view in evidence.views)
     rank = min(places.values(), key=len)[0] if places else 0
-    yield Finding(
-        code="hang-unknown",
-        severity=Severity.WARN if busy < 0.5 * len(evidence.views) else Severity.INFO,
+    yield hang.UNKNOWN.finding(
+        severity=None if busy < 0.5 * len(evidence.views) else Severity.INFO,
         nodes=tuple(dict.fromkeys(view.node for view in evidence.views if view.alive)),
         seen=f"nothing has moved for {quiet:.0f} s; {known}{unheard}",
         why=f"None of the {len(ruled_out)} things that were looked at explains it.",
-        fix=f"aboard logs {evidence.plan.run} --rank {rank}    # the one that differs, or the first\n"
-        f"aboard check    # what has changed on the nodes since the start",
+        fix=hang.UNKNOWN.fix(run=evidence.plan.run, rank=rank),
     )
 
 
@@ -46,14 +44,11 @@ def failed(error: Exception, *, run: str) -> Finding:
     """The look itself failed, by a mistake of ours: it is said once, and the run is looked at again."""
     frames = extract_tb(error.__traceback__)[-1:]
     where = f" in {frames[0].name}, line {frames[0].lineno}" if frames else ""
-    return Finding(
-        code="why-failed",
-        severity=Severity.WARN,
+    return hang.WHY_FAILED.finding(
         nodes=(),
         seen=f"the look at this run failed: {type(error).__name__}: {visible(str(error), 200)}{where}",
         why="This is a fault of Aboard. The run itself goes on, and will be looked at again.",
-        fix=f"aboard logs {run}    # what the ranks said last\n"
-        f"aboard bundle {run}    # the record without secrets: with it we can mend this",
+        fix=hang.WHY_FAILED.fix(run=run),
     )
 
 

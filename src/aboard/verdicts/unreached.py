@@ -7,8 +7,8 @@ from aboard.core.evidence import Evidence
 from aboard.core.head import is_loopback
 from aboard.core.rankset import fold_ranks
 from aboard.core.run import Child
-from aboard.diagnoses import Finding, Severity
-from aboard.verdicts.opening import let_in, lines, off_loopback
+from aboard.diagnoses import Finding, join_fixes, rendezvous
+from aboard.verdicts.opening import let_in, off_loopback
 from aboard.verdicts.recheck import recheck
 
 _MESH = re.compile(r"connectFullMesh failed.*?remote=\[([0-9a-fA-F.:]+)\]", re.DOTALL)
@@ -31,17 +31,16 @@ def unreached(evidence: Evidence) -> Finding | None:
     refused = _REFUSED.search(_text(first)) is not None
     verb = "is refused by" if refused else "gets no answer from"
     names = fold_ranks(sorted(int(child.name) for child, *_whom in tries if child.name.isdigit()))
-    return Finding(
-        code="init-peer-refused" if refused else "init-peer-dropped",
-        severity=Severity.BLOCK,
+    diagnosis = rendezvous.PEER_REFUSED if refused else rendezvous.PEER_DROPPED
+    check = recheck(evidence, (blamed, first.node, peer), "network", "before the next launch")
+    return diagnosis.finding(
         nodes=(blamed,),
         ranks=tuple(_ranks(evidence, blamed)),
         seen=f"rank {names} {verb} {address} on {peer}, where rank {fold_ranks(_ranks(evidence, peer))} listens for its"
         " peers",
         why="Ranks connect to each other at ports that the kernel chooses: a firewall closes these, not the store's.",
-        fix=lines(
-            let_in(evidence, (blamed,), address),
-            recheck(evidence, (blamed, first.node, peer), "network", "before the next launch"),
+        fix=join_fixes(
+            diagnosis.fix("open", rules=let_in(evidence, (blamed,), address)), diagnosis.fix("check", check=check)
         ),
     )
 
@@ -51,9 +50,7 @@ def _loopback(evidence: Evidence, tried: list[Child]) -> Finding:
     named = tuple(name for name, node in evidence.witness.items() if node.names_itself_loopback)
     blamed = named or tuple(part.node.name for part in evidence.plan.parts)
     names = fold_ranks(sorted(int(child.name) for child in tried if child.name.isdigit()))
-    return Finding(
-        code="init-loopback",
-        severity=Severity.BLOCK,
+    return rendezvous.LOOPBACK.finding(
         nodes=blamed,
         seen=f"rank {names} was told by a peer to connect to 127.0.0.1, where only its own node is",
         why="The interface that was set is the loopback, or a node's own name stands for it in /etc/hosts.",

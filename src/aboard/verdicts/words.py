@@ -1,21 +1,21 @@
 """What a death says: from an exception, an exit code or a signal to a code, a sentence and what to type."""
 
 import re
-import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
 from aboard.checks.scripted import typed
-from aboard.core import shell
 from aboard.core.nodeset import fold
 from aboard.core.plan import NodePlan
 from aboard.core.run import Child, Raised
 from aboard.core.setup import without_setup
 from aboard.core.words import host_trouble, visible
+from aboard.diagnoses import NO_FIX, Diagnosis, Fix, Shell, death, join_fixes, shell
 from aboard.diagnoses.catalogue import read_error
 from aboard.lazy import dataclass
 from aboard.verdicts.logs.said import said
 from aboard.verdicts.logs.tracebacks import looks_raised
+from aboard.verdicts.recheck import node_set
 
 _SHOWN = 300
 _LAST_LINES = 3
@@ -34,70 +34,71 @@ _PIECE = re.compile(r"\d+|\D+")
 # Nodes are Linux, whatever the head is: signal(7).
 _NAMES = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL"}
 _NAMES |= {10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM"}
+# Why a process gets a signal, and the fix of a death by it.
 _SIGNALS = {
     9: (
         "The kernel does that to the biggest process when memory is out, or somebody's hand did.",
-        "sudo dmesg -T | grep -i 'killed process'    # on {node}; was it out of memory? if not, launch again",
+        "memory",
     ),
     7: (
         "A page of memory could not be had: mostly /dev/shm is full.",
-        "df -h /dev/shm    # on {node}; is it full?",
+        "shm",
     ),
     11: (
         "A bug in native code: a wheel that does not fit its CUDA or torch is the usual one.",
-        "aboard check --only software",
+        "software",
     ),
     6: (
         "Native code gave up: NCCL's watchdog, a failed assertion in C++.",
         "",
     ),
 }
-# What a program says last, why, and what to type; the first that fits.
+# What a program says last, why, and which fix of its death is for that; the first that fits.
 _KNOWN = (
     (
         r"ModuleNotFoundError: No module named '([^']+)'",
         "{interpreters} has no such module{head}. If it is one of your own, its directory must be on PYTHONPATH.",
-        "{install}",
+        "install",
     ),
     (
         r"FileNotFoundError: \[Errno 2\] No such file or directory: '(/[^']+)'",
         "The file that the code reads is not there.",
-        "{copy}",
+        "file",
     ),
     (
         r"Unable to find address for: ([\w.-]+)",
         "GLOO_SOCKET_IFNAME names a network interface that is not there.",
-        "ip -br address    # on {node}; which card do the others reach? GLOO_SOCKET_IFNAME must name it",
+        "interface",
     ),
     (
         r"Too many open files",
         "The process may not have more files open at once.",
-        "ulimit -n    # on {node}; `setup: [ulimit -n 65536]` in aboard.yaml, unless the script lowers it itself",
+        "open-files",
     ),
     (
         r"can't open file '?([^':]+)",
         "The script is not at this path.",
-        "ls -l {0}    # on {node}; set `workdir:` in aboard.yaml, or copy it there",
+        "script",
     ),
     (
         r"CUDA out of memory|OutOfMemoryError",
         "The GPU's memory is too small for what was asked of it.",
-        "nvidia-smi    # on {node}; does something else use the GPU? else a smaller batch",
+        "gpu-memory",
     ),
     (
         r"port: (\d+)\b.{0,200}(?:EADDRINUSE|[Aa]ddress already in use)",
         "Another process took the port of the rendezvous.",
-        "sudo ss -ltnp 'sport = :{0}'    # on {node}; who has it? or leave MASTER_PORT as it is set",
+        "port",
     ),
     (
         r"EADDRINUSE|[Aa]ddress already in use",
         "Another process took the port of the rendezvous.",
-        "sudo ss -ltnp    # on {node}; who has it?",
+        "some-port",
     ),
     (
         r"No space left on device",
         "A disk is full.",
-        "df -h    # on {node}; which one is full? remove there what nobody needs",
+        "disk",
     ),
 )
 
@@ -106,10 +107,10 @@ _KNOWN = (
 class Told:
     """What is said of one death."""
 
-    code: str
+    diagnosis: Diagnosis
     seen: str
     why: str
-    fix: str
+    fix: Fix = NO_FIX
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +126,8 @@ class Around:
     output: tuple[str, ...] = ()
 
     @property
-    def where(self) -> str:
-        return fold(part.node.name for part in self.parts)
+    def where(self) -> Shell:
+        return node_set(part.node.name for part in self.parts)
 
 
 def told_of(child: Child, tail: Sequence[str], around: Around) -> Told:
@@ -137,29 +138,29 @@ def told_of(child: Child, tail: Sequence[str], around: Around) -> Told:
         else "Its own code gave up."
     )
     if child.state == "failed":
-        known, fix = _known(child.why, around)
+        known, fix = _known(child.why, death.NOT_STARTED, around)
         why = known or "The node could not start it: the directory or the program is not there, or may not be used."
         seen = f"was not started: {_clear(child.why)}"
-        return Told(code="run-not-started", seen=seen, why=why, fix=_start_fix(child) or fix)
+        return Told(diagnosis=death.NOT_STARTED, seen=seen, why=why, fix=_start_fix(child) or fix)
     if child.raised is not None:
         if ours := _our_own(child, around):
             return ours
         text = f"{child.raised.type}: {child.raised.message.strip()}"
-        why, fix = _known(text, around)
-        return Told(code="run-raised", seen=f"raised {_clear(text)}", why=why or gave_up, fix=fix)
+        why, fix = _known(text, death.RAISED, around)
+        return Told(diagnosis=death.RAISED, seen=f"raised {_clear(text)}", why=why or gave_up, fix=fix)
     code = child.code or 0
     if code < 0:
         return _by_signal(child, -code)
     error = error_line(tail)
-    why, fix = _known(error, around)
+    why, fix = _known(error, death.EXITED, around)
     if why or looks_raised(error):
         seen = f'exited with code {code}: "{_clear(error)}"'
-        return Told(code="run-exited", seen=seen, why=why or gave_up, fix=fix)
+        return Told(diagnosis=death.EXITED, seen=seen, why=why or gave_up, fix=fix)
     last = [line for line in around.output or tail if line.strip()][-_LAST_LINES:]
     quoted = ", ".join(f'"{_clear(line)}"' for line in last)
     seen = f"exited with code {code}" + (f"; the last lines of its output: {quoted}" if last else ", and said nothing")
     why = f"It raised no exception, and its last lines are no known error. Find what exits with {code}: sys.exit or"
-    return Told(code="run-exited", seen=seen, why=f"{why} os._exit in the script, or a program that it runs.", fix="")
+    return Told(diagnosis=death.EXITED, seen=seen, why=f"{why} os._exit in the script, or a program that it runs.")
 
 
 def error_of(child: Child, tail: Sequence[str]) -> Raised | None:
@@ -219,40 +220,48 @@ def _our_own(child: Child, around: Around) -> Told | None:
     if child.raised is None or not is_ours or (error := read_error(child.raised.error)) is None:
         return None
     seen = f"could not go on: {_clear(child.raised.message)}"
-    return Told(code="run-raised", seen=seen, why="The trainer stopped rather than to go on wrongly.", fix=error.fix)
+    return Told(
+        diagnosis=death.RAISED, seen=seen, why="The trainer stopped rather than to go on wrongly.", fix=Fix(error.fix)
+    )
 
 
 def _by_signal(child: Child, number: int) -> Told:
     name = _NAMES.get(number, f"signal {number}")
-    why, fix = _SIGNALS.get(number, ("Somebody or something sent it that signal.", ""))
-    return Told(code="run-killed", seen=f"was killed by {name}", why=why, fix=fix.format(node=child.node))
+    why, variant = _SIGNALS.get(number, ("Somebody or something sent it that signal.", ""))
+    fix = death.KILLED.fix(variant, node=child.node) if variant else NO_FIX
+    return Told(diagnosis=death.KILLED, seen=f"was killed by {name}", why=why, fix=fix)
 
 
-def _known(text: str, around: Around) -> tuple[str, str]:
-    for pattern, why, fix in _KNOWN:
+def _known(text: str, diagnosis: Diagnosis, around: Around) -> tuple[str, Fix]:
+    for pattern, why, variant in _KNOWN:
         found = re.search(pattern, text)
         if found:
-            # A shell is to read them as one word each, whatever a rank said.
-            groups = [shlex.quote(visible(group)) for group in found.groups()]
-            filled = {
-                "node": around.where,
-                "copy": _copy(groups[0], around) if groups else "",
-                "install": _install(found[1], around) if groups else "",
-                "interpreters": _interpreters(around),
-                "head": _head_environment(around),
-            }
-            return why.format(**filled), fix.format(*groups, **filled)
-    return "", ""
+            told = why.format(interpreters=_interpreters(around), head=_head_environment(around))
+            return told, _known_fix(diagnosis, variant, found, around)
+    return "", NO_FIX
 
 
-def _copy(path: str, around: Around) -> str:
+def _known_fix(diagnosis: Diagnosis, variant: str, found: re.Match[str], around: Around) -> Fix:
+    if variant == "install":
+        return _install(diagnosis, found[1], around)
+    if variant == "file":
+        return _copy(diagnosis, found[1], around)
+    if variant == "script":
+        return diagnosis.fix(variant, path=found[1], nodes=around.where)
+    if variant == "port":
+        return diagnosis.fix(variant, sockets=f"sport = :{found[1]}", nodes=around.where)
+    return diagnosis.fix(variant, nodes=around.where)
+
+
+def _copy(diagnosis: Diagnosis, path: str, around: Around) -> Fix:
     """By way of the head, which has keys for both."""
     peer, names = around.peer, [part.node.name for part in around.parts]
-    copy = f"scp -3 {peer}:{path} {names[0]}:{path}"
+    look = diagnosis.fix("file", path=path, nodes=around.where)
+    if not peer:
+        return look
     if len(names) > 1:
-        copy = f'for node in {" ".join(names)}; do scp -3 {peer}:{path} "$node":{path}; done'
-    look = f"ls -l {path}    # on {around.where}; is it there?"
-    return f"{look}\n{copy}    # here; if {peer} has it; then launch again" if peer else look
+        return join_fixes(look, diagnosis.fix("copy-to-all", nodes=names, peer=peer, path=path))
+    return join_fixes(look, diagnosis.fix("copy", peer=peer, path=path, node=names[0]))
 
 
 def _interpreters(around: Around) -> str:
@@ -282,42 +291,42 @@ def _interpreter(part: NodePlan) -> str:
     return argv[0] if argv and argv[0].isprintable() and _PYTHON.fullmatch(argv[0].rpartition("/")[2]) else ""
 
 
-def _install(module: str, around: Around) -> str:
+def _install(diagnosis: Diagnosis, module: str, around: Around) -> Fix:
     """One line for all nodes with the same interpreter, typed on the head; then how to choose another interpreter."""
 
-    def command(part: NodePlan) -> str:
+    def command(part: NodePlan) -> Shell:
         python = _interpreter(part)
         # A record does not hold the setup lines: without them, pip would install into another environment.
         known = part.node.setup or without_setup(part.starts[0].argv) == part.starts[0].argv
-        steps = [*part.node.setup, f"{shlex.quote(python)} -m pip install {module}"]
-        return " && ".join(steps) if python and known else ""
+        install = shell("{python} -m pip install {module}", python=python, module=module)
+        # Setup lines are shell already: the user's own, from aboard.yaml.
+        return Shell(" && ".join([*part.node.setup, install])) if python and known else Shell()
 
-    lines = []
+    fixes = []
     if _MODULE.fullmatch(module):
         parts = [part for part in around.parts if part.starts and command(part)]
         for line, same in groupby(sorted(parts, key=command), command):
-            lines += [f"{each}    # here; or the package that provides {module}" for each in _on_all(line, same)]
-    lines.append("# for another interpreter: aboard launch --set cluster.python=/path/to/env/bin/python …")
-    return "\n".join(lines)
+            fixes += [diagnosis.fix("install", command=each, module=module) for each in _on_all(line, same)]
+    return join_fixes(*fixes, diagnosis.fix("interpreter"))
 
 
-def _on_all(command: str, parts: Iterable[NodePlan]) -> Iterator[str]:
+def _on_all(command: Shell, parts: Iterable[NodePlan]) -> Iterator[Shell]:
     """What to type on the head to run a command on these nodes: a loop, but for nodes that ssh needs options for."""
     # A record may be a stranger's: its names go into a command only if they are names of hosts.
     nodes = [part.node for part in parts if host_trouble(part.node.target) is None]
     plain = [node for node in nodes if not node.local and node.port is None]
     if len(plain) > 1:
-        targets = " ".join(f"{node.user}@{node.target}" if node.user else node.target for node in plain)
-        yield f'for node in {targets}; do ssh "$node" {shell.quote(command)}; done'
-    yield from (typed(node, command) for node in nodes if node not in plain or len(plain) == 1)
+        targets = [f"{node.user}@{node.target}" if node.user else node.target for node in plain]
+        yield shell('for node in {targets:words}; do ssh "$node" {command}; done', targets=targets, command=command)
+    yield from (Shell(typed(node, command)) for node in nodes if node not in plain or len(plain) == 1)
 
 
-def _start_fix(child: Child) -> str:
+def _start_fix(child: Child) -> Fix:
     place = re.match(r"can't enter (\S+):", child.why)
     if place:
-        return f"mkdir -p {place[1]}    # on {child.node}; or set `workdir:` in aboard.yaml"
+        return death.NOT_STARTED.fix("folder", path=place[1], node=child.node)
     program = re.match(r"can't start (\S+):", child.why)
-    return f"command -v {program[1]}    # on {child.node}" if program else ""
+    return death.NOT_STARTED.fix("program", program=program[1], node=child.node) if program else NO_FIX
 
 
 def _clear(text: str) -> str:

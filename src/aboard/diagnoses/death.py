@@ -1,0 +1,247 @@
+"""How ranks, nodes and conductors of a run die, or are lost."""
+
+from collections.abc import Mapping
+
+from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.fixes import Advice, Command, Template
+from aboard.diagnoses.steps import CHECK
+
+# Beside whatever is known of a death.
+_LAST_WORDS: Mapping[str, Template] = {
+    "logs": Command("aboard logs {run} --rank {rank}    # all that it said"),
+    "xid": Command("sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail? its log may not be read by this user"),
+}
+# For what a program says last, be it as an exception, on stderr or before it was started.
+_KNOWN: Mapping[str, Template] = {
+    "install": Command("{command:shell}    # here; or the package that provides {module}"),
+    "interpreter": Advice("# for another interpreter: aboard launch --set cluster.python=/path/to/env/bin/python …"),
+    "file": Command("ls -l {path}    # on {nodes:shell}; is it there?"),
+    "copy": Command("scp -3 {peer}:{path} {node}:{path}    # here; if {peer} has it; then launch again"),
+    "copy-to-all": Command(
+        'for node in {nodes:words}; do scp -3 {peer}:{path} "$node":{path}; done'
+        "    # here; if {peer} has it; then launch again"
+    ),
+    "interface": Command(
+        "ip -br address    # on {nodes:shell}; which card do the others reach? GLOO_SOCKET_IFNAME must name it"
+    ),
+    "open-files": Command(
+        "ulimit -n    # on {nodes:shell}; `setup: [ulimit -n 65536]` in aboard.yaml, unless the script lowers it itself"
+    ),
+    "script": Command("ls -l {path}    # on {nodes:shell}; set `workdir:` in aboard.yaml, or copy it there"),
+    "gpu-memory": Command("nvidia-smi    # on {nodes:shell}; does something else use the GPU? else a smaller batch"),
+    "port": Command("sudo ss -ltnp {sockets}    # on {nodes:shell}; who has it? or leave MASTER_PORT as it is set"),
+    "some-port": Command("sudo ss -ltnp    # on {nodes:shell}; who has it?"),
+    "disk": Command("df -h    # on {nodes:shell}; which one is full? remove there what nobody needs"),
+}
+
+RAISED = Diagnosis(
+    code="run-raised",
+    title="a rank raised an exception",
+    severity=Severity.BLOCK,
+    symptoms=("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "exitcode  : 1 (pid: "),
+    explanation="A rank's own code raised, and the exception was caught by nobody. It is the earliest death of all"
+    " nodes on the corrected clock; what other ranks say of closed connections came after it.",
+    remedy="If several ranks raised the same exception, all of them are named, and the cause is what they share:"
+    " the script, its arguments, its data, its Python. The fix installs a missing module into the interpreter of"
+    " the ranks, or copies a missing file. Else read the exception, and the whole traceback with"
+    " `aboard logs RUN --rank N`. `aboard launch --trial -- …` runs the same command on each node alone and names"
+    " the node that can't.",
+    fixes={**_KNOWN, **_LAST_WORDS},
+)
+
+EXITED = Diagnosis(
+    code="run-exited",
+    title="a rank ended with an exit code",
+    severity=Severity.BLOCK,
+    symptoms=("exitcode  : 1", "exits with return code = 1"),
+    explanation="The process ended by itself with a code other than 0 and left no exception: sys.exit, a usage"
+    " error of its arguments, a program that isn't Python.",
+    remedy="If its last line on stderr is a known error, the fix is for that one. Otherwise its last lines are"
+    " shown as evidence, not as the cause: find what exits with this code. All output is in"
+    " `aboard logs RUN --rank N`.",
+    fixes={**_KNOWN, **_LAST_WORDS},
+)
+
+KILLED = Diagnosis(
+    code="run-killed",
+    title="a rank was killed by a signal",
+    severity=Severity.BLOCK,
+    symptoms=("Signal 9 (SIGKILL) received by PID", "exits with return code = -9", "Bus error (core dumped)"),
+    explanation="SIGKILL is mostly the kernel out of memory, SIGBUS a full /dev/shm, SIGSEGV and SIGABRT bugs in"
+    " native code or libraries that don't fit each other.",
+    remedy="`sudo dmesg -T | tail` on the node tells an out-of-memory kill. `aboard check --only host` shows"
+    " memory, limits and /dev/shm; `aboard check --only software` what differs between nodes.",
+    fixes={
+        "memory": Command(
+            "sudo dmesg -T | grep -i 'killed process'    # on {node}; was it out of memory? if not, launch again"
+        ),
+        "shm": Command("df -h /dev/shm    # on {node}; is it full?"),
+        "software": Command("aboard check --only software"),
+        **_LAST_WORDS,
+    },
+)
+
+NOT_STARTED = Diagnosis(
+    code="run-not-started",
+    title="a node could not start a rank",
+    severity=Severity.BLOCK,
+    symptoms=("No such file or directory", "Permission denied"),
+    explanation="The working directory or the program is not on this node, or may not be entered or run.",
+    remedy="Ranks start in `workdir:` of aboard.yaml, else in the directory in which `aboard launch` was typed: it"
+    " must be there on every node. `aboard check` compares what is in it.",
+    fixes={
+        "folder": Command("mkdir -p {path}    # on {node}; or set `workdir:` in aboard.yaml"),
+        "program": Command("command -v {program}    # on {node}"),
+        **_KNOWN,
+        **_LAST_WORDS,
+    },
+)
+
+NODE_GONE = Diagnosis(
+    code="run-node-gone",
+    title="a node was lost",
+    severity=Severity.BLOCK,
+    symptoms=("Connection closed by remote host", "client_loop: send disconnect: Broken pipe"),
+    explanation="Nothing was heard of the node for a whole lease, or its agent was killed: power, kernel, network."
+    " A run never goes on with fewer nodes than asked for.",
+    remedy="`aboard check NODE` tells whether it is back, and why not. A management network that is cut for less"
+    " than the lease does no harm: the run goes on.",
+    fixes=CHECK,
+)
+
+CONDUCTOR_LOST = Diagnosis(
+    code="run-conductor-lost",
+    title="the conductor of a run was killed",
+    severity=Severity.BLOCK,
+    symptoms=("lost", "Killed", "Out of memory: Killed process 4711 (aboard)"),
+    explanation="The process that conducts the run, `aboard launch`, `aboard train` or its background process,"
+    " died without ending the run: SIGKILL, the kernel out of memory, or a head that was restarted. The agents on"
+    " the nodes terminate their ranks after the lease, since nobody would see them to their end.",
+    remedy="Type the command of the fix: it is the one that started the run. `aboard train` continues from its last"
+    " complete checkpoint. `--detach` keeps a conductor alive when its terminal is closed; `--lease` says how long"
+    " ranks live without it.",
+    fixes={
+        "again": Command("{command:shell}    # runs it again"),
+        "continue": Command("{command:shell}    # continues from step {step}"),
+        "continue-if-any": Command("{command:shell}    # continues from the last checkpoint, if any"),
+        "logs": Command("aboard logs {run}    # what the ranks printed until then"),
+        "memory": Command("sudo dmesg -T | grep -i 'killed process'    # here; was the conductor killed for memory?"),
+    },
+)
+
+RANK_STOPPED = Diagnosis(
+    code="run-rank-stopped",
+    title="a rank was stopped by a signal",
+    severity=Severity.BLOCK,
+    symptoms=("State:\tT (stopped)",),
+    explanation="Somebody sent SIGSTOP (or pressed Ctrl-Z); the process lives and does nothing, and all wait for it.",
+    remedy="`kill -CONT PID` lets it go on, as long as the run has not been ended for it; else launch again. A"
+    " debugger that is attached shows as another state and is left alone.",
+    fixes={
+        "continue": Command("kill -CONT {pids:words}    # on {node}; lets it go on"),
+        "check": CHECK,
+    },
+)
+
+FOLLOWED = Diagnosis(
+    code="run-followed",
+    title="ranks that died because another one had",
+    severity=Severity.INFO,
+    symptoms=(
+        "Connection closed by peer",
+        "Connection reset by peer",
+        "NCCL WARN Net : Connection closed by remote",
+    ),
+    explanation="When one rank dies, its peers' connections to it break. They are not the cause.",
+    remedy="Nothing is to be mended here: look at the finding that stands above it.",
+)
+
+STUBBORN = Diagnosis(
+    code="run-stubborn",
+    title="processes that would not die",
+    severity=Severity.WARN,
+    symptoms=("State:\tD (disk sleep)",),
+    explanation="A process that waits in the kernel for a dead mount or a dead device can't be killed until that"
+    " answers.",
+    remedy="Bring the mount or the device back, or restart the node. `aboard check --fix` ends what is left, by run"
+    " id.",
+    fixes=Command("aboard check --fix {nodes:words}    # ends them once the mount or device answers"),
+)
+
+TRIAL = Diagnosis(
+    code="run-trial",
+    title="a node, a pair or all of them can't run the command",
+    severity=Severity.BLOCK,
+    symptoms=("can't run it by itself", "can't run it as a pair, though each can alone"),
+    explanation="`aboard launch --trial` runs the command for some seconds on each node alone, then on pairs, then"
+    " on all, and stops at the first stage that fails: what fails alone is the node's own, what fails in pairs"
+    " only is between the two.",
+    remedy="Alone: read the finding below it, and compare the node with the others by `aboard check --only"
+    " software`. In pairs: `aboard check --only network` and `--only collective` for the link between them.",
+)
+
+STUCK = Diagnosis(
+    code="run-stuck",
+    title="ranks came no further",
+    severity=Severity.BLOCK,
+    symptoms=("Waiting for clients", "it just hangs at init_process_group"),
+    explanation="No rank has come to a new phase for the time of a trial. Who is behind is named; the others wait.",
+    remedy="`aboard check --only network` for the nodes that are behind; `aboard logs RUN --rank N` for what they"
+    " said last.",
+)
+
+NODE_SILENT = Diagnosis(
+    code="run-node-silent",
+    title="nothing comes from a node",
+    severity=Severity.WARN,
+    symptoms=("no beat came over the wire",),
+    explanation="Its power, its network or its ssh is gone. Its ranks may live, and the run goes on if it is back"
+    " in time.",
+    remedy="`aboard check NODE`. The run is ended when the lease is over: `--lease SECONDS`.",
+    fixes=CHECK,
+)
+
+OUT_OF_MEMORY = Diagnosis(
+    code="run-out-of-memory",
+    title="the kernel killed a rank for want of memory",
+    severity=Severity.BLOCK,
+    symptoms=("Signal 9 (SIGKILL) received by PID", "exitcode  : -9", "Out of memory: Killed process"),
+    explanation="The memory of the node or of the job's control group was used up; the kernel's own counter shows it.",
+    remedy="Fewer DataLoader workers, a smaller batch, `--mem` of Slurm. `aboard check --only host` shows the limits.",
+    fixes={
+        "killed": Command(
+            "sudo dmesg -T | grep -i 'killed process'    # on {node}; which one, and how large it was\n"
+            "# fewer data workers or a smaller batch, or more memory for the job"
+        ),
+        **_LAST_WORDS,
+    },
+)
+
+SHM_FULL = Diagnosis(
+    code="run-shm-full",
+    title="shared memory is full",
+    severity=Severity.BLOCK,
+    symptoms=("Bus error (core dumped)", "Error: failed to extend /dev/shm/nccl-"),
+    explanation="Workers and NCCL share memory there; containers have 64 MiB of it unless told otherwise.",
+    remedy="`--shm-size=8g` or `--ipc=host` for a container; `mount -o remount,size=50% /dev/shm` on a host.",
+    fixes={
+        "remount": Command("sudo mount -o remount,size=50% /dev/shm    # on {node}; in a container: --shm-size"),
+        **_LAST_WORDS,
+    },
+)
+
+DISK_FULL = Diagnosis(
+    code="run-disk-full",
+    title="a disk is full",
+    severity=Severity.BLOCK,
+    symptoms=("OSError: [Errno 28] No space left on device",),
+    explanation="What the rank wrote did not fit; the others then wait for it.",
+    remedy="`df -h` on the node; keep fewer checkpoints.",
+    fixes={
+        "sizes": Command(
+            "du -x --max-depth=2 {path} 2>/dev/null | sort -n | tail    # on {node};"
+            " remove what nobody needs, or write elsewhere"
+        ),
+        **_LAST_WORDS,
+    },
+)
