@@ -6,7 +6,7 @@ from aboard.core.nodeset import fold
 from aboard.core.phase import Phase
 from aboard.core.roster import Roster
 from aboard.core.run import Run
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, death
 from aboard.lazy import dataclass
 
 # Long enough for a slow import from a network file system, short enough to wait for.
@@ -55,14 +55,12 @@ def stuck(roster: Roster) -> Finding:
     """A group that came no further and did not die: who is missing, and where the others are."""
     late = roster.missing
     who = "; ".join(f"{each.node}: {each.why} for {each.seconds:.0f} s" for each in late) or "nobody is behind"
-    return Finding(
-        code="run-stuck",
-        severity=Severity.BLOCK,
+    return death.STUCK.finding(
         nodes=tuple(each.node for each in late) or tuple(row.node for row in roster.rows),
         seen=f"{roster.there}/{roster.world} ranks are at '{roster.phase.word}', and none has moved for"
         f" {STUCK_SECONDS:.0f} s: {who}",
         why="It did not come to its first collective in the time of a trial.",
-        fix=f"aboard check --only network {fold(row.node for row in roster.rows)}",
+        fix=death.STUCK.fix(nodes=fold(row.node for row in roster.rows)),
     )
 
 
@@ -76,12 +74,10 @@ def verdict(tried: Sequence[Tried]) -> Finding | None:
     nodes = tuple(dict.fromkeys(name for each in smallest for name in each.group))
     how = {1: "by itself", 2: "as a pair, though each can alone"}.get(size, "together, though each pair can")
     first = smallest[0].findings[0] if smallest[0].findings else None
-    return Finding(
-        code="run-trial",
-        severity=Severity.BLOCK,
+    return death.TRIAL.finding(
         nodes=nodes,
         seen=f"{', '.join('+'.join(each.group) for each in smallest)} can't run it {how}: {smallest[0].said}",
         why="The same command was run for some seconds on each node alone, then on pairs, then on all.",
-        fix=first.fix if first else "aboard check",
+        fix=first.fix if first else death.TRIAL.fix(),
         consequences=tuple(finding for each in smallest for finding in each.findings),
     )

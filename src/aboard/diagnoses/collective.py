@@ -152,10 +152,16 @@ SOCKETS = Diagnosis(
     " rule it out.",
     remedy="`ibv_devinfo` as the rank's user must show ports in state PORT_ACTIVE. In a container pass"
     " /dev/infiniband in. `aboard check --only fabric` looks at the ports themselves.",
-    fixes=Command(
-        "ibv_devinfo | grep -E 'hca_id|state'    # on {where:shell}; the rank's user must see ports\n"
-        "env | grep -E '^NCCL_(IB|NET)'    # on {where:shell}; NCCL_IB_DISABLE and NCCL_NET rule it out"
-    ),
+    fixes={
+        "": Command(
+            "ibv_devinfo | grep -E 'hca_id|state'    # on {where:shell}; the rank's user must see ports\n"
+            "env | grep -E '^NCCL_(IB|NET)'    # on {where:shell}; NCCL_IB_DISABLE and NCCL_NET rule it out"
+        ),
+        "log": Command(
+            "ibstat    # on {where:shell}; State must be Active\n"
+            "env | grep -E '^NCCL_(IB|NET)'    # on {where:shell}; NCCL_IB_DISABLE and NCCL_NET rule it out"
+        ),
+    },
 )
 
 PLUGIN = Diagnosis(

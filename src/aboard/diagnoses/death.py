@@ -178,6 +178,7 @@ TRIAL = Diagnosis(
     " only is between the two.",
     remedy="Alone: read the finding below it, and compare the node with the others by `aboard check --only"
     " software`. In pairs: `aboard check --only network` and `--only collective` for the link between them.",
+    fixes=Command("aboard check"),
 )
 
 STUCK = Diagnosis(
@@ -188,6 +189,7 @@ STUCK = Diagnosis(
     explanation="No rank has come to a new phase for the time of a trial. Who is behind is named; the others wait.",
     remedy="`aboard check --only network` for the nodes that are behind; `aboard logs RUN --rank N` for what they"
     " said last.",
+    fixes=Command("aboard check --only network {nodes}"),
 )
 
 NODE_SILENT = Diagnosis(

@@ -1,6 +1,9 @@
 """What only a log can tell: messages of programs that no other check or rule has a name for."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.fixes import Command
+
+_ALL_LOGS = "aboard why --log LOGS…    # with the logs of all nodes and ranks: the one that died first is named"
 
 ARGUMENTS = Diagnosis(
     code="log-arguments",
@@ -559,6 +562,10 @@ INIT_INCOMPLETE = Diagnosis(
     " reach the address that rank 0 told. RAS, the flight recorder and the watchdog all begin after this phase.",
     remedy="While it hangs, `ss -tno state syn-sent` on each node shows whom it can't reach, and `py-spy dump --pid`"
     " where a rank is. `aboard check --only network` tries every pair of nodes.",
+    fixes=Command(
+        "ss -tno state syn-sent    # on each node, while it hangs: an address behind the arrow is blocked\n"
+        "py-spy dump --pid PID    # of {ranks:shell}: where is it?"
+    ),
 )
 PEER_LOST = Diagnosis(
     code="log-peer-lost",
@@ -572,6 +579,7 @@ PEER_LOST = Diagnosis(
     " log does. With torchrun's c10d rendezvous, clocks more than 15 s apart look the same.",
     remedy="`aboard why --log` with the logs of all nodes names the one that died first. `chronyc tracking` on each"
     " node tells a clock that is off.",
+    fixes=Command(f"{_ALL_LOGS}\nchronyc tracking    # on each node; is a clock off?"),
 )
 UNKNOWN = Diagnosis(
     code="log-unknown",
@@ -581,4 +589,8 @@ UNKNOWN = Diagnosis(
     explanation="None of the messages that are known here stands in the log, and it holds errors all the same.",
     remedy="Give the logs of all nodes, and start again with `NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL` for one"
     " that says more. A log that you can share teaches us: it becomes a test.",
+    fixes=Command(
+        f"{_ALL_LOGS}\n"
+        "export NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL    # then start again, for a log that says more"
+    ),
 )

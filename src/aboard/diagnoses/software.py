@@ -180,7 +180,10 @@ NCCL = Diagnosis(
     " LD_PRELOAD can put another library before it.",
     remedy=f"Install the version of the finding on the node that it names, and look for a library of the system"
     f" that comes first: `ldconfig -p | grep nccl`, `echo $LD_LIBRARY_PATH $LD_PRELOAD`. {_SAME}",
-    fixes=_PIP,
+    fixes={
+        **_PIP,
+        "paths": Command("echo $LD_LIBRARY_PATH $LD_PRELOAD    # on each node, where ranks start"),
+    },
 )
 
 CUDA = Diagnosis(

@@ -12,7 +12,7 @@ from aboard.core.run import Child
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.words import visible
 from aboard.core.xid import GpuError, Part, gpu_error, mend
-from aboard.diagnoses import Finding, Fix, Severity, join_fixes
+from aboard.diagnoses import Finding, Severity, join_fixes
 from aboard.lazy import dataclass
 from aboard.verdicts.hang import holding
 from aboard.verdicts.words import Told
@@ -88,8 +88,7 @@ def before_death(evidence: Evidence, cause: Child, said: str, *, echo: bool) -> 
 
 def of_death(failure: Failure, death: Finding) -> Finding:
     """The verdict on a death that a GPU caused: it is folded under it, with what followed from it."""
-    return Finding(
-        code=failure.error.meaning.code,
+    return failure.error.meaning.diagnosis.finding(
         severity=Severity.BLOCK,
         nodes=(failure.node,),
         ranks=failure.ranks or (death.ranks if failure.node in death.nodes else ()),
@@ -111,7 +110,7 @@ def beside_death(evidence: Evidence, cause: Child, said: str, told: Told) -> Tol
     if near:
         first = _first(near)
         why = _WHY[first.error.meaning.part]
-        return replace(told, seen=f"{told.seen}; {first.words}", why=why, fix=Fix(mend(first.error, cause.node)))
+        return replace(told, seen=f"{told.seen}; {first.words}", why=why, fix=mend(first.error, cause.node))
     if node.gpus and node.kernel is None:
         return replace(told, fix=join_fixes(told.fix, told.diagnosis.fix("xid", node=cause.node)))
     return told
@@ -151,8 +150,7 @@ def _cause(evidence: Evidence, first: Failure, *, grave: bool) -> Cause:
         explained = [each.severity for each in holding(evidence) if first.node in each.nodes]
         severity = max([Severity.WARN, *explained]) if first.error.meaning.harms else Severity.WARN
     return Cause(
-        finding=Finding(
-            code=first.error.meaning.code,
+        finding=first.error.meaning.diagnosis.finding(
             severity=severity,
             nodes=(first.node,),
             ranks=ranks if grave else (),

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from aboard.core.words import visible
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.catalogue import all_diagnoses
 from aboard.verdicts.logs.network import network_findings
 from aboard.verdicts.logs.order import clearly_before, in_order, near
 from aboard.verdicts.logs.sighting import Reading, Sighting
@@ -79,14 +80,12 @@ def _consequences(after: list[Sighting], verdict: Finding) -> Iterator[Finding]:
     for each in in_order([one for one in after if one.symptom.role in (Role.CAUSE, Role.WAIT, Role.END)]):
         if each.symptom.code not in told and len(told) <= _MOST_CONSEQUENCES:
             told.add(each.symptom.code)
-            yield Finding(
-                code=each.symptom.code,
+            yield all_diagnoses()[each.symptom.code].finding(
                 severity=Severity.INFO,
                 nodes=(each.node,) if each.node else (),
                 ranks=() if each.rank is None else (each.rank,),
                 seen=visible(each.text, 160),
                 why=each.symptom.why,
-                fix="",
             )
     yield from followed(_of(after, Role.ECHO))
 

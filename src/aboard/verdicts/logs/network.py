@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from aboard.core.nodeset import fold
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, collective, shell, software
 from aboard.verdicts.nccl import NcclLog
 
 _SOCKET = "Socket"
@@ -24,23 +24,20 @@ def network_findings(log: NcclLog) -> Iterator[Finding]:
     named = [host for host in slow if host not in fast] if fast else with_hcas
     if named:
         reason = f"{fold(fast)} took the fabric" if fast else f"{', '.join(hcas[named[0]][:4])} are there"
-        yield Finding(
-            code="collective-sockets",
+        yield collective.SOCKETS.finding(
             severity=Severity.WARN,
             nodes=tuple(named),
             seen=f"NCCL took sockets on {fold(named)}, although {reason}",
             why="Sockets carry a tenth of what the fabric does, and every collective waits for the slowest node.",
-            fix=f"ibstat    # on {fold(named)}; State must be Active\n"
-            f"env | grep -E '^NCCL_(IB|NET)'    # on {fold(named)}; NCCL_IB_DISABLE and NCCL_NET rule it out",
+            fix=collective.SOCKETS.fix("log", where=shell("{names}", names=fold(named))),
         )
     versions = {each.version: each.host for each in log.ranks.values() if each.version}
     if len(versions) > 1:
         told = ", ".join(f"{version} on {host}" for version, host in sorted(versions.items()))
-        yield Finding(
-            code="software-nccl",
+        yield software.NCCL.finding(
             severity=Severity.WARN,
             nodes=tuple(sorted(versions.values())),
             seen=f"NCCL is {told}",
             why="Nodes that load different versions of NCCL often can't talk to each other.",
-            fix="echo $LD_LIBRARY_PATH $LD_PRELOAD    # on each node, where ranks start",
+            fix=software.NCCL.fix("paths"),
         )

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from aboard.core.words import many, visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, death
+from aboard.diagnoses.catalogue import all_diagnoses
 from aboard.verdicts.logs.order import in_order, near
 from aboard.verdicts.logs.sighting import Reading, Sighting
 from aboard.verdicts.logs.symptom import Role, Symptom
@@ -37,8 +38,7 @@ def finding_of(chosen: Sighting, fatal: list[Sighting], reading: Reading) -> Fin
         words["rank"] = str(ranks[0])
     peer = words.get("peer", "")
     words["peer"] = reading.by_address.get(peer, peer)
-    return Finding(
-        code=symptom.code,
+    return all_diagnoses()[symptom.code].finding(
         severity=chosen.symptom.severity,
         nodes=nodes,
         ranks=ranks,
@@ -59,14 +59,12 @@ def followed(echoes: list[Sighting]) -> Iterator[Finding]:
         ranks = sorted({each.rank for each in echoes if each.rank is not None})
         first = in_order(echoes)[0]
         who = named_ranks(ranks) if ranks else many(sum(each.count for each in echoes), "line")
-        yield Finding(
-            code="run-followed",
+        yield death.FOLLOWED.finding(
             severity=Severity.INFO,
             nodes=tuple(dict.fromkeys(each.node for each in echoes if each.node)),
             ranks=tuple(ranks),
             seen=f'{who}: "{visible(first.text, 120)}"',
             why=first.symptom.why,
-            fix="",
         )
 
 
@@ -81,8 +79,7 @@ def odd_findings(reading: Reading) -> Iterator[Finding]:
         nodes = tuple(dict.fromkeys(each.node for each in group if each.node))
         words = {"node": nodes[0] if nodes else "", **first.groups}
         symptom: Symptom = first.symptom
-        yield Finding(
-            code=symptom.code,
+        yield all_diagnoses()[symptom.code].finding(
             severity=symptom.severity,
             nodes=nodes,
             ranks=tuple(sorted({each.rank for each in group if each.rank is not None}))[:64],

@@ -1,12 +1,10 @@
 """Logs that hold no cause: what is known all the same, and the two most useful commands."""
 
 from aboard.core.words import many, visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Shell, logs
 from aboard.verdicts.logs.order import in_order
 from aboard.verdicts.logs.sighting import Reading, Sighting
 from aboard.verdicts.nccl import missing_ranks, named_ranks
-
-_ALL_LOGS = "aboard why --log LOGS…    # with the logs of all nodes and ranks: the one that died first is named"
 
 
 def incomplete(reading: Reading) -> Finding | None:
@@ -21,16 +19,13 @@ def incomplete(reading: Reading) -> Finding | None:
     if missing:
         seen += f"; {named_ranks(missing)} of {reading.nccl.world} never came"
     nodes = tuple(dict.fromkeys(each.host for each in waiting)) if not missing else ()
-    return Finding(
-        code="log-init-incomplete",
-        severity=Severity.BLOCK,
+    return logs.INIT_INCOMPLETE.finding(
         nodes=nodes[:8],
         ranks=missing or tuple(sorted(ranks)),
         seen=seen,
         why="NCCL waits without end for ranks that don't come: they died before, were never started, or can't reach"
         " the address that rank 0 told. No watchdog looks at this phase.",
-        fix="ss -tno state syn-sent    # on each node, while it hangs: an address behind the arrow is blocked\n"
-        f"py-spy dump --pid PID    # of {named_ranks(missing) if missing else 'each rank'}: where is it?",
+        fix=logs.INIT_INCOMPLETE.fix(ranks=Shell(named_ranks(missing) if missing else "each rank")),
     )
 
 
@@ -39,15 +34,13 @@ def peer_lost(echoes: list[Sighting]) -> Finding | None:
     if not echoes:
         return None
     first = in_order(echoes)[0]
-    return Finding(
-        code="log-peer-lost",
-        severity=Severity.BLOCK,
+    return logs.PEER_LOST.finding(
         nodes=(first.node,) if first.node else (),
         ranks=() if first.rank is None else (first.rank,),
         seen=f'the log says "{visible(first.text, 300)}", and no cause before it',
         why="A connection to another rank broke, since that one had died: its own log has the reason. With torchrun's"
         " c10d rendezvous, clocks more than 15 s apart look the same.",
-        fix=f"{_ALL_LOGS}\nchronyc tracking    # on each node; is a clock off?",
+        fix=logs.PEER_LOST.fix(),
     )
 
 
@@ -56,12 +49,9 @@ def unknown(reading: Reading) -> Finding | None:
     if not reading.unknown:
         return None
     seen = "; ".join(f'"{visible(text, 200)}"' for text in dict.fromkeys(reading.unknown[-3:]))
-    return Finding(
-        code="log-unknown",
-        severity=Severity.BLOCK,
+    return logs.UNKNOWN.finding(
         nodes=(),
         seen=f"{many(reading.lines, 'line')}, no known cause; the last errors are {seen}",
         why="None of the messages that are known here stands in the log.",
-        fix=f"{_ALL_LOGS}\n"
-        "export NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL    # then start again, for a log that says more",
+        fix=logs.UNKNOWN.fix(),
     )
