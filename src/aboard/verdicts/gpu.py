@@ -12,7 +12,7 @@ from aboard.core.run import Child
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.words import visible
 from aboard.core.xid import GpuError, Part, gpu_error, mend
-from aboard.diagnoses import Finding, Fix, Severity, join_fixes
+from aboard.diagnoses import Finding, Severity, join_fixes
 from aboard.lazy import dataclass
 from aboard.verdicts.hang import holding
 from aboard.verdicts.words import Told
@@ -111,7 +111,7 @@ def beside_death(evidence: Evidence, cause: Child, said: str, told: Told) -> Tol
     if near:
         first = _first(near)
         why = _WHY[first.error.meaning.part]
-        return replace(told, seen=f"{told.seen}; {first.words}", why=why, fix=Fix(mend(first.error, cause.node)))
+        return replace(told, seen=f"{told.seen}; {first.words}", why=why, fix=mend(first.error, cause.node))
     if node.gpus and node.kernel is None:
         return replace(told, fix=join_fixes(told.fix, told.diagnosis.fix("xid", node=cause.node)))
     return told
