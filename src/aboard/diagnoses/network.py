@@ -2,6 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, Command
+from aboard.diagnoses.steps import CHECK, OPEN
 
 _TIMED_OUT = "The client socket has timed out after 600000ms while trying to connect to"
 _RETRYING = "connect to 10.0.0.3<42713> returned Connection timed out, retrying (1/34)"
@@ -101,7 +102,7 @@ RESET = Diagnosis(
     explanation="A proxy, an intrusion filter or a full connection table between the nodes ends connections.",
     remedy="Take the nodes' own network out of such filters. `sudo dmesg | grep conntrack` tells whether the table"
     " of connections is full; `sudo sysctl -w net.netfilter.nf_conntrack_max=1048576` makes it larger.",
-    fixes=_OPEN,
+    fixes={**_OPEN, "let-in": OPEN, "check": CHECK},
 )
 
 SILENT = Diagnosis(

@@ -7,8 +7,8 @@ from aboard.core.evidence import Evidence
 from aboard.core.nodeset import fold
 from aboard.core.rankset import fold_ranks
 from aboard.core.run import Child
-from aboard.diagnoses import Finding, Severity
-from aboard.verdicts.opening import let_in, lines
+from aboard.diagnoses import Finding, join_fixes, network
+from aboard.verdicts.opening import let_in
 from aboard.verdicts.recheck import recheck
 
 _ADDRESS = r"\[([0-9a-fA-F.:]+)\]"
@@ -29,17 +29,16 @@ def parted(evidence: Evidence) -> Finding | None:
     common = [name for name, count in ends.items() if count == len(pairs) > 1]
     nodes = tuple(common) if len(common) == 1 else (peer, first.node)
     names = fold_ranks(sorted(int(child.name) for child, *_whom in losses if child.name.isdigit()))
-    return Finding(
-        code="network-reset",
-        severity=Severity.BLOCK,
+    check = recheck(evidence, (peer, first.node), "network", "before the next launch")
+    return network.RESET.finding(
         nodes=nodes,
         seen=f"connections of rank {names} to {fold(dict.fromkeys(each[2] for each in losses))} were ended, first that"
         f" to {address}, and no rank there had died",
         why="Something between the nodes ends connections: a firewall that was changed, a connection table that was"
         " flushed or is full, a filter.",
-        fix=lines(
-            let_in(evidence, nodes, address),
-            recheck(evidence, (peer, first.node), "network", "before the next launch"),
+        fix=join_fixes(
+            network.RESET.fix("let-in", rules=let_in(evidence, nodes, address)),
+            network.RESET.fix("check", check=check),
         ),
     )
 

@@ -318,7 +318,7 @@ def _on_all(command: Shell, parts: Iterable[NodePlan]) -> Iterator[Shell]:
     if len(plain) > 1:
         targets = [f"{node.user}@{node.target}" if node.user else node.target for node in plain]
         yield shell('for node in {targets:words}; do ssh "$node" {command}; done', targets=targets, command=command)
-    yield from (Shell(typed(node, command)) for node in nodes if node not in plain or len(plain) == 1)
+    yield from (typed(node, command) for node in nodes if node not in plain or len(plain) == 1)
 
 
 def _start_fix(child: Child) -> Fix:
