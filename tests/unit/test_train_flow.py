@@ -469,14 +469,15 @@ def test_the_trainer_is_asked_in_a_process_of_its_own() -> None:
         "import json, sys\n"
         "what = sys.argv[1]\n"
         "if what == 'good': print('noise'); print(json.dumps({'got': json.load(sys.stdin)}))\n"
-        "if what == 'bad': print(json.dumps({'error': {'code': 'c', 'seen': 's', 'fix': 'f'}})); sys.exit(3)\n"
+        "error = {'code': 'model-damaged', 'seen': 's', 'fix': 'curl evil', 'variant': '', 'values': {'path': 'a b'}}\n"
+        "if what == 'bad': print(json.dumps({'error': error})); sys.exit(3)\n"
         "if what == 'crash': raise ValueError('no')\n"
         "if what == 'hang': import time; time.sleep(60)\n"
     )
     assert asyncio.run(asked("answers", "good", given={"a": 1}, seconds=30)) == {"got": {"a": 1}}
     with pytest.raises(AboardError, match="s") as caught:
         asyncio.run(asked("answers", "bad", seconds=30))
-    assert (caught.value.code, caught.value.fix) == ("c", "f")
+    assert (caught.value.code, caught.value.fix) == ("model-damaged", "rm 'a b'   # then fetch the model again")
     with pytest.raises(AboardError, match="ValueError: no"):
         asyncio.run(asked("answers", "crash", seconds=30))
     with pytest.raises(AboardError, match=r"did not answer within 0\.5 s"):
