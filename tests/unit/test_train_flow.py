@@ -29,7 +29,7 @@ from aboard.core.planning import plan as make_plan
 from aboard.core.probe import Command, Output, Probe
 from aboard.core.seat import Seat
 from aboard.core.training import Training
-from aboard.diagnoses import AboardError, Finding, Severity
+from aboard.diagnoses import AboardError, Finding, Severity, shell
 from aboard.flows.export import checkpoint_of
 from aboard.flows.train import Provisions, TrainCargo, can_bf16, request, told_path
 from aboard.flows.train_code import code
@@ -44,7 +44,7 @@ from aboard.train.given import given
 GIB = 1024**3
 IDENTITY = "d" * 64
 # What was typed; settings in it give way to those of a fix.
-TYPED = "aboard train 'n[1-2]' --set train.max_steps=1 --set train.gradient_accumulation_steps=9 --set a=b"
+TYPED = shell("aboard train 'n[1-2]' --set train.max_steps=1 --set train.gradient_accumulation_steps=9 --set a=b")
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +101,29 @@ def test_a_directory_that_is_no_model() -> None:
     Path("m/pytorch_model.bin").write_bytes(b"")
     with pytest.raises(AboardError, match=r"only pytorch_model\.bin") as caught:
         fetched("m", from_scratch=False)
-    assert "save_pretrained" in caught.value.fix
+    assert caught.value.fix == (
+        "python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('m').save_pretrained('m')\""
+        "    # writes safetensors"
+    )
+
+
+def test_a_model_directory_of_any_name_is_one_string_of_the_command() -> None:
+    """A shell and Python give the name back as it is, and run nothing that it holds."""
+    folder = Path('it\'s "$(touch evil)" `touch evil`\\n!! é\n;')
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    with pytest.raises(AboardError) as caught:
+        fetched(str(folder), from_scratch=False)
+    transformers = Path("transformers.py")
+    transformers.write_text(
+        "class AutoModelForCausalLM:\n"
+        "    from_pretrained = classmethod(lambda cls, name: cls())\n"
+        "    def save_pretrained(self, name): print(ascii(name))\n"
+    )
+    told = subprocess.run(["sh", "-c", caught.value.fix], capture_output=True, text=True, check=True)
+    assert told.stdout.strip() == ascii(str(folder))
+    assert not Path("evil").exists()
 
 
 @pytest.mark.ci
@@ -514,8 +536,8 @@ def test_what_is_known_before_any_look_is_refused_before_any_work() -> None:
 
 def test_the_command_that_goes_on_resumes_whatever_the_file_says() -> None:
     """With `resume: none` the same command would start over."""
-    assert resuming("aboard train", words()) == "aboard train"
-    again = resuming("aboard train", words("train: {model: ./model, resume: none}"))
+    assert resuming(shell("aboard train"), words()) == "aboard train"
+    again = resuming(shell("aboard train"), words("train: {model: ./model, resume: none}"))
     assert again == "aboard train --set train.resume=auto"
 
 

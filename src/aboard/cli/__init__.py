@@ -7,7 +7,7 @@ import click
 
 from aboard import __version__
 from aboard.core.words import did_you_mean
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, commands
 
 # The order of the story, not of the alphabet. A new verb must replace one.
 VERBS = {
@@ -29,7 +29,7 @@ EXIT_ERROR = 3
 EXIT_INTERRUPTED = 130
 
 
-class Diagnosis(click.Group):
+class Story(click.Group):
     """Lists the verbs in the order in which a person needs them, and loads only the one that is typed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -38,7 +38,7 @@ class Diagnosis(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             seen = f"there is no command {cmd_name!r}: {did_you_mean(cmd_name, VERBS)}"
-            raise AboardError("command", seen, fix="aboard --help")
+            raise AboardError(commands.COMMAND, seen)
         command: click.Command = getattr(import_module(f"aboard.cli.{cmd_name}"), cmd_name)
         return command
 
@@ -47,7 +47,7 @@ class Diagnosis(click.Group):
             formatter.write_dl(list(VERBS.items()))
 
 
-@click.group(cls=Diagnosis, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Story, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="aboard")
 def cli() -> None:
     """Every node aboard, then the train leaves.

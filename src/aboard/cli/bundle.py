@@ -9,7 +9,7 @@ import click
 
 from aboard.core.scrub import Scrub
 from aboard.core.size import size
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, records
 from aboard.flows.bundle import Bundle, pack, write
 from aboard.record.runs import Runs
 
@@ -35,8 +35,8 @@ def bundle(run: str | None, output: str | None, hide_addresses: bool, yes: bool)
     path = Path(output or f"{found.id}.tar.gz")
     if not yes:
         if not sys.stdin.isatty():
-            again = f"aboard bundle {found.id} --yes"
-            raise AboardError("bundle-ask", "nobody is there to be asked whether to write it", fix=again)
+            seen = "nobody is there to be asked whether to write it"
+            raise AboardError(records.BUNDLE_ASK, seen, run=found.id)
         click.confirm(f"write {path}?", abort=True)
     written = write(packed, path)
     click.echo(f"{path}  {size(written)}")

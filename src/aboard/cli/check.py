@@ -16,8 +16,8 @@ from aboard.config.here import find_environment
 from aboard.core.cluster import Cluster
 from aboard.core.rank_environment import RankSpec
 from aboard.core.rule import Subject
-from aboard.core.words import did_you_mean
-from aboard.diagnoses import InputError, Problem, Severity
+from aboard.core.words import meant
+from aboard.diagnoses import InputError, Problem, Severity, commands
 from aboard.flows.check import Report
 from aboard.flows.check import check as run_check
 from aboard.ui.as_json import check_json
@@ -98,9 +98,11 @@ def _chosen(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[Subject, ...]
     unknown = [name for name in (*only, *skip) if name not in names]
     if unknown:
         raise InputError(
-            "check-subject",
+            commands.CHECK_SUBJECT,
             [
-                Problem(where="aboard check", seen=f"no subject {name!r}", fix=did_you_mean(name, names))
+                Problem(
+                    where="aboard check", seen=f"no subject {name!r}", fix=meant(commands.CHECK_SUBJECT, name, names)
+                )
                 for name in unknown
             ],
         )
@@ -111,9 +113,8 @@ def _mending(subjects: tuple[Subject, ...]) -> tuple[Subject, ...]:
     """The subjects with the one exercise that changes something; without its subject there is nothing to end."""
     if not any(LEFTOVERS in subject.exercises for subject in subjects):
         seen = "--fix ends leftovers, which are not looked for without the subject 'host'"
-        raise InputError(
-            "check-fix", [Problem(where="aboard check", seen=seen, fix="leave --fix out, or let 'host' be asked")]
-        )
+        problem = Problem(where="aboard check", seen=seen, fix=commands.CHECK_FIX.fix())
+        raise InputError(commands.CHECK_FIX, [problem])
     return tuple(
         replace(subject, exercises=(*subject.exercises, END_LEFTOVERS)) if LEFTOVERS in subject.exercises else subject
         for subject in subjects

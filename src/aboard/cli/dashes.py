@@ -1,14 +1,14 @@
 """What stands behind `--`: a command of its own, for here or for another host."""
 
 import os
-import shlex
 from pathlib import Path
 from typing import NoReturn
 
 import click
 
 from aboard.core import shell
-from aboard.diagnoses import InputError, Problem
+from aboard.core.retyped import retyped
+from aboard.diagnoses import InputError, Problem, commands
 
 _NEEDS_ABOARD = (
     "command -v aboard >/dev/null || { echo 'error [launch-on]: aboard is not on the PATH of this host'"
@@ -47,8 +47,8 @@ def _command_start(args: list[str]) -> int | None:
 
 
 def _no_command(before: list[str], command: list[str], seen: str) -> InputError:
-    fix = shlex.join(["aboard", "launch", *before, "--", *command])
-    return InputError("launch-command", [Problem(where="aboard launch", seen=seen, fix=fix)])
+    fix = commands.LAUNCH_COMMAND.fix(typed=retyped(["aboard", "launch", *before, "--", *command]))
+    return InputError(commands.LAUNCH_COMMAND, [Problem(where="aboard launch", seen=seen, fix=fix)])
 
 
 def elsewhere(host: str, argv: list[str]) -> NoReturn:

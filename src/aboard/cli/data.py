@@ -12,6 +12,7 @@ from aboard.cli.extra import need_train
 from aboard.config.data import DataWords, load_data
 from aboard.config.read import read_text
 from aboard.diagnoses import InputError, Problem, Severity, configuration
+from aboard.diagnoses import data as failures
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -127,8 +128,7 @@ def _written(files: tuple[str, ...]) -> tuple[DataWords, tuple[str, ...]]:
     written = load_data(yamls) if yamls else DataWords()
     if not named and not written.files:
         seen = f"{yamls[0]} has no data.files" if yamls else "no file is named, and there is no ./aboard.yaml"
-        fix = "aboard data FILE…    # or write it down: `data: {files: [train.jsonl]}` in aboard.yaml"
-        raise InputError("data-files", [Problem(where="aboard data", seen=seen, fix=fix)])
+        raise InputError(failures.FILES, [Problem(where="aboard data", seen=seen, fix=failures.FILES.fix())])
     return written, named
 
 

@@ -1,7 +1,6 @@
 """What `aboard launch` was asked to do, and how it begins: nodes are dialled while the rest of the program loads."""
 
 import asyncio
-import shlex
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -10,7 +9,9 @@ from aboard.core.cluster import Cluster
 from aboard.core.lease import Lease
 from aboard.core.node import Node
 from aboard.core.request import Request
+from aboard.core.retyped import retyped
 from aboard.core.secrets import is_secret
+from aboard.diagnoses import Shell
 from aboard.lazy import dataclass
 from aboard.wires.fleet import Fleet
 
@@ -30,13 +31,13 @@ class Errand:
     request: Request
     check: str
     lease: Lease
-    command: str
+    command: Shell
     notes: tuple[str, ...] = ()
     cargo: "Cargo | None" = None
     subjects: "tuple[Subject, ...]" = ()
 
 
-def typed_command(argv: Sequence[str]) -> str:
+def typed_command(argv: Sequence[str]) -> Shell:
     """What was typed, quoted to be typed again; a secret's value is left out, `--env NAME` reads it where it is set."""
     words = list(argv)
     end = words.index("--") if "--" in words else len(words)
@@ -44,7 +45,7 @@ def typed_command(argv: Sequence[str]) -> str:
         option, name, value = _setting(words[place - 1] if place else "", word)
         if value and is_secret(name.rpartition(".")[2]):
             words[place] = word.removesuffix(f"={value}") + ("=…" if option == "--set" else "")
-    return shlex.join(["aboard", *words])
+    return retyped(["aboard", *words])
 
 
 def _setting(before: str, word: str) -> tuple[str, str, str]:

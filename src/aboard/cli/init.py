@@ -9,7 +9,7 @@ from aboard.config.cluster import DEFAULT_FILE
 from aboard.config.nodes import hostfile_entries, named_entries
 from aboard.config.read import read_text
 from aboard.config.starter import starter
-from aboard.diagnoses import InputError, Problem, configuration
+from aboard.diagnoses import InputError, Problem, commands, configuration
 
 if TYPE_CHECKING:
     from aboard.config.nodes import Entry
@@ -35,8 +35,7 @@ def init(hosts: tuple[str, ...], hostfile: str | None, output: str, wants_schema
 def _entries(hosts: tuple[str, ...], hostfile: str | None) -> "list[Entry]":
     if bool(hosts) == (hostfile is not None):
         seen = "no node is named" if not hosts else "the nodes are given twice, by name and by --hostfile"
-        fix = "type: aboard init gpu[01-16], or: aboard init --hostfile FILE"
-        raise InputError("init", [Problem(where="aboard init", seen=seen, fix=fix)])
+        raise InputError(commands.INIT, [Problem(where="aboard init", seen=seen, fix=commands.INIT.fix())])
     if hostfile is not None:
         return hostfile_entries(read_text(hostfile, fix=configuration.FILE.fix("own-hostfile")), hostfile)
     return named_entries(hosts)
@@ -47,8 +46,10 @@ def _write_new(output: str, text: str) -> None:
         with Path(output).open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        fix = f"keep it, or choose another name: aboard init … -o {Path(output).stem}-2.yaml"
-        raise InputError("init-exists", [Problem(where=output, seen="the file is already there", fix=fix)]) from None
+        fix = commands.INIT_EXISTS.fix(other=f"{Path(output).stem}-2.yaml")
+        problem = Problem(where=output, seen="the file is already there", fix=fix)
+        raise InputError(commands.INIT_EXISTS, [problem]) from None
     except OSError as error:
-        problem = Problem(where=output, seen=f"can't be written: {error.strerror}", fix="aboard init … -o FILE")
-        raise InputError("init-write", [problem]) from None
+        seen = f"can't be written: {error.strerror}"
+        problem = Problem(where=output, seen=seen, fix=commands.INIT_WRITE.fix())
+        raise InputError(commands.INIT_WRITE, [problem]) from None

@@ -19,7 +19,7 @@ from aboard.core.node import Node
 from aboard.core.program import Kind, Program, read_python_command
 from aboard.core.request import Request, settled
 from aboard.core.words import env_name_trouble
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, commands, configuration
 from aboard.lazy import dataclass
 from aboard.wires.limits import raise_files
 
@@ -201,7 +201,7 @@ def _near_script(program: Program, cluster: Cluster) -> tuple[str, ...]:
     if program.kind is not Kind.SCRIPT or Path(program.target).exists() or not (fix := near_file(program.target)):
         return ()
     if all(node.local and node.workdir is None for node in cluster):
-        raise InputError("file", [Problem(where=program.target, seen="there is no such file", fix=fix)])
+        raise InputError(configuration.FILE, [Problem(where=program.target, seen="there is no such file", fix=fix)])
     return (f"there is no {program.target} on this machine; {fix}",)
 
 
@@ -213,8 +213,9 @@ def read_env(envs: Sequence[str], files: Sequence[str]) -> dict[str, str]:
             env |= read_envfile(Path(file).read_text("utf-8"), where=file)
         except (OSError, UnicodeDecodeError) as error:
             seen = f"it can't be read: {error}"
-            fix = "" if Path(file).exists() else near_file(file)
-            raise InputError("launch-env", [Problem(where=file, seen=seen, fix=fix or f"ls -l {file}")]) from None
+            near = "" if Path(file).exists() else near_file(file)
+            problem = Problem(where=file, seen=seen, fix=near or commands.LAUNCH_ENV.fix("file", file=file))
+            raise InputError(commands.LAUNCH_ENV, [problem]) from None
     problems = []
     for text in envs:
         name, equals, value = text.partition("=")
@@ -222,22 +223,22 @@ def read_env(envs: Sequence[str], files: Sequence[str]) -> dict[str, str]:
         if trouble is None and not equals and name not in os.environ:
             trouble = f"{name} is not set here"
         if trouble:
-            problems.append(Problem(where=f"--env {name}", seen=trouble, fix=f"--env {name}=VALUE"))
+            fix = commands.LAUNCH_ENV.fix("value", name=name)
+            problems.append(Problem(where=f"--env {name}", seen=trouble, fix=fix))
         else:
             env[name] = value if equals else os.environ[name]
     if problems:
-        raise InputError("launch-env", problems)
+        raise InputError(commands.LAUNCH_ENV, problems)
     return env
 
 
 def _needs_dry(dry: bool, other: str | None, *, as_json: bool) -> None:
     if not dry:
         option = f"--as {other}" if other else "--json"
-        fix = f"aboard launch --dry-run {option} -- …"
+        fix = commands.LAUNCH_DRY.fix("as", launcher=other) if other else commands.LAUNCH_DRY.fix("json")
         problem = Problem(where=option, seen="it shows a plan, and this would start one", fix=fix)
-        raise InputError("launch-dry", [problem])
+        raise InputError(commands.LAUNCH_DRY, [problem])
     if other and as_json:
-        problem = Problem(
-            where="--json", seen="--as writes for a launcher, which reads no JSON", fix="leave --json out"
-        )
-        raise InputError("launch-dry", [problem])
+        seen = "--as writes for a launcher, which reads no JSON"
+        problem = Problem(where="--json", seen=seen, fix=commands.LAUNCH_DRY.fix("both"))
+        raise InputError(commands.LAUNCH_DRY, [problem])

@@ -10,7 +10,7 @@ from rich.live import Live
 from rich.text import Text
 
 from aboard.core.event import Event
-from aboard.diagnoses import Severity
+from aboard.diagnoses import Severity, network
 from aboard.flows.check import Report
 from aboard.flows.conductor import Conductor
 from aboard.flows.control import roster_of
@@ -35,7 +35,7 @@ from aboard.ui.summary import Ended, SummaryView, summary_lines
 
 EXIT_BLOCKED = 2
 # Another port is found.
-MENDED_BY_US = "network-port-taken"
+MENDED_BY_US = network.PORT_TAKEN.code
 
 
 class Quiet:

@@ -13,7 +13,7 @@ from aboard.core.logline import Told
 from aboard.core.nodeset import expand
 from aboard.core.rankset import parse_ranks
 from aboard.core.words import visible
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, commands
 from aboard.flows.logs import Wanted, read_logs
 from aboard.record.index import STREAMS
 from aboard.record.merged import Selection
@@ -103,8 +103,8 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except re.error as error:
         seen = f"'{visible(pattern)}' is no regular expression: {error}"
-        fix = f"aboard logs --grep '{visible(re.escape(pattern))}'    # finds it as it stands"
-        raise InputError("logs-grep", [Problem(where="--grep", seen=seen, fix=fix)]) from None
+        fix = commands.LOGS_GREP.fix(pattern=re.escape(pattern))
+        raise InputError(commands.LOGS_GREP, [Problem(where="--grep", seen=seen, fix=fix)]) from None
 
 
 def _count(text: str) -> int | None:
@@ -112,7 +112,5 @@ def _count(text: str) -> int | None:
         return None
     if text.isdecimal() and int(text):
         return int(text)
-    problem = Problem(
-        where="-n", seen=f"'{visible(text)}' is no number of lines", fix="write it as in: -n 500, or -n all"
-    )
-    raise InputError("logs-lines", [problem])
+    seen = f"'{visible(text)}' is no number of lines"
+    raise InputError(commands.LOGS_LINES, [Problem(where="-n", seen=seen, fix=commands.LOGS_LINES.fix())])

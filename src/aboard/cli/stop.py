@@ -6,7 +6,7 @@ from time import monotonic
 
 import click
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, commands
 from aboard.flows.control import ask_stop
 from aboard.record.places import RunDirectory
 from aboard.record.runs import Runs
@@ -34,7 +34,7 @@ async def _stop(run: RunDirectory, *, now: bool) -> None:
     while run.live:
         if monotonic() > deadline:
             seen = f"{run.id} did not end within {WAIT_SECONDS:g} s"
-            raise AboardError("stop-slow", seen, fix=f"aboard stop {run.id} --now")
+            raise AboardError(commands.STOP_SLOW, seen, run=run.id)
         await asyncio.sleep(LOOK_SECONDS)
 
 
@@ -43,8 +43,8 @@ def _meant(runs: Runs, name: str | None) -> RunDirectory:
         return runs.find(name)
     live = [run for run in runs.all() if run.live]
     if not live:
-        raise AboardError("stop-none", "no run of yours is under way from here", fix="aboard status")
+        raise AboardError(commands.STOP_NONE, "no run of yours is under way from here")
     if len(live) > 1:
         names = ", ".join(run.id for run in live)
-        raise AboardError("stop-which", f"several runs are under way: {names}", fix=f"aboard stop {live[0].id}")
+        raise AboardError(commands.STOP_WHICH, f"several runs are under way: {names}", run=live[0].id)
     return live[0]

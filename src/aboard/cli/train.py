@@ -12,7 +12,7 @@ from aboard.cli.extra import need_train
 from aboard.cli.launch import CHECKS, read_env
 from aboard.cli.nodes import NodeWords, node_words
 from aboard.core.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
-from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses import InputError, Problem, training
 from aboard.wires.limits import raise_files
 
 if TYPE_CHECKING:
@@ -82,9 +82,8 @@ def _written(where: NodeWords) -> "TrainWords":
     if not files and Path(DEFAULT_FILE).exists():
         files = [DEFAULT_FILE]
     if not files and not where.sets:
-        fix = "write aboard.yaml with `train:` and `data:`, as in docs/train.md, or name one: aboard train FILE.yaml"
         seen = "no file says what to train, and there is no ./aboard.yaml"
-        raise InputError("train-file", [Problem(where="aboard train", seen=seen, fix=fix)])
+        raise InputError(training.FILE, [Problem(where="aboard train", seen=seen, fix=training.FILE.fix())])
     return load_training(files, where.sets)
 
 

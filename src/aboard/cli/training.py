@@ -16,7 +16,7 @@ from aboard.core.lease import Lease
 from aboard.core.plan import Plan
 from aboard.core.request import settled
 from aboard.core.training import Training
-from aboard.diagnoses import AboardError, Finding
+from aboard.diagnoses import AboardError, Finding, Shell, shell
 from aboard.flows.train import TrainCargo, request
 from aboard.flows.train_bring import bring
 from aboard.flows.train_needs import MODULE, needs
@@ -36,7 +36,7 @@ class Asked:
     ranks: int | None
     check: str
     lease: Lease
-    command: str
+    command: Shell
     dry: bool = False
     detach: bool = False
 
@@ -100,9 +100,11 @@ def _trained(cluster: Cluster, asked: Asked, trainer: Trainer, teller: Teller) -
     return run(errand)
 
 
-def resuming(command: str, words: TrainWords) -> str:
+def resuming(command: Shell, words: TrainWords) -> Shell:
     """The command that goes on from the last checkpoint: where the file says to start elsewhere, it has to be told."""
-    return command if words.settings["resume"] == "auto" else f"{command} --set train.resume=auto"
+    if words.settings["resume"] == "auto":
+        return command
+    return shell("{command:shell} --set train.resume=auto", command=command)
 
 
 def known_before(words: TrainWords, cluster: Cluster, ranks: int | None) -> list[Finding]:

@@ -10,7 +10,7 @@ from aboard import __version__
 from aboard.cli.why_foreign import tell_nodes, tell_pids
 from aboard.cli.why_log import tell_bundle, tell_logs
 from aboard.core.words import nearest, visible
-from aboard.diagnoses import AboardError, InputError, Problem
+from aboard.diagnoses import AboardError, InputError, Problem, commands
 from aboard.flows.control import ask_why
 from aboard.flows.status import summary
 from aboard.flows.why import the_run, why_again
@@ -91,19 +91,20 @@ def _one_way(
     ways = [bool(logs), bundle is not None, bool(nodes), bool(pids)]
     if sum(ways) > 1 or (bundle is not None and words):
         seen = "--log, --bundle, --nodes and --pid each stand alone"
-        fix = "aboard why --nodes NODES…    # or one of the others"
+        fix = commands.WHY_OPTIONS.fix("alone")
     elif as_json and not (logs or nodes or pids):
-        seen, fix = "--json is for --log, --nodes and --pid", "aboard why --json --log FILE…"
+        seen = "--json is for --log, --nodes and --pid"
+        fix = commands.WHY_OPTIONS.fix("json")
     else:
         return
-    raise InputError("why-options", [Problem(where="aboard why", seen=seen, fix=fix)])
+    raise InputError(commands.WHY_OPTIONS, [Problem(where="aboard why", seen=seen, fix=fix)])
 
 
 def _one(words: tuple[str, ...]) -> str | None:
     if len(words) > 1:
         seen = f"{len(words)} runs or codes at once: {visible(' '.join(words))}"
-        fix = f"aboard why {visible(words[0])}    # files go behind --log"
-        raise InputError("why-words", [Problem(where="aboard why", seen=seen, fix=fix)])
+        fix = commands.WHY_WORDS.fix(word=words[0])
+        raise InputError(commands.WHY_WORDS, [Problem(where="aboard why", seen=seen, fix=fix)])
     return words[0] if words else None
 
 
@@ -112,9 +113,9 @@ def _run(what: str) -> RunDirectory:
         return Runs.of(os.environ).find(what)
     except AboardError:
         near = nearest(what, STORIES)
-        fix = f"aboard why {near}    # did you mean this?" if near else "aboard why --codes    # lists all codes"
+        fix = commands.WHY_CODE.fix("near", code=near) if near else commands.WHY_CODE.fix("list")
         seen = f"no code and no run '{visible(what)}'"
-        raise InputError("why-code", [Problem(where="aboard why", seen=seen, fix=fix)]) from None
+        raise InputError(commands.WHY_CODE, [Problem(where="aboard why", seen=seen, fix=fix)]) from None
 
 
 def _tell_run(console: Console, run: RunDirectory, *, verbose: bool) -> None:

@@ -15,7 +15,7 @@ from aboard.core.cluster import Cluster
 from aboard.core.node import Node
 from aboard.core.nodeset import fold
 from aboard.core.words import visible
-from aboard.diagnoses import InputError, Problem, Severity
+from aboard.diagnoses import InputError, Problem, Severity, commands
 from aboard.flows.why_foreign import Foreign, why_foreign
 from aboard.ui.as_json import as_plain
 from aboard.ui.why_foreign import ForeignView, places
@@ -38,9 +38,15 @@ def tell_pids(words: Sequence[str], *, as_json: bool, verbose: bool) -> None:
 def _pids(words: Sequence[str]) -> tuple[int, ...]:
     wrong = [word for word in words if not (word.isdecimal() and 0 < int(word) < MOST_PID)]
     if wrong:
-        seen, fix = "'{}' is no number of a process", "aboard why --pid 4711    # as ps shows it"
-        problems = [Problem(where="aboard why --pid", seen=seen.format(visible(word)), fix=fix) for word in wrong]
-        raise InputError("why-pid", problems)
+        problems = [
+            Problem(
+                where="aboard why --pid",
+                seen=f"'{visible(word)}' is no number of a process",
+                fix=commands.WHY_PID.fix(),
+            )
+            for word in wrong
+        ]
+        raise InputError(commands.WHY_PID, problems)
     return tuple(dict.fromkeys(map(int, words)))
 
 

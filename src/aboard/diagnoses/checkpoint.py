@@ -69,6 +69,8 @@ DIFFERS = Diagnosis(
         "keep": Command("{keep:--set}    # as it was; to start anew, set resume: none and another output_dir"),
         "back": Advice("set them back as they were; to start anew, set resume: none and another output_dir"),
         "model": Advice("model: {model}  # as it was; or set another output_dir, to start anew"),
+        "typed": Command("{typed:shell}    # continues as it was"),
+        "anew": Command("{typed:shell}    # starts a new run, and leaves this one as it is"),
     },
 )
 
@@ -200,7 +202,10 @@ EXPORT_TO = Diagnosis(
     symptoms=("is there already, and not empty",),
     explanation="An export writes a directory whole or not at all, and overwrites nothing.",
     remedy="Name a directory that is not there yet: `aboard export RUN --to ./trained-2`.",
-    fixes=Advice("name a directory that is not there"),
+    fixes={
+        "": Advice("name a directory that is not there"),
+        "typed": Advice("name a directory that is not there yet"),
+    },
 )
 
 EXPORT_NONE = Diagnosis(
@@ -212,6 +217,10 @@ EXPORT_NONE = Diagnosis(
     " node.",
     remedy="`aboard logs RUN` tells what was published, and where. Export on that node, or bring the directory"
     " here. `touch OUTPUT_DIR/SAVE` asks a running training for one now.",
+    fixes={
+        "folder": Command("aboard export {folder} --to DIR"),
+        "run": Command("aboard logs {run}    # did it save anything, and on which node?"),
+    },
 )
 
 EXPORT_RUN = Diagnosis(
@@ -221,6 +230,7 @@ EXPORT_RUN = Diagnosis(
     symptoms=("is no training of `aboard train`",),
     explanation="`aboard launch` runs your script, and only that knows what it saved.",
     remedy="Name a checkpoint of `aboard train` instead: `aboard export output/step-000200 --to ./trained`.",
+    fixes=Command("aboard export CHECKPOINT --to DIR    # a directory step-…"),
 )
 
 EXPORT_MODEL = Diagnosis(

@@ -36,6 +36,9 @@ FILE = Diagnosis(
     " the one in the directory where it is typed.",
     remedy="Go to the directory that has it, or name it: `aboard train path/to/aboard.yaml`. docs/train.md has one"
     " to begin with, and examples/ three that run on a laptop.",
+    fixes=Advice(
+        "write aboard.yaml with `train:` and `data:`, as in docs/train.md, or name one: aboard train FILE.yaml"
+    ),
 )
 
 MODEL = Diagnosis(
@@ -54,6 +57,13 @@ MODEL = Diagnosis(
     remedy="Look with `ls -l DIR`. Fetch it where there is a network: `hf download ORG/NAME` (`hf auth login` for a"
     " gated one), and name the directory. `train.from_scratch: true` takes config.json only. Weights of another"
     " format become safetensors by `AutoModelForCausalLM.from_pretrained(DIR).save_pretrained(DIR)`.",
+    fixes={
+        "folder": Command("ls -l {folder}"),
+        "scratch": Advice("train.from_scratch: true    # in aboard.yaml, to begin with new weights"),
+        "convert": Command("python -c {code:shell}    # writes safetensors"),
+        "config": Command("cat {path}"),
+        "hub": Command("hf download {name}    # where there is a network; or name a directory: train.model"),
+    },
 )
 
 ASKED = Diagnosis(

@@ -11,7 +11,7 @@ from typing import Any
 
 from aboard import __version__
 from aboard.core.scrub import Scrub
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, records
 from aboard.flows.parts import dumped, parts_of
 from aboard.lazy import dataclass
 from aboard.record.places import LOOK, PRIVATE_FILE, RunDirectory
@@ -83,12 +83,10 @@ def write(bundle: Bundle, path: Path) -> int:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
     except FileExistsError:
-        raise AboardError(
-            "bundle-there", f"{path} is there already", fix=f"rm {path}    # or another name: -o"
-        ) from None
+        raise AboardError(records.BUNDLE_THERE, f"{path} is there already", path=path) from None
     except OSError as error:
-        fix = f"aboard bundle {bundle.run} -o /a/disk/with/room/{path.name}"
-        raise AboardError("bundle-write", f"{path} can't be written: {error.strerror}", fix=fix) from None
+        seen = f"{path} can't be written: {error.strerror}"
+        raise AboardError(records.BUNDLE_WRITE, seen, run=bundle.run, name=path.name) from None
     return len(data)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from aboard.core.roster import Roster, interest_of, roster, stall_of
 from aboard.core.roster_words import from_words, to_words
 from aboard.core.verdict import Why
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, records
 from aboard.flows.conductor import Conductor
 from aboard.record.documents import why_of, why_words
 from aboard.record.places import RunDirectory
@@ -121,7 +121,7 @@ async def _asked(run: RunDirectory, question: Mapping[str, Any]) -> AsyncIterato
             yield json.loads(line)
     except TimeoutError:
         seen = f"the conductor of {run.id} did not answer within {ASK_SECONDS:g} s"
-        raise AboardError("run-silent", seen, fix=f"aboard logs {run.id}") from None
+        raise AboardError(records.RUN_SILENT, seen, run=run.id) from None
     finally:
         writer.close()
 
@@ -145,4 +145,4 @@ class _short:  # noqa: N801 - a context manager, used as a function
 
 
 def _gone(run: RunDirectory) -> AboardError:
-    return AboardError("run-over", f"no conductor of {run.id} answers: the run is over", fix=f"aboard logs {run.id}")
+    return AboardError(records.RUN_OVER, f"no conductor of {run.id} answers: the run is over", run=run.id)

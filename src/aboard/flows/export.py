@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from aboard.core.words import visible
 from aboard.diagnoses import AboardError, InputError, Problem
+from aboard.diagnoses import checkpoint as checkpoints
 from aboard.flows.trainer import asked
 from aboard.lazy import dataclass
 from aboard.record.documents import read_document
@@ -41,7 +41,8 @@ async def export(what: str, to: Path, runs: Runs, *, dtype: str | None) -> Expor
 def _must_be_free(to: Path) -> None:
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         seen = f"{to} is there already, and not empty"
-        raise InputError("export-to", [Problem(where="--to", seen=seen, fix="name a directory that is not there yet")])
+        problem = Problem(where="--to", seen=seen, fix=checkpoints.EXPORT_TO.fix("typed"))
+        raise InputError(checkpoints.EXPORT_TO, [problem])
 
 
 def checkpoint_of(what: str, runs: Runs) -> Path:
@@ -50,14 +51,17 @@ def checkpoint_of(what: str, runs: Runs) -> Path:
     if path.is_dir():
         if (path / MARKER).is_file() and _STEP.fullmatch(path.resolve().name):
             return path
-        return _newest(path, f"aboard export {visible(what)} --to DIR")
+        if (newest := _newest(path)) is None:
+            raise AboardError(checkpoints.EXPORT_NONE, _none_in(path), "folder", folder=what)
+        return newest
     run = runs.find(what)
     training = read_training(read_document(run.plan))
     if training is None:
-        seen = f"{run.id} is no training of `aboard train`"
-        raise AboardError("export-run", seen, fix="aboard export CHECKPOINT --to DIR    # a directory step-…")
+        raise AboardError(checkpoints.EXPORT_RUN, f"{run.id} is no training of `aboard train`")
     folder = Path(training["output_dir"]).expanduser()
-    return _newest(folder, f"aboard logs {run.id}    # did it save anything, and on which node?")
+    if (newest := _newest(folder)) is None:
+        raise AboardError(checkpoints.EXPORT_NONE, _none_in(folder), "run", run=run.id)
+    return newest
 
 
 def trained_in(checkpoint: str, runs: Runs) -> str | None:
@@ -86,8 +90,9 @@ def published_checkpoints(folder: Path) -> list[tuple[int, int, Path]]:
     return [(int(match[1]), int(match[2] or 1), path) for match, path in found if match]
 
 
-def _newest(folder: Path, fix: str) -> Path:
-    steps = published_checkpoints(folder)
-    if not steps:
-        raise AboardError("export-none", f"there is no whole checkpoint in {folder} on this machine", fix=fix)
-    return max(steps)[2]
+def _newest(folder: Path) -> Path | None:
+    return max(published_checkpoints(folder), default=(0, 0, None))[2]
+
+
+def _none_in(folder: Path) -> str:
+    return f"there is no whole checkpoint in {folder} on this machine"

@@ -7,8 +7,8 @@ from time import sleep
 
 from aboard.core.logline import Line, Told, fold
 from aboard.core.rankset import fold_ranks
-from aboard.core.words import did_you_mean
-from aboard.diagnoses import InputError, Problem
+from aboard.core.words import meant
+from aboard.diagnoses import InputError, Problem, commands
 from aboard.lazy import dataclass
 from aboard.record.merged import Selection, merged, merged_backward
 from aboard.record.places import RunDirectory
@@ -115,13 +115,13 @@ def _refuse_unknown(reader: LogReader, snapshot: Snapshot, selection: Selection)
     if selection.ranks is not None and not snapshot.ranks:
         known = fold_ranks(reader.snapshot().ranks)
         seen = f"rank {fold_ranks(selection.ranks)} has printed nothing"
-        fix = (
-            f"name some of those that have: {known}" if known else "aboard logs --follow    # waits for what is to come"
-        )
+        fix = commands.LOGS_NOTHING.fix("ranks", ranks=known) if known else commands.LOGS_NOTHING.fix("wait")
         problems.append(Problem(where="--rank", seen=seen, fix=fix))
     if selection.nodes is not None and not selection.nodes & set(snapshot.nodes):
         name = min(selection.nodes)
-        fix = did_you_mean(name, snapshot.nodes) if snapshot.nodes else "no node has printed anything"
+        fix = commands.LOGS_NOTHING.fix("nobody")
+        if snapshot.nodes:
+            fix = meant(commands.LOGS_NOTHING, name, snapshot.nodes)
         problems.append(Problem(where="--node", seen=f"no rank of {name} has printed anything", fix=fix))
     if problems:
-        raise InputError("logs-nothing", problems)
+        raise InputError(commands.LOGS_NOTHING, problems)

@@ -9,7 +9,7 @@ from aboard.core.look import Look
 from aboard.core.run import Run
 from aboard.core.verdict import Replayed, RuledOut, Why, same_verdict
 from aboard.core.words import visible
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, death, logs
 from aboard.flows.kept import Kept, LogLine
 from aboard.flows.parts import LOGS
 from aboard.record.look_words import findings_of
@@ -21,7 +21,7 @@ from aboard.verdicts.logs.reader import Reader
 
 _MOST_TEXT = 20_000
 # Verdicts that a rank's own words may say more of.
-_GENERAL = ("run-raised", "run-exited", "run-killed")
+_GENERAL = (death.RAISED.code, death.EXITED.code, death.KILLED.code)
 
 
 def replay(kept: Kept) -> Replayed:
@@ -116,15 +116,15 @@ def _with_words(kept: Kept, findings: list[Finding], evidence: Evidence | None) 
     own = [line for line in kept.lines if line.rank in first.ranks] if by_itself else kept.lines
     told = [each for each in _of_logs(own) if each.severity is Severity.BLOCK and each.code not in known]
     odd = [each for each in _of_logs(kept.lines) if each.severity is Severity.WARN and each.code not in known]
-    if first.code == "run-raised" and "\n" in first.fix:
+    if first.code == death.RAISED.code and "\n" in first.fix:
         # The verdict has a fix for the exception: the words of its ranks only repeat it.
         under, told = [], []
-    elif first.code == "run-exited" or "\n" in first.fix:
+    elif first.code == death.EXITED.code or "\n" in first.fix:
         # Nothing says that a rank exited, or was killed, because of what it had said before.
         under, told = told, []
     else:
-        under = [each for each in told if each.code == "log-peer-lost"]
-        told = [each for each in told if each.code != "log-peer-lost"]
+        under = [each for each in told if each.code == logs.PEER_LOST.code]
+        told = [each for each in told if each.code != logs.PEER_LOST.code]
     folded = (replace(each, severity=Severity.INFO) for each in under)
     return [replace(first, consequences=(*first.consequences, *folded)), *rest, *told, *odd]
 

@@ -1,6 +1,5 @@
 """`aboard status`: the runs of this user, from what their records say."""
 
-import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from time import time
@@ -8,7 +7,7 @@ from typing import Any
 
 from aboard.core.event import Sample
 from aboard.core.run import Run
-from aboard.diagnoses import Finding
+from aboard.diagnoses import Finding, Shell, shell
 from aboard.flows.export import published_checkpoints, read_training
 from aboard.lazy import dataclass
 from aboard.record.documents import read_document, read_findings
@@ -84,12 +83,17 @@ def _lost_conductor(run: RunDirectory, folded: Run, plan: Mapping[str, Any], ste
         pid=str(read_document(run.pid) or "unknown"),
         at=at,
         lease=lease if isinstance(lease, int | float) else None,
-        command=f"cd {shlex.quote(str(cwd))} && {command}" if command else "",
+        command=_again(str(cwd), command) if command else None,
         step=step,
         training=training is not None,
         saved=saved,
     )
     return lost_conductor(folded, remains, now=time())
+
+
+def _again(folder: str, command: str) -> Shell:
+    """The command as `typed_command` quoted it for the record."""
+    return shell("cd {folder} && {command:shell}", folder=folder, command=Shell(command))
 
 
 def _last_step(run: RunDirectory, folded: Run) -> int | None:

@@ -19,7 +19,7 @@ from aboard.core.program import Kind, Program
 from aboard.core.request import Request
 from aboard.core.rule import Subject
 from aboard.core.training import DataPart, Training
-from aboard.diagnoses import Finding
+from aboard.diagnoses import Finding, Shell
 from aboard.flows.train_code import code
 from aboard.flows.train_data import Part
 from aboard.flows.train_resume import Typed, judge_resume, resume_of, resume_probe
@@ -83,7 +83,7 @@ class TrainCargo:
     """A training on its way: settled when the nodes are known, then its files are brought to those that lack them."""
 
     provisions: Provisions
-    command: str
+    command: Shell
     bring: Bring
     needs_of: NeedsOf
     on_settled: Callable[[Boarding, Sequence[Finding]], None] = lambda _boarding, _findings: None

@@ -6,12 +6,14 @@ from typing import Any
 
 from aboard.checks.train.boarding import Model
 from aboard.core.words import visible
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, Shell, training
 
 CONFIG = "config.json"
 # What transformers reads of a model; the same weights in other formats are left where they are.
 FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
 WEIGHTS = "*.safetensors"
+# In double quotes, by a shell or by the Python within them.
+_READ_BY_SHELLS = "\"'\\$`!"
 
 
 def fetched(name: str, *, from_scratch: bool) -> Path:
@@ -21,18 +23,14 @@ def fetched(name: str, *, from_scratch: bool) -> Path:
         folder = _from_hub(name, weights=not from_scratch)
     if not (folder / CONFIG).is_file():
         seen = f"{folder} has no {CONFIG}: it is no model that transformers could load"
-        raise AboardError("train-model", seen, fix=f"ls -l {folder}")
+        raise AboardError(training.MODEL, seen, "folder", folder=folder)
     if not from_scratch and not any(folder.glob(WEIGHTS)):
         others = sorted(path.name for path in folder.glob("*.bin"))
         beside = f", only {others[0]}" if others else ""
         seen = f"{folder} has no safetensors{beside}"
-        fix = "train.from_scratch: true    # in aboard.yaml, to begin with new weights"
         if others:
-            fix = (
-                'python -c "from transformers import AutoModelForCausalLM as M;'
-                f" M.from_pretrained('{folder}').save_pretrained('{folder}')\"    # writes safetensors"
-            )
-        raise AboardError("train-model", seen, fix=fix)
+            raise AboardError(training.MODEL, seen, "convert", code=_converting(folder))
+        raise AboardError(training.MODEL, seen, "scratch")
     return folder
 
 
@@ -42,7 +40,7 @@ def model_facts(folder: Path) -> Model:
         config: dict[str, Any] = json.loads((folder / CONFIG).read_text("utf-8"))
     except (OSError, ValueError) as error:
         seen = f"{folder / CONFIG} can't be read: {visible(str(error))}"
-        raise AboardError("train-model", seen, fix=f"cat {folder / CONFIG}") from None
+        raise AboardError(training.MODEL, seen, "config", path=folder / CONFIG) from None
     config = {**config, **config.get("text_config", {})}
     return Model(vocabulary=_number(config, "vocab_size"), positions=_number(config, "max_position_embeddings"))
 
@@ -56,8 +54,20 @@ def _from_hub(name: str, *, weights: bool) -> Path:
     except Exception as error:  # the hub raises whatever its client, its validators and its cache raise
         said = visible(" ".join(str(error).split()), 300)
         seen = f"there is no directory '{visible(name)}', and the hub doesn't give a model of that name: {said}"
-        fix = f"hf download {visible(name)}    # where there is a network; or name a directory: train.model"
-        raise AboardError("train-model", seen, fix=fix) from error
+        raise AboardError(training.MODEL, seen, "hub", name=name) from error
+
+
+def _converting(folder: Path) -> Shell:
+    """Python in double quotes that writes safetensors; what a shell reads within those is an escape of Python's."""
+    place = "".join(map(_spelled, str(folder)))
+    code = (
+        f"from transformers import AutoModelForCausalLM as M; M.from_pretrained('{place}').save_pretrained('{place}')"
+    )
+    return Shell(f'"{code}"')
+
+
+def _spelled(char: str) -> str:
+    return char if char.isprintable() and char not in _READ_BY_SHELLS else f"\\U{ord(char):08x}"
 
 
 def _number(config: dict[str, Any], key: str) -> int | None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from aboard.checks.train.boarding import Needs
 from aboard.core.training import Training
 from aboard.diagnoses import AboardError
+from aboard.diagnoses import training as failures
 from aboard.flows.trainer import Trainer
 
 MODULE = "aboard.train.needs"
@@ -29,4 +30,4 @@ async def needs(trainer: Trainer, training: Training, model: Path, ranks: Mappin
         )
     except (KeyError, TypeError, ValueError) as error:
         seen = f"{MODULE} told something else than what is needed: {error!r}"
-        raise AboardError("train-asked", seen, fix="please report it with your aboard.yaml") from None
+        raise AboardError(failures.ASKED, seen, "report") from None

@@ -8,8 +8,9 @@ from pathlib import Path
 from aboard.checks.train.checkpoints import Saved, checkpoints_probe, newest
 from aboard.core.facts import Facts
 from aboard.core.probe import Probe
+from aboard.core.retyped import retyped
 from aboard.core.training import Training
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import NO_FIX, Finding, Shell, checkpoint, join_fixes, shell
 from aboard.lazy import dataclass
 from aboard.train.differences import Difference, Present, differences
 from aboard.train.marker import Marker, NoMarker, read_head
@@ -28,14 +29,14 @@ class Resume:
 class Typed:
     """What was typed, and the output directory that it has on this machine."""
 
-    command: str
+    command: Shell
     output_dir: str
 
 
 class TrainingFinished(Exception):
     """There is nothing left to train: the checkpoint is at the last step, or beyond it. `further` trains on."""
 
-    def __init__(self, resume: Resume, *, steps: int, further: str) -> None:
+    def __init__(self, resume: Resume, *, steps: int, further: Shell) -> None:
         super().__init__(f"step {resume.marker.step} of {steps} is saved in {resume.folder}")
         self.resume = resume
         self.steps = steps
@@ -89,20 +90,19 @@ def judge_resume(
 
 def _differs(resume: Resume, refused: list[Difference], typed: Typed) -> Finding:
     keeps = [each.keep for each in refused if each.keep]
-    lines = [f"{_retyped(typed.command, *keeps)}    # continues as it was"] if len(keeps) == len(refused) else []
-    anew = _retyped(typed.command, f"train.output_dir={_free(typed.output_dir)}")
-    lines.append(f"{anew}    # starts a new run, and leaves this one as it is")
-    return Finding(
-        code="checkpoint-differs",
-        severity=Severity.BLOCK,
+    as_it_was = NO_FIX
+    if len(keeps) == len(refused):
+        as_it_was = checkpoint.DIFFERS.fix("typed", typed=_retyped(typed.command, *keeps))
+    elsewhere = _retyped(typed.command, f"train.output_dir={_free(typed.output_dir)}")
+    return checkpoint.DIFFERS.finding(
         nodes=(resume.node,),
         seen=f"{resume.folder} can't be continued with these settings: {'; '.join(map(str, refused))}",
         why=" ".join(f"{each.refused[:1].upper()}{each.refused[1:]}." for each in refused if each.refused),
-        fix="\n".join(lines),
+        fix=join_fixes(as_it_was, checkpoint.DIFFERS.fix("anew", typed=elsewhere)),
     )
 
 
-def _retyped(command: str, *settings: str) -> str:
+def _retyped(command: Shell, *settings: str) -> Shell:
     """The command with these settings, in place of those that it has for the same keys."""
     dropped = {setting.partition("=")[0] for setting in settings}
     if "train.global_batch_size" in dropped:
@@ -113,7 +113,7 @@ def _retyped(command: str, *settings: str) -> str:
             words.pop()
         else:
             words.append(word)
-    return shlex.join([*words, *(word for setting in settings for word in ("--set", setting))])
+    return shell("{typed:shell} {settings:--set}", typed=retyped(words), settings=settings)
 
 
 def _free(folder: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, cast
 from aboard.core.size import KIB, MIB, size
 from aboard.core.verdict import Replayed
 from aboard.core.words import visible
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, records
 from aboard.flows.bundle import FORMAT, MANIFEST, ROOT
 from aboard.flows.kept import kept_of
 from aboard.flows.replay import replay
@@ -79,7 +79,7 @@ def _read(path: Path) -> dict[str, bytes]:
                 if file is not None:
                     parts[name] = file.read(member.size)
     except FileNotFoundError:
-        raise AboardError("bundle-none", f"there is no {path}", fix="aboard bundle RUN    # makes one") from None
+        raise AboardError(records.BUNDLE_NONE, f"there is no {path}") from None
     except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
         raise _broken(path, str(error)) from None
     return parts
@@ -99,6 +99,4 @@ def _manifest(parts: Mapping[str, bytes]) -> dict[str, Any]:
 
 
 def _broken(path: Path, why: str) -> AboardError:
-    return AboardError(
-        "bundle-broken", f"{path} is no bundle that can be read: {visible(why)}", fix="aboard bundle RUN    # makes one"
-    )
+    return AboardError(records.BUNDLE_BROKEN, f"{path} is no bundle that can be read: {visible(why)}")

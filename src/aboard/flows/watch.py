@@ -7,13 +7,13 @@ from time import time
 from aboard.core.rhythm import Rhythm
 from aboard.core.run import Run
 from aboard.core.verdict import SLOW, Why, same_verdict
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Finding, Severity, hang
 
 Ask = Callable[[], Awaitable[Why]]
 Tell = Callable[[Finding | None], None]
 # A verdict that stays for so long is one to act upon.
 STAYS_SECONDS = 5.0
-LOSS, BUSY = "loss-", "hang-busy"
+LOSS = "loss-"
 GOES_ON_SECONDS = 1.5
 # A run whose loss is no number moves all the same; the verdict stays while that is said again and again.
 LOSS_SECONDS = 60.0
@@ -109,7 +109,7 @@ def _stays(finding: Finding, seconds: float) -> bool:
 
 def _busy(why: Why | None) -> bool:
     """Whether the last look found somebody at work that others waited for."""
-    return why is not None and bool(why.findings) and why.findings[0].code == BUSY
+    return why is not None and bool(why.findings) and why.findings[0].code == hang.BUSY.code
 
 
 def _lost(why: Why | None) -> bool:

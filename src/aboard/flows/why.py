@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from aboard.core.verdict import Replayed
-from aboard.diagnoses import AboardError, Severity
+from aboard.diagnoses import AboardError, Severity, records
 from aboard.flows.kept import kept_of
 from aboard.flows.parts import parts_of
 from aboard.flows.replay import replay
@@ -16,12 +16,7 @@ def the_run(runs: Runs) -> RunDirectory:
     """The one that is meant when none is named: the newest that lives, or else the newest."""
     known = runs.all()
     if not known:
-        fix = (
-            "aboard launch -- train.py    # makes a first one\n"
-            "aboard why --nodes NODES    # a training that another launcher started; --log FILE: its output\n"
-            "aboard why --codes    # lists all codes"
-        )
-        raise AboardError("run-none", "there is no run yet to tell of", fix=fix)
+        raise AboardError(records.RUN_NONE, "there is no run yet to tell of", "others")
     return next((run for run in known if run.live), known[0])
 
 

@@ -18,7 +18,7 @@ from aboard.core.verdict import Why
 from aboard.core.witness import NodeWitness
 from aboard.core.witness_words import node_of
 from aboard.core.worlds import World, worlds
-from aboard.diagnoses import AboardError, Severity, WireError
+from aboard.diagnoses import AboardError, Severity, WireError, commands
 from aboard.flows.inquiry import RAS_NODES
 from aboard.flows.visit import visit
 from aboard.lazy import dataclass
@@ -74,8 +74,9 @@ class _Asked:
                 self._unheard[node.name] = met.contact.said or met.contact.reason.value
         if not self._links:
             name, said = next(iter(self._unheard.items()))
-            fix = f"aboard check {' '.join(self._nodes)} --only reach"
-            raise AboardError("why-no-node", f"none of the nodes answers; {name}: {said}", fix=fix)
+            raise AboardError(
+                commands.WHY_NO_NODE, f"none of the nodes answers; {name}: {said}", nodes=list(self._nodes)
+            )
 
     async def judged(self, pids: Sequence[int]) -> Foreign:
         """Looks again, with what the last look left open, until there is a cause, or it moves, or the time is over."""
@@ -144,8 +145,7 @@ class _Asked:
             found = strangers_of(told.get("found"), 0.0)
             world = world.without(name, {each.pid for each in found if each.why})
         if not world.seats:
-            fix = "aboard why --log FILE…    # what it said at last"
-            raise AboardError("why-no-training", "all its processes ended while they were looked at", fix=fix)
+            raise AboardError(commands.WHY_NO_TRAINING, "all its processes ended while they were looked at", "ended")
         return world
 
     def _witness(
@@ -175,18 +175,16 @@ def refuse(found: Mapping[str, Iterable[Stranger]], unheard: Mapping[str, str]) 
     every = [(name, each) for name, strangers in found.items() for each in strangers]
     for name, each in every:
         if each.why == "absent":
-            seen, fix = f"there is no process {each.pid} on {name}", "ps -u $USER -o pid,etime,args"
-            raise AboardError("why-no-process", seen, fix=fix)
+            raise AboardError(commands.WHY_NO_PROCESS, f"there is no process {each.pid} on {name}")
         if each.why == "denied":
             seen = f"process {each.pid} on {name} is {each.user}'s, and may not be looked at"
-            raise AboardError("why-not-permitted", seen, fix=f"sudo aboard why --pid {each.pid}")
+            raise AboardError(commands.WHY_NOT_PERMITTED, seen, pid=each.pid)
         if each.why:
             seen = f"process {each.pid} on {name} belongs to {each.run}, a run of Aboard's own"
-            raise AboardError("why-own-run", seen, fix=f"aboard why {each.run}")
+            raise AboardError(commands.WHY_OWN_RUN, seen, run=each.run)
     if not every:
         silent = f"; {fold(unheard)} did not answer" if unheard else ""
         seen = (
             f"no process of yours on {fold(found) or 'any node'} has RANK and WORLD_SIZE, and no launcher waits{silent}"
         )
-        fix = "aboard why --pid PID    # on its node: for one that was started without them"
-        raise AboardError("why-no-training", seen, fix=fix)
+        raise AboardError(commands.WHY_NO_TRAINING, seen, "none")

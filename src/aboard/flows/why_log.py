@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import cast
 
 from aboard.config.read import near_file
-from aboard.diagnoses import Finding, InputError, Problem
+from aboard.diagnoses import Finding, InputError, Problem, commands
 from aboard.lazy import dataclass
 from aboard.verdicts.logs.judge import judge
 from aboard.verdicts.logs.reader import LINE_LIMIT, Reader
@@ -68,16 +68,17 @@ def _files(names: Iterable[str]) -> Iterator[tuple[str, int]]:
             folder = stat.S_ISDIR(Path(name).stat().st_mode)
             inside = sorted(path for path in Path(name).rglob("*") if path.is_file()) if folder else []
             if folder and not inside:
-                problems.append(Problem(where=name, seen="there is no file in it", fix="aboard why --log FILE…"))
+                fix = commands.WHY_LOG.fix("empty")
+                problems.append(Problem(where=name, seen="there is no file in it", fix=fix))
             found += [(str(path), path.stat().st_size) for path in inside or [Path(name)]]
         except OSError as error:
-            fix = near_file(name) or f"ls -l {name}"
-            problems.append(Problem(where=name, seen=f"can't be read: {error.strerror}", fix=fix))
+            look = near_file(name) or commands.WHY_LOG.fix("look", path=name)
+            problems.append(Problem(where=name, seen=f"can't be read: {error.strerror}", fix=look))
     if len(found) > _MOST_FILES:
         seen = f"{len(found)} files are more than {_MOST_FILES}"
-        problems.append(Problem(where="aboard why", seen=seen, fix="name those of the run that failed"))
+        problems.append(Problem(where="aboard why", seen=seen, fix=commands.WHY_LOG.fix("fewer")))
     if problems:
-        raise InputError("why-log", problems)
+        raise InputError(commands.WHY_LOG, problems)
     return iter(found)
 
 
@@ -97,8 +98,8 @@ def _chunks(name: str) -> Iterator[tuple[int, list[bytes]]]:
                 yield position(), [held]
     except (OSError, EOFError, zlib.error) as error:
         why = getattr(error, "strerror", None) or str(error)
-        problem = Problem(where=name, seen=f"can't be read: {why}", fix=f"ls -l {name}")
-        raise InputError("why-log", [problem]) from None
+        problem = Problem(where=name, seen=f"can't be read: {why}", fix=commands.WHY_LOG.fix("look", path=name))
+        raise InputError(commands.WHY_LOG, [problem]) from None
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Self
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, records
 from aboard.lazy import dataclass
 
 PRIVATE = 0o700
@@ -164,4 +164,4 @@ class Claim:
 
 def _taken(path: Path) -> AboardError:
     run = path.parent.name
-    return AboardError("run-taken", f"the run {run} has a conductor already", fix=f"aboard status {run}")
+    return AboardError(records.RUN_TAKEN, f"the run {run} has a conductor already", run=run)

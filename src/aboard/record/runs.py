@@ -8,8 +8,8 @@ from pathlib import Path
 from random import Random
 from typing import Self
 
-from aboard.core.words import did_you_mean, visible
-from aboard.diagnoses import AboardError, InputError, Problem
+from aboard.core.words import meant, visible
+from aboard.diagnoses import AboardError, InputError, Problem, records
 from aboard.lazy import dataclass
 from aboard.record.names import new_run_id
 from aboard.record.places import PRIVATE, RunDirectory
@@ -47,7 +47,7 @@ class Runs:
         except OSError as error:
             raise _unwritable(self.base, error) from None
         seen = f"{_NAMES_TRIED} new names were all taken under {self.base}"
-        raise AboardError("run-directory", seen, fix="wait a minute, and type it again")
+        raise AboardError(records.RUN_DIRECTORY, seen, "wait")
 
     def named(self, run: str) -> RunDirectory:
         return RunDirectory(self.base / run)
@@ -68,8 +68,7 @@ class Runs:
         """The newest run; that there is none yet is an error which says how to get one."""
         runs = self.all()
         if not runs:
-            seen = f"there is no run yet under {self.base}"
-            raise AboardError("run-none", seen, fix="aboard launch -- train.py    # makes one")
+            raise AboardError(records.RUN_NONE, f"there is no run yet under {self.base}", "launch")
         return runs[0]
 
     def find(self, name: str | None) -> RunDirectory:
@@ -84,9 +83,11 @@ class Runs:
             return near[0]
         if near:
             seen = f"'{visible(name)}' fits {len(near)} runs: {', '.join(run.id for run in near[:5])}"
-            raise InputError("run-name", [Problem(where="run", seen=seen, fix="type more of its name")])
-        fix = did_you_mean(name, list(known)[:20]) if known else "aboard launch -- train.py    # makes a first one"
-        raise InputError("run-name", [Problem(where="run", seen=f"there is no run '{visible(name)}'", fix=fix)])
+            fix = records.RUN_NAME.fix("longer")
+        else:
+            seen = f"there is no run '{visible(name)}'"
+            fix = meant(records.RUN_NAME, name, list(known)[:20]) if known else records.RUN_NAME.fix("first")
+        raise InputError(records.RUN_NAME, [Problem(where="run", seen=seen, fix=fix)])
 
     def remove(self, run: RunDirectory) -> None:
         """Of one that has not run at all."""
@@ -137,8 +138,8 @@ def _remove(path: Path) -> None:
 
 def _unwritable(base: Path, error: OSError) -> AboardError:
     seen = f"no run directory can be made under {base}: {error.strerror}"
-    return AboardError("run-directory", seen, fix="XDG_STATE_HOME=/a/disk/with/room aboard launch …")
+    return AboardError(records.RUN_DIRECTORY, seen, "elsewhere")
 
 
 def _unreadable(base: Path, error: OSError) -> AboardError:
-    return AboardError("run-directory", f"{base} can't be read: {error.strerror}", fix=f"ls -ld {base}")
+    return AboardError(records.RUN_DIRECTORY, f"{base} can't be read: {error.strerror}", "look", folder=base)

@@ -45,7 +45,7 @@ class Remains:
     pid: str
     at: float
     lease: float | None = None
-    command: str = ""
+    command: Shell | None = None
     step: int | None = None
     training: bool = False
     saved: int | None = None
@@ -258,16 +258,15 @@ def lost_conductor(run: Run, left: Remains, *, now: float) -> Finding:
         why="It was killed, by somebody or by the kernel out of memory, or the head was restarted. Agents that lose"
         " their conductor terminate their ranks after the lease, so that nothing is left behind.",
         fix=join_fixes(
-            *([_again(left)] if left.command else []),
+            *([_again(left, left.command)] if left.command is not None else []),
             *([death.CONDUCTOR_LOST.fix("logs", run=run.id)] if run.generation.children else []),
             death.CONDUCTOR_LOST.fix("memory"),
         ),
     )
 
 
-def _again(left: Remains) -> Fix:
+def _again(left: Remains, command: Shell) -> Fix:
     # It is what somebody typed on this machine, as the run's own record has it.
-    command = Shell(left.command)
     if left.saved is not None and left.training:
         return death.CONDUCTOR_LOST.fix("continue", command=command, step=left.saved)
     return death.CONDUCTOR_LOST.fix("continue-if-any" if left.training else "again", command=command)

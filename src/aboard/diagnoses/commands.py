@@ -1,0 +1,280 @@
+"""Commands that can't be obeyed as they are typed."""
+
+from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.fixes import Advice, Command
+
+_NEAR = Advice("did you mean '{near}'?")
+_KNOWN = Advice("known here: {known:words}")
+
+COMMAND = Diagnosis(
+    code="command",
+    title="there is no such command",
+    severity=Severity.BLOCK,
+    symptoms=("there is no command",),
+    explanation="Aboard has a dozen verbs.",
+    remedy="`aboard --help` lists them.",
+    fixes=Command("aboard --help"),
+)
+
+LAUNCH_COMMAND = Diagnosis(
+    code="launch-command",
+    title="nothing is to be launched",
+    severity=Severity.BLOCK,
+    symptoms=("there is no command behind --",),
+    explanation="What stands behind `--` is what every rank runs.",
+    remedy="`aboard launch -- train.py --lr 1e-5`.",
+    fixes=Command("{typed:shell}"),
+)
+
+LAUNCH_DRY = Diagnosis(
+    code="launch-dry",
+    title="an option that only shows a plan",
+    severity=Severity.BLOCK,
+    symptoms=("it shows a plan, and this would start one",),
+    explanation="`--as` and `--json` are for looking.",
+    remedy="Add `--dry-run`, or leave them out.",
+    fixes={
+        "as": Command("aboard launch --dry-run --as {launcher} -- …"),
+        "json": Command("aboard launch --dry-run --json -- …"),
+        "both": Advice("leave --json out"),
+    },
+)
+
+LAUNCH_ENV = Diagnosis(
+    code="launch-env",
+    title="a variable can't be given to ranks",
+    severity=Severity.BLOCK,
+    symptoms=("is not set here",),
+    explanation="`--env NAME` takes it from this shell, where it is not set; `--env NAME=value` gives it.",
+    remedy="Set it here, or write its value.",
+    fixes={"file": Command("ls -l {file}"), "value": Command("--env {name}=VALUE")},
+)
+
+CHECK_SUBJECT = Diagnosis(
+    code="check-subject",
+    title="there is no such subject of a check",
+    severity=Severity.BLOCK,
+    symptoms=("no subject",),
+    explanation="`--only` and `--skip` name subjects.",
+    remedy="`aboard check --help` lists them.",
+    fixes={"near": _NEAR, "known": _KNOWN},
+)
+
+CHECK_FIX = Diagnosis(
+    code="check-fix",
+    title="--fix has nothing to mend",
+    severity=Severity.BLOCK,
+    symptoms=("--fix ends leftovers",),
+    explanation="It ends what earlier runs left on the nodes, which the subject `host` looks for.",
+    remedy="Leave `--fix` out, or let `host` be asked.",
+    fixes=Advice("leave --fix out, or let 'host' be asked"),
+)
+
+INIT = Diagnosis(
+    code="init",
+    title="it is not clear which nodes are meant",
+    severity=Severity.BLOCK,
+    symptoms=("no node is named",),
+    explanation="aboard.yaml is written for nodes that are named, or that a hostfile has; one of both.",
+    remedy="`aboard init 'gpu[01-16]'`, or `aboard init --hostfile FILE`.",
+    fixes=Advice("type: aboard init gpu[01-16], or: aboard init --hostfile FILE"),
+)
+
+INIT_EXISTS = Diagnosis(
+    code="init-exists",
+    title="there is an aboard.yaml already",
+    severity=Severity.BLOCK,
+    symptoms=("the file is already there",),
+    explanation="It is never overwritten.",
+    remedy="Keep it, or choose another name: `-o FILE`.",
+    fixes=Command("keep it, or choose another name: aboard init … -o {other}"),
+)
+
+INIT_WRITE = Diagnosis(
+    code="init-write",
+    title="aboard.yaml can't be written here",
+    severity=Severity.BLOCK,
+    symptoms=("can't be written: Permission denied",),
+    explanation="The directory is not yours, or its disk is full.",
+    remedy="Choose another place: `aboard init … -o FILE`.",
+    fixes=Command("aboard init … -o FILE"),
+)
+
+STOP_NONE = Diagnosis(
+    code="stop-none",
+    title="there is nothing to stop",
+    severity=Severity.BLOCK,
+    symptoms=("no run of yours is under way from here",),
+    explanation="No run of this user on this machine is alive.",
+    remedy="`aboard status` lists those that were. Stop a run where it was started.",
+    fixes=Command("aboard status"),
+)
+
+STOP_WHICH = Diagnosis(
+    code="stop-which",
+    title="several runs are under way",
+    severity=Severity.BLOCK,
+    symptoms=("several runs are under way",),
+    explanation="Which one is meant is nothing to guess about.",
+    remedy="`aboard stop RUN`.",
+    fixes=Command("aboard stop {run}"),
+)
+
+STOP_SLOW = Diagnosis(
+    code="stop-slow",
+    title="the run is slow to end",
+    severity=Severity.BLOCK,
+    symptoms=("did not end within",),
+    explanation="Ranks get time for a last checkpoint, and those that don't end are killed after it.",
+    remedy="`aboard stop RUN --now` ends them at once.",
+    fixes=Command("aboard stop {run} --now"),
+)
+
+LOGS_NOTHING = Diagnosis(
+    code="logs-nothing",
+    title="nobody of that name has printed anything",
+    severity=Severity.BLOCK,
+    symptoms=("has printed anything",),
+    explanation="The rank or node isn't one of the run's, or said nothing yet.",
+    remedy="`aboard logs RUN` without the filter shows who has.",
+    fixes={
+        "ranks": Advice("name some of those that have: {ranks}"),
+        "wait": Command("aboard logs --follow    # waits for what is to come"),
+        "near": _NEAR,
+        "known": _KNOWN,
+        "nobody": Advice("no node has printed anything"),
+    },
+)
+
+LOGS_GREP = Diagnosis(
+    code="logs-grep",
+    title="the pattern is no regular expression",
+    severity=Severity.BLOCK,
+    symptoms=("is no regular expression",),
+    explanation="`--grep` takes Python's regular expressions, in which ( [ * + ? mean something.",
+    remedy="Put a backslash before them.",
+    fixes=Command("aboard logs --grep {pattern}    # finds it as it stands"),
+)
+
+LOGS_LINES = Diagnosis(
+    code="logs-lines",
+    title="the number of lines is none",
+    severity=Severity.BLOCK,
+    symptoms=("is no number of lines",),
+    explanation="`-n` takes a number, or `all`.",
+    remedy="`aboard logs -n 500`.",
+    fixes=Advice("write it as in: -n 500, or -n all"),
+)
+
+WHY_CODE = Diagnosis(
+    code="why-code",
+    title="there is no such code and no such run",
+    severity=Severity.BLOCK,
+    symptoms=("no code and no run",),
+    explanation="`aboard why` takes one code, or one run.",
+    remedy="`aboard why --codes` lists all codes, `aboard status` all runs.",
+    fixes={
+        "near": Command("aboard why {code}    # did you mean this?"),
+        "list": Command("aboard why --codes    # lists all codes"),
+    },
+)
+
+WHY_WORDS = Diagnosis(
+    code="why-words",
+    title="several things were asked about at once",
+    severity=Severity.BLOCK,
+    symptoms=("runs or codes at once",),
+    explanation="`aboard why` takes one code, or one run; files go behind `--log`.",
+    remedy="Ask one after the other.",
+    fixes=Command("aboard why {word}    # files go behind --log"),
+)
+
+WHY_OPTIONS = Diagnosis(
+    code="why-options",
+    title="options that don't go together",
+    severity=Severity.BLOCK,
+    symptoms=("each stand alone",),
+    explanation="A run, a log, a bundle and processes of others are different questions.",
+    remedy="Ask one after the other.",
+    fixes={
+        "alone": Command("aboard why --nodes NODES…    # or one of the others"),
+        "json": Command("aboard why --json --log FILE…"),
+    },
+)
+
+WHY_LOG = Diagnosis(
+    code="why-log",
+    title="the logs can't be looked at",
+    severity=Severity.BLOCK,
+    symptoms=("files are more than",),
+    explanation="A file is missing, is no text, or there are too many.",
+    remedy="Name those of the run that failed: `aboard why --log slurm-123.out`.",
+    fixes={
+        "empty": Command("aboard why --log FILE…"),
+        "look": Command("ls -l {path}"),
+        "fewer": Advice("name those of the run that failed"),
+    },
+)
+
+WHY_PID = Diagnosis(
+    code="why-pid",
+    title="a process is named by its number",
+    severity=Severity.BLOCK,
+    symptoms=("is no process number",),
+    explanation="`--pid` takes numbers as `ps` shows them.",
+    remedy="`ps -u $USER -o pid,etime,args`, then: `aboard why --pid PID`.",
+    fixes=Command("aboard why --pid 4711    # as ps shows it"),
+)
+
+WHY_NO_PROCESS = Diagnosis(
+    code="why-no-process",
+    title="there is no such process",
+    severity=Severity.BLOCK,
+    symptoms=("there is no process 4711",),
+    explanation="It has ended, or it runs on another node.",
+    remedy="`ps -u $USER -o pid,etime,args` there.",
+    fixes=Command("ps -u $USER -o pid,etime,args"),
+)
+
+WHY_NOT_PERMITTED = Diagnosis(
+    code="why-not-permitted",
+    title="the process is somebody else's",
+    severity=Severity.BLOCK,
+    symptoms=("may not be looked at",),
+    explanation="The kernel shows a process to its own user and to root only.",
+    remedy="Ask as that user, or `sudo aboard why --pid PID`.",
+    fixes=Command("sudo aboard why --pid {pid}"),
+)
+
+WHY_OWN_RUN = Diagnosis(
+    code="why-own-run",
+    title="the process belongs to a run of Aboard's own",
+    severity=Severity.BLOCK,
+    symptoms=("a run of Aboard's own",),
+    explanation="Far more is known of that run than of a process that was started otherwise.",
+    remedy="`aboard why RUN`.",
+    fixes=Command("aboard why {run}"),
+)
+
+WHY_NO_TRAINING = Diagnosis(
+    code="why-no-training",
+    title="no training was found on these nodes",
+    severity=Severity.BLOCK,
+    symptoms=("has RANK and WORLD_SIZE",),
+    explanation="Ranks are known by the variables that every launcher gives them, among the processes of your user.",
+    remedy="`aboard why --pid PID` on its node, for one that was started without them.",
+    fixes={
+        "ended": Command("aboard why --log FILE…    # what it said at last"),
+        "none": Command("aboard why --pid PID    # on its node: for one that was started without them"),
+    },
+)
+
+WHY_NO_NODE = Diagnosis(
+    code="why-no-node",
+    title="none of the nodes answers",
+    severity=Severity.BLOCK,
+    symptoms=("none of the nodes answers",),
+    explanation="Whatever runs there can only be looked at through ssh.",
+    remedy="`aboard check --only reach` tells why for each node.",
+    fixes=Command("aboard check {nodes:words} --only reach"),
+)

@@ -1,0 +1,130 @@
+"""Runs and bundles that can't be found, made or read."""
+
+from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.fixes import Advice, Command
+
+RUN_NONE = Diagnosis(
+    code="run-none",
+    title="there is no run yet",
+    severity=Severity.BLOCK,
+    symptoms=("there is no run yet under",),
+    explanation="Runs are remembered on the machine, and for the user, that started them.",
+    remedy="`aboard launch -- train.py` makes one. `XDG_STATE_HOME` may point elsewhere than it did then.",
+    fixes={
+        "launch": Command("aboard launch -- train.py    # makes one"),
+        "others": Command(
+            "aboard launch -- train.py    # makes a first one\n"
+            "aboard why --nodes NODES    # a training that another launcher started; --log FILE: its output\n"
+            "aboard why --codes    # lists all codes"
+        ),
+    },
+)
+
+RUN_NAME = Diagnosis(
+    code="run-name",
+    title="there is no run of that name",
+    severity=Severity.BLOCK,
+    symptoms=("fits 2 runs",),
+    explanation="A run is named by its whole name, or by a part that no other has.",
+    remedy="`aboard status` lists them.",
+    fixes={
+        "longer": Advice("type more of its name"),
+        "near": Advice("did you mean '{near}'?"),
+        "known": Advice("known here: {known:words}"),
+        "first": Command("aboard launch -- train.py    # makes a first one"),
+    },
+)
+
+RUN_DIRECTORY = Diagnosis(
+    code="run-directory",
+    title="no run directory can be made",
+    severity=Severity.BLOCK,
+    symptoms=("no run directory can be made under",),
+    explanation="What a run sees is kept below `~/.local/state/aboard`, which can't be written.",
+    remedy="`df -h ~/.local/state`; or elsewhere: `XDG_STATE_HOME=/a/disk/with/room aboard launch …`.",
+    fixes={
+        "wait": Advice("wait a minute, and type it again"),
+        "elsewhere": Command("XDG_STATE_HOME=/a/disk/with/room aboard launch …"),
+        "look": Command("ls -ld {folder}"),
+    },
+)
+
+RUN_TAKEN = Diagnosis(
+    code="run-taken",
+    title="the run has a conductor already",
+    severity=Severity.BLOCK,
+    symptoms=("has a conductor already",),
+    explanation="One process on the head leads a run.",
+    remedy="`aboard status RUN` shows it.",
+    fixes=Command("aboard status {run}"),
+)
+
+RUN_OVER = Diagnosis(
+    code="run-over",
+    title="the run is over",
+    severity=Severity.BLOCK,
+    symptoms=("no conductor of RUN answers",),
+    explanation="What was asked for is only there while it runs.",
+    remedy="`aboard logs RUN` and `aboard why RUN` tell what it came to.",
+    fixes=Command("aboard logs {run}"),
+)
+
+RUN_SILENT = Diagnosis(
+    code="run-silent",
+    title="the run's conductor doesn't answer",
+    severity=Severity.BLOCK,
+    symptoms=("did not answer within",),
+    explanation="Its process is there and busy, or stopped: a head that swaps, or one on which it got SIGSTOP.",
+    remedy="`aboard logs RUN`; look at the head: `free -g`, and `top` for a process in state T or D.",
+    fixes=Command("aboard logs {run}"),
+)
+
+BUNDLE_ASK = Diagnosis(
+    code="bundle-ask",
+    title="nobody is there to be asked",
+    severity=Severity.BLOCK,
+    symptoms=("nobody is there to be asked whether to write it",),
+    explanation="A bundle shows what is in it before it is written, and asks.",
+    remedy="In a script: `aboard bundle RUN --yes`.",
+    fixes=Command("aboard bundle {run} --yes"),
+)
+
+BUNDLE_THERE = Diagnosis(
+    code="bundle-there",
+    title="there is a bundle of that name already",
+    severity=Severity.BLOCK,
+    symptoms=("is there already",),
+    explanation="It is never overwritten.",
+    remedy="Remove it, or choose another name: `-o FILE`.",
+    fixes=Command("rm {path}    # or another name: -o"),
+)
+
+BUNDLE_WRITE = Diagnosis(
+    code="bundle-write",
+    title="the bundle can't be written",
+    severity=Severity.BLOCK,
+    symptoms=("can't be written: No space left on device",),
+    explanation="The directory is not yours, or its disk is full.",
+    remedy="`aboard bundle RUN -o /a/disk/with/room/RUN.tar.gz`.",
+    fixes=Command("aboard bundle {run} -o /a/disk/with/room/{name}"),
+)
+
+BUNDLE_NONE = Diagnosis(
+    code="bundle-none",
+    title="there is no such bundle",
+    severity=Severity.BLOCK,
+    symptoms=("there is no",),
+    explanation="The file that is named isn't there.",
+    remedy="`aboard bundle RUN` makes one, on the machine that has the run.",
+    fixes=Command("aboard bundle RUN    # makes one"),
+)
+
+BUNDLE_BROKEN = Diagnosis(
+    code="bundle-broken",
+    title="the bundle can't be read",
+    severity=Severity.BLOCK,
+    symptoms=("is no bundle that can be read",),
+    explanation="It broke off while it was copied, or is something else.",
+    remedy="Compare its size with that of the original; copy it as binary.",
+    fixes=Command("aboard bundle RUN    # makes one"),
+)
