@@ -19,7 +19,7 @@ from aboard.core.node import Node
 from aboard.core.program import Kind, Program, read_python_command
 from aboard.core.request import Request, settled
 from aboard.core.words import env_name_trouble
-from aboard.diagnoses import InputError, Problem, commands, configuration
+from aboard.diagnoses import NO_FIX, InputError, Problem, commands, configuration
 from aboard.lazy import dataclass
 from aboard.wires.limits import raise_files
 
@@ -213,7 +213,7 @@ def read_env(envs: Sequence[str], files: Sequence[str]) -> dict[str, str]:
             env |= read_envfile(Path(file).read_text("utf-8"), where=file)
         except (OSError, UnicodeDecodeError) as error:
             seen = f"it can't be read: {error}"
-            near = "" if Path(file).exists() else near_file(file)
+            near = NO_FIX if Path(file).exists() else near_file(file)
             problem = Problem(where=file, seen=seen, fix=near or commands.LAUNCH_ENV.fix("file", file=file))
             raise InputError(commands.LAUNCH_ENV, [problem]) from None
     problems = []

@@ -5,6 +5,7 @@ its own choice can't choose what people paste. The fix is filled in where it is 
 """
 
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
@@ -13,12 +14,14 @@ from types import ModuleType
 from typing import Any
 
 import aboard.diagnoses
-from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses import unknown
+from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.errors import AboardError
 from aboard.diagnoses.fixes import NO_FIX, Fix
 from aboard.diagnoses.text import visible
 
 _SEEN, _VALUE, _VALUES = 8000, 4096, 32
+_PROBE = re.compile(r"[a-z0-9-]{1,40}")
 
 
 @cache
@@ -31,6 +34,24 @@ def all_diagnoses() -> Mapping[str, Diagnosis]:
                 if found.setdefault(code, diagnosis) is not diagnosis:
                     raise ValueError(f"two diagnoses have the code {code}")
     return found
+
+
+def recall_diagnosis(code: str) -> Diagnosis:
+    """The diagnosis of a code that a record tells; of one that this version doesn't know, there is the code alone."""
+    known = _known(code)
+    return known or Diagnosis(code=visible(code), title="", severity=Severity.BLOCK, explanation="", remedy="")
+
+
+def recall_fix(code: str, text: str) -> Fix:
+    """What a record says to type; nothing for a code that this version doesn't know, since it may be anybody's."""
+    lines = (visible(line, _SEEN) for line in text[:_SEEN].split("\n"))
+    return Fix("\n".join(lines)) if _known(code) else NO_FIX
+
+
+def _known(code: str) -> Diagnosis | None:
+    # Each probe has one of these, by its name.
+    probe = code.removeprefix("unknown-")
+    return all_diagnoses().get(code) or (unknown.fact(probe) if probe != code and _PROBE.fullmatch(probe) else None)
 
 
 def diagnoses_in(family: ModuleType) -> tuple[Diagnosis, ...]:

@@ -21,25 +21,6 @@ class Severity(IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
-    """What was observed, where, why it matters, and what to type; the same before a launch and after a crash.
-
-    `about` names what it is about beyond its nodes, as `pid 4711` or `NCCL_PROTO`: what two findings share shows which
-    of them explains the other.
-    """
-
-    code: str
-    severity: Severity
-    nodes: tuple[str, ...]
-    seen: str
-    why: str
-    fix: str
-    ranks: tuple[int, ...] = ()
-    about: tuple[str, ...] = ()
-    consequences: tuple["Finding", ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
 class Diagnosis:
     """One failure: its stable code, and all that `aboard why CODE` and its page of the docs say about it.
 
@@ -73,11 +54,11 @@ class Diagnosis:
         severity: Severity | None = None,
         ranks: tuple[int, ...] = (),
         about: tuple[str, ...] = (),
-        consequences: tuple[Finding, ...] = (),
-    ) -> Finding:
+        consequences: "tuple[Finding, ...]" = (),
+    ) -> "Finding":
         """An occurrence of it."""
         return Finding(
-            code=self.code,
+            diagnosis=self,
             severity=self.severity if severity is None else severity,
             nodes=nodes,
             seen=seen,
@@ -91,6 +72,29 @@ class Diagnosis:
     @property
     def templates(self) -> Mapping[str, Template]:
         return self.fixes if isinstance(self.fixes, Mapping) else {"": self.fixes}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """What was observed, where, why it matters, and what to type; the same before a launch and after a crash.
+
+    `about` names what it is about beyond its nodes, as `pid 4711` or `NCCL_PROTO`: what two findings share shows which
+    of them explains the other.
+    """
+
+    diagnosis: Diagnosis
+    severity: Severity
+    nodes: tuple[str, ...]
+    seen: str
+    why: str
+    fix: Fix
+    ranks: tuple[int, ...] = ()
+    about: tuple[str, ...] = ()
+    consequences: "tuple[Finding, ...]" = ()
+
+    @property
+    def code(self) -> str:
+        return self.diagnosis.code
 
 
 def worst_first(findings: list[Finding]) -> list[Finding]:

@@ -12,9 +12,9 @@ AboardError             a diagnosis, what was seen, what to type
 import json
 from collections.abc import Iterable
 
-from aboard.diagnoses import transport
+from aboard.diagnoses import reach, transport
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import NO_FIX, Value
+from aboard.diagnoses.fixes import NO_FIX, Fix, Value
 from aboard.diagnoses.reason import Reason
 from aboard.lazy import dataclass
 
@@ -28,22 +28,25 @@ class AboardError(Exception):
 
     def __init__(
         self,
-        diagnosis: Diagnosis | str,
+        diagnosis: Diagnosis,
         seen: str,
         variant: str | None = None,
         /,
         *,
-        fix: str | None = None,
+        fix: Fix | None = None,
         **values: Value,
     ) -> None:
         self.diagnosis = diagnosis
-        self.code = diagnosis if isinstance(diagnosis, str) else diagnosis.code
         self.seen = seen
-        self.fix: str = fix or NO_FIX
-        if fix is None and isinstance(diagnosis, Diagnosis):
+        if fix is None:
             has_fix = variant is not None or values or "" in diagnosis.templates
-            self.fix = diagnosis.fix(variant or "", **values) if has_fix else NO_FIX
+            fix = diagnosis.fix(variant or "", **values) if has_fix else NO_FIX
+        self.fix = fix
         super().__init__(f"{seen} [{self.code}]")
+
+    @property
+    def code(self) -> str:
+        return self.diagnosis.code
 
     @property
     def packed(self) -> str:
@@ -59,7 +62,7 @@ class Problem:
 
     where: str
     seen: str
-    fix: str
+    fix: Fix
 
     def __str__(self) -> str:
         return f"{self.where}: {self.seen}"
@@ -68,13 +71,9 @@ class Problem:
 class InputError(AboardError):
     """What the user gave can't be used; `problems` holds all of it, not the first only."""
 
-    def __init__(self, diagnosis: Diagnosis | str, problems: Iterable[Problem]) -> None:
+    def __init__(self, diagnosis: Diagnosis, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
-        super().__init__(
-            diagnosis if isinstance(diagnosis, str) else diagnosis.code,
-            "\n".join(map(str, self.problems)),
-            fix=self.problems[0].fix,
-        )
+        super().__init__(diagnosis, "\n".join(map(str, self.problems)), fix=self.problems[0].fix)
 
 
 class SandboxError(AboardError):
@@ -92,7 +91,7 @@ class Unreachable(WireError):
     """No agent answered on a node; `reason` tells the ways apart."""
 
     def __init__(self, reason: Reason, seen: str, *, detail: str = "") -> None:
-        super().__init__(f"reach-{reason.value}", seen, fix="aboard check")
+        super().__init__(reach.UNREACHED[reason], seen, fix=Fix("aboard check"))
         self.reason = reason
         self.detail = detail
 

@@ -48,6 +48,7 @@ NO_STACKS = Diagnosis(
     " the rank is neither stopped nor sent a signal.",
     fixes={
         "look": Command("py-spy dump --pid {pid}" + _ASK_AGAIN),
+        "threads": Command("py-spy dump --pid {pid}    # on {node}; all its threads"),
         "install": Command("{python} -m pip install py-spy" + _ASK_AGAIN),
         "scope": Command("sudo sysctl kernel.yama.ptrace_scope=0" + _ASK_AGAIN),
         "sudo": Command("sudo {program} dump --pid {pid}" + _ASK_AGAIN),

@@ -345,3 +345,24 @@ SLOW_LOGIN = Diagnosis(
         ),
     },
 )
+
+# The diagnosis of each way not to answer.
+UNREACHED: dict[Reason, Diagnosis] = {
+    Reason.REFUSED: REFUSED,
+    Reason.TIMED_OUT: TIMEOUT,
+    Reason.NO_ROUTE: NO_ROUTE,
+    Reason.UNRESOLVED: UNRESOLVED,
+    Reason.KEY_REFUSED: KEY_REFUSED,
+    Reason.HOST_KEY_CHANGED: HOST_KEY_CHANGED,
+    Reason.HOST_KEY_UNKNOWN: HOST_KEY_UNKNOWN,
+    Reason.DROPPED: DROPPED,
+    Reason.NO_PYTHON: NO_PYTHON,
+    Reason.OLD_PYTHON: OLD_PYTHON,
+    Reason.SHELL_NOISE: SHELL_NOISE,
+    Reason.GARBAGE: GARBAGE,
+    Reason.WRONG_VERSION: WRONG_VERSION,
+    Reason.SILENT: SILENT,
+    Reason.NO_SSH: NO_SSH,
+    Reason.LOST: LOST,
+    Reason.UNKNOWN: UNKNOWN,
+}

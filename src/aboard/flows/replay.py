@@ -9,7 +9,7 @@ from aboard.core.look import Look
 from aboard.core.run import Run
 from aboard.core.verdict import Replayed, RuledOut, Why, same_verdict
 from aboard.core.words import visible
-from aboard.diagnoses import Finding, Severity, death, logs
+from aboard.diagnoses import Finding, Fix, Severity, death, logs
 from aboard.flows.kept import Kept, LogLine
 from aboard.flows.parts import LOGS
 from aboard.record.look_words import findings_of
@@ -150,11 +150,10 @@ def _replayed(kept: Kept, why: Why, then: tuple[Finding, ...], version: str) -> 
 def _shown(finding: Finding) -> Finding:
     return replace(
         finding,
-        code=_text(finding.code),
         nodes=tuple(map(_text, finding.nodes)),
         seen=_text(finding.seen),
         why=_text(finding.why),
-        fix=_text(finding.fix),
+        fix=Fix(_text(finding.fix)),
         about=tuple(map(_text, finding.about)),
         consequences=tuple(map(_shown, finding.consequences)),
     )

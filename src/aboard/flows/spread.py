@@ -11,7 +11,7 @@ from aboard.core.node import Node
 from aboard.core.stowing import differs, no_room, not_writable
 from aboard.data.store.parcels import Parcel
 from aboard.data.store.placing import gaps
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, join_fixes
 from aboard.flows.delivery import Delivery, OnProgress, Progress
 from aboard.lazy import dataclass
 from aboard.wires.fleet import Fleet
@@ -104,8 +104,8 @@ def _told(troubles: Sequence[AboardError]) -> None:
     if len(troubles) == 1:
         raise troubles[0]
     if troubles:
-        seen, fix = ("\n".join(dict.fromkeys(getattr(each, part) for each in troubles)) for part in ("seen", "fix"))
-        raise AboardError(troubles[0].diagnosis, seen, fix=fix)
+        seen = "\n".join(dict.fromkeys(each.seen for each in troubles))
+        raise AboardError(troubles[0].diagnosis, seen, fix=join_fixes(*dict.fromkeys(each.fix for each in troubles)))
 
 
 def _troubles(delivery: Delivery) -> list[AboardError]:

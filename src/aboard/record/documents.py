@@ -9,6 +9,7 @@ from typing import Any
 
 from aboard.core.verdict import RuledOut, Why
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.catalogue import recall_diagnosis, recall_fix
 from aboard.record.places import PRIVATE_FILE
 
 
@@ -91,13 +92,13 @@ def read_findings(path: Path) -> list[Finding]:
 
 def _finding(given: Mapping[str, Any]) -> Finding:
     return Finding(
-        code=given["code"],
+        diagnosis=recall_diagnosis(given["code"]),
         severity=Severity[given["severity"].upper()],
         nodes=tuple(given["nodes"]),
         ranks=tuple(given["ranks"]),
         seen=given["seen"],
         why=given["why"],
-        fix=given["fix"],
+        fix=recall_fix(given["code"], given["fix"]),
         consequences=tuple(_finding(each) for each in given["consequences"]),
     )
 

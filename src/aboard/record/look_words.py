@@ -14,6 +14,7 @@ from aboard.core.plan import Master, NodePlan, Plan, Start
 from aboard.core.program import Kind, Program
 from aboard.core.witness_words import number
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.catalogue import recall_diagnosis, recall_fix
 from aboard.record.documents import findings_document
 
 # More than any run of ours, and few enough to be judged.
@@ -88,13 +89,13 @@ def findings_of(given: object, deep: int = 0) -> tuple[Finding, ...]:
 def _finding(given: Mapping[str, Any], deep: int) -> Finding:
     nodes, ranks = given.get("nodes"), given.get("ranks")
     return Finding(
-        code=_text(given.get("code")),
+        diagnosis=recall_diagnosis(_text(given.get("code"))),
         severity=_severity(given) or Severity.INFO,
         nodes=tuple(map(_text, nodes[:_MOST_NODES])) if isinstance(nodes, list) else (),
         ranks=tuple(rank for rank in ranks[:MOST_RANKS] if isinstance(rank, int)) if isinstance(ranks, list) else (),
         seen=_text(given.get("seen")),
         why=_text(given.get("why")),
-        fix=_text(given.get("fix")),
+        fix=recall_fix(_text(given.get("code")), _text(given.get("fix"))),
         consequences=findings_of(given.get("consequences"), deep + 1),
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 from transformers import PreTrainedModel
 
-from aboard.diagnoses import AboardError
+from aboard.diagnoses import AboardError, training
 
 FULL, WINDOWED = "full_attention", "sliding_attention"
 # They have no position ids, and need none: how far apart two tokens are is all that they know of positions.
@@ -42,4 +42,4 @@ def why_not_apart(model: PreTrainedModel) -> str | None:
 def packed_anyway(why: str) -> AboardError:
     """What a run with packed data ends with, before its first step."""
     seen = f"documents of one sequence would see each other in this model: {why}"
-    return AboardError("train-packing-unknown", seen, fix="--set data.packing=false    # one document a sequence")
+    return AboardError(training.PACKING_UNKNOWN, seen)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from aboard.core.nodeset import fold
-from aboard.diagnoses import Finding
+from aboard.diagnoses import Finding, Fix
 from aboard.ui.commands import REMARK
 
 _NAME = "\0"
@@ -33,7 +33,7 @@ def _joined(group: list[Finding]) -> Finding:
         ranks=tuple(rank for finding in group for rank in finding.ranks),
         seen=seen.replace(_NAME, fold(nodes)),
         why=why.replace(_NAME, fold(nodes)),
-        fix="\n".join(_for_all(line, nodes) for line in fix.splitlines()),
+        fix=Fix("\n".join(_for_all(line, nodes) for line in fix.splitlines())),
     )
 
 

@@ -10,7 +10,7 @@ from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Why
 from aboard.core.words import visible
 from aboard.core.worlds import World
-from aboard.diagnoses import Finding, Fix, Severity, Shell, foreign, shell, worst_first
+from aboard.diagnoses import Finding, Fix, Severity, foreign, worst_first
 from aboard.verdicts.judge import judge
 from aboard.verdicts.recheck import node_set
 
@@ -121,10 +121,10 @@ def _others(others: Sequence[World]) -> Iterator[Finding]:
 
 def _reworded(finding: Finding, world: World) -> Finding:
     """There is no run of ours whose logs could be shown; launchers are no ranks."""
-    fix = Shell(_ENV.sub(r"export \1", _LOGS.sub("", finding.fix).rstrip("\n")))
+    fix = Fix(_ENV.sub(r"export \1", _LOGS.sub("", finding.fix).rstrip("\n")))
     if not fix and finding.ranks and finding.ranks[0] in world.seats:
         seat = world.seats[finding.ranks[0]]
-        fix = shell("py-spy dump --pid {pid}    # on {node}; all its threads", pid=seat.process.pid, node=seat.node)
+        fix = foreign.NO_STACKS.fix("threads", pid=seat.process.pid, node=seat.node)
     folded = tuple(_reworded(each, world) for each in finding.consequences)
     if not world.launching:
         return replace(finding, fix=fix, consequences=folded)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from aboard.checks.reach import elsewhere, login
 from aboard.checks.reach.shell import SHELL, failed_setup, lost_python
-from aboard.checks.reach.words import UNREACHED, login_of, ssh_words, values_of
+from aboard.checks.reach.words import login_of, ssh_words, values_of
 from aboard.checks.usual import together
 from aboard.core.facts import Facts
 from aboard.core.node import Node
@@ -31,7 +31,7 @@ def unreachable(facts: Facts) -> Iterator[Finding]:
     for (reason, _), names in found.items():
         node, contact = facts.cluster.node(names[0]), facts.contacts[names[0]]
         if isinstance(contact, Unreached):
-            diagnosis = UNREACHED[reason]
+            diagnosis = reach.UNREACHED[reason]
             yield diagnosis.finding(
                 nodes=tuple(names),
                 seen=contact.said,
@@ -76,7 +76,7 @@ def _fix(facts: Facts, node: Node, contact: Unreached) -> Fix:
         best = max(newer, key=lambda path: int(path.rpartition(".")[2]))
         return reach.OLD_PYTHON.fix("newer", path=best, node=node.name)
     address = elsewhere.address(facts, node) or "ADDRESS"
-    return UNREACHED[contact.reason].fix(**values_of(node), line=f"{address} {node.target}")
+    return reach.UNREACHED[contact.reason].fix(**values_of(node), line=f"{address} {node.target}")
 
 
 def _first_key(nodes: Sequence[Node]) -> Fix:

@@ -1,29 +1,8 @@
-"""The diagnosis of each way not to answer, and what is filled into its fix."""
+"""What is filled into the fixes for a node that does not answer."""
 
 from aboard.core.node import Node
-from aboard.diagnoses import Diagnosis, Shell, reach, shell
+from aboard.diagnoses import Shell, shell
 from aboard.diagnoses.fixes import Value
-from aboard.diagnoses.reason import Reason
-
-UNREACHED: dict[Reason, Diagnosis] = {
-    Reason.REFUSED: reach.REFUSED,
-    Reason.TIMED_OUT: reach.TIMEOUT,
-    Reason.NO_ROUTE: reach.NO_ROUTE,
-    Reason.UNRESOLVED: reach.UNRESOLVED,
-    Reason.KEY_REFUSED: reach.KEY_REFUSED,
-    Reason.HOST_KEY_CHANGED: reach.HOST_KEY_CHANGED,
-    Reason.HOST_KEY_UNKNOWN: reach.HOST_KEY_UNKNOWN,
-    Reason.DROPPED: reach.DROPPED,
-    Reason.NO_PYTHON: reach.NO_PYTHON,
-    Reason.OLD_PYTHON: reach.OLD_PYTHON,
-    Reason.SHELL_NOISE: reach.SHELL_NOISE,
-    Reason.GARBAGE: reach.GARBAGE,
-    Reason.WRONG_VERSION: reach.WRONG_VERSION,
-    Reason.SILENT: reach.SILENT,
-    Reason.NO_SSH: reach.NO_SSH,
-    Reason.LOST: reach.LOST,
-    Reason.UNKNOWN: reach.UNKNOWN,
-}
 
 
 def values_of(node: Node) -> dict[str, Value]:
