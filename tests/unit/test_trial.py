@@ -7,13 +7,16 @@ import pytest
 from commands import aboard
 from hypothesis import given
 from hypothesis import strategies as st
+from made_findings import made_finding
 
 from aboard.core.event import Event
 from aboard.core.run import Run
 from aboard.core.trial import ALIVE_SECONDS, STUCK_SECONDS, Tried, good, stages, verdict
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Severity
 
-FOUND = Finding(code="run-raised", severity=Severity.BLOCK, nodes=("n2",), seen="it raised", why="", fix="type this")
+FOUND = made_finding(
+    code="run-raised", severity=Severity.BLOCK, nodes=("n2",), seen="it raised", why="", fix="type this"
+)
 
 
 @given(st.integers(1, 20))

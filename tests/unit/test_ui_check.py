@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_findings import made_finding
 from rich.console import Console, RenderableType
 
 from aboard.checks import host
@@ -18,7 +19,7 @@ from aboard.core.node import Node
 from aboard.core.probe import Contents, Files, Probe
 from aboard.core.reach import Contact, Reached, Unreached
 from aboard.core.rule import Subject
-from aboard.diagnoses import Finding, Severity, worst_first
+from aboard.diagnoses import Finding, Fix, Severity, worst_first
 from aboard.diagnoses.reason import Reason
 from aboard.ui.as_json import as_plain, check_json
 from aboard.ui.check_table import CheckTable
@@ -42,7 +43,7 @@ SUBJECTS = tuple(
 )
 
 REFUSED = "The machine is up, but no ssh server listens on that port."
-TORCH = Finding(
+TORCH = made_finding(
     code="software-torch",
     severity=Severity.WARN,
     nodes=("n3",),
@@ -53,7 +54,7 @@ TORCH = Finding(
     "    # on n3; or give the others 2.5.1, whichever the run was made for\n"
     "python -c 'import torch; print(torch.__version__)'    # on n3, to see it",
 )
-SHELL = Finding(
+SHELL = made_finding(
     code="reach-noisy-shell",
     severity=Severity.INFO,
     nodes=("n1",),
@@ -64,7 +65,7 @@ SHELL = Finding(
 
 
 def refused(node: str, *consequences: Finding) -> Finding:
-    return Finding(
+    return made_finding(
         code="reach-refused",
         severity=Severity.BLOCK,
         nodes=(node,),
@@ -76,7 +77,7 @@ def refused(node: str, *consequences: Finding) -> Finding:
 
 
 def unheard(node: str) -> Finding:
-    return Finding(
+    return made_finding(
         code="network-unheard",
         severity=Severity.WARN,
         nodes=(node,),
@@ -180,7 +181,7 @@ def test_many_nodes_that_are_alike_share_a_row_and_a_finding(width: int) -> None
 )
 def test_a_folded_fix_can_be_typed(fix: str, folded_fix: str) -> None:
     """A command that names the node becomes a loop over the real names, or a line for each where quotes forbid that."""
-    found = [replace(refused(name), fix=fix.format(name, name)) for name in ("n1", "n2")]
+    found = [replace(refused(name), fix=Fix(fix.format(name, name))) for name in ("n1", "n2")]
     (together,) = folded(found)
     assert together.fix == folded_fix
     assert together.seen == "ssh: connect to host n[1-2] port 22: Connection refused"
@@ -232,7 +233,7 @@ def test_nobody_named_a_node() -> None:
 
 
 NO_GPU = "no NVIDIA GPU and no driver for one"
-NOT_HELD = Finding(
+NOT_HELD = made_finding(
     code="fabric-none", severity=Severity.INFO, nodes=("n1", "n2", "n3", "n4"), seen="there is none", why="-", fix="-"
 )
 

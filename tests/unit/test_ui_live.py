@@ -5,6 +5,7 @@ import io
 from pathlib import Path
 
 import pytest
+from made_findings import made_finding
 from rich.console import Console
 
 from aboard.core.cluster import Cluster
@@ -14,7 +15,7 @@ from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Output, Probe
 from aboard.core.reach import Reached, Unreached
 from aboard.core.rule import Subject
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Severity
 from aboard.diagnoses.reason import Reason
 from aboard.flows.check import check
 from aboard.ui.check_live import CheckLive
@@ -92,7 +93,7 @@ def tell(width: int, nodes: int) -> str:
     rest = [f"n{number}" for number in range(3, nodes + 1)]
     story.met(*rest[1:])
     story.done(*rest)
-    clock = Finding(code="host-clock", severity=Severity.WARN, nodes=("n3",), seen="", why="", fix="")
+    clock = made_finding(code="host-clock", severity=Severity.WARN, nodes=("n3",), seen="", why="", fix="")
     for subject, findings in {"reach": [], "host": [clock], "software": []}.items():
         live.judged(subject, findings, {})
     live.round("network", 2, ["n1", *rest])

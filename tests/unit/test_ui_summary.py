@@ -5,17 +5,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made_findings import made_finding
 from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rosters import RUN, dead, training
 
 from aboard.core.metrics import Way
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Severity
 from aboard.ui.status import RunLine, StatusView, status_lines
 from aboard.ui.summary import Ended, SummaryView, summary_lines
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
-FOLLOWED = Finding(
+FOLLOWED = made_finding(
     code="crash-ended",
     severity=Severity.INFO,
     nodes=("n01",),
@@ -23,7 +24,7 @@ FOLLOWED = Finding(
     why="-",
     fix="-",
 )
-VERDICT = Finding(
+VERDICT = made_finding(
     code="crash-raised",
     severity=Severity.BLOCK,
     nodes=("n09",),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from made_findings import made_finding
 
 from aboard.core.event import Event
 from aboard.core.run import Run
@@ -17,7 +18,7 @@ LATE = 20.0
 
 
 def finding(code: str = "hang-absent", severity: Severity = Severity.BLOCK) -> Finding:
-    return Finding(code=code, severity=severity, nodes=("n2",), ranks=(3,), seen="s", why="w", fix="f")
+    return made_finding(code=code, severity=severity, nodes=("n2",), ranks=(3,), seen="s", why="w", fix="f")
 
 
 def started() -> Run:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import fields, is_dataclass
 from enum import Enum
@@ -12,7 +12,7 @@ from aboard.checks import host
 from aboard.core.facts import Facts, Unknown
 from aboard.core.node import Node
 from aboard.core.reach import Reached
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import Diagnosis, Finding, Severity
 from aboard.ui.verdict import Outcome
 
 # Stand beside `facts` as well, where they have been from the beginning; null is what isn't known.
@@ -64,10 +64,17 @@ def as_plain(value: Any) -> Any:
         case Iterable():
             plain = [as_plain(each) for each in value]
         case _ if is_dataclass(value):
-            plain = {field.name: as_plain(getattr(value, field.name)) for field in fields(value)}
+            plain = {name: as_plain(each) for name, each in _named(value)}
         case _:
             plain = str(value)
     return plain
+
+
+def _named(value: Any) -> Iterator[tuple[str, Any]]:
+    """The fields of a value; of the diagnosis of a finding, its code."""
+    for field in fields(value):
+        given = getattr(value, field.name)
+        yield ("code", given.code) if isinstance(given, Diagnosis) else (field.name, given)
 
 
 def interpreter_json(node: Node) -> dict[str, str] | None:

@@ -221,7 +221,7 @@ def _our_own(child: Child, around: Around) -> Told | None:
         return None
     seen = f"could not go on: {_clear(child.raised.message)}"
     return Told(
-        diagnosis=death.RAISED, seen=seen, why="The trainer stopped rather than to go on wrongly.", fix=Fix(error.fix)
+        diagnosis=death.RAISED, seen=seen, why="The trainer stopped rather than to go on wrongly.", fix=error.fix
     )
 
 

@@ -1,0 +1,11 @@
+"""Findings for tests of what is done with them, whatever they say."""
+
+from typing import Any
+
+from aboard.diagnoses import Finding, Fix
+from aboard.diagnoses.catalogue import recall_diagnosis
+
+
+def made_finding(*, code: str, fix: str, **fields: Any) -> Finding:
+    """A finding of this code, declared or not."""
+    return Finding(diagnosis=recall_diagnosis(code), fix=Fix(fix), **fields)
