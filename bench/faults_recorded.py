@@ -11,6 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.catalogue import all_diagnoses
 from aboard.flows.why_log import explain
 from figures import Figures, main
 
@@ -51,7 +52,7 @@ class Scored:
         first = alarms[0]
         node = case.node is None or (case.node in first.nodes and len(first.nodes) <= 2)
         rank = case.rank is None or first.ranks == (case.rank,)
-        return first.code == case.code and node and rank
+        return first.diagnosis == all_diagnoses()[case.code] and node and rank
 
     def __str__(self) -> str:
         got = self.findings[0] if self.findings else None

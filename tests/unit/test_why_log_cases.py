@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.catalogue import all_diagnoses
 from aboard.verdicts.logs.judge import judge
 from aboard.verdicts.logs.needles import needles
 from aboard.verdicts.logs.reader import Reader
@@ -52,7 +53,7 @@ def test_each_log_gets_its_verdict(case: Case) -> None:
 def test_no_wrapping_changes_a_verdict(wrap: str) -> None:
     """Prefixes, colours and progress bars are the launcher's, not the message's."""
     wrong = {case.name: _alarms(_judged(case, WRAPS[wrap]))[:1] for case in CASES}
-    wanted = {case.name: [case.code] if case.code else [] for case in CASES}
+    wanted = {case.name: [all_diagnoses()[case.code].code] if case.code else [] for case in CASES}
     assert wrong == wanted
 
 

@@ -21,7 +21,9 @@ from aboard.ui.story import CodesView, StoryView
 from aboard.ui.why import WhyView
 from aboard.verdicts.told import TOLD
 
-STORIES = {story.code: (subject, story) for subject in TOLD for story in subject.stories}
+STORIES = {
+    code: (subject, story) for subject in TOLD for story in subject.stories for code in (story.code, *story.aliases)
+}
 
 
 @click.command()

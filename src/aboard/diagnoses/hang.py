@@ -76,6 +76,7 @@ UNEVEN = Diagnosis(
 
 MISMATCH = Diagnosis(
     code="hang-mismatch",
+    aliases=("log-mismatch",),
     title="ranks are in different collectives",
     severity=Severity.BLOCK,
     symptoms=(
@@ -83,9 +84,8 @@ MISMATCH = Diagnosis(
         "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=",
         "Detected mismatch between collectives on ranks",
     ),
-    explanation="With the same number, ranks call different collectives, or with different sizes: a branch that"
-    " depends on the"
-    " rank or on its data, other code or another configuration on one node.",
+    explanation="At the same sequence number, ranks issued different collectives or tensor sizes: a branch that depends"
+    " on the rank or on its data, other code or another configuration on one node.",
     remedy="The line of each side is named. `aboard check --only software` compares code and packages of the nodes;"
     " TORCH_DISTRIBUTED_DEBUG=DETAIL makes torch check each call.",
     fixes={
@@ -108,11 +108,13 @@ ORDER = Diagnosis(
 
 ABSENT = Diagnosis(
     code="hang-absent",
+    aliases=("log-rank-behind",),
     title="a rank never came to the collective",
     severity=Severity.BLOCK,
     symptoms=(
         "Timed out waiting 1800000ms for recv operation to complete",
         "Watchdog caught collective operation timeout",
+        "Ranks 1 failed to pass monitoredBarrier in 4000 ms",
     ),
     explanation="All others wait in a collective, and this rank is somewhere else and does nothing.",
     remedy="The line at which it is is named: look there." + _LOOK,

@@ -271,18 +271,6 @@ MESH = Diagnosis(
     remedy="`getent hosts $(hostname)`: on each node; 127.0.1.1 must not be there. `export GLOO_SOCKET_IFNAME=eth0`:"
     " the interface that peers reach, on all nodes. `aboard check --only network`: tries every pair of nodes.",
 )
-MISMATCH = Diagnosis(
-    code="log-mismatch",
-    title="ranks met in different collectives",
-    severity=Severity.BLOCK,
-    symptoms=(
-        "Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?",
-        "Detected mismatch between collectives on ranks. Rank 2 is running collective:",
-    ),
-    explanation="Two ranks met in different collectives: a branch that only some of them take, or data of different"
-    " length.",
-    remedy="`git status; sha256sum *.py`: on each node, where the script is; they must run the same code.",
-)
 MODEL_DIFFERS = Diagnosis(
     code="log-model-differs",
     title="ranks built different models",
@@ -399,14 +387,6 @@ PRIVATE_ADDRESS = Diagnosis(
     " bridge. NCCL took the wrong interface there.",
     remedy="`ip -br addr`: on each node; which interface has the address that the others reach? `export"
     " NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0`: that one, on all nodes; container: --network=host.",
-)
-RANK_BEHIND = Diagnosis(
-    code="log-rank-behind",
-    title="ranks did not come to a barrier",
-    severity=Severity.BLOCK,
-    symptoms=("Ranks 1 failed to pass monitoredBarrier in 4000 ms",),
-    explanation="These ranks did not come to the barrier that all others had reached.",
-    remedy="`py-spy dump --pid PID`: of rank RANKS, while it hangs: where is it?",
 )
 RANK0_LATE = Diagnosis(
     code="log-rank0-late",

@@ -15,7 +15,12 @@ _MEANS = {
 
 def pages(subjects: Sequence[Subject]) -> Mapping[str, str]:
     """All pages by file name."""
-    told = {f"{story.code}.md": _page(subject, story) for subject in subjects for story in subject.stories}
+    told = {
+        f"{code}.md": _page(subject, story)
+        for subject in subjects
+        for story in subject.stories
+        for code in (story.code, *story.aliases)
+    }
     return {"README.md": _index(subjects), **told}
 
 

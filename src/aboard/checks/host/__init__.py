@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterator
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 from aboard.checks.answer import one_file
-from aboard.checks.host import busy, conntrack, cores, leftovers, limits, memory, own_name, quota, shm
 from aboard.checks.host.cores import CORES
 from aboard.checks.host.memory import MEMORY
 from aboard.checks.unknown import unknown_facts, unknown_stories
@@ -69,16 +70,9 @@ def clock_offset(facts: Facts) -> Iterator[Finding]:
             )
 
 
-_PARTS: tuple[Subject, ...] = (
-    leftovers.PART,
-    own_name.PART,
-    limits.PART,
-    shm.PART,
-    memory.PART,
-    cores.PART,
-    quota.PART,
-    busy.PART,
-    conntrack.PART,
+# Each file of this package that has a PART, in the order of their names.
+_PARTS: tuple[Subject, ...] = tuple(
+    import_module(f"{__name__}.{module.name}").PART for module in iter_modules(__path__)
 )
 
 PROBES: tuple[Probe[Any], ...] = (KERNEL, ACCELERATORS, *(probe for part in _PARTS for probe in part.probes))

@@ -75,7 +75,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         weight=1,
     ),
     cause(
-        "log-mismatch",
+        "hang-mismatch",
         r"Received data size doesn't match expected size|op\.preamble\.length <= op\.nbytes",
         "Two ranks met in different collectives, or with tensors of different size: their code, config or"
         " data differs.",
@@ -83,7 +83,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         "export TORCH_DISTRIBUTED_DEBUG=DETAIL    # then start again: torch names the ranks and both collectives",
     ),
     cause(
-        "log-rank-behind",
+        "hang-absent",
         r"\[?Ranks? (?P<ranks>[\d, ]+)\]? (?:failed to pass|timed out in) monitoredBarrier",
         "These ranks did not come to the barrier that all others had reached.",
         "py-spy dump --pid PID    # of rank {ranks}, while it hangs: where is it?",

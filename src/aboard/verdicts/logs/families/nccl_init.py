@@ -12,7 +12,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         weight=3,
     ),
     cause(
-        "log-mismatch",
+        "hang-mismatch",
         r"Message truncated ?: received [\d,]+ bytes instead of",
         "Two ranks met in different collectives, or with tensors of different size: their code or data differs.",
         "export TORCH_DISTRIBUTED_DEBUG=DETAIL    # then start again: torch names the ranks and both collectives",

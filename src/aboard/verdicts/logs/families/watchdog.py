@@ -22,7 +22,7 @@ SYMPTOMS: tuple[Symptom, ...] = (
         weight=1,
     ),
     cause(
-        "log-mismatch",
+        "hang-mismatch",
         r"Detected mismatch between collectives on ranks\. Rank (?P<rank>\d+) is running collective:",
         "Two ranks met in different collectives: a branch that only some of them take, or data of different length.",
         "git status; sha256sum *.py    # on each node, where the script is; they must run the same code",
