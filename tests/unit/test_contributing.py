@@ -39,5 +39,7 @@ def test_a_check_of_a_counter_takes_two_edits(tmp_path: Path) -> None:
             shutil.copy(source, target)
     subprocess.run(["git", "apply", "-"], cwd=tmp_path, input=first, text=True, check=True)
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "src")}
-    done = subprocess.run([sys.executable, "-c", ASK], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", ASK], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
     assert (done.stdout, done.stderr) == ("ok\n", "")
