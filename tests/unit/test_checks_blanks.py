@@ -5,10 +5,11 @@ import shlex
 import pytest
 import yaml
 
-from aboard.checks.blanks import named, where, yaml_text, yaml_word
+from aboard.checks.blanks import named, yaml_text, yaml_word
 from aboard.checks.network.exercise import _addresses, _try
 from aboard.checks.network.words import DIAGNOSES
 from aboard.checks.train.boarding import _step
+from aboard.core.nodeset import fold_quoted
 from aboard.core.size import size
 from aboard.diagnoses import fabric, network
 
@@ -17,9 +18,9 @@ HOSTILE = ["x;curl evil|sh", "a'b", 'a", b: "c', "eth0, LD_PRELOAD: /tmp/x", "#"
 
 def test_nodes_behind_a_command_read_as_they_always_did() -> None:
     """Only names that need it are quoted."""
-    assert where(["n1", "n2", "n3"]) == "n[1-3]"
+    assert fold_quoted(["n1", "n2", "n3"]) == "n[1-3]"
     assert named(["n1", "n2", "n3"]) == "n1, n2 and n3"
-    assert shlex.split(where(["a;b1", "a;b2"])) == ["a;b[1-2]"]
+    assert shlex.split(fold_quoted(["a;b1", "a;b2"])) == ["a;b[1-2]"]
 
 
 @pytest.mark.parametrize("value", HOSTILE)
@@ -50,9 +51,9 @@ def test_each_way_to_fail_to_connect_has_its_steps() -> None:
     for (_scope, outcome), diagnosis in DIAGNOSES.items():
         if outcome != "stalled":
             for way in ("in", "out"):
-                fix = diagnosis.fix(way, net="10.0.0.0/24", ports="29500", where=where(["n1"]))
+                fix = diagnosis.fix(way, net="10.0.0.0/24", ports="29500", where=fold_quoted(["n1"]))
                 assert "10.0.0.0/24 --dport 29500 -j ACCEPT    # on n1; until it boots again\n# for good: " in fix
-            assert diagnosis.fix("look", where=where(["n1"])).endswith("    # on n1; who says no?")
+            assert diagnosis.fix("look", where=fold_quoted(["n1"])).endswith("    # on n1; who says no?")
             assert diagnosis.fix("route", address="$(id)", node="n1").startswith("ip route get '$(id)' ")
 
 

@@ -209,10 +209,10 @@ def _fills(call: ast.Call, used: dict[int, Diagnosis | None]) -> Iterator[tuple[
 
 # These join pieces of shell, edit a fix that a template made, or quote for a node's own login shell.
 HANDMADE = """
-checks/blanks.py checks/collective/nccl_rules.py checks/collective/words.py checks/reach/words.py checks/scripted.py
-checks/software/code.py checks/train/boarding.py checks/unknown.py core/retyped.py core/shell.py flows/replay.py
-flows/status.py flows/train_model.py ui/folded.py verdicts/foreign.py verdicts/logs/unknown.py verdicts/logs/words.py
-verdicts/opening.py verdicts/recheck.py verdicts/words.py
+checks/blanks.py checks/collective/nccl_rules.py checks/reach/words.py checks/scripted.py checks/software/code.py
+checks/train/boarding.py checks/unknown.py core/nodeset.py core/retyped.py core/shell.py flows/replay.py flows/status.py
+flows/train_model.py ui/folded.py verdicts/foreign.py verdicts/logs/unknown.py verdicts/logs/words.py
+verdicts/opening.py verdicts/words.py
 """
 
 

@@ -7,19 +7,13 @@ import re
 from collections.abc import Iterable
 
 from aboard.checks.listed import listed
-from aboard.core.nodeset import fold
 from aboard.diagnoses import Shell, shell
 
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
 
 
-def where(names: Iterable[str]) -> Shell:
-    """`n[1-3]`, for a remark behind a command: each name is quoted, and only the brackets are not."""
-    return Shell(fold(_words(names)))
-
-
 def named(names: Iterable[str]) -> Shell:
-    """As `where`, for a sentence: `n1, n2 and n3`."""
+    """`n1, n2 and n3`, for a sentence: each name is quoted."""
     return Shell(listed(_words(names)))
 
 

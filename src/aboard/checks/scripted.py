@@ -1,20 +1,16 @@
 """Questions that are a small Python script: how a node runs one as ranks will run, and the one line that it says."""
 
 import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from aboard.core import nodeset
 from aboard.core.facts import Unknown
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Output, Unparsed
 from aboard.core.setup import after_setup
 from aboard.core.shell import quote
 from aboard.core.words import carried, many, visible
-from aboard.diagnoses import Shell, shell
-
-_FOLDED = re.compile(r"[\w.:,\[\]-]+")
+from aboard.diagnoses import Shell, chain, join_lines, shell
 
 
 def as_a_rank(node: Node, *words: str) -> tuple[str, ...]:
@@ -22,10 +18,10 @@ def as_a_rank(node: Node, *words: str) -> tuple[str, ...]:
     return after_setup(node, (node.rank_python, *words))
 
 
-def typed(node: Node, command: str) -> Shell:
+def typed(node: Node, command: Shell) -> Shell:
     """The line that runs a shell command on the node from here."""
     if node.local:
-        return Shell(command)
+        return command
     target = f"{node.user}@{node.target}" if node.user else node.target
     # Its login shell may be any, so our own way of quoting.
     there = Shell(quote(command))
@@ -37,19 +33,18 @@ def typed(node: Node, command: str) -> Shell:
 def typed_python(node: Node, words: Shell, *before: Shell) -> Shell:
     """The line that runs the Python of the node's ranks from here, after its `setup` lines and what comes `before`."""
     run = shell("{python} {words:shell}", python=node.rank_python, words=words)
-    return typed(node, " && ".join([*before, *node.setup, run]))
+    return typed(node, chain(*before, *setup_lines(node), run))
+
+
+def setup_lines(node: Node) -> list[Shell]:
+    """The node's `setup`: shell that the user wrote."""
+    return [Shell(line) for line in node.setup]
 
 
 def in_lines(lines: Iterable[Shell], more: int = 0) -> Shell:
     """The lines, and for how many more nodes they would be the same."""
     rest = [Shell(f"# and so on for {many(more, 'more node')}")] if more > 0 else []
-    return Shell("\n".join([*lines, *rest]))
-
-
-def folded(names: Iterable[str]) -> Shell:
-    """Several nodes, as a remark behind a command names them; what can be no name of a node is quoted."""
-    told = nodeset.fold(names)
-    return Shell(told) if _FOLDED.fullmatch(told) else shell("{told}", told=told)
+    return join_lines(*lines, *rest)
 
 
 def output(reply: Mapping[str, Any] | Unknown) -> Output:

@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from aboard.core.words import host_trouble, many, point_at, user_trouble, visible
-from aboard.diagnoses import Fix, InputError, Problem, configuration
+from aboard.diagnoses import Fix, InputError, Problem, Shell, configuration, shell
 from aboard.lazy import dataclass
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 MAX_NAMES = 65_536
 MAX_DIGITS = 18
 
+# What a shell takes as it is, as far as nodes are named.
+_SAFE = re.compile(r"[\w.:@\[][\w.:@,\[\]-]*", re.ASCII)
 _ITEM = re.compile(r"(?:\[[^\]]*(?:\]|$)|[^\s,\[])+")
 _PART = re.compile(r"\[(?P<ranges>[^\]]*)\]|(?P<literal>[^\[\]]+)|(?P<stray>[\[\]])")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
@@ -78,6 +80,12 @@ def fold(names: "Iterable[str]") -> str:
         else:
             groups.append((prefix, suffix, [digits]))
     return ",".join(_fold_group(*group) for group in groups)
+
+
+def fold_quoted(names: "Iterable[str]") -> Shell:
+    """The names as `n[1-3]`, for a command or the remark behind it; quoted if one of them is no name of a host."""
+    text = fold(names)
+    return Shell(text) if _SAFE.fullmatch(text) else shell("{names}", names=text)
 
 
 class _Trouble(Exception):

@@ -15,7 +15,7 @@ from aboard.diagnoses.errors import (
     Unreachable,
     WireError,
 )
-from aboard.diagnoses.fixes import NO_FIX, Advice, Command, Fix, Shell, join_fixes, shell
+from aboard.diagnoses.fixes import NO_FIX, Advice, Command, Fix, Shell, chain, join_fixes, join_lines, shell
 
 __all__ = [
     "NO_FIX",
@@ -34,7 +34,9 @@ __all__ = [
     "Shell",
     "Unreachable",
     "WireError",
+    "chain",
     "join_fixes",
+    "join_lines",
     "shell",
     "worst_first",
 ]

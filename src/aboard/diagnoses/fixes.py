@@ -74,6 +74,16 @@ def shell(text: str, **values: Value) -> Shell:
     return Shell(Command(text).fill(values))
 
 
+def chain(*commands: Shell) -> Shell:
+    """Commands of which each runs if the one before it succeeded; empty ones are left out."""
+    return Shell(" && ".join(filter(None, commands)))
+
+
+def join_lines(*commands: Shell) -> Shell:
+    """Commands, a line each; empty ones are left out."""
+    return Shell("\n".join(filter(None, commands)))
+
+
 def join_fixes(*fixes: Fix) -> Fix:
     """Several steps, a line each; empty ones are left out."""
     return Fix("\n".join(filter(None, fixes)))

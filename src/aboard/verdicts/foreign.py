@@ -5,14 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from aboard.core.evidence import Evidence
-from aboard.core.nodeset import fold
+from aboard.core.nodeset import fold, fold_quoted
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Why
 from aboard.core.words import visible
 from aboard.core.worlds import World
 from aboard.diagnoses import Finding, Fix, Severity, foreign, worst_first
 from aboard.verdicts.judge import judge
-from aboard.verdicts.recheck import node_set
 
 _FEW = 3
 _RANKS = re.compile(r"\brank(s?)(?= \d)")
@@ -64,7 +63,7 @@ def _missing(world: World, asked: Sequence[str], unheard: Mapping[str, str]) -> 
         " others wait for them.",
         fix=foreign.RANKS_MISSING.fix("few", nodes=nodes)
         if len(nodes) <= _FEW
-        else foreign.RANKS_MISSING.fix("many", nodes=node_set(nodes)),
+        else foreign.RANKS_MISSING.fix("many", nodes=fold_quoted(nodes)),
     )
 
 
@@ -102,8 +101,8 @@ def _no_stacks(world: World, evidence: Evidence) -> Iterator[Finding]:
 def _stack_fix(said: str, pid: int, nodes: tuple[str, ...]) -> Fix:
     for variant, pattern in _STACK_FIXES.items():
         if found := pattern.fullmatch(said):
-            return foreign.NO_STACKS.fix(variant, **found.groupdict(), nodes=node_set(nodes))
-    return foreign.NO_STACKS.fix("look", pid=pid, nodes=node_set(nodes))
+            return foreign.NO_STACKS.fix(variant, **found.groupdict(), nodes=fold_quoted(nodes))
+    return foreign.NO_STACKS.fix("look", pid=pid, nodes=fold_quoted(nodes))
 
 
 def _others(others: Sequence[World]) -> Iterator[Finding]:

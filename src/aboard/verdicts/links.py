@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from aboard.core.doubts import in_trouble
 from aboard.core.evidence import Evidence
-from aboard.core.nodeset import fold
+from aboard.core.nodeset import fold, fold_quoted
 from aboard.core.phase import Phase
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import Echo, Link, Socket, split
@@ -13,7 +13,7 @@ from aboard.core.words import many
 from aboard.diagnoses import Diagnosis, Fix, Severity, hang, join_fixes, slow
 from aboard.lazy import dataclass
 from aboard.verdicts.opening import let_in, toward
-from aboard.verdicts.recheck import node_set, recheck
+from aboard.verdicts.recheck import recheck
 
 _UP = ("up", "unknown", "")
 # What fits into one packet is not lost for its size.
@@ -184,7 +184,7 @@ def _words(
             slow.LINK,
             f"{stuck}; {lossy}",
             "The way to it loses packets: a cable, a port or a switch is broken or overrun. TCP waits ever longer.",
-            slow.LINK.fix("errors", nodes=node_set(nodes), check=check),
+            slow.LINK.fix("errors", nodes=fold_quoted(nodes), check=check),
         )
     gone = [(name, address) for name, address in _ends(example) if _gone(evidence, name, address)]
     if gone:
@@ -224,4 +224,4 @@ def _smaller(evidence: Evidence, target: str) -> Iterator[Fix]:
         if own is not None:
             cards.setdefault(own[0], []).append(part.node.name)
     for card, names in cards.items():
-        yield hang.BIG_PACKETS.fix("smaller", card=card, size=_SMALL, nodes=node_set(names))
+        yield hang.BIG_PACKETS.fix("smaller", card=card, size=_SMALL, nodes=fold_quoted(names))

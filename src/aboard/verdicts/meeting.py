@@ -4,14 +4,14 @@ from collections.abc import Iterator
 
 from aboard.core.doubts import is_address
 from aboard.core.evidence import Evidence, View, nodes_of
-from aboard.core.nodeset import fold
+from aboard.core.nodeset import fold, fold_quoted
 from aboard.core.phase import Phase
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import Socket, split
 from aboard.diagnoses import Diagnosis, Fix, Shell, join_fixes, rendezvous
 from aboard.verdicts.opening import address_of, down, let_in, off_loopback
-from aboard.verdicts.recheck import node_set, recheck
+from aboard.verdicts.recheck import recheck
 
 # A packet that was sent for the second time is a second old, for the third time three: RFC 6298.
 _RESENT = 1
@@ -122,7 +122,7 @@ def _misnamed(evidence: Evidence, host: str, views: list[View]) -> Cause | None:
         fix=rendezvous.ELSEWHERE.fix(
             "hosts",
             line=f"1i {right[0]} {host}",
-            nodes=node_set(nodes_of(wrong)),
+            nodes=fold_quoted(nodes_of(wrong)),
             check=recheck(evidence, (*nodes_of(wrong), master), "network", "is every name the same everywhere?"),
         ),
     )
@@ -146,7 +146,7 @@ def _barred(evidence: Evidence, outcome: str, store: str, views: list[View]) -> 
         fix=join_fixes(
             *(diagnosis.fix("put-up", card=link.name, node=name) for name, link in dark[:1]),
             *(diagnosis.fix("open", rules=rules) for rules in opened),
-            *([diagnosis.fix("route", target=target, nodes=node_set(nodes))] if outcome == "no route" else []),
+            *([diagnosis.fix("route", target=target, nodes=fold_quoted(nodes))] if outcome == "no route" else []),
             diagnosis.fix("check", check=check),
         ),
         nodes=nodes,
@@ -224,7 +224,7 @@ def _named(evidence: Evidence, host: str, nodes: tuple[str, ...]) -> Fix:
     own = evidence.view(0).seen
     places = [own.joining.host if own is not None and own.joining is not None else "", evidence.plan.master.address]
     address = next((place for place in places if is_address(place)), "")
-    where = node_set(nodes)
+    where = fold_quoted(nodes)
     if address:
         return rendezvous.NAME.fix("entry", host=host, nodes=where, entry=f"{address} {host}")
     return rendezvous.NAME.fix("who", host=host, nodes=where)

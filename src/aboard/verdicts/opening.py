@@ -4,9 +4,9 @@ from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from aboard.core.evidence import Evidence
+from aboard.core.nodeset import fold_quoted
 from aboard.core.witness import Link
-from aboard.diagnoses import Fix, Shell, join_fixes, rendezvous, shell
-from aboard.verdicts.recheck import node_set
+from aboard.diagnoses import Fix, Shell, join_fixes, join_lines, rendezvous, shell
 
 # Below these ports are those of services; the store and the ranks themselves listen at them.
 _RULES = {
@@ -34,7 +34,7 @@ def let_in(evidence: Evidence, nodes: Sequence[str], target: str, ways: Sequence
         return Shell()
     network = _network(each for _card, each in near)
     program = "ip6tables" if ":" in network else "iptables"
-    return lines(*(shell(_RULES[way], program=program, network=network, nodes=node_set(nodes)) for way in ways))
+    return join_lines(*(shell(_RULES[way], program=program, network=network, nodes=fold_quoted(nodes)) for way in ways))
 
 
 def toward(evidence: Evidence, node: str, target: str) -> tuple[str, _Address] | None:
@@ -58,7 +58,7 @@ def off_loopback(evidence: Evidence, nodes: Sequence[str]) -> Fix:
     """The card by which the first of them reaches rank 0, as the one to use; and where the loopback may come from."""
     master = evidence.plan.master
     own = toward(evidence, nodes[0], address_of(evidence, master.node, master.address))
-    hosts = rendezvous.LOOPBACK.fix("hosts", nodes=node_set(nodes))
+    hosts = rendezvous.LOOPBACK.fix("hosts", nodes=fold_quoted(nodes))
     return join_fixes(rendezvous.LOOPBACK.fix("interface", card=own[0]), hosts) if own else hosts
 
 
@@ -70,11 +70,6 @@ def address_of(evidence: Evidence, node: str, host: str) -> str:
     told = next((each[0] for each in found if isinstance(each, tuple) and each), "")
     known = (address for address, owner in evidence.owners.items() if owner == node and _parse(address) is not None)
     return told or next(known, "")
-
-
-def lines(*told: Shell) -> Shell:
-    """One under the other, without those that have nothing to say."""
-    return Shell("\n".join(line for line in told if line))
 
 
 def _network(addresses: Iterable[_Address]) -> str:

@@ -1,21 +1,11 @@
 """The line that checks some nodes of a run again, as the run itself reaches them, and how a set of nodes is written."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 
 from aboard.core.evidence import Evidence
 from aboard.core.node import Node
-from aboard.core.nodeset import fold
 from aboard.diagnoses import Shell, shell
-
-_NODE_SET = re.compile(r"[\w.:@\[][\w.:@,\[\]-]*", re.ASCII)
-
-
-def node_set(names: Iterable[str]) -> Shell:
-    """The names as `n[1-3]`, for what stands behind a command; quoted if one of them is no name of a host."""
-    text = fold(names)
-    return Shell(text) if _NODE_SET.fullmatch(text) else shell("{names}", names=text)
 
 
 def recheck(evidence: Evidence, nodes: Iterable[str], only: str = "", why: str = "") -> Shell:

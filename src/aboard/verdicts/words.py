@@ -4,18 +4,17 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 
-from aboard.checks.scripted import typed
-from aboard.core.nodeset import fold
+from aboard.checks.scripted import setup_lines, typed
+from aboard.core.nodeset import fold, fold_quoted
 from aboard.core.plan import NodePlan
 from aboard.core.run import Child, Raised
 from aboard.core.setup import without_setup
 from aboard.core.words import host_trouble, visible
-from aboard.diagnoses import NO_FIX, Diagnosis, Fix, Shell, death, join_fixes, shell
+from aboard.diagnoses import NO_FIX, Diagnosis, Fix, Shell, chain, death, join_fixes, shell
 from aboard.diagnoses.catalogue import read_error
 from aboard.lazy import dataclass
 from aboard.verdicts.logs.said import said
 from aboard.verdicts.logs.tracebacks import looks_raised
-from aboard.verdicts.recheck import node_set
 
 _SHOWN = 300
 _LAST_LINES = 3
@@ -127,7 +126,7 @@ class Around:
 
     @property
     def where(self) -> Shell:
-        return node_set(part.node.name for part in self.parts)
+        return fold_quoted(part.node.name for part in self.parts)
 
 
 def told_of(child: Child, tail: Sequence[str], around: Around) -> Told:
@@ -299,8 +298,7 @@ def _install(diagnosis: Diagnosis, module: str, around: Around) -> Fix:
         # A record does not hold the setup lines: without them, pip would install into another environment.
         known = part.node.setup or without_setup(part.starts[0].argv) == part.starts[0].argv
         install = shell("{python} -m pip install {module}", python=python, module=module)
-        # Setup lines are shell already: the user's own, from aboard.yaml.
-        return Shell(" && ".join([*part.node.setup, install])) if python and known else Shell()
+        return chain(*setup_lines(part.node), install) if python and known else Shell()
 
     fixes = []
     if _MODULE.fullmatch(module):

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
-from aboard.checks.blanks import where
 from aboard.checks.collective import exercise
 from aboard.checks.collective.crew import TORCH
 from aboard.checks.collective.exercise import COLLECTIVE, Blame, Collective
@@ -13,6 +12,7 @@ from aboard.checks.unknown import unknown_facts, unknown_stories
 from aboard.checks.usual import together
 from aboard.core import nodeset
 from aboard.core.facts import Facts, Unknown
+from aboard.core.nodeset import fold_quoted
 from aboard.core.rule import Subject
 from aboard.diagnoses import Finding, collective, join_fixes
 from aboard.diagnoses.catalogue import diagnoses_in
@@ -36,7 +36,7 @@ def failed(facts: Facts) -> Iterator[Finding]:
             nodes=blame.nodes,
             seen=f"an all-reduce fails {who(blame.nodes, _held(facts).nodes)}: {blame.seen}",
             why="A run would wait in its first collective, for minutes, and end without a name.",
-            fix=collective.FAILED.fix(where=where(blame.nodes), interface=card(facts, blame.nodes)),
+            fix=collective.FAILED.fix(where=fold_quoted(blame.nodes), interface=card(facts, blame.nodes)),
         )
 
 
@@ -48,7 +48,7 @@ def wrong(facts: Facts) -> Iterator[Finding]:
             nodes=blame.nodes,
             seen=f"a collective gives wrong values {who(blame.nodes, _held(facts).nodes)}: {blame.seen}",
             why="Gradients would be wrong without a word: bad memory, a bad adapter, or another torch.",
-            fix=join_fixes(*tries, collective.WRONG.fix("hardware", where=where(blame.nodes))),
+            fix=join_fixes(*tries, collective.WRONG.fix("hardware", where=fold_quoted(blame.nodes))),
         )
 
 

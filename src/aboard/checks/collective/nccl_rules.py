@@ -6,13 +6,13 @@ Only recordings have proven these rules, so none of them stops a launch.
 import re
 from collections.abc import Iterator
 
-from aboard.checks.blanks import where
 from aboard.checks.collective.exercise import COLLECTIVE, Collective
 from aboard.checks.collective.nccl_log import NcclLog
 from aboard.checks.fabric.nccl import active
 from aboard.checks.usual import together
 from aboard.core import nodeset
 from aboard.core.facts import Facts
+from aboard.core.nodeset import fold_quoted
 from aboard.diagnoses import Finding, Shell, collective, shell
 
 SOCKET = "Socket"
@@ -40,7 +40,7 @@ def sockets(facts: Facts) -> Iterator[Finding]:
             seen=f"NCCL took sockets ({', '.join(cards) or 'no interface named'}), although {reason}"
             + (": NET/IB found no device it may use" if all(logs[name].no_device for name in names) else ""),
             why="Sockets carry a tenth of what the fabric does, and every collective waits for the slowest node.",
-            fix=collective.SOCKETS.fix(where=where(names)),
+            fix=collective.SOCKETS.fix(where=fold_quoted(names)),
         )
 
 
@@ -62,7 +62,7 @@ def plugin_not_found(facts: Facts) -> Iterator[Finding]:
             nodes=names,
             seen=seen,
             why="Without it NCCL goes on with what it has built in, on a cloud's own fabric that is TCP.",
-            fix=collective.PLUGIN.fix(where=where(names)),
+            fix=collective.PLUGIN.fix(where=fold_quoted(names)),
         )
 
 
@@ -91,7 +91,7 @@ def no_direct(facts: Facts) -> Iterator[Finding]:
             nodes=names,
             seen=f"NCCL goes through the host's memory: GPU Direct RDMA is disabled for {hcas}",
             why="Data between a GPU and the fabric is copied twice; large collectives lose up to half of their rate.",
-            fix=collective.NO_GPUDIRECT.fix(where=where(names)),
+            fix=collective.NO_GPUDIRECT.fix(where=fold_quoted(names)),
         )
 
 
@@ -130,5 +130,5 @@ def _topology(names: tuple[str, ...], seen: str) -> Finding:
         nodes=names,
         seen=seen,
         why="NCCL pairs GPUs with the wrong adapters without it, and ranks that see different machines may not agree.",
-        fix=collective.TOPOLOGY.fix(where=where(names)),
+        fix=collective.TOPOLOGY.fix(where=fold_quoted(names)),
     )

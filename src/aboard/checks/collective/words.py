@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from aboard.checks.network.exercise import MESH
 from aboard.checks.network.mesh import Mesh
-from aboard.checks.scripted import typed
+from aboard.checks.scripted import setup_lines, typed
 from aboard.core import nodeset
 from aboard.core.facts import Facts
 from aboard.core.node import Node
-from aboard.diagnoses import Shell, shell
+from aboard.diagnoses import Shell, chain, shell
 
 # A blame of two names is the link between them.
 LINK = 2
@@ -34,8 +34,7 @@ def tries_of_torch(facts: Facts, names: Sequence[str]) -> list[Shell]:
 def _import_torch(node: Node) -> Shell:
     steps = [shell("cd {folder}", folder=node.workdir)] if node.workdir else []
     run = shell("{python} -c 'import torch; print(torch.__version__)'", python=node.rank_python)
-    # `setup` lines are shell that the user wrote.
-    return Shell(typed(node, " && ".join([*steps, *node.setup, run])))
+    return typed(node, chain(*steps, *setup_lines(node), run))
 
 
 def card(facts: Facts, nodes: Sequence[str]) -> str:

@@ -3,13 +3,12 @@
 import re
 from collections.abc import Iterator
 
-from aboard.checks.blanks import where
 from aboard.checks.fabric.nccl import active
 from aboard.checks.host.limits import limits_of
 from aboard.checks.listed import listed
 from aboard.checks.usual import together
 from aboard.core.facts import Facts
-from aboard.core.nodeset import fold
+from aboard.core.nodeset import fold, fold_quoted
 from aboard.core.probe import Answer, Command, Contents, Files, Output, Probe, Unparsed
 from aboard.core.reach import Reached
 from aboard.core.size import size
@@ -86,7 +85,7 @@ def no_gpudirect(facts: Facts) -> Iterator[Finding]:
             seen="GPUs and RDMA, but nvidia_peermem isn't loaded, and this driver has no DMA-BUF",
             why="The adapters can't read the GPUs' memory, so all traffic takes a detour through the CPU's: about half"
             " the bandwidth.",
-            fix=fabric.NO_GPUDIRECT.fix(where=where(lacking)),
+            fix=fabric.NO_GPUDIRECT.fix(where=fold_quoted(lacking)),
         )
 
 
@@ -102,7 +101,7 @@ def acs_on(facts: Facts) -> Iterator[Finding]:
             seen=f"ACS is on at {len(bridges)} PCI bridges: {listed(bridges, 4)}",
             why="GPUDirect then goes through the CPU, is slow, or fails with `status 4` (LOC_PROT_ERR). Only virtual"
             " machines need it.",
-            fix=fabric.ACS.fix(bridge=bridges[0], where=where(names)),
+            fix=fabric.ACS.fix(bridge=bridges[0], where=fold_quoted(names)),
         )
     unread = tuple(name for name, acs in known.items() if not acs.readable)
     if unread:
@@ -111,7 +110,7 @@ def acs_on(facts: Facts) -> Iterator[Finding]:
             nodes=unread,
             seen="an ordinary user can't see whether ACS is on",
             why="If it is, GPUDirect is slow; only root may look.",
-            fix=fabric.UNKNOWN_ACS.fix(where=where(unread)),
+            fix=fabric.UNKNOWN_ACS.fix(where=fold_quoted(unread)),
         )
 
 
@@ -131,7 +130,7 @@ def memlock(facts: Facts) -> Iterator[Finding]:
             why="Registering them fails with `Call to ibv_reg_mr failed with error Cannot allocate memory`.",
             fix=fabric.MEMLOCK.fix("setup", where=fold(names))
             if may
-            else fabric.MEMLOCK.fix("limits", where=where(names)),
+            else fabric.MEMLOCK.fix("limits", where=fold_quoted(names)),
         )
 
 

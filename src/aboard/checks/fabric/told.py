@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 
-from aboard.checks.blanks import where, yaml_text
+from aboard.checks.blanks import yaml_text
 from aboard.checks.fabric.nccl import NCCL_CONF, TOPOLOGY, absent, digest, known_settings, settings
 from aboard.checks.fabric.ports import PORTS
 from aboard.checks.listed import listed
 from aboard.checks.usual import usual
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
+from aboard.core.nodeset import fold_quoted
 from aboard.core.words import visible
 from aboard.diagnoses import Finding, Fix, fabric, join_fixes
 from aboard.lazy import dataclass
@@ -78,7 +79,7 @@ def settings_differ(facts: Facts) -> Iterator[Finding]:
                 why="NCCL must be told the same everywhere; ranks that decide differently hang or are slow.",
                 about=(key,),
                 fix=join_fixes(
-                    fabric.NCCL_SETTINGS.fix("look", key=key, where=where(odd)),
+                    fabric.NCCL_SETTINGS.fix("look", key=key, where=fold_quoted(odd)),
                     fabric.NCCL_SETTINGS.fix("set", key=key),
                 ),
             )

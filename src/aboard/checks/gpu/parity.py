@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from aboard.checks.blanks import where
 from aboard.checks.gpu.smi import DRIVER, GPUS
 from aboard.checks.listed import listed
 from aboard.checks.usual import usual, usual_or_best
 from aboard.core.facts import Facts
 from aboard.core.node import Node
+from aboard.core.nodeset import fold_quoted
 from aboard.core.words import many
 from aboard.diagnoses import Diagnosis, Finding, gpu, join_fixes
 
@@ -95,9 +95,11 @@ def _odd_ones(values: Mapping[str, tuple[str, ...]], diagnosis: Diagnosis, *, wh
     if most is None:
         seen = f"{what}: " + listed([f"{name} has {text}" for name, text in shown.items()])
         names = tuple(values)
-        yield diagnosis.finding(nodes=names, seen=seen, why=why, fix=diagnosis.fix("odd", where=where(names)))
+        yield diagnosis.finding(nodes=names, seen=seen, why=why, fix=diagnosis.fix("odd", where=fold_quoted(names)))
         return
     for name, value in values.items():
         if value != most:
             seen = f"{what}: {shown[name]}, on the others {' and '.join(most)}"
-            yield diagnosis.finding(nodes=(name,), seen=seen, why=why, fix=diagnosis.fix("odd", where=where([name])))
+            yield diagnosis.finding(
+                nodes=(name,), seen=seen, why=why, fix=diagnosis.fix("odd", where=fold_quoted([name]))
+            )

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 
-from aboard.checks.blanks import where
 from aboard.checks.gpu.parity import short_of_gpus
 from aboard.checks.gpu.smi import DRIVER
 from aboard.checks.gpu.state import lost_gpus
 from aboard.checks.listed import listed
 from aboard.core.facts import Facts
+from aboard.core.nodeset import fold_quoted
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
 from aboard.core.words import visible
 from aboard.core.xid import GpuError, gpu_error, mend
@@ -90,7 +90,7 @@ def log_unreadable(facts: Facts) -> Iterator[Finding]:
             nodes=names,
             seen="this user may not read the kernel's log, so Xid errors can't be seen",
             why="A GPU that has fallen off the bus or has bad memory says so only there.",
-            fix=gpu.UNKNOWN_KERNEL_LOG.fix(where=where(names)),
+            fix=gpu.UNKNOWN_KERNEL_LOG.fix(where=fold_quoted(names)),
         )
 
 

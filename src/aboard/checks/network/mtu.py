@@ -2,13 +2,12 @@
 
 from collections.abc import Iterator
 
-from aboard.checks.blanks import where
 from aboard.checks.network.exercise import MESH
 from aboard.checks.network.interfaces import INTERFACES
 from aboard.checks.network.mesh import Mesh
 from aboard.checks.usual import together, usual_or_best
 from aboard.core.facts import Facts
-from aboard.core.nodeset import fold
+from aboard.core.nodeset import fold, fold_quoted
 from aboard.diagnoses import Finding, network
 
 # Two names of one machine meet there, whatever the network is.
@@ -33,5 +32,5 @@ def mtu_differs(facts: Facts) -> Iterator[Finding]:
             seen=f"{card} of {fold(nodes)} sends packets of up to {mtu} bytes, the others of up to {usually}",
             why="Packets that a switch or a peer finds too large vanish without a word, and smaller ones than needed"
             " are slower.",
-            fix=network.MTU_DIFFERS.fix(interface=card, mtu=str(usually), where=where(nodes)),
+            fix=network.MTU_DIFFERS.fix(interface=card, mtu=str(usually), where=fold_quoted(nodes)),
         )

@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from ipaddress import ip_address
 
-from aboard.checks.blanks import where
 from aboard.checks.listed import listed
 from aboard.checks.network.exercise import MESH
 from aboard.checks.network.mesh import Mesh
 from aboard.checks.network.words import address
 from aboard.core.facts import Facts
+from aboard.core.nodeset import fold_quoted
 from aboard.diagnoses import Finding, Severity, join_fixes, network
 
 
@@ -28,7 +28,7 @@ def unresolved(facts: Facts) -> Iterator[Finding]:
         )
         whose = [node for node, target in outcome.targets.items() if target in names]
         lines = [
-            network.UNRESOLVED.fix(entry=f"{address(outcome, node)} {outcome.targets[node]}", where=where(nodes))
+            network.UNRESOLVED.fix(entry=f"{address(outcome, node)} {outcome.targets[node]}", where=fold_quoted(nodes))
             for node in whose
         ]
         severity = Severity.INFO if everywhere else Severity.WARN
@@ -62,7 +62,7 @@ def peer_on_loopback(facts: Facts) -> Iterator[Finding]:
                 network.PEER_ON_LOOPBACK.fix(
                     script=_forget(outcome.targets[peer]),
                     entry=f"{address(outcome, peer)} {outcome.targets[peer]}",
-                    where=where([node]),
+                    where=fold_quoted([node]),
                 )
                 for peer in wrong
             ]
@@ -97,7 +97,7 @@ def names_differ(facts: Facts) -> Iterator[Finding]:
                 seen=f"{target} is {said}",
                 why="Nodes that mean different machines by one name don't meet, or meet over different networks.",
                 fix=network.NAMES_DIFFER.fix(
-                    name=target, script=_forget(target), entry=f"{ranked[0][0][0]} {target}", where=where(odd)
+                    name=target, script=_forget(target), entry=f"{ranked[0][0][0]} {target}", where=fold_quoted(odd)
                 ),
             )
 

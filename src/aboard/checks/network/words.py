@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_interface
 
-from aboard.checks.blanks import where
 from aboard.checks.listed import SHOWN, listed
 from aboard.checks.network.fold import Blame, Shape
 from aboard.checks.network.mesh import Mesh, Port
+from aboard.core.nodeset import fold_quoted
 from aboard.diagnoses import Diagnosis, Fix, join_fixes, network
 
 # By the ports that it is about, and how it looks.
@@ -94,9 +94,9 @@ def fix(diagnosis: Diagnosis, mesh: Mesh, blame: Blame) -> Fix:
         here = sorted(set(blame.nodes) if blame.shape in (Shape.IN, Shape.OUT, Shape.BOTH) else set(ends[way]))
         others = sorted({name for pair in blame.pairs for name in pair} - set(here)) or here
         net, ports = _network(mesh, others), _span(mesh, blame)
-        steps.append(diagnosis.fix(way, net=net, ports=ports, where=where(here)))
+        steps.append(diagnosis.fix(way, net=net, ports=ports, where=fold_quoted(here)))
     if blame.outcome != "dropped":
-        steps.insert(0, diagnosis.fix("look", where=where(_at(blame))))
+        steps.insert(0, diagnosis.fix("look", where=fold_quoted(_at(blame))))
     elif blame.shape in (Shape.PAIRS, Shape.BOTH, Shape.SPLIT):
         frm, to = min(blame.pairs)
         steps.append(diagnosis.fix("route", address=address(mesh, to), node=frm))
@@ -159,4 +159,4 @@ def _fix_size(mesh: Mesh, blame: Blame) -> Fix:
     here = _at(blame)
     card = next((name for name in (mesh.interface(node, address(mesh, node)) for node in here) if name), "eth0")
     peer = next((name for pair in sorted(blame.pairs) for name in pair if name not in here), here[0])
-    return network.MTU.fix(address=address(mesh, peer), interface=card, where=where(here))
+    return network.MTU.fix(address=address(mesh, peer), interface=card, where=fold_quoted(here))

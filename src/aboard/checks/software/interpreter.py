@@ -3,10 +3,11 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from aboard.checks.listed import listed
-from aboard.checks.scripted import folded, in_lines, typed, typed_python
+from aboard.checks.scripted import in_lines, typed, typed_python
 from aboard.checks.software.facts import SOFTWARE, Software
 from aboard.core import nodeset
 from aboard.core.facts import Facts, Unknown
+from aboard.core.nodeset import fold_quoted
 from aboard.core.rank_environment import ProgramFile, RankEnvironment
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, shell, software, unknown
 
@@ -99,7 +100,7 @@ def program_missing(facts: Facts) -> Iterator[Finding]:
             else software.PROGRAM.fix(
                 "install",
                 look=typed(facts.cluster.node(names[0]), shell("command -v {path}", path=path)),
-                nodes=folded(names),
+                nodes=fold_quoted(names),
             ),
         )
 
@@ -152,7 +153,9 @@ def imports_missing(facts: Facts) -> Iterator[Finding]:
             nodes=tuple(names),
             seen=f"the script imports {listed(missing)}, which {facts.of(SOFTWARE)[names[0]].executable} does not have",
             why="Ranks there end with ModuleNotFoundError, unless the script itself makes it importable.",
-            fix=software.IMPORT.fix(try_it=try_it, them="it" if len(missing) == 1 else "them", nodes=folded(names)),
+            fix=software.IMPORT.fix(
+                try_it=try_it, them="it" if len(missing) == 1 else "them", nodes=fold_quoted(names)
+            ),
         )
 
 
@@ -206,5 +209,5 @@ def _copy_environment(facts: Facts, diagnosis: Diagnosis, path: str, names: Sequ
     prefix = path.rpartition("/")[0].rpartition("/")[0]
     if prefix in _SYSTEM:
         look = typed(facts.cluster.node(names[0]), shell("ls -l {path}", path=path))
-        return diagnosis.fix("install", look=look, nodes=folded(names))
+        return diagnosis.fix("install", look=look, nodes=fold_quoted(names))
     return diagnosis.fix("copy", lines=_copy(facts, prefix, names, whole=True))

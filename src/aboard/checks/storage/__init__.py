@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from aboard.checks.scripted import folded, in_lines, typed
+from aboard.checks.scripted import in_lines, typed
 from aboard.checks.storage.facts import STORAGE, Mount, Place
 from aboard.checks.storage.room import ROOM, no_room, not_writable, outputs, unknown_room
 from aboard.checks.storage.share import EXCHANGE, how_to_mount, not_mapped, not_shared, outsiders
@@ -10,6 +10,7 @@ from aboard.checks.storage.space import short_of_room
 from aboard.checks.unknown import unknown_stories
 from aboard.core import nodeset
 from aboard.core.facts import Facts
+from aboard.core.nodeset import fold_quoted
 from aboard.core.rule import Subject
 from aboard.diagnoses import Finding, Severity, Shell, shell, storage, unknown
 from aboard.diagnoses.catalogue import diagnoses_in
@@ -52,7 +53,7 @@ def dead_mounts(facts: Facts) -> Iterator[Finding]:
             nodes=tuple(nodes),
             seen=f"{mount.point} ({mount.type} of {mount.source}): {why}",
             why="Every process that touches it hangs in state D and can't be killed, ranks as well.",
-            fix=storage.DEAD_MOUNT.fix(point=mount.point, how=how_to_mount(mount), nodes=folded(nodes)),
+            fix=storage.DEAD_MOUNT.fix(point=mount.point, how=how_to_mount(mount), nodes=fold_quoted(nodes)),
         )
 
 
@@ -95,7 +96,7 @@ def read_only(facts: Facts) -> Iterator[Finding]:
             seen=seen,
             why="Checkpoints, logs and caches that ranks write there fail."
             " A disk that had errors is often mounted read-only by the kernel itself.",
-            fix=storage.READ_ONLY.fix("mend", mend=mend, nodes=folded(nodes)),
+            fix=storage.READ_ONLY.fix("mend", mend=mend, nodes=fold_quoted(nodes)),
         )
 
 

@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any
 
-from aboard.checks.scripted import folded, output, said, typed, word
+from aboard.checks.scripted import output, said, typed, word
 from aboard.checks.storage.facts import STORAGE, Mount, Place, command
 from aboard.checks.storage.space import Shortage, full
 from aboard.core import nodeset
 from aboard.core.exercise import Ask, Exercise, Round, Script
 from aboard.core.facts import Facts, Unknown
+from aboard.core.nodeset import fold_quoted
 from aboard.core.probe import Unparsed
 from aboard.diagnoses import Finding, Severity, Shell, shell, storage
 from aboard.lazy import dataclass
@@ -86,7 +87,7 @@ def not_shared(facts: Facts) -> Iterator[Finding]:
             seen=f"{place.path} there is not the {model.path} that {nodeset.fold(inside)} share: a file written on"
             f" {inside[0]} isn't there; it is {_what(place)}, on {inside[0]} it is {_what(model)}",
             why="Ranks there read other files, and what they write (checkpoints, caches) the others never see.",
-            fix=storage.NOT_SHARED.fix(how=how_to_mount(model.mount), nodes=folded(lost)),
+            fix=storage.NOT_SHARED.fix(how=how_to_mount(model.mount), nodes=fold_quoted(lost)),
         )
     elif len(sharing.alone) > 1:
         yield storage.PRIVATE.finding(

@@ -4,9 +4,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import field
 
-from aboard.checks.blanks import where
 from aboard.checks.train.cards import BF16_SINCE, Card
-from aboard.core.nodeset import fold
+from aboard.core.nodeset import fold, fold_quoted
 from aboard.core.size import size
 from aboard.core.training import Training
 from aboard.core.words import many
@@ -173,7 +172,7 @@ def packages(boarding: Boarding) -> Iterator[Finding]:
             training.PACKAGES,
             f"the Python of {fold(names)} has no {' and no '.join(missing)}",
             "The trainer imports them in every rank.",
-            training.PACKAGES.fix(packages=missing, where=where(names)),
+            training.PACKAGES.fix(packages=missing, where=fold_quoted(names)),
             *names,
         )
 
