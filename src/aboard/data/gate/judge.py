@@ -8,10 +8,10 @@ from aboard.core.words import nearest, visible
 from aboard.data.gate import bos, broken, cut, duplicates, guessed, outliers, specials, stops, supervised, template
 from aboard.data.gate.evidence import Evidence
 from aboard.data.gate.seen import Example
-from aboard.data.gate.stories import STORIES
 from aboard.data.gate.tally import Item, Look, Tally, count
 from aboard.data.gate.terms import Terms
 from aboard.diagnoses import Finding, Fix, InputError, Problem, data, data_quality, worst_first
+from aboard.diagnoses.catalogue import diagnoses_in
 
 Rule: TypeAlias = Callable[[Evidence], Iterator[Finding]]
 
@@ -57,7 +57,7 @@ SIGNS = {
     data_quality.FORMAT.code: guessed.SIGNS,
 }
 
-CODES = tuple(story.code for story in STORIES)
+CODES = tuple(story.code for story in diagnoses_in(data_quality))
 
 
 def tally(items: Iterable[Item], terms: Terms, *, prints: bool = True) -> Tally:
@@ -69,7 +69,7 @@ def judge(evidence: Evidence, allowed: Iterable[str] = ()) -> list[Finding]:
     """Worst first; what is allowed is left out, and what another finding explains is folded under it."""
     passed = frozenset(allowed)
     every = [finding for rule in RULES for finding in rule(evidence) if finding.code not in passed]
-    return worst_first(cascade(every, STORIES))
+    return worst_first(cascade(every, diagnoses_in(data_quality)))
 
 
 def examples(findings: Iterable[Finding], counted: Tally) -> dict[str, Example]:
