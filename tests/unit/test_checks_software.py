@@ -206,6 +206,8 @@ def test_listings_are_asked_where_digests_differ() -> None:
     script = LISTINGS.script(_facts({"code": "odd"}, {}, {}, {"environment": "bb"}, {}))
     asked = next(script)
     assert sorted(asked) == ["n1", "n2", "n4"]
+    assert asked["n1"].fields["argv"] == ["software", "list", ""]
+    assert asked["n1"].fields["source"] == SCRIPT
     listing = {"code": 0, "stdout": json.dumps({"packages": {}, "files": {"a.py": "1"}}), "stderr": ""}
     with pytest.raises(StopIteration) as done:
         script.send({"n1": listing, "n2": Unknown(why="gone"), "n4": {"code": "?"}})

@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from aboard.core.facts import Facts, Unknown
 from aboard.core.node import Node
+from aboard.core.probe import Command
 from aboard.lazy import dataclass
 
 T = TypeVar("T")
@@ -22,6 +23,14 @@ class Ask:
     op: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     within: float = 10.0
+
+    @classmethod
+    def to_run(cls, command: Command) -> "Ask":
+        """Asks the agent to run a command as a probe has it."""
+        fields: dict[str, Any] = {"argv": list(command.argv), "timeout": command.timeout}
+        if command.source is not None:
+            fields["source"] = command.source
+        return cls(op="run", fields=fields, within=command.timeout + 5)
 
 
 Round: TypeAlias = Mapping[str, Ask]

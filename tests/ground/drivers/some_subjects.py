@@ -6,12 +6,12 @@ Words with a `=` override keys as `--set` does.
 import asyncio
 import json
 import sys
-from dataclasses import asdict
 from importlib import import_module
 
 from aboard.config.cluster import load_cluster
 from aboard.config.here import look_around
 from aboard.flows.check import check
+from aboard.ui.as_json import as_plain
 
 how, subjects, *words = sys.argv[1:]
 cluster = load_cluster(
@@ -19,5 +19,5 @@ cluster = load_cluster(
 )
 chosen = [import_module(f"aboard.checks.{name}").SUBJECT for name in subjects.split(",")]
 report = asyncio.run(check(cluster, chosen, quick=how == "quick"))
-findings = [{**asdict(each), "severity": each.severity.word} for each in report.findings]
+findings = as_plain(report.findings)
 print(json.dumps({"seconds": report.seconds, "findings": findings}, indent=1))

@@ -51,11 +51,7 @@ def list_both_sides(facts: Facts) -> Script[dict[str, Listing]]:
     if len(kinds) < 2:  # noqa: PLR2004 - nothing differs
         return {}
     chosen = [facts.cluster.node(name) for name in list(kinds.values())[:_MAX_LISTINGS]]
-    commands = {node.name: question(node, "list") for node in chosen}
-    replies = yield {
-        name: Ask(op="run", fields={"argv": list(each.argv), "timeout": each.timeout}, within=each.timeout + 5)
-        for name, each in commands.items()
-    }
+    replies = yield {node.name: Ask.to_run(question(node, "list")) for node in chosen}
     listings = {}
     for name, reply in replies.items():
         try:

@@ -23,11 +23,7 @@ def measure(facts: Facts) -> Script[Mapping[str, Place | Unknown]]:
     writers = [node for node in facts.reached() if node.slots != 0] if wanted else []
     if wanted is None or not writers:
         return {}
-    asked = {node.name: command(node, "room", wanted.path, timeout=_SECONDS) for node in writers}
-    replies = yield {
-        name: Ask(op="run", fields={"argv": list(each.argv), "timeout": _SECONDS}, within=_SECONDS + 5)
-        for name, each in asked.items()
-    }
+    replies = yield {node.name: Ask.to_run(command(node, "room", wanted.path, timeout=_SECONDS)) for node in writers}
     found: dict[str, Place | Unknown] = {}
     for name, reply in replies.items():
         try:

@@ -166,8 +166,7 @@ def _round(facts: Facts, names: list[str], what: str, *words: str) -> Round:
     for name in names:
         wait = [str(NETWORK_WAIT if places[name].mount.network else 0)] if what == "read" else []
         node = facts.cluster.node(name)
-        asked = command(node, what, node.workdir or "", *words, *wait, timeout=_SECONDS)
-        asks[name] = Ask(op="run", fields={"argv": list(asked.argv), "timeout": _SECONDS}, within=_SECONDS + 5)
+        asks[name] = Ask.to_run(command(node, what, node.workdir or "", *words, *wait, timeout=_SECONDS))
     return asks
 
 
