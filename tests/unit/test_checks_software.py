@@ -206,7 +206,7 @@ def test_listings_are_asked_where_digests_differ() -> None:
     script = LISTINGS.script(_facts({"code": "odd"}, {}, {}, {"environment": "bb"}, {}))
     asked = next(script)
     assert sorted(asked) == ["n1", "n2", "n4"]
-    assert asked["n1"].fields["argv"] == ["software", "list", ""]
+    assert asked["n1"].fields["argv"] == ["software", "list", "/job"]
     assert asked["n1"].fields["source"] == SCRIPT
     listing = {"code": 0, "stdout": json.dumps({"packages": {}, "files": {"a.py": "1"}}), "stderr": ""}
     with pytest.raises(StopIteration) as done:
