@@ -44,8 +44,7 @@ def recall_diagnosis(code: str) -> Diagnosis:
 
 def recall_fix(code: str, text: str) -> Fix:
     """What a record says to type; nothing for a code that this version doesn't know, since it may be anybody's."""
-    lines = (visible(line, _SEEN) for line in text[:_SEEN].split("\n"))
-    return Fix("\n".join(lines)) if _known(code) else NO_FIX
+    return Fix(_clean(text)) if _known(code) else NO_FIX
 
 
 def _known(code: str) -> Diagnosis | None:
@@ -61,11 +60,8 @@ def diagnoses_in(family: ModuleType) -> tuple[Diagnosis, ...]:
 
 def pack_error(error: AboardError) -> dict[str, Any]:
     """The error as plain data, for `unpack_error` in another process."""
-    packed: dict[str, Any] = {"code": error.code, "seen": error.seen}
-    if isinstance(error.fix, Fix):
-        values = {name: _plain(value) for name, value in error.fix.values.items()}
-        packed |= {"variant": error.fix.variant, "values": values}
-    return packed
+    values = {name: _plain(value) for name, value in error.fix.values.items()}
+    return {"code": error.code, "seen": error.seen, "variant": error.fix.variant, "values": values}
 
 
 def unpack_error(packed: object) -> AboardError | None:
@@ -75,8 +71,7 @@ def unpack_error(packed: object) -> AboardError | None:
     diagnosis = all_diagnoses().get(packed["code"])
     if diagnosis is None or not isinstance(packed.get("seen"), str):
         return None
-    seen = "\n".join(visible(line, _SEEN) for line in packed["seen"][:_SEEN].split("\n"))
-    return AboardError(diagnosis, seen, fix=_unpack_fix(diagnosis, packed))
+    return AboardError(diagnosis, _clean(packed["seen"]), fix=_unpack_fix(diagnosis, packed))
 
 
 def read_error(text: str) -> AboardError | None:
@@ -96,6 +91,10 @@ def _unpack_fix(diagnosis: Diagnosis, packed: Mapping[str, Any]) -> Fix:
         return diagnosis.fix(variant, **{str(name): _received(value) for name, value in values.items()})
     except (KeyError, TypeError):
         return NO_FIX
+
+
+def _clean(text: str) -> str:
+    return "\n".join(visible(line, _SEEN) for line in text[:_SEEN].split("\n"))
 
 
 def _received(value: object) -> str | int | float | list[str]:

@@ -3,8 +3,11 @@
 All warn at most: the rules that find them were proven on recordings, not on adapters.
 """
 
+from dataclasses import replace
+
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, Command
+from aboard.diagnoses.unknown import fact
 
 # Why a port is not up: its network card, the subnet manager, or its link.
 _DOWN = {
@@ -337,21 +340,6 @@ TOPOLOGY = Diagnosis(
 )
 
 
-def _unknown(name: str, fix: Command) -> Diagnosis:
-    """What `checks.unknown` says of a question, for rules that tell more of why it has no answer."""
-    return Diagnosis(
-        code=f"unknown-{name}",
-        title=f"{name} could not be asked",
-        severity=Severity.WARN,
-        symptoms=(f"{name} stayed unknown",),
-        explanation="What can't be asked can't be vouched for. The file or the command is not there, may not be read,"
-        " took too long, or answered in a way that this version doesn't know.",
-        remedy="Type the command of the finding and look at what it says. If it looks right to you, the parser is"
-        " wrong: please open an issue with that output.",
-        fixes=fix,
-    )
-
-
-UNKNOWN_ACS = _unknown(
-    "acs", Command("sudo lspci -vvv | grep ACSCtl    # on {where:shell}; SrcValid+ means that it is on")
+UNKNOWN_ACS = replace(
+    fact("acs"), fixes=Command("sudo lspci -vvv | grep ACSCtl    # on {where:shell}; SrcValid+ means that it is on")
 )

@@ -3,8 +3,11 @@
 All warn at most: the rules that find them were proven on recordings, not on GPUs.
 """
 
+from dataclasses import replace
+
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, Command
+from aboard.diagnoses.unknown import fact
 
 # Who asks nvidia-smi gets no better answer.
 _NO_ANSWER = ("unknown-gpu-processes",)
@@ -273,31 +276,17 @@ NVLINK = Diagnosis(
 )
 
 
-def _unknown(name: str, fix: Command) -> Diagnosis:
-    """What `checks.unknown` says of a question, for rules that tell more of why it has no answer."""
-    return Diagnosis(
-        code=f"unknown-{name}",
-        title=f"{name} could not be asked",
-        severity=Severity.WARN,
-        symptoms=(f"{name} stayed unknown",),
-        explanation="What can't be asked can't be vouched for. The file or the command is not there, may not be read,"
-        " took too long, or answered in a way that this version doesn't know.",
-        remedy="Type the command of the finding and look at what it says. If it looks right to you, the parser is"
-        " wrong: please open an issue with that output.",
-        fixes=fix,
-    )
-
-
-UNKNOWN_GPUS = _unknown(
-    "gpus",
-    Command("command -v nvidia-smi    # on {node}; install nvidia-utils, or put it on the PATH of ssh logins"),
+UNKNOWN_GPUS = replace(
+    fact("gpus"),
+    fixes=Command("command -v nvidia-smi    # on {node}; install nvidia-utils, or put it on the PATH of ssh logins"),
 )
 
-UNKNOWN_KERNEL_LOG = _unknown(
-    "kernel-log",
-    Command("sudo usermod -aG systemd-journal $USER    # on {where:shell}; or once: sudo dmesg | grep -i xid"),
+UNKNOWN_KERNEL_LOG = replace(
+    fact("kernel-log"),
+    fixes=Command("sudo usermod -aG systemd-journal $USER    # on {where:shell}; or once: sudo dmesg | grep -i xid"),
 )
 
-UNKNOWN_FABRIC_MANAGER = _unknown(
-    "fabric-manager", Command("nvidia-smi -q | grep -A 2 Fabric    # on {node}; must say Completed and Success")
+UNKNOWN_FABRIC_MANAGER = replace(
+    fact("fabric-manager"),
+    fixes=Command("nvidia-smi -q | grep -A 2 Fabric    # on {node}; must say Completed and Success"),
 )
