@@ -1,6 +1,6 @@
 """Faults put into a real training on sandbox hosts, and what is said of each: the cause, the node, how soon.
 
-Every part is kept in the file of --resume as it is measured, and is not measured again. --quick is two faults and the
+Every part is kept in the file of --resume as it is measured, and is not measured again. --quick is three faults and the
 recorded logs, within a minute; --ci a dozen faults and five healthy windows, within ten; --peers puts the same faults
 under torchrun and DeepSpeed; --report only tells what is on record.
 """
@@ -33,11 +33,10 @@ from faults_stage import BOX, NODES, SLOTS, Stage
 from faults_try import Session, summary, try_case
 from figures import Figures
 
-QUICK = ("key removed, before", "cable pulled, before")
+QUICK = ("key removed, before", "cable pulled, before", "module missing, import")
 CI = (
     *QUICK,
     "disk full, before",
-    "module missing, import",
     "store dropped at rank 0, init",
     "unknown name of rank 0, init",
     "data doesn't come, run",
