@@ -15,7 +15,7 @@ from typing import Any
 
 import aboard.diagnoses
 from aboard.diagnoses import unknown
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.errors import AboardError
 from aboard.diagnoses.fixes import NO_FIX, Fix
 from aboard.diagnoses.text import visible
@@ -39,7 +39,7 @@ def all_diagnoses() -> Mapping[str, Diagnosis]:
 def recall_diagnosis(code: str) -> Diagnosis:
     """The diagnosis of a code that a record tells; of one that this version doesn't know, there is the code alone."""
     known = _known(code)
-    return known or Diagnosis(code=visible(code), title="", severity=Severity.BLOCK, explanation="", remedy="")
+    return known or Diagnosis(code=visible(code), title="", explanation="", remedy="")
 
 
 def recall_fix(code: str, text: str) -> Fix:

@@ -1,6 +1,6 @@
 """Checkpoints that can't be written, found again or handed over."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, Command
 
 _WHOLE = "The last published checkpoint is whole: nothing that has a marker is ever written to again."
@@ -9,7 +9,6 @@ _REPORT = "Please report it, with `aboard bundle RUN`."
 DISK_FULL = Diagnosis(
     code="checkpoint-disk-full",
     title="a rank's disk is full",
-    severity=Severity.BLOCK,
     symptoms=("OSError: [Errno 28] No space left on device", "OSError: [Errno 122] Disk quota exceeded"),
     explanation=f"A checkpoint in float32 with AdamW has 12 bytes a parameter, and while it is written there is"
     f" one more than `save_total_limit`. All ranks stop with the node, the rank and the path. {_WHOLE}",
@@ -21,7 +20,6 @@ DISK_FULL = Diagnosis(
 NOT_WRITABLE = Diagnosis(
     code="checkpoint-not-writable",
     title="a rank may not write into output_dir",
-    severity=Severity.BLOCK,
     symptoms=("PermissionError: [Errno 13] Permission denied", "OSError: [Errno 30] Read-only file system"),
     explanation=f"The directory belongs to somebody else on that node, or its disk is mounted read-only. {_WHOLE}",
     remedy="`ls -ld DIR` and `namei -l DIR` on that node; `dmesg | tail` if it became read-only by itself, which is"
@@ -32,7 +30,6 @@ NOT_WRITABLE = Diagnosis(
 WRITE = Diagnosis(
     code="checkpoint-write",
     title="a rank's disk did not take a file",
-    severity=Severity.BLOCK,
     symptoms=("OSError: [Errno 5] Input/output error", "OSError: [Errno 116] Stale file handle"),
     explanation=f"The file system gave an error that is neither a full disk nor missing rights. {_WHOLE}",
     remedy="`dmesg | tail` on that node; for a network disk, see its server. Then give the same command again.",
@@ -42,7 +39,6 @@ WRITE = Diagnosis(
 NONE_SOUND = Diagnosis(
     code="checkpoint-none-sound",
     title="there are checkpoints, and none of them verifies",
-    severity=Severity.BLOCK,
     symptoms=(
         "no checkpoint in DIR can be used",
         "its sha256 differs",
@@ -58,7 +54,6 @@ NONE_SOUND = Diagnosis(
 DIFFERS = Diagnosis(
     code="checkpoint-differs",
     title="the checkpoint is of another training",
-    severity=Severity.BLOCK,
     symptoms=("can't be continued with these settings", "size mismatch for model.embed_tokens.weight"),
     explanation="Other data, another mix, `max_length` or `seed` would let the cursor point at other samples;"
     " another number of sequences a step makes a step another amount of data; another model doesn't fit the"
@@ -77,7 +72,6 @@ DIFFERS = Diagnosis(
 ELSEWHERE = Diagnosis(
     code="checkpoint-elsewhere",
     title="files of the checkpoint are on another node's disk",
-    severity=Severity.BLOCK,
     symptoms=("was saved onto several disks, and this layout needs files that aren't on this one",),
     explanation="Without a shared disk each node keeps what its own ranks wrote. The same nodes and ranks resume"
     " from that; a layout that needs the parts of others must be given them.",
@@ -97,7 +91,6 @@ ELSEWHERE = Diagnosis(
 FOLDER_BUSY = Diagnosis(
     code="checkpoint-folder-busy",
     title="another run writes into the same output_dir",
-    severity=Severity.BLOCK,
     symptoms=("writes checkpoints into",),
     explanation="Two trainings in one directory would take each other's checkpoints for their own.",
     remedy="`aboard status` and `ps -p PID` on the node that is named: end the other one, or choose another"
@@ -108,7 +101,6 @@ FOLDER_BUSY = Diagnosis(
 PEER_LOST = Diagnosis(
     code="checkpoint-peer-lost",
     title="a rank stopped answering while a checkpoint was made",
-    severity=Severity.BLOCK,
     symptoms=("Connection closed by peer", "another rank stopped answering while a checkpoint was made"),
     explanation=f"A checkpoint needs all ranks. One of them died, or its node is gone. {_WHOLE}",
     remedy="`aboard why` names the rank and what became of it. Then give the same command again: it resumes.",
@@ -118,7 +110,6 @@ PEER_LOST = Diagnosis(
 STUCK = Diagnosis(
     code="checkpoint-stuck",
     title="a checkpoint isn't written after an hour",
-    severity=Severity.BLOCK,
     symptoms=("a checkpoint isn't written after 3600 s", "nfs: server not responding, still trying"),
     explanation=f"A disk or a file server doesn't answer. {_WHOLE}",
     remedy="`timeout 5 df -h DIR` and `dmesg | tail` on the nodes; `aboard check --only storage` finds dead mounts.",
@@ -128,7 +119,6 @@ STUCK = Diagnosis(
 OUT_OF_STEP = Diagnosis(
     code="checkpoint-out-of-step",
     title="ranks save different steps",
-    severity=Severity.BLOCK,
     symptoms=("rank 1 saves step 40 while rank 0 saves step 41",),
     explanation="All ranks do the same steps. That they don't is an error of ours, or of the network between them.",
     remedy=f"`aboard why` shows where each stands. {_REPORT}",
@@ -138,7 +128,6 @@ OUT_OF_STEP = Diagnosis(
 UNUSABLE = Diagnosis(
     code="checkpoint-unusable",
     title="what was named is no checkpoint",
-    severity=Severity.BLOCK,
     symptoms=("is no checkpoint: it was never published", "is no checkpoint: there is no such folder"),
     explanation="A checkpoint is a directory with a manifest.json, which is written last. Without it the save was"
     " cut off.",
@@ -149,7 +138,6 @@ UNUSABLE = Diagnosis(
 DAMAGED = Diagnosis(
     code="checkpoint-damaged",
     title="a file of the checkpoint was changed since it was written",
-    severity=Severity.BLOCK,
     symptoms=(
         "isn't what was written (its sha256 differs)",
         "SafetensorError",
@@ -167,7 +155,6 @@ DAMAGED = Diagnosis(
 LAYOUT = Diagnosis(
     code="checkpoint-layout",
     title="a tensor is spread in a way that checkpoints don't know",
-    severity=Severity.BLOCK,
     symptoms=("is placed as _StridedShard, which checkpoints don't know",),
     explanation="Checkpoints know tensors that are whole, or cut along their dimensions, as `full`, `hybrid` and"
     " `none` do it.",
@@ -178,7 +165,6 @@ LAYOUT = Diagnosis(
 STATE = Diagnosis(
     code="checkpoint-state",
     title="the optimizer keeps something that is no tensor",
-    severity=Severity.BLOCK,
     symptoms=("the optimizer's step of model.norm.weight is a int, not a tensor",),
     explanation="Only tensors are saved: nothing in a checkpoint is ever run.",
     remedy="Use an optimizer whose state is tensors, such as torch.optim.AdamW.",
@@ -188,7 +174,6 @@ STATE = Diagnosis(
 FAILED = Diagnosis(
     code="checkpoint-failed",
     title="a checkpoint could not be made",
-    severity=Severity.BLOCK,
     symptoms=("couldn't make a checkpoint: RuntimeError",),
     explanation=f"An error that has no name yet, on the rank that is named. {_WHOLE}",
     remedy=f"`aboard logs --rank N` has its trace. {_REPORT}",
@@ -198,7 +183,6 @@ FAILED = Diagnosis(
 EXPORT_TO = Diagnosis(
     code="export-to",
     title="where it was to be exported there is something",
-    severity=Severity.BLOCK,
     symptoms=("is there already, and not empty",),
     explanation="An export writes a directory whole or not at all, and overwrites nothing.",
     remedy="Name a directory that is not there yet: `aboard export RUN --to ./trained-2`.",
@@ -211,7 +195,6 @@ EXPORT_TO = Diagnosis(
 EXPORT_NONE = Diagnosis(
     code="export-none",
     title="there is no whole checkpoint to export",
-    severity=Severity.BLOCK,
     symptoms=("there is no whole checkpoint in DIR on this machine",),
     explanation="The run has saved nothing yet, or on another node's disk: `output_dir` is the same path on every"
     " node.",
@@ -226,7 +209,6 @@ EXPORT_NONE = Diagnosis(
 EXPORT_RUN = Diagnosis(
     code="export-run",
     title="the run is no training of ours",
-    severity=Severity.BLOCK,
     symptoms=("is no training of `aboard train`",),
     explanation="`aboard launch` runs your script, and only that knows what it saved.",
     remedy="Name a checkpoint of `aboard train` instead: `aboard export output/step-000200 --to ./trained`.",
@@ -236,7 +218,6 @@ EXPORT_RUN = Diagnosis(
 EXPORT_MODEL = Diagnosis(
     code="export-model",
     title="the model's directory isn't that of the checkpoint",
-    severity=Severity.BLOCK,
     symptoms=("is not the model of this checkpoint",),
     explanation="An export takes config.json from where the model was, and its tensors are others by now.",
     remedy="Export on a machine that has the model's config.json as it was when it was trained.",

@@ -15,7 +15,6 @@ _CARD = Command(
 NO_RANK = Diagnosis(
     code="collective-no-rank",
     title="A node can't start a rank",
-    severity=Severity.BLOCK,
     symptoms=(
         "ImportError: libcudart.so.12: cannot open shared object file",
         "ModuleNotFoundError: No module named 'torch'",
@@ -33,7 +32,6 @@ NO_RANK = Diagnosis(
 FAILED = Diagnosis(
     code="collective-failed",
     title="A collective fails with one node or over one link",
-    severity=Severity.BLOCK,
     symptoms=(
         _TIMED_OUT,
         "Gloo connectFullMesh failed with",
@@ -57,7 +55,6 @@ FAILED = Diagnosis(
 WRONG = Diagnosis(
     code="collective-wrong",
     title="A collective gives wrong values",
-    severity=Severity.BLOCK,
     symptoms=("loss is NaN from the first step on", "loss differs between ranks"),
     explanation="Numbers that are known beforehand were summed and gathered, and what came out is wrong. Memory or"
     " an adapter flips bits, or another version of torch or NCCL means something else.",

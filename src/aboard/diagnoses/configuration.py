@@ -2,7 +2,7 @@
 
 import re
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, Command, Shell, shell
 
 _NEAR = Advice("did you mean '{near}'?")
@@ -21,7 +21,6 @@ def in_quotes(text: str) -> Shell:
 CONFIG = Diagnosis(
     code="config",
     title="aboard.yaml says something that can't be",
-    severity=Severity.BLOCK,
     symptoms=("unknown key 'slot' in cluster",),
     explanation="Every value is looked at before anything starts, and all mistakes are told at once, each at line"
     " and column. Nothing that is written is ignored.",
@@ -72,7 +71,6 @@ CONFIG = Diagnosis(
 CONFIG_SET = Diagnosis(
     code="config-set",
     title="--set can't be used as it is",
-    severity=Severity.BLOCK,
     symptoms=("can't read 'cluster.slots'",),
     explanation="`--set` gives one key of the file another value for once: the names of the sections with dots"
     " between, then `=`.",
@@ -87,7 +85,6 @@ CONFIG_SET = Diagnosis(
 CONFIG_TWICE = Diagnosis(
     code="config-twice",
     title="two files say the same",
-    severity=Severity.BLOCK,
     symptoms=("cluster.user is also given at a.yaml:2:9",),
     explanation="Several files make one document. Which of two values would win is nothing to guess about.",
     remedy="Keep one of the two; for once, `--set` wins over all files.",
@@ -97,7 +94,6 @@ CONFIG_TWICE = Diagnosis(
 YAML = Diagnosis(
     code="yaml",
     title="the file is no YAML that can be read",
-    severity=Severity.BLOCK,
     symptoms=("found character '\\t' that cannot start any token",),
     explanation="YAML has rules about blanks, quotes and colons; the place is where reading stopped, and the slip"
     " may stand a line above.",
@@ -120,7 +116,6 @@ YAML = Diagnosis(
 FILE = Diagnosis(
     code="file",
     title="a file can't be read",
-    severity=Severity.BLOCK,
     symptoms=("there is no such file",),
     explanation="It is not there, is a directory, is no text, or may not be read.",
     remedy="`ls -l FILE`, and name the right one.",
@@ -141,7 +136,6 @@ FILE = Diagnosis(
 HOSTFILE = Diagnosis(
     code="hostfile",
     title="the hostfile can't be read",
-    severity=Severity.BLOCK,
     symptoms=("the hostfile names no host",),
     explanation="A line is `HOST slots=N`, as DeepSpeed and MPI have it.",
     remedy="Write one line for each host: `worker-0 slots=8`.",
@@ -156,7 +150,6 @@ HOSTFILE = Diagnosis(
 ENVFILE = Diagnosis(
     code="envfile",
     title="the file of variables can't be read",
-    severity=Severity.BLOCK,
     symptoms=("is no NAME=value",),
     explanation="A line of .deepspeed_env is `NAME=value`.",
     remedy="Mend the line that is named, or leave it out.",
@@ -166,7 +159,6 @@ ENVFILE = Diagnosis(
 NODESET = Diagnosis(
     code="nodeset",
     title="a set of nodes can't be read",
-    severity=Severity.BLOCK,
     symptoms=("gpu[01-",),
     explanation="`gpu[01-16]`, `gpu01,gpu02`, `gpu[1-4,7]`, as Slurm and ClusterShell write them; zeros in front"
     " count.",
@@ -201,7 +193,6 @@ NODESET = Diagnosis(
 NODE_TWICE = Diagnosis(
     code="node-twice",
     title="a node is named twice",
-    severity=Severity.BLOCK,
     symptoms=("gpu03 is named twice",),
     explanation="It would get twice its ranks, on the same GPUs.",
     remedy="Name it once. One machine under two names is one node.",
@@ -211,7 +202,6 @@ NODE_TWICE = Diagnosis(
 CLUSTER_TWICE = Diagnosis(
     code="cluster-twice",
     title="the nodes are given in two ways",
-    severity=Severity.BLOCK,
     symptoms=("the nodes are given twice, by aboard.yaml and by --hostfile",),
     explanation="Which of them is meant is nothing to guess about.",
     remedy="Keep one; to use a part of the nodes: `--include NODES`.",
@@ -221,7 +211,6 @@ CLUSTER_TWICE = Diagnosis(
 HEAD_TWICE = Diagnosis(
     code="head-twice",
     title="this machine is named twice",
-    severity=Severity.BLOCK,
     symptoms=("localhost",),
     explanation="Under `localhost` and its own name it would be two nodes.",
     remedy="Name it once, by the name that other nodes reach it by.",
@@ -231,7 +220,6 @@ HEAD_TWICE = Diagnosis(
 HEAD_ADDRESS = Diagnosis(
     code="head-address",
     title="other nodes have no way to this machine",
-    severity=Severity.BLOCK,
     symptoms=("MASTER_ADDR=127.0.0.1",),
     explanation="It is a node of the run, and has no address that the others could reach.",
     remedy="Give it one: `fabric_address` in aboard.yaml. `ip addr` lists what it has.",
@@ -241,7 +229,6 @@ HEAD_ADDRESS = Diagnosis(
 FILTER = Diagnosis(
     code="filter",
     title="--include or --exclude can't be used as it is",
-    severity=Severity.BLOCK,
     symptoms=("--include and --exclude can't be used together",),
     explanation="They name nodes of the cluster, and slots of them: `worker-0@worker-1:0,2`, as DeepSpeed has it.",
     remedy="Name only what to use: `--include NODES`.",
@@ -261,7 +248,6 @@ FILTER = Diagnosis(
 DURATION = Diagnosis(
     code="duration",
     title="a length of time has no unit",
-    severity=Severity.BLOCK,
     symptoms=("is no length of time",),
     explanation="Of a number alone, half of the people would mean minutes.",
     remedy="Write it as in `10m`, `2h`, `30s`, `1d`.",
@@ -271,7 +257,6 @@ DURATION = Diagnosis(
 RANKS = Diagnosis(
     code="ranks",
     title="the ranks that were asked for can't be read",
-    severity=Severity.BLOCK,
     symptoms=("0-3,7",),
     explanation="Ranks are numbers and ranges.",
     remedy="Write them as in `0-3,7`.",
@@ -281,7 +266,6 @@ RANKS = Diagnosis(
 SHELL_NUL = Diagnosis(
     code="shell-nul",
     title="an argument has a character that no program can be given",
-    severity=Severity.BLOCK,
     symptoms=("ValueError: embedded null byte",),
     explanation="A NUL ends a string for the kernel.",
     remedy="Leave it out.",

@@ -1,6 +1,6 @@
 """Data that can't be read or prepared at all, before the gate has a say."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, Command
 
 _AGAIN = "Remove that directory of `~/.cache/aboard/data`: it is made again from your files."
@@ -8,7 +8,6 @@ _AGAIN = "Remove that directory of `~/.cache/aboard/data`: it is made again from
 FILES = Diagnosis(
     code="data-files",
     title="no data is named",
-    severity=Severity.BLOCK,
     symptoms=("no file is named, and there is no ./aboard.yaml", "has no data.files"),
     explanation="`aboard data` looks at the files that are typed, or at those of the section `data` of aboard.yaml.",
     remedy="`aboard data train.jsonl`, or write `data: {files: [train.jsonl]}` into aboard.yaml.",
@@ -18,7 +17,6 @@ FILES = Diagnosis(
 EXTRA = Diagnosis(
     code="data-extra",
     title="what data and training need isn't installed",
-    severity=Severity.BLOCK,
     symptoms=("ModuleNotFoundError: No module named 'pyarrow'", "ModuleNotFoundError: No module named 'datasets'"),
     explanation="`pip install aboard` brings what launching needs, in seconds. Reading data and training need more.",
     remedy="`pip install 'aboard[train]'`.",
@@ -28,7 +26,6 @@ EXTRA = Diagnosis(
 MISSING = Diagnosis(
     code="data-missing",
     title="there is no such file, or no rows in the directory",
-    severity=Severity.BLOCK,
     symptoms=(
         "FileNotFoundError: Unable to find",
         "EmptyDatasetError: The directory at DIR doesn't contain any data files",
@@ -47,7 +44,6 @@ MISSING = Diagnosis(
 ENDING = Diagnosis(
     code="data-ending",
     title="a file's name doesn't say how to read it",
-    severity=Severity.BLOCK,
     symptoms=("has no ending that says how to read it", "holds JSON lines, and its name says plain text"),
     explanation="Rows are read by the ending of the file's name. In a .txt file every line is a document.",
     remedy="Rename it, or make a link: `ln -s data.txt data.jsonl`.",
@@ -60,7 +56,6 @@ ENDING = Diagnosis(
 SPLIT = Diagnosis(
     code="data-split",
     title="the directory has no files of that split",
-    severity=Severity.BLOCK,
     symptoms=("has no file of the split 'train'", 'ValueError: Unknown split "train". Should be one of'),
     explanation="File names tell train, validation and test apart, and only the one that is trained on is read: a"
     " test set that is trained on shows in no curve.",
@@ -71,7 +66,6 @@ SPLIT = Diagnosis(
 HUB = Diagnosis(
     code="data-hub",
     title="the data set can't be had from the hub",
-    severity=Severity.BLOCK,
     symptoms=(
         "DatasetNotFoundError: Dataset 'x' doesn't exist on the Hub or cannot be accessed",
         "ConnectionError: Couldn't reach 'x' on the Hub",
@@ -85,7 +79,6 @@ HUB = Diagnosis(
 TOKENIZER = Diagnosis(
     code="data-tokenizer",
     title="the tokenizer can't be used",
-    severity=Severity.BLOCK,
     symptoms=("no tokenizer can be had from", "OSError: Can't load tokenizer for", "is no fast one"),
     explanation="There is no directory of that name, the hub doesn't give it, or it has no tokenizer.json: only"
     " fast tokenizers tell which tokens belong to which text.",
@@ -102,7 +95,6 @@ TOKENIZER = Diagnosis(
 LENGTH = Diagnosis(
     code="data-length",
     title="max_length is too small",
-    severity=Severity.BLOCK,
     symptoms=("max_length: it is 1",),
     explanation="A sequence of one token has nothing to predict.",
     remedy="`data.max_length: 2048` is usual; at least 2.",
@@ -112,7 +104,6 @@ LENGTH = Diagnosis(
 ALLOW = Diagnosis(
     code="data-allow",
     title="a finding that is to pass isn't one of the gate's",
-    severity=Severity.BLOCK,
     symptoms=("the gate has no code",),
     explanation="A slip in `--allow` or `data.allow` would let nothing pass, and nobody would know.",
     remedy="`aboard why --codes` lists them, under `data`.",
@@ -122,7 +113,6 @@ ALLOW = Diagnosis(
 MIX = Diagnosis(
     code="data-mix",
     title="the sources can't be mixed",
-    severity=Severity.BLOCK,
     symptoms=("its weight is missing", "it has no bins"),
     explanation="Each source of a mix needs a weight above 0, and at least one sequence.",
     remedy="`aboard data FILE` shows what is in a source. Give each a weight: `{path: FILE, weight: 1}`; leave out"
@@ -137,7 +127,6 @@ MIX = Diagnosis(
 MIX_FAR = Diagnosis(
     code="data-mix-far",
     title="a weight is too small to be held to",
-    severity=Severity.BLOCK,
     symptoms=("too little to be held to 1 %",),
     explanation="A mix repeats after at most 100,000 sequences. A source that is less than about one of 2,000"
     " would come more or less often than its weight says, or never.",
@@ -148,7 +137,6 @@ MIX_FAR = Diagnosis(
 UNREADABLE = Diagnosis(
     code="data-unreadable",
     title="a file can't be read",
-    severity=Severity.BLOCK,
     symptoms=("PermissionError: [Errno 13] Permission denied", "OSError: [Errno 5] Input/output error"),
     explanation="The file is there, and the system doesn't let us read it.",
     remedy="`ls -l FILE` and `namei -l FILE`; `sudo dmesg | tail` if it is a disk that fails.",
@@ -158,7 +146,6 @@ UNREADABLE = Diagnosis(
 CHANGED = Diagnosis(
     code="data-changed",
     title="a file changed while it was read",
-    severity=Severity.BLOCK,
     symptoms=("changed while it was being prepared", "changed while it was being sent"),
     explanation="Half of the old content and half of the new one would be trained on.",
     remedy="Wait until whatever writes it is done, then give the same command again: what was done is kept.",
@@ -168,7 +155,6 @@ CHANGED = Diagnosis(
 DISK = Diagnosis(
     code="data-disk",
     title="the disk doesn't take prepared data",
-    severity=Severity.BLOCK,
     symptoms=("OSError: [Errno 28] No space left on device", "was not what was read back, several times"),
     explanation="The cache's disk is full, may not be written, or gives back other bytes than were written.",
     remedy="`df -h ~/.cache/aboard`; `sudo dmesg | tail`. `XDG_CACHE_HOME=/other/disk aboard train` prepares"
@@ -179,7 +165,6 @@ DISK = Diagnosis(
 LOCKED = Diagnosis(
     code="data-locked",
     title="another process holds what is needed",
-    severity=Severity.BLOCK,
     symptoms=("still prepares the same data, and holds",),
     explanation="The same data is prepared by another command, which did not come to its end within a day.",
     remedy="`fuser -v FILE` shows who. Wait for it, or end it.",
@@ -189,7 +174,6 @@ LOCKED = Diagnosis(
 MANIFEST = Diagnosis(
     code="data-manifest",
     title="a directory of token shards can't be used",
-    severity=Severity.BLOCK,
     symptoms=("manifest.json", "a field is missing or of the wrong kind"),
     explanation="Its manifest is not there, of another version, or not what docs/token-shards.md describes.",
     remedy=f"{_AGAIN} If another program wrote it, compare it with docs/token-shards.md.",
@@ -199,7 +183,6 @@ MANIFEST = Diagnosis(
 SHARD_DAMAGED = Diagnosis(
     code="data-shard-damaged",
     title="a file of token shards was changed",
-    severity=Severity.BLOCK,
     symptoms=("and the manifest says",),
     explanation="Its size or its hash isn't what was written: a copy that broke off, or a disk that lies.",
     remedy=_AGAIN,
@@ -209,7 +192,6 @@ SHARD_DAMAGED = Diagnosis(
 WORKER_DIED = Diagnosis(
     code="data-worker-died",
     title="a process that reads rows was killed",
-    severity=Severity.BLOCK,
     symptoms=("was killed by signal 9", "Out of memory: Killed process", "BrokenProcessPool"),
     explanation="Signal 9 is most often the kernel, out of memory: one process for each core, and rows that are"
     " very long.",
@@ -221,7 +203,6 @@ WORKER_DIED = Diagnosis(
 WORKER_SILENT = Diagnosis(
     code="data-worker-silent",
     title="a process that reads rows says nothing any more",
-    severity=Severity.BLOCK,
     symptoms=("has said nothing for",),
     explanation="It waits for a disk or a file server that doesn't answer.",
     remedy="`timeout 5 df -h DIR` where the files are; `aboard check --only storage`.",
@@ -231,7 +212,6 @@ WORKER_SILENT = Diagnosis(
 WORKER = Diagnosis(
     code="data-worker",
     title="a process that reads rows broke",
-    severity=Severity.BLOCK,
     symptoms=("a worker broke: Traceback",),
     explanation="An error of ours that has no name yet; the message has its trace, and the row.",
     remedy="Please report it, with that row. Without the row, `aboard data` and training go on.",

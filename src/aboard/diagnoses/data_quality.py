@@ -16,7 +16,6 @@ _LOOK = {
 NO_ROWS = Diagnosis(
     code="data-no-rows",
     title="There is no row in the files",
-    severity=Severity.BLOCK,
     symptoms=("ValueError: num_samples should be a positive integer value, but got num_samples=0", "0 examples"),
     explanation="The file is empty, its name is that of another one, or the split that was asked for is empty.",
     remedy="Look at it with `ls -l FILE` and `head -c 300 FILE`, and name the right one.",
@@ -26,7 +25,6 @@ NO_ROWS = Diagnosis(
 BROKEN = Diagnosis(
     code="data-broken",
     title="Rows can't be read",
-    severity=Severity.BLOCK,
     symptoms=(
         "json.decoder.JSONDecodeError: Unterminated string starting at",
         "pyarrow.lib.ArrowInvalid: JSON parse error: Missing a closing quotation mark in string",
@@ -51,7 +49,6 @@ BROKEN = Diagnosis(
 EMPTY = Diagnosis(
     code="data-empty",
     title="Rows hold no text",
-    severity=Severity.BLOCK,
     symptoms=("loss is nan", "the model answers with nothing"),
     explanation="All texts of the row are blank, or its list of tokens is empty. Often a part of the file has its"
     " text in a column of another name.",
@@ -64,7 +61,6 @@ EMPTY = Diagnosis(
 TEMPLATE = Diagnosis(
     code="data-template",
     title="The chat template doesn't show which tokens are answers",
-    severity=Severity.BLOCK,
     symptoms=(
         "return_assistant_tokens_mask==True but chat template does not contain `{% generation %}` keyword",
         "Cannot use chat template functions because tokenizer.chat_template is not set",
@@ -90,7 +86,6 @@ TEMPLATE = Diagnosis(
 NO_LOSS = Diagnosis(
     code="data-no-loss",
     title="Rows have no supervised token",
-    severity=Severity.BLOCK,
     symptoms=("loss is 0.0", "loss is nan", "UserWarning: This instance will be ignored in loss calculation"),
     explanation="The loss is taken of none of their tokens: nobody answers in them, the answer is empty, or the"
     " mask covers all. They cost as much time as other rows, and the curve looks fine.",
@@ -109,7 +104,6 @@ NO_LOSS = Diagnosis(
 EOS = Diagnosis(
     code="data-eos",
     title="The end token is never supervised",
-    severity=Severity.BLOCK,
     symptoms=("the fine-tuned model doesn't stop", "generates until max_new_tokens", "repeats itself endlessly"),
     explanation="A model learns to stop by being shown the end token behind answers, with a loss on it. It is"
     " masked when padding is the same token and padding is masked (huggingface/trl#1623), when the template closes"
@@ -130,7 +124,6 @@ EOS = Diagnosis(
 DOUBLE_BOS = Diagnosis(
     code="data-double-bos",
     title="Rows begin with two begin-of-sequence tokens",
-    severity=Severity.BLOCK,
     symptoms=(
         "the model got worse after fine-tuning",
         "Added a BOS token to the prompt as specified by the model but the prompt also starts with a BOS token",
@@ -145,7 +138,6 @@ DOUBLE_BOS = Diagnosis(
 CUT = Diagnosis(
     code="data-cut",
     title="Answers are cut off",
-    severity=Severity.BLOCK,
     symptoms=("answers break off in the middle of a sentence", "Token indices sequence length is longer than"),
     explanation="The row is longer than `max_length`, and what is cut off is the end of its answer, with the token"
     " that says stop. Where the prompt alone is longer, nothing of the answer is left.",
@@ -161,7 +153,6 @@ CUT = Diagnosis(
 FORMAT = Diagnosis(
     code="data-format",
     title="The format looks guessed wrong",
-    severity=Severity.BLOCK,
     symptoms=("the model answers with questions", "the model speaks as the user", "all prompts are empty"),
     explanation="The columns of the file fit a format, but what they hold doesn't look like it: prompts are empty,"
     " answers are questions, the assistant speaks first, or a text is a conversation that somebody rendered"
@@ -190,7 +181,6 @@ FORMAT = Diagnosis(
 LEAK = Diagnosis(
     code="data-leak",
     title="Validation rows are trained on",
-    severity=Severity.BLOCK,
     symptoms=("validation loss is lower than training loss", "eval_loss falls and the model gets worse"),
     explanation="Rows with equal content are in both. The validation loss then says how well rows were learned by"
     " heart.",
@@ -207,7 +197,6 @@ LEAK = Diagnosis(
 DUPLICATES = Diagnosis(
     code="data-duplicates",
     title="Rows are there more than once",
-    severity=Severity.BLOCK,
     symptoms=("loss drops at the start of the second epoch", "the model recites training rows"),
     explanation="Content is equal to the letter, whatever other columns say; what is nearly equal isn't counted. A"
     " file that was named twice, or whose parts overlap, shows as a third of the rows or more. To say"

@@ -37,7 +37,6 @@ _KNOWN: Mapping[str, Template] = {
 RAISED = Diagnosis(
     code="run-raised",
     title="a rank raised an exception",
-    severity=Severity.BLOCK,
     symptoms=("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "exitcode  : 1 (pid: "),
     explanation="A rank's own code raised, and the exception was caught by nobody. It is the earliest death of all"
     " nodes on the corrected clock; what other ranks say of closed connections came after it.",
@@ -52,7 +51,6 @@ RAISED = Diagnosis(
 EXITED = Diagnosis(
     code="run-exited",
     title="a rank ended with an exit code",
-    severity=Severity.BLOCK,
     symptoms=("exitcode  : 1", "exits with return code = 1"),
     explanation="The process ended by itself with a code other than 0 and left no exception: sys.exit, a usage"
     " error of its arguments, a program that isn't Python.",
@@ -65,7 +63,6 @@ EXITED = Diagnosis(
 KILLED = Diagnosis(
     code="run-killed",
     title="a rank was killed by a signal",
-    severity=Severity.BLOCK,
     symptoms=("Signal 9 (SIGKILL) received by PID", "exits with return code = -9", "Bus error (core dumped)"),
     explanation="SIGKILL is mostly the kernel out of memory, SIGBUS a full /dev/shm, SIGSEGV and SIGABRT bugs in"
     " native code or libraries that don't fit each other.",
@@ -84,7 +81,6 @@ KILLED = Diagnosis(
 NOT_STARTED = Diagnosis(
     code="run-not-started",
     title="a node could not start a rank",
-    severity=Severity.BLOCK,
     symptoms=("No such file or directory", "Permission denied"),
     explanation="The working directory or the program is not on this node, or may not be entered or run.",
     remedy="Ranks start in `workdir:` of aboard.yaml, else in the directory in which `aboard launch` was typed: it"
@@ -100,7 +96,6 @@ NOT_STARTED = Diagnosis(
 NODE_GONE = Diagnosis(
     code="run-node-gone",
     title="a node was lost",
-    severity=Severity.BLOCK,
     symptoms=("Connection closed by remote host", "client_loop: send disconnect: Broken pipe"),
     explanation="Nothing was heard of the node for a whole lease, or its agent was killed: power, kernel, network."
     " A run never goes on with fewer nodes than asked for.",
@@ -112,7 +107,6 @@ NODE_GONE = Diagnosis(
 CONDUCTOR_LOST = Diagnosis(
     code="run-conductor-lost",
     title="the conductor of a run was killed",
-    severity=Severity.BLOCK,
     symptoms=("lost", "Killed", "Out of memory: Killed process 4711 (aboard)"),
     explanation="The process that conducts the run, `aboard launch`, `aboard train` or its background process,"
     " died without ending the run: SIGKILL, the kernel out of memory, or a head that was restarted. The agents on"
@@ -132,7 +126,6 @@ CONDUCTOR_LOST = Diagnosis(
 RANK_STOPPED = Diagnosis(
     code="run-rank-stopped",
     title="a rank was stopped by a signal",
-    severity=Severity.BLOCK,
     symptoms=("State:\tT (stopped)",),
     explanation="Somebody sent SIGSTOP (or pressed Ctrl-Z); the process lives and does nothing, and all wait for it.",
     remedy="`kill -CONT PID` lets it go on, as long as the run has not been ended for it; else launch again. A"
@@ -171,7 +164,6 @@ STUBBORN = Diagnosis(
 TRIAL = Diagnosis(
     code="run-trial",
     title="a node, a pair or all of them can't run the command",
-    severity=Severity.BLOCK,
     symptoms=("can't run it by itself", "can't run it as a pair, though each can alone"),
     explanation="`aboard launch --trial` runs the command for some seconds on each node alone, then on pairs, then"
     " on all, and stops at the first stage that fails: what fails alone is the node's own, what fails in pairs"
@@ -184,7 +176,6 @@ TRIAL = Diagnosis(
 STUCK = Diagnosis(
     code="run-stuck",
     title="ranks came no further",
-    severity=Severity.BLOCK,
     symptoms=("Waiting for clients", "it just hangs at init_process_group"),
     explanation="No rank has come to a new phase for the time of a trial. Who is behind is named; the others wait.",
     remedy="`aboard check --only network` for the nodes that are behind; `aboard logs RUN --rank N` for what they"
@@ -206,7 +197,6 @@ NODE_SILENT = Diagnosis(
 OUT_OF_MEMORY = Diagnosis(
     code="run-out-of-memory",
     title="the kernel killed a rank for want of memory",
-    severity=Severity.BLOCK,
     symptoms=("Signal 9 (SIGKILL) received by PID", "exitcode  : -9", "Out of memory: Killed process"),
     explanation="The memory of the node or of the job's control group was used up; the kernel's own counter shows it.",
     remedy="Fewer DataLoader workers, a smaller batch, `--mem` of Slurm. `aboard check --only host` shows the limits.",
@@ -222,7 +212,6 @@ OUT_OF_MEMORY = Diagnosis(
 SHM_FULL = Diagnosis(
     code="run-shm-full",
     title="shared memory is full",
-    severity=Severity.BLOCK,
     symptoms=("Bus error (core dumped)", "Error: failed to extend /dev/shm/nccl-"),
     explanation="Workers and NCCL share memory there; containers have 64 MiB of it unless told otherwise.",
     remedy="`--shm-size=8g` or `--ipc=host` for a container; `mount -o remount,size=50% /dev/shm` on a host.",
@@ -235,7 +224,6 @@ SHM_FULL = Diagnosis(
 DISK_FULL = Diagnosis(
     code="run-disk-full",
     title="a disk is full",
-    severity=Severity.BLOCK,
     symptoms=("OSError: [Errno 28] No space left on device",),
     explanation="What the rank wrote did not fit; the others then wait for it.",
     remedy="`df -h` on the node; keep fewer checkpoints.",

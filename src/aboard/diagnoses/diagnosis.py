@@ -32,9 +32,9 @@ class Diagnosis:
 
     code: str
     title: str
-    severity: Severity
     explanation: str
     remedy: str
+    severity: Severity = Severity.BLOCK
     symptoms: tuple[str, ...] = ()
     fixes: Template | Mapping[str, Template] = field(default_factory=dict, hash=False)
     aliases: tuple[str, ...] = ()

@@ -40,7 +40,6 @@ TRACED = Diagnosis(
 MOUNT = Diagnosis(
     code="hang-mount",
     title="a rank waits for a file system that does not answer",
-    severity=Severity.BLOCK,
     symptoms=(
         "State:\tD (disk sleep)",
         "nfs: server not responding",
@@ -62,7 +61,6 @@ MOUNT = Diagnosis(
 UNEVEN = Diagnosis(
     code="hang-uneven",
     title="some ranks have finished, the others wait for them",
-    severity=Severity.BLOCK,
     symptoms=("Timed out waiting 1800000ms for recv operation to complete", "last steps hang"),
     explanation="Ranks had different numbers of batches, so those with more call a collective that the others"
     " never call.",
@@ -78,7 +76,6 @@ MISMATCH = Diagnosis(
     code="hang-mismatch",
     aliases=("log-mismatch",),
     title="ranks are in different collectives",
-    severity=Severity.BLOCK,
     symptoms=(
         "Received data size doesn't match expected size. Is there a distributed collective mismatch in your code?",
         "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=",
@@ -98,7 +95,6 @@ MISMATCH = Diagnosis(
 ORDER = Diagnosis(
     code="hang-order",
     title="two process groups wait for each other",
-    severity=Severity.BLOCK,
     symptoms=("it hangs with tensor and data parallel groups together",),
     explanation="Some ranks use two groups in another order than the rest: each group waits for ranks that wait in"
     " the other.",
@@ -110,7 +106,6 @@ ABSENT = Diagnosis(
     code="hang-absent",
     aliases=("log-rank-behind",),
     title="a rank never came to the collective",
-    severity=Severity.BLOCK,
     symptoms=(
         "Timed out waiting 1800000ms for recv operation to complete",
         "Watchdog caught collective operation timeout",
@@ -128,7 +123,6 @@ ABSENT = Diagnosis(
 BUSY = Diagnosis(
     code="hang-busy",
     title="ranks wait for one that works",
-    severity=Severity.BLOCK,
     symptoms=("the others wait for rank 0 to save",),
     explanation="One rank writes a checkpoint, evaluates, compiles or computes while the others wait in a"
     " collective. That is"
@@ -141,7 +135,6 @@ BUSY = Diagnosis(
 LOOP = Diagnosis(
     code="hang-loop",
     title="a rank computes while all others wait",
-    severity=Severity.BLOCK,
     symptoms=("no heartbeat", "ProcessGroupNCCL's watchdog got stuck"),
     explanation="It is in a loop that does not end, in code that holds Python's lock, or has much more to do than"
     " the others.",
@@ -152,7 +145,6 @@ LOOP = Diagnosis(
 DATA = Diagnosis(
     code="hang-data",
     title="a rank waits for data",
-    severity=Severity.BLOCK,
     symptoms=("DataLoader worker (pid(s) …) exited unexpectedly", "RuntimeError: DataLoader timed out"),
     explanation="Its loader gives nothing: a worker that hangs or was killed, a file or a store that does not answer.",
     remedy="`aboard check NODE --only storage` for the files. `DataLoader(timeout=60)` raises instead of hanging.",
@@ -165,7 +157,6 @@ DATA = Diagnosis(
 LOCK = Diagnosis(
     code="hang-lock",
     title="a rank waits for a lock",
-    severity=Severity.BLOCK,
     symptoms=("futex_wait_queue", "deadlock after fork"),
     explanation="Two threads wait for each other, or a lock was held by a thread when the process forked.",
     remedy="`py-spy dump --pid PID` shows all threads. Start workers with `multiprocessing.set_start_method('spawn')`.",
@@ -175,7 +166,6 @@ LOCK = Diagnosis(
 OUTSIDE = Diagnosis(
     code="hang-outside",
     title="a rank waits for a service outside of the run",
-    severity=Severity.BLOCK,
     symptoms=("wandb: Network error", "HTTPSConnectionPool(host='huggingface.co', port=443): Read timed out"),
     explanation="A tracker, a hub or a data base does not answer, and the rank waits for it while all others wait"
     " for the rank.",
@@ -189,7 +179,6 @@ OUTSIDE = Diagnosis(
 LINK_CUT = Diagnosis(
     code="hang-link-cut",
     title="connections between ranks carry nothing any more",
-    severity=Severity.BLOCK,
     symptoms=("Timed out waiting 5000ms for recv operation to complete", "NET/Socket : peer … unreachable"),
     explanation="What a rank sends is not acknowledged, again and again: packets are lost between the nodes since"
     " some moment.",
@@ -206,7 +195,6 @@ LINK_CUT = Diagnosis(
 LINK_DOWN = Diagnosis(
     code="hang-link-down",
     title="the network card of a node is down",
-    severity=Severity.BLOCK,
     symptoms=("NIC Link is Down", "Link is Down"),
     explanation="The card that ranks use has lost its carrier; TCP keeps trying for minutes.",
     remedy="`sudo ip link set dev CARD up` on the node, if somebody switched it off; else reseat the cable, look at"
@@ -217,7 +205,6 @@ LINK_DOWN = Diagnosis(
 BIG_PACKETS = Diagnosis(
     code="hang-big-packets",
     title="large packets are lost, small ones pass",
-    severity=Severity.BLOCK,
     symptoms=("init works and the first big all-reduce hangs",),
     explanation="A card's MTU is larger than the network carries, and nobody tells: an MTU black hole.",
     remedy="`ping -M do -s 8972 PEER` finds the size that passes. `sudo ip link set dev CARD mtu 1400` on all nodes"

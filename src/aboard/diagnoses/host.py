@@ -11,7 +11,6 @@ _MEMORY_MAX = (
 CLOCK = Diagnosis(
     code="host-clock",
     title="a node's clock is off",
-    severity=Severity.BLOCK,
     symptoms=(
         "WORLD_SIZE=1 on one node, with exit code 0, while the others fail",
         "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",

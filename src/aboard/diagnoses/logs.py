@@ -8,7 +8,6 @@ _ALL_LOGS = "aboard why --log LOGS…    # with the logs of all nodes and ranks:
 ARGUMENTS = Diagnosis(
     code="log-arguments",
     title="the script was given arguments that it doesn't take",
-    severity=Severity.BLOCK,
     symptoms=("error: unrecognized arguments: --foo",),
     explanation="The script was given arguments that it doesn't take, or lacks some.",
     remedy="`python SCRIPT --help`.",
@@ -16,7 +15,6 @@ ARGUMENTS = Diagnosis(
 CANCELLED = Diagnosis(
     code="log-cancelled",
     title="the job was cancelled",
-    severity=Severity.BLOCK,
     symptoms=("slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-03-03T12:00:19 ***",),
     explanation="Somebody, or a step that failed before, cancelled it.",
     remedy="`sacct -j JOB --format=JobID,State,ExitCode,End,NodeList`: which step ended first, and how.",
@@ -24,7 +22,6 @@ CANCELLED = Diagnosis(
 CHECKPOINT_SHAPE = Diagnosis(
     code="log-checkpoint-shape",
     title="the checkpoint is of another model, or of another number of ranks",
-    severity=Severity.BLOCK,
     symptoms=(
         "size mismatch for lm_head.weight: copying a param with shape",
         "Missing key(s) in state_dict",
@@ -35,7 +32,6 @@ CHECKPOINT_SHAPE = Diagnosis(
 CHECKPOINT_TORN = Diagnosis(
     code="log-checkpoint-torn",
     title="a checkpoint was not written to its end",
-    severity=Severity.BLOCK,
     symptoms=(
         "PytorchStreamReader failed reading zip archive: failed finding central directory",
         "Error while deserializing header: MetadataIncompleteBuffer",
@@ -46,7 +42,6 @@ CHECKPOINT_TORN = Diagnosis(
 CLIENTS_MISSING = Diagnosis(
     code="log-clients-missing",
     title="not all ranks came to the rendezvous",
-    severity=Severity.BLOCK,
     symptoms=(
         "Timed out after 301 seconds waiting for clients. 6/8 clients joined.",
         "torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError",
@@ -59,7 +54,6 @@ CLIENTS_MISSING = Diagnosis(
 COLLECTIVE_TIMEOUT = Diagnosis(
     code="log-collective-timeout",
     title="a collective came to no end",
-    severity=Severity.BLOCK,
     symptoms=("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=78, OpType=BROADCAST, NumelIn=…",),
     explanation="The collective was not done within its time-out: a rank never came to it, or the network carried"
     " nothing.",
@@ -70,7 +64,6 @@ COLLECTIVE_TIMEOUT = Diagnosis(
 CONTAINER = Diagnosis(
     code="log-container",
     title="a container could not be started",
-    severity=Severity.BLOCK,
     symptoms=("slurmstepd: error: pyxis: container start failed",),
     explanation="The container could not be started on this node.",
     remedy="`ls -l IMAGE; df -h /tmp`: on NODE; is the image there, and room to unpack it?",
@@ -78,7 +71,6 @@ CONTAINER = Diagnosis(
 CONTAINER_GPU = Diagnosis(
     code="log-container-gpu",
     title="a container gets no GPU",
-    severity=Severity.BLOCK,
     symptoms=(
         "Could not find any nv files on this host!",
         "nvidia-container-cli: initialization error",
@@ -90,7 +82,6 @@ CONTAINER_GPU = Diagnosis(
 CPU_BINDING = Diagnosis(
     code="log-cpu-binding",
     title="ranks are bound to cores that the job hasn't got",
-    severity=Severity.BLOCK,
     symptoms=("CPU binding outside of job step allocation",),
     explanation="The cores that ranks were to be bound to are not those of the job.",
     remedy="`srun --cpu-bind=none …`: or ask for the cores: #SBATCH --cpus-per-task=N, srun --cpus-per-task=N.",
@@ -98,7 +89,6 @@ CPU_BINDING = Diagnosis(
 CUDA_ERROR = Diagnosis(
     code="log-cuda-error",
     title="a call to the GPU failed",
-    severity=Severity.BLOCK,
     symptoms=(
         "CUDA error: unknown error",
         "CUBLAS_STATUS_EXECUTION_FAILED",
@@ -111,7 +101,6 @@ CUDA_ERROR = Diagnosis(
 DEEPSPEED_BATCH = Diagnosis(
     code="log-deepspeed-batch",
     title="DeepSpeed's batch sizes don't fit the number of ranks",
-    severity=Severity.BLOCK,
     symptoms=("Check batch related parameters. train_batch_size is not equal to micro_batch_per_gpu",),
     explanation="train_batch_size must be micro batch × accumulation × ranks: it was written for another number of"
     " ranks.",
@@ -120,7 +109,6 @@ DEEPSPEED_BATCH = Diagnosis(
 DEVICE_ASSERT = Diagnosis(
     code="log-device-assert",
     title="a kernel met a value that can't be",
-    severity=Severity.BLOCK,
     symptoms=("CUDA error: device-side assert triggered",),
     explanation="A kernel found a value that can't be: mostly a token id or a label past the end of a table.",
     remedy="`export CUDA_LAUNCH_BLOCKING=1`: then start again: the traceback shows the line. `assert max(input_ids) <"
@@ -129,7 +117,6 @@ DEVICE_ASSERT = Diagnosis(
 EXTENSION = Diagnosis(
     code="log-extension",
     title="a native extension could not be built",
-    severity=Severity.BLOCK,
     symptoms=("Error building extension 'fused_adam'",),
     explanation="A native extension could not be compiled on this node: no compiler, another CUDA, or a cache that two"
     " nodes write to.",
@@ -138,7 +125,6 @@ EXTENSION = Diagnosis(
 GPU_MEMORY = Diagnosis(
     code="log-gpu-memory",
     title="the GPU's memory is too small",
-    severity=Severity.BLOCK,
     symptoms=("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate",),
     explanation="The GPU had no room left for NCCL's buffers.",
     remedy="`nvidia-smi`: on NODE; does something else use the GPU? else a smaller batch.",
@@ -146,7 +132,6 @@ GPU_MEMORY = Diagnosis(
 HOSTFILE = Diagnosis(
     code="log-hostfile",
     title="DeepSpeed can't use its hostfile",
-    severity=Severity.BLOCK,
     symptoms=("Hostfile is empty or not formatted correctly",),
     explanation="DeepSpeed can't use its hostfile.",
     remedy="`cat hostfile`: one `NAME slots=N` a line, each name once.",
@@ -154,7 +139,6 @@ HOSTFILE = Diagnosis(
 HUB = Diagnosis(
     code="log-hub",
     title="the hub wants a login",
-    severity=Severity.BLOCK,
     symptoms=(
         "GatedRepoError: 401 Client Error",
         "Cannot access gated repo for url",
@@ -165,7 +149,6 @@ HUB = Diagnosis(
 HUB_UNREACHABLE = Diagnosis(
     code="log-hub-unreachable",
     title="a node can't reach the hub",
-    severity=Severity.BLOCK,
     symptoms=(
         "We couldn't connect to 'https://huggingface.co' to load the files",
         "LocalEntryNotFoundError",
@@ -177,7 +160,6 @@ HUB_UNREACHABLE = Diagnosis(
 ILLEGAL_ACCESS = Diagnosis(
     code="log-illegal-access",
     title="a kernel touched memory that isn't its own",
-    severity=Severity.BLOCK,
     symptoms=("CUDA error: an illegal memory access was encountered",),
     explanation="A kernel on the GPU touched memory that isn't its own: a bug in a kernel or an index, rarely the GPU.",
     remedy="`export CUDA_LAUNCH_BLOCKING=1`: then start again: the traceback shows the line that did it. `sudo dmesg"
@@ -186,7 +168,6 @@ ILLEGAL_ACCESS = Diagnosis(
 IMPORT = Diagnosis(
     code="log-import",
     title="a package is another version than the code wants",
-    severity=Severity.BLOCK,
     symptoms=("ImportError: cannot import name",),
     explanation="A package is another version than the code was written for.",
     remedy="`python -m pip list | grep -iE 'torch|transformers|deepspeed|accelerate|peft'`: on each node.",
@@ -194,7 +175,6 @@ IMPORT = Diagnosis(
 INTERRUPTED = Diagnosis(
     code="log-interrupted",
     title="somebody pressed Ctrl-C",
-    severity=Severity.BLOCK,
     symptoms=(
         "KeyboardInterrupt",
         "got signal: 2",
@@ -205,7 +185,6 @@ INTERRUPTED = Diagnosis(
 IO_ERROR = Diagnosis(
     code="log-io-error",
     title="a disk fails",
-    severity=Severity.BLOCK,
     symptoms=(
         "OSError: [Errno 5] Input/output error",
         "blk_update_request: I/O error",
@@ -216,7 +195,6 @@ IO_ERROR = Diagnosis(
 LIBRARY = Diagnosis(
     code="log-library",
     title="a native library is missing, or of another version",
-    severity=Severity.BLOCK,
     symptoms=(
         "ImportError: libcudart.so.11.0: cannot open shared object file",
         "undefined symbol: ncclCommRegister",
@@ -228,7 +206,6 @@ LIBRARY = Diagnosis(
 LOADER = Diagnosis(
     code="log-loader",
     title="a data-loader worker died",
-    severity=Severity.BLOCK,
     symptoms=("DataLoader worker (pid(s) 4711) exited unexpectedly",),
     explanation="A data-loader worker died; its own exception stands above, if it had one.",
     remedy="`num_workers=0`: in the DataLoader: the exception then comes from the rank itself. `df -h /dev/shm; free"
@@ -245,7 +222,6 @@ LOCAL_ONLY = Diagnosis(
 LOCAL_RANK = Diagnosis(
     code="log-local-rank",
     title="the script doesn't know --local-rank",
-    severity=Severity.BLOCK,
     symptoms=("error: unrecognized arguments: --local-rank=0",),
     explanation="The launcher passes --local-rank (with a dash since torch 2.0) to a script that doesn't know it.",
     remedy="`torchrun …`: passes none; the script reads LOCAL_RANK from the environment.",
@@ -253,7 +229,6 @@ LOCAL_RANK = Diagnosis(
 LOSS_SCALE = Diagnosis(
     code="log-loss-scale",
     title="training in fp16 diverged",
-    severity=Severity.BLOCK,
     symptoms=("Current loss scale already at minimum - cannot decrease scale anymore",),
     explanation="Every step overflowed in fp16 until the loss scale was at its minimum: the model diverged, or wants"
     " bf16.",
@@ -262,7 +237,6 @@ LOSS_SCALE = Diagnosis(
 MESH = Diagnosis(
     code="log-mesh",
     title="Gloo could not connect all ranks",
-    severity=Severity.BLOCK,
     symptoms=(
         "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
     ),
@@ -274,7 +248,6 @@ MESH = Diagnosis(
 MODEL_DIFFERS = Diagnosis(
     code="log-model-differs",
     title="ranks built different models",
-    severity=Severity.BLOCK,
     symptoms=("DDP expects same model across all ranks, but Rank 0 has",),
     explanation="Ranks built different models: another config, vocabulary or version on one node.",
     remedy="`sha256sum CONFIG; python -m pip list | grep -iE 'torch|transformers'`: on each node.",
@@ -282,7 +255,6 @@ MODEL_DIFFERS = Diagnosis(
 MODEL_MISSING = Diagnosis(
     code="log-model-missing",
     title="a model's path is not there",
-    severity=Severity.BLOCK,
     symptoms=("is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",),
     explanation="The model's path is not there on this node, or its name is wrong: transformers takes a missing path"
     " for a name.",
@@ -291,7 +263,6 @@ MODEL_MISSING = Diagnosis(
 MODULE_MISSING = Diagnosis(
     code="log-module-missing",
     title="a rank's Python has no such module",
-    severity=Severity.BLOCK,
     symptoms=("ModuleNotFoundError: No module named 'flash_attn'",),
     explanation="The Python that this rank got has no such module: another environment than on the head.",
     remedy="`python3 -m pip install MODULE`: on NODE; or start ranks with the absolute path of the right python.",
@@ -309,7 +280,6 @@ NAN = Diagnosis(
 NCCL_ALGORITHM = Diagnosis(
     code="log-nccl-algorithm",
     title="NCCL is left no algorithm",
-    severity=Severity.BLOCK,
     symptoms=("NCCL WARN Error : no algorithm/protocol available",),
     explanation="NCCL_ALGO or NCCL_PROTO leave NCCL no way to do a collective.",
     remedy="`unset NCCL_ALGO NCCL_PROTO`: where ranks start; NCCL chooses by itself.",
@@ -317,7 +287,6 @@ NCCL_ALGORITHM = Diagnosis(
 NCCL_CUDA = Diagnosis(
     code="log-nccl-cuda",
     title="a CUDA call failed inside of NCCL",
-    severity=Severity.BLOCK,
     symptoms=("ncclUnhandledCudaError: Call to CUDA function failed.",),
     explanation="A CUDA call failed inside of NCCL.",
     remedy="`sudo dmesg -T | grep -i xid`: on NODE; did a GPU fail? `export NCCL_DEBUG=INFO`: then start again, and:"
@@ -326,7 +295,6 @@ NCCL_CUDA = Diagnosis(
 NCCL_INTERNAL = Diagnosis(
     code="log-nccl-internal",
     title="NCCL met what it did not expect",
-    severity=Severity.BLOCK,
     symptoms=("ncclInternalError: Internal check failed.",),
     explanation="NCCL met what it did not expect: mostly libraries that don't fit each other, or a broken topology.",
     remedy="`export NCCL_DEBUG=INFO`: then start again, and: aboard why --log LOG. `aboard check --only software`:"
@@ -335,7 +303,6 @@ NCCL_INTERNAL = Diagnosis(
 NCCL_INVALID = Diagnosis(
     code="log-nccl-invalid",
     title="NCCL was called in a way that it can't obey",
-    severity=Severity.BLOCK,
     symptoms=("ncclInvalidUsage: This usually reflects invalid usage",),
     explanation="NCCL was called in a way that it can't obey; its own warning above says which.",
     remedy="`export NCCL_DEBUG=WARN`: then start again: the line before this one says why.",
@@ -343,7 +310,6 @@ NCCL_INVALID = Diagnosis(
 NCCL_SYSTEM = Diagnosis(
     code="log-nccl-system",
     title="a system call failed inside of NCCL",
-    severity=Severity.BLOCK,
     symptoms=("unhandled system error (run with NCCL_DEBUG=INFO for details)",),
     explanation="A system call failed inside of NCCL, and the log doesn't say which: with NCCL_DEBUG=INFO it would.",
     remedy="`export NCCL_DEBUG=INFO`: then start again, and: aboard why --log LOG. `aboard check --only network`:"
@@ -352,7 +318,6 @@ NCCL_SYSTEM = Diagnosis(
 NVLS = Diagnosis(
     code="log-nvls",
     title="NVLink SHARP can't be set up",
-    severity=Severity.BLOCK,
     symptoms=("Failed to bind NVLink SHARP (NVLS) Multicast memory of size",),
     explanation="The switches between the GPUs (NVSwitch) can't set up multicast: the fabric manager isn't well, or"
     " its memory is used up by another container.",
@@ -362,7 +327,6 @@ NVLS = Diagnosis(
 PERMISSION = Diagnosis(
     code="log-permission",
     title="a path may not be used on a node",
-    severity=Severity.BLOCK,
     symptoms=("PermissionError: [Errno 13] Permission denied:",),
     explanation="The user that ranks run as may not use this path on this node.",
     remedy="`ls -ld PATH; id`: on NODE; user and group numbers must be the same on all nodes.",
@@ -370,7 +334,6 @@ PERMISSION = Diagnosis(
 PREEMPTED = Diagnosis(
     code="log-preempted",
     title="a job of higher priority took the nodes",
-    severity=Severity.BLOCK,
     symptoms=("CANCELLED AT 2026-06-06T06:06:06 DUE TO PREEMPTION",),
     explanation="A job of higher priority took the nodes.",
     remedy="`#SBATCH --requeue`: starts it again by itself; resume from the last checkpoint.",
@@ -378,7 +341,6 @@ PREEMPTED = Diagnosis(
 PRIVATE_ADDRESS = Diagnosis(
     code="log-private-address",
     title="a peer told an address that only it has",
-    severity=Severity.BLOCK,
     symptoms=(
         "socketStartConnect: Connect to 172.17.0.2<43369> failed : Connection refused",
         "Connect to 169.254.20.10<43369> failed : Software caused connection abort",
@@ -391,7 +353,6 @@ PRIVATE_ADDRESS = Diagnosis(
 RANK0_LATE = Diagnosis(
     code="log-rank0-late",
     title="a rank never came to the first collective",
-    severity=Severity.BLOCK,
     symptoms=(
         "is setting up NCCL communicator and retrieving ncclUniqueId from [0] via c10d key-value store by key '0'",
     ),
@@ -403,7 +364,6 @@ RANK0_LATE = Diagnosis(
 RECV_TIMEOUT = Diagnosis(
     code="log-recv-timeout",
     title="a peer sent nothing",
-    severity=Severity.BLOCK,
     symptoms=("Timed out waiting 1800000ms for recv operation to complete",),
     explanation="A peer sent nothing for the whole time-out, and Gloo doesn't say which. It is stopped or stuck"
     " outside of the collective, its link is down, or large packets vanish on the way (MTU).",
@@ -414,7 +374,6 @@ RECV_TIMEOUT = Diagnosis(
 SAME_GPU = Diagnosis(
     code="log-same-gpu",
     title="two ranks took one GPU",
-    severity=Severity.BLOCK,
     symptoms=(
         "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
         "Multiple Ranks are using the same GPU",
@@ -427,7 +386,6 @@ SAME_GPU = Diagnosis(
 SLURM_REQUEST = Diagnosis(
     code="log-slurm-request",
     title="Slurm can't give what was asked for",
-    severity=Severity.BLOCK,
     symptoms=("Requested node configuration is not available",),
     explanation="Slurm can't give what was asked for.",
     remedy="`sinfo -o '%P %D %c %m %G %l'`: what there is; scontrol show job JOBID.",
@@ -435,7 +393,6 @@ SLURM_REQUEST = Diagnosis(
 STORE_UNREACHABLE = Diagnosis(
     code="log-store-unreachable",
     title="the store of rank 0 can't be reached",
-    severity=Severity.BLOCK,
     symptoms=(
         "The client socket has timed out after 600000ms while trying to connect to (n1, 29500).",
         "The connection to the C10d store has failed. See inner exception for details.",
@@ -449,7 +406,6 @@ STORE_UNREACHABLE = Diagnosis(
 STORE_WAIT = Diagnosis(
     code="log-store-wait",
     title="a rank waited for what another one should have written",
-    severity=Severity.BLOCK,
     symptoms=("DistStoreError: wait timeout after 300000ms",),
     explanation="A rank waited for what another one should have written into the store: that one died or came late.",
     remedy="`py-spy dump --pid PID`: of a rank that said nothing, while it hangs. `aboard why --log LOGS…`: with the"
@@ -458,7 +414,6 @@ STORE_WAIT = Diagnosis(
 SYNTAX = Diagnosis(
     code="log-syntax",
     title="the code can't be read by this Python",
-    severity=Severity.BLOCK,
     symptoms=("SyntaxError: invalid syntax",),
     explanation="The code can't be read by this node's Python: half copied, or written for a newer one.",
     remedy="`python --version; sha256sum *.py`: on each node, where the script is.",
@@ -466,7 +421,6 @@ SYNTAX = Diagnosis(
 TIME_LIMIT = Diagnosis(
     code="log-time-limit",
     title="the job's time was up",
-    severity=Severity.BLOCK,
     symptoms=("CANCELLED AT 2026-03-03T12:00:19 DUE TO TIME LIMIT",),
     explanation="The job's time was up.",
     remedy="`#SBATCH --time=24:00:00`: more of it; or checkpoint in time with #SBATCH --signal=USR1@300.",
@@ -474,7 +428,6 @@ TIME_LIMIT = Diagnosis(
 TOKEN_RANGE = Diagnosis(
     code="log-token-range",
     title="a token id is larger than the embedding",
-    severity=Severity.BLOCK,
     symptoms=("IndexError: index out of range in self",),
     explanation="A token id is larger than the embedding: the tokenizer has more tokens than the model.",
     remedy="`model.resize_token_embeddings(len(tokenizer))`: or the tokenizer that belongs to the model.",
@@ -482,7 +435,6 @@ TOKEN_RANGE = Diagnosis(
 TOLD_TO_STOP = Diagnosis(
     code="log-told-to-stop",
     title="the launcher was told to stop",
-    severity=Severity.BLOCK,
     symptoms=("SignalException: Process 77 got signal: 15",),
     explanation="Somebody told the launcher to stop: Slurm at its limit, a preemption, or an ssh session that was"
     " closed (signal 1 is SIGHUP).",
@@ -492,7 +444,6 @@ TOLD_TO_STOP = Diagnosis(
 UNUSED_PARAMETERS = Diagnosis(
     code="log-unused-parameters",
     title="DDP waited for a gradient that never came",
-    severity=Severity.BLOCK,
     symptoms=("Expected to have finished reduction in the prior iteration before starting a new one.",),
     explanation="DDP waited for the gradient of a parameter that had none in this step.",
     remedy="`DistributedDataParallel(model, find_unused_parameters=True)`: or leave the parameter out of the model.",
@@ -500,7 +451,6 @@ UNUSED_PARAMETERS = Diagnosis(
 WANDB = Diagnosis(
     code="log-wandb",
     title="Weights & Biases has no key, or no way out",
-    severity=Severity.BLOCK,
     symptoms=("wandb.errors.UsageError: api_key not configured",),
     explanation="Weights & Biases has no key, or no way out.",
     remedy="`wandb login`: on NODE; or WANDB_MODE=offline.",
@@ -508,7 +458,6 @@ WANDB = Diagnosis(
 WATCHDOG_STUCK = Diagnosis(
     code="log-watchdog-stuck",
     title="torch's watchdog could not run",
-    severity=Severity.BLOCK,
     symptoms=("ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress",),
     explanation="torch's own watchdog could not run: a thread holds Python's lock (GIL) in a long call, or CUDA itself"
     " hangs.",
@@ -518,7 +467,6 @@ WATCHDOG_STUCK = Diagnosis(
 WEIGHTS_ONLY = Diagnosis(
     code="log-weights-only",
     title="a checkpoint holds more than weights",
-    severity=Severity.BLOCK,
     symptoms=("Weights only load failed.",),
     explanation="torch 2.6 loads weights only by default, and this file holds other objects.",
     remedy="`torch.load(FILE, weights_only=False)`: only for files that you trust: it runs what is in them.",
@@ -526,7 +474,6 @@ WEIGHTS_ONLY = Diagnosis(
 WORLD_MISMATCH = Diagnosis(
     code="log-world-mismatch",
     title="a rank never told its address",
-    severity=Severity.BLOCK,
     symptoms=("wait timeout after 300000ms, keys: /default_pg/0//cpu//0/2",),
     explanation="Rank MISSING never wrote its address: it was not started, or RANK and WORLD_SIZE are not what the"
     " others have.",
@@ -536,7 +483,6 @@ WORLD_MISMATCH = Diagnosis(
 INIT_INCOMPLETE = Diagnosis(
     code="log-init-incomplete",
     title="NCCL's set-up began and never ended",
-    severity=Severity.BLOCK,
     symptoms=("NCCL INFO ncclCommInitRank comm 0x… rank 0 nranks 8 … - Init START",),
     explanation="NCCL waits without end for ranks that don't come: they died before, were never started, or can't"
     " reach the address that rank 0 told. RAS, the flight recorder and the watchdog all begin after this phase.",
@@ -550,7 +496,6 @@ INIT_INCOMPLETE = Diagnosis(
 PEER_LOST = Diagnosis(
     code="log-peer-lost",
     title="the log only shows that a peer was lost",
-    severity=Severity.BLOCK,
     symptoms=(
         "Connection closed by peer [10.0.0.3]:52110",
         "Failed to recv, got 0 bytes. Connection was likely closed.",
@@ -564,7 +509,6 @@ PEER_LOST = Diagnosis(
 UNKNOWN = Diagnosis(
     code="log-unknown",
     title="an error that has no name yet",
-    severity=Severity.BLOCK,
     symptoms=("SomeError: words that nobody has seen before",),
     explanation="None of the messages that are known here stands in the log, and it holds errors all the same.",
     remedy="Give the logs of all nodes, and start again with `NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL` for one"

@@ -1,6 +1,6 @@
 """Models that ranks can't load."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, Command
 
 _FITTING = "Name a directory whose weights belong to its config.json: `train.model`. "
@@ -8,7 +8,6 @@ _FITTING = "Name a directory whose weights belong to its config.json: `train.mod
 MISSING = Diagnosis(
     code="model-missing",
     title="there is no model that transformers knows",
-    severity=Severity.BLOCK,
     symptoms=(
         "OSError: DIR does not appear to have a file named config.json",
         "ValueError: The checkpoint you are trying to load has model type `x` but Transformers does not recognize",
@@ -23,7 +22,6 @@ MISSING = Diagnosis(
 NOT_BUILT = Diagnosis(
     code="model-not-built",
     title="the model can't be built as it is asked for",
-    severity=Severity.BLOCK,
     symptoms=(
         "ImportError: FlashAttention2 has been toggled on, but it cannot be used",
         "does not support an attention implementation through torch.nn.functional.scaled_dot_product_attention",
@@ -37,7 +35,6 @@ NOT_BUILT = Diagnosis(
 NO_WEIGHTS = Diagnosis(
     code="model-no-weights",
     title="there are no weights beside config.json",
-    severity=Severity.BLOCK,
     symptoms=(
         "has no model.safetensors, nor its index",
         "OSError: no file named pytorch_model.bin, model.safetensors",
@@ -51,7 +48,6 @@ NO_WEIGHTS = Diagnosis(
 DAMAGED = Diagnosis(
     code="model-damaged",
     title="a file of the model is not whole",
-    severity=Severity.BLOCK,
     symptoms=(
         "SafetensorError: Error while deserializing header: InvalidHeaderDeserialization",
         "MetadataIncompleteBuffer",
@@ -65,7 +61,6 @@ DAMAGED = Diagnosis(
 QUANTIZED = Diagnosis(
     code="model-quantized",
     title="the model is quantized",
-    severity=Severity.BLOCK,
     symptoms=(
         "You cannot perform fine-tuning on purely quantized models",
         "is quantized, and a quantized model can't be",
@@ -78,7 +73,6 @@ QUANTIZED = Diagnosis(
 NAMES = Diagnosis(
     code="model-names",
     title="the weights are those of another architecture",
-    severity=Severity.BLOCK,
     symptoms=(
         "Some weights of X were not initialized from the model checkpoint",
         "Unexpected key(s) in state_dict",
@@ -92,7 +86,6 @@ NAMES = Diagnosis(
 SHAPES = Diagnosis(
     code="model-shapes",
     title="the weights have other shapes than config.json says",
-    severity=Severity.BLOCK,
     symptoms=("size mismatch for lm_head.weight: copying a param with shape", "ignore_mismatched_sizes"),
     explanation="config.json was edited, or tokens were added to a tokenizer and not to the embedding.",
     remedy=_FITTING + "For added tokens: `model.resize_token_embeddings(len(tokenizer))`, then `save_pretrained`.",
@@ -102,7 +95,6 @@ SHAPES = Diagnosis(
 DIFFERS = Diagnosis(
     code="model-differs",
     title="nodes have different files of the model",
-    severity=Severity.BLOCK,
     symptoms=("isn't the same everywhere: rank 3 has other files than most", "losses differ between ranks"),
     explanation="Each rank reads its own node's files. With other weights on one of them, ranks would train a mixture.",
     remedy="`sha256sum DIR/*` on each node shows which; copy the right files there: `rsync -a DIR/ NODE:DIR/`.",
@@ -112,7 +104,6 @@ DIFFERS = Diagnosis(
 NO_START = Diagnosis(
     code="model-no-start",
     title="the model doesn't say how its weights begin",
-    severity=Severity.BLOCK,
     symptoms=("doesn't say how these begin",),
     explanation="`from_scratch` draws each tensor as the model's own code does, rank by rank. Some models leave"
     " tensors out of it, or make one of another.",

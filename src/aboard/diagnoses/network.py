@@ -76,7 +76,6 @@ def _connection(scope: str, outcome: str) -> Diagnosis:
     return Diagnosis(
         code=f"network-{scope}{outcome}",
         title=f"{title}{where}",
-        severity=Severity.BLOCK,
         symptoms=shows if scope else (_TIMED_OUT, _GLOO, _RETRYING),
         explanation=f"It is about {ports}. {why}",
         remedy=mend.format(ports="29500" if scope == "rendezvous-" else "1024:65535"),
@@ -97,7 +96,6 @@ EPHEMERAL_REJECTED = _connection("ephemeral-", "rejected")
 RESET = Diagnosis(
     code="network-reset",
     title="Connections are made and then reset",
-    severity=Severity.BLOCK,
     symptoms=("Connection reset by peer", "Read error [10.0.0.3]:64737: Connection reset by peer"),
     explanation="A proxy, an intrusion filter or a full connection table between the nodes ends connections.",
     remedy="Take the nodes' own network out of such filters. `sudo dmesg | grep conntrack` tells whether the table"
@@ -108,7 +106,6 @@ RESET = Diagnosis(
 SILENT = Diagnosis(
     code="network-silent",
     title="Connections are made, and not a byte comes back",
-    severity=Severity.BLOCK,
     symptoms=("Timed out waiting 5000ms for recv operation to complete",),
     explanation="Something accepts connections in the node's place and passes nothing on, or packets with data are"
     " lost.",
@@ -119,7 +116,6 @@ SILENT = Diagnosis(
 MTU = Diagnosis(
     code="network-mtu",
     title="Large packets vanish",
-    severity=Severity.BLOCK,
     symptoms=(
         "Timed out waiting 5000ms for recv operation to complete",
         "hangs in the first big all-reduce",
@@ -161,7 +157,6 @@ MTU_DIFFERS = Diagnosis(
 LINK_DOWN = Diagnosis(
     code="network-link-down",
     title="An interface has no link",
-    severity=Severity.BLOCK,
     symptoms=("NO-CARRIER", "state DOWN"),
     explanation="The cable is out, the switch port is off, or the card is broken. Its address stays, so peers try.",
     remedy="Reseat the cable or enable the switch port. `sudo ip link set dev eth1 up` if somebody set it down.",
@@ -175,7 +170,6 @@ LINK_DOWN = Diagnosis(
 UNRESOLVED = Diagnosis(
     code="network-unresolved",
     title="A node does not know a peer's name",
-    severity=Severity.BLOCK,
     symptoms=("Could not resolve hostname", "Name or service not known", _TIMED_OUT),
     explanation="The name is in this machine's ssh_config or /etc/hosts, and not in those of the node, or its DNS"
     " doesn't answer. torch says the same sentence as for a firewall.",
@@ -186,7 +180,6 @@ UNRESOLVED = Diagnosis(
 PEER_ON_LOOPBACK = Diagnosis(
     code="network-peer-on-loopback",
     title="A node takes a peer for itself",
-    severity=Severity.BLOCK,
     symptoms=("connectFullMesh failed … remote=[127.0.0.1]:41896",),
     explanation="A line of its /etc/hosts gives the peer's name to 127.x, often from a copied image.",
     remedy="Give the name its real address in /etc/hosts of the named node.",
@@ -207,7 +200,6 @@ NAMES_DIFFER = Diagnosis(
 PORT_TAKEN = Diagnosis(
     code="network-port-taken",
     title="The rendezvous port is taken",
-    severity=Severity.BLOCK,
     symptoms=("The server socket has failed to listen … code: -98, name: EADDRINUSE", "Address already in use"),
     explanation="A rank of an earlier run is still there, or another program uses the port.",
     remedy="`sudo ss -ltnp 'sport = :29500'` names the process. End it if it is a leftover, or set MASTER_PORT.",
@@ -220,7 +212,6 @@ PORT_TAKEN = Diagnosis(
 INTERFACE_MISSING = Diagnosis(
     code="network-interface-missing",
     title="The env names an interface that a node doesn't have",
-    severity=Severity.BLOCK,
     symptoms=("Unable to find address for: ib0", "Bootstrap : no socket interface found"),
     explanation="Interfaces are called differently on different machines, and one NCCL_SOCKET_IFNAME was given to all.",
     remedy="Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME per node under `env:`; `ip -br link` lists the names.",

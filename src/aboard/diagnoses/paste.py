@@ -3,7 +3,7 @@
 import shlex
 from collections.abc import Sequence
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, Command, Shell
 from aboard.diagnoses.text import visible
 
@@ -24,7 +24,6 @@ def last_line(command: Shell) -> Shell:
 FLAG = Diagnosis(
     code="paste-flag",
     title="a flag of another launcher can't be obeyed",
-    severity=Severity.BLOCK,
     symptoms=("torchrun --nproc_per_node",),
     explanation="Commands of torchrun, deepspeed and accelerate can be pasted behind `--`. What one of their flags"
     " says contradicts the nodes, or would be ignored.",
@@ -67,7 +66,6 @@ FLAG = Diagnosis(
 CONFIG = Diagnosis(
     code="paste-config",
     title="a config of accelerate can't be obeyed",
-    severity=Severity.BLOCK,
     symptoms=("accelerate launch --config_file",),
     explanation="It says something that contradicts the nodes, or that would be ignored.",
     remedy="Change the lines that are named, or give the script alone: `aboard launch -- train.py`.",
@@ -85,7 +83,6 @@ CONFIG = Diagnosis(
 MASTER = Diagnosis(
     code="paste-master",
     title="the master of the pasted command is no node of ours",
-    severity=Severity.BLOCK,
     symptoms=("--master_addr",),
     explanation="Aboard picks the first node, and a port that it has just seen bind. A pasted one must agree.",
     remedy="Leave `--master_addr` and `--master_port` out.",
@@ -99,7 +96,6 @@ MASTER = Diagnosis(
 SCRIPT = Diagnosis(
     code="paste-script",
     title="the pasted command has no script",
-    severity=Severity.BLOCK,
     symptoms=("starts no run; accelerate launch does",),
     explanation="There is nothing that ranks could run.",
     remedy="Put the script behind the launcher: `aboard launch -- torchrun train.py`.",
@@ -112,7 +108,6 @@ SCRIPT = Diagnosis(
 WRAPPED = Diagnosis(
     code="paste-wrapped",
     title="the pasted command starts a launcher by itself",
-    severity=Severity.BLOCK,
     symptoms=("starts deepspeed by itself, so every rank would start a run of its own",),
     explanation="A script around deepspeed or torchrun (deepy.py of gpt-neox, a shell script) would be run by every"
     " rank.",
@@ -131,7 +126,6 @@ WRAPPED = Diagnosis(
 SLOTS = Diagnosis(
     code="paste-slots",
     title="the pasted command asks for more slots than there are",
-    severity=Severity.BLOCK,
     symptoms=("has fewer slots than",),
     explanation="It names GPUs by number, and a node has fewer.",
     remedy="Ask for fewer, or give the nodes more slots in aboard.yaml.",

@@ -1,6 +1,6 @@
 """Runs that can't be planned on these nodes, or can't be said to another launcher."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, Command
 
 _OTHERWISE = "or type: aboard launch --dry-run --as torchrun -- …"
@@ -9,7 +9,6 @@ _ANY_JOB = "{everywhere:shell}    # the same, for any job\n{alone:shell}    # to
 PLAN = Diagnosis(
     code="launch-plan",
     title="these nodes can't carry what is asked for",
-    severity=Severity.BLOCK,
     symptoms=("no node would start a rank",),
     explanation="The number of ranks, slots and variables is settled before anything starts, and doesn't come out.",
     remedy="See what would be started: `aboard launch --dry-run -- …`.",
@@ -25,7 +24,6 @@ PLAN = Diagnosis(
 EXPORT_DEEPSPEED = Diagnosis(
     code="export-deepspeed",
     title="the plan can't be said to DeepSpeed's launcher",
-    severity=Severity.BLOCK,
     symptoms=("deepspeed --hostfile",),
     explanation="It starts one command on all nodes, through a shell: what a node has of its own, and some"
     " characters, can't be said to it.",
@@ -40,7 +38,6 @@ EXPORT_DEEPSPEED = Diagnosis(
 SLURM_NODES = Diagnosis(
     code="slurm-nodes",
     title="a Slurm job has several nodes, and none was named",
-    severity=Severity.BLOCK,
     symptoms=("this is a Slurm job of 2 nodes (n[1-2]), and Aboard can't take them from Slurm by itself yet",),
     explanation="Without nodes on the command line, in a hostfile or in aboard.yaml, Aboard uses the machine that"
     " it runs on. In a job of several nodes, the others would stay idle without a word.",
@@ -56,7 +53,6 @@ SLURM_NODES = Diagnosis(
 SLURM_COPIES = Diagnosis(
     code="slurm-copies",
     title="srun started several copies of aboard",
-    severity=Severity.BLOCK,
     symptoms=("2 copies of aboard were started by srun; start one: it starts the ranks on all nodes itself",),
     explanation="Each copy would start every rank on every node. One command is enough.",
     remedy="Type it in the batch script or in the shell of `salloc`, without `srun`; or as one task: `srun"

@@ -69,7 +69,6 @@ def _unreached(
     return Diagnosis(
         code=f"reach-{reason.value}",
         title=title,
-        severity=Severity.BLOCK,
         symptoms=symptoms,
         explanation=f"{why}{_NO_AGENT}",
         remedy=f"{Command(fix).fill(_ANY)}\n{more}",
@@ -293,7 +292,6 @@ NOISY_SHELL = Diagnosis(
 SETUP = Diagnosis(
     code="reach-setup",
     title="a `setup` line fails in the shell that ranks get",
-    severity=Severity.BLOCK,
     symptoms=(
         "torchrun: command not found",
         "module: command not found",

@@ -23,7 +23,6 @@ NODE_LATE = Diagnosis(
 WORLD = Diagnosis(
     code="init-world",
     title="a script asks for another number of ranks",
-    severity=Severity.BLOCK,
     symptoms=(
         "wait timeout after 300000ms, keys: /default_pg/0//cpu//0/2",
         "Timed out after 601 seconds waiting for clients.",
@@ -40,7 +39,6 @@ WORLD = Diagnosis(
 NAME = Diagnosis(
     code="init-name",
     title="a node can't resolve where rank 0 is",
-    severity=Severity.BLOCK,
     symptoms=(
         "The IPv6 network addresses of (…, 29500) cannot be retrieved (gai error: -2 - Name or service not known)",
         "The client socket has timed out after 600000ms while trying to connect to",
@@ -59,7 +57,6 @@ NAME = Diagnosis(
 STORE_DROPPED = Diagnosis(
     code="init-store-dropped",
     title="the store of rank 0 does not answer",
-    severity=Severity.BLOCK,
     symptoms=("The client socket has timed out after 600000ms while trying to connect to",),
     explanation="Packets to MASTER_ADDR:MASTER_PORT are swallowed by a firewall. torch says the same sentence for"
     " this, for a"
@@ -73,7 +70,6 @@ STORE_DROPPED = Diagnosis(
 STORE_REJECTED = Diagnosis(
     code="init-store-rejected",
     title="a firewall rejects connections to the store",
-    severity=Severity.BLOCK,
     symptoms=("No route to host", "The client socket has timed out after 600000ms while trying to connect to"),
     explanation="A firewall answers connections to MASTER_ADDR:MASTER_PORT with a no.",
     remedy="Open the port on rank 0's node; `aboard check --only network` tells for whom it is closed.",
@@ -83,7 +79,6 @@ STORE_REJECTED = Diagnosis(
 STORE_NO_ROUTE = Diagnosis(
     code="init-store-no-route",
     title="a node has no route to rank 0",
-    severity=Severity.BLOCK,
     symptoms=("Network is unreachable",),
     explanation="No network of the node leads to the address of rank 0.",
     remedy="`ip route get ADDRESS` on the node; `--master-address` with one that all nodes reach.",
@@ -96,7 +91,6 @@ STORE_NO_ROUTE = Diagnosis(
 STORE_REFUSED = Diagnosis(
     code="init-store-refused",
     title="nobody listens where the store should be",
-    severity=Severity.BLOCK,
     symptoms=("Connection refused", "The client socket has timed out after 600000ms while trying to connect to"),
     explanation="Rank 0 hosts no store at MASTER_ADDR:MASTER_PORT: its script asks for another one, or for none.",
     remedy="Leave MASTER_ADDR, MASTER_PORT and TORCHELASTIC_USE_AGENT_STORE as they are set.",
@@ -109,7 +103,6 @@ STORE_REFUSED = Diagnosis(
 ELSEWHERE = Diagnosis(
     code="init-elsewhere",
     title="ranks look for the store at different places",
-    severity=Severity.BLOCK,
     symptoms=(
         "os.environ['MASTER_PORT'] = '12355'",
         "The client socket has timed out after 600000ms while trying to connect to",
@@ -127,7 +120,6 @@ ELSEWHERE = Diagnosis(
 PEER_DROPPED = Diagnosis(
     code="init-peer-dropped",
     title="ranks can't connect to each other",
-    severity=Severity.BLOCK,
     symptoms=(
         "Connect timeout [none]",
         "connect to 10.0.0.2<43211> returned Connection timed out, retrying (1/34)",
@@ -143,7 +135,6 @@ PEER_DROPPED = Diagnosis(
 RANK_TWICE = Diagnosis(
     code="init-rank-twice",
     title="two processes join as the same rank",
-    severity=Severity.BLOCK,
     symptoms=("it just hangs at init_process_group", "Duplicate GPU detected : rank 0 and rank 1"),
     explanation="One of them takes the place of a rank that then never comes, and all others wait for that. A"
     " script that works out its rank by itself, or sets RANK, does this.",
@@ -157,7 +148,6 @@ RANK_TWICE = Diagnosis(
 PEER_REFUSED = Diagnosis(
     code="init-peer-refused",
     title="ranks are refused by each other",
-    severity=Severity.BLOCK,
     symptoms=("Gloo connectFullMesh failed with … SO_ERROR: Connection refused, remote=[10.0.0.2]:28048",),
     explanation="The store's port is open, and a firewall says no at the ports at which ranks listen for each"
     " other. The ranks that give up are not the cause; the node that they name is.",
@@ -168,7 +158,6 @@ PEER_REFUSED = Diagnosis(
 LOOPBACK = Diagnosis(
     code="init-loopback",
     title="a node tells its peers to connect to 127.0.0.1",
-    severity=Severity.BLOCK,
     symptoms=("connectFullMesh failed", "remote=[127.0.0.1]:41896: Connection refused"),
     explanation="Its own name stands for a loopback address in /etc/hosts, and Gloo takes the address of the name.",
     remedy="Set GLOO_SOCKET_IFNAME, or give the name its real address in /etc/hosts.",
@@ -183,7 +172,6 @@ LOOPBACK = Diagnosis(
 RANK_LATE = Diagnosis(
     code="init-rank-late",
     title="a rank has not come to init_process_group",
-    severity=Severity.BLOCK,
     symptoms=("it just hangs at init_process_group", "Waiting for clients"),
     explanation="The others wait for it in the store. What it does instead is named, with its line.",
     remedy="Do what takes long after init_process_group, or on all ranks." + _LOOK,

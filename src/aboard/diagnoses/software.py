@@ -34,7 +34,6 @@ _FILES = {"copy": Command("{lines:shell}"), "look": Command("{look:shell}")}
 INTERPRETER = Diagnosis(
     code="software-interpreter",
     title="The active Python environment is on some nodes only",
-    severity=Severity.BLOCK,
     symptoms=(
         "ModuleNotFoundError: No module named 'torch'",
         "No such file or directory: '/home/me/venv/bin/python'",
@@ -72,7 +71,6 @@ INTERPRETER_LOGIN = Diagnosis(
 INTERPRETER_UNSAFE = Diagnosis(
     code="software-interpreter-unsafe",
     title="Another user can change the active Python environment",
-    severity=Severity.BLOCK,
     symptoms=("is not used: ", "is writable for the group"),
     explanation="The interpreter, its packages or a directory above them belong to another user who is not root,"
     " or can be written by one. That user could make your ranks run any code with your rights. Aboard does not"
@@ -90,7 +88,6 @@ INTERPRETER_UNSAFE = Diagnosis(
 PROGRAM = Diagnosis(
     code="software-program",
     title="The script, module or program is not on a node",
-    severity=Severity.BLOCK,
     symptoms=("can't open file 'train.py': [Errno 2] No such file or directory", "No module named"),
     explanation="Every node runs its own copy. A script that exists only where the command was typed can't start"
     " elsewhere, and the ranks that do start would wait for the others.",
@@ -107,7 +104,6 @@ PROGRAM = Diagnosis(
 PROGRAM_DIFFERS = Diagnosis(
     code="software-program-differs",
     title="The script is not the same on all nodes",
-    severity=Severity.BLOCK,
     symptoms=("Detected mismatch between collectives on ranks",),
     explanation="It was edited on one node only, or copied before the last change. Ranks of different scripts issue"
     " different collectives.",
@@ -133,7 +129,6 @@ IMPORT = Diagnosis(
 PYTHON = Diagnosis(
     code="software-python",
     title="Nodes run different versions of Python",
-    severity=Severity.BLOCK,
     symptoms=("ModuleNotFoundError: No module named 'torch'", "ValueError: unsupported pickle protocol"),
     explanation="Over ssh, a command gets a shell that is neither a login shell nor interactive, so `conda"
     " activate` or `module load` lines of a start-up file often don't run there, and `python3` is the system's."
@@ -158,7 +153,6 @@ PYTHON_PATH = Diagnosis(
 TORCH = Diagnosis(
     code="software-torch",
     title="Nodes have different versions of torch, or one has none",
-    severity=Severity.BLOCK,
     symptoms=(
         "ModuleNotFoundError: No module named 'torch'",
         "Received data size doesn't match expected size. Is there a distributed collective mismatch",
@@ -173,7 +167,6 @@ TORCH = Diagnosis(
 NCCL = Diagnosis(
     code="software-nccl",
     title="Nodes have different versions of NCCL",
-    severity=Severity.BLOCK,
     symptoms=("Mismatched NCCL version detected : rank", "NCCL WARN Mismatched NCCL version"),
     explanation="All ranks of a communicator must run the same NCCL. Since 2.23 it says so and ends; earlier"
     " versions hang while they connect. The version is that of the package which torch brings; LD_LIBRARY_PATH and"
@@ -189,7 +182,6 @@ NCCL = Diagnosis(
 CUDA = Diagnosis(
     code="software-cuda",
     title="torch is built for different versions of CUDA",
-    severity=Severity.BLOCK,
     symptoms=(
         "The NVIDIA driver on your system is too old",
         "CUDA error: no kernel image is available for execution on the device",
@@ -204,7 +196,6 @@ CUDA = Diagnosis(
 ROCM = Diagnosis(
     code="software-rocm",
     title="torch is built for different versions of ROCm",
-    severity=Severity.BLOCK,
     symptoms=("HIP error: invalid device function",),
     explanation="The same torch comes in builds for several ROCm versions; they bring other RCCL versions and kernels.",
     remedy=f"Install torch on the node from the same package index as on the others. {_SAME}",
@@ -236,7 +227,6 @@ ENVIRONMENT = Diagnosis(
 CODE = Diagnosis(
     code="software-code",
     title="The code in the working directory differs from node to node",
-    severity=Severity.BLOCK,
     symptoms=(
         "Received data size doesn't match expected size. Is there a distributed collective mismatch",
         "RuntimeError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0]",

@@ -1,12 +1,11 @@
 """Files that can't be brought to a node."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Command
 
 DISK_FULL = Diagnosis(
     code="spread-disk-full",
     title="a node has no room for the files of the run",
-    severity=Severity.BLOCK,
     symptoms=("OSError: [Errno 28] No space left on device", "OSError: [Errno 122] Disk quota exceeded"),
     explanation="Shards, bins and the model go to the same path on every node that lacks them; all disks are"
     " looked at before anything is sent.",
@@ -21,7 +20,6 @@ DISK_FULL = Diagnosis(
 DENIED = Diagnosis(
     code="spread-denied",
     title="the user may not write there on a node",
-    severity=Severity.BLOCK,
     symptoms=("PermissionError: [Errno 13] Permission denied", "OSError: [Errno 30] Read-only file system"),
     explanation="Files go to the path that they have on the head; what is below your home goes below your home"
     " there. On this node that directory, or the one above it, belongs to somebody else.",
@@ -33,7 +31,6 @@ DENIED = Diagnosis(
 PATH = Diagnosis(
     code="spread-path",
     title="something else has the name of a file that is sent",
-    severity=Severity.BLOCK,
     symptoms=(
         "NotADirectoryError: [Errno 20] Not a directory",
         "OSError: [Errno 40] Too many levels of symbolic links",
@@ -47,7 +44,6 @@ PATH = Diagnosis(
 DISK = Diagnosis(
     code="spread-disk",
     title="a node's disk doesn't take the files",
-    severity=Severity.BLOCK,
     symptoms=("OSError: [Errno 5] Input/output error", "took nothing in for 60 s, while the node itself answers"),
     explanation="The node answers and its disk doesn't, or it gave an error: a disk that fails, or a file server"
     " that hangs.",
@@ -61,7 +57,6 @@ DISK = Diagnosis(
 BUSY = Diagnosis(
     code="spread-busy",
     title="somebody else sends the same files now",
-    severity=Severity.BLOCK,
     symptoms=("somebody else is sending",),
     explanation="Another head, or another command of yours, writes to the same directory on this node at this moment.",
     remedy="Wait for it, then try again: what is there by then isn't sent twice. `fuser -v PATH/.aboard-*.part`"
@@ -72,7 +67,6 @@ BUSY = Diagnosis(
 HASH = Diagnosis(
     code="spread-hash",
     title="a file is another one after it was sent",
-    severity=Severity.BLOCK,
     symptoms=("after it was sent, and should have",),
     explanation="It left the head whole, and what the node reads back has another hash. That is bad memory, a bad"
     " disk, or a program that changes files there.",
@@ -83,7 +77,6 @@ HASH = Diagnosis(
 LOST = Diagnosis(
     code="spread-lost",
     title="a node was lost again and again while files were sent",
-    severity=Severity.BLOCK,
     symptoms=("it was lost 3 times while files were sent to it", "client_loop: send disconnect: Broken pipe"),
     explanation="The connection broke each time that it was made anew: a network that drops long transfers (MTU, a"
     " firewall's idle limit), or a node that restarts.",
@@ -94,7 +87,6 @@ LOST = Diagnosis(
 EMPTY = Diagnosis(
     code="spread-empty",
     title="a directory that ranks need is empty",
-    severity=Severity.BLOCK,
     symptoms=("has no files to be spread",),
     explanation="The model's or the data's directory on the head has no files.",
     remedy="`ls -la DIR` on the head, and name the right one. Prepared data that lost its files is made again when"

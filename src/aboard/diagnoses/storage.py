@@ -8,7 +8,6 @@ _LARGEST = Command("{look:shell}    # what is largest there; remove what nobody 
 MISSING = Diagnosis(
     code="storage-missing",
     title="The working directory is not there",
-    severity=Severity.BLOCK,
     symptoms=("FileNotFoundError: [Errno 2] No such file or directory", "can't open file", "cd: No such file"),
     explanation="Ranks start in the same directory on every node. It was never made on this one, its disk or share"
     " isn't mounted, its name is spelled another way, or this user may not enter it.",
@@ -25,7 +24,6 @@ MISSING = Diagnosis(
 NOT_SHARED = Diagnosis(
     code="storage-not-shared",
     title="A directory that others share is another one on this node",
-    severity=Severity.BLOCK,
     symptoms=(
         "FileNotFoundError: [Errno 2] No such file or directory",
         "on one node only",
@@ -46,7 +44,6 @@ NOT_SHARED = Diagnosis(
 NOT_MOUNTED = Diagnosis(
     code="storage-not-mounted",
     title="Nothing is mounted where other nodes have a mount",
-    severity=Severity.BLOCK,
     symptoms=("df shows / for a directory that is a share elsewhere", "No space left on device on one node only"),
     explanation="The working directory lies on a mount of its own on most nodes, and on this node on the disk of"
     " the system. The mount did not come up at boot, or was never set up.",
@@ -73,7 +70,6 @@ PRIVATE = Diagnosis(
 FULL = Diagnosis(
     code="storage-full",
     title="A disk is full",
-    severity=Severity.BLOCK,
     symptoms=("OSError: [Errno 28] No space left on device", "[Errno 122] Disk quota exceeded", "write failed"),
     explanation="The rank that writes fails, and the others wait for it until their time-out, with an error that"
     " says nothing about a disk. A quota may be used up although the disk has room.",
@@ -85,7 +81,6 @@ FULL = Diagnosis(
 SPACE = Diagnosis(
     code="storage-space",
     title="The disk has less room than the run will write",
-    severity=Severity.BLOCK,
     symptoms=("OSError: [Errno 28] No space left on device", "PytorchStreamWriter failed writing file"),
     explanation="`run:` in aboard.yaml says where the run writes and how much, and the disk there has less than"
     " that free. A disk that the nodes share must have room for what all of them write, a node's own for what is"
@@ -102,7 +97,6 @@ SPACE = Diagnosis(
 OUTPUT = Diagnosis(
     code="storage-output",
     title="The run can't write where it was told to",
-    severity=Severity.BLOCK,
     symptoms=("PermissionError: [Errno 13] Permission denied", "OSError: [Errno 30] Read-only file system"),
     explanation="`output:` under `run:` in aboard.yaml is a directory that this user may not write to, that can't"
     " be made there, or that is no directory. Rank 0 is on the first node, so it stops a run there; on others it"
@@ -126,7 +120,6 @@ LOW = Diagnosis(
 INODES = Diagnosis(
     code="storage-inodes",
     title="A file system can hold hardly any more files",
-    severity=Severity.BLOCK,
     symptoms=("OSError: [Errno 28] No space left on device", "although df -h shows free space"),
     explanation="Many file systems have room for a fixed number of files. Caches and unpacked datasets use them"
     " up, and then nothing can be created, however much space is left.",
@@ -156,7 +149,6 @@ READ_ONLY = Diagnosis(
 DEAD_MOUNT = Diagnosis(
     code="storage-dead-mount",
     title="A mount does not answer",
-    severity=Severity.BLOCK,
     symptoms=(
         "ls or df hangs",
         "processes in state D that kill -9 doesn't end",

@@ -6,7 +6,6 @@ from aboard.diagnoses.fixes import Advice, Command
 CONFIG = Diagnosis(
     code="train-config",
     title="the training can't be as it is written",
-    severity=Severity.BLOCK,
     symptoms=("train.model is not given", "train.num_train_epochs and train.max_steps both say how long it trains"),
     explanation="Keys that are needed are missing, or two of them contradict each other. All of it is told at"
     " once, each at its line, before anything is looked at.",
@@ -30,7 +29,6 @@ CONFIG = Diagnosis(
 FILE = Diagnosis(
     code="train-file",
     title="no file says what to train",
-    severity=Severity.BLOCK,
     symptoms=("no file says what to train, and there is no ./aboard.yaml",),
     explanation="`aboard train` reads the sections `train` and `data` of an aboard.yaml: the one that is named, or"
     " the one in the directory where it is typed.",
@@ -44,7 +42,6 @@ FILE = Diagnosis(
 MODEL = Diagnosis(
     code="train-model",
     title="the model can't be had",
-    severity=Severity.BLOCK,
     symptoms=(
         "has no config.json: it is no model that transformers could load",
         "there is no directory, and the hub doesn't give a model of that name",
@@ -84,7 +81,6 @@ ASKED = Diagnosis(
 GIVEN = Diagnosis(
     code="train-given",
     title="a rank was started without a training",
-    severity=Severity.BLOCK,
     symptoms=("there is no training to be done: ABOARD_TRAINING is not set",),
     explanation="`python -m aboard.train` is what ranks run. What they are to do comes in their environment, from"
     " the head.",
@@ -95,7 +91,6 @@ GIVEN = Diagnosis(
 TENSORBOARD = Diagnosis(
     code="train-tensorboard",
     title="TensorBoard isn't installed where rank 0 runs",
-    severity=Severity.BLOCK,
     symptoms=(
         "ModuleNotFoundError: No module named 'tensorboard'",
         "tensorboard: true, and TensorBoard isn't installed",
@@ -109,7 +104,6 @@ TENSORBOARD = Diagnosis(
 NONFINITE = Diagnosis(
     code="train-nonfinite",
     title="a loss or a gradient is no number",
-    severity=Severity.BLOCK,
     symptoms=("loss is nan", "the loss is not finite on rank 3", "'loss': nan, 'grad_norm': nan", "grad_norm: inf"),
     explanation="One step gave nan or infinity, and its update was left out on all ranks: the weights are as they"
     " were. The message names step, rank and the rows. Most often the learning rate is too high, a row is damaged"
@@ -124,7 +118,6 @@ NONFINITE = Diagnosis(
 CHECKPOINTING_UNKNOWN = Diagnosis(
     code="checkpointing-unknown",
     title="the model can't compute its activations twice",
-    severity=Severity.BLOCK,
     symptoms=("ValueError: XForCausalLM does not support gradient checkpointing.",),
     explanation="`gradient_checkpointing: true` is done by the model's own code, and transformers has none for"
     " this one.",
@@ -136,7 +129,6 @@ CHECKPOINTING_UNKNOWN = Diagnosis(
 SHARDING_UNEVEN = Diagnosis(
     code="sharding-uneven",
     title="hybrid sharding met nodes of different sizes",
-    severity=Severity.BLOCK,
     symptoms=("`sharding: hybrid` needs the same number of ranks on every node",),
     explanation="With `hybrid`, ranks of the same place on all nodes hold the same shard: each node must have as many.",
     remedy="`--set train.sharding=full`, or give the nodes the same number of slots.",
@@ -146,7 +138,6 @@ SHARDING_UNEVEN = Diagnosis(
 BATCH = Diagnosis(
     code="train-batch",
     title="the batch and the ranks don't go together",
-    severity=Severity.BLOCK,
     symptoms=("the loss differs from the same run on another number of GPUs", "ranks with zero samples"),
     explanation="`global_batch_size` counts the sequences of one step over all ranks, however many there are. With"
     " fewer sequences than ranks some would do nothing; with `gradient_accumulation_steps` beside it that multiply"
@@ -163,7 +154,6 @@ BATCH = Diagnosis(
 HYBRID = Diagnosis(
     code="train-hybrid",
     title="hybrid sharding on nodes that it can't be done on",
-    severity=Severity.BLOCK,
     symptoms=("RuntimeError: Mesh should not be bigger than default world size", "sharding: hybrid"),
     explanation="With `hybrid` each node holds the whole model, sharded over its own ranks, and ranks of the same"
     " place on all nodes hold the same shard. That needs the same number of ranks on each node, and more than one.",
@@ -178,7 +168,6 @@ HYBRID = Diagnosis(
 ATTENTION = Diagnosis(
     code="train-attention",
     title="flash attention without a GPU",
-    severity=Severity.BLOCK,
     symptoms=(
         "FlashAttention only supports Ampere GPUs or newer",
         "ImportError: FlashAttention2 has been toggled on",
@@ -201,7 +190,6 @@ BF16 = Diagnosis(
 PACKAGES = Diagnosis(
     code="train-packages",
     title="a node's Python lacks what the trainer stands on",
-    severity=Severity.BLOCK,
     symptoms=(
         "ModuleNotFoundError: No module named 'transformers'",
         "ModuleNotFoundError: No module named 'torch'",
@@ -219,7 +207,6 @@ PACKAGES = Diagnosis(
 LENGTH = Diagnosis(
     code="train-length",
     title="sequences are longer than the model has positions",
-    severity=Severity.BLOCK,
     symptoms=(
         "Token indices sequence length is longer than the specified maximum sequence length for this model",
         "IndexError: index out of range in self",
@@ -234,7 +221,6 @@ LENGTH = Diagnosis(
 VOCABULARY = Diagnosis(
     code="train-vocabulary",
     title="the tokenizer has more tokens than the model",
-    severity=Severity.BLOCK,
     symptoms=(
         "IndexError: index out of range in self",
         "CUDA error: device-side assert triggered",
@@ -250,7 +236,6 @@ VOCABULARY = Diagnosis(
 MEMORY = Diagnosis(
     code="train-memory",
     title="it doesn't fit into memory",
-    severity=Severity.BLOCK,
     symptoms=("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate", "exitcode: -9"),
     explanation="AdamW in float32 takes 16 bytes for each parameter: weight, gradient and two means. `full` and"
     " `hybrid` share them out over ranks; activations grow with the batch and the length.",
@@ -269,7 +254,6 @@ MEMORY = Diagnosis(
 PACKING_UNKNOWN = Diagnosis(
     code="train-packing-unknown",
     title="the model can't keep documents of one sequence apart",
-    severity=Severity.BLOCK,
     symptoms=(
         "TypeError: forward() got an unexpected keyword argument 'position_ids'",
         "ValueError: too many values to unpack (expected 2)",

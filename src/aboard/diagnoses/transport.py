@@ -1,12 +1,11 @@
 """A node that was reached, and talks nonsense or can't do what it is asked."""
 
-from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Command
 
 WIRE_PROTOCOL = Diagnosis(
     code="wire-protocol",
     title="what a node sent is no frame of ours",
-    severity=Severity.BLOCK,
     symptoms=("ProtocolError",),
     explanation="Something on the way changed the bytes, or another program answers.",
     remedy="`aboard check --only reach` tells which.",
@@ -16,7 +15,6 @@ WIRE_PROTOCOL = Diagnosis(
 AGENT_ASK = Diagnosis(
     code="agent-ask",
     title="a node could not do what it was asked",
-    severity=Severity.BLOCK,
     symptoms=("AskError",),
     explanation="The message has the system's own words.",
     remedy="`aboard check` looks at the node.",
