@@ -10,19 +10,24 @@ from aboard.core.plan import Master, NodePlan, Plan, Start
 from aboard.core.program import Kind, Program
 from aboard.core.run import Child, Place, Run
 from aboard.core.witness import Collective, Group, NodeWitness, Process, RankWitness, Socket
+from aboard.diagnoses.untrusted import Untrusted
 
 NOW = 1000.0
-WAITING = 'Thread 0x01 (most recent call first):\n  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 9 in all_reduce\n  File "/home/me/train.py", line 7 in step\n'  # noqa: E501 - as Python prints it
+WAITING = Untrusted(
+    'Thread 0x01 (most recent call first):\n  File "/x/site-packages/torch/distributed/distributed_c10d.py", line 9 in all_reduce\n  File "/home/me/train.py", line 7 in step\n'  # noqa: E501 - as Python prints it
+)
 
 
-def stack(*frames: tuple[str, int, str]) -> str:
+def stack(*frames: tuple[str, int, str]) -> Untrusted:
     """As faulthandler prints it, the innermost first."""
     lines = "".join(f'  File "{file}", line {line} in {name}\n' for file, line, name in frames)
-    return f"Current thread 0x0000 (most recent call first):\n{lines}"
+    return Untrusted(f"Current thread 0x0000 (most recent call first):\n{lines}")
 
 
 def process(**given: Any) -> Process:
-    return Process(**{"pid": 4711, "name": "python", "state": "S", "states": "SSSSSSSS", **given})
+    """`name` and `file` may be given as plain text."""
+    given = {"pid": 4711, "name": "python", "state": "S", "states": "SSSSSSSS", "file": "", **given}
+    return Process(**{**given, "name": Untrusted(given["name"]), "file": Untrusted(given["file"])})
 
 
 def at_collective(
@@ -78,11 +83,27 @@ def evidence(
         name: NodeWitness(
             at=NOW,
             ranks={rank: ranks[rank] for rank in range(number * per_node, min(world, (number + 1) * per_node))},
-            **{"addresses": (("eth0", f"10.0.0.{number + 1}"),), **((nodes or {}).get(name, {}))},
+            **{"addresses": (("eth0", f"10.0.0.{number + 1}"),), **seen_around((nodes or {}).get(name, {}))},
         )
         for number, name in enumerate(names)
     }
     return Evidence(**{"plan": plan, "run": run, "now": NOW, "witness": witness, "quiet": 12.0, "usual": 0.2, **given})
+
+
+def seen_around(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What tests give as plain text, as a node's answer has it."""
+    found = dict(given)
+    if isinstance(given.get("kernel"), tuple):
+        found["kernel"] = tuple(map(Untrusted, given["kernel"]))
+    if "mounts" in given:
+        found["mounts"] = tuple((Untrusted(place), kind, Untrusted(of)) for place, kind, of in given["mounts"])
+    if "hung" in given:
+        found["hung"] = Untrusted(given["hung"])
+    if "quota" in given:
+        found["quota"] = Untrusted(given["quota"])
+    names = given.get("names", {})
+    found["names"] = {name: Untrusted(told) if isinstance(told, str) else told for name, told in names.items()}
+    return found
 
 
 def stuck_socket(local: str, remote: str, *, tx: int = 500_000) -> Socket:

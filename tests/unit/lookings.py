@@ -1,5 +1,6 @@
 """Looks made by hand: evidence as nodes would have answered it over the wire, and the record of a run with it."""
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,9 +13,9 @@ from aboard.core.evidence import Evidence
 from aboard.core.look import Answer, look_at
 from aboard.core.phase import TOLD
 from aboard.core.plan import Plan
-from aboard.core.witness import Collective, NodeWitness, RankWitness
-from aboard.core.witness_words import DOINGS
+from aboard.core.witness import DOINGS, Collective, NodeWitness, RankWitness
 from aboard.diagnoses import Finding
+from aboard.diagnoses.untrusted import encode_text
 from aboard.record.documents import findings_document
 from aboard.record.places import RunDirectory
 from aboard.record.record import Record
@@ -106,7 +107,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 
 def _told(node: NodeWitness) -> dict[str, Any]:
-    return {
+    answer = {
         "wall": node.at + node.offset,
         "node": {
             **{name: getattr(node, name) for name in _PLAIN},
@@ -116,13 +117,15 @@ def _told(node: NodeWitness) -> dict[str, Any]:
             "mounts": [list(each) for each in node.mounts],
             "disks": [asdict(each) for each in node.disks],
             "dials": [[host, port, outcome] for (host, port), outcome in node.dials.items()],
-            "names": {name: found if isinstance(found, str) else list(found) for name, found in node.names.items()},
+            "names": dict(node.names),
             "echoes": {to: [each.small, each.large, each.sent, each.lost] for to, each in node.echoes.items()},
             "kernel": None if node.kernel is None else list(node.kernel),
             "asked": node.hung,
         },
         "children": {str(rank): _child(seen) for rank, seen in node.ranks.items()},
     }
+    told: dict[str, Any] = json.loads(json.dumps(answer, default=encode_text))
+    return told
 
 
 def _child(seen: RankWitness) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from aboard.core.request import Request
 from aboard.core.roster import Roster, roster
 from aboard.core.run import Run
 from aboard.core.seat import Seat
+from aboard.diagnoses.untrusted import Untrusted
 
 RUN = "20261115-0507-brave-otter"
 PROGRAM = Program(kind=Kind.SCRIPT, target="train.py", args=("--lr", "2e-5", "--name", "it's mine"))
@@ -95,7 +96,7 @@ class Scene:
             self.run.take(Sample(node=name, at=BEGAN + at, values=values))
 
     def at(self, seconds: float, tail: tuple[str, ...] = ()) -> Roster:
-        return roster(self.plan, self.run, BEGAN + seconds, tail=tail)
+        return roster(self.plan, self.run, BEGAN + seconds, tail=tuple(map(Untrusted, tail)))
 
 
 TRACE = (

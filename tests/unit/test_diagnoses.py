@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from aboard.diagnoses import AboardError, Advice, Command, Diagnosis, Severity, Shell, checkpoint, reach, shell
 from aboard.diagnoses.catalogue import all_diagnoses, pack_error, read_error, unpack_error
 from aboard.diagnoses.fixes import blanks
-from aboard.diagnoses.text import visible
+from aboard.diagnoses.untrusted import visible
 from aboard.verdicts.logs.reader import RAISED
 from aboard.verdicts.logs.table import SYMPTOMS
 

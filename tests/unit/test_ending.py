@@ -14,6 +14,7 @@ from aboard.core.program import Kind, Program
 from aboard.core.run import Run
 from aboard.core.witness import Disk, NodeWitness
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.verdicts.conclusion import conclude
 from aboard.verdicts.ending import ending
 from aboard.verdicts.told import TOLD
@@ -263,7 +264,7 @@ def test_the_kernel_is_quoted_on_what_it_killed() -> None:
     run = Run.replay("r", [_event("exited", 1, code=-9)])
     lines = ("[1.0] oom-kill:constraint=NONE", "[1.1] Out of memory: Killed process 7 (python)", "[1.2] eth0: link up")
     for kernel, quoted in ((lines, "Killed process 7 (python)"), ((lines[0], lines[2]), "oom-kill:constraint=NONE")):
-        seen = _seen(1, oom_before=0, oom_kills=1, kernel=kernel)
+        seen = _seen(1, oom_before=0, oom_kills=1, kernel=tuple(map(Untrusted, kernel)))
         assert ending(Evidence(plan=PLAN, run=run, witness=seen))[0].seen.endswith(quoted)
 
 
@@ -364,11 +365,17 @@ def test_a_barrier_that_a_rank_went_on_without_is_no_cause() -> None:
 
 def test_full_disks_are_told_with_what_is_left() -> None:
     """A bus error by /dev/shm, an exception by the disk that has no room."""
-    shm = _seen(0, disks=(Disk(path="/dev/shm", free=0, size=64 << 20),))
+    shm = _seen(0, disks=(Disk(path=Untrusted("/dev/shm"), free=0, size=64 << 20),))
     (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", [_event("exited", 0, code=-7)]), witness=shm))
     assert finding.code == "run-shm-full"
     raised = _event("raised", 2, 1.0, type="OSError", message="[Errno 28] No space left on device")
-    full = _seen(2, disks=(Disk(path="/tmp", free=1 << 30, size=2 << 30), Disk(path="/out", free=0, size=1 << 30)))
+    full = _seen(
+        2,
+        disks=(
+            Disk(path=Untrusted("/tmp"), free=1 << 30, size=2 << 30),
+            Disk(path=Untrusted("/out"), free=0, size=1 << 30),
+        ),
+    )
     run = Run.replay("r", [raised, _event("exited", 2, 2.0, code=1)])
     (finding,) = ending(Evidence(plan=PLAN, run=run, witness=full))
     assert finding.code == "run-disk-full"

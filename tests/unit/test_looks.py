@@ -28,10 +28,10 @@ from aboard.core.scrub import Scrub
 from aboard.core.size import MIB
 from aboard.core.stack import main_text, main_thread
 from aboard.core.verdict import Replayed
-from aboard.core.witness import Disk, Echo, Joining, Link, Neighbour, RankWitness
-from aboard.core.witness_words import node_of
+from aboard.core.witness import Disk, Echo, Joining, Link, Neighbour, RankWitness, decode_node
 from aboard.diagnoses import AboardError, Severity
 from aboard.diagnoses.catalogue import recall_diagnosis
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows import kept as kept_module
 from aboard.flows.bundle import LEFT_OUT, pack, write
 from aboard.flows.kept import kept_of
@@ -183,8 +183,8 @@ def test_no_secret_no_home_and_no_environment_leaves_with_a_look(tmp_path: Path)
     given = locked()
     around = {
         "kernel": (f"audit: token={TOKEN}",),
-        "neighbours": (Neighbour(pid=7, name="adalove", cores=1.0),),
-        "disks": (Disk(path="/home/adalove/data", free=1, size=2),),
+        "neighbours": (Neighbour(pid=7, name=Untrusted("adalove"), cores=1.0),),
+        "disks": (Disk(path=Untrusted("/home/adalove/data"), free=1, size=2),),
         "links": (Link(name="eth0", state="up"),),
     }
     witness = {name: replace(node, **around) for name, node in given.witness.items()}  # type: ignore[arg-type]
@@ -224,8 +224,10 @@ def test_a_look_that_is_too_large_keeps_what_it_names(monkeypatch: pytest.Monkey
     """First threads that no rule reads go, then whole nodes, those of the verdict last; who is gone is said."""
     given = locked()
     other = 'Thread 0x02 (most recent call first):\n  File "/x.py", line 1 in other\n' * 400
-    ranks = {name: {rank: replace(seen, stack=other + seen.stack) for rank, seen in node.ranks.items()}
-             for name, node in given.witness.items()}  # fmt: skip
+    ranks = {
+        name: {rank: replace(seen, stack=Untrusted(other + seen.stack.raw())) for rank, seen in node.ranks.items()}
+        for name, node in given.witness.items()
+    }
     full = replace(given, witness={name: replace(given.witness[name], ranks=seen) for name, seen in ranks.items()})
     findings = judge(full).findings
     monkeypatch.setattr(look_module, "MOST_BYTES", 50_000)
@@ -240,9 +242,9 @@ def test_a_look_that_is_too_large_keeps_what_it_names(monkeypatch: pytest.Monkey
 
 def test_the_main_thread_is_all_that_is_judged_of_a_dump() -> None:
     """It comes last, and is the same with and without the others."""
-    dump = 'Thread 0x02 (most recent call first):\n  File "/x.py", line 1 in other\n\n' + SLEEPING
-    assert main_text(dump) == SLEEPING
-    assert main_thread(main_text(dump)) == main_thread(dump)
+    dump = 'Thread 0x02 (most recent call first):\n  File "/x.py", line 1 in other\n\n' + SLEEPING.raw()
+    assert main_text(dump) == SLEEPING.raw()
+    assert main_thread(Untrusted(main_text(dump))) == main_thread(Untrusted(dump))
 
 
 def test_a_run_is_seen_as_it_was_at_the_look(tmp_path: Path) -> None:
@@ -412,7 +414,7 @@ def test_a_strangers_names_can_not_touch_a_terminal(tmp_path: Path) -> None:
 
 def test_a_number_that_no_float_holds_is_none() -> None:
     """From the wire or from an archive: it is left out, and the rest is read."""
-    seen = node_of({"wall": 10**400, "node": {"load": -(10**400), "cores": 4}}, {}, 0.0)
+    seen = decode_node({"wall": 10**400, "node": {"load": -(10**400), "cores": 4}}, {}, 0.0)
     assert (seen.at, seen.load, seen.cores) == (0.0, None, 4)
 
 

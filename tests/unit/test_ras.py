@@ -22,8 +22,7 @@ from aboard.core.cluster import Cluster
 from aboard.core.evidence import Evidence
 from aboard.core.node import Node
 from aboard.core.ras import RasProcess, RasRank, RasStatus, ras_status
-from aboard.core.witness import RankWitness
-from aboard.core.witness_words import node_of
+from aboard.core.witness import RankWitness, decode_node
 from aboard.diagnoses import Severity
 from aboard.flows.why_foreign import why_foreign
 from aboard.verdicts.judge import judge
@@ -262,7 +261,7 @@ def looked(pid: int, **message: Any) -> RasStatus | str | None:
     pieces: list[dict[str, Any]] = []
     look(message, {"0": pid}, {"0": pid}, 1.8, pieces.append)
     node = {key: value for piece in pieces for key, value in piece.items()}
-    return node_of({"node": node}, {"0": 0}, 0.0).ras
+    return decode_node({"node": node}, {"0": 0}, 0.0).ras
 
 
 def test_a_whole_look_asks_where_a_rank_itself_listens() -> None:

@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 
 import pytest
 from rosters import Scene, dead, silent, starting, training
 
+from aboard.core.decoding import decode
 from aboard.core.roster import Roster
-from aboard.core.roster_words import from_words, to_words
+from aboard.diagnoses.untrusted import encode_text
 from aboard.ui.launch_plain import PlainLaunch
 
 
@@ -15,7 +17,7 @@ from aboard.ui.launch_plain import PlainLaunch
 def test_a_roster_comes_over_as_it_is(scene: Callable[[int, int], Roster]) -> None:
     """Through JSON and back, with its phases and troubles as values."""
     roster = scene(4, 2)
-    assert from_words(json.loads(json.dumps(to_words(roster)))) == roster
+    assert decode(Roster, json.loads(json.dumps(asdict(roster), default=encode_text))) == roster
 
 
 @pytest.mark.parametrize("hostile", ["\x1b[2J", "\x1b]52;c;eA==\x07", "\u202egnp.exe", "\r\x9b31m"])

@@ -1,6 +1,7 @@
 """A training on the screen and in a pipe."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import pytest
 from made_findings import made_finding
@@ -8,10 +9,11 @@ from rich.console import Console
 from rosters import Scene
 
 from aboard.config.train import Choice
+from aboard.core.decoding import decode
 from aboard.core.event import Sample
 from aboard.core.metrics import Way
 from aboard.core.phase import Phase
-from aboard.core.roster_words import from_words, to_words
+from aboard.core.roster import Roster
 from aboard.core.training import Training
 from aboard.diagnoses import Severity
 from aboard.ui.launch_plain import PlainLaunch
@@ -87,7 +89,7 @@ def test_the_roster_has_it_below_its_heading_and_nodes_below_that() -> None:
     """Also seen from another process, through JSON."""
     scene = Scene(nodes=2, ranks=1)
     roster = replace(scene.at(10.0), way=WAY)
-    there = from_words(to_words(roster))
+    there = decode(Roster, json.loads(json.dumps(asdict(roster))))
     assert there.way == WAY
     lines = shown(RosterView(there))
     assert any("step 120 of 400" in line for line in lines)
@@ -106,7 +108,7 @@ def test_bar_table_and_end_say_the_same_step() -> None:
         scene.run.take(Sample(node=node, at=1000.0, child=child, values={"step": step}, metrics=told))
     roster = scene.at(10.0)
     assert [row.step for row in roster.rows] == [57, 55]
-    lines = shown(RosterView(from_words(to_words(roster))))
+    lines = shown(RosterView(decode(Roster, json.loads(json.dumps(asdict(roster))))))
     assert any("step 55 of 300" in line and "8 min 10 s left" in line for line in lines)
     assert way_line(roster.way or WAY).startswith("train step 55/300")
     scene.event(10.0, "exited", "n2", "1", code=-9)

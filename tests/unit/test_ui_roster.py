@@ -14,6 +14,7 @@ from rosters import Scene, dead, silent, starting, training
 
 from aboard.core.phase import Phase
 from aboard.core.roster import Missing, Roster, Row, Stall
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.ui.roster import SPARE, RosterView, clean
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
@@ -201,7 +202,7 @@ def rosters(draw: st.DrawFn) -> Roster:
         stopping=draw(st.just("") | TEXT),
         finished=draw(st.just("") | TEXT),
         interest=draw(st.none() | st.integers(0, 9)),
-        tail=tuple(draw(st.lists(TEXT, max_size=9))),
+        tail=tuple(draw(st.lists(TEXT.map(Untrusted), max_size=9))),
     )
 
 

@@ -9,6 +9,7 @@ from aboard.core.evidence import Evidence
 from aboard.core.phase import Phase
 from aboard.core.witness import Echo, Joining, RankWitness, Socket
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.verdicts.judge import judge
 
 POOL = stack(("/usr/lib/python3.11/threading.py", 327, "wait"), ("/home/me/train.py", 40, "load"))
@@ -26,7 +27,7 @@ def eight(**others: RankWitness) -> dict[int, RankWitness]:
     return {rank: in_collective() for rank in range(8)} | {int(name[1:]): seen for name, seen in others.items()}
 
 
-def waits(text: str) -> RankWitness:
+def waits(text: Untrusted) -> RankWitness:
     return RankWitness(process=process(call="futex"), stack=text, groups=(at_collective(19, over=True),))
 
 

@@ -16,6 +16,7 @@ from aboard.core.run import Raised
 from aboard.core.witness import RankWitness
 from aboard.core.xid import Part, gpu_error
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.untrusted import NO_TEXT
 from aboard.verdicts.ending import ending
 from aboard.verdicts.judge import judge
 
@@ -139,7 +140,9 @@ def test_the_rank_that_the_driver_names_is_named() -> None:
 def test_what_hangs_for_it_is_folded_under_it() -> None:
     """A rank that never comes to the collective does so for its GPU; the verdict weighs as much as that."""
     given = stuck(f"25.0 {FELL}")
-    late = replace(in_collective(), process=process(call="futex"), groups=(at_collective(19, over=True),), stack="")
+    late = replace(
+        in_collective(), process=process(call="futex"), groups=(at_collective(19, over=True),), stack=NO_TEXT
+    )
     node = given.witness["n2"]
     witness = {**given.witness, "n2": replace(node, ranks={**node.ranks, 3: late})}
     found = judge(replace(given, witness=witness)).findings

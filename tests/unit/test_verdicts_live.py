@@ -11,6 +11,7 @@ from aboard.core.phase import Phase
 from aboard.core.run import Place
 from aboard.core.witness import Collective, Echo, Joining, Neighbour, RankWitness, Socket
 from aboard.diagnoses import Severity
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.verdicts.judge import judge
 
 SLEEPING = stack(("/home/me/train.py", 31, "wait_for_luck"), ("/home/me/train.py", 50, "main"))
@@ -220,7 +221,7 @@ def test_a_straggler_and_what_keeps_it() -> None:
     assert first(given) == ("slow-rank", ("n3",), (5,))
     throttled = evidence(ranks, quiet=0.5, pace=1.0, usual=0.3, nodes={"n3": {"throttled": 0.6}})
     assert first(throttled) == ("slow-throttled", ("n3",), (5,))
-    crowded = {"n3": {"neighbours": (Neighbour(pid=99, name="stress", cores=1.8),)}}
+    crowded = {"n3": {"neighbours": (Neighbour(pid=99, name=Untrusted("stress"), cores=1.8),)}}
     named = judge(evidence(ranks, quiet=0.5, pace=1.0, usual=0.3, nodes=crowded)).findings[0]
     assert named.code == "slow-neighbour"
     assert "stress (pid 99)" in named.seen

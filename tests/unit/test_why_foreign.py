@@ -22,11 +22,12 @@ from aboard.core.foreign import NOWHERE, evidence_of, moved, phases
 from aboard.core.node import Node
 from aboard.core.phase import Phase
 from aboard.core.stack import kind, main_thread, site
-from aboard.core.stranger import Stranger, strangers_of
+from aboard.core.stranger import Stranger, decode_strangers
 from aboard.core.witness import NodeWitness, RankWitness, Socket
 from aboard.core.worlds import World, worlds
 from aboard.diagnoses import AboardError, Finding, Severity, Unreachable
 from aboard.diagnoses.reason import Reason
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.why_foreign import refuse, why_foreign
 from aboard.ui.why_foreign import ForeignView, places
 from aboard.verdicts.foreign import judge_foreign
@@ -228,7 +229,7 @@ DUMP = [
 
 def test_stacks_of_py_spy_are_read_as_those_of_python() -> None:
     """The main thread last, functions by their own name: the same words come out."""
-    frames = main_thread(pyspy.as_stack(DUMP, 7))
+    frames = main_thread(Untrusted(pyspy.as_stack(DUMP, 7)))
     assert kind(frames) == "collective"
     assert str(site(frames)) == "train.py:7 in step"
 
@@ -239,7 +240,7 @@ def test_a_real_process_and_where_it_is() -> None:
 
         def stands_in_wait() -> bool:
             found = pyspy.stacks([child.pid], 10)[str(child.pid)]
-            return isinstance(found, str) and str(site(main_thread(found))) == "<string>:2 in wait"
+            return isinstance(found, str) and str(site(main_thread(Untrusted(found)))) == "<string>:2 in wait"
 
         wait_until(stands_in_wait, 20, lambda: pyspy.stacks([child.pid], 10))
         assert child.stdin is not None
@@ -278,11 +279,11 @@ def test_what_a_node_says_is_held_to_its_types() -> None:
         {"pid": 6, "rank": True, "world": 2**40, "port": "29500", "began": float("nan")},
         None,
     ]
-    one, two = strangers_of(given, 30.0)
+    one, two = decode_strangers(given, 30.0)
     assert (one.rank, one.world, one.began) == (None, None, 100.0)
     assert "\x1b" not in one.what
     assert (two.rank, two.world, two.port, two.began) == (None, None, 0, 0.0)
-    assert strangers_of({"pid": 5}, 0.0) == ()
+    assert decode_strangers({"pid": 5}, 0.0) == ()
 
 
 def test_two_worlds_on_one_node_are_told_apart() -> None:

@@ -13,7 +13,8 @@ from aboard.agent import processes, surroundings
 from aboard.agent.onlooker import look
 from aboard.agent.sockets import Tables
 from aboard.core.stack import kind, main_thread, site
-from aboard.core.witness_words import node_of
+from aboard.core.witness import decode_node
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 
 
 def test_a_sleeping_process_and_what_it_waits_for() -> None:
@@ -70,7 +71,7 @@ def test_a_whole_look_and_how_it_is_read() -> None:
     for piece in pieces:
         children = piece.pop("children", children)
         node.update(piece)
-    seen = node_of({"wall": 50.0, "node": node, "children": children}, {"0": 7}, 20.0)
+    seen = decode_node({"wall": 50.0, "node": node, "children": children}, {"0": 7}, 20.0)
     assert seen.at == 30.0
     assert seen.dials == {("127.0.0.1", port): "refused"}
     assert seen.names["localhost"]
@@ -79,7 +80,7 @@ def test_a_whole_look_and_how_it_is_read() -> None:
     assert seen.hung == ""
     assert {disk.path for disk in seen.disks} >= {"/", "/dev/shm"}
     assert seen.cores
-    assert seen.quota == "" or Path(seen.quota).exists()
+    assert seen.quota == "" or Path(seen.quota.raw()).exists()
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_a_whole_look_and_how_it_is_read() -> None:
 )
 def test_an_answer_that_makes_no_sense(given: object) -> None:
     """What is of another kind than it should be is left out; nothing is raised."""
-    seen = node_of(given, {"0": 0}, 0.0)
+    seen = decode_node(given, {"0": 0}, 0.0)
     assert seen.cores is None
     assert seen.mounts == ()
 
@@ -117,13 +118,13 @@ Current thread 0x00007f02 (most recent call first):
 
 def test_the_main_thread_and_the_line_that_is_the_users() -> None:
     """The last thread of a dump is the main one; libraries are not where one looks."""
-    frames = main_thread(DUMP)
+    frames = main_thread(Untrusted(DUMP))
     assert str(site(frames)) == "train.py:140 in step"
     assert kind(frames) == "collective"
-    assert main_thread("") == ()
+    assert main_thread(NO_TEXT) == ()
 
 
 def test_a_purpose_is_told_before_a_way_of_waiting() -> None:
     """A barrier in a checkpoint is a checkpoint."""
-    frames = main_thread(DUMP.replace("in step", "in save_checkpoint"))
+    frames = main_thread(Untrusted(DUMP.replace("in step", "in save_checkpoint")))
     assert kind(frames) == "checkpoint"

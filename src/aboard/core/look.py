@@ -11,8 +11,7 @@ from aboard.core.plan import Plan
 from aboard.core.run import Run
 from aboard.core.size import MIB
 from aboard.core.stack import main_text
-from aboard.core.witness import NodeWitness
-from aboard.core.witness_words import node_of
+from aboard.core.witness import NodeWitness, decode_node
 from aboard.diagnoses import Finding
 from aboard.lazy import dataclass
 
@@ -78,7 +77,7 @@ def witness_of(plan: Plan, answers: Mapping[str, Answer]) -> dict[str, NodeWitne
     """The answers as values: the one way, live and from a record."""
     parts = {part.node.name: part for part in plan.parts}
     return {
-        name: node_of(answer.told, {start.child: start.rank or 0 for start in parts[name].starts}, answer.offset)
+        name: decode_node(answer.told, {start.child: start.rank or 0 for start in parts[name].starts}, answer.offset)
         for name, answer in answers.items()
         if name in parts
     }

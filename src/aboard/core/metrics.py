@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import field
+from typing import Annotated
 
+from aboard.core.decoding import Limit
 from aboard.lazy import dataclass
 
 # The figures that are carried to the head; a trainer's own file has all of them.
@@ -75,7 +77,7 @@ class Way:
     """
 
     metrics: Mapping[str, float]
-    curve: tuple[tuple[int, float], ...] = ()
+    curve: Annotated[tuple[tuple[int, float], ...], Limit(MOST_POINTS + 1)] = ()
     at: int | None = None
 
     @property

@@ -2,21 +2,23 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import field
 from enum import IntEnum
+from typing import Annotated
 
+from aboard.core.decoding import Limit, Lines
 from aboard.core.metrics import Way
 from aboard.core.phase import Phase
 from aboard.core.plan import Plan
 from aboard.core.run import Child, Run
 from aboard.diagnoses import Finding, Severity
-from aboard.diagnoses.text import visible
+from aboard.diagnoses.untrusted import Untrusted, visible
 from aboard.lazy import dataclass
 
 # A cut this short is a beat that was late.
 SILENT_SECONDS = 2.0
 # Of what a rank or a node says about its end.
 WHY_CHARS = 160
+_NODES, _RANKS = 16_384, 32_768
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +26,7 @@ class Row:
     """One node: its ranks by phase, how it is held, what it uses. `step` is its slowest rank's."""
 
     node: str
-    ranks: tuple[int, ...]
+    ranks: Annotated[tuple[int, ...], Limit(_RANKS)]
     phases: tuple[tuple[Phase, int], ...]
     state: str
     since: float
@@ -52,7 +54,7 @@ class Missing:
 
     trouble: Trouble
     node: str
-    ranks: tuple[int, ...]
+    ranks: Annotated[tuple[int, ...], Limit(_RANKS)]
     why: str
     seconds: float
 
@@ -63,9 +65,9 @@ class Stall:
 
     code: str
     grave: bool
-    nodes: tuple[str, ...]
-    seen: str
-    fix: str
+    nodes: Annotated[tuple[str, ...], Limit(_NODES)]
+    seen: Lines
+    fix: Lines
 
     @property
     def slow(self) -> bool:
@@ -86,7 +88,7 @@ class Roster:
     """A whole run at one moment. `phase` is the furthest that any rank has come to; `there` is how many have."""
 
     run: str
-    program: str
+    program: Annotated[str, Limit(4096)]
     master: str
     began: float
     now: float
@@ -94,19 +96,19 @@ class Roster:
     generation: int
     phase: Phase
     there: int
-    rows: tuple[Row, ...]
-    missing: tuple[Missing, ...] = ()
+    rows: Annotated[tuple[Row, ...], Limit(_NODES)]
+    missing: Annotated[tuple[Missing, ...], Limit(_NODES)] = ()
     step: int | None = None
     step_seconds: float | None = None
     stopping: str = ""
     finished: str = ""
     interest: int | None = None
-    tail: tuple[str, ...] = field(default=())
+    tail: tuple[Annotated[Untrusted, Limit(4096)], ...] = ()
     way: Way | None = None
     stall: Stall | None = None
 
 
-def roster(plan: Plan, run: Run, now: float, *, tail: tuple[str, ...] = ()) -> Roster:
+def roster(plan: Plan, run: Run, now: float, *, tail: tuple[Untrusted, ...] = ()) -> Roster:
     """O(ranks): once for each picture, not for each event. `tail` is what the rank of interest said last."""
     rows = [_row(plan, run, index) for index in range(len(plan.parts))]
     phases = Counter[Phase]()

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 
+from aboard.diagnoses.untrusted import Untrusted, visible
 from aboard.lazy import dataclass
 
 _FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)')
@@ -41,22 +42,22 @@ _KINDS = (
 class Frame:
     """One line of a stack."""
 
-    file: str
+    file: Untrusted
     line: str
-    name: str
+    name: Untrusted
 
     @property
     def library(self) -> bool:
-        return _LIBRARY.search(self.file) is not None
+        return self.file.match(_LIBRARY) is not None
 
     def __str__(self) -> str:
-        return f"{self.file.rpartition('/')[2]}:{self.line} in {self.name}"
+        return f"{visible(self.file.raw().rpartition('/')[2])}:{self.line} in {self.name.visible()}"
 
 
 @cache
-def main_thread(stack: str) -> tuple[Frame, ...]:
+def main_thread(stack: Untrusted) -> tuple[Frame, ...]:
     """The frames of the main thread, the innermost first; it comes last in a dump."""
-    *_, last = _threads(stack)
+    *_, last = _threads(stack.raw())
     return tuple(last)
 
 
@@ -87,7 +88,7 @@ _PURPOSES = ("import", "checkpoint", "evaluation", "data", "compile")
 
 def _told(frame: Frame) -> Iterator[str]:
     for told, file, name in _KINDS:
-        if (file is None or file.search(frame.file)) and (name is None or name.search(frame.name)):
+        if (file is None or frame.file.match(file)) and (name is None or frame.name.match(name)):
             # A function's name says what it is for only where the user gave it.
             if file is not None or not frame.library or "/site-packages/" in frame.file:
                 yield told
@@ -102,5 +103,7 @@ def _threads(stack: str) -> Iterator[list[Frame]]:
                 yield frames
             frames = []
         elif found := _FRAME.match(line):
-            frames.append(Frame(file=found["file"], line=found["line"], name=found["name"].strip()))
+            frames.append(
+                Frame(file=Untrusted(found["file"]), line=found["line"], name=Untrusted(found["name"].strip()))
+            )
     yield frames

@@ -1,15 +1,13 @@
 """A process of a training that somebody else started, as its node tells of it."""
 
-from collections.abc import Mapping
-from math import isfinite
-from typing import Any
+from dataclasses import replace
+from typing import Annotated
 
-from aboard.core.words import visible
+from aboard.core.decoding import Limit, Word, try_decode
 from aboard.lazy import dataclass
 
-TEXT = 255
-MANY = 4096
 MOST_RANKS = 2**17
+_Text = Annotated[str, Limit(255)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,52 +22,30 @@ class Stranger:
     pid: int
     rank: int | None = None
     world: int | None = None
-    address: str = ""
+    address: _Text = ""
     port: int = 0
-    job: str = ""
+    job: Word = ""
     hosts: bool = False
     torch: bool = False
-    launcher: str = ""
-    cwd: str = ""
+    launcher: _Text = ""
+    cwd: _Text = ""
     began: float = 0.0
-    user: str = ""
-    what: str = ""
-    why: str = ""
-    run: str = ""
+    user: _Text = ""
+    what: _Text = ""
+    why: Word = ""
+    run: _Text = ""
 
 
-def strangers_of(given: object, offset: float) -> tuple[Stranger, ...]:
-    """Read at the border: what is no process is left out. `offset` is the node's clock less ours."""
-    rows = given[:MANY] if isinstance(given, list) else []
-    return tuple(_stranger(row, offset) for row in rows if isinstance(row, dict) and _count(row.get("pid")))
+_Strangers = Annotated[tuple[Stranger, ...], Limit(4096)]
 
 
-def _stranger(row: Mapping[str, Any], offset: float) -> Stranger:
-    rank, world = _count(row.get("rank")), _count(row.get("world"))
-    fits = world is not None and 0 < world <= MOST_RANKS and (rank is None or rank < world)
-    began = row.get("began")
-    return Stranger(
-        pid=_count(row.get("pid")) or 0,
-        rank=rank if fits else None,
-        world=world if fits else None,
-        address=_text(row.get("address")),
-        port=_count(row.get("port")) or 0,
-        job=_text(row.get("job")),
-        hosts=row.get("hosts") is True,
-        torch=row.get("torch") is True,
-        launcher=_text(row.get("launcher")),
-        cwd=_text(row.get("cwd")),
-        began=began - offset if isinstance(began, float) and isfinite(began) else 0.0,
-        user=_text(row.get("user")),
-        what=_text(row.get("what")),
-        why=_text(row.get("why")),
-        run=_text(row.get("run")),
-    )
+def decode_strangers(given: object, offset: float) -> tuple[Stranger, ...]:
+    """What is no process is left out. `offset` is the node's clock less ours."""
+    rows = try_decode(_Strangers, given) or ()
+    return tuple(_plausible(row, offset) for row in rows if row.pid)
 
 
-def _text(given: object) -> str:
-    return visible(given, TEXT) if isinstance(given, str) else ""
-
-
-def _count(given: object) -> int | None:
-    return given if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < 2**31 else None
+def _plausible(row: Stranger, offset: float) -> Stranger:
+    fits = row.world is not None and 0 < row.world <= MOST_RANKS and (row.rank is None or row.rank < row.world)
+    began = row.began - offset if row.began else 0.0
+    return replace(row, began=began) if fits else replace(row, began=began, rank=None, world=None)

@@ -10,7 +10,7 @@ from ipaddress import AddressValueError, IPv6Address
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from aboard.diagnoses.text import visible as visible  # noqa: PLC0414 - most take it from here
+from aboard.diagnoses.untrusted import visible as visible  # noqa: PLC0414 - most take it from here
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -18,7 +18,7 @@ from aboard.diagnoses import unknown
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.errors import AboardError
 from aboard.diagnoses.fixes import NO_FIX, Fix
-from aboard.diagnoses.text import visible
+from aboard.diagnoses.untrusted import visible
 
 _SEEN, _VALUE, _VALUES = 8000, 4096, 32
 _PROBE = re.compile(r"[a-z0-9-]{1,40}")

@@ -15,7 +15,7 @@ from os import PathLike
 from string import Formatter
 from typing import Self, TypeAlias
 
-from aboard.diagnoses.text import visible
+from aboard.diagnoses.untrusted import Untrusted, quote_word, visible
 from aboard.lazy import dataclass
 
 # Longer than any path that a kernel takes.
@@ -43,7 +43,7 @@ class Fix(Shell):
 
 NO_FIX = Fix("")
 
-Value: TypeAlias = str | int | float | PathLike[str] | Iterable[str]
+Value: TypeAlias = str | int | float | PathLike[str] | Untrusted | Iterable[str | Untrusted]
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,8 @@ class Advice:
     def fill(self, values: Mapping[str, Value]) -> str:
         return _fill(self.text, values, _as_text)
 
+
+_SINGLE = (str, int, float, PathLike, Untrusted)
 
 Template: TypeAlias = Command | Advice
 
@@ -106,27 +108,17 @@ def _fill(text: str, values: Mapping[str, Value], show: "Callable[[Value, str], 
 def _as_shell(value: Value, how: str) -> str:
     if how == "shell":
         if not isinstance(value, Shell):
-            raise TypeError(f"{value!r} is no piece of shell")
+            raise TypeError("the value is no piece of shell")
         return value
     if how == "words" or how.startswith("-"):
         option = "" if how == "words" else f"{how} "
-        return " ".join(option + _word(str(each)) for each in _several(value))
+        return " ".join(option + quote_word(_plain(each)) for each in _several(value))
     # A piece of shell has been cut and cleaned already, and must keep its closing quotes.
-    return shlex.quote(value) if isinstance(value, Shell) else _word(_single(value))
-
-
-def _word(text: str) -> str:
-    clean = visible(text, _MOST)
-    if clean.startswith("-"):
-        # No value becomes an option.
-        clean = f"./{clean}"
-    quoted = shlex.quote(clean)
-    # zsh expands a leading `=`.
-    return f"'{clean}'" if quoted.startswith("=") else quoted
+    return shlex.quote(value) if isinstance(value, Shell) else quote_word(_single(value))
 
 
 def _as_text(value: Value, how: str) -> str:
-    return ", ".join(visible(str(each), _MOST) for each in _several(value)) if how == "words" else _shown(value)
+    return ", ".join(visible(_plain(each), _MOST) for each in _several(value)) if how == "words" else _shown(value)
 
 
 def _shown(value: Value) -> str:
@@ -134,12 +126,16 @@ def _shown(value: Value) -> str:
 
 
 def _single(value: Value) -> str:
-    if isinstance(value, (str, int, float, PathLike)):
-        return str(value)
-    raise TypeError(f"{value!r} is not one word")
+    if isinstance(value, _SINGLE):
+        return _plain(value)
+    raise TypeError("several words where one is wanted")
 
 
-def _several(value: Value) -> Iterable[str]:
-    if isinstance(value, (str, int, float, PathLike)):
-        raise TypeError(f"{value!r} is one word, not several")
+def _several(value: Value) -> Iterable[str | Untrusted]:
+    if isinstance(value, _SINGLE):
+        raise TypeError("one word where several are wanted")
     return value
+
+
+def _plain(value: str | float | PathLike[str] | Untrusted) -> str:
+    return value.raw() if isinstance(value, Untrusted) else str(value)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, Command, Shell
-from aboard.diagnoses.text import visible
+from aboard.diagnoses.untrusted import visible
 
 _MOST_WORDS, _LONGEST = 400, 4096
 

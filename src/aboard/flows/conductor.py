@@ -16,6 +16,7 @@ from aboard.core.plan import NodePlan, Plan, Start
 from aboard.core.run import Run
 from aboard.core.verdict import Why
 from aboard.diagnoses import AskError, Finding, WireError
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.inquiry import Heard, inquire, inquire_again, inquire_of_deaths
 from aboard.flows.watch import Watch
 from aboard.lazy import dataclass
@@ -113,7 +114,7 @@ class Conductor:
             self._hurry.set()
         self._want(End(why=why, asked=True))
 
-    def tail(self, rank: int) -> tuple[str, ...]:
+    def tail(self, rank: int) -> tuple[Untrusted, ...]:
         """What a rank printed last."""
         return self._record.tail(rank)
 
@@ -132,7 +133,10 @@ class Conductor:
             quiet=self._watch.rhythm.quiet(now),
             usual=self._watch.rhythm.usual,
             pace=self._watch.rhythm.pace,
-            said={rank: self.tail(rank) for rank in {*range(min(SAID_RANKS, self.plan.world)), *dead_rank}},
+            said={
+                rank: tuple(line.raw() for line in self.tail(rank))
+                for rank in {*range(min(SAID_RANKS, self.plan.world)), *dead_rank}
+            },
         )
 
     async def ask_why(self) -> Why:
@@ -273,7 +277,7 @@ class Conductor:
         self._heard = await inquire_of_deaths(heard, self.plan, self.run, self._holds)
         for node in self._heard.witness.values():
             for rank, seen in node.ranks.items():
-                text = seen.stack or NO_STACKS + seen.why.get("stack", "")
+                text = seen.stack.raw() or NO_STACKS + seen.why.get("stack", "")
                 # Thousands of ranks that hang have the same stacks by the hundred: those of the first will do.
                 if self._stacks_room >= len(text):
                     self._stacks_room -= len(text)

@@ -5,15 +5,16 @@ import json
 import os
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import time
 from typing import Any
 
+from aboard.core.decoding import decode
 from aboard.core.roster import Roster, interest_of, roster, stall_of
-from aboard.core.roster_words import from_words, to_words
 from aboard.core.verdict import Why
 from aboard.diagnoses import AboardError, records
+from aboard.diagnoses.untrusted import Untrusted, encode_text
 from aboard.flows.conductor import Conductor
 from aboard.record.documents import why_of, why_words
 from aboard.record.places import RunDirectory
@@ -25,7 +26,7 @@ WATCH_SECONDS = 0.25
 LINE_LIMIT = 64 * 1024 * 1024
 
 
-def roster_of(conductor: Conductor, tail: tuple[str, ...] = ()) -> Roster:
+def roster_of(conductor: Conductor, tail: tuple[Untrusted, ...] = ()) -> Roster:
     """The run as it is now."""
     return replace(roster(conductor.plan, conductor.run, time(), tail=tail), stall=stall_of(conductor.stall))
 
@@ -39,7 +40,7 @@ async def served(run: RunDirectory, conductor: Conductor) -> AsyncIterator[None]
         with suppress(ConnectionError, ValueError, TimeoutError, asyncio.CancelledError):
             asked = json.loads(await asyncio.wait_for(reader.readline(), ASK_SECONDS))
             async for answer in _answers(conductor, asked):
-                writer.write(json.dumps(answer).encode() + b"\n")
+                writer.write(json.dumps(answer, default=encode_text).encode() + b"\n")
                 await asyncio.wait_for(writer.drain(), ASK_SECONDS)
         writer.close()
 
@@ -58,13 +59,13 @@ async def served(run: RunDirectory, conductor: Conductor) -> AsyncIterator[None]
 async def watch(run: RunDirectory) -> AsyncIterator[Roster]:
     """The run's roster, again and again, until its conductor is gone."""
     async for answer in _asked(run, {"ask": "watch"}):
-        yield from_words(answer["roster"])
+        yield decode(Roster, answer["roster"])
 
 
 async def look(run: RunDirectory) -> Roster:
     """The run's roster, once."""
     async for answer in _asked(run, {"ask": "roster"}):
-        return from_words(answer["roster"])
+        return decode(Roster, answer["roster"])
     raise _gone(run)
 
 
@@ -85,10 +86,10 @@ async def ask_stop(run: RunDirectory, why: str, *, now: bool) -> None:
 async def _answers(conductor: Conductor, asked: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
     match asked.get("ask"):
         case "roster":
-            yield {"roster": to_words(_with_tail(conductor))}
+            yield {"roster": asdict(_with_tail(conductor))}
         case "watch":
             while True:
-                yield {"roster": to_words(_with_tail(conductor))}
+                yield {"roster": asdict(_with_tail(conductor))}
                 if conductor.run.finished:
                     return
                 await asyncio.sleep(WATCH_SECONDS)

@@ -4,9 +4,11 @@ import io
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import field, replace
+from itertools import islice
+from typing import Annotated, Any
 
+from aboard.core.decoding import DecodeError, Limit, Via, Word, decode, try_decode
 from aboard.core.event import Event
 from aboard.core.evidence import TAIL_BYTES, last_lines
 from aboard.core.look import Look
@@ -16,9 +18,11 @@ from aboard.core.program import Kind, Program
 from aboard.core.size import KIB, MIB
 from aboard.core.words import MAX_PORT, host_trouble, user_trouble
 from aboard.diagnoses import Finding
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.parts import EVENTS, FINDINGS, LOGS, MOST_LINES, PLAN, STACKS
 from aboard.lazy import dataclass
-from aboard.record.look_words import MOST_RANKS, findings_of, look_of
+from aboard.record.documents import MOST_NODES, MOST_RANKS, decode_findings
+from aboard.record.look_words import look_of
 from aboard.record.looks import MOST_LOOKS
 from aboard.record.places import LOOK
 
@@ -28,12 +32,21 @@ MOST_VALUES = 1_500_000
 MOST_LINE = 256 * KIB
 MOST_EVENTS = 300_000
 _MOST_VERDICTS = 2_000
-_MOST_PIDS = 1_000
-_TEXT = 20_000
-# Up to the interpreter, behind which come the words of the script.
-_MOST_WORDS = 5
-# A rank's number has fewer digits than this, and int() of millions of them takes long.
-_DIGITS = 9
+_Pids = Annotated[tuple[int, ...], Limit(1_000)]
+_Stacks = Annotated[dict[int, Annotated[Untrusted, Limit(64 * KIB)]], Limit(MOST_RANKS)]
+
+
+def _decode_host(given: object) -> str:
+    """Whoever packed a bundle chose these words, and some go into commands."""
+    if isinstance(given, str) and host_trouble(given) is None:
+        return given
+    raise DecodeError("a host is wanted")
+
+
+def _decode_user(given: object) -> str:
+    if isinstance(given, str) and user_trouble(given) is None:
+        return given
+    raise DecodeError("a user is wanted")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +55,57 @@ class LogLine:
 
     at: float
     rank: int
-    node: str
-    stream: str
-    text: str
+    node: str = ""
+    stream: Word = ""
+    text: Annotated[Untrusted, Limit(20_000)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Start:
+    child: str = ""
+    # Up to the interpreter, behind which come the words of the script.
+    argv: Annotated[tuple[str, ...], Limit(5)] | None = None
+    rank: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Node:
+    name: str = ""
+    address: Annotated[str, Via(_decode_host)] | None = None
+    user: Annotated[str, Via(_decode_user)] | None = None
+    port: int | None = None
+    local: bool = False
+    argv: Annotated[tuple[str, ...], Limit(5)] = ()
+    starts: Annotated[tuple[_Start, ...], Limit(MOST_RANKS)] = ()
+
+    def plan(self) -> NodePlan:
+        node = Node(
+            name=self.name,
+            address=self.address if self.address != self.name else None,
+            user=self.user,
+            port=self.port if self.port and self.port <= MAX_PORT else None,
+            local=self.local,
+        )
+        starts = (
+            Start(child=each.child, argv=self.argv if each.argv is None else each.argv, rank=each.rank)
+            for each in self.starts
+        )
+        return NodePlan(node=node, starts=tuple(starts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Plan:
+    nodes: Annotated[tuple[_Node, ...], Limit(MOST_NODES)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Event:
+    kind: Word
+    at: float
+    node: str = ""
+    child: str = ""
+    rank: int | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +126,7 @@ class Kept:
         for line in self.lines:
             if line.stream == "stderr":
                 tail = said.setdefault(line.rank, bytearray())
-                tail += f"{line.text}\n".encode("utf-8", "backslashreplace")
+                tail += f"{line.text.raw()}\n".encode("utf-8", "backslashreplace")
                 del tail[:-TAIL_BYTES]
         return {rank: last_lines(tail) for rank, tail in said.items()}
 
@@ -81,50 +142,20 @@ def kept_of(run: str, parts: Mapping[str, bytes]) -> Kept:
         plan=plan or (looks[-1].plan if looks else None),
         events=tuple(deque(_events(parts, {"", *known}), MOST_EVENTS)),
         looks=tuple(sorted(looks, key=lambda look: look.number)),
-        stacks={
-            int(rank): text
-            for rank, text in (stacks.items() if isinstance(stacks, dict) else ())
-            if rank.isdecimal() and len(rank) <= _DIGITS and isinstance(text, str)
-        },
-        findings=findings_of(_document(parts, FINDINGS)),
+        stacks={rank: stack.raw() for rank, stack in (try_decode(_Stacks, stacks) or {}).items()},
+        findings=decode_findings(_document(parts, FINDINGS)),
         lines=tuple(_lines(parts)),
     )
 
 
-def _plan(given: Any, run: str) -> Plan | None:
+def _plan(given: object, run: str) -> Plan | None:
     """Who had which ranks, what started them, and how their nodes are reached: what a verdict on an end needs."""
-    nodes = _listed(given.get("nodes")) if isinstance(given, dict) else []
-    if not nodes or sum(len(_listed(node.get("starts"))) for node in nodes) > MOST_RANKS:
+    plan = try_decode(_Plan, given)
+    if plan is None or not plan.nodes or sum(len(node.starts) for node in plan.nodes) > MOST_RANKS:
         return None
-    parts = tuple(
-        NodePlan(
-            node=_node(node),
-            starts=tuple(
-                Start(
-                    child=_text(start.get("child")),
-                    argv=_words(start.get("argv", node.get("argv"))),
-                    rank=_count(start.get("rank")),
-                )
-                for start in _listed(node.get("starts"))
-            ),
-        )
-        for node in nodes
-    )
+    parts = tuple(node.plan() for node in plan.nodes)
     program = Program(kind=Kind.SCRIPT, target="")
     return Plan(run=run, program=program, master=Master(node=parts[0].node.name, address=""), parts=parts)
-
-
-def _node(given: Mapping[str, Any]) -> Node:
-    """Whoever packed a bundle chose these words, and some go into commands: what is no host or user is left out."""
-    name, address, user, port = (given.get(key) for key in ("name", "address", "user", "port"))
-    other = isinstance(address, str) and address != name and host_trouble(address) is None
-    return Node(
-        name=_text(name),
-        address=address if other else None,
-        user=user if isinstance(user, str) and user_trouble(user) is None else None,
-        port=port if isinstance(port, int) and 0 < port <= MAX_PORT else None,
-        local=given.get("local") is True,
-    )
 
 
 def _with_starts(look: Look, plan: Plan | None) -> Look:
@@ -144,21 +175,10 @@ def _with_starts(look: Look, plan: Plan | None) -> Look:
 def _events(parts: Mapping[str, bytes], children: set[str]) -> Iterator[Event]:
     """Those of the run's own children: a stranger's file may tell of millions."""
     room = _MOST_VERDICTS
-    for entry in _entries(parts, EVENTS):
-        match entry:
-            case {"kind": str(kind), "at": int() | float() as at}:
-                child, rank, data = _text(entry.get("child")), entry.get("rank"), entry.get("data")
-                room -= kind == "verdict"
-                if child in children and room >= 0:
-                    yield Event(
-                        node=_text(entry.get("node")),
-                        seq=0,
-                        at=float(at),
-                        kind=kind,
-                        child=child,
-                        rank=rank if isinstance(rank, int) else None,
-                        data=_data(data) if isinstance(data, dict) else {},
-                    )
+    for event in filter(None, (try_decode(_Event, entry) for entry in _entries(parts, EVENTS))):
+        room -= event.kind == "verdict"
+        if event.child in children and room >= 0:
+            yield Event(**{**vars(event), "seq": 0, "data": _data(event.data)})
 
 
 def _data(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,23 +186,15 @@ def _data(given: Mapping[str, Any]) -> dict[str, Any]:
     data: dict[str, Any] = {name: value for name, value in given.items() if isinstance(value, str | int | float)}
     match given:
         case {"stubborn": list(pids)}:
-            data["stubborn"] = [pid for pid in pids[:_MOST_PIDS] if isinstance(pid, int)]
+            data["stubborn"] = decode(_Pids, pids)
         case {"findings": list(findings)}:
             data["findings"] = findings[:1]
     return data
 
 
 def _lines(parts: Mapping[str, bytes]) -> Iterator[LogLine]:
-    left = MOST_LINES
-    for entry in _entries(parts, LOGS):
-        match entry:
-            case {"at": int() | float() as at, "rank": int(rank), "text": str(text)} if 0 <= rank < MOST_RANKS:
-                stream = entry.get("stream")
-                node = _text(entry.get("node"))
-                yield LogLine(at=float(at), rank=rank, node=node, stream=str(stream), text=text[:_TEXT])
-                left -= 1
-        if not left:
-            return
+    decoded = (try_decode(LogLine, entry) for entry in _entries(parts, LOGS))
+    return islice((line for line in decoded if line is not None and line.rank < MOST_RANKS), MOST_LINES)
 
 
 def _entries(parts: Mapping[str, bytes], name: str) -> Iterator[dict[str, Any]]:
@@ -205,19 +217,3 @@ def _parsed(data: bytes) -> Any:
         return json.loads(data)
     except (ValueError, RecursionError):
         return None
-
-
-def _listed(value: Any) -> list[dict[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
-
-
-def _text(value: Any) -> str:
-    return value[:_TEXT] if isinstance(value, str) else ""
-
-
-def _words(value: Any) -> tuple[str, ...]:
-    return tuple(map(_text, value[:_MOST_WORDS])) if isinstance(value, list) else ()
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and 0 <= value < MOST_RANKS else 0

@@ -12,7 +12,7 @@ from aboard.core.words import visible
 from aboard.diagnoses import Finding, Fix, Severity, death, logs
 from aboard.flows.kept import Kept, LogLine
 from aboard.flows.parts import LOGS
-from aboard.record.look_words import findings_of
+from aboard.record.documents import decode_findings
 from aboard.verdicts.conclusion import conclude
 from aboard.verdicts.ending import cause_of, is_echo
 from aboard.verdicts.judge import judge
@@ -100,7 +100,7 @@ def _is_withdrawal(event: Event) -> bool:
 
 
 def _told(event: Event) -> Finding | None:
-    return next(iter(findings_of(event.data.get("findings"))), None)
+    return next(iter(decode_findings(event.data.get("findings"))), None)
 
 
 def _with_words(kept: Kept, findings: list[Finding], evidence: Evidence | None) -> list[Finding]:
@@ -133,7 +133,7 @@ def _of_logs(lines: Iterable[LogLine]) -> list[Finding]:
     reader = Reader()
     reader.begin(LOGS)
     for line in sorted(lines, key=lambda line: line.at):
-        reader.take(f"{line.node}: [rank{line.rank}]: {line.text}".encode("utf-8", "backslashreplace"))
+        reader.take(f"{line.node}: [rank{line.rank}]: {line.text.raw()}".encode("utf-8", "backslashreplace"))
     return judge_logs(reader.reading())
 
 

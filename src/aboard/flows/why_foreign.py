@@ -13,10 +13,9 @@ from aboard.core.evidence import Evidence
 from aboard.core.foreign import evidence_of, moved, waits
 from aboard.core.nodeset import fold
 from aboard.core.reach import Reached
-from aboard.core.stranger import Stranger, strangers_of
+from aboard.core.stranger import Stranger, decode_strangers
 from aboard.core.verdict import Why
-from aboard.core.witness import NodeWitness
-from aboard.core.witness_words import node_of
+from aboard.core.witness import NodeWitness, decode_node
 from aboard.core.worlds import World, worlds
 from aboard.diagnoses import AboardError, Severity, WireError, commands
 from aboard.flows.inquiry import RAS_NODES
@@ -81,7 +80,7 @@ class _Asked:
     async def judged(self, pids: Sequence[int]) -> Foreign:
         """Looks again, with what the last look left open, until there is a cause, or it moves, or the time is over."""
         first = await self._look({name: {"pids": list(pids)} if pids else {} for name in self._links})
-        every = {name: strangers_of(told.get("found"), self._offsets[name]) for name, told in first.items()}
+        every = {name: decode_strangers(told.get("found"), self._offsets[name]) for name, told in first.items()}
         found = every if pids else _others_only(every)
         refuse(found, self._unheard)
         world, *others = worlds(found)
@@ -142,7 +141,7 @@ class _Asked:
     def _left(self, world: World, answers: Mapping[str, Mapping[str, Any]]) -> World:
         """Without those that have ended since the last look."""
         for name, told in answers.items():
-            found = strangers_of(told.get("found"), 0.0)
+            found = decode_strangers(told.get("found"), 0.0)
             world = world.without(name, {each.pid for each in found if each.why})
         if not world.seats:
             raise AboardError(commands.WHY_NO_TRAINING, "all its processes ended while they were looked at", "ended")
@@ -154,7 +153,7 @@ class _Asked:
         found = dict(before)
         for name in world.nodes:
             if name in answers:
-                told = node_of(answers[name], world.pids(name), self._offsets[name])
+                told = decode_node(answers[name], world.pids(name), self._offsets[name])
                 old = before.get(name, told)
                 dials, names = {**old.dials, **told.dials}, {**old.names, **told.names}
                 found[name] = replace(told, dials=dials, names=names, echoes=told.echoes or old.echoes)

@@ -2,15 +2,67 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from aboard.core.decoding import Limit, Lines, decode
 from aboard.core.verdict import RuledOut, Why
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.catalogue import recall_diagnosis, recall_fix
+from aboard.diagnoses.untrusted import encode_text
+from aboard.lazy import dataclass
 from aboard.record.places import PRIVATE_FILE
+
+# More than any run of ours, and few enough to be judged.
+MOST_NODES, MOST_RANKS = 16_384, 32_768
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedFinding:
+    """A finding as JSON holds it. Whoever packed a bundle chose its words: a fix is recalled only for our own codes."""
+
+    code: str
+    severity: Literal["info", "warn", "block"]
+    nodes: Annotated[tuple[str, ...], Limit(MOST_NODES)] = ()
+    ranks: Annotated[tuple[int, ...], Limit(MOST_RANKS)] = ()
+    seen: Lines = ""
+    why: Lines = ""
+    fix: Lines = ""
+    consequences: "Annotated[tuple[RecordedFinding, ...], Limit(100)]" = ()
+
+    def recall(self) -> Finding:
+        return Finding(
+            diagnosis=recall_diagnosis(self.code),
+            severity=Severity[self.severity.upper()],
+            nodes=self.nodes,
+            ranks=self.ranks,
+            seen=self.seen,
+            why=self.why,
+            fix=recall_fix(self.code, self.fix),
+            consequences=recall_findings(self.consequences),
+        )
+
+
+Findings = Annotated[tuple[RecordedFinding, ...], Limit(100)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Why:
+    findings: Findings
+    ruled_out: tuple[tuple[str, str], ...] = ()
+    seconds: float = 0.0
+    quiet: float | None = None
+
+
+def recall_findings(recorded: Iterable[RecordedFinding]) -> tuple[Finding, ...]:
+    return tuple(each.recall() for each in recorded)
+
+
+def decode_findings(given: object) -> tuple[Finding, ...]:
+    """Those that are findings, of what may be anybody's JSON."""
+    return recall_findings(decode(Findings, given)) if isinstance(given, list) else ()
 
 
 class Documents:
@@ -26,7 +78,7 @@ class Documents:
 
     def write(self, path: Path, content: Any, *, indent: int | None = 1) -> None:
         """Large ones go without an indent: json writes those in C."""
-        text = json.dumps(content, indent=indent, ensure_ascii=False, default=str) + "\n"
+        text = json.dumps(content, indent=indent, ensure_ascii=False, default=encode_text) + "\n"
         self._waiting[path] = text.encode("utf-8", "backslashreplace")
         self.retry()
 
@@ -74,33 +126,20 @@ def why_words(why: Why) -> dict[str, Any]:
     }
 
 
-def why_of(given: Mapping[str, Any]) -> Why:
-    """From what `why_words` made; both ends are ours, and of one version."""
+def why_of(given: object) -> Why:
+    """From what `why_words` made."""
+    why = decode(_Why, given)
     return Why(
-        findings=tuple(_finding(each) for each in given["findings"]),
-        ruled_out=tuple(RuledOut(what=what, why=why) for what, why in given["ruled_out"]),
-        seconds=given["seconds"],
-        quiet=given["quiet"],
+        findings=recall_findings(why.findings),
+        ruled_out=tuple(RuledOut(what=what, why=reason) for what, reason in why.ruled_out),
+        seconds=why.seconds,
+        quiet=why.quiet,
     )
 
 
 def read_findings(path: Path) -> list[Finding]:
     """The findings as they were written; none when there are none to read."""
-    document = read_document(path)
-    return [_finding(each) for each in document] if isinstance(document, list) else []
-
-
-def _finding(given: Mapping[str, Any]) -> Finding:
-    return Finding(
-        diagnosis=recall_diagnosis(given["code"]),
-        severity=Severity[given["severity"].upper()],
-        nodes=tuple(given["nodes"]),
-        ranks=tuple(given["ranks"]),
-        seen=given["seen"],
-        why=given["why"],
-        fix=recall_fix(given["code"], given["fix"]),
-        consequences=tuple(_finding(each) for each in given["consequences"]),
-    )
+    return list(decode_findings(read_document(path)))
 
 
 def _write_whole(path: Path, data: bytes) -> bool:

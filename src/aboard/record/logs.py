@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from aboard.core.size import MIB
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 from aboard.record.files import OpenFiles
 from aboard.record.index import LOST_ON_NODE, STREAMS
@@ -95,11 +96,11 @@ class LogWriter:
         """All that is whole goes to disk now."""
         self._flush(len(self._dirty))
 
-    def tail(self, rank: int) -> tuple[str, ...]:
+    def tail(self, rank: int) -> tuple[Untrusted, ...]:
         """The last few lines of a rank, those not yet on disk too."""
         log = self._ranks.get(rank)
         text = b"".join(log.recent) if log else b""
-        return tuple(text.decode("utf-8", "replace").splitlines())
+        return Untrusted(text.decode("utf-8", "replace")).lines()
 
     def close(self) -> None:
         """Unfinished lines too."""

@@ -4,27 +4,57 @@ The answers are kept as they came and read where they are needed, by the reader 
 """
 
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import field
+from typing import Annotated, Any
 
 from aboard import __version__
+from aboard.core.decoding import Key, Limit, try_decode
 from aboard.core.event import Sample
 from aboard.core.look import Answer, Look
 from aboard.core.node import Node
 from aboard.core.plan import Master, NodePlan, Plan, Start
 from aboard.core.program import Kind, Program
-from aboard.core.witness_words import number
-from aboard.diagnoses import Finding, Severity
-from aboard.diagnoses.catalogue import recall_diagnosis, recall_fix
-from aboard.record.documents import findings_document
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.lazy import dataclass
+from aboard.record.documents import MOST_NODES, MOST_RANKS, Findings, findings_document, recall_findings
 
-# More than any run of ours, and few enough to be judged.
-MOST_RANKS = 32_768
-_MOST_FINDINGS = 100
-_MOST_NODES = 16_384
-_DEEPEST = 3
-_TEXT = 20_000
-_SAID_LINES = 64
-_DIGITS = 9
+_Nodes = Limit(MOST_NODES)
+_Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Node:
+    name: str = ""
+    address: str | None = None
+    fabric: str | None = None
+    ranks: Annotated[Mapping[str, int], Limit(MOST_RANKS)] = field(default_factory=dict)
+
+    def plan(self) -> NodePlan:
+        node = Node(name=self.name, address=self.address, fabric_address=self.fabric)
+        return NodePlan(
+            node=node, starts=tuple(Start(child=child, argv=(), rank=rank) for child, rank in self.ranks.items())
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    number: int
+    at: float
+    nodes: Annotated[tuple[_Node, ...], _Nodes]
+    master: Master = field(default_factory=lambda: Master(node="", address=""))
+    run: str = ""
+    findings: Findings = ()
+    answers: Annotated[Mapping[str, Answer], _Nodes] = field(default_factory=dict)
+    unheard: Annotated[Mapping[str, str], _Nodes] = field(default_factory=dict)
+    quiet: float | None = None
+    usual: float | None = None
+    pace: float | None = None
+    said: Annotated[Mapping[int, Annotated[tuple[Untrusted, ...], Limit(64, last=True)]], Limit(MOST_RANKS)] = field(
+        default_factory=dict
+    )
+    samples: Annotated[tuple[tuple[str, str, float, _Figures], ...], Limit(MOST_RANKS + MOST_NODES)] = ()
+    ended: bool = False
+    version: Annotated[str, Key("aboard")] = ""
 
 
 def look_document(look: Look) -> dict[str, Any]:
@@ -43,66 +73,41 @@ def look_document(look: Look) -> dict[str, Any]:
         "pace": look.pace,
         "unheard": dict(look.unheard),
         "said": {str(rank): list(lines) for rank, lines in look.said.items()},
-        "samples": [[each.node, each.child, each.at, _figures(each.values)] for each in look.samples],
+        "samples": [[each.node, each.child, each.at, dict(each.values)] for each in look.samples],
         "answers": {name: {"offset": answer.offset, "told": answer.told} for name, answer in look.answers.items()},
     }
 
 
 def look_of(given: object) -> Look | None:
     """None for what is no look."""
-    whole = _object(given)
-    count, at, plan = whole.get("number"), number(whole.get("at")), _plan(whole)
-    if plan is None or at is None or not isinstance(count, int):
+    look = try_decode(_Look, given)
+    if look is None or not look.nodes or sum(len(node.ranks) for node in look.nodes) > MOST_RANKS:
         return None
-    names = {part.node.name for part in plan.parts}
+    names = {node.name for node in look.nodes}
     return Look(
-        number=count,
-        at=at,
-        plan=plan,
-        findings=findings_of(whole.get("findings")),
-        answers={
-            name: Answer(told=_object(each.get("told")), offset=number(each.get("offset")) or 0.0)
-            for name, each in _object(whole.get("answers")).items()
-            if name in names and isinstance(each, dict)
-        },
-        unheard={name: _text(why) for name, why in _object(whole.get("unheard")).items() if name in names},
-        quiet=number(whole.get("quiet")),
-        usual=number(whole.get("usual")),
-        pace=number(whole.get("pace")),
-        said={
-            int(rank): tuple(map(_text, lines[-_SAID_LINES:]))
-            for rank, lines in _object(whole.get("said")).items()
-            if rank.isdecimal() and len(rank) <= _DIGITS and isinstance(lines, list)
-        },
-        samples=_samples(whole.get("samples"), names),
-        ended=whole.get("ended") is True,
-        version=_text(whole.get("aboard")),
+        number=look.number,
+        at=look.at,
+        plan=Plan(
+            run=look.run,
+            program=Program(kind=Kind.SCRIPT, target=""),
+            master=look.master,
+            parts=tuple(node.plan() for node in look.nodes),
+        ),
+        findings=recall_findings(look.findings),
+        answers={name: answer for name, answer in look.answers.items() if name in names},
+        unheard={name: why for name, why in look.unheard.items() if name in names},
+        quiet=look.quiet,
+        usual=look.usual,
+        pace=look.pace,
+        said={rank: tuple(line.raw() for line in lines) for rank, lines in look.said.items()},
+        samples=tuple(
+            Sample(node=node, child=child, at=at, values=values)
+            for node, child, at, values in look.samples
+            if node in names
+        ),
+        ended=look.ended,
+        version=look.version,
     )
-
-
-def findings_of(given: object, deep: int = 0) -> tuple[Finding, ...]:
-    """Those that are findings; consequences of consequences end somewhere."""
-    every = given[:_MOST_FINDINGS] if isinstance(given, list) and deep < _DEEPEST else []
-    return tuple(_finding(each, deep) for each in every if isinstance(each, dict) and _severity(each) is not None)
-
-
-def _finding(given: Mapping[str, Any], deep: int) -> Finding:
-    nodes, ranks = given.get("nodes"), given.get("ranks")
-    return Finding(
-        diagnosis=recall_diagnosis(_text(given.get("code"))),
-        severity=_severity(given) or Severity.INFO,
-        nodes=tuple(map(_text, nodes[:_MOST_NODES])) if isinstance(nodes, list) else (),
-        ranks=tuple(rank for rank in ranks[:MOST_RANKS] if isinstance(rank, int)) if isinstance(ranks, list) else (),
-        seen=_text(given.get("seen")),
-        why=_text(given.get("why")),
-        fix=recall_fix(_text(given.get("code")), _text(given.get("fix"))),
-        consequences=findings_of(given.get("consequences"), deep + 1),
-    )
-
-
-def _severity(given: Mapping[str, Any]) -> Severity | None:
-    word = given.get("severity")
-    return next((each for each in Severity if each.word == word), None)
 
 
 def _node_words(part: NodePlan) -> dict[str, Any]:
@@ -114,60 +119,3 @@ def _node_words(part: NodePlan) -> dict[str, Any]:
         **{key: value for key, value in addresses.items() if value is not None},
         "ranks": {start.child: start.rank for start in part.starts},
     }
-
-
-def _plan(whole: Mapping[str, Any]) -> Plan | None:
-    given = whole.get("nodes")
-    nodes = [each for each in given[:_MOST_NODES] if isinstance(each, dict)] if isinstance(given, list) else []
-    if not nodes or sum(len(_object(node.get("ranks"))) for node in nodes) > MOST_RANKS:
-        return None
-    master = _object(whole.get("master"))
-    port = master.get("port")
-    return Plan(
-        run=_text(whole.get("run")),
-        program=Program(kind=Kind.SCRIPT, target=""),
-        master=Master(
-            node=_text(master.get("node")),
-            address=_text(master.get("address")),
-            port=port if isinstance(port, int) else 0,
-        ),
-        parts=tuple(_part(node) for node in nodes),
-    )
-
-
-def _part(given: Mapping[str, Any]) -> NodePlan:
-    address, fabric = given.get("address"), given.get("fabric")
-    return NodePlan(
-        node=Node(
-            name=_text(given.get("name")),
-            address=_text(address) if address is not None else None,
-            fabric_address=_text(fabric) if fabric is not None else None,
-        ),
-        starts=tuple(
-            Start(child=child, argv=(), rank=rank)
-            for child, rank in _object(given.get("ranks")).items()
-            if isinstance(rank, int)
-        ),
-    )
-
-
-def _samples(given: object, nodes: set[str]) -> tuple[Sample, ...]:
-    """Rows of node, child, time and figures: the last that was known of each when one looked."""
-    found: list[Sample] = []
-    for row in given[: MOST_RANKS + _MOST_NODES] if isinstance(given, list) else ():
-        match row:
-            case [str(node), str(child), int() | float() as at, dict(values)] if node in nodes:
-                found.append(Sample(node=node, child=child, at=float(at), values=_figures(values)))
-    return tuple(found)
-
-
-def _figures(given: Mapping[str, Any]) -> dict[str, float]:
-    return {name: figure for name, each in given.items() if (figure := number(each)) is not None}
-
-
-def _object(given: object) -> dict[str, Any]:
-    return given if isinstance(given, dict) else {}
-
-
-def _text(given: object) -> str:
-    return given[:_TEXT] if isinstance(given, str) else ""

@@ -6,6 +6,7 @@ from typing import Any, Self
 from aboard.core.event import Event
 from aboard.core.look import Look
 from aboard.diagnoses import Finding
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.record.documents import Documents, findings_document
 from aboard.record.events import EventLog
 from aboard.record.logs import LogLimits, LogWriter
@@ -49,7 +50,7 @@ class Record:
         """A piece of a rank's output; `at` is the head's corrected time of its first byte."""
         self._logs.take(rank, node, stream, data, at, dropped=dropped, end=end)
 
-    def tail(self, rank: int) -> tuple[str, ...]:
+    def tail(self, rank: int) -> tuple[Untrusted, ...]:
         """The last few lines of a rank, for a live view."""
         return self._logs.tail(rank)
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from aboard.diagnoses import AboardError, model
-from aboard.diagnoses.text import visible
+from aboard.diagnoses.untrusted import visible
 from aboard.lazy import dataclass
 
 # https://huggingface.co/docs/safetensors: what a header may call a type.

@@ -219,7 +219,7 @@ def _tail(roster: Roster, room: int) -> Iterator[Text]:
     where = next((row.node for row in roster.rows if roster.interest in row.ranks), "")
     yield _line(Text(f"rank {roster.interest}{where and ' on '}{where}, its last lines:", style="dim"))
     for line in roster.tail[-room:]:
-        yield _line(Text.assemble(("│ ", "dim"), clean(line)))
+        yield _line(Text.assemble(("│ ", "dim"), clean(line.raw())))
 
 
 def clean(line: str) -> str:

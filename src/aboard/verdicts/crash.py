@@ -7,7 +7,7 @@ from aboard.core.evidence import Evidence
 from aboard.core.run import Child
 from aboard.core.size import size
 from aboard.core.witness import Disk, NodeWitness
-from aboard.core.words import many
+from aboard.core.words import many, visible
 from aboard.diagnoses import death
 from aboard.verdicts.words import Told
 
@@ -44,7 +44,7 @@ def with_node(evidence: Evidence, cause: Child, told: Told) -> Told:
         return replace(
             told,
             diagnosis=death.DISK_FULL,
-            seen=f"{told.seen}; the disk of {full.path} has {left} left",
+            seen=f"{told.seen}; the disk of {full.path.visible()} has {left} left",
             fix=death.DISK_FULL.fix("sizes", path=full.path, node=cause.node),
         )
     return told
@@ -57,7 +57,7 @@ def _out_of_memory(cause: Child, node: NodeWitness, told: Told) -> Told:
         return told
     limit = f"; its control group has {size(node.held or 0)} of {size(node.limit)}" if node.limit else ""
     total = f"; {size(node.free or 0)} of {size(node.memory)} are free" if node.memory and not node.limit else ""
-    kernel = f"; the kernel: {lines[-1].partition(' ')[2][:160]}" if lines else ""
+    kernel = f"; the kernel: {visible(lines[-1].raw().partition(' ')[2], 160)}" if lines else ""
     return replace(
         told,
         diagnosis=death.OUT_OF_MEMORY,

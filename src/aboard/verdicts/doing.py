@@ -1,8 +1,8 @@
 """What a rank does that others wait for: in words, from its state, its stack and what it waits for in the kernel."""
 
 from aboard.core.evidence import View
-from aboard.core.words import visible
 from aboard.diagnoses import Diagnosis, Fix, hang
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
 
 # Cores that a process uses which works; one that only waits uses none.
@@ -76,7 +76,11 @@ def _data(view: View, where: str, run: str, idle: float) -> Doing:
     workers = view.seen.workers if view.seen is not None else ()
     stuck = [worker for worker in workers if worker.state in ("T", "D") or worker.cpu < BUSY]
     busy = any(worker.cpu >= BUSY for worker in workers) or view.cpu >= BUSY
-    told = f"; its workers: {', '.join(f'{worker.name} ({worker.state})' for worker in stuck[:4])}" if stuck else ""
+    told = (
+        f"; its workers: {', '.join(f'{worker.name.visible()} ({worker.state})' for worker in stuck[:4])}"
+        if stuck
+        else ""
+    )
     file = _held(view)
     return Doing(
         diagnosis=hang.DATA,
@@ -91,7 +95,7 @@ def _data(view: View, where: str, run: str, idle: float) -> Doing:
 
 def _idle(view: View, where: str, run: str, idle: float) -> Doing:
     process = view.seen.process if view.seen is not None else None
-    call, file = (process.call, process.file) if process is not None else ("", "")
+    call, file = (process.call, process.file) if process is not None else ("", NO_TEXT)
     if view.at == "network" or (call in ("connect", "recvfrom", "recvmsg") and file.startswith("socket:")):
         peer = _peer(view)
         return Doing(
@@ -111,7 +115,7 @@ def _idle(view: View, where: str, run: str, idle: float) -> Doing:
             fix=hang.LOCK.fix(run=run, rank=view.rank, pid=_pid(view), node=view.node),
             patience=idle,
         )
-    what = f" in {call}" + (f" of {visible(file)}" if file else "") if call else ""
+    what = f" in {call}" + (f" of {file.visible()}" if file else "") if call else ""
     verb = "sleeps" if "nanosleep" in call else "waits"
     held = _held(view)
     return Doing(
@@ -125,18 +129,18 @@ def _idle(view: View, where: str, run: str, idle: float) -> Doing:
     )
 
 
-def _held(view: View) -> str:
+def _held(view: View) -> Untrusted:
     """The file that it waits for: whoever else has it owns a lock, or should write to a pipe."""
     seen = view.seen
     waiting = [each for each in (seen.process, *seen.workers) if each is not None] if seen is not None else []
-    return next((each.file for each in waiting if each.file.startswith("/")), "")
+    return next((each.file for each in waiting if each.file.startswith("/")), NO_TEXT)
 
 
 def _peer(view: View) -> str:
     if view.seen is None or view.seen.process is None:
         return ""
-    inode = view.seen.process.file.removeprefix("socket:[").rstrip("]")
-    return next((each.remote for each in view.seen.sockets if str(each.inode) == inode), "")
+    file = view.seen.process.file
+    return next((each.remote for each in view.seen.sockets if file == f"socket:[{each.inode}]"), "")
 
 
 def _pid(view: View) -> int:

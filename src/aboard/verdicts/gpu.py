@@ -122,7 +122,7 @@ def failures(evidence: Evidence) -> list[Failure]:
     for name, node in evidence.witness.items():
         places = {address.lower().partition(".")[0]: number for number, address in enumerate(node.gpus)}
         for line in node.kernel or ():
-            age, _, text = line.partition(" ")
+            age, _, text = line.raw().partition(" ")
             error = gpu_error(text)
             at = node.at - float(age) if re.fullmatch(r"-?\d{1,12}(\.\d{1,6})?", age) else 0.0
             if error is None or at < evidence.run.generation.at - _CLOCK_SECONDS:

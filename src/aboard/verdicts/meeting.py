@@ -10,6 +10,7 @@ from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import Socket, split
 from aboard.diagnoses import Diagnosis, Fix, Shell, join_fixes, rendezvous
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.verdicts.opening import address_of, down, let_in, off_loopback
 from aboard.verdicts.recheck import recheck
 
@@ -85,11 +86,12 @@ def _store(evidence: Evidence, host: str, port: int, views: list[View]) -> Itera
         if astray is not None:
             yield astray
         elif outcome == "unresolved":
-            said = evidence.witness[those[0].node].names.get(host, "")
+            said = evidence.witness[those[0].node].names.get(host)
+            reason = said.visible(400) if isinstance(said, Untrusted) else ""
             yield _cause(
                 rendezvous.NAME,
                 those,
-                seen=f"{_who(those)} can't resolve {host}, where rank 0 is to be found: {said}",
+                seen=f"{_who(those)} can't resolve {host}, where rank 0 is to be found: {reason}",
                 why="The name of rank 0's node is not known there.",
                 fix=_named(evidence, host, nodes_of(those)),
             )
@@ -235,9 +237,12 @@ def _outcome(evidence: Evidence, view: View, host: str, port: int) -> str:
     node = evidence.witness.get(view.node)
     if node is None or view.seen is None:
         return ""
-    if not is_address(host) and isinstance(node.names.get(host), str):
-        return "unresolved"
-    addresses = {host, *(node.names.get(host) or ())}
+    found = node.names.get(host, ())
+    if isinstance(found, Untrusted):
+        if not is_address(host):
+            return "unresolved"
+        found = ()
+    addresses = {host, *found}
     own = [each for each in view.seen.sockets if split(each.remote)[1] == port and split(each.remote)[0] in addresses]
     dialled = [node.dials.get((address, port)) for address in addresses]
     if any(_unanswered(each) for each in own):

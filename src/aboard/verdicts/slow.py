@@ -147,13 +147,14 @@ def _cause(view: View, node: NodeWitness) -> tuple[Diagnosis, str, Fix]:
         )
     disk = view.states.count("D") / max(1, len(view.states))
     if disk >= _DISK:
-        where = process.file if process is not None and process.file.startswith("/") else "its disk"
+        where = process.file.visible() if process is not None and process.file.startswith("/") else "its disk"
         return slow.DISK, f"it waits for {where}", slow.DISK.fix(node=view.node)
     delay = process.delay if process is not None else 0.0
     if delay >= _DELAY and neighbour is not None and neighbour.cores >= _NEIGHBOUR:
+        busy = f"{neighbour.name.visible()} (pid {neighbour.pid})"
         return (
             slow.NEIGHBOUR,
-            f"its threads wait for {delay:.1f} cores; {neighbour.name} (pid {neighbour.pid}) has {neighbour.cores:.1f}",
+            f"its threads wait for {delay:.1f} cores; {busy} has {neighbour.cores:.1f}",
             slow.NEIGHBOUR.fix(pid=neighbour.pid, node=view.node),
         )
     if view.at == "data":

@@ -8,6 +8,7 @@ from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import NodeWitness, Process
 from aboard.diagnoses import Fix, death, hang
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.verdicts.recheck import recheck
 
 # Where the kernel waits for a file system of another machine or another program.
@@ -56,7 +57,8 @@ def mounted(evidence: Evidence) -> Iterator[Said]:
     found = False
     for name, node in evidence.witness.items():
         waiting = [view for view in evidence.views if view.node == name and view.alive and _on_files(view)]
-        asked = node.hung.removeprefix("the disk of ") if node.hung.startswith("the disk of ") else ""
+        hung = node.hung.match(r"^the disk of (.*)")
+        asked = Untrusted(hung[1]) if hung else NO_TEXT
         quiet = evidence.quiet or 0.0
         if not waiting or not (asked or _dead_kind(node, waiting) or quiet >= _SLOW_DISK_SECONDS):
             continue
@@ -68,11 +70,17 @@ def mounted(evidence: Evidence) -> Iterator[Said]:
                 nodes=(name,),
                 ranks=ranks,
                 seen=f"rank {fold_ranks(ranks)} on {name} waits in the kernel for {_what(waiting)}"
-                + (f", and {place} ({kind}) does not answer" if asked else f" on {place} ({kind})" if place else ""),
+                + (
+                    f", and {place.visible()} ({kind}) does not answer"
+                    if asked
+                    else f" on {place.visible()} ({kind})"
+                    if place
+                    else ""
+                ),
                 why="The file system does not answer: its server, its network or its disk is dead. No signal gets a"
                 " process out of there.",
                 fix=_unhung(evidence, name, place, kind),
-                about=(place,) if place else (),
+                about=(place.visible(),) if place else (),
             ),
             sure=Sure.CERTAIN if asked or _dead_kind(node, waiting) else Sure.STRONG,
         )
@@ -83,11 +91,11 @@ def mounted(evidence: Evidence) -> Iterator[Said]:
 RULES = (stopped, mounted)
 
 
-def _unhung(evidence: Evidence, name: str, place: str, kind: str) -> Fix:
+def _unhung(evidence: Evidence, name: str, place: Untrusted, kind: str) -> Fix:
     """Let go first, with an error, whoever waits; what was mounted comes back when its server does."""
     if place in ("", "/"):
         return hang.MOUNT.fix("check", check=recheck(evidence, (name,), "storage", "which one is dead"))
-    source = next((mount[2] for mount in evidence.witness[name].mounts if mount[0] == place), "")
+    source = next((mount[2] for mount in evidence.witness[name].mounts if mount[0] == place), NO_TEXT)
     if ":" in source or source.startswith("//"):
         return hang.MOUNT.fix("remote", kind=kind, source=source, place=place, node=name)
     return hang.MOUNT.fix("local", place=place, node=name)
@@ -111,26 +119,26 @@ def _waits(process: Process) -> bool:
     return asleep or (still and _FILES.search(process.wchan) is not None)
 
 
-def _file(views: list[View]) -> str:
+def _file(views: list[View]) -> Untrusted:
     for view in views:
         if view.seen is not None and view.seen.process is not None:
             for process in (view.seen.process, *view.seen.workers):
                 if _waits(process) and process.file.startswith("/"):
                     return process.file
-    return ""
+    return NO_TEXT
 
 
 def _what(views: list[View]) -> str:
     seen = views[0].seen
     process = seen.process if seen is not None else None
     where = f" at {views[0].site}" if views[0].site is not None else ""
-    return f"{_file(views) or 'a file'} ({process.wchan if process else ''}){where}"
+    return f"{_file(views).visible() or 'a file'} ({process.wchan if process else ''}){where}"
 
 
-def _mount(node: NodeWitness, views: list[View], asked: str) -> tuple[str, str]:
+def _mount(node: NodeWitness, views: list[View], asked: Untrusted) -> tuple[Untrusted, str]:
     """The mount that a file is on: the longest that is a beginning of its path."""
     path = _file(views) or asked
-    fitting = [mount for mount in node.mounts if path == mount[0] or path.startswith(mount[0].rstrip("/") + "/")]
+    fitting = [mount for mount in node.mounts if path == mount[0] or path.startswith(mount[0].raw().rstrip("/") + "/")]
     best = max(fitting, key=lambda mount: len(mount[0]), default=None)
     return (best[0], best[1]) if best is not None and path else (asked, "")
 
@@ -140,7 +148,7 @@ _REMOTE = re.compile(r"nfs|cifs|smb|fuse|ceph|lustre|gpfs|beegfs|9p|afs|gluster"
 
 def _dead_kind(node: NodeWitness, views: list[View]) -> bool:
     """Whether the kernel itself waits for somebody else's server."""
-    _place, kind = _mount(node, views, "")
+    _place, kind = _mount(node, views, NO_TEXT)
     processes = [each for view in views if view.seen and view.seen.process for each in (view.seen.process,)]
     return bool(_REMOTE.search(kind)) or any(re.search(r"rpc_|nfs|request_wait|fuse", each.wchan) for each in processes)
 

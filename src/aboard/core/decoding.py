@@ -1,0 +1,280 @@
+"""The one decoder of JSON from outside: a dataclass says by its annotations what is taken, and nothing else is.
+
+    Untrusted           text as it came, for whoever shows or quotes it
+    str                 the same text made visible, on one line; `Lines` keeps the line ends
+    Word, Address, …    text of a safe alphabet; anything else is refused
+    int, float          finite, and exact in every program that reads JSON; int is never negative (but see `Signed`)
+    X | Y               the first that fits
+    tuple[X, ...]       the elements that fit; Mapping[K, V] likewise
+    tuple[X, Y]         a row; a dataclass may come as a row, too
+    Mapping[tuple[X, Y], Z]  from rows of three
+
+A field that is wrong or missing takes its default; without one, its object is refused. With `strict`, whatever is wrong
+refuses the whole. Everything is bounded: a node that lies can't fill the head's memory.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from enum import Enum
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from aboard.diagnoses.untrusted import Untrusted, visible
+from aboard.lazy import dataclass
+
+T = TypeVar("T")
+Decoder = Callable[[object], Any]
+_CHARACTERS, _ELEMENTS, _EXACT = 400, 256, 2**53
+
+
+class DecodeError(ValueError):
+    """The JSON isn't what was asked for; it names the field."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """At most so many characters of a text, or elements of a collection; `last` keeps the end of it."""
+
+    most: int
+    last: bool = False
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Text that fits the pattern as a whole, and so needs no escaping."""
+
+    pattern: str
+
+
+@dataclass(frozen=True)
+class Key:
+    """The field's name in the JSON, where it is another."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """A tuple of dataclasses that comes as an object: its keys are this field of theirs."""
+
+    field: str
+
+
+@dataclass(frozen=True)
+class Via:
+    """Decoded by this function, which raises a DecodeError."""
+
+    function: Decoder
+
+
+class _Lines:
+    pass
+
+
+Lines = Annotated[str, _Lines(), Limit(20_000)]
+Word = Annotated[str, Matching(r"[\w.:@/+-]{0,200}")]
+Address = Annotated[str, Matching(r"[0-9A-Fa-f.:]{0,45}(%[\w.-]{1,20})?")]
+Endpoint = Annotated[str, Matching(r"(\[?[0-9A-Fa-f.:]{0,45}(%[\w.-]{1,20})?\]?|\*):\d{1,5}")]
+Signed = Annotated[int, Limit(-_EXACT)]
+
+
+def decode(kind: type[T], given: object, *, strict: bool = False) -> T:
+    """The JSON value as a value of that type; what it isn't raises a DecodeError."""
+    try:
+        decoded: T = _decoder(cast("Any", kind), strict)(given)
+    except RecursionError:
+        raise DecodeError("nested too deeply") from None
+    return decoded
+
+
+def try_decode(kind: type[T], given: object) -> T | None:
+    """As `decode`; None for what it isn't."""
+    try:
+        return decode(kind, given)
+    except DecodeError:
+        return None
+
+
+@cache
+def _decoder(hint: Any, strict: bool) -> Decoder:  # noqa: FBT001, PLR0911 - part of the cache's key; a way for each kind
+    marks: tuple[Any, ...] = ()
+    if get_origin(hint) is Annotated:
+        hint, *rest = get_args(hint)
+        marks = tuple(rest)
+    via = _mark(marks, Via)
+    if via is not None:
+        return via.function
+    origin, args = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        return _decode_union([_decoder(each, strict) for each in args if each is not NoneType], NoneType in args)
+    if origin is Literal:
+        return _decode_choice({each: each for each in args})
+    if origin is tuple and args[-1] is not ...:
+        return _decode_row([_decoder(each, strict) for each in args])
+    if origin in (tuple, frozenset):
+        return _decode_elements(origin, args[0], marks, strict)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return _decode_mapping(args[0], args[1], marks, strict)
+    return _decode_plain(hint, marks, strict)
+
+
+def _decode_plain(hint: Any, marks: tuple[Any, ...], strict: bool) -> Decoder:  # noqa: FBT001, PLR0911 - as above
+    if hint in (str, Untrusted):
+        return _decode_text(hint, marks)
+    if hint is bool:
+        return _decode_choice({True: True, False: False})
+    if hint is int:
+        limit = _mark(marks, Limit)
+        return _decode_number(int, int, 0 if limit is None else limit.most)
+    if hint is float:
+        return _decode_number(float, int | float, -_EXACT)
+    if hint is Any:
+        return lambda given: given
+    if isinstance(hint, type) and issubclass(hint, Enum):
+        return _decode_choice({each.value: each for each in hint})
+    if isinstance(hint, type) and is_dataclass(hint):
+        # A dataclass may hold others of its own kind: their decoder is made when the first of them comes.
+        return lambda given: _object_decoder(hint, strict)(given)  # noqa: PLW0108 - as said
+    raise TypeError(f"no decoder for {hint}")
+
+
+def _decode_text(hint: Any, marks: tuple[Any, ...]) -> Decoder:
+    limit = _mark(marks, Limit) or Limit(_CHARACTERS)
+    matching = _mark(marks, Matching)
+    lines = _mark(marks, _Lines)
+    fits = re.compile(matching.pattern).fullmatch if matching else None
+
+    def read(given: object) -> Any:
+        if not isinstance(given, str) or (fits is not None and fits(given) is None):
+            raise DecodeError("text is wanted")
+        text = given[-limit.most :] if limit.last else given[: limit.most]
+        if hint is Untrusted:
+            return Untrusted(text)
+        return "\n".join(visible(line, len(line)) for line in text.split("\n")) if lines else visible(text, limit.most)
+
+    return read
+
+
+def _decode_number(kind: type, accepted: Any, least: float) -> Decoder:
+    def read(given: object) -> Any:
+        if not isinstance(given, accepted) or isinstance(given, bool) or not least <= given < _EXACT:
+            raise DecodeError("a number is wanted")
+        return kind(given)
+
+    return read
+
+
+def _decode_choice(choices: Mapping[Any, Any]) -> Decoder:
+    def read(given: object) -> Any:
+        if isinstance(given, str | int) and given in choices:
+            return choices[given]
+        raise DecodeError("another value is wanted")
+
+    return read
+
+
+def _decode_union(ways: list[Decoder], optional: bool) -> Decoder:  # noqa: FBT001 - private
+    def read(given: object) -> Any:
+        if given is None and optional:
+            return None
+        for way in ways[:-1]:
+            try:
+                return way(given)
+            except DecodeError:
+                pass
+        return ways[-1](given)
+
+    return read
+
+
+def _decode_row(parts: list[Decoder]) -> Decoder:
+    def read(given: object) -> Any:
+        if not isinstance(given, list) or len(given) < len(parts):
+            raise DecodeError(f"a row of {len(parts)} is wanted")
+        return tuple(part(each) for part, each in zip(parts, given, strict=False))
+
+    return read
+
+
+def _decode_elements(made: Any, hint: Any, marks: tuple[Any, ...], strict: bool) -> Decoder:  # noqa: FBT001 - private
+    limit = _mark(marks, Limit) or Limit(_ELEMENTS)
+    keyed = _mark(marks, Keyed)
+    element = _decoder(hint, strict)
+
+    def read(given: object) -> Any:
+        if keyed is not None and isinstance(given, dict):
+            given = [{**each, keyed.field: key} for key, each in given.items() if isinstance(each, dict)]
+        if not isinstance(given, list):
+            raise DecodeError("a list is wanted")
+        some = given[-limit.most :] if limit.last else given[: limit.most]
+        return made(_decode_each(((each, element) for each in some), strict))
+
+    return read
+
+
+def _decode_mapping(key: Any, value: Any, marks: tuple[Any, ...], strict: bool) -> Decoder:  # noqa: FBT001 - private
+    limit = _mark(marks, Limit) or Limit(_ELEMENTS)
+    keys, values = _decoder(key, strict), _decoder(value, strict)
+    width = len(get_args(key)) if get_origin(key) is tuple else 0
+
+    def read_item(item: Any) -> Any:
+        name, given = item
+        return keys(int(name) if key is int and name.isdecimal() and len(name) < 10 else name), values(given)  # noqa: PLR2004 - int() of millions of digits takes long
+
+    def read(given: object) -> Any:
+        if width and isinstance(given, list):
+            items = [(row[:width], row[width]) for row in given if isinstance(row, list) and len(row) > width]
+        elif isinstance(given, dict):
+            items = list(given.items())
+        else:
+            raise DecodeError("an object is wanted")
+        return dict(_decode_each(((item, read_item) for item in items[: limit.most]), strict))
+
+    return read
+
+
+def _decode_each(pairs: Any, strict: bool) -> list[Any]:  # noqa: FBT001 - private
+    found = []
+    for given, decoder in pairs:
+        try:
+            found.append(decoder(given))
+        except DecodeError:
+            if strict:
+                raise
+    return found
+
+
+@cache
+def _object_decoder(kind: type, strict: bool) -> Decoder:  # noqa: FBT001 - part of the cache's key
+    hints = get_type_hints(kind, include_extras=True)
+    plan = []
+    for field in fields(kind):
+        hint = hints[field.name]
+        key = _mark(get_args(hint)[1:], Key) if get_origin(hint) is Annotated else None
+        required = field.default is MISSING and field.default_factory is MISSING
+        plan.append((field.name, key.name if key else field.name, _decoder(hint, strict), required))
+
+    def read(given: object) -> Any:
+        if isinstance(given, list):
+            given = dict(zip((key for _name, key, *_rest in plan), given, strict=False))
+        if not isinstance(given, dict):
+            raise DecodeError("an object is wanted")
+        values = {}
+        for name, key, decoder, required in plan:
+            if key in given:
+                try:
+                    values[name] = decoder(given[key])
+                except DecodeError as error:
+                    if required or strict:
+                        raise DecodeError(f"{key}: {error}") from None
+            elif required:
+                raise DecodeError(f"{key} is missing")
+        return kind(**values)
+
+    return read
+
+
+def _mark(marks: tuple[Any, ...], kind: type[T]) -> T | None:
+    return next((each for each in marks if isinstance(each, kind)), None)
