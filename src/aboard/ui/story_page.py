@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from aboard.core.rule import Subject
 from aboard.diagnoses import Diagnosis, Severity
 
-_NOTE = "<!-- Written by scripts/codes from src/aboard/diagnoses/: change it there. -->"
+# The index links to these pages, and 460 of them are too many for the site's navigation.
+_ORPHAN = "---\norphan: true\n---"
 _MEANS = {
     Severity.BLOCK: "`block`: it would stop a run, and a launch is refused.",
     Severity.WARN: "`warn`: a run may go wrong, or slowly; a launch goes on.",
@@ -15,13 +16,10 @@ _MEANS = {
 
 def pages(subjects: Sequence[Subject]) -> Mapping[str, str]:
     """All pages by file name."""
-    told = {
-        f"{code}.md": _page(subject, story)
-        for subject in subjects
-        for story in subject.stories
-        for code in (story.code, *story.aliases)
-    }
-    return {"README.md": _index(subjects), **told}
+    stories = [(subject, story) for subject in subjects for story in subject.stories]
+    told = {f"{story.code}.md": _page(subject, story) for subject, story in stories}
+    aliases = {f"{alias}.md": _alias_page(alias, story) for _, story in stories for alias in story.aliases}
+    return {"index.md": _index(subjects), **told, **aliases}
 
 
 def _page(subject: Subject, story: Diagnosis) -> str:
@@ -29,7 +27,7 @@ def _page(subject: Subject, story: Diagnosis) -> str:
     links = ", ".join(f"[{code}]({code}.md)" for code in story.leads_to)
     leads_to = f"\nIt leads to {links}; mended, they are gone too.\n" if links else ""
     return f"""\
-{_NOTE}
+{_ORPHAN}
 
 # {story.code}: {story.title}
 
@@ -49,13 +47,17 @@ At worst {_MEANS[story.severity]} Found by `{subject.command}`.
 
 {story.remedy}
 {leads_to}
-[All codes](README.md)
+[All codes](index.md)
 """
+
+
+def _alias_page(alias: str, story: Diagnosis) -> str:
+    return f"{_ORPHAN}\n\n# {alias}\n\nAnother name of [{story.code}]({story.code}.md): {story.title}.\n"
 
 
 def _index(subjects: Sequence[Subject]) -> str:
     found = "What `aboard check`, a run and `aboard data` can find, and what a command can end with."
-    parts = [_NOTE, "# Codes", f"{found} `aboard why CODE` tells the same story in the terminal."]
+    parts = ["# Codes", f"{found} `aboard why CODE` tells the same story in the terminal."]
     for subject in subjects:
         if subject.stories:
             rows = [f"| [{s.code}]({s.code}.md) | {s.severity.word} | {_cell(s.title)} |" for s in subject.stories]

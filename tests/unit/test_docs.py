@@ -1,0 +1,58 @@
+"""The documentation: what its sources name exists, and the site that is built of them has a page for every code."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aboard.ui.story_page import pages
+from aboard.verdicts.told import TOLD
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+CODE_PAGES = {DOCS / "codes" / name: text for name, text in pages(TOLD).items()}
+SOURCES = (*ROOT.glob("*.md"), *DOCS.glob("*.md"), *DOCS.glob("decisions/*.md"))
+PAGES = {**{path: path.read_text("utf-8") for path in SOURCES}, **CODE_PAGES}
+
+BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+LITERAL = re.compile(r"`[^`]*`")
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
+CODE = re.compile(r"`([a-z]+(?:-[a-z0-9]+)+)`")
+
+
+def list_anchors(text: str) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", BLOCK.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_link_has_its_target() -> None:
+    """Each link of the sources and of the code pages leads to a file or a code page, and to a heading that it has."""
+    broken = []
+    for page, text in PAGES.items():
+        for name, anchor in LINK.findall(LITERAL.sub("", BLOCK.sub("", text))):
+            target = (page.parent / name).resolve() if name else page
+            there = target in CODE_PAGES or (target.exists() and DOCS / "codes" not in target.parents)
+            if not there or (anchor and anchor not in list_anchors(PAGES[target])):
+                broken.append((page.name, name, anchor))
+    assert broken == []
+
+
+def test_every_code_that_is_named_exists() -> None:
+    """An inline literal that begins as codes do is a code, so the site links it to its page."""
+    codes = {path.stem for path in CODE_PAGES}
+    families = {code.split("-")[0] for code in codes if "-" in code}
+    named = [(page.name, code) for page, text in PAGES.items() for code in CODE.findall(BLOCK.sub("", text))]
+    assert [(page, code) for page, code in named if code.split("-")[0] in families and code not in codes] == []
+
+
+@pytest.mark.ci
+def test_the_site(tmp_path: Path) -> None:
+    """It builds without a warning, codes and their old names have pages, and a code in a text is a link to its page."""
+    subprocess.run([sys.executable, ROOT / "scripts" / "docs", "--output", tmp_path], check=True, timeout=300)
+    assert "There is no row" in (tmp_path / "codes" / "data-no-rows.html").read_text("utf-8")
+    assert 'href="hang-mismatch.html"' in (tmp_path / "codes" / "log-mismatch.html").read_text("utf-8")
+    assert 'href="codes/data-no-rows.html"' in (tmp_path / "data.html").read_text("utf-8")
+    loaded = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*\b(?:src|href)=["']?(?:https?:)?//""")
+    assert [page.name for page in tmp_path.rglob("*.html") if loaded.search(page.read_text("utf-8"))] == []
