@@ -5,6 +5,7 @@ from dataclasses import field
 from enum import IntEnum
 
 from aboard.diagnoses.fixes import NO_FIX, Fix, Template, Value
+from aboard.diagnoses.messages import Message
 from aboard.lazy import dataclass
 
 
@@ -27,7 +28,7 @@ class Diagnosis:
     `severity` is the worst that it has by itself. `symptoms` are texts that people paste into a search box. `fixes` are
     the commands and pieces of advice that a finding can carry, by the name of the variant; a single one may have no
     name. `remedy` tells in prose how to go about it. `leads_to` names the codes that it explains on the same nodes.
-    `aliases` are codes that it had, or has on another route.
+    `aliases` are codes that it had, or has on another route. `patterns` are the messages of programs that show it.
     """
 
     code: str
@@ -39,6 +40,7 @@ class Diagnosis:
     fixes: Template | Mapping[str, Template] = field(default_factory=dict, hash=False)
     aliases: tuple[str, ...] = ()
     leads_to: tuple[str, ...] = ()
+    patterns: tuple[Message, ...] = ()
 
     def fix(self, variant: str = "", /, **values: Value) -> Fix:
         """One of its fixes, with the values filled in."""

@@ -1,0 +1,102 @@
+"""Messages that programs print, and what each says about the failure that it belongs to."""
+
+import re
+from enum import Enum
+from functools import cached_property
+
+from aboard.lazy import dataclass
+
+
+class Role(Enum):
+    """What a message is to a failure.
+
+    CAUSE is where it began. WAIT is a time-out: it names who waited, and anything that failed before explains it. END
+    says that a process ended, not why. ECHO is a rank that lost a peer. HINT is harmless alone, and separates the
+    causes that another message can have. ODD is worth a warning although the run goes on, INFO is worth a line.
+    """
+
+    CAUSE = "cause"
+    WAIT = "wait"
+    END = "end"
+    ECHO = "echo"
+    HINT = "hint"
+    ODD = "odd"
+    INFO = "info"
+
+
+class Source(Enum):
+    """What a pattern is matched against: a line of a log, or the text with which a rank died."""
+
+    LOG = "log"
+    DEATH = "death"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """A pattern of a diagnosis. Groups that have a meaning: node, rank, local, pid, peer (an address or a name), at.
+
+    `why` defaults to the explanation of the diagnosis; both may hold any group of the pattern in braces, and {node} and
+    {rank} of whoever printed it. `fix` names the variant of the diagnosis's fixes. The first pattern that fits a text
+    speaks for it: a smaller `order` is tried earlier. `weight` decides between causes that were seen together: 3 names
+    the thing itself, 2 what failed, 1 only that something did. `late` is printed by an observer, after the fact.
+    `refines` lists the codes whose causes a hint separates.
+    """
+
+    pattern: str
+    role: Role = Role.CAUSE
+    source: Source = Source.LOG
+    why: str = ""
+    fix: str = ""
+    weight: int = 2
+    order: int = 0
+    late: bool = False
+    refines: tuple[str, ...] = ()
+
+    @cached_property
+    def regex(self) -> re.Pattern[str]:
+        """The pattern, compiled at its first use."""
+        return re.compile(self.pattern)
+
+
+def cause(
+    pattern: str,
+    why: str = "",
+    *,
+    source: Source = Source.LOG,
+    fix: str = "",
+    weight: int = 2,
+    order: int = 0,
+    late: bool = False,
+) -> Message:
+    """Where a failure began."""
+    return Message(pattern=pattern, source=source, why=why, fix=fix, weight=weight, order=order, late=late)
+
+
+def wait(pattern: str, why: str = "", *, fix: str = "", weight: int = 2, order: int = 0) -> Message:
+    """A time-out, which anything that failed before explains."""
+    return Message(pattern=pattern, role=Role.WAIT, why=why, fix=fix, weight=weight, order=order)
+
+
+def end(pattern: str, why: str = "", *, fix: str = "", weight: int = 1, order: int = 0) -> Message:
+    """A process ended; printed by its launcher, after the fact."""
+    return Message(pattern=pattern, role=Role.END, why=why, fix=fix, weight=weight, order=order, late=True)
+
+
+def echo(pattern: str, *, order: int = 0) -> Message:
+    """A rank complains because a peer is gone."""
+    return Message(pattern=pattern, role=Role.ECHO, weight=0, order=order)
+
+
+def hint(pattern: str, why: str = "", *, fix: str = "", order: int = 0, refines: tuple[str, ...]) -> Message:
+    """Harmless alone; separates the causes that messages of other codes can have."""
+    return Message(pattern=pattern, role=Role.HINT, why=why, fix=fix, weight=3, order=order, refines=refines)
+
+
+def odd(pattern: str, why: str = "", *, fix: str = "", order: int = 0) -> Message:
+    """The run goes on, slower or otherwise than intended."""
+    return Message(pattern=pattern, role=Role.ODD, why=why, fix=fix, weight=1, order=order)
+
+
+def info(pattern: str, why: str = "", *, fix: str = "", order: int = 0) -> Message:
+    """Worth a line, since it is mostly intended."""
+    return Message(pattern=pattern, role=Role.INFO, why=why, fix=fix, weight=1, order=order)
