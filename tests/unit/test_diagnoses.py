@@ -2,6 +2,8 @@
 
 import ast
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -13,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.diagnoses import AboardError, Advice, Command, Diagnosis, Severity, Shell, checkpoint, reach, shell
-from aboard.diagnoses.catalogue import all_diagnoses, pack_error, read_error, unpack_error
+from aboard.diagnoses.catalogue import all_diagnoses, all_messages, pack_error, read_error, unpack_error
 from aboard.diagnoses.fixes import blanks
+from aboard.diagnoses.messages import Role, Source
 from aboard.diagnoses.untrusted import visible
-from aboard.verdicts.logs.reader import RAISED
-from aboard.verdicts.logs.table import SYMPTOMS
+from aboard.verdicts.logs.reader import RAISED, SUMMED_UP, SUMMED_UP_KILLED
 
 SOURCE = Path(__file__).parents[2] / "src" / "aboard"
 HOSTILE = ["'; $(x)", "a\nb", "\x1b]52;c;eA==\x07", "\u202e", "-rf", "=ls", "~root", "", "x" * 1_000_000, "`id`", "# a"]
@@ -69,7 +71,7 @@ TEMPLATES: dict[str, Command | Advice] = {
     f"{each.code}:{variant}": template
     for each in all_diagnoses().values()
     for variant, template in each.templates.items()
-} | {f"{each.code}:{place}": each.fix for place, each in enumerate(SYMPTOMS)}
+}
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
@@ -168,10 +170,31 @@ def test_each_diagnosis_is_used() -> None:
     """What nobody finds or raises is not in the catalogue."""
     others = {path: tree for path, tree in _trees().items() if path.parent.name != "diagnoses" or path.stem == "errors"}
     used = {key for tree in others.values() for key, _ in _uses(tree)}
-    # What programs print is looked up by code.
-    printed = {symptom.code for symptom in (*SYMPTOMS, RAISED)} | {each.code for each in reach.UNREACHED.values()}
-    assert sorted(key for key, each in _constants().items() if key not in used and each.code not in printed) == []
-    assert sorted(printed - set(all_diagnoses())) == []
+    # What programs print is found by its patterns.
+    looked_up = {each.code for each in reach.UNREACHED.values()}
+    unused = [key for key, each in _constants().items() if key not in used and not each.patterns]
+    assert sorted(key for key in unused if _constants()[key].code not in looked_up) == []
+
+
+def test_each_message_has_what_its_diagnosis_needs() -> None:
+    """Its fix is a variant of the diagnosis, and every blank of the two sentences is a group of the pattern."""
+    for diagnosis, message in (*all_messages(Source.LOG), RAISED, *SUMMED_UP, *SUMMED_UP_KILLED):
+        known = {"node", "rank", *(name.rstrip("234") for name in message.regex.groupindex)}
+        assert not message.fix or message.fix in diagnosis.templates, diagnosis.code
+        assert blanks(Advice(message.why or diagnosis.explanation)) <= known, diagnosis.code
+        assert message.role is not Role.CAUSE or message.fix in diagnosis.templates, diagnosis.code
+
+
+def test_no_pattern_is_compiled_before_it_is_used() -> None:
+    """The whole catalogue is loaded, and a reader made, without compiling any: a help page loads it, too."""
+    code = """
+from aboard.diagnoses.catalogue import all_messages
+from aboard.diagnoses.messages import Source
+from aboard.verdicts.logs.reader import Reader
+Reader()
+print(any("regex" in vars(message) for _, message in all_messages(Source.LOG)))
+"""
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "False\n"
 
 
 def test_each_fix_gets_the_values_that_it_needs() -> None:
@@ -211,8 +234,7 @@ def _fills(call: ast.Call, used: dict[int, Diagnosis | None]) -> Iterator[tuple[
 HANDMADE = """
 checks/blanks.py checks/collective/nccl_rules.py checks/reach/words.py checks/scripted.py checks/software/code.py
 checks/train/boarding.py checks/unknown.py core/nodeset.py core/retyped.py core/shell.py flows/replay.py flows/status.py
-flows/train_model.py ui/folded.py verdicts/foreign.py verdicts/logs/unknown.py verdicts/logs/words.py
-verdicts/opening.py verdicts/words.py
+flows/train_model.py ui/folded.py verdicts/foreign.py verdicts/logs/unknown.py verdicts/opening.py verdicts/words.py
 """
 
 

@@ -10,6 +10,7 @@ from commands import aboard
 from hypothesis import given
 from hypothesis import strategies as st
 
+from aboard.core.xid import XIDS, meaning_of
 from aboard.diagnoses import Finding, InputError, Severity
 from aboard.flows.why_log import explain
 from aboard.verdicts.logs.judge import judge
@@ -38,6 +39,19 @@ def test_the_script_is_named_where_the_log_has_it() -> None:
     """Argparse says whose arguments they are; then the command can be typed."""
     (finding,) = told("usage: tune.py [-h]", "tune.py: error: unrecognized arguments: --lrr 1")
     assert (finding.code, finding.fix) == ("log-arguments", "python tune.py --help")
+
+
+def test_a_login_that_was_dropped_is_no_lost_peer() -> None:
+    """Ssh says `Connection reset by peer` of a server that drops logins, as ranks do of a peer that died."""
+    (finding,) = told("kex_exchange_identification: read: Connection reset by peer")
+    assert finding.code == "reach-dropped"
+
+
+@pytest.mark.parametrize("number", [number for number, meaning in XIDS.items() if meaning.harms])
+def test_an_xid_gets_the_diagnosis_of_its_part(number: int) -> None:
+    """A log and the kernel's own journal name the same failure for the same number."""
+    (finding,) = told(f"n1 kernel: NVRM: Xid (PCI:0000:9d:00): {number}, pid=1, name=python3, words")
+    assert finding.diagnosis is meaning_of(number).diagnosis
 
 
 def test_an_echo_is_folded_under_the_cause() -> None:

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from aboard.diagnoses import Finding, Severity
-from aboard.diagnoses.catalogue import all_diagnoses
+from aboard.diagnoses.catalogue import all_diagnoses, all_messages
+from aboard.diagnoses.messages import Source
 from aboard.verdicts.logs.judge import judge
 from aboard.verdicts.logs.needles import needles
 from aboard.verdicts.logs.reader import Reader
 from aboard.verdicts.logs.said import plain
-from aboard.verdicts.logs.table import SYMPTOMS
 from aboard.verdicts.told import TOLD
 from faults_recorded import Case, cases, score
 
@@ -68,16 +68,16 @@ def test_a_pattern_never_fits_a_line_without_its_words() -> None:
     """The words by which patterns are skipped are none that a fitting line could lack."""
     lines = [text for case in CASES for name in case.logs for line in Path(name).read_bytes().split(b"\n")
              for text in plain(line)]  # fmt: skip
-    for symptom in SYMPTOMS:
-        words = needles(symptom.pattern)
+    for diagnosis, message in all_messages(Source.LOG):
+        words = needles(message.pattern)
         for text in lines:
-            assert not words or not symptom.pattern.search(text) or any(word in text for word in words), symptom.code
+            assert not words or not message.regex.search(text) or any(word in text for word in words), diagnosis.code
 
 
-def test_every_symptom_has_a_story() -> None:
+def test_every_message_has_a_story() -> None:
     """`aboard why CODE` tells of each code that a log can get."""
     told = {story.code for subject in TOLD for story in subject.stories}
-    assert {symptom.code for symptom in SYMPTOMS} <= told
+    assert {diagnosis.code for diagnosis, _ in all_messages(Source.LOG)} <= told
 
 
 def test_fixes_have_no_blank_that_breaks() -> None:

@@ -128,11 +128,6 @@ def meaning_of(xid: int) -> Meaning:
     return XIDS.get(xid, _UNKNOWN)
 
 
-def numbers(*parts: Part) -> str:
-    """The Xids of some parts, as a pattern has them: `48|63|64`."""
-    return "|".join(str(number) for number, meaning in XIDS.items() if meaning.part in parts)
-
-
 def mend(error: GpuError, node: str) -> Fix:
     """What to type for it on its node."""
     if not error.meaning.harms:

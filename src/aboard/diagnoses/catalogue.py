@@ -18,6 +18,7 @@ from aboard.diagnoses import unknown
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.errors import AboardError
 from aboard.diagnoses.fixes import NO_FIX, Fix
+from aboard.diagnoses.messages import Message, Source
 from aboard.diagnoses.untrusted import visible
 
 _SEEN, _VALUE, _VALUES = 8000, 4096, 32
@@ -36,10 +37,23 @@ def all_diagnoses() -> Mapping[str, Diagnosis]:
     return found
 
 
+@cache
+def all_messages(source: Source) -> tuple[tuple[Diagnosis, Message], ...]:
+    """Each message with its diagnosis, in the order in which they are tried: of equal order, the weightiest first."""
+    found = [
+        (diagnosis, message)
+        for code, diagnosis in all_diagnoses().items()
+        if code == diagnosis.code
+        for message in diagnosis.patterns
+        if message.source is source
+    ]
+    return tuple(sorted(found, key=lambda each: (each[1].order, -each[1].weight)))
+
+
 def recall_diagnosis(code: str) -> Diagnosis:
     """The diagnosis of a code that a record tells; of one that this version doesn't know, there is the code alone."""
     known = _known(code)
-    return known or Diagnosis(code=visible(code), title="", explanation="", remedy="")
+    return known or Diagnosis(code=visible(code), title="", explanation="")
 
 
 def recall_fix(code: str, text: str) -> Fix:

@@ -2,6 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Command
+from aboard.diagnoses.messages import NCCL_COMPLETION, cause, odd
 
 _TIMED_OUT = "The client socket has timed out after 600000ms while trying to connect to"
 
@@ -173,9 +174,19 @@ PLUGIN = Diagnosis(
     " loader doesn't find it here.",
     remedy="Install it (aws-ofi-nccl, gIB, the RDMA-SHARP plugin) and put its directory on LD_LIBRARY_PATH under"
     " `env:` in aboard.yaml; `ldconfig -p | grep nccl-net` shows what the loader knows.",
-    fixes=Command(
-        "ldconfig -p | grep -E 'nccl-net|nccl_net'    # on {where:shell}; is it installed?\n"
-        "env: {{LD_LIBRARY_PATH: DIRECTORY}}    # in aboard.yaml, with the directory that holds it"
+    fixes={
+        "": Command(
+            "ldconfig -p | grep -E 'nccl-net|nccl_net'    # on {where:shell}; is it installed?\n"
+            "env: {{LD_LIBRARY_PATH: DIRECTORY}}    # in aboard.yaml, with the directory that holds it"
+        ),
+        "log": Command("ldconfig -p | grep nccl-net; echo $LD_LIBRARY_PATH    # on {node}, where ranks start"),
+    },
+    patterns=(
+        cause(
+            r"Error: network (?P<plugin>.+?) not found|Failed to (?:find|initialize) (?:any )?(?:NET|network) plugin",
+            fix="log",
+            weight=3,
+        ),
     ),
 )
 
@@ -199,7 +210,17 @@ NO_GPUDIRECT = Diagnosis(
     " whose GPU shares the host's memory this is as it should be.",
     remedy="`sudo modprobe nvidia_peermem` and a file in /etc/modules-load.d to keep it; or the open kernel modules"
     " of the driver with Linux 5.12 or later.",
-    fixes=Command("sudo modprobe nvidia_peermem    # on {where:shell}; or a driver and kernel with DMA-BUF"),
+    fixes={
+        "": Command("sudo modprobe nvidia_peermem    # on {where:shell}; or a driver and kernel with DMA-BUF"),
+        "log": Command("sudo modprobe nvidia_peermem    # on {node}; or a driver and kernel with DMA-BUF"),
+    },
+    patterns=(
+        odd(
+            r"NET/IB ?: GPU Direct RDMA (?:\(\w+\) )?[Dd]isabled for HCA \d+ '(?P<hca>[^']+)'",
+            "Every byte takes a detour through the host's memory; large collectives lose up to half of their rate.",
+            fix="log",
+        ),
+    ),
 )
 
 FABRIC_ERRORS = Diagnosis(
@@ -211,5 +232,26 @@ FABRIC_ERRORS = Diagnosis(
     " drops. Status 4 is memory that may not be read, often PCIe ACS.",
     remedy="`ibstat`, `rdma link` and the switch's counters for the named adapter. `aboard check --only fabric`"
     " tells of links that flap and of ACS.",
-    fixes=Command("rdma link{counters:shell}    # on {node}; then its cable and port"),
+    fixes={
+        "": Command("rdma link{counters:shell}    # on {node}; then its cable and port"),
+        "link": Command(
+            "ibstat; rdma link    # on {node} and {peer}; State Active? then link_downed in its counters\n"
+            "export NCCL_IB_TIMEOUT=22    # rides over a short flap of a link"
+        ),
+        "adapter": Command("ibstat; sudo dmesg -T | grep -i mlx5    # on {node}; link, firmware or the card"),
+    },
+    patterns=(
+        cause(
+            NCCL_COMPLETION + r"(?:12|13)\b(?:.* hca (?P<hca>\S+))?",
+            "The adapter sent again and again and got no answer: the link or the peer's port went down, the peer"
+            " died, or the path is not connected.",
+            fix="link",
+        ),
+        cause(
+            r"NET/IB ?: (?P<hca>[\w.-]+):\d+ async fatal event|ibv_post_(?:send|recv)\(\) failed with error",
+            "The adapter itself reported an error, and its connections are gone.",
+            fix="adapter",
+            weight=3,
+        ),
+    ),
 )

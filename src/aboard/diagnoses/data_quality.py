@@ -2,6 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, Command
+from aboard.diagnoses.messages import cause
 
 _ALLOW = "If it is meant to be so, let it pass: `--allow {code}`, or `data: {{allow: [{code}]}}` in aboard.yaml."
 
@@ -43,7 +44,16 @@ BROKEN = Diagnosis(
         "delete": Command("sed -i {script:shell} {file}    # deletes them"),
         "keep": Command("jq -cR 'fromjson? | objects' {file} > {kept}    # keeps what can be read"),
         **_PASS,
+        "log": Command("aboard data FILE    # names the file and the line"),
     },
+    patterns=(
+        cause(
+            r"JSONDecodeError|ArrowInvalid|DatasetGenerationError|pyarrow\.lib\.\w+|UnicodeDecodeError"
+            r"|UnidentifiedImageError|zipfile\.BadZipFile|DatasetGenerationCastError",
+            "A file of the data can't be read: cut off, or of another format than the rest.",
+            fix="log",
+        ),
+    ),
 )
 
 EMPTY = Diagnosis(
@@ -67,7 +77,7 @@ TEMPLATE = Diagnosis(
         "assistant_masks is all zeros",
     ),
     explanation="A loss on answers needs to know which tokens are answers. A template says so by"
-    " `{% generation %}…{% endgeneration %}` around them; most published ones don't, and then other trainers may"
+    " `{{% generation %}}…{{% endgeneration %}}` around them; most published ones don't, and then other trainers may"
     " train on nothing (Liquid4All/liquid-finetune#37). Aboard also finds answers by what the template writes"
     " around them. That fails where there is no template, where it refuses the conversation (two users in a row),"
     " or where it renders an answer otherwise once other turns follow, as those do that drop earlier thoughts.",

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, Command, Template
+from aboard.diagnoses.messages import NCCL_COMPLETION, cause, echo, end
 from aboard.diagnoses.steps import CHECK
 
 # Beside whatever is known of a death.
@@ -45,7 +46,13 @@ RAISED = Diagnosis(
     " the ranks, or copies a missing file. Else read the exception, and the whole traceback with"
     " `aboard logs RUN --rank N`. `aboard launch --trial -- …` runs the same command on each node alone and names"
     " the node that can't.",
-    fixes={**_KNOWN, **_LAST_WORDS},
+    fixes={
+        **_KNOWN,
+        **_LAST_WORDS,
+        "trial": Command(
+            "aboard launch --trial -- SCRIPT    # runs it on each node alone, and names the node that can't"
+        ),
+    },
 )
 
 EXITED = Diagnosis(
@@ -57,15 +64,45 @@ EXITED = Diagnosis(
     remedy="If its last line on stderr is a known error, the fix is for that one. Otherwise its last lines are"
     " shown as evidence, not as the cause: find what exits with this code. All output is in"
     " `aboard logs RUN --rank N`.",
-    fixes={**_KNOWN, **_LAST_WORDS},
+    fixes={
+        **_KNOWN,
+        **_LAST_WORDS,
+        "nccl": Command("export NCCL_DEBUG=INFO    # then start again, and: aboard why --log LOG"),
+        "said": Command("grep -F {node}': ' LOG | tail -50    # what it said last"),
+        "slurm": Command("sacct -j JOBID --format=JobID,State,ExitCode,End,NodeList    # which ended first"),
+        "output": Command(
+            "aboard why --log LOGS…    # with the output of that rank too: its own words are not in this log"
+        ),
+    },
+    patterns=(
+        end(r"DistBackendError: NCCL error in: ", "torch passes on an error of NCCL.", fix="nccl", order=1),
+        end(
+            r"pdsh@\S+: (?P<node>[\w.-]+): ssh exited with exit code (?P<code>\d+)",
+            "The command on the node ended with that code.",
+            fix="said",
+            order=1,
+        ),
+        end(
+            r"srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: Exited with exit code (?P<code>\d+)",
+            "Slurm tells how the task ended, not why.",
+            fix="slurm",
+        ),
+        end(
+            r"failed \(exitcode: (?P<code>\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"
+            r"|exits with return code = (?P<code2>\d+)|exitcode +: (?P<code3>[1-9]\d*) "
+            r"|CalledProcessError: Command .* returned non-zero exit status (?P<code4>\d+)|ChildFailedError",
+            "The launcher tells that a rank ended, not why.",
+            fix="output",
+        ),
+    ),
 )
 
 KILLED = Diagnosis(
     code="run-killed",
     title="a rank was killed by a signal",
     symptoms=("Signal 9 (SIGKILL) received by PID", "exits with return code = -9", "Bus error (core dumped)"),
-    explanation="SIGKILL is mostly the kernel out of memory, SIGBUS a full /dev/shm, SIGSEGV and SIGABRT bugs in"
-    " native code or libraries that don't fit each other.",
+    explanation="SIGKILL comes from the kernel when memory is out, from Slurm, or from somebody's hand. SIGBUS is a"
+    " full /dev/shm, SIGSEGV and SIGABRT are bugs in native code or libraries that don't fit each other.",
     remedy="`sudo dmesg -T | tail` on the node tells an out-of-memory kill. `aboard check --only host` shows"
     " memory, limits and /dev/shm; `aboard check --only software` what differs between nodes.",
     fixes={
@@ -75,7 +112,36 @@ KILLED = Diagnosis(
         "shm": Command("df -h /dev/shm    # on {node}; is it full?"),
         "software": Command("aboard check --only software"),
         **_LAST_WORDS,
+        "slurm": Command("sudo dmesg -T | tail -50    # on {node}; was memory out?"),
+        "native": Command(
+            "export PYTHONFAULTHANDLER=1    # then start again: the Python lines at which it died\n"
+            "aboard check --only software    # what differs between nodes"
+        ),
     },
+    patterns=(
+        end(
+            r"srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: (?P<signal>Killed|Segmentation fault"
+            r"|Aborted|Illegal instruction|Terminated)",
+            "Slurm tells how the task ended, not why.",
+            fix="slurm",
+        ),
+        end(
+            r"failed \(exitcode: -9\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"
+            r"|Signal 9 \(SIGKILL\) received by PID (?P<pid2>\d+)|exits with return code = -9"
+            r"|died with <Signals\.SIGKILL",
+            fix="memory",
+            weight=2,
+        ),
+        end(
+            r"failed \(exitcode: -(?P<signal>\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"
+            r"|Signal (?P<signal2>\d+) \((?P<name>SIG\w+)\) received by PID (?P<pid2>\d+)"
+            r"|exits with return code = -(?P<signal3>\d+)|Segmentation fault|Fatal Python error: (?P<error>\w+)"
+            r"|died with <Signals\.(?P<name2>SIG\w+)",
+            fix="native",
+            weight=2,
+            order=1,
+        ),
+    ),
 )
 
 NOT_STARTED = Diagnosis(
@@ -101,7 +167,22 @@ NODE_GONE = Diagnosis(
     " A run never goes on with fewer nodes than asked for.",
     remedy="`aboard check NODE` tells whether it is back, and why not. A management network that is cut for less"
     " than the lease does no harm: the run goes on.",
-    fixes=CHECK,
+    fixes={
+        "": CHECK,
+        "log": Command(
+            "scontrol show node {node} | grep -E 'State|Reason'    # why\n"
+            "#SBATCH --exclude={node}    # goes on without it"
+        ),
+    },
+    patterns=(
+        cause(
+            r"DUE TO NODE FAILURE|Node failure on (?P<node>[\w.,\[\]-]+)"
+            r"|[Nn]ode (?P<node2>[\w.-]+) (?:is )?not responding|NODE_FAIL",
+            "Slurm lost a node: power, kernel, or its network.",
+            fix="log",
+            weight=3,
+        ),
+    ),
 )
 
 CONDUCTOR_LOST = Diagnosis(
@@ -136,6 +217,34 @@ RANK_STOPPED = Diagnosis(
     },
 )
 
+# Messages of ranks that lost a peer. The first ones may quote a cause that isn't their own.
+_QUOTING = (
+    r"Failed to recv, got 0 bytes|recvValue(?:WithTimeout)? failed|sendBytes failed|Broken pipe",
+    r"failed to send a keep-alive heartbeat to the rendezvous|RendezvousClosedError|RendezvousGracefulExit",
+    r"failed to shutdown the rendezvous|Failed to check the \"should dump\" flag on TCPStore",
+    r"store->get\('[^']*'\) got error: (?:Connection reset|Broken pipe|Connection was|Failed to recv)",
+    r"DistNetworkError: (?:Connection reset|Connection was|Broken pipe|Failed to recv|failed to recv)",
+    r"taking the entire process down|NCCL watchdog thread terminated with exception|some rank has detected a timeout",
+    r"Observed flight recorder dump signal from another rank|Received a dump signal (?:due to|from)",
+    r"Some NCCL operations have failed or timed out\. Due to the asynchronous",
+    r"(?:Exception \(either an error or timeout\)|failure) detected by watchdog at work",
+    r"Timeout at NCCL work: \d+|preparing to dump debug info|Terminating the process after attempting to dump",
+    NCCL_COMPLETION + r"5\b",
+    r"socketProgress(?:Opt)?: Connection closed by remote peer|Net ?: Connection closed by remote peer",
+    r"Call to (?:recv|send|recvfrom)(?: from| to)? \S+ failed ?: (?:Connection reset|Broken pipe|Connection timed)",
+    r"proxy\.cc:\d+ NCCL WARN|Proxy Call to rank \d+ failed|Failed to execute operation \w+ from rank",
+    r"Socket recv failed while polling|Accept failed Software caused",
+)
+_LOST_PEER = (
+    r"ncclRemoteError|remote process exited or there was a network error",
+    r"ncclCommAbort|NCCL communicator was aborted|Abort COMPLETE",
+    r"(?:Read|Write|Send|Recv) error \[[^\]]*\]:\d+: Connection (?:reset|closed)",
+    r"Connection (?:closed|reset) by (?:remote )?peer(?! ?\(errno)",
+    r"Application timeout caused pair closure|monitoredBarrier, but received errors|Socket closed",
+    r"srun: (?:Job step aborted|Terminating (?:StepId|job step)|Force Terminated|error: .*: task \d+: Terminated)",
+    r"slurmstepd: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+ DUE TO SIGNAL",
+    r"Sending process \d+ closing signal|Unable to shutdown process|Killing subprocess \d+",
+)
 FOLLOWED = Diagnosis(
     code="run-followed",
     title="ranks that died because another one had",
@@ -147,6 +256,7 @@ FOLLOWED = Diagnosis(
     ),
     explanation="When one rank dies, its peers' connections to it break. They are not the cause.",
     remedy="Nothing is to be mended here: look at the finding that stands above it.",
+    patterns=(*(echo(each, order=-1) for each in _QUOTING), *map(echo, _LOST_PEER)),
 )
 
 STUBBORN = Diagnosis(

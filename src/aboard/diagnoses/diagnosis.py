@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import IntEnum
 
-from aboard.diagnoses.fixes import NO_FIX, Fix, Template, Value
+from aboard.diagnoses.fixes import NO_FIX, Fix, Template, Value, name_blanks
 from aboard.diagnoses.messages import Message
 from aboard.lazy import dataclass
 
@@ -27,14 +27,15 @@ class Diagnosis:
 
     `severity` is the worst that it has by itself. `symptoms` are texts that people paste into a search box. `fixes` are
     the commands and pieces of advice that a finding can carry, by the name of the variant; a single one may have no
-    name. `remedy` tells in prose how to go about it. `leads_to` names the codes that it explains on the same nodes.
-    `aliases` are codes that it had, or has on another route. `patterns` are the messages of programs that show it.
+    name. `remedy` tells in prose how to go about it; without one, the fixes say it all. `leads_to` names the codes that
+    it explains on the same nodes. `aliases` are codes that it had, or has on another route. `patterns` are the messages
+    of programs that show it; their groups may stand in `explanation`, in braces.
     """
 
     code: str
     title: str
     explanation: str
-    remedy: str
+    remedy: str = ""
     severity: Severity = Severity.BLOCK
     symptoms: tuple[str, ...] = ()
     fixes: Template | Mapping[str, Template] = field(default_factory=dict, hash=False)
@@ -70,6 +71,12 @@ class Diagnosis:
             about=about,
             consequences=consequences,
         )
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The lines of all its fixes, each once, with the names of blanks in capitals."""
+        lines = (line for template in self.templates.values() for line in name_blanks(template.text).split("\n"))
+        return tuple(dict.fromkeys(lines))
 
     @property
     def templates(self) -> Mapping[str, Template]:

@@ -96,6 +96,11 @@ def blanks(template: Template) -> set[str]:
     return {name for _, name, _, _ in Formatter().parse(template.text) if name is not None}
 
 
+def name_blanks(text: str) -> str:
+    """The text of a template with the name of each blank in its place, in capitals."""
+    return "".join(literal + (name or "").upper() for literal, name, _, _ in Formatter().parse(text))
+
+
 def _fill(text: str, values: Mapping[str, Value], show: "Callable[[Value, str], str]") -> str:
     parts = []
     for literal, name, how, _ in Formatter().parse(text):

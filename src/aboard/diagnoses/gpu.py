@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, Command
+from aboard.diagnoses.messages import KERNEL_XID, cause, odd
 from aboard.diagnoses.unknown import fact
 
 # Who asks nvidia-smi gets no better answer.
@@ -33,7 +34,16 @@ COUNT = Diagnosis(
             "nvidia-smi -L; lspci | grep -i nvidia    # on {node}; one that only lspci lists needs a reboot"
         ),
         "slots": Advice("slots: {count}    # of {node} in aboard.yaml, if that is how many there are"),
+        "log": Command("echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}, where ranks start"),
     },
+    patterns=(
+        cause(
+            r"Cuda failure (?:\d+ )?'invalid device ordinal'|CUDA error: invalid device ordinal|invalid device ordinal",
+            "A rank was given the number of a GPU that isn't there: more ranks on the node than GPUs it may see.",
+            fix="log",
+            weight=3,
+        ),
+    ),
 )
 
 HIDDEN = Diagnosis(
@@ -60,7 +70,17 @@ HIDDEN = Diagnosis(
         ),
         "set": Advice("CUDA_VISIBLE_DEVICES: {gpus}    # or in `env:` of {node} in aboard.yaml, which wins"),
         "slots": Advice("slots: {left}    # of {node}, if the others are not yours to use"),
+        "log": Command("echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}, where ranks start"),
     },
+    patterns=(
+        cause(
+            r"No CUDA GPUs are available|Found no NVIDIA driver on your system|CUDA unknown error - this may be due"
+            r"|no CUDA-capable device is detected|Unable to proceed, no GPU resources available",
+            "The process sees no GPU: hidden by CUDA_VISIBLE_DEVICES, not asked for in Slurm, or no driver.",
+            fix="log",
+            weight=3,
+        ),
+    ),
 )
 
 MODEL = Diagnosis(
@@ -115,10 +135,25 @@ DRIVER_MISMATCH = Diagnosis(
     " dcgm), `sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia`, `sudo modprobe nvidia`. So that it doesn't come"
     " again: `sudo apt-mark hold 'nvidia-*' 'libnvidia-*'`.",
     leads_to=_NO_ANSWER,
-    fixes=Command(
-        "sudo reboot    # on {node}; or, with no program on the GPUs: sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset"
-        " nvidia && sudo modprobe nvidia\n"
-        "sudo apt-mark hold 'nvidia-*' 'libnvidia-*'    # on {node}; so that it doesn't happen again at night"
+    fixes={
+        "": Command(
+            "sudo reboot    # on {node}; or, with no program on the GPUs: sudo rmmod nvidia_uvm nvidia_drm"
+            " nvidia_modeset nvidia && sudo modprobe nvidia\n"
+            "sudo apt-mark hold 'nvidia-*' 'libnvidia-*'    # on {node}; so that it doesn't happen again at night"
+        ),
+        "cuda": Command(
+            "nvidia-smi | head -4    # on {node}; Driver Version and the CUDA that it can do\n"
+            "python -c 'import torch; print(torch.version.cuda)'    # the CUDA that torch wants"
+        ),
+    },
+    patterns=(
+        cause(
+            r"CUDA driver version is insufficient for CUDA runtime version|NVIDIA driver on your system is too old",
+            "torch was built for a newer CUDA than this node's driver can do.",
+            fix="cuda",
+            weight=3,
+        ),
+        cause(r"Driver/library version mismatch", weight=3),
     ),
 )
 
@@ -136,7 +171,23 @@ LOST = Diagnosis(
     remedy="Reboot the node, better cold. If it comes again, leave the node out and have it repaired; the others"
     " train on without it.",
     leads_to=_NO_ANSWER,
-    fixes=Command("sudo reboot    # on {node}; if it comes again, take {node} out of the run: it needs repair"),
+    fixes={
+        "": Command("sudo reboot    # on {node}; if it comes again, take {node} out of the run: it needs repair"),
+        "log": Command(
+            "sudo dmesg -T | grep -i xid    # on {node}; then take the node out, and have the GPU looked at"
+        ),
+    },
+    patterns=(
+        cause(
+            KERNEL_XID + r"79\b"
+            r"|fallen off the bus|Unable to determine the device handle for GPU|GPU is lost|RmInitAdapter failed",
+            "A GPU left the PCI bus: power, heat, the riser, or the board. Nothing on it works until the node"
+            " restarts.",
+            fix="log",
+            weight=3,
+            late=True,
+        ),
+    ),
 )
 
 SMI = Diagnosis(
@@ -200,7 +251,43 @@ XID = Diagnosis(
         "earlier": Command(
             "sudo dmesg -T | grep -i xid    # on {node}; nothing to do if an earlier run of yours was faulty"
         ),
+        "listed": Command(
+            "sudo dmesg -T | grep -i xid    # on {node}; Xid {xid} is explained in NVIDIA's list of Xid errors"
+        ),
+        "before": Command("sudo dmesg -T | grep -i xid    # on {node}; another Xid before it is the cause"),
+        "processor": Command(
+            "sudo reboot    # on {node}; if Xid {xid} comes again, take the node out: a newer driver, or a repair"
+        ),
     },
+    patterns=(
+        # Told of every process that a failure before took down.
+        cause(
+            KERNEL_XID + r"45\b.*caused by previous Xid (?P<xid>\d+)",
+            "The driver ended the process because of an error of the GPU before.",
+            fix="listed",
+        ),
+        cause(
+            KERNEL_XID + r"(?P<xid>43|45)\b",
+            "The driver ended the process: mostly its own fault, or of an error of the GPU before.",
+            fix="before",
+            weight=1,
+        ),
+        cause(
+            KERNEL_XID + r"(?P<xid>119|120)\b",
+            "The GPU's own processor (GSP) doesn't answer: calls to it never return until the node restarts.",
+            fix="processor",
+            weight=3,
+            late=True,
+        ),
+        cause(
+            KERNEL_XID + r"(?P<xid>\d+)",
+            "The driver reported an error of the GPU.",
+            fix="listed",
+            weight=3,
+            late=True,
+            order=1,
+        ),
+    ),
 )
 
 ECC = Diagnosis(
@@ -212,9 +299,24 @@ ECC = Diagnosis(
     " only when the GPU is reset.",
     remedy="`sudo nvidia-smi --gpu-reset -i N` with no program on it, then `nvidia-smi -q -d ROW_REMAPPER`: `Remapping"
     " Failure Occurred : Yes` means that it must be replaced.",
-    fixes=Command(
-        "sudo nvidia-smi --gpu-reset -i {gpu}    # on {node}; replaces the bad rows\n"
-        "nvidia-smi -q -d ROW_REMAPPER,ECC    # on {node}; if it comes again: take {node} out"
+    fixes={
+        "": Command(
+            "sudo nvidia-smi --gpu-reset -i {gpu}    # on {node}; replaces the bad rows\n"
+            "nvidia-smi -q -d ROW_REMAPPER,ECC    # on {node}; if it comes again: take {node} out"
+        ),
+        "log": Command(
+            "nvidia-smi -q -d ECC,ROW_REMAPPER    # on {node}; which GPU? reset it, and replace it if they come back"
+        ),
+    },
+    patterns=(
+        cause(
+            KERNEL_XID + r"(?:48|63|64|92|94|95|140)\b"
+            r"|[Uu]ncorrectable ECC error|double[- ]bit ECC|CUDA error: uncorrectable ECC",
+            "A GPU's memory has errors that can't be corrected: what it computes can't be trusted.",
+            fix="log",
+            weight=3,
+            late=True,
+        ),
     ),
 )
 
@@ -231,6 +333,13 @@ THROTTLED = Diagnosis(
     fixes=Command(
         "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER    # on {node}; fans, inlet air, power cables\n"
         "sudo ipmitool sdr type Fan; sudo ipmitool sel list | tail    # on {node}; what the machine says"
+    ),
+    patterns=(
+        odd(
+            r"(?:HW|SW) (?:Thermal|Power Brake) Slowdown\s*: Active"
+            r"|clocks? (?:event|throttle) reason.*(?:thermal|brake)",
+            "A GPU is slowed down by heat or power, and all others wait for it.",
+        ),
     ),
 )
 
@@ -250,9 +359,23 @@ FABRIC_MANAGER = Diagnosis(
     remedy="`sudo systemctl enable --now nvidia-fabricmanager`, and read `journalctl -u nvidia-fabricmanager`. On a"
     " version mismatch install `nvidia-fabricmanager-NNN` of the driver's version. If only NVLS fails:"
     " `NCCL_NVLS_ENABLE: '0'` in `env:` lets the run go on, somewhat slower.",
-    fixes=Command(
-        "sudo systemctl enable --now nvidia-fabricmanager    # on {node}\n"
-        "sudo journalctl -u nvidia-fabricmanager | tail    # on {node}; its version must be exactly the driver's"
+    fixes={
+        "": Command(
+            "sudo systemctl enable --now nvidia-fabricmanager    # on {node}\n"
+            "sudo journalctl -u nvidia-fabricmanager | tail    # on {node}; its version must be exactly the driver's"
+        ),
+        "log": Command(
+            "systemctl status nvidia-fabricmanager    # on {node}; its version must be the driver's\n"
+            "sudo systemctl restart nvidia-fabricmanager    # on {node}"
+        ),
+    },
+    patterns=(
+        cause(
+            r"Error 802: system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|system not yet initialized",
+            "The GPUs of this node hang on an NVSwitch, and its fabric manager isn't running.",
+            fix="log",
+            weight=3,
+        ),
     ),
 )
 
@@ -269,9 +392,23 @@ NVLINK = Diagnosis(
     " between them goes over PCI, or over fewer links.",
     remedy="`nvidia-smi nvlink -s` on this and on another node, `nvidia-smi nvlink -e` for errors. Reset all GPUs of"
     " the node with `sudo nvidia-smi --gpu-reset`, or reboot; what stays down needs repair.",
-    fixes=Command(
-        "nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which links, and their errors\n"
-        "sudo nvidia-smi --gpu-reset    # on {node}; if they stay down: take {node} out, it needs repair"
+    fixes={
+        "": Command(
+            "nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which links, and their errors\n"
+            "sudo nvidia-smi --gpu-reset    # on {node}; if they stay down: take {node} out, it needs repair"
+        ),
+        "log": Command("nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which link has errors?"),
+    },
+    patterns=(
+        cause(
+            KERNEL_XID + r"(?:74|14[4-9]|150|155)\b|NVLink.*(?:fatal|recovery failed)"
+            # A switch says "Non-fatal", too.
+            r"|SXid \([^)]*\): \d+, Fatal\b",
+            "A link between GPUs (NVLink) failed.",
+            fix="log",
+            weight=3,
+            late=True,
+        ),
     ),
 )
 

@@ -2,6 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Command
+from aboard.diagnoses.messages import cause
 from aboard.diagnoses.steps import CHECK, LOGS, OPEN, PUT_UP, SAME_CODE
 
 _LOOK = " `aboard why RUN -v` asks the nodes again and tells what was ruled out."
@@ -89,7 +90,29 @@ MISMATCH = Diagnosis(
         "software": Command(SAME_CODE),
         "died": Command(f"{SAME_CODE}\naboard logs {{run}} --rank {{rank}}    # all that it said"),
         "logs": Command(LOGS),
+        "code": Command(
+            "git status; sha256sum *.py    # on each node, where the script is; they must run the same code"
+        ),
+        "detail": Command(
+            "export TORCH_DISTRIBUTED_DEBUG=DETAIL    # then start again: torch names the ranks and both collectives"
+        ),
+        "code-and-detail": Command(
+            "sha256sum *.py    # on each node, where the script is; they must be the same\n"
+            "export TORCH_DISTRIBUTED_DEBUG=DETAIL    # then start again: torch names the ranks and both collectives"
+        ),
     },
+    patterns=(
+        cause(
+            r"Detected mismatch between collectives on ranks\. Rank (?P<rank>\d+) is running collective:",
+            fix="code",
+            weight=3,
+        ),
+        cause(r"Message truncated ?: received [\d,]+ bytes instead of", fix="detail", weight=3),
+        cause(
+            r"Received data size doesn't match expected size|op\.preamble\.length <= op\.nbytes",
+            fix="code-and-detail",
+        ),
+    ),
 )
 
 ORDER = Diagnosis(
@@ -117,7 +140,15 @@ ABSENT = Diagnosis(
         "logs": Command(LOGS),
         "holders": Command(_HOLDERS),
         "barrier": Command("aboard logs {run} --rank {ranks}    # what it did instead"),
+        "log": Command("py-spy dump --pid PID    # of rank {ranks}, while it hangs: where is it?"),
     },
+    patterns=(
+        cause(
+            r"\[?Ranks? (?P<ranks>[\d, ]+)\]? (?:failed to pass|timed out in) monitoredBarrier",
+            "These ranks did not come to the barrier that all others had reached.",
+            fix="log",
+        ),
+    ),
 )
 
 BUSY = Diagnosis(

@@ -2,6 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, Command
+from aboard.diagnoses.messages import cause, end
 
 _RESTART_SSH = "sudo systemctl restart ssh    # on {node}; if sshd itself was started with the low limit"
 _MEMORY_MAX = (
@@ -22,7 +23,18 @@ CLOCK = Diagnosis(
     remedy="On the node: `timedatectl` says whether it is synchronised, `chronyc tracking` how far it is off. Start a"
     " time service: `sudo systemctl restart chrony` or `sudo systemctl restart systemd-timesyncd`; `sudo chronyc"
     " makestep` sets it at once. If all nodes but this machine agree, it is this machine's clock that is off.",
-    fixes=Command("sudo systemctl restart chrony || sudo systemctl restart systemd-timesyncd    # on {node}"),
+    fixes={
+        "": Command("sudo systemctl restart chrony || sudo systemctl restart systemd-timesyncd    # on {node}"),
+        "log": Command("chronyc tracking    # on {node}; sudo systemctl restart chronyd"),
+    },
+    patterns=(
+        cause(
+            r"[Mm]unge decode failed: (?:Expired|Rewound) credential|Expired credential|Rewound credential",
+            "The clocks of two nodes are more than some minutes apart, so that Slurm's keys are too old.",
+            fix="log",
+            weight=3,
+        ),
+    ),
 )
 
 LEFTOVERS = Diagnosis(
@@ -103,7 +115,25 @@ OWN_NAME = Diagnosis(
     remedy="Give the name its real address in /etc/hosts on the node: delete the 127.0.1.1 line and add"
     " `ADDRESS HOSTNAME`. Without root, set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) to the interface that"
     " peers reach, under `env:` in aboard.yaml.",
-    fixes=Command("sudo sed -i {edit} /etc/hosts    # on {node}\necho {line} | sudo tee -a /etc/hosts    # on {node}"),
+    fixes={
+        "": Command(
+            "sudo sed -i {edit} /etc/hosts    # on {node}\necho {line} | sudo tee -a /etc/hosts    # on {node}"
+        ),
+        "log": Command(
+            "getent hosts $(hostname)    # on {node}; 127.0.1.1 must not be there\n"
+            "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers reach, in place of the name"
+        ),
+    },
+    patterns=(
+        cause(
+            r"connect \[(?P<peer2>127\.[\d.]+|::1)\]:\d+: Connection refused"
+            r"|connectFullMesh failed.*remote=\[(?P<peer>127\.[\d.]+|::1)\]|(?:Connection refused"
+            r"|timed out).*remote=\[127\.",
+            "A node's own name is a loopback address in its /etc/hosts, and it tells its peers to connect there.",
+            fix="log",
+            weight=3,
+        ),
+    ),
 )
 
 OPEN_FILES = Diagnosis(
@@ -124,7 +154,29 @@ OPEN_FILES = Diagnosis(
             "echo '* - nofile 1048576' | sudo tee /etc/security/limits.d/90-nofile.conf    # on {node};"
             " for new logins\n" + _RESTART_SSH
         ),
+        "log": Command(
+            "ulimit -n 65536    # on {node}, in the shell that ranks get; LimitNOFILE in slurmd's or sshd's unit\n"
+            "torch.multiprocessing.set_sharing_strategy('file_system')    # needs fewer of them"
+        ),
+        "shared": Command(
+            "ulimit -n 65536; df -h /dev/shm    # on {node}, in the shell that ranks get\n"
+            "torch.multiprocessing.set_sharing_strategy('file_system')    # needs fewer open files"
+        ),
     },
+    patterns=(
+        cause(
+            r"Too many open files|received \d+ items of ancdata|Errno 24\b",
+            "A process has as many files and sockets open as it may.",
+            fix="log",
+            weight=3,
+        ),
+        cause(
+            r"unable to open shared memory object </torch_",
+            "Data-loader workers hand tensors over in shared memory, and each needs an open file: there are too many"
+            " of them, or /dev/shm is full.",
+            fix="shared",
+        ),
+    ),
 )
 
 PROCESSES = Diagnosis(
@@ -146,9 +198,23 @@ PROCESSES = Diagnosis(
             "echo '* - nproc unlimited' | sudo tee /etc/security/limits.d/90-nproc.conf    # on {node};"
             " for new logins\n" + _RESTART_SSH
         ),
+        "log": Command(
+            "ulimit -u; cat /sys/fs/cgroup/pids.max    # on {node}, where ranks start\n"
+            "export OMP_NUM_THREADS=1    # fewer threads in each rank"
+        ),
     },
+    patterns=(
+        cause(
+            r"can't start new thread|pthread_create failed|fork: (?:retry: )?Resource temporarily unavailable"
+            r"|BlockingIOError: \[Errno 11\]|libgomp: Thread creation failed",
+            "The user, or the job's control group, has as many processes and threads as it may.",
+            fix="log",
+            weight=3,
+        ),
+    ),
 )
 
+_SMALL_SHM = "Shared memory (/dev/shm) is too small or full; in a container it has 64 MB by default."
 SHM = Diagnosis(
     code="host-shm",
     title="shared memory (/dev/shm) is too small, or full",
@@ -176,7 +242,36 @@ SHM = Diagnosis(
             "find /dev/shm -user $USER -name 'nccl-*' -delete    # on {node}; if no run of yours is there: what dead"
             " runs left"
         ),
+        "log": Command(
+            "df -h /dev/shm    # on {node}, inside of the container\n"
+            "docker run --shm-size=16g …    # or --ipc=host; Apptainer: --bind /dev/shm"
+        ),
     },
+    patterns=(
+        cause(
+            r"srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: Bus error|insufficient shared memory"
+            r"|worker.*killed by signal: Bus error|^Bus error|Bus error \(core|unable to write to file </torch_"
+            r"|No space left on device.*/dev/shm",
+            _SMALL_SHM,
+            fix="log",
+            weight=3,
+        ),
+        cause(
+            r"[Ee]rror: failed to extend (?P<file>/dev/shm/\S+) to (?P<size>\d+) bytes|Error while (?:creating"
+            r"|attaching to) shared memory",
+            _SMALL_SHM,
+            fix="log",
+            weight=3,
+        ),
+        end(
+            r"exitcode: -7\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)|return code = -7\b"
+            r"|Signal 7 \(SIGBUS\) received by PID (?P<pid2>\d+)",
+            "Signal 7 is a bus error: a page of shared memory (/dev/shm) could not be had, since it is full or too"
+            " small.",
+            fix="log",
+            weight=3,
+        ),
+    ),
 )
 
 MEMORY = Diagnosis(
@@ -193,7 +288,21 @@ MEMORY = Diagnosis(
     remedy="`ps -eo user,pid,rss,args --sort=-rss | head` names the holders. Ranks that an earlier run left are"
     " listed by `aboard check` and ended by `aboard check --fix`. Files in /dev/shm count as memory, too:"
     " `df -h /dev/shm`.",
-    fixes=Command("ps -eo user,pid,rss,args --sort=-rss | head    # on {node}; who holds it?"),
+    fixes={
+        "": Command("ps -eo user,pid,rss,args --sort=-rss | head    # on {node}; who holds it?"),
+        "log": Command(
+            "free -g; cat /sys/fs/cgroup/memory.max    # on {node}; what is there, and what may be used of it"
+        ),
+    },
+    patterns=(
+        cause(
+            r"\[Errno 12\] Cannot allocate memory|std::bad_alloc|^MemoryError|DefaultCPUAllocator: (?:can't|not enough)"
+            r"|unable to mmap \d+ bytes|cudaHostAlloc.*(?:failed|out of memory)|Failed to (?:pin|register) memory",
+            "The host's memory was out, or an allocation was far too large.",
+            fix="log",
+            weight=3,
+        ),
+    ),
 )
 
 MEMORY_LIMIT = Diagnosis(
@@ -224,7 +333,34 @@ OOM_KILLS = Diagnosis(
     remedy="Raise the limit (see `aboard why host-memory-limit`), or need less: fewer data loader workers, a"
     " smaller batch, `low_cpu_mem_usage`, one copy of the data set on disk instead of one in each rank. The"
     " count starts at 0 in a new job or container.",
-    fixes=Command(_MEMORY_MAX + "\n# or fewer data loader workers, a smaller batch, no copy per rank"),
+    fixes={
+        "": Command(_MEMORY_MAX + "\n# or fewer data loader workers, a smaller batch, no copy per rank"),
+        "log": Command(
+            "sudo dmesg -T | grep -i 'killed process'    # on {node}; which one, and how big it was\n"
+            "#SBATCH --mem=0    # all of the node's memory; or fewer data-loader workers, no copies of the data set"
+            " per rank, or more memory for the job"
+        ),
+        "worker": Command("sudo dmesg -T | grep -i 'killed process'    # on {node}; was it out of memory?"),
+    },
+    patterns=(
+        cause(
+            r"(?:Memory cgroup out of memory|Out of memory): Kill(?:ed)? process (?P<pid>\d+)|oom-kill:constraint="
+            r"|oom_reaper: reaped|Detected \d+ oom[-_]kill event"
+            r"|srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: Out Of Memory|OUT_OF_MEMORY|OOMKilled"
+            r"|exceeded (?:job|step) memory limit",
+            "The host's memory, or what the job may use of it, was out, and the kernel killed the biggest process.",
+            fix="log",
+            weight=3,
+            late=True,
+        ),
+        cause(
+            r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) is killed by signal: Killed",
+            "A data-loader worker was killed, and that is what the kernel does when memory is out: fewer data-loader"
+            " workers, no copies of the data set per rank, or more memory for the job.",
+            fix="worker",
+            weight=3,
+        ),
+    ),
 )
 
 AFFINITY = Diagnosis(
@@ -300,9 +436,24 @@ BUSY_GPU = Diagnosis(
     " own with `kill PID`; what a run of Aboard's left is ended by `aboard check --fix`. If nvidia-smi shows"
     " memory in use but no process, it belongs to a container or to a process that is a zombie: look on the"
     " host.",
-    fixes=Command(
-        "ps -o user,pid,etime,args -p {listed}    # on {node}; whose are they?\n"
-        "kill {pids:words}    # on {node}, if they are yours and not needed"
+    fixes={
+        "": Command(
+            "ps -o user,pid,etime,args -p {listed}    # on {node}; whose are they?\n"
+            "kill {pids:words}    # on {node}, if they are yours and not needed"
+        ),
+        "log": Command(
+            "nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv    # on {node}; then end process {pid}"
+        ),
+    },
+    patterns=(
+        cause(
+            # Alone, `Process N has` is the rank itself; beside `this process has` it is somebody else.
+            r"CUDA out of memory\..*Process (?P<pid>\d+) has (?P<held>[\d.]+ [GM]iB) memory in use.*this process has"
+            r"|CUDA out of memory\..*this process has"
+            r".*Process (?P<pid2>\d+) has (?P<held2>[\d.]+ [GM]iB) memory in use",
+            fix="log",
+            weight=3,
+        ),
     ),
 )
 

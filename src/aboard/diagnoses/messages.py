@@ -6,6 +6,13 @@ from functools import cached_property
 
 from aboard.lazy import dataclass
 
+# What patterns of several diagnoses share: the far end as NCCL prints it, a work request of its that ended with a
+# status (`with error 12` up to 2.18, `status=12` from 2.20, `status=IBV_WC_RETRY_EXC_ERR(12)` from 2.29), and how the
+# driver begins a GPU's error.
+NCCL_PEER = r"(?P<peer>[\w.:-]+?)(?:\.ibnet)?<(?P<port>\d+)>"
+NCCL_COMPLETION = rf"Got completion from peer {NCCL_PEER}.*?(?:with error |status=)(?:\w+\()?"
+KERNEL_XID = r"NVRM: Xid \((?:PCI:)?(?P<pci>[\w:.]+)\): "
+
 
 class Role(Enum):
     """What a message is to a failure.
@@ -37,9 +44,9 @@ class Message:
 
     `why` defaults to the explanation of the diagnosis; both may hold any group of the pattern in braces, and {node} and
     {rank} of whoever printed it. `fix` names the variant of the diagnosis's fixes. The first pattern that fits a text
-    speaks for it: a smaller `order` is tried earlier. `weight` decides between causes that were seen together: 3 names
-    the thing itself, 2 what failed, 1 only that something did. `late` is printed by an observer, after the fact.
-    `refines` lists the codes whose causes a hint separates.
+    speaks for it: a smaller `order` is tried first, then a larger `weight`. `weight` also decides between causes that
+    were seen together: 3 names the thing itself, 2 what failed, 1 only that something did. `late` is printed by an
+    observer, after the fact. `refines` lists the codes whose causes a hint separates.
     """
 
     pattern: str

@@ -1,7 +1,10 @@
 """Connections between nodes: who can't reach whom, on which ports, by which names and over which interface."""
 
+from collections.abc import Mapping
+
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import Advice, Command
+from aboard.diagnoses.fixes import Advice, Command, Template
+from aboard.diagnoses.messages import NCCL_PEER, Message, cause, hint
 from aboard.diagnoses.steps import CHECK, OPEN
 
 _TIMED_OUT = "The client socket has timed out after 600000ms while trying to connect to"
@@ -63,13 +66,20 @@ _OPEN = {
 }
 _NAMED = "echo {entry} | sudo tee -a /etc/hosts    # on {where:shell}"
 _RENAMED = "sudo sed -i -E {script} /etc/hosts    # on {where:shell}\n" + _NAMED
+_NOBODY_LISTENS = (
+    "The peer named an address where nothing listens: another interface than peers reach, a container's own network,"
+    " or it died before."
+)
 _CARD = Command(
     "sudo ethtool {interface} | grep -E 'Speed|Duplex'    # on {node}; then try another cable\n"
     "ip -s link show {interface}    # on {node}; do errors or drops grow?"
 )
 
 
-def _connection(scope: str, outcome: str) -> Diagnosis:
+def _connection(
+    scope: str, outcome: str, *, patterns: tuple[Message, ...] = (), logged: Mapping[str, Template] | None = None
+) -> Diagnosis:
+    """`logged` are the fixes of its patterns."""
     where, ports = _WHERE[scope]
     title, why, mend = _HOW[outcome]
     shows = (_TIMED_OUT,) if scope == "rendezvous-" else (_GLOO, _RETRYING)
@@ -79,19 +89,167 @@ def _connection(scope: str, outcome: str) -> Diagnosis:
         symptoms=shows if scope else (_TIMED_OUT, _GLOO, _RETRYING),
         explanation=f"It is about {ports}. {why}",
         remedy=mend.format(ports="29500" if scope == "rendezvous-" else "1024:65535"),
-        fixes=_OPEN,
+        fixes={**_OPEN, **(logged or {})},
+        patterns=patterns,
     )
 
 
 DROPPED = _connection("", "dropped")
 REFUSED = _connection("", "refused")
 REJECTED = _connection("", "rejected")
-RENDEZVOUS_DROPPED = _connection("rendezvous-", "dropped")
-RENDEZVOUS_REFUSED = _connection("rendezvous-", "refused")
-RENDEZVOUS_REJECTED = _connection("rendezvous-", "rejected")
-EPHEMERAL_DROPPED = _connection("ephemeral-", "dropped")
-EPHEMERAL_REFUSED = _connection("ephemeral-", "refused")
-EPHEMERAL_REJECTED = _connection("ephemeral-", "rejected")
+RENDEZVOUS_DROPPED = _connection(
+    "rendezvous-",
+    "dropped",
+    logged={
+        "log": Command("sudo iptables -S    # on {peer}; then open port {port} to the other nodes"),
+    },
+    patterns=(
+        hint(
+            r"client socket has failed to connect to \[?(?P<peer>[\w.:-]+?)\]?:(?P<port>\d+) \(errno: 110",
+            fix="log",
+            refines=("log-store-unreachable",),
+        ),
+    ),
+)
+RENDEZVOUS_REFUSED = _connection(
+    "rendezvous-",
+    "refused",
+    logged={
+        "log": Command(
+            "ss -ltn | grep {port}    # on {peer}; does rank 0 listen? if not, why it died is in its own log"
+        ),
+    },
+    patterns=(
+        hint(
+            r"client socket has failed to connect to \[?(?P<peer>[\w.:-]+?)\]?:(?P<port>\d+) \(errno: 111",
+            "The node answers, and nothing listens on the port: rank 0 never came up, or the address isn't its own.",
+            fix="log",
+            refines=("log-store-unreachable",),
+        ),
+    ),
+)
+RENDEZVOUS_REJECTED = _connection(
+    "rendezvous-",
+    "rejected",
+    logged={
+        "log": Command("sudo iptables -S | grep -i reject    # on {peer}; then open the port to the other nodes"),
+    },
+    patterns=(
+        hint(
+            r"client socket has failed to connect to \[?(?P<peer>[\w.:-]+?)\]?:(?P<port>\d+) \(errno: 1(?:13|01)",
+            fix="log",
+            refines=("log-store-unreachable",),
+        ),
+    ),
+)
+EPHEMERAL_DROPPED = _connection(
+    "ephemeral-",
+    "dropped",
+    logged={
+        "log": Command(
+            "sudo iptables -S    # on {peer}; open all ports between the nodes\n"
+            "aboard check --only network    # tries every pair of nodes"
+        ),
+        "waiting": Command(
+            "ss -tno state syn-sent    # on {node}, while it tries: the address behind the arrow is blocked\n"
+            "aboard check --only network    # tries every pair of nodes"
+        ),
+    },
+    patterns=(
+        cause(
+            rf"[Cc]onnect to {NCCL_PEER} (?:failed ?:|returned) ?(?:\d+\()?(?:Connection timed out"
+            r"|Operation now in progress)"
+            rf"|connect to {NCCL_PEER.replace('peer', 'peer2').replace('port', 'port2')}.*(?:exceeded|timed out)",
+            fix="log",
+            weight=3,
+            order=1,
+        ),
+        cause(
+            r"connect (?:to \S+ )?returned Connection timed out, retrying \((?P<try>\d+)/(?P=try)\)",
+            fix="waiting",
+            weight=3,
+        ),
+        cause(
+            r"connectFullMesh failed.*(?:timed out|[Tt]imeout)|Connect timeout \[(?:none|(?P<peer>[\d.a-fA-F:]+))\]"
+            r"|Gloo connect.*timed out",
+            "Gloo connects every pair of ranks on ports of the kernel's choice; only the rendezvous port is open."
+            " Packets to the others vanish. Gloo waits five times its time-out for that, and names no peer.",
+            fix="waiting",
+        ),
+    ),
+)
+EPHEMERAL_REFUSED = _connection(
+    "ephemeral-",
+    "refused",
+    logged={
+        "nccl": Command(
+            "ip -br addr    # on {peer}; set NCCL_SOCKET_IFNAME to the interface that all nodes share\n"
+            "aboard check --only network    # tries every pair of nodes"
+        ),
+        "nccl-peers": Command(
+            "ip -br addr    # on the peers of {node}; set NCCL_SOCKET_IFNAME to the interface that all nodes share"
+        ),
+        "gloo": Command("ip -br addr    # on {node} and its peers; then GLOO_SOCKET_IFNAME=INTERFACE for all"),
+    },
+    patterns=(
+        cause(
+            rf"[Cc]onnect to {NCCL_PEER} (?:failed ?:|returned) ?(?:\d+\()?(?:Connection refused"
+            rf"|Software caused connection abort)",
+            _NOBODY_LISTENS,
+            fix="nccl",
+        ),
+        cause(
+            r"connect (?:to \S+ )?returned Connection refused, retrying \((?P<try>\d+)/(?P=try)\)",
+            _NOBODY_LISTENS,
+            fix="nccl-peers",
+        ),
+        cause(
+            r"(?:connectFullMesh failed|Gloo"
+            r"|connect).*(?:Connection refused).*remote=\[(?P<peer>[\d.a-fA-F:]+)\]:(?P<port>\d+)",
+            _NOBODY_LISTENS,
+            fix="gloo",
+        ),
+        # Up to 1.13.
+        cause(
+            r"pair\.cc:\d+\] connect \[(?P<peer>[\d.a-fA-F:]+)\]:(?P<port>\d+): Connection refused",
+            _NOBODY_LISTENS,
+            fix="gloo",
+        ),
+    ),
+)
+EPHEMERAL_REJECTED = _connection(
+    "ephemeral-",
+    "rejected",
+    logged={
+        "log": Command(
+            "sudo iptables -S | grep -i reject    # on {peer}; firewalld: firewall-cmd --list-all\n"
+            "aboard check --only network    # tries every pair of nodes"
+        ),
+        "peers": Command(
+            "sudo iptables -S | grep -i reject    # on the peers of {node}\n"
+            "aboard check --only network    # tries every pair of nodes"
+        ),
+    },
+    patterns=(
+        # socketStartConnect up to 2.23, socketPollConnect and `returned 113(No route to host)` in 2.21 to 2.23.
+        cause(
+            rf"[Cc]onnect to {NCCL_PEER} (?:failed ?:|returned) ?(?:\d+\()?(?:No route to host|Network is unreachable)",
+            fix="log",
+            weight=3,
+        ),
+        # From 2.24 on each of 34 tries (NCCL_SOCKET_RETRY_CNT) is told; the last one is the end.
+        cause(
+            r"connect (?:to \S+ )?returned No route to host, retrying \((?P<try>\d+)/(?P=try)\)",
+            fix="peers",
+            weight=3,
+        ),
+        cause(
+            r"(?:connectFullMesh failed|Gloo|connect).*(?:No route to host"
+            r"|unreachable).*remote=\[(?P<peer>[\d.a-fA-F:]+)\]",
+            fix="log",
+        ),
+    ),
+)
 
 RESET = Diagnosis(
     code="network-reset",
@@ -174,7 +332,20 @@ UNRESOLVED = Diagnosis(
     explanation="The name is in this machine's ssh_config or /etc/hosts, and not in those of the node, or its DNS"
     " doesn't answer. torch says the same sentence as for a firewall.",
     remedy="Add a line `ADDRESS NAME` to /etc/hosts of the named node, or use addresses in aboard.yaml.",
-    fixes=Command(_NAMED),
+    fixes={
+        "": Command(_NAMED),
+        "log": Command(
+            "getent hosts {peer}    # on {node}; then a line in /etc/hosts, or the address in place of the name"
+        ),
+    },
+    patterns=(
+        hint(
+            r"The (?:IPv4 )?network addresses of \((?P<peer>[\w.:-]+), (?P<port>\d+)\) cannot be retrieved",
+            "The name means nothing on the node that waits.",
+            fix="log",
+            refines=("log-store-unreachable",),
+        ),
+    ),
 )
 
 PEER_ON_LOOPBACK = Diagnosis(
@@ -201,11 +372,23 @@ PORT_TAKEN = Diagnosis(
     code="network-port-taken",
     title="The rendezvous port is taken",
     symptoms=("The server socket has failed to listen … code: -98, name: EADDRINUSE", "Address already in use"),
-    explanation="A rank of an earlier run is still there, or another program uses the port.",
+    explanation="A rank of an earlier run is still there, another program uses the port, or one torchrun per GPU was"
+    " started where one per node was intended.",
     remedy="`sudo ss -ltnp 'sport = :29500'` names the process. End it if it is a leftover, or set MASTER_PORT.",
-    fixes=Command(
-        "sudo ss -ltnp sport = :{port}    # on {node}; who has it?\n"
-        "sudo fuser -k {port}/tcp    # on {node}; if it is a leftover; else set MASTER_PORT in `env:`"
+    fixes={
+        "": Command(
+            "sudo ss -ltnp sport = :{port}    # on {node}; who has it?\n"
+            "sudo fuser -k {port}/tcp    # on {node}; if it is a leftover; else set MASTER_PORT in `env:`"
+        ),
+        "log": Command("sudo ss -ltnp | grep -w -e :29500 -e :{port}    # on {node}; who has it?"),
+    },
+    patterns=(
+        cause(
+            r"server socket has failed to (?:listen|bind).*(?:EADDRINUSE|errno: 98|[Aa]ddress already in use)"
+            r"|EADDRINUSE|OSError: \[Errno 98\]|port: (?P<port>\d+).*EADDRINUSE",
+            fix="log",
+            weight=3,
+        ),
     ),
 )
 
@@ -215,7 +398,29 @@ INTERFACE_MISSING = Diagnosis(
     symptoms=("Unable to find address for: ib0", "Bootstrap : no socket interface found"),
     explanation="Interfaces are called differently on different machines, and one NCCL_SOCKET_IFNAME was given to all.",
     remedy="Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME per node under `env:`; `ip -br link` lists the names.",
-    fixes=Advice("env: {{{variable}: {interface}}}    # in aboard.yaml, for {node}"),
+    fixes={
+        "": Advice("env: {{{variable}: {interface}}}    # in aboard.yaml, for {node}"),
+        "nccl": Command(
+            "ip -br addr    # on {node}; what is it called there?\n"
+            "env | grep NCCL_SOCKET_IFNAME    # on {node}; =eth0 is exact, eth is a prefix, ^docker excludes"
+        ),
+        "gloo": Command("ip -br addr    # on {node}; what is it called there?"),
+    },
+    patterns=(
+        cause(
+            r"[Bb]ootstrap ?: no socket interface found|NET/Socket ?: [Nn]o interface found|no socket interface found"
+            r"|No usable listening interface found",
+            "NCCL_SOCKET_IFNAME names an interface that this node doesn't have, or none has an address.",
+            fix="nccl",
+            weight=3,
+        ),
+        cause(
+            r"Unable to find address for: (?P<interface>\S+)|Unable to find interface for: \[(?P<address>[^\]]+)\]",
+            "GLOO_SOCKET_IFNAME names an interface that this node doesn't have.",
+            fix="gloo",
+            weight=3,
+        ),
+    ),
 )
 
 INTERFACE = Diagnosis(

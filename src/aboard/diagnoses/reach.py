@@ -1,9 +1,11 @@
 """Nodes that don't answer, and logins that are slow or noisy."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, Command, Shell, Template
+from aboard.diagnoses.messages import Message, cause, end
 from aboard.diagnoses.reason import Reason
 
 _NO_AGENT = " A node without an agent can't run a rank, so the run can't start."
@@ -64,16 +66,22 @@ def _unreached(
     more: str,
     others: Mapping[str, Template] | None = None,
     leads_to: tuple[str, ...] = (),
+    log: str = "",
+    patterns: tuple[Message, ...] = (),
 ) -> Diagnosis:
-    """`fix` is lines to type, with what they are for behind a `#`; `more` is what a person should know besides."""
+    """`fix` is lines to type, with what they are for behind a `#`; `more` is what a person should know besides.
+
+    `log` is what to type where a log shows it: its reader may have no aboard.yaml.
+    """
     return Diagnosis(
         code=f"reach-{reason.value}",
         title=title,
         symptoms=symptoms,
         explanation=f"{why}{_NO_AGENT}",
         remedy=f"{Command(fix).fill(_ANY)}\n{more}",
-        fixes={"": Command(fix), **(others or {})},
+        fixes={"": Command(fix), **({"log": Command(log)} if log else {}), **(others or {})},
         leads_to=leads_to,
+        patterns=tuple(replace(each, why=each.why or why) for each in patterns),
     )
 
 
@@ -85,6 +93,8 @@ REFUSED = _unreached(
     fix="sudo systemctl start ssh    # on {node}; if its sshd has another port, set `port:` in aboard.yaml",
     more="`sudo ss -ltnp | grep sshd` on the node tells its port. On Red Hat the service is called sshd. A firewall"
     " that rejects with a TCP reset looks the same.",
+    log="sudo systemctl start ssh    # on {node}; or set its port in ~/.ssh/config",
+    patterns=(cause(r"connect to host (?P<node>\S+) port (?P<port>\d+): Connection refused", fix="log", weight=3),),
 )
 
 TIMEOUT = _unreached(
@@ -94,6 +104,15 @@ TIMEOUT = _unreached(
     why="Nothing came back at all: the machine is down, or a firewall drops the packets.",
     fix="ping -c 3 {target}    # here; is it up? If not, power it on\n" + _LET_SSH_IN,
     more="In a cloud, look at the security group first. If ping works and ssh doesn't, it is a firewall.",
+    log="ping -c 3 {node}    # is it up?",
+    patterns=(
+        cause(
+            r"connect to host (?P<node>\S+) port (?P<port>\d+): (?:Connection|Operation) timed out"
+            r"|ssh: connect.*timed out",
+            fix="log",
+            weight=3,
+        ),
+    ),
 )
 
 NO_ROUTE = _unreached(
@@ -104,6 +123,15 @@ NO_ROUTE = _unreached(
     fix="ping -c 3 {target}    # here; who says that there is no way?\n" + _LET_SSH_IN,
     more="If it is on: `sudo iptables -S INPUT` there shows a REJECT that stands before port 22 is accepted."
     " `ip neigh` with FAILED beside the address means that nobody answers for it on the local network.",
+    log="ping -c 3 {node}    # is it up?",
+    patterns=(
+        cause(
+            r"connect to host (?P<node>\S+) port (?P<port>\d+): (?:No route to host|Network is unreachable)",
+            "There is no way to the node: it is down, or a firewall says no.",
+            fix="log",
+            weight=3,
+        ),
+    ),
 )
 
 UNRESOLVED = _unreached(
@@ -113,6 +141,15 @@ UNRESOLVED = _unreached(
     why="The name means nothing to this machine, so nobody was even dialled.",
     fix="echo {line} | sudo tee -a /etc/hosts    # here; or set `address:` of {node} in aboard.yaml",
     more="A `Host` block with a `HostName` in ~/.ssh/config does as well, for ssh alone; peers need the name too.",
+    log="getent hosts {node}    # then a line in /etc/hosts or ~/.ssh/config",
+    patterns=(
+        cause(
+            r"Could not resolve hostname (?P<node>\S+?):",
+            "The node's name means nothing on the machine that dials.",
+            fix="log",
+            weight=3,
+        ),
+    ),
 )
 
 KEY_REFUSED = _unreached(
@@ -137,6 +174,15 @@ KEY_REFUSED = _unreached(
             " there"
         ),
     },
+    log="ssh-copy-id {node}    # or: aboard trust\nchmod 700 ~/.ssh; chmod 600 ~/.ssh/authorized_keys    # on {node}",
+    patterns=(
+        cause(
+            r"(?:(?P<node>[\w.-]+): )?Permission denied \([\w,-]*publickey[\w,-]*\)",
+            "The node accepts none of the keys that ssh offered, or its ~/.ssh is open to others.",
+            fix="log",
+            weight=3,
+        ),
+    ),
 )
 
 HOST_KEY_CHANGED = _unreached(
@@ -146,6 +192,8 @@ HOST_KEY_CHANGED = _unreached(
     why="The node shows another host key than before: it was reinstalled, or someone is in between.",
     fix="ssh-keygen -R {known}    # here; only if you know that it was reinstalled\n" + _TAKE_KEY,
     more="On the node's own console `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` shows the right fingerprint.",
+    log="ssh-keygen -R {node}    # once you know why it changed",
+    patterns=(cause(r"REMOTE HOST IDENTIFICATION HAS CHANGED|Offending (?:\w+ )?key in", fix="log", weight=3),),
 )
 
 HOST_KEY_UNKNOWN = _unreached(
@@ -158,6 +206,10 @@ HOST_KEY_UNKNOWN = _unreached(
     why="The node's host key has never been seen here, and is not trusted blindly.",
     fix=_TAKE_KEY,
     more="Keys are checked whatever ssh_config says: a run sends code and tokens to whoever answers.",
+    log="ssh {node} true    # once by hand, and say yes; or: aboard trust",
+    patterns=(
+        cause(r"Host key verification failed", "ssh doesn't know the node's key, and was told not to ask.", fix="log"),
+    ),
 )
 
 DROPPED = _unreached(
@@ -170,6 +222,14 @@ DROPPED = _unreached(
     why=_DROPS,
     fix=_MORE_PLACES,
     more=_DROPS_MORE,
+    log="sudo sshd -T | grep maxstartups    # on {node}; raise it, or start fewer at once: pdsh -f 16",
+    patterns=(
+        cause(
+            r"kex_exchange_identification: (?:Connection closed|read: Connection reset)|ssh_exchange_identification",
+            fix="log",
+            weight=3,
+        ),
+    ),
 )
 
 NO_PYTHON = _unreached(
@@ -186,7 +246,19 @@ NO_PYTHON = _unreached(
         "python": Advice("python: {path}    # in aboard.yaml, {where}"),
         "path": Command("command -v {python}    # on {node}; set `python:` in aboard.yaml to its full path"),
     },
+    log="ssh {node} 'command -v python3; echo $PATH'    # what ranks get; then give the absolute path of the program",
     leads_to=UNANSWERED,
+    patterns=(
+        cause(
+            r"(?:bash|sh|zsh|env|-bash)(?:: line \d+)?: ?[\u2018'\"]?(?P<program>(?:torchrun|python3?|deepspeed"
+            r"|accelerate)\S*?)['\u2019\"]?: (?:command not found|No such file or directory|not found)"
+            r"|execve\(\): (?P<program2>\S+): No such file or directory|(?P<program3>torchrun|deepspeed|accelerate"
+            r"|python3?): command not found",
+            "The shell that a remote command gets is no login shell: its PATH has no such program.",
+            fix="log",
+            weight=3,
+        ),
+    ),
 )
 
 OLD_PYTHON = _unreached(
@@ -256,6 +328,14 @@ LOST = _unreached(
     fix="ssh {ssh:shell} true    # here; a few times; if it comes and goes, look at the network of {node}",
     more="Two machines with one address, a session limit of the node's (MaxSessions, systemd's TasksMax), or a"
     " network that flaps do this.",
+    log="aboard check --only reach    # every node, with the reason",
+    patterns=(
+        end(
+            r"pdsh@\S+: (?P<node>[\w.-]+): ssh exited with exit code 255|client_loop: send disconnect"
+            r"|Connection to (?P<host>\S+) closed by remote host",
+            fix="log",
+        ),
+    ),
 )
 
 UNKNOWN = _unreached(

@@ -2,6 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, Command
+from aboard.diagnoses.messages import cause
 
 _SAME = (
     "The surest way is one environment that all nodes see at the same path: on a shared directory, or in a container"
@@ -176,7 +177,21 @@ NCCL = Diagnosis(
     fixes={
         **_PIP,
         "paths": Command("echo $LD_LIBRARY_PATH $LD_PRELOAD    # on each node, where ranks start"),
+        "log": Command(
+            "python -c 'import torch; print(torch.cuda.nccl.version())'    # on each node, where ranks start\n"
+            "echo $LD_LIBRARY_PATH $LD_PRELOAD    # there: a system libnccl that comes first is the usual reason"
+        ),
     },
+    patterns=(
+        cause(
+            r"Mismatched NCCL version detected ?: rank (?P<rank>\d+) (?:has"
+            r"|version) (?P<one>\d+) (?:but )?rank (?P<other>\d+) (?:has|version) (?P<two>\d+)"
+            r"|Mismatched NCCL version detected|NCCL version mismatch|unexpected address family 0|socket .*family 0",
+            "Nodes load different versions of NCCL, and they can't talk to each other.",
+            fix="log",
+            weight=3,
+        ),
+    ),
 )
 
 CUDA = Diagnosis(
@@ -190,7 +205,22 @@ CUDA = Diagnosis(
     explanation="The same torch comes in builds for several CUDA versions and one for the CPU only. They bring"
     " other NCCL versions and kernels, and need other drivers.",
     remedy=f"Install torch on the node from the same package index as on the others. {_SAME}",
-    fixes=_PIP,
+    fixes={
+        **_PIP,
+        "log": Command(
+            "python -c 'import torch; print(torch.version.cuda, torch.cuda.get_arch_list())'    # on {node}"
+        ),
+    },
+    patterns=(
+        cause(
+            r"no kernel image is available for execution on the device"
+            r"|is not compatible with the current PyTorch installation|CUDAMismatchException"
+            r"|CUDA version \(?[\d.]+\)? (?:does not match|mismatches) the version",
+            "torch, or an extension, was built for other GPUs or for another CUDA.",
+            fix="log",
+            weight=3,
+        ),
+    ),
 )
 
 ROCM = Diagnosis(

@@ -2,6 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, Command
+from aboard.diagnoses.messages import cause, odd
 
 _LARGEST = Command("{look:shell}    # what is largest there; remove what nobody needs")
 
@@ -14,10 +15,22 @@ MISSING = Diagnosis(
     remedy="If all nodes should share it, mount it: `findmnt DIRECTORY` on a node that has it shows from where. If"
     " each node has its own, make it (`mkdir -p DIRECTORY`) and copy the code there. If it has another name on this"
     " node, set `workdir:` of the node in aboard.yaml.",
-    fixes=Command("{lines:shell}    # or mount what should be there, or correct `workdir:` in aboard.yaml"),
+    fixes={
+        "": Command("{lines:shell}    # or mount what should be there, or correct `workdir:` in aboard.yaml"),
+        "log": Command("ls -ld {path}    # on {node} and on the head; findmnt -T shows what is mounted there"),
+    },
     leads_to=(
         "software-code",
         "software-config",
+    ),
+    patterns=(
+        cause(
+            r"(?:FileNotFoundError|OSError|IOError): \[Errno 2\] No such file or directory: b?'(?P<path>[^']+)'"
+            r"|cd: (?P<path2>[^:]+): No such file or directory|couldn't chdir to [`'](?P<path3>[^']+)'"
+            r"|can't open file '?(?P<path4>[^':]+)'?: \[Errno 2\]",
+            "The path is not there on this node: not mounted, not shared, or not copied.",
+            fix="log",
+        ),
     ),
 )
 
@@ -75,7 +88,21 @@ FULL = Diagnosis(
     " says nothing about a disk. A quota may be used up although the disk has room.",
     remedy="Remove what nobody needs: `du -x --max-depth=2 DIRECTORY | sort -n | tail` shows what is large, and old"
     " checkpoints, `~/.cache/huggingface` and `~/.cache/torch` usually are. `quota -s` shows a quota.",
-    fixes=_LARGEST,
+    fixes={
+        "": _LARGEST,
+        "log": Command(
+            "df -h; df -i; quota -s    # on {node}; which one? remove old checkpoints, and start from the last good one"
+        ),
+    },
+    patterns=(
+        cause(
+            r"\[Errno 28\]|No space left on device|Disk quota exceeded|\[Errno 122\]"
+            r"|PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|file write failed|EDQUOT",
+            "A disk, or a quota on it, is full: a checkpoint that was half written is not to be used.",
+            fix="log",
+            weight=3,
+        ),
+    ),
 )
 
 SPACE = Diagnosis(
@@ -143,7 +170,16 @@ READ_ONLY = Diagnosis(
             "{mend:shell}    # on {nodes:shell}; if not"
         ),
         "try": Command("{try_it:shell}"),
+        "log": Command("findmnt -T PATH; sudo dmesg -T | tail    # on {node}"),
     },
+    patterns=(
+        cause(
+            r"\[Errno 30\]|Read-only file system|Remounting filesystem read-only",
+            "A file system can't be written to: mounted so, or by the kernel after an error of the disk.",
+            fix="log",
+            weight=3,
+        ),
+    ),
 )
 
 DEAD_MOUNT = Diagnosis(
@@ -162,15 +198,37 @@ DEAD_MOUNT = Diagnosis(
     remedy="`sudo umount -l POINT` takes it out of the way (`fusermount3 -uz POINT` for FUSE); what hangs on it may"
     " still hang until the server is back. Then mount it again. If the server is only slow, look at its load and at"
     " the network to it.",
-    fixes=Command(
-        "sudo umount -l {point}    # on {nodes:shell}; frees what hangs on it\n"
-        "sudo mount {how:shell}    # on {nodes:shell}; when its server answers again"
-    ),
+    fixes={
+        "": Command(
+            "sudo umount -l {point}    # on {nodes:shell}; frees what hangs on it\n"
+            "sudo mount {how:shell}    # on {nodes:shell}; when its server answers again"
+        ),
+        "log": Command(
+            "timeout 5 stat -f PATH; findmnt -t nfs,nfs4,lustre,fuse    # on {node}; which mount? then mount it again"
+        ),
+        "waits": Command("ps -eo pid,stat,wchan:30,cmd | grep ' D'    # on {node}; what does it wait for?"),
+    },
     leads_to=(
         "software-code",
         "software-config",
         "unknown-software",
         "unknown-storage-room",
+    ),
+    patterns=(
+        cause(
+            r"nfs: server (?P<server>\S+) not responding|\[Errno 116\]|Stale (?:NFS )?file handle"
+            r"|Transport endpoint is not connected|\[Errno 107\]|LustreError|\[Errno 108\]"
+            r"|Cannot send after transport endpoint shutdown",
+            "A network file system does not answer on this node: who reads from it waits in the kernel.",
+            fix="log",
+            weight=3,
+            late=True,
+        ),
+        odd(
+            r"INFO: task \S+:\d+ blocked for more than \d+ seconds",
+            "A process waits in the kernel, mostly for a mount that does not answer.",
+            fix="waits",
+        ),
     ),
 )
 

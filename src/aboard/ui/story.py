@@ -7,6 +7,7 @@ from rich.text import Text
 
 from aboard.core.rule import Subject
 from aboard.diagnoses import Diagnosis
+from aboard.diagnoses.fixes import name_blanks
 from aboard.ui.hanging import hanging
 from aboard.ui.marks import OF_SEVERITY
 
@@ -28,12 +29,18 @@ class StoryView:
         for shown in story.symptoms:
             yield from hanging(Text(label, style="dim"), shown, width)
             label = " " * len(label)
-        yield from hanging(Text("  why    ", style="dim"), story.explanation, width)
-        yield from hanging(Text("  mend   ", style="dim"), story.remedy, width)
+        yield from hanging(Text("  why    ", style="dim"), name_blanks(story.explanation), width)
+        yield from hanging(Text("  mend   ", style="dim"), story.remedy or _steps(story), width)
         if story.leads_to:
             yield from hanging(Text("  then also  ", style="dim"), ", ".join(story.leads_to), width)
         yield ""
         yield Text(f"  {self._subject.command}    # asks again", style="dim")
+
+
+def _steps(story: Diagnosis) -> str:
+    """What to type, a command a line: between backticks, where it isn't broken."""
+    parts = (line.partition("    # ") for line in story.steps)
+    return "\n".join(f"`{command}`{gap}{remark}" for command, gap, remark in parts)
 
 
 class CodesView:

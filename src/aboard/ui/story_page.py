@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from aboard.core.rule import Subject
 from aboard.diagnoses import Diagnosis, Severity
+from aboard.diagnoses.fixes import name_blanks
 
 # The index links to these pages, and 460 of them are too many for the site's navigation.
 _ORPHAN = "---\norphan: true\n---"
@@ -24,6 +25,7 @@ def pages(subjects: Sequence[Subject]) -> Mapping[str, str]:
 
 def _page(subject: Subject, story: Diagnosis) -> str:
     shows = "\n".join(story.symptoms)
+    remedy = story.remedy or "\n".join(("```text", *story.steps, "```"))
     links = ", ".join(f"[{code}]({code}.md)" for code in story.leads_to)
     leads_to = f"\nIt leads to {links}; mended, they are gone too.\n" if links else ""
     return f"""\
@@ -41,11 +43,11 @@ At worst {_MEANS[story.severity]} Found by `{subject.command}`.
 
 ## Why
 
-{story.explanation}
+{name_blanks(story.explanation)}
 
 ## How to mend it
 
-{story.remedy}
+{remedy}
 {leads_to}
 [All codes](index.md)
 """

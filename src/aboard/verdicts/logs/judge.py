@@ -5,11 +5,10 @@ from dataclasses import replace
 
 from aboard.core.words import visible
 from aboard.diagnoses import Finding, Severity
-from aboard.diagnoses.catalogue import all_diagnoses
+from aboard.diagnoses.messages import Role
 from aboard.verdicts.logs.network import network_findings
 from aboard.verdicts.logs.order import clearly_before, in_order, near
 from aboard.verdicts.logs.sighting import Reading, Sighting
-from aboard.verdicts.logs.symptom import Role
 from aboard.verdicts.logs.told import code_of, finding_of, followed, odd_findings
 from aboard.verdicts.logs.unknown import incomplete, peer_lost, unknown
 
@@ -40,12 +39,12 @@ def choose(fatal: list[Sighting]) -> Sighting | None:
     waits = in_order(_of(fatal, Role.WAIT))
     ends = in_order(_of(fatal, Role.END))
     best = _best_cause(causes)
-    if best is None or (best.symptom.weight == 1 and _stopped_before(best, ends)):
-        told = [each for each in ends if each.symptom.code == "log-told-to-stop"]
+    if best is None or (best.message.weight == 1 and _stopped_before(best, ends)):
+        told = [each for each in ends if each.code == "log-told-to-stop"]
         best = told[0] if told and best is not None else best
     if best is not None:
         earlier = [each for each in waits if clearly_before(each, best)]
-        return best if best.symptom.late or not earlier else _strongest(earlier)
+        return best if best.message.late or not earlier else _strongest(earlier)
     return _strongest(waits) or _strongest(ends)
 
 
@@ -54,18 +53,18 @@ def _best_cause(causes: list[Sighting]) -> Sighting | None:
     if not causes:
         return None
     first = causes[0]
-    together = [each for each in causes if near(first, each) or each.symptom.late]
+    together = [each for each in causes if near(first, each) or each.message.late]
     return _strongest(together)
 
 
 def _stopped_before(best: Sighting, ends: list[Sighting]) -> bool:
     """Whether the launcher was told to stop before a rank raised: what ranks raise at their end is no cause."""
-    return any(each.symptom.code == "log-told-to-stop" and clearly_before(each, best) for each in ends)
+    return any(each.code == "log-told-to-stop" and clearly_before(each, best) for each in ends)
 
 
 def _strongest(sightings: list[Sighting]) -> Sighting | None:
     """The heaviest; of equal ones the first."""
-    return max(sightings, key=lambda each: each.symptom.weight, default=None)
+    return max(sightings, key=lambda each: each.message.weight, default=None)
 
 
 def _verdict(chosen: Sighting, fatal: list[Sighting], reading: Reading) -> Finding:
@@ -77,15 +76,15 @@ def _verdict(chosen: Sighting, fatal: list[Sighting], reading: Reading) -> Findi
 def _consequences(after: list[Sighting], verdict: Finding) -> Iterator[Finding]:
     """One line for each thing that was said besides, and one for all that lost a peer."""
     told: set[str] = {verdict.code}
-    for each in in_order([one for one in after if one.symptom.role in (Role.CAUSE, Role.WAIT, Role.END)]):
-        if each.symptom.code not in told and len(told) <= _MOST_CONSEQUENCES:
-            told.add(each.symptom.code)
-            yield all_diagnoses()[each.symptom.code].finding(
+    for each in in_order([one for one in after if one.message.role in (Role.CAUSE, Role.WAIT, Role.END)]):
+        if each.code not in told and len(told) <= _MOST_CONSEQUENCES:
+            told.add(each.code)
+            yield each.diagnosis.finding(
                 severity=Severity.INFO,
                 nodes=(each.node,) if each.node else (),
                 ranks=() if each.rank is None else (each.rank,),
                 seen=visible(each.text, 160),
-                why=each.symptom.why,
+                why=each.why(each.groups),
             )
     yield from followed(_of(after, Role.ECHO))
 
@@ -102,15 +101,15 @@ def _survivors(reading: Reading) -> Iterator[Finding]:
     """Errors after which the run went on: worth a line each."""
     told: set[str] = set()
     for each in reading.sightings:
-        if _survived(each, reading) and each.symptom.role is Role.CAUSE and each.symptom.code not in told:
-            told.add(each.symptom.code)
+        if _survived(each, reading) and each.message.role is Role.CAUSE and each.code not in told:
+            told.add(each.code)
             finding = finding_of(each, [], reading)
             yield replace(finding, severity=Severity.INFO, seen=f"{finding.seen}; the run went on after it")
 
 
 def _survived(sighting: Sighting, reading: Reading) -> bool:
-    return reading.progress - sighting.progress > _SURVIVED and sighting.symptom.role is not Role.END
+    return reading.progress - sighting.progress > _SURVIVED and sighting.message.role is not Role.END
 
 
 def _of(sightings: Iterable[Sighting], role: Role) -> list[Sighting]:
-    return [each for each in sightings if each.symptom.role is role]
+    return [each for each in sightings if each.message.role is role]

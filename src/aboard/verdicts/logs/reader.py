@@ -1,15 +1,17 @@
-"""Reads logs line by line and keeps what matters: bounded by symptoms and ranks, not by the size of the log."""
+"""Reads logs line by line and keeps what matters: bounded by messages and ranks, not by the size of the log."""
 
 import re
 from collections import deque
+from typing import TypeAlias
 
+from aboard.diagnoses import Diagnosis, death
+from aboard.diagnoses.catalogue import all_messages
+from aboard.diagnoses.messages import Message, Role, Source, cause, end
 from aboard.verdicts.logs.needles import needles
 from aboard.verdicts.logs.roster import Roster, of_file
 from aboard.verdicts.logs.said import Said, plain, said
 from aboard.verdicts.logs.sighting import Reading, Sighting
 from aboard.verdicts.logs.stamp import stamp_of
-from aboard.verdicts.logs.symptom import Role, Symptom, cause, end
-from aboard.verdicts.logs.table import SYMPTOMS
 from aboard.verdicts.logs.tracebacks import Raised, Tracebacks, looks_raised
 from aboard.verdicts.logs.trigger import DULL, PROGRESS, WORTH, Trigger
 from aboard.verdicts.nccl import NcclLog, nccl_line
@@ -27,34 +29,15 @@ _LAST_TRY = re.compile(r"retrying \((\d+)/\1\)")
 # Times, ports and process numbers. Short ones decide: errno 111 or 113, Xid 79 or 48, try 34 of 34.
 _LONG_NUMBER = re.compile(r"\d{4,}|(?<=\d\d:\d\d:)\d\d")
 
-RAISED = cause(
-    "run-raised",
-    r"(?P<type>[\w.]+)",
-    "Its own code raised, and nobody caught it.",
-    "aboard launch --trial -- SCRIPT    # runs it on each node alone, and names the node that can't",
-    weight=1,
-)
+Known: TypeAlias = tuple[Diagnosis, Message]
+
+RAISED = (death.RAISED, cause(r"", "Its own code raised, and nobody caught it.", fix="trial", weight=1))
 # Of torchrun's summary: another failure, and the one that it saw first.
 SUMMED_UP = tuple(
-    end(
-        "run-exited",
-        r"",
-        "torchrun tells that this rank ended, not why.",
-        "aboard why --log LOGS…    # with the output of that rank too: its own words are not in this log",
-        weight=weight,
-    )
+    (death.EXITED, end(r"", "The launcher tells that a rank ended, not why.", fix="output", weight=weight))
     for weight in (2, 3)
 )
-SUMMED_UP_KILLED = tuple(
-    end(
-        "run-killed",
-        r"",
-        "A signal ended it; SIGKILL comes from the kernel when memory is out, from Slurm, or from somebody's hand.",
-        "sudo dmesg -T | grep -i 'killed process'    # on {node}; was it out of memory?",
-        weight=weight,
-    )
-    for weight in (2, 3)
-)
+SUMMED_UP_KILLED = tuple((death.KILLED, end(r"", fix="memory", weight=weight)) for weight in (2, 3))
 _WRAPPERS = (
     "CheckpointException",
     "torch.distributed.elastic",
@@ -68,10 +51,12 @@ _WRAPPERS = (
 class Reader:
     """Feed it files by name and lines as bytes; `reading` is what it knows so far."""
 
-    def __init__(self, symptoms: tuple[Symptom, ...] = SYMPTOMS, *, all_lines: bool = False) -> None:
-        self._symptoms = symptoms
+    def __init__(self, *, all_lines: bool = False) -> None:
+        self._messages = all_messages(Source.LOG)
         self._words = [
-            (word, number) for number, symptom in enumerate(symptoms) for word in needles(symptom.pattern) or ("",)
+            (word, number)
+            for number, (_, message) in enumerate(self._messages)
+            for word in needles(message.pattern) or ("",)
         ]
         self._all_lines = all_lines
         self._files: list[str] = []
@@ -79,7 +64,7 @@ class Reader:
         self._trigger = Trigger()
         self._recent: deque[bytes] = deque(maxlen=_RECENT)
         self._seen: dict[tuple[object, ...], Sighting] = {}
-        self._fitting: dict[str, tuple[Symptom, ...]] = {}
+        self._fitting: dict[str, tuple[Known, ...]] = {}
         self._unknown: deque[str] = deque(maxlen=_UNKNOWN)
         self._traces = Tracebacks()
         self._roster = Roster()
@@ -138,24 +123,23 @@ class Reader:
             return
         raised = self._traces.take(told.source, told.text)
         text = raised.text if raised else told.text
-        fitting = self._fits(text)
-        for symptom in fitting:
-            found = symptom.pattern.search(text)
+        for known in self._fits(text):
+            found = known[1].regex.search(text)
             if found:
-                self._see(symptom, found, told, text, raised)
+                self._see(known, found, told, text, raised)
                 return
         if raised:
             self._raised(raised, told)
         elif not told.mild and looks_raised(told.text):
             self._unknown.append(told.text[:_SHOWN])
 
-    def _fits(self, text: str) -> tuple[Symptom, ...]:
-        """The symptoms that fit lines of this shape, remembered: a flood of errors is mostly one line."""
+    def _fits(self, text: str) -> tuple[Known, ...]:
+        """The messages that fit lines of this shape, remembered: a flood of errors is mostly one line."""
         shape = _LONG_NUMBER.sub("0", text)
         known = self._fitting.get(shape)
         if known is None:
             near = dict.fromkeys([number for word, number in self._words if word in text])
-            known = tuple(self._symptoms[number] for number in near if self._symptoms[number].pattern.search(text))
+            known = tuple(self._messages[number] for number in near if self._messages[number][1].regex.search(text))
             if len(self._fitting) >= _MOST_SHAPES:
                 self._fitting.clear()
             self._fitting[shape] = known
@@ -195,11 +179,11 @@ class Reader:
         rank = int(block["rank"]) if block.get("rank", "").isdecimal() else None
         speaker = Said(text="", node=block.get("host", ""), rank=rank, at=stamp_of(block["time"]))
         self._roster.told(speaker)
-        symptom = (SUMMED_UP_KILLED if code.startswith("-") else SUMMED_UP)[self._root_cause]
+        known = (SUMMED_UP_KILLED if code.startswith("-") else SUMMED_UP)[self._root_cause]
         self._root_cause = False
         match = re.match(r"(?P<code>.*)", code)
         if match:
-            self._see(symptom, match, speaker, f"torchrun: rank {rank} on {speaker.node} exitcode {code}", None)
+            self._see(known, match, speaker, f"torchrun: rank {rank} on {speaker.node} exitcode {code}", None)
 
     def _raised(self, raised: Raised, told: Said) -> None:
         if any(name in raised.text for name in _WRAPPERS):
@@ -208,21 +192,23 @@ class Reader:
         if match:
             self._see(RAISED, match, told, raised.text, raised)
 
-    def _see(self, symptom: Symptom, found: re.Match[str], told: Said, text: str, raised: Raised | None) -> None:
+    def _see(self, known: Known, found: re.Match[str], told: Said, text: str, raised: Raised | None) -> None:
+        diagnosis, message = known
         groups = {name.rstrip("234"): value for name, value in found.groupdict().items() if value}
         node, rank = self._who(told, groups)
-        mild = told.mild and symptom.role in (Role.CAUSE, Role.WAIT, Role.ECHO)
-        key = (id(symptom), node, rank, mild, len(self._files))
-        known = self._seen.get(key)
-        if known is not None:
-            known.count += 1
-            if symptom.role is Role.HINT:
-                known.groups, known.text = groups, text[:_SHOWN]
+        mild = told.mild and message.role in (Role.CAUSE, Role.WAIT, Role.ECHO)
+        key = (id(message), node, rank, mild, len(self._files))
+        before = self._seen.get(key)
+        if before is not None:
+            before.count += 1
+            if message.role is Role.HINT:
+                before.groups, before.text = groups, text[:_SHOWN]
             return
         if len(self._seen) >= _MOST_SIGHTINGS:
             return
         self._seen[key] = Sighting(
-            symptom=symptom,
+            diagnosis=diagnosis,
+            message=message,
             file=len(self._files),
             line=self._number,
             at=told.at if told.at is not None else self._carried(),

@@ -1,22 +1,25 @@
-"""Symptoms as they were seen in a log, and all that one reading of it gives."""
+"""Messages as they were seen in a log, and all that one reading of it gives."""
 
 from collections.abc import Mapping
 from dataclasses import field
 
+from aboard.diagnoses import NO_FIX, Advice, Diagnosis, Fix
+from aboard.diagnoses.fixes import Template, blanks
+from aboard.diagnoses.messages import Message
 from aboard.lazy import dataclass
-from aboard.verdicts.logs.symptom import Symptom
 from aboard.verdicts.nccl import NcclLog
 
 
 @dataclass(slots=True, kw_only=True)
 class Sighting:
-    """The first time that a node and rank showed a symptom, and how often they did.
+    """The first time that a node and rank printed a message, and how often they did.
 
     `mild` was told as a warning or an information: by itself it ended nothing. `progress` is how many lines of progress
     had been read until then, `frame` the user's own line in a traceback.
     """
 
-    symptom: Symptom
+    diagnosis: Diagnosis
+    message: Message
     file: int
     line: int
     at: float | None
@@ -29,6 +32,20 @@ class Sighting:
     mild: bool = False
     progress: int = 0
     frame: str = ""
+
+    @property
+    def code(self) -> str:
+        return self.diagnosis.code
+
+    def why(self, words: Mapping[str, str]) -> str:
+        """What it means, with each blank filled in."""
+        sentence = Advice(self.message.why or self.diagnosis.explanation)
+        return sentence.fill(_values(sentence, words))
+
+    def fix(self, words: Mapping[str, str]) -> Fix:
+        """What to type, as above: each word that a log printed is one word of it."""
+        template = self.diagnosis.templates.get(self.message.fix)
+        return self.diagnosis.fix(self.message.fix, **_values(template, words)) if template else NO_FIX
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,3 +63,8 @@ class Reading:
     by_rank: Mapping[int, str]
     # The last words, for a log that says nothing wrong and nothing right.
     last: tuple[str, ...] = ()
+
+
+def _values(template: Template, words: Mapping[str, str]) -> dict[str, str]:
+    """The words for its blanks; a blank that the log has no word for shows its name in capitals."""
+    return {name: words.get(name) or name.upper() for name in blanks(template)}

@@ -4,28 +4,28 @@ from collections.abc import Iterator
 
 from aboard.core.words import many, visible
 from aboard.diagnoses import Finding, Severity, death
-from aboard.diagnoses.catalogue import all_diagnoses
+from aboard.diagnoses.messages import Role
 from aboard.verdicts.logs.order import in_order, near
 from aboard.verdicts.logs.sighting import Reading, Sighting
-from aboard.verdicts.logs.symptom import Role, Symptom
-from aboard.verdicts.logs.words import fill_fix, filled
 from aboard.verdicts.nccl import named_ranks, standing, standing_words
 
 _QUOTED = 300
+# What doesn't end a run.
+_SEVERITIES = {Role.ODD: Severity.WARN, Role.INFO: Severity.INFO}
 _LINKS = ("network-", "fabric-rail", "collective-fabric", "log-store")
 
 
 def finding_of(chosen: Sighting, fatal: list[Sighting], reading: Reading) -> Finding:
     """The verdict that a sighting is, with what the rest of the log knows of it."""
     hint = _hint(chosen, reading)
-    symptom = hint.symptom if hint else chosen.symptom
+    named = hint or chosen
     node, rank = _who(chosen, fatal)
     ranks: tuple[int, ...] = () if rank is None else (rank,)
     seen = [_said(chosen, node, rank, reading)]
     if hint:
         seen.append(f'and "{visible(hint.text, _QUOTED)}"')
     nodes = _nodes(chosen, hint, node, reading)
-    if chosen.symptom.code == "log-collective-timeout":
+    if chosen.code == "log-collective-timeout":
         stand = standing(reading.nccl.works, reading.nccl.last, reading.nccl.world)
         if stand.at is not None:
             seen = [standing_words(stand)]
@@ -38,19 +38,18 @@ def finding_of(chosen: Sighting, fatal: list[Sighting], reading: Reading) -> Fin
         words["rank"] = str(ranks[0])
     peer = words.get("peer", "")
     words["peer"] = reading.by_address.get(peer, peer)
-    return all_diagnoses()[symptom.code].finding(
-        severity=chosen.symptom.severity,
+    return named.diagnosis.finding(
+        severity=_SEVERITIES.get(chosen.message.role, Severity.BLOCK),
         nodes=nodes,
         ranks=ranks,
         seen="; ".join(seen),
-        why=filled(symptom.why, words),
-        fix=fill_fix(symptom.fix, words),
+        why=named.why(words),
+        fix=named.fix(words),
     )
 
 
 def code_of(sighting: Sighting, reading: Reading) -> str:
-    hint = _hint(sighting, reading)
-    return hint.symptom.code if hint else sighting.symptom.code
+    return (_hint(sighting, reading) or sighting).code
 
 
 def followed(echoes: list[Sighting]) -> Iterator[Finding]:
@@ -64,7 +63,7 @@ def followed(echoes: list[Sighting]) -> Iterator[Finding]:
             nodes=tuple(dict.fromkeys(each.node for each in echoes if each.node)),
             ranks=tuple(ranks),
             seen=f'{who}: "{visible(first.text, 120)}"',
-            why=first.symptom.why,
+            why=death.FOLLOWED.explanation,
         )
 
 
@@ -72,20 +71,19 @@ def odd_findings(reading: Reading) -> Iterator[Finding]:
     """What doesn't stop a run: one finding for each, with all nodes that showed it."""
     groups: dict[int, list[Sighting]] = {}
     for each in reading.sightings:
-        if each.symptom.role is Role.ODD:
-            groups.setdefault(id(each.symptom), []).append(each)
+        if each.message.role in _SEVERITIES:
+            groups.setdefault(id(each.message), []).append(each)
     for group in groups.values():
         first = in_order(group)[0]
         nodes = tuple(dict.fromkeys(each.node for each in group if each.node))
         words = {"node": nodes[0] if nodes else "", **first.groups}
-        symptom: Symptom = first.symptom
-        yield all_diagnoses()[symptom.code].finding(
-            severity=symptom.severity,
+        yield first.diagnosis.finding(
+            severity=_SEVERITIES[first.message.role],
             nodes=nodes,
             ranks=tuple(sorted({each.rank for each in group if each.rank is not None}))[:64],
             seen=_said(first, first.node, first.rank, reading),
-            why=filled(symptom.why, words),
-            fix=fill_fix(symptom.fix, words),
+            why=first.why(words),
+            fix=first.fix(words),
         )
 
 
@@ -97,25 +95,25 @@ def place(sighting: Sighting, reading: Reading) -> str:
 
 def _hint(chosen: Sighting, reading: Reading) -> Sighting | None:
     """What decides between the readings of a cause; the last of them, since the first tries are often too early."""
-    hints = [each for each in reading.sightings if chosen.symptom.code in each.symptom.refines]
-    unresolved = [each for each in hints if each.symptom.code == "network-unresolved"]
+    hints = [each for each in reading.sightings if chosen.code in each.message.refines]
+    unresolved = [each for each in hints if each.code == "network-unresolved"]
     return next(reversed(unresolved or hints), None)
 
 
 def _who(chosen: Sighting, fatal: list[Sighting]) -> tuple[str, int | None]:
     """The node and rank that said it, or that others name for the same thing: a kernel's line has no rank."""
     node, rank = chosen.node, chosen.rank
-    same = [each for each in fatal if each.symptom.code == chosen.symptom.code and each is not chosen]
-    ends = [each for each in fatal if each.symptom.role is Role.END and not each.symptom.code.startswith("log-")]
-    wanted = [*same, *sorted(in_order(ends), key=lambda each: -each.symptom.weight)]
+    same = [each for each in fatal if each.code == chosen.code and each is not chosen]
+    ends = [each for each in fatal if each.message.role is Role.END and not each.code.startswith("log-")]
+    wanted = [*same, *sorted(in_order(ends), key=lambda each: -each.message.weight)]
     for each in wanted:
         fits = (not node or not each.node or node == each.node) and (rank is None or each.rank in (None, rank))
-        if fits and chosen.symptom.role is not Role.WAIT:
+        if fits and chosen.message.role is not Role.WAIT:
             node, rank = node or each.node, each.rank if rank is None else rank
-    if rank is None and chosen.symptom.role is Role.CAUSE:
+    if rank is None and chosen.message.role is Role.CAUSE:
         # NCCL's own line has no rank; torch passes the error on right after it, and has.
         beside = {
-            each.rank for each in fatal if each.symptom.weight == 1 and each.rank is not None and near(chosen, each)
+            each.rank for each in fatal if each.message.weight == 1 and each.rank is not None and near(chosen, each)
         }
         rank = beside.pop() if len(beside) == 1 else None
     return node, rank
@@ -123,13 +121,13 @@ def _who(chosen: Sighting, fatal: list[Sighting]) -> tuple[str, int | None]:
 
 def _nodes(chosen: Sighting, hint: Sighting | None, node: str, reading: Reading) -> tuple[str, ...]:
     """Of a link both ends, the far one first: that is where nobody listens or a firewall is."""
-    symptom = hint.symptom if hint else chosen.symptom
+    code = (hint or chosen).code
     groups = {**chosen.groups, **(hint.groups if hint else {})}
     peer = groups.get("peer", "")
     peer = reading.by_address.get(peer, peer)
-    if symptom.code == "network-unresolved":
+    if code == "network-unresolved":
         return (node,) if node else ()
-    if peer and symptom.code.startswith(_LINKS):
+    if peer and code.startswith(_LINKS):
         return tuple(dict.fromkeys(name for name in (peer, node) if name))
     return (node,) if node else ()
 

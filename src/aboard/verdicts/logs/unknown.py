@@ -23,8 +23,7 @@ def incomplete(reading: Reading) -> Finding | None:
         nodes=nodes[:8],
         ranks=missing or tuple(sorted(ranks)),
         seen=seen,
-        why="NCCL waits without end for ranks that don't come: they died before, were never started, or can't reach"
-        " the address that rank 0 told. No watchdog looks at this phase.",
+        why=logs.INIT_INCOMPLETE.explanation,
         fix=logs.INIT_INCOMPLETE.fix(ranks=Shell(named_ranks(missing) if missing else "each rank")),
     )
 
@@ -38,8 +37,7 @@ def peer_lost(echoes: list[Sighting]) -> Finding | None:
         nodes=(first.node,) if first.node else (),
         ranks=() if first.rank is None else (first.rank,),
         seen=f'the log says "{visible(first.text, 300)}", and no cause before it',
-        why="A connection to another rank broke, since that one had died: its own log has the reason. With torchrun's"
-        " c10d rendezvous, clocks more than 15 s apart look the same.",
+        why=logs.PEER_LOST.explanation,
         fix=logs.PEER_LOST.fix(),
     )
 
@@ -52,6 +50,6 @@ def unknown(reading: Reading) -> Finding | None:
     return logs.UNKNOWN.finding(
         nodes=(),
         seen=f"{many(reading.lines, 'line')}, no known cause; the last errors are {seen}",
-        why="None of the messages that are known here stands in the log.",
+        why=logs.UNKNOWN.explanation,
         fix=logs.UNKNOWN.fix(),
     )

@@ -1,1 +1,0 @@
-"""What is known of messages: one family of them a file, as data."""
