@@ -44,7 +44,7 @@ def all_messages(source: Source) -> tuple[tuple[Diagnosis, Message], ...]:
         (diagnosis, message)
         for code, diagnosis in all_diagnoses().items()
         if code == diagnosis.code
-        for message in diagnosis.patterns
+        for message in diagnosis.messages
         if message.source is source
     ]
     return tuple(sorted(found, key=lambda each: (each[1].order, -each[1].weight)))

@@ -14,7 +14,7 @@ DISK_FULL = Diagnosis(
     f" one more than `save_total_limit`. All ranks stop with the node, the rank and the path. {_WHOLE}",
     remedy="`df -h DIR` and `df -i DIR` on that node, `quota -s` for a quota. Make room, set"
     " `train.save_total_limit`, then give the same command again: it resumes.",
-    fixes=Command("df -h {folder}  # on {node}; make room, or set save_total_limit; then start again: it resumes"),
+    fixes="df -h {folder}  # on {node}; make room, or set save_total_limit; then start again: it resumes",
 )
 
 NOT_WRITABLE = Diagnosis(
@@ -24,7 +24,7 @@ NOT_WRITABLE = Diagnosis(
     explanation=f"The directory belongs to somebody else on that node, or its disk is mounted read-only. {_WHOLE}",
     remedy="`ls -ld DIR` and `namei -l DIR` on that node; `dmesg | tail` if it became read-only by itself, which is"
     " what a file system does after an error of its disk.",
-    fixes=Command("ls -ld {folder} {path}  # on {node}; the run's user must be able to write there"),
+    fixes="ls -ld {folder} {path}  # on {node}; the run's user must be able to write there",
 )
 
 WRITE = Diagnosis(
@@ -33,7 +33,7 @@ WRITE = Diagnosis(
     symptoms=("OSError: [Errno 5] Input/output error", "OSError: [Errno 116] Stale file handle"),
     explanation=f"The file system gave an error that is neither a full disk nor missing rights. {_WHOLE}",
     remedy="`dmesg | tail` on that node; for a network disk, see its server. Then give the same command again.",
-    fixes=Command("ls -l {folder}; dmesg | tail  # on {node}"),
+    fixes="ls -l {folder}; dmesg | tail  # on {node}",
 )
 
 NONE_SOUND = Diagnosis(
@@ -48,7 +48,7 @@ NONE_SOUND = Diagnosis(
     " is there is listed with its reason. Weeks of training are not begun anew in silence, so it is an error.",
     remedy="Mend one from a copy, and give the same command again. To begin anew on purpose: `--set"
     " train.resume=none` and another `output_dir`.",
-    fixes=Command("ls -l {folder}  # mend it from a copy; or set resume: none and another output_dir, to start anew"),
+    fixes="ls -l {folder}  # mend it from a copy; or set resume: none and another output_dir, to start anew",
 )
 
 DIFFERS = Diagnosis(
@@ -95,7 +95,7 @@ FOLDER_BUSY = Diagnosis(
     explanation="Two trainings in one directory would take each other's checkpoints for their own.",
     remedy="`aboard status` and `ps -p PID` on the node that is named: end the other one, or choose another"
     " `train.output_dir`. A process that is gone holds no lock.",
-    fixes=Command("ps -p {process}  # on {node}; end it, or choose another output_dir"),
+    fixes="ps -p {process}  # on {node}; end it, or choose another output_dir",
 )
 
 PEER_LOST = Diagnosis(
@@ -104,7 +104,7 @@ PEER_LOST = Diagnosis(
     symptoms=("Connection closed by peer", "another rank stopped answering while a checkpoint was made"),
     explanation=f"A checkpoint needs all ranks. One of them died, or its node is gone. {_WHOLE}",
     remedy="`aboard why` names the rank and what became of it. Then give the same command again: it resumes.",
-    fixes=Command("aboard why  # names the rank; the last published checkpoint is untouched"),
+    fixes="aboard why  # names the rank; the last published checkpoint is untouched",
 )
 
 STUCK = Diagnosis(
@@ -113,7 +113,7 @@ STUCK = Diagnosis(
     symptoms=("a checkpoint isn't written after 3600 s", "nfs: server not responding, still trying"),
     explanation=f"A disk or a file server doesn't answer. {_WHOLE}",
     remedy="`timeout 5 df -h DIR` and `dmesg | tail` on the nodes; `aboard check --only storage` finds dead mounts.",
-    fixes=Command("dmesg | tail  # a disk or a file server that doesn't answer?"),
+    fixes="dmesg | tail  # a disk or a file server that doesn't answer?",
 )
 
 OUT_OF_STEP = Diagnosis(
@@ -122,7 +122,7 @@ OUT_OF_STEP = Diagnosis(
     symptoms=("rank 1 saves step 40 while rank 0 saves step 41",),
     explanation="All ranks do the same steps. That they don't is an error of ours, or of the network between them.",
     remedy=f"`aboard why` shows where each stands. {_REPORT}",
-    fixes=Command("aboard why  # the ranks have drifted apart"),
+    fixes="aboard why  # the ranks have drifted apart",
 )
 
 UNUSABLE = Diagnosis(
@@ -132,7 +132,7 @@ UNUSABLE = Diagnosis(
     explanation="A checkpoint is a directory with a manifest.json, which is written last. Without it the save was"
     " cut off.",
     remedy="`ls OUTPUT_DIR` has the others; `train.resume: auto` takes the newest that verifies.",
-    fixes=Command("ls {parent}  # has the others; see docs/checkpoints.md"),
+    fixes="ls {parent}  # has the others; see docs/checkpoints.md",
 )
 
 DAMAGED = Diagnosis(
@@ -177,7 +177,7 @@ FAILED = Diagnosis(
     symptoms=("couldn't make a checkpoint: RuntimeError",),
     explanation=f"An error that has no name yet, on the rank that is named. {_WHOLE}",
     remedy=f"`aboard logs --rank N` has its trace. {_REPORT}",
-    fixes=Command("aboard logs --rank {rank}"),
+    fixes="aboard logs --rank {rank}",
 )
 
 EXPORT_TO = Diagnosis(
@@ -212,7 +212,7 @@ EXPORT_RUN = Diagnosis(
     symptoms=("is no training of `aboard train`",),
     explanation="`aboard launch` runs your script, and only that knows what it saved.",
     remedy="Name a checkpoint of `aboard train` instead: `aboard export output/step-000200 --to ./trained`.",
-    fixes=Command("aboard export CHECKPOINT --to DIR    # a directory step-…"),
+    fixes="aboard export CHECKPOINT --to DIR    # a directory step-…",
 )
 
 EXPORT_MODEL = Diagnosis(
@@ -221,5 +221,5 @@ EXPORT_MODEL = Diagnosis(
     symptoms=("is not the model of this checkpoint",),
     explanation="An export takes config.json from where the model was, and its tensors are others by now.",
     remedy="Export on a machine that has the model's config.json as it was when it was trained.",
-    fixes=Command("aboard export …   # on a machine that has the model's config.json as it was"),
+    fixes="aboard export …   # on a machine that has the model's config.json as it was",
 )

@@ -46,11 +46,9 @@ FAILED = Diagnosis(
     remedy="`aboard check --only network` tells these apart and has the command for each. Nodes of a run must reach"
     " each other on all ports from 1024 up. If the network is well, run with `TORCH_DISTRIBUTED_DEBUG=DETAIL` and"
     " `NCCL_DEBUG=INFO` in `env:` and look at what the named node says.",
-    fixes=Command(
-        "aboard check --only network    # here; tells dropped, refused and too large packets apart\n"
-        "sudo iptables -S INPUT; sudo nft list ruleset    # on {where:shell}; peers need all ports from 1024 up\n"
-        "ip -br address    # on {where:shell}; is {interface} the interface that peers shall use?"
-    ),
+    fixes="aboard check --only network    # here; tells dropped, refused and too large packets apart\n"
+    "sudo iptables -S INPUT; sudo nft list ruleset    # on {where:shell}; peers need all ports from 1024 up\n"
+    "ip -br address    # on {where:shell}; is {interface} the interface that peers shall use?",
 )
 
 WRONG = Diagnosis(
@@ -100,7 +98,7 @@ ONCE = Diagnosis(
     explanation="The job failed once, and neither smaller ones nor the same one did afterwards.",
     remedy="Run `aboard check --only collective` a few times. If it comes back, look for lost packets with"
     " `aboard check --only network` and for nodes that are busy with something else.",
-    fixes=Command(f"{_AGAIN}    # does it come back?"),
+    fixes=f"{_AGAIN}    # does it come back?",
 )
 
 NOT_HELD = Diagnosis(
@@ -123,7 +121,7 @@ PART = Diagnosis(
     explanation="Nodes whose connections are known to fail are left out, since waiting for them tells nothing new."
     " And where many nodes are one machine, as in a sandbox, importing torch on all of them would take minutes.",
     remedy="Mend what else is found, and check again. `aboard check --only collective` holds it with all nodes.",
-    fixes=Command(f"{_AGAIN}    # with all nodes, however long it takes"),
+    fixes=f"{_AGAIN}    # with all nodes, however long it takes",
 )
 
 UNKNOWN_COLLECTIVE = Diagnosis(
@@ -181,12 +179,8 @@ PLUGIN = Diagnosis(
         ),
         "log": Command("ldconfig -p | grep nccl-net; echo $LD_LIBRARY_PATH    # on {node}, where ranks start"),
     },
-    patterns=(
-        cause(
-            r"Error: network (?P<plugin>.+?) not found|Failed to (?:find|initialize) (?:any )?(?:NET|network) plugin",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"Error: network (?P<plugin>.+?) not found|Failed to (?:find|initialize) (?:any )?(?:NET|network) plugin"
     ),
 )
 
@@ -198,7 +192,7 @@ TOPOLOGY = Diagnosis(
     explanation="In virtual machines NCCL can't see which GPU is near which adapter and is told by a file. Without"
     " it, or with that of another machine type, GPUs use far adapters.",
     remedy="Unset NCCL_TOPO_FILE, or copy the file of this machine type to the same path on all nodes.",
-    fixes=Command("env | grep NCCL_TOPO_FILE    # on {where:shell}; then copy the right file there or unset it"),
+    fixes="env | grep NCCL_TOPO_FILE    # on {where:shell}; then copy the right file there or unset it",
 )
 
 NO_GPUDIRECT = Diagnosis(
@@ -214,12 +208,9 @@ NO_GPUDIRECT = Diagnosis(
         "": Command("sudo modprobe nvidia_peermem    # on {where:shell}; or a driver and kernel with DMA-BUF"),
         "log": Command("sudo modprobe nvidia_peermem    # on {node}; or a driver and kernel with DMA-BUF"),
     },
-    patterns=(
-        odd(
-            r"NET/IB ?: GPU Direct RDMA (?:\(\w+\) )?[Dd]isabled for HCA \d+ '(?P<hca>[^']+)'",
-            "Every byte takes a detour through the host's memory; large collectives lose up to half of their rate.",
-            fix="log",
-        ),
+    patterns=odd(
+        r"NET/IB ?: GPU Direct RDMA (?:\(\w+\) )?[Dd]isabled for HCA \d+ '(?P<hca>[^']+)'",
+        "Every byte takes a detour through the host's memory; large collectives lose up to half of their rate.",
     ),
 )
 
@@ -246,12 +237,12 @@ FABRIC_ERRORS = Diagnosis(
             "The adapter sent again and again and got no answer: the link or the peer's port went down, the peer"
             " died, or the path is not connected.",
             fix="link",
+            weight=2,
         ),
         cause(
             r"NET/IB ?: (?P<hca>[\w.-]+):\d+ async fatal event|ibv_post_(?:send|recv)\(\) failed with error",
             "The adapter itself reported an error, and its connections are gone.",
             fix="adapter",
-            weight=3,
         ),
     ),
 )

@@ -12,7 +12,7 @@ COMMAND = Diagnosis(
     symptoms=("there is no command",),
     explanation="Aboard has a dozen verbs.",
     remedy="`aboard --help` lists them.",
-    fixes=Command("aboard --help"),
+    fixes="aboard --help",
 )
 
 LAUNCH_COMMAND = Diagnosis(
@@ -21,7 +21,7 @@ LAUNCH_COMMAND = Diagnosis(
     symptoms=("there is no command behind --",),
     explanation="What stands behind `--` is what every rank runs.",
     remedy="`aboard launch -- train.py --lr 1e-5`.",
-    fixes=Command("{typed:shell}"),
+    fixes="{typed:shell}",
 )
 
 LAUNCH_DRY = Diagnosis(
@@ -79,7 +79,7 @@ INIT_EXISTS = Diagnosis(
     symptoms=("the file is already there",),
     explanation="It is never overwritten.",
     remedy="Keep it, or choose another name: `-o FILE`.",
-    fixes=Command("keep it, or choose another name: aboard init … -o {other}"),
+    fixes="keep it, or choose another name: aboard init … -o {other}",
 )
 
 INIT_WRITE = Diagnosis(
@@ -88,7 +88,7 @@ INIT_WRITE = Diagnosis(
     symptoms=("can't be written: Permission denied",),
     explanation="The directory is not yours, or its disk is full.",
     remedy="Choose another place: `aboard init … -o FILE`.",
-    fixes=Command("aboard init … -o FILE"),
+    fixes="aboard init … -o FILE",
 )
 
 STOP_NONE = Diagnosis(
@@ -97,7 +97,7 @@ STOP_NONE = Diagnosis(
     symptoms=("no run of yours is under way from here",),
     explanation="No run of this user on this machine is alive.",
     remedy="`aboard status` lists those that were. Stop a run where it was started.",
-    fixes=Command("aboard status"),
+    fixes="aboard status",
 )
 
 STOP_WHICH = Diagnosis(
@@ -106,7 +106,7 @@ STOP_WHICH = Diagnosis(
     symptoms=("several runs are under way",),
     explanation="Which one is meant is nothing to guess about.",
     remedy="`aboard stop RUN`.",
-    fixes=Command("aboard stop {run}"),
+    fixes="aboard stop {run}",
 )
 
 STOP_SLOW = Diagnosis(
@@ -115,7 +115,7 @@ STOP_SLOW = Diagnosis(
     symptoms=("did not end within",),
     explanation="Ranks get time for a last checkpoint, and those that don't end are killed after it.",
     remedy="`aboard stop RUN --now` ends them at once.",
-    fixes=Command("aboard stop {run} --now"),
+    fixes="aboard stop {run} --now",
 )
 
 LOGS_NOTHING = Diagnosis(
@@ -139,7 +139,7 @@ LOGS_GREP = Diagnosis(
     symptoms=("is no regular expression",),
     explanation="`--grep` takes Python's regular expressions, in which ( [ * + ? mean something.",
     remedy="Put a backslash before them.",
-    fixes=Command("aboard logs --grep {pattern}    # finds it as it stands"),
+    fixes="aboard logs --grep {pattern}    # finds it as it stands",
 )
 
 LOGS_LINES = Diagnosis(
@@ -169,7 +169,7 @@ WHY_WORDS = Diagnosis(
     symptoms=("runs or codes at once",),
     explanation="`aboard why` takes one code, or one run; files go behind `--log`.",
     remedy="Ask one after the other.",
-    fixes=Command("aboard why {word}    # files go behind --log"),
+    fixes="aboard why {word}    # files go behind --log",
 )
 
 WHY_OPTIONS = Diagnosis(
@@ -203,7 +203,7 @@ WHY_PID = Diagnosis(
     symptoms=("is no process number",),
     explanation="`--pid` takes numbers as `ps` shows them.",
     remedy="`ps -u $USER -o pid,etime,args`, then: `aboard why --pid PID`.",
-    fixes=Command("aboard why --pid 4711    # as ps shows it"),
+    fixes="aboard why --pid 4711    # as ps shows it",
 )
 
 WHY_NO_PROCESS = Diagnosis(
@@ -212,7 +212,7 @@ WHY_NO_PROCESS = Diagnosis(
     symptoms=("there is no process 4711",),
     explanation="It has ended, or it runs on another node.",
     remedy="`ps -u $USER -o pid,etime,args` there.",
-    fixes=Command("ps -u $USER -o pid,etime,args"),
+    fixes="ps -u $USER -o pid,etime,args",
 )
 
 WHY_NOT_PERMITTED = Diagnosis(
@@ -221,7 +221,7 @@ WHY_NOT_PERMITTED = Diagnosis(
     symptoms=("may not be looked at",),
     explanation="The kernel shows a process to its own user and to root only.",
     remedy="Ask as that user, or `sudo aboard why --pid PID`.",
-    fixes=Command("sudo aboard why --pid {pid}"),
+    fixes="sudo aboard why --pid {pid}",
 )
 
 WHY_OWN_RUN = Diagnosis(
@@ -230,7 +230,7 @@ WHY_OWN_RUN = Diagnosis(
     symptoms=("a run of Aboard's own",),
     explanation="Far more is known of that run than of a process that was started otherwise.",
     remedy="`aboard why RUN`.",
-    fixes=Command("aboard why {run}"),
+    fixes="aboard why {run}",
 )
 
 WHY_NO_TRAINING = Diagnosis(
@@ -251,5 +251,5 @@ WHY_NO_NODE = Diagnosis(
     symptoms=("none of the nodes answers",),
     explanation="Whatever runs there can only be looked at through ssh.",
     remedy="`aboard check --only reach` tells why for each node.",
-    fixes=Command("aboard check {nodes:words} --only reach"),
+    fixes="aboard check {nodes:words} --only reach",
 )

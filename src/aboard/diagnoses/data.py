@@ -11,7 +11,7 @@ FILES = Diagnosis(
     symptoms=("no file is named, and there is no ./aboard.yaml", "has no data.files"),
     explanation="`aboard data` looks at the files that are typed, or at those of the section `data` of aboard.yaml.",
     remedy="`aboard data train.jsonl`, or write `data: {files: [train.jsonl]}` into aboard.yaml.",
-    fixes=Command("aboard data FILE…    # or write it down: `data: {{files: [train.jsonl]}}` in aboard.yaml"),
+    fixes="aboard data FILE…    # or write it down: `data: {{files: [train.jsonl]}}` in aboard.yaml",
 )
 
 EXTRA = Diagnosis(
@@ -20,7 +20,7 @@ EXTRA = Diagnosis(
     symptoms=("ModuleNotFoundError: No module named 'pyarrow'", "ModuleNotFoundError: No module named 'datasets'"),
     explanation="`pip install aboard` brings what launching needs, in seconds. Reading data and training need more.",
     remedy="`pip install 'aboard[train]'`.",
-    fixes=Command("pip install 'aboard[train]'"),
+    fixes="pip install 'aboard[train]'",
 )
 
 MISSING = Diagnosis(
@@ -73,7 +73,7 @@ HUB = Diagnosis(
     explanation="There is no file of that name here, and the hub has none, can't be reached, or wants a login.",
     remedy="Check the name. `hf download --repo-type dataset OWNER/NAME` where there is a network, `hf auth login`"
     " for a gated one; then name the directory.",
-    fixes=Command("hf download --repo-type dataset {name}    # on a machine with internet; or check the name"),
+    fixes="hf download --repo-type dataset {name}    # on a machine with internet; or check the name",
 )
 
 TOKENIZER = Diagnosis(
@@ -168,7 +168,7 @@ LOCKED = Diagnosis(
     symptoms=("still prepares the same data, and holds",),
     explanation="The same data is prepared by another command, which did not come to its end within a day.",
     remedy="`fuser -v FILE` shows who. Wait for it, or end it.",
-    fixes=Command("ps -p {process}  # on {host}; wait for it, or end it"),
+    fixes="ps -p {process}  # on {host}; wait for it, or end it",
 )
 
 MANIFEST = Diagnosis(
@@ -186,7 +186,7 @@ SHARD_DAMAGED = Diagnosis(
     symptoms=("and the manifest says",),
     explanation="Its size or its hash isn't what was written: a copy that broke off, or a disk that lies.",
     remedy=_AGAIN,
-    fixes=Command("rm -r {folder}  # it is then made again"),
+    fixes="rm -r {folder}  # it is then made again",
 )
 
 WORKER_DIED = Diagnosis(
@@ -197,7 +197,7 @@ WORKER_DIED = Diagnosis(
     " very long.",
     remedy="`free -g`, `sudo dmesg | grep -i oom`. Leave cores out, which takes fewer processes: `taskset -c 0-3"
     " aboard train`. What was prepared is kept.",
-    fixes=Command("free -g; sudo dmesg | grep -i oom  # signal 9 is most often too little memory: use fewer workers"),
+    fixes="free -g; sudo dmesg | grep -i oom  # signal 9 is most often too little memory: use fewer workers",
 )
 
 WORKER_SILENT = Diagnosis(

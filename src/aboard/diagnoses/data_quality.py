@@ -20,7 +20,7 @@ NO_ROWS = Diagnosis(
     symptoms=("ValueError: num_samples should be a positive integer value, but got num_samples=0", "0 examples"),
     explanation="The file is empty, its name is that of another one, or the split that was asked for is empty.",
     remedy="Look at it with `ls -l FILE` and `head -c 300 FILE`, and name the right one.",
-    fixes=Command("ls -l {file}    # is this the file that was meant?"),
+    fixes="ls -l {file}    # is this the file that was meant?",
 )
 
 BROKEN = Diagnosis(
@@ -46,13 +46,11 @@ BROKEN = Diagnosis(
         **_PASS,
         "log": Command("aboard data FILE    # names the file and the line"),
     },
-    patterns=(
-        cause(
-            r"JSONDecodeError|ArrowInvalid|DatasetGenerationError|pyarrow\.lib\.\w+|UnicodeDecodeError"
-            r"|UnidentifiedImageError|zipfile\.BadZipFile|DatasetGenerationCastError",
-            "A file of the data can't be read: cut off, or of another format than the rest.",
-            fix="log",
-        ),
+    patterns=cause(
+        r"JSONDecodeError|ArrowInvalid|DatasetGenerationError|pyarrow\.lib\.\w+|UnicodeDecodeError"
+        r"|UnidentifiedImageError|zipfile\.BadZipFile|DatasetGenerationCastError",
+        "A file of the data can't be read: cut off, or of another format than the rest.",
+        weight=2,
     ),
 )
 

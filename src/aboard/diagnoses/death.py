@@ -174,14 +174,10 @@ NODE_GONE = Diagnosis(
             "#SBATCH --exclude={node}    # goes on without it"
         ),
     },
-    patterns=(
-        cause(
-            r"DUE TO NODE FAILURE|Node failure on (?P<node>[\w.,\[\]-]+)"
-            r"|[Nn]ode (?P<node2>[\w.-]+) (?:is )?not responding|NODE_FAIL",
-            "Slurm lost a node: power, kernel, or its network.",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"DUE TO NODE FAILURE|Node failure on (?P<node>[\w.,\[\]-]+)"
+        r"|[Nn]ode (?P<node2>[\w.-]+) (?:is )?not responding|NODE_FAIL",
+        "Slurm lost a node: power, kernel, or its network.",
     ),
 )
 
@@ -268,7 +264,7 @@ STUBBORN = Diagnosis(
     " answers.",
     remedy="Bring the mount or the device back, or restart the node. `aboard check --fix` ends what is left, by run"
     " id.",
-    fixes=Command("aboard check --fix {nodes:words}    # ends them once the mount or device answers"),
+    fixes="aboard check --fix {nodes:words}    # ends them once the mount or device answers",
 )
 
 TRIAL = Diagnosis(
@@ -280,7 +276,7 @@ TRIAL = Diagnosis(
     " only is between the two.",
     remedy="Alone: read the finding below it, and compare the node with the others by `aboard check --only"
     " software`. In pairs: `aboard check --only network` and `--only collective` for the link between them.",
-    fixes=Command("aboard check"),
+    fixes="aboard check",
 )
 
 STUCK = Diagnosis(
@@ -290,7 +286,7 @@ STUCK = Diagnosis(
     explanation="No rank has come to a new phase for the time of a trial. Who is behind is named; the others wait.",
     remedy="`aboard check --only network` for the nodes that are behind; `aboard logs RUN --rank N` for what they"
     " said last.",
-    fixes=Command("aboard check --only network {nodes}"),
+    fixes="aboard check --only network {nodes}",
 )
 
 NODE_SILENT = Diagnosis(

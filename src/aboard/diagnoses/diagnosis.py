@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import IntEnum
 
-from aboard.diagnoses.fixes import NO_FIX, Fix, Template, Value, name_blanks
+from aboard.diagnoses.fixes import NO_FIX, Command, Fix, Template, Value, name_blanks
 from aboard.diagnoses.messages import Message
 from aboard.lazy import dataclass
 
@@ -26,10 +26,11 @@ class Diagnosis:
     """One failure: its stable code, and all that `aboard why CODE` and its page of the docs say about it.
 
     `severity` is the worst that it has by itself. `symptoms` are texts that people paste into a search box. `fixes` are
-    the commands and pieces of advice that a finding can carry, by the name of the variant; a single one may have no
-    name. `remedy` tells in prose how to go about it; without one, the fixes say it all. `leads_to` names the codes that
-    it explains on the same nodes. `aliases` are codes that it had, or has on another route. `patterns` are the messages
-    of programs that show it; their groups may stand in `explanation`, in braces.
+    the commands and pieces of advice that a finding can carry, by the name of the variant; a single one needs no name,
+    and a single command no more than its text. `remedy` tells in prose how to go about it; without one, the fixes say
+    it all. `leads_to` names the codes that it explains on the same nodes. `aliases` are codes that it had, or has on
+    another route. `patterns` are the messages of programs that show it; their groups may stand in `explanation`, in
+    braces.
     """
 
     code: str
@@ -38,10 +39,10 @@ class Diagnosis:
     remedy: str = ""
     severity: Severity = Severity.BLOCK
     symptoms: tuple[str, ...] = ()
-    fixes: Template | Mapping[str, Template] = field(default_factory=dict, hash=False)
+    fixes: str | Template | Mapping[str, Template] = field(default_factory=dict, hash=False)
     aliases: tuple[str, ...] = ()
     leads_to: tuple[str, ...] = ()
-    patterns: tuple[Message, ...] = ()
+    patterns: Message | tuple[Message, ...] = ()
 
     def fix(self, variant: str = "", /, **values: Value) -> Fix:
         """One of its fixes, with the values filled in."""
@@ -80,7 +81,13 @@ class Diagnosis:
 
     @property
     def templates(self) -> Mapping[str, Template]:
-        return self.fixes if isinstance(self.fixes, Mapping) else {"": self.fixes}
+        if isinstance(self.fixes, Mapping):
+            return self.fixes
+        return {"": Command(self.fixes) if isinstance(self.fixes, str) else self.fixes}
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        return (self.patterns,) if isinstance(self.patterns, Message) else self.patterns
 
 
 @dataclass(frozen=True, kw_only=True)

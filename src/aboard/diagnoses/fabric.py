@@ -51,12 +51,9 @@ SOCKETS = Diagnosis(
             "ls -l /dev/infiniband    # on {node}, inside of the container; Docker: --device=/dev/infiniband"
         ),
     },
-    patterns=(
-        odd(
-            r"NET/IB ?: Unable to open device (?P<hca>[\w.-]+)",
-            "The adapter is there and can't be used: a container has no /dev/infiniband, or the user may not open it.",
-            fix="log",
-        ),
+    patterns=odd(
+        r"NET/IB ?: Unable to open device (?P<hca>[\w.-]+)",
+        "The adapter is there and can't be used: a container has no /dev/infiniband, or the user may not open it.",
     ),
 )
 
@@ -71,7 +68,7 @@ PORT_DOWN = Diagnosis(
     " TG`, reseat the cable, try another one, then another port of the switch. With LinkUp and INIT look for the subnet"
     " manager: `sudo sminfo`, and `systemctl status opensm` on the machine that runs it.",
     fixes=_DOWN,
-    patterns=(hint(r"NET/IB ?: No device found", refines=()),),
+    patterns=hint(r"NET/IB ?: No device found", refines=()),
 )
 
 PORT_MISSING = Diagnosis(
@@ -93,13 +90,8 @@ PORT_MISSING = Diagnosis(
             "ibstat | grep -c Active    # on each node; the one that has fewer needs its cable or adapter looked at"
         ),
     },
-    patterns=(
-        cause(
-            r"Detected mixed local Net device counts across ranks",
-            "A node has fewer RDMA ports up than the others.",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"Detected mixed local Net device counts across ranks", "A node has fewer RDMA ports up than the others."
     ),
 )
 
@@ -112,10 +104,8 @@ RATE = Diagnosis(
     " or bent cable, one of a lower class, or old firmware gives a link that works with fewer lanes or a slower mode.",
     remedy="`sudo mlxlink -d mlx5_3 -m` shows lanes, errors and the cable's own data. Reset the link, clean or replace"
     " the cable, and compare firmware with `ibv_devinfo | grep fw_ver`. Look at the switch's end too.",
-    fixes=Command(
-        "sudo mlxlink -d {device} -m    # on {node}; speed, lanes and the cable's own health\n"
-        "sudo mlxlink -d {device} -a TG    # on {node}; takes it down and up; then try another cable"
-    ),
+    fixes="sudo mlxlink -d {device} -m    # on {node}; speed, lanes and the cable's own health\n"
+    "sudo mlxlink -d {device} -a TG    # on {node}; takes it down and up; then try another cable",
 )
 
 FLAPS = Diagnosis(
@@ -139,12 +129,9 @@ FLAPS = Diagnosis(
         ),
         "log": Command("ibstat; cat /sys/class/infiniband/{hca}/ports/1/counters/link_downed    # on {node}"),
     },
-    patterns=(
-        odd(
-            r"NET/IB ?: (?P<hca>[\w.-]+):\d+ Got (?:non-fatal )?async event ?: port (?:error|active)",
-            "A port of the fabric went down, and maybe came back: a cable, a transceiver, or the switch.",
-            fix="log",
-        ),
+    patterns=odd(
+        r"NET/IB ?: (?P<hca>[\w.-]+):\d+ Got (?:non-fatal )?async event ?: port (?:error|active)",
+        "A port of the fabric went down, and maybe came back: a cable, a transceiver, or the switch.",
     ),
 )
 
@@ -158,10 +145,8 @@ GID_NONE = Diagnosis(
     remedy="Give the interface an address like on the other nodes (`ip -br addr` shows them), and look at"
     " /sys/class/infiniband/*/ports/1/gid_attrs/types for `RoCE v2`. `sudo cma_roce_mode -d mlx5_0 -p 1 -m 2`"
     " makes v2 the default. If NCCL shouldn't use the port at all: `NCCL_IB_HCA: '^=mlx5_0'`.",
-    fixes=Command(
-        "ip -br addr    # on {node}; its RoCE interface needs an IP address like on the other nodes\n"
-        "sudo cma_roce_mode -d {device} -p {port} -m 2    # on {node}; if it has one: RoCE v2"
-    ),
+    fixes="ip -br addr    # on {node}; its RoCE interface needs an IP address like on the other nodes\n"
+    "sudo cma_roce_mode -d {device} -p {port} -m 2    # on {node}; if it has one: RoCE v2",
 )
 
 GID_INDEX = Diagnosis(
@@ -187,14 +172,10 @@ GID_INDEX = Diagnosis(
             "export NCCL_IB_GID_INDEX=3    # that index; or unset it, NCCL 2.21 and later find it"
         ),
     },
-    patterns=(
-        cause(
-            r"[Cc]all to ibv_modify_qp failed with(?: error)?:? ?(?:22|Invalid argument|101|61|No data available"
-            r"|Network is unreachable)|ibv_query_gid_index failed|ibv_modify_qp failed.*Invalid argument",
-            "RoCE is told an address index (NCCL_IB_GID_INDEX) that this port doesn't have.",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"[Cc]all to ibv_modify_qp failed with(?: error)?:? ?(?:22|Invalid argument|101|61|No data available"
+        r"|Network is unreachable)|ibv_query_gid_index failed|ibv_modify_qp failed.*Invalid argument",
+        "RoCE is told an address index (NCCL_IB_GID_INDEX) that this port doesn't have.",
     ),
 )
 
@@ -215,13 +196,9 @@ MIXED = Diagnosis(
             "export NCCL_IB_HCA=^mlx5_bond_0    # leaves that port out, on all nodes"
         ),
     },
-    patterns=(
-        cause(
-            r"Attempted to (?:connect|merge) incompatible devices|device is incompatible with the local \[",
-            "One end is InfiniBand and the other RoCE: NCCL took a management port for a part of the fabric.",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"Attempted to (?:connect|merge) incompatible devices|device is incompatible with the local \[",
+        "One end is InfiniBand and the other RoCE: NCCL took a management port for a part of the fabric.",
     ),
 )
 
@@ -275,13 +252,9 @@ RAIL_CUT = Diagnosis(
             "rping -c -a PEER -C 3 -v    # on {node}, to each address of the peer's adapters"
         ),
     },
-    patterns=(
-        cause(
-            r"[Cc]all to ibv_modify_qp failed with(?: error)?:? ?(?:110|Connection timed out)",
-            "Two adapters don't hear each other: the rails are not connected, or a port is in another network.",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"[Cc]all to ibv_modify_qp failed with(?: error)?:? ?(?:110|Connection timed out)",
+        "Two adapters don't hear each other: the rails are not connected, or a port is in another network.",
     ),
 )
 
@@ -330,14 +303,10 @@ NO_GPUDIRECT = Diagnosis(
             "export NCCL_NET_GDR_LEVEL=LOC    # goes through the host's memory, slower"
         ),
     },
-    patterns=(
-        cause(
-            r"[Cc]all to ibv_reg_(?:mr(?:_iova2)?|dmabuf_mr) failed(?: with error)?.*(?:Invalid argument|Bad address)",
-            "The adapter can't register the GPU's memory: the module for it is missing, or doesn't fit the driver.",
-            fix="log",
-            weight=3,
-            order=1,
-        ),
+    patterns=cause(
+        r"[Cc]all to ibv_reg_(?:mr(?:_iova2)?|dmabuf_mr) failed(?: with error)?.*(?:Invalid argument|Bad address)",
+        "The adapter can't register the GPU's memory: the module for it is missing, or doesn't fit the driver.",
+        order=1,
     ),
 )
 
@@ -361,14 +330,10 @@ ACS = Diagnosis(
             " passthrough"
         ),
     },
-    patterns=(
-        cause(
-            NCCL_COMPLETION + r"(?:4|10|11)\b(?:.* hca (?P<hca>\S+))?",
-            "The adapter may not read the GPU's memory where it was told to: PCI access control (ACS) or the IOMMU"
-            " is in the way.",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        NCCL_COMPLETION + r"(?:4|10|11)\b(?:.* hca (?P<hca>\S+))?",
+        "The adapter may not read the GPU's memory where it was told to: PCI access control (ACS) or the IOMMU"
+        " is in the way.",
     ),
 )
 
@@ -397,13 +362,9 @@ MEMLOCK = Diagnosis(
             " systemd: LimitMEMLOCK=infinity in the unit"
         ),
     },
-    patterns=(
-        cause(
-            r"[Cc]all to ibv_(?:reg_mr(?:_iova2)?|reg_dmabuf_mr|create_cq"
-            r"|create_qp) failed(?: with error)?.*(?:Cannot allocate memory|Bad address \(memlock|\b12\b)",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"[Cc]all to ibv_(?:reg_mr(?:_iova2)?|reg_dmabuf_mr|create_cq"
+        r"|create_qp) failed(?: with error)?.*(?:Cannot allocate memory|Bad address \(memlock|\b12\b)"
     ),
 )
 

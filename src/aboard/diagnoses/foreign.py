@@ -29,7 +29,7 @@ NODE_UNHEARD = Diagnosis(
     explanation="No agent could be started there, or it gave no answer in time. What the ranks of that node do is"
     " not known, and a node that can't be reached is often the cause itself.",
     remedy="`aboard check NODE` tells why, and what to type.",
-    fixes=Command("aboard check {node} --only reach"),
+    fixes="aboard check {node} --only reach",
 )
 
 NO_STACKS = Diagnosis(
@@ -64,5 +64,5 @@ OTHER_RUN = Diagnosis(
     " another training. The newest one is judged, and the others are listed: they may be leftovers of an attempt"
     " that failed.",
     remedy="`aboard why --pid PID` on its node looks at that one; `kill PID` ends what is not wanted any more.",
-    fixes=Command("aboard why --pid {pid}    # on {node}; looks at that one, as far as it is there"),
+    fixes="aboard why --pid {pid}    # on {node}; looks at that one, as far as it is there",
 )

@@ -36,13 +36,9 @@ COUNT = Diagnosis(
         "slots": Advice("slots: {count}    # of {node} in aboard.yaml, if that is how many there are"),
         "log": Command("echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}, where ranks start"),
     },
-    patterns=(
-        cause(
-            r"Cuda failure (?:\d+ )?'invalid device ordinal'|CUDA error: invalid device ordinal|invalid device ordinal",
-            "A rank was given the number of a GPU that isn't there: more ranks on the node than GPUs it may see.",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"Cuda failure (?:\d+ )?'invalid device ordinal'|CUDA error: invalid device ordinal|invalid device ordinal",
+        "A rank was given the number of a GPU that isn't there: more ranks on the node than GPUs it may see.",
     ),
 )
 
@@ -72,14 +68,10 @@ HIDDEN = Diagnosis(
         "slots": Advice("slots: {left}    # of {node}, if the others are not yours to use"),
         "log": Command("echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}, where ranks start"),
     },
-    patterns=(
-        cause(
-            r"No CUDA GPUs are available|Found no NVIDIA driver on your system|CUDA unknown error - this may be due"
-            r"|no CUDA-capable device is detected|Unable to proceed, no GPU resources available",
-            "The process sees no GPU: hidden by CUDA_VISIBLE_DEVICES, not asked for in Slurm, or no driver.",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"No CUDA GPUs are available|Found no NVIDIA driver on your system|CUDA unknown error - this may be due"
+        r"|no CUDA-capable device is detected|Unable to proceed, no GPU resources available",
+        "The process sees no GPU: hidden by CUDA_VISIBLE_DEVICES, not asked for in Slurm, or no driver.",
     ),
 )
 
@@ -151,9 +143,8 @@ DRIVER_MISMATCH = Diagnosis(
             r"CUDA driver version is insufficient for CUDA runtime version|NVIDIA driver on your system is too old",
             "torch was built for a newer CUDA than this node's driver can do.",
             fix="cuda",
-            weight=3,
         ),
-        cause(r"Driver/library version mismatch", weight=3),
+        cause(r"Driver/library version mismatch"),
     ),
 )
 
@@ -177,16 +168,11 @@ LOST = Diagnosis(
             "sudo dmesg -T | grep -i xid    # on {node}; then take the node out, and have the GPU looked at"
         ),
     },
-    patterns=(
-        cause(
-            KERNEL_XID + r"79\b"
-            r"|fallen off the bus|Unable to determine the device handle for GPU|GPU is lost|RmInitAdapter failed",
-            "A GPU left the PCI bus: power, heat, the riser, or the board. Nothing on it works until the node"
-            " restarts.",
-            fix="log",
-            weight=3,
-            late=True,
-        ),
+    patterns=cause(
+        KERNEL_XID + r"79\b"
+        r"|fallen off the bus|Unable to determine the device handle for GPU|GPU is lost|RmInitAdapter failed",
+        "A GPU left the PCI bus: power, heat, the riser, or the board. Nothing on it works until the node restarts.",
+        late=True,
     ),
 )
 
@@ -206,10 +192,8 @@ SMI = Diagnosis(
     " anew. `ls -l /dev/nvidia*` must let the user read and write. In a container, start it with its GPU option"
     " (`--nv`, `--gpus all`).",
     leads_to=_NO_ANSWER,
-    fixes=Command(
-        "nvidia-smi; sudo dmesg | grep -iE 'nvrm|nvidia'    # on {node}\n"
-        "sudo modprobe nvidia    # on {node}; if that fails, install its driver anew, and reboot"
-    ),
+    fixes="nvidia-smi; sudo dmesg | grep -iE 'nvrm|nvidia'    # on {node}\n"
+    "sudo modprobe nvidia    # on {node}; if that fails, install its driver anew, and reboot",
 )
 
 XID = Diagnosis(
@@ -265,6 +249,7 @@ XID = Diagnosis(
             KERNEL_XID + r"45\b.*caused by previous Xid (?P<xid>\d+)",
             "The driver ended the process because of an error of the GPU before.",
             fix="listed",
+            weight=2,
         ),
         cause(
             KERNEL_XID + r"(?P<xid>43|45)\b",
@@ -276,16 +261,10 @@ XID = Diagnosis(
             KERNEL_XID + r"(?P<xid>119|120)\b",
             "The GPU's own processor (GSP) doesn't answer: calls to it never return until the node restarts.",
             fix="processor",
-            weight=3,
             late=True,
         ),
         cause(
-            KERNEL_XID + r"(?P<xid>\d+)",
-            "The driver reported an error of the GPU.",
-            fix="listed",
-            weight=3,
-            late=True,
-            order=1,
+            KERNEL_XID + r"(?P<xid>\d+)", "The driver reported an error of the GPU.", fix="listed", late=True, order=1
         ),
     ),
 )
@@ -308,15 +287,11 @@ ECC = Diagnosis(
             "nvidia-smi -q -d ECC,ROW_REMAPPER    # on {node}; which GPU? reset it, and replace it if they come back"
         ),
     },
-    patterns=(
-        cause(
-            KERNEL_XID + r"(?:48|63|64|92|94|95|140)\b"
-            r"|[Uu]ncorrectable ECC error|double[- ]bit ECC|CUDA error: uncorrectable ECC",
-            "A GPU's memory has errors that can't be corrected: what it computes can't be trusted.",
-            fix="log",
-            weight=3,
-            late=True,
-        ),
+    patterns=cause(
+        KERNEL_XID + r"(?:48|63|64|92|94|95|140)\b"
+        r"|[Uu]ncorrectable ECC error|double[- ]bit ECC|CUDA error: uncorrectable ECC",
+        "A GPU's memory has errors that can't be corrected: what it computes can't be trusted.",
+        late=True,
     ),
 )
 
@@ -330,16 +305,12 @@ THROTTLED = Diagnosis(
     remedy="`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`. Look at fans, filters and inlet air; a power brake comes"
     " from the power supplies (`sudo ipmitool sel list`). Leave the node out until it is mended: one slow GPU"
     " slows all.",
-    fixes=Command(
-        "nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER    # on {node}; fans, inlet air, power cables\n"
-        "sudo ipmitool sdr type Fan; sudo ipmitool sel list | tail    # on {node}; what the machine says"
-    ),
-    patterns=(
-        odd(
-            r"(?:HW|SW) (?:Thermal|Power Brake) Slowdown\s*: Active"
-            r"|clocks? (?:event|throttle) reason.*(?:thermal|brake)",
-            "A GPU is slowed down by heat or power, and all others wait for it.",
-        ),
+    fixes="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER    # on {node}; fans, inlet air, power cables\n"
+    "sudo ipmitool sdr type Fan; sudo ipmitool sel list | tail    # on {node}; what the machine says",
+    patterns=odd(
+        r"(?:HW|SW) (?:Thermal|Power Brake) Slowdown\s*: Active"
+        r"|clocks? (?:event|throttle) reason.*(?:thermal|brake)",
+        "A GPU is slowed down by heat or power, and all others wait for it.",
     ),
 )
 
@@ -369,13 +340,9 @@ FABRIC_MANAGER = Diagnosis(
             "sudo systemctl restart nvidia-fabricmanager    # on {node}"
         ),
     },
-    patterns=(
-        cause(
-            r"Error 802: system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|system not yet initialized",
-            "The GPUs of this node hang on an NVSwitch, and its fabric manager isn't running.",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"Error 802: system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|system not yet initialized",
+        "The GPUs of this node hang on an NVSwitch, and its fabric manager isn't running.",
     ),
 )
 
@@ -399,16 +366,12 @@ NVLINK = Diagnosis(
         ),
         "log": Command("nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which link has errors?"),
     },
-    patterns=(
-        cause(
-            KERNEL_XID + r"(?:74|14[4-9]|150|155)\b|NVLink.*(?:fatal|recovery failed)"
-            # A switch says "Non-fatal", too.
-            r"|SXid \([^)]*\): \d+, Fatal\b",
-            "A link between GPUs (NVLink) failed.",
-            fix="log",
-            weight=3,
-            late=True,
-        ),
+    patterns=cause(
+        KERNEL_XID + r"(?:74|14[4-9]|150|155)\b|NVLink.*(?:fatal|recovery failed)"
+        # A switch says "Non-fatal", too.
+        r"|SXid \([^)]*\): \d+, Fatal\b",
+        "A link between GPUs (NVLink) failed.",
+        late=True,
     ),
 )
 

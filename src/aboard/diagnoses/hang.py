@@ -22,10 +22,8 @@ WHY_FAILED = Diagnosis(
     explanation="A mistake of Aboard, not of your run: what was seen on the nodes could not be judged.",
     remedy="The run goes on and is looked at again. `aboard logs RUN` has what ranks said; `aboard bundle RUN`"
     " packs its record without secrets, with which we can mend this.",
-    fixes=Command(
-        "aboard logs {run}    # what the ranks said last\n"
-        "aboard bundle {run}    # the record without secrets: with it we can mend this"
-    ),
+    fixes="aboard logs {run}    # what the ranks said last\n"
+    "aboard bundle {run}    # the record without secrets: with it we can mend this",
 )
 
 TRACED = Diagnosis(
@@ -35,7 +33,7 @@ TRACED = Diagnosis(
     symptoms=("State:\tt (tracing stop)",),
     explanation="gdb, strace or py-spy without --nonblocking holds the process; all others wait for it.",
     remedy="Let it go on in the debugger. `grep TracerPid /proc/PID/status` tells who holds it.",
-    fixes=Command("grep TracerPid /proc/{pid}/status    # on {node}; who holds it"),
+    fixes="grep TracerPid /proc/{pid}/status    # on {node}; who holds it",
 )
 
 MOUNT = Diagnosis(
@@ -67,10 +65,8 @@ UNEVEN = Diagnosis(
     " never call.",
     remedy="`DataLoader(drop_last=True)` with a DistributedSampler gives all the same number; or put"
     " `torch.distributed.algorithms.join.Join` around the loop.",
-    fixes=Command(
-        "aboard logs {run} --rank {rank}    # why it had nothing more to do\n"
-        "# in the script: DataLoader(…, drop_last=True), or torch.distributed.algorithms.join.Join around the loop"
-    ),
+    fixes="aboard logs {run} --rank {rank}    # why it had nothing more to do\n"
+    "# in the script: DataLoader(…, drop_last=True), or torch.distributed.algorithms.join.Join around the loop",
 )
 
 MISMATCH = Diagnosis(
@@ -103,14 +99,13 @@ MISMATCH = Diagnosis(
     },
     patterns=(
         cause(
-            r"Detected mismatch between collectives on ranks\. Rank (?P<rank>\d+) is running collective:",
-            fix="code",
-            weight=3,
+            r"Detected mismatch between collectives on ranks\. Rank (?P<rank>\d+) is running collective:", fix="code"
         ),
-        cause(r"Message truncated ?: received [\d,]+ bytes instead of", fix="detail", weight=3),
+        cause(r"Message truncated ?: received [\d,]+ bytes instead of", fix="detail"),
         cause(
             r"Received data size doesn't match expected size|op\.preamble\.length <= op\.nbytes",
             fix="code-and-detail",
+            weight=2,
         ),
     ),
 )
@@ -142,12 +137,10 @@ ABSENT = Diagnosis(
         "barrier": Command("aboard logs {run} --rank {ranks}    # what it did instead"),
         "log": Command("py-spy dump --pid PID    # of rank {ranks}, while it hangs: where is it?"),
     },
-    patterns=(
-        cause(
-            r"\[?Ranks? (?P<ranks>[\d, ]+)\]? (?:failed to pass|timed out in) monitoredBarrier",
-            "These ranks did not come to the barrier that all others had reached.",
-            fix="log",
-        ),
+    patterns=cause(
+        r"\[?Ranks? (?P<ranks>[\d, ]+)\]? (?:failed to pass|timed out in) monitoredBarrier",
+        "These ranks did not come to the barrier that all others had reached.",
+        weight=2,
     ),
 )
 
@@ -170,7 +163,7 @@ LOOP = Diagnosis(
     explanation="It is in a loop that does not end, in code that holds Python's lock, or has much more to do than"
     " the others.",
     remedy="`py-spy dump --pid PID` on the node shows where, now and a little later. The line is named.",
-    fixes=Command(f"{LOGS}\npy-spy dump --pid {{pid}}    # on {{node}}; where it is (needs py-spy)"),
+    fixes=f"{LOGS}\npy-spy dump --pid {{pid}}    # on {{node}}; where it is (needs py-spy)",
 )
 
 DATA = Diagnosis(
@@ -191,7 +184,7 @@ LOCK = Diagnosis(
     symptoms=("futex_wait_queue", "deadlock after fork"),
     explanation="Two threads wait for each other, or a lock was held by a thread when the process forked.",
     remedy="`py-spy dump --pid PID` shows all threads. Start workers with `multiprocessing.set_start_method('spawn')`.",
-    fixes=Command(f"{LOGS}\npy-spy dump --pid {{pid}}    # on {{node}}; all its threads (needs py-spy)"),
+    fixes=f"{LOGS}\npy-spy dump --pid {{pid}}    # on {{node}}; all its threads (needs py-spy)",
 )
 
 OUTSIDE = Diagnosis(
@@ -256,8 +249,6 @@ UNKNOWN = Diagnosis(
     symptoms=("it just hangs",),
     explanation="None of what could be seen explains it. What is known is told: where the ranks are in their code.",
     remedy="Look at the rank that differs from the others." + _LOOK,
-    fixes=Command(
-        "aboard logs {run} --rank {rank}    # the one that differs, or the first\n"
-        "aboard check    # what has changed on the nodes since the start"
-    ),
+    fixes="aboard logs {run} --rank {rank}    # the one that differs, or the first\n"
+    "aboard check    # what has changed on the nodes since the start",
 )

@@ -27,13 +27,9 @@ CLOCK = Diagnosis(
         "": Command("sudo systemctl restart chrony || sudo systemctl restart systemd-timesyncd    # on {node}"),
         "log": Command("chronyc tracking    # on {node}; sudo systemctl restart chronyd"),
     },
-    patterns=(
-        cause(
-            r"[Mm]unge decode failed: (?:Expired|Rewound) credential|Expired credential|Rewound credential",
-            "The clocks of two nodes are more than some minutes apart, so that Slurm's keys are too old.",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"[Mm]unge decode failed: (?:Expired|Rewound) credential|Expired credential|Rewound credential",
+        "The clocks of two nodes are more than some minutes apart, so that Slurm's keys are too old.",
     ),
 )
 
@@ -52,7 +48,7 @@ LEFTOVERS = Diagnosis(
     remedy="`aboard check --fix` ends them on every node, by run id only: no name patterns, nothing of a run"
     " that still has its keeper, nothing that Aboard didn't start. By hand:"
     " `grep -lz ABOARD_RUN_ID=RUN /proc/[0-9]*/environ` lists them.",
-    fixes=Command("aboard check --fix    # here; the same check as before: ends what carries the run's id on {node}"),
+    fixes="aboard check --fix    # here; the same check as before: ends what carries the run's id on {node}",
     leads_to=(
         "network-port-taken",
         "host-busy-gpu",
@@ -67,7 +63,7 @@ LEFTOVER_FILES = Diagnosis(
     explanation="A keeper has a private directory with the last output of its ranks, and removes it at its"
     " end. One that was killed, or lost its power, leaves it.",
     remedy="`aboard check --fix` removes it. It may hold the last words of the ranks: look first, if you need them.",
-    fixes=Command("aboard check --fix    # here; the same check as before: removes them on {node}"),
+    fixes="aboard check --fix    # here; the same check as before: removes them on {node}",
 )
 
 OTHER_RANKS = Diagnosis(
@@ -81,10 +77,8 @@ OTHER_RANKS = Diagnosis(
     " that is going well.",
     remedy="`ps -o pid,ppid,etime,args -p PID` says what it is and how long it has run. End it with `kill PID`,"
     " and with `kill -9 PID` if it doesn't go. Aboard never ends what it didn't start.",
-    fixes=Command(
-        "ps -o pid,etime,args -p {listed}    # on {node}; are they still wanted?\n"
-        "kill {pids:words}    # on {node}; if not"
-    ),
+    fixes="ps -o pid,etime,args -p {listed}    # on {node}; are they still wanted?\n"
+    "kill {pids:words}    # on {node}; if not",
     leads_to=(
         "network-port-taken",
         "host-busy-gpu",
@@ -124,15 +118,11 @@ OWN_NAME = Diagnosis(
             "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers reach, in place of the name"
         ),
     },
-    patterns=(
-        cause(
-            r"connect \[(?P<peer2>127\.[\d.]+|::1)\]:\d+: Connection refused"
-            r"|connectFullMesh failed.*remote=\[(?P<peer>127\.[\d.]+|::1)\]|(?:Connection refused"
-            r"|timed out).*remote=\[127\.",
-            "A node's own name is a loopback address in its /etc/hosts, and it tells its peers to connect there.",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"connect \[(?P<peer2>127\.[\d.]+|::1)\]:\d+: Connection refused"
+        r"|connectFullMesh failed.*remote=\[(?P<peer>127\.[\d.]+|::1)\]|(?:Connection refused"
+        r"|timed out).*remote=\[127\.",
+        "A node's own name is a loopback address in its /etc/hosts, and it tells its peers to connect there.",
     ),
 )
 
@@ -167,14 +157,13 @@ OPEN_FILES = Diagnosis(
         cause(
             r"Too many open files|received \d+ items of ancdata|Errno 24\b",
             "A process has as many files and sockets open as it may.",
-            fix="log",
-            weight=3,
         ),
         cause(
             r"unable to open shared memory object </torch_",
             "Data-loader workers hand tensors over in shared memory, and each needs an open file: there are too many"
             " of them, or /dev/shm is full.",
             fix="shared",
+            weight=2,
         ),
     ),
 )
@@ -203,14 +192,10 @@ PROCESSES = Diagnosis(
             "export OMP_NUM_THREADS=1    # fewer threads in each rank"
         ),
     },
-    patterns=(
-        cause(
-            r"can't start new thread|pthread_create failed|fork: (?:retry: )?Resource temporarily unavailable"
-            r"|BlockingIOError: \[Errno 11\]|libgomp: Thread creation failed",
-            "The user, or the job's control group, has as many processes and threads as it may.",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"can't start new thread|pthread_create failed|fork: (?:retry: )?Resource temporarily unavailable"
+        r"|BlockingIOError: \[Errno 11\]|libgomp: Thread creation failed",
+        "The user, or the job's control group, has as many processes and threads as it may.",
     ),
 )
 
@@ -253,22 +238,17 @@ SHM = Diagnosis(
             r"|worker.*killed by signal: Bus error|^Bus error|Bus error \(core|unable to write to file </torch_"
             r"|No space left on device.*/dev/shm",
             _SMALL_SHM,
-            fix="log",
-            weight=3,
         ),
         cause(
             r"[Ee]rror: failed to extend (?P<file>/dev/shm/\S+) to (?P<size>\d+) bytes|Error while (?:creating"
             r"|attaching to) shared memory",
             _SMALL_SHM,
-            fix="log",
-            weight=3,
         ),
         end(
             r"exitcode: -7\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)|return code = -7\b"
             r"|Signal 7 \(SIGBUS\) received by PID (?P<pid2>\d+)",
             "Signal 7 is a bus error: a page of shared memory (/dev/shm) could not be had, since it is full or too"
             " small.",
-            fix="log",
             weight=3,
         ),
     ),
@@ -294,14 +274,10 @@ MEMORY = Diagnosis(
             "free -g; cat /sys/fs/cgroup/memory.max    # on {node}; what is there, and what may be used of it"
         ),
     },
-    patterns=(
-        cause(
-            r"\[Errno 12\] Cannot allocate memory|std::bad_alloc|^MemoryError|DefaultCPUAllocator: (?:can't|not enough)"
-            r"|unable to mmap \d+ bytes|cudaHostAlloc.*(?:failed|out of memory)|Failed to (?:pin|register) memory",
-            "The host's memory was out, or an allocation was far too large.",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"\[Errno 12\] Cannot allocate memory|std::bad_alloc|^MemoryError|DefaultCPUAllocator: (?:can't|not enough)"
+        r"|unable to mmap \d+ bytes|cudaHostAlloc.*(?:failed|out of memory)|Failed to (?:pin|register) memory",
+        "The host's memory was out, or an allocation was far too large.",
     ),
 )
 
@@ -349,8 +325,6 @@ OOM_KILLS = Diagnosis(
             r"|srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: Out Of Memory|OUT_OF_MEMORY|OOMKilled"
             r"|exceeded (?:job|step) memory limit",
             "The host's memory, or what the job may use of it, was out, and the kernel killed the biggest process.",
-            fix="log",
-            weight=3,
             late=True,
         ),
         cause(
@@ -358,7 +332,6 @@ OOM_KILLS = Diagnosis(
             "A data-loader worker was killed, and that is what the kernel does when memory is out: fewer data-loader"
             " workers, no copies of the data set per rank, or more memory for the job.",
             fix="worker",
-            weight=3,
         ),
     ),
 )
@@ -378,10 +351,8 @@ AFFINITY = Diagnosis(
     remedy="Look at what a rank would get: `ssh NODE grep Cpus_allowed_list /proc/self/status`. In Slurm ask"
     " for `--cpus-per-task` (and pass it to srun too). For sshd look at `systemctl show ssh -p CPUAffinity`,"
     " take the line out of the service file and restart it. In a container, look at `--cpuset-cpus`.",
-    fixes=Command(
-        "sudo systemctl restart ssh    # on {node}; what it starts has its cores. If that doesn't help:"
-        " CPUAffinity= of ssh.service, a cpuset, or --cpus-per-task of the Slurm job"
-    ),
+    fixes="sudo systemctl restart ssh    # on {node}; what it starts has its cores. If that doesn't help:"
+    " CPUAffinity= of ssh.service, a cpuset, or --cpus-per-task of the Slurm job",
 )
 
 CPU_QUOTA = Diagnosis(
@@ -396,10 +367,8 @@ CPU_QUOTA = Diagnosis(
     " Start the container without `--cpus`, raise `limits.cpu` in Kubernetes, or"
     " `sudo systemctl set-property SERVICE CPUQuota=` (with nothing behind it). In Slurm ask for"
     " `--cpus-per-task`. Else set OMP_NUM_THREADS to what there is.",
-    fixes=Command(
-        "cat {group}/cpu.max {group}/cpu.cfs_quota_us    # on {node}; raise it where it is set: --cpus of Docker,"
-        " limits.cpu of Kubernetes, CPUQuota= of the service"
-    ),
+    fixes="cat {group}/cpu.max {group}/cpu.cfs_quota_us    # on {node}; raise it where it is set: --cpus of Docker,"
+    " limits.cpu of Kubernetes, CPUQuota= of the service",
 )
 
 TASKS = Diagnosis(
@@ -415,10 +384,8 @@ TASKS = Diagnosis(
     " user's own limit (`ulimit -u`). Containers and systemd's services often have such a limit.",
     remedy="`cat /sys/fs/cgroup/pids.max` inside shows it. `--pids-limit -1` for Docker, `TasksMax=infinity`"
     " for a service, `sudo systemctl set-property user-UID.slice TasksMax=infinity` for logins.",
-    fixes=Command(
-        "cat {group}/pids.max    # on {node}; raise it where it is set: --pids-limit of Docker,"
-        " TasksMax= of the service or the user's slice"
-    ),
+    fixes="cat {group}/pids.max    # on {node}; raise it where it is set: --pids-limit of Docker,"
+    " TasksMax= of the service or the user's slice",
 )
 
 BUSY_GPU = Diagnosis(
@@ -445,15 +412,11 @@ BUSY_GPU = Diagnosis(
             "nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv    # on {node}; then end process {pid}"
         ),
     },
-    patterns=(
-        cause(
-            # Alone, `Process N has` is the rank itself; beside `this process has` it is somebody else.
-            r"CUDA out of memory\..*Process (?P<pid>\d+) has (?P<held>[\d.]+ [GM]iB) memory in use.*this process has"
-            r"|CUDA out of memory\..*this process has"
-            r".*Process (?P<pid2>\d+) has (?P<held2>[\d.]+ [GM]iB) memory in use",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        # Alone, `Process N has` is the rank itself; beside `this process has` it is somebody else.
+        r"CUDA out of memory\..*Process (?P<pid>\d+) has (?P<held>[\d.]+ [GM]iB) memory in use.*this process has"
+        r"|CUDA out of memory\..*this process has"
+        r".*Process (?P<pid2>\d+) has (?P<held2>[\d.]+ [GM]iB) memory in use"
     ),
 )
 
@@ -471,6 +434,6 @@ CONNTRACK = Diagnosis(
     " that setting in /etc/sysctl.d/90-conntrack.conf. `sudo conntrack -S` shows the drops; `sudo conntrack -L`"
     " shows who holds the entries. Training traffic between nodes needs no tracking: a NOTRACK rule saves it"
     " all.",
-    fixes=Command("sudo sysctl -w net.netfilter.nf_conntrack_max={most}    # on {node}"),
+    fixes="sudo sysctl -w net.netfilter.nf_conntrack_max={most}    # on {node}",
     leads_to=("network-flaky",),
 )

@@ -1,7 +1,6 @@
 """Logs that hold no cause."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import Command
 
 _ALL_LOGS = "aboard why --log LOGS…    # with the logs of all nodes and ranks: the one that died first is named"
 
@@ -13,10 +12,8 @@ INIT_INCOMPLETE = Diagnosis(
     " reach the address that rank 0 told. RAS, the flight recorder and the watchdog all begin after this phase.",
     remedy="While it hangs, `ss -tno state syn-sent` on each node shows whom it can't reach, and `py-spy dump --pid`"
     " where a rank is. `aboard check --only network` tries every pair of nodes.",
-    fixes=Command(
-        "ss -tno state syn-sent    # on each node, while it hangs: an address behind the arrow is blocked\n"
-        "py-spy dump --pid PID    # of {ranks:shell}: where is it?"
-    ),
+    fixes="ss -tno state syn-sent    # on each node, while it hangs: an address behind the arrow is blocked\n"
+    "py-spy dump --pid PID    # of {ranks:shell}: where is it?",
 )
 
 PEER_LOST = Diagnosis(
@@ -28,7 +25,7 @@ PEER_LOST = Diagnosis(
     ),
     explanation="A connection broke since the rank at its other end had died. This log holds no cause: that rank's own"
     " log does. With torchrun's c10d rendezvous, clocks more than 15 s apart look the same.",
-    fixes=Command(f"{_ALL_LOGS}\nchronyc tracking    # on each node; is a clock off?"),
+    fixes=f"{_ALL_LOGS}\nchronyc tracking    # on each node; is a clock off?",
 )
 
 UNKNOWN = Diagnosis(
@@ -38,8 +35,6 @@ UNKNOWN = Diagnosis(
     explanation="None of the messages that are known here stands in the log, and it holds errors all the same.",
     remedy="Give the logs of all nodes, and start again with `NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL` for one"
     " that says more. A log that you can share teaches us: it becomes a test.",
-    fixes=Command(
-        f"{_ALL_LOGS}\n"
-        "export NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL    # then start again, for a log that says more"
-    ),
+    fixes=f"{_ALL_LOGS}\n"
+    "export NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL    # then start again, for a log that says more",
 )

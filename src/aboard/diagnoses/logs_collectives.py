@@ -117,7 +117,6 @@ WORLD_MISMATCH = Diagnosis(
             r"|Bootstrap Root ?: mismatch in (?:info|rank count) from procs",
             "Two processes came with the same rank, or with another world size than the rest.",
             fix="twice",
-            weight=3,
         ),
     ),
 )
@@ -130,16 +129,12 @@ RANK0_LATE = Diagnosis(
     ),
     explanation="Rank {missing} never came to the first collective: it died before, it still loads or tokenizes, or"
     " it is in another branch of the code.",
-    fixes=Command(
-        "py-spy dump --pid PID    # of rank {missing}, while it hangs: where is it?\n"
-        "grep -nF rank{missing}']' LOG | head    # what did it say first?"
-    ),
-    patterns=(
-        # `retreiving` up to 2.1.
-        wait(
-            r"retr(?:ie|ei)ving ncclUniqueId from \[(?P<missing>\d+)\] via c10d key-value store.*"
-            r"got error: (?:wait timeout|Timeout waiting|Socket Timeout)",
-        ),
+    fixes="py-spy dump --pid PID    # of rank {missing}, while it hangs: where is it?\n"
+    "grep -nF rank{missing}']' LOG | head    # what did it say first?",
+    # `retreiving` up to 2.1.
+    patterns=wait(
+        r"retr(?:ie|ei)ving ncclUniqueId from \[(?P<missing>\d+)\] via c10d key-value store.*"
+        r"got error: (?:wait timeout|Timeout waiting|Socket Timeout)"
     ),
 )
 
@@ -148,16 +143,12 @@ STORE_WAIT = Diagnosis(
     title="a rank waited for what another one should have written",
     symptoms=("DistStoreError: wait timeout after 300000ms",),
     explanation="A rank waited for what another one should have written into the store: that one died or came late.",
-    fixes=Command(
-        "py-spy dump --pid PID    # of a rank that said nothing, while it hangs\n"
-        "aboard why --log LOGS…    # with the logs of all nodes: the one that died first is named"
-    ),
-    patterns=(
-        wait(
-            r"DistStoreError: (?:wait timeout|Socket Timeout)|Timeout waiting for key: (?P<key>\S+)"
-            r"|wait timeout after (?P<limit>\d+)ms, keys: (?P<keys>\S+)",
-            weight=1,
-        ),
+    fixes="py-spy dump --pid PID    # of a rank that said nothing, while it hangs\n"
+    "aboard why --log LOGS…    # with the logs of all nodes: the one that died first is named",
+    patterns=wait(
+        r"DistStoreError: (?:wait timeout|Socket Timeout)|Timeout waiting for key: (?P<key>\S+)"
+        r"|wait timeout after (?P<limit>\d+)ms, keys: (?P<keys>\S+)",
+        weight=1,
     ),
 )
 
@@ -167,18 +158,14 @@ COLLECTIVE_TIMEOUT = Diagnosis(
     symptoms=("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=78, OpType=BROADCAST, NumelIn=…",),
     explanation="The collective was not done within its time-out: a rank never came to it, or the network carried"
     " nothing.",
-    fixes=Command(
-        "export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1    # then start again: the flight"
-        " recorder keeps who was where\n"
-        "py-spy dump --pid PID    # of each rank, while it hangs: who is outside of the collective?"
-    ),
-    patterns=(
-        # The same sentence since 1.13; NumelIn and NumelOut from 2.1 on.
-        wait(
-            r"(?:Watchdog caught|caught) collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+),"
-            r" OpType=(?P<op>\w+)",
-            order=-2,
-        ),
+    fixes="export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1    # then start again: the flight"
+    " recorder keeps who was where\n"
+    "py-spy dump --pid PID    # of each rank, while it hangs: who is outside of the collective?",
+    # The same sentence since 1.13; NumelIn and NumelOut from 2.1 on.
+    patterns=wait(
+        r"(?:Watchdog caught|caught) collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+),"
+        r" OpType=(?P<op>\w+)",
+        order=-2,
     ),
 )
 
@@ -188,16 +175,12 @@ WATCHDOG_STUCK = Diagnosis(
     symptoms=("ProcessGroupNCCL's watchdog got stuck for 480 seconds without making progress",),
     explanation="torch's own watchdog could not run: a thread holds Python's lock (GIL) in a long call, or CUDA"
     " itself hangs.",
-    fixes=Command(
-        "py-spy dump --native --pid PID    # while it hangs: which thread holds the GIL?\n"
-        "sudo dmesg -T | grep -i xid    # on {node}; a GPU that hangs says so here"
-    ),
-    patterns=(
-        wait(
-            r"watchdog got stuck for (?P<limit>\d+) seconds|Heartbeat monitor timed out"
-            r"|detected no heartbeat of its watchdog",
-            weight=1,
-        ),
+    fixes="py-spy dump --native --pid PID    # while it hangs: which thread holds the GIL?\n"
+    "sudo dmesg -T | grep -i xid    # on {node}; a GPU that hangs says so here",
+    patterns=wait(
+        r"watchdog got stuck for (?P<limit>\d+) seconds|Heartbeat monitor timed out"
+        r"|detected no heartbeat of its watchdog",
+        weight=1,
     ),
 )
 
@@ -210,17 +193,12 @@ PRIVATE_ADDRESS = Diagnosis(
     ),
     explanation="The peer told an address that only it has: link-local, or of a container's or virtual machine's own"
     " bridge. NCCL took the wrong interface there.",
-    fixes=Command(
-        "ip -br addr    # on each node; which interface has the address that the others reach?\n"
-        "export NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0    # that one, on all nodes; container:"
-        " --network=host"
-    ),
-    patterns=(
-        cause(
-            r"[Cc]onnect to (?P<peer>169\.254\.[\d.]+|172\.17\.[\d.]+|192\.168\.122\.[\d.]+)<(?P<port>\d+)> (?:failed"
-            r"|returned)",
-            weight=3,
-        ),
+    fixes="ip -br addr    # on each node; which interface has the address that the others reach?\n"
+    "export NCCL_SOCKET_IFNAME=eth0 GLOO_SOCKET_IFNAME=eth0    # that one, on all nodes; container:"
+    " --network=host",
+    patterns=cause(
+        r"[Cc]onnect to (?P<peer>169\.254\.[\d.]+|172\.17\.[\d.]+|192\.168\.122\.[\d.]+)<(?P<port>\d+)> (?:failed"
+        r"|returned)"
     ),
 )
 
@@ -233,17 +211,12 @@ SAME_GPU = Diagnosis(
     ),
     explanation="Two ranks took one GPU: the script never calls torch.cuda.set_device(LOCAL_RANK), or more ranks"
     " were started than there are GPUs.",
-    fixes=Command(
-        "torch.cuda.set_device(int(os.environ['LOCAL_RANK']))    # in the script, before init_process_group\n"
-        "echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}; fewer GPUs than ranks?"
-    ),
-    patterns=(
-        # Up to 2.29, then in other words.
-        cause(
-            r"Duplicate GPU detected ?: rank (?P<rank>\d+) and rank (?P<other>\d+) both on CUDA device (?P<device>\w+)"
-            r"|Multiple Ranks are using the same GPU",
-            weight=3,
-        ),
+    fixes="torch.cuda.set_device(int(os.environ['LOCAL_RANK']))    # in the script, before init_process_group\n"
+    "echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}; fewer GPUs than ranks?",
+    # Up to 2.29, then in other words.
+    patterns=cause(
+        r"Duplicate GPU detected ?: rank (?P<rank>\d+) and rank (?P<other>\d+) both on CUDA device (?P<device>\w+)"
+        r"|Multiple Ranks are using the same GPU"
     ),
 )
 
@@ -253,16 +226,11 @@ NVLS = Diagnosis(
     symptoms=("Failed to bind NVLink SHARP (NVLS) Multicast memory of size",),
     explanation="The switches between the GPUs (NVSwitch) can't set up multicast: the fabric manager isn't well, or"
     " its memory is used up by another container.",
-    fixes=Command(
-        "export NCCL_NVLS_ENABLE=0    # goes on without it\n"
-        "sudo systemctl restart nvidia-fabricmanager    # on {node}, when no GPU is in use"
-    ),
-    patterns=(
-        cause(
-            r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory|NVLS multicast.*(?:failed|error)"
-            r"|transport/nvls\.cc:\d+ NCCL WARN",
-            weight=3,
-        ),
+    fixes="export NCCL_NVLS_ENABLE=0    # goes on without it\n"
+    "sudo systemctl restart nvidia-fabricmanager    # on {node}, when no GPU is in use",
+    patterns=cause(
+        r"Failed to bind NVLink SHARP \(NVLS\) Multicast memory|NVLS multicast.*(?:failed|error)"
+        r"|transport/nvls\.cc:\d+ NCCL WARN"
     ),
 )
 
@@ -272,8 +240,8 @@ NCCL_ALGORITHM = Diagnosis(
     title="NCCL is left no algorithm",
     symptoms=("NCCL WARN Error : no algorithm/protocol available",),
     explanation="NCCL_ALGO or NCCL_PROTO leave NCCL no way to do a collective.",
-    fixes=Command("unset NCCL_ALGO NCCL_PROTO    # where ranks start; NCCL chooses by itself"),
-    patterns=(cause(r"no algorithm/protocol available", weight=3),),
+    fixes="unset NCCL_ALGO NCCL_PROTO    # where ranks start; NCCL chooses by itself",
+    patterns=cause(r"no algorithm/protocol available"),
 )
 
 NCCL_INVALID = Diagnosis(
@@ -281,8 +249,8 @@ NCCL_INVALID = Diagnosis(
     title="NCCL was called in a way that it can't obey",
     symptoms=("ncclInvalidUsage: This usually reflects invalid usage",),
     explanation="NCCL was called in a way that it can't obey; its own warning above says which.",
-    fixes=Command("export NCCL_DEBUG=WARN    # then start again: the line before this one says why"),
-    patterns=(cause(r"ncclInvalidArgument|ncclInvalidUsage", weight=1),),
+    fixes="export NCCL_DEBUG=WARN    # then start again: the line before this one says why",
+    patterns=cause(r"ncclInvalidArgument|ncclInvalidUsage", weight=1),
 )
 
 NCCL_SYSTEM = Diagnosis(
@@ -290,11 +258,9 @@ NCCL_SYSTEM = Diagnosis(
     title="a system call failed inside of NCCL",
     symptoms=("unhandled system error (run with NCCL_DEBUG=INFO for details)",),
     explanation="A system call failed inside of NCCL, and the log doesn't say which: with NCCL_DEBUG=INFO it would.",
-    fixes=Command(
-        "export NCCL_DEBUG=INFO    # then start again, and: aboard why --log LOG\n"
-        "aboard check --only network    # interfaces and firewalls are the usual reasons"
-    ),
-    patterns=(cause(r"ncclSystemError|unhandled system error", weight=1),),
+    fixes="export NCCL_DEBUG=INFO    # then start again, and: aboard why --log LOG\n"
+    "aboard check --only network    # interfaces and firewalls are the usual reasons",
+    patterns=cause(r"ncclSystemError|unhandled system error", weight=1),
 )
 
 NCCL_CUDA = Diagnosis(
@@ -302,13 +268,9 @@ NCCL_CUDA = Diagnosis(
     title="a CUDA call failed inside of NCCL",
     symptoms=("ncclUnhandledCudaError: Call to CUDA function failed.",),
     explanation="A CUDA call failed inside of NCCL.",
-    fixes=Command(
-        "sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail?\n"
-        "export NCCL_DEBUG=INFO    # then start again, and: aboard why --log LOG"
-    ),
-    patterns=(
-        cause(r"ncclUnhandledCudaError|Cuda failure (?:\d+ )?'(?P<error>[^']+)'|NCCL WARN Cuda failure", weight=1),
-    ),
+    fixes="sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail?\n"
+    "export NCCL_DEBUG=INFO    # then start again, and: aboard why --log LOG",
+    patterns=cause(r"ncclUnhandledCudaError|Cuda failure (?:\d+ )?'(?P<error>[^']+)'|NCCL WARN Cuda failure", weight=1),
 )
 
 NCCL_INTERNAL = Diagnosis(
@@ -316,11 +278,9 @@ NCCL_INTERNAL = Diagnosis(
     title="NCCL met what it did not expect",
     symptoms=("ncclInternalError: Internal check failed.",),
     explanation="NCCL met what it did not expect: mostly libraries that don't fit each other, or a broken topology.",
-    fixes=Command(
-        "export NCCL_DEBUG=INFO    # then start again, and: aboard why --log LOG\n"
-        "aboard check --only software    # what differs between nodes"
-    ),
-    patterns=(cause(r"ncclInternalError", weight=1),),
+    fixes="export NCCL_DEBUG=INFO    # then start again, and: aboard why --log LOG\n"
+    "aboard check --only software    # what differs between nodes",
+    patterns=cause(r"ncclInternalError", weight=1),
 )
 
 MESH = Diagnosis(
@@ -331,15 +291,11 @@ MESH = Diagnosis(
     ),
     explanation="A rank could not connect to a peer, and Gloo doesn't say which: a node's own name is a loopback"
     " address, the wrong interface was taken, or a firewall is between.",
-    fixes=Command(
-        "getent hosts $(hostname)    # on each node; 127.0.1.1 must not be there\n"
-        "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers reach, on all nodes\n"
-        "aboard check --only network    # tries every pair of nodes"
-    ),
-    patterns=(
-        # From 2.2 to 2.7 without a word of whom it could not reach.
-        cause(r"Gloo connectFullMesh failed with", order=1),
-    ),
+    fixes="getent hosts $(hostname)    # on each node; 127.0.1.1 must not be there\n"
+    "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers reach, on all nodes\n"
+    "aboard check --only network    # tries every pair of nodes",
+    # From 2.2 to 2.7 without a word of whom it could not reach.
+    patterns=cause(r"Gloo connectFullMesh failed with", order=1, weight=2),
 )
 
 RECV_TIMEOUT = Diagnosis(
@@ -348,10 +304,8 @@ RECV_TIMEOUT = Diagnosis(
     symptoms=("Timed out waiting 1800000ms for recv operation to complete",),
     explanation="A peer sent nothing for the whole time-out, and Gloo doesn't say which. It is stopped or stuck"
     " outside of the collective, its link is down, or large packets vanish on the way (MTU).",
-    fixes=Command(
-        "ss -tnoi    # on {node}; a Send-Q that grows is the link; ping -M do -s 1472 PEER tells a wrong MTU\n"
-        "ps -o pid,stat,wchan:20,cmd -C python    # on each node; T is stopped, D waits for a dead mount\n"
-        "py-spy dump --pid PID    # of each rank: who is outside of the collective?"
-    ),
-    patterns=(wait(r"Timed out waiting (?P<limit>\d+)ms for (?:recv|send) operation to complete", weight=1),),
+    fixes="ss -tnoi    # on {node}; a Send-Q that grows is the link; ping -M do -s 1472 PEER tells a wrong MTU\n"
+    "ps -o pid,stat,wchan:20,cmd -C python    # on each node; T is stopped, D waits for a dead mount\n"
+    "py-spy dump --pid PID    # of each rank: who is outside of the collective?",
+    patterns=wait(r"Timed out waiting (?P<limit>\d+)ms for (?:recv|send) operation to complete", weight=1),
 )

@@ -1,7 +1,6 @@
 """A run that learns nothing."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import Command
 
 NO_NUMBER = Diagnosis(
     code="loss-no-number",
@@ -11,5 +10,5 @@ NO_NUMBER = Diagnosis(
     explanation="A learning rate that is too high, a bad batch, fp16 without a loss scale; on one node only, broken"
     " hardware.",
     remedy="Go on from the last checkpoint with a lower learning rate, in bf16, and look at the batch of that step.",
-    fixes=Command("aboard stop {run}    # then go on from the last checkpoint, with a lower learning rate or in bf16"),
+    fixes="aboard stop {run}    # then go on from the last checkpoint, with a lower learning rate or in bf16",
 )

@@ -1,8 +1,9 @@
 """Messages that programs print, and what each says about the failure that it belongs to."""
 
 import re
+from dataclasses import KW_ONLY
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 
 from aboard.lazy import dataclass
 
@@ -38,23 +39,24 @@ class Source(Enum):
     DEATH = "death"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Message:
     """A pattern of a diagnosis. Groups that have a meaning: node, rank, local, pid, peer (an address or a name), at.
 
     `why` defaults to the explanation of the diagnosis; both may hold any group of the pattern in braces, and {node} and
-    {rank} of whoever printed it. `fix` names the variant of the diagnosis's fixes. The first pattern that fits a text
-    speaks for it: a smaller `order` is tried first, then a larger `weight`. `weight` also decides between causes that
-    were seen together: 3 names the thing itself, 2 what failed, 1 only that something did. `late` is printed by an
-    observer, after the fact. `refines` lists the codes whose causes a hint separates.
+    {rank} of whoever printed it. `fix` names the variant of the diagnosis's fixes: by default "log", or its only one.
+    The first pattern that fits a text speaks for it: a smaller `order` is tried first, then a larger `weight`. `weight`
+    also decides between causes that were seen together: 3 names the thing itself, 2 what failed, 1 only that something
+    did. `late` is printed by an observer, after the fact. `refines` lists the codes whose causes a hint separates.
     """
 
     pattern: str
+    why: str = ""
+    _: KW_ONLY
+    fix: str = ""
     role: Role = Role.CAUSE
     source: Source = Source.LOG
-    why: str = ""
-    fix: str = ""
-    weight: int = 2
+    weight: int = 3
     order: int = 0
     late: bool = False
     refines: tuple[str, ...] = ()
@@ -65,45 +67,17 @@ class Message:
         return re.compile(self.pattern)
 
 
-def cause(
-    pattern: str,
-    why: str = "",
-    *,
-    source: Source = Source.LOG,
-    fix: str = "",
-    weight: int = 2,
-    order: int = 0,
-    late: bool = False,
-) -> Message:
-    """Where a failure began."""
-    return Message(pattern=pattern, source=source, why=why, fix=fix, weight=weight, order=order, late=late)
-
-
-def wait(pattern: str, why: str = "", *, fix: str = "", weight: int = 2, order: int = 0) -> Message:
-    """A time-out, which anything that failed before explains."""
-    return Message(pattern=pattern, role=Role.WAIT, why=why, fix=fix, weight=weight, order=order)
-
-
-def end(pattern: str, why: str = "", *, fix: str = "", weight: int = 1, order: int = 0) -> Message:
-    """A process ended; printed by its launcher, after the fact."""
-    return Message(pattern=pattern, role=Role.END, why=why, fix=fix, weight=weight, order=order, late=True)
-
-
-def echo(pattern: str, *, order: int = 0) -> Message:
-    """A rank complains because a peer is gone."""
-    return Message(pattern=pattern, role=Role.ECHO, weight=0, order=order)
-
-
-def hint(pattern: str, why: str = "", *, fix: str = "", order: int = 0, refines: tuple[str, ...]) -> Message:
-    """Harmless alone; separates the causes that messages of other codes can have."""
-    return Message(pattern=pattern, role=Role.HINT, why=why, fix=fix, weight=3, order=order, refines=refines)
-
-
-def odd(pattern: str, why: str = "", *, fix: str = "", order: int = 0) -> Message:
-    """The run goes on, slower or otherwise than intended."""
-    return Message(pattern=pattern, role=Role.ODD, why=why, fix=fix, weight=1, order=order)
-
-
-def info(pattern: str, why: str = "", *, fix: str = "", order: int = 0) -> Message:
-    """Worth a line, since it is mostly intended."""
-    return Message(pattern=pattern, role=Role.INFO, why=why, fix=fix, weight=1, order=order)
+# Where a failure began.
+cause = partial(Message, role=Role.CAUSE)
+# A time-out, which anything that failed before explains.
+wait = partial(Message, role=Role.WAIT, weight=2)
+# A process ended; printed by its launcher, after the fact.
+end = partial(Message, role=Role.END, weight=1, late=True)
+# A rank complains because a peer is gone.
+echo = partial(Message, role=Role.ECHO, weight=0)
+# Harmless alone; separates the causes that messages of other codes can have.
+hint = partial(Message, role=Role.HINT)
+# The run goes on, slower or otherwise than intended.
+odd = partial(Message, role=Role.ODD, weight=1)
+# Worth a line, since it is mostly intended.
+info = partial(Message, role=Role.INFO, weight=1)

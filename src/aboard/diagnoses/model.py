@@ -1,7 +1,7 @@
 """Models that ranks can't load."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import Advice, Command
+from aboard.diagnoses.fixes import Advice
 
 _FITTING = "Name a directory whose weights belong to its config.json: `train.model`. "
 
@@ -16,7 +16,7 @@ MISSING = Diagnosis(
     " transformers doesn't have. Code that comes with a model is not run.",
     remedy="`ls -l DIR` on the node. For a newer architecture: `pip install -U transformers` in the Python that"
     " ranks get, on every node.",
-    fixes=Command("ls {folder}   # on this node; it must be a directory that transformers can load"),
+    fixes="ls {folder}   # on this node; it must be a directory that transformers can load",
 )
 
 NOT_BUILT = Diagnosis(
@@ -55,7 +55,7 @@ DAMAGED = Diagnosis(
     explanation="A download or a copy broke off, or git left a pointer instead of the file (git-lfs).",
     remedy="Fetch it again: `hf download ORG/NAME`, or `git lfs pull` in a clone. `ls -l` shows a pointer by its"
     " size of about 130 bytes.",
-    fixes=Command("rm {path}   # then fetch the model again"),
+    fixes="rm {path}   # then fetch the model again",
 )
 
 QUANTIZED = Diagnosis(
@@ -98,7 +98,7 @@ DIFFERS = Diagnosis(
     symptoms=("isn't the same everywhere: rank 3 has other files than most", "losses differ between ranks"),
     explanation="Each rank reads its own node's files. With other weights on one of them, ranks would train a mixture.",
     remedy="`sha256sum DIR/*` on each node shows which; copy the right files there: `rsync -a DIR/ NODE:DIR/`.",
-    fixes=Command("sha256sum {folder}/*   # on each node; then copy the right files there"),
+    fixes="sha256sum {folder}/*   # on each node; then copy the right files there",
 )
 
 NO_START = Diagnosis(

@@ -30,12 +30,10 @@ MISSING = Diagnosis(
             "aboard check --only network    # with the nodes of the run: is it cut off?"
         ),
     },
-    patterns=(
-        cause(
-            r"Process (?P<pid>\d+) on node (?P<node>\S+) managing GPUs? ",
-            "The others' NCCL can't reach this process: it is stopped or has died, or the network to it is cut.",
-            fix="log",
-        ),
+    patterns=cause(
+        r"Process (?P<pid>\d+) on node (?P<node>\S+) managing GPUs? ",
+        "The others' NCCL can't reach this process: it is stopped or has died, or the network to it is cut.",
+        weight=2,
     ),
 )
 
@@ -58,13 +56,10 @@ APART = Diagnosis(
         **_LOOK,
         "log": Command("py-spy dump --pid {pid}    # on {node}; what it does instead"),
     },
-    patterns=(
-        odd(
-            r"Rank (?P<rank>\d+) has (?:launched up to operation \d+|not launched any operations"
-            r"|status (?:NOCOMM|UNKNOWN|INIT|FINALIZE|ABORT))" + _PROCESS,
-            "This rank is at another collective than the rest. In a run that moves that passes: ask RAS again.",
-            fix="log",
-        ),
+    patterns=odd(
+        r"Rank (?P<rank>\d+) has (?:launched up to operation \d+|not launched any operations"
+        r"|status (?:NOCOMM|UNKNOWN|INIT|FINALIZE|ABORT))" + _PROCESS,
+        "This rank is at another collective than the rest. In a run that moves that passes: ask RAS again.",
     ),
 )
 
@@ -86,11 +81,9 @@ ERROR = Diagnosis(
             "export NCCL_DEBUG=WARN    # then start again: NCCL says what failed"
         ),
     },
-    patterns=(
-        cause(
-            r"Rank (?P<rank>\d+) reported (?!Remote)(?P<error>[A-Z][\w ]{1,40})" + _PROCESS,
-            "NCCL has failed in this rank, which lives on: the others wait for it.",
-            fix="log",
-        ),
+    patterns=cause(
+        r"Rank (?P<rank>\d+) reported (?!Remote)(?P<error>[A-Z][\w ]{1,40})" + _PROCESS,
+        "NCCL has failed in this rank, which lives on: the others wait for it.",
+        weight=2,
     ),
 )

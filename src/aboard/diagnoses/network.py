@@ -47,6 +47,8 @@ _HOW = {
         ),
     ),
 }
+# How torch says that it can't connect; the number of the error follows.
+_CLIENT = r"client socket has failed to connect to \[?(?P<peer>[\w.:-]+?)\]?:(?P<port>\d+) \(errno: "
 _NO_CONNECTION = (*(f"network-{scope}{outcome}" for scope in _WHERE for outcome in _HOW), "network-flaky")
 # The steps for a connection that fails; which of them, says the shape of the failure.
 _OPEN = {
@@ -77,7 +79,11 @@ _CARD = Command(
 
 
 def _connection(
-    scope: str, outcome: str, *, patterns: tuple[Message, ...] = (), logged: Mapping[str, Template] | None = None
+    scope: str,
+    outcome: str,
+    *,
+    patterns: Message | tuple[Message, ...] = (),
+    logged: Mapping[str, Template] | None = None,
 ) -> Diagnosis:
     """`logged` are the fixes of its patterns."""
     where, ports = _WHERE[scope]
@@ -100,16 +106,8 @@ REJECTED = _connection("", "rejected")
 RENDEZVOUS_DROPPED = _connection(
     "rendezvous-",
     "dropped",
-    logged={
-        "log": Command("sudo iptables -S    # on {peer}; then open port {port} to the other nodes"),
-    },
-    patterns=(
-        hint(
-            r"client socket has failed to connect to \[?(?P<peer>[\w.:-]+?)\]?:(?P<port>\d+) \(errno: 110",
-            fix="log",
-            refines=("log-store-unreachable",),
-        ),
-    ),
+    logged={"log": Command("sudo iptables -S    # on {peer}; then open port {port} to the other nodes")},
+    patterns=hint(_CLIENT + "110", refines=("log-store-unreachable",)),
 )
 RENDEZVOUS_REFUSED = _connection(
     "rendezvous-",
@@ -119,28 +117,17 @@ RENDEZVOUS_REFUSED = _connection(
             "ss -ltn | grep {port}    # on {peer}; does rank 0 listen? if not, why it died is in its own log"
         ),
     },
-    patterns=(
-        hint(
-            r"client socket has failed to connect to \[?(?P<peer>[\w.:-]+?)\]?:(?P<port>\d+) \(errno: 111",
-            "The node answers, and nothing listens on the port: rank 0 never came up, or the address isn't its own.",
-            fix="log",
-            refines=("log-store-unreachable",),
-        ),
+    patterns=hint(
+        _CLIENT + "111",
+        "The node answers, and nothing listens on the port: rank 0 never came up, or the address isn't its own.",
+        refines=("log-store-unreachable",),
     ),
 )
 RENDEZVOUS_REJECTED = _connection(
     "rendezvous-",
     "rejected",
-    logged={
-        "log": Command("sudo iptables -S | grep -i reject    # on {peer}; then open the port to the other nodes"),
-    },
-    patterns=(
-        hint(
-            r"client socket has failed to connect to \[?(?P<peer>[\w.:-]+?)\]?:(?P<port>\d+) \(errno: 1(?:13|01)",
-            fix="log",
-            refines=("log-store-unreachable",),
-        ),
-    ),
+    logged={"log": Command("sudo iptables -S | grep -i reject    # on {peer}; then open the port to the other nodes")},
+    patterns=hint(_CLIENT + "1(?:13|01)", refines=("log-store-unreachable",)),
 )
 EPHEMERAL_DROPPED = _connection(
     "ephemeral-",
@@ -160,21 +147,16 @@ EPHEMERAL_DROPPED = _connection(
             rf"[Cc]onnect to {NCCL_PEER} (?:failed ?:|returned) ?(?:\d+\()?(?:Connection timed out"
             r"|Operation now in progress)"
             rf"|connect to {NCCL_PEER.replace('peer', 'peer2').replace('port', 'port2')}.*(?:exceeded|timed out)",
-            fix="log",
-            weight=3,
             order=1,
         ),
-        cause(
-            r"connect (?:to \S+ )?returned Connection timed out, retrying \((?P<try>\d+)/(?P=try)\)",
-            fix="waiting",
-            weight=3,
-        ),
+        cause(r"connect (?:to \S+ )?returned Connection timed out, retrying \((?P<try>\d+)/(?P=try)\)", fix="waiting"),
         cause(
             r"connectFullMesh failed.*(?:timed out|[Tt]imeout)|Connect timeout \[(?:none|(?P<peer>[\d.a-fA-F:]+))\]"
             r"|Gloo connect.*timed out",
             "Gloo connects every pair of ranks on ports of the kernel's choice; only the rendezvous port is open."
             " Packets to the others vanish. Gloo waits five times its time-out for that, and names no peer.",
             fix="waiting",
+            weight=2,
         ),
     ),
 )
@@ -194,26 +176,25 @@ EPHEMERAL_REFUSED = _connection(
     patterns=(
         cause(
             rf"[Cc]onnect to {NCCL_PEER} (?:failed ?:|returned) ?(?:\d+\()?(?:Connection refused"
-            rf"|Software caused connection abort)",
+            r"|Software caused connection abort)",
             _NOBODY_LISTENS,
             fix="nccl",
+            weight=2,
         ),
         cause(
             r"connect (?:to \S+ )?returned Connection refused, retrying \((?P<try>\d+)/(?P=try)\)",
             _NOBODY_LISTENS,
             fix="nccl-peers",
+            weight=2,
         ),
         cause(
-            r"(?:connectFullMesh failed|Gloo"
-            r"|connect).*(?:Connection refused).*remote=\[(?P<peer>[\d.a-fA-F:]+)\]:(?P<port>\d+)",
+            r"(?:connectFullMesh failed|Gloo|connect).*Connection refused"
+            r".*remote=\[(?P<peer>[\d.a-fA-F:]+)\]:(?P<port>\d+)"
+            # Up to 1.13.
+            r"|pair\.cc:\d+\] connect \[(?P<peer2>[\d.a-fA-F:]+)\]:(?P<port2>\d+): Connection refused",
             _NOBODY_LISTENS,
             fix="gloo",
-        ),
-        # Up to 1.13.
-        cause(
-            r"pair\.cc:\d+\] connect \[(?P<peer>[\d.a-fA-F:]+)\]:(?P<port>\d+): Connection refused",
-            _NOBODY_LISTENS,
-            fix="gloo",
+            weight=2,
         ),
     ),
 )
@@ -233,20 +214,14 @@ EPHEMERAL_REJECTED = _connection(
     patterns=(
         # socketStartConnect up to 2.23, socketPollConnect and `returned 113(No route to host)` in 2.21 to 2.23.
         cause(
-            rf"[Cc]onnect to {NCCL_PEER} (?:failed ?:|returned) ?(?:\d+\()?(?:No route to host|Network is unreachable)",
-            fix="log",
-            weight=3,
+            rf"[Cc]onnect to {NCCL_PEER} (?:failed ?:|returned) ?(?:\d+\()?(?:No route to host|Network is unreachable)"
         ),
         # From 2.24 on each of 34 tries (NCCL_SOCKET_RETRY_CNT) is told; the last one is the end.
-        cause(
-            r"connect (?:to \S+ )?returned No route to host, retrying \((?P<try>\d+)/(?P=try)\)",
-            fix="peers",
-            weight=3,
-        ),
+        cause(r"connect (?:to \S+ )?returned No route to host, retrying \((?P<try>\d+)/(?P=try)\)", fix="peers"),
         cause(
             r"(?:connectFullMesh failed|Gloo|connect).*(?:No route to host"
             r"|unreachable).*remote=\[(?P<peer>[\d.a-fA-F:]+)\]",
-            fix="log",
+            weight=2,
         ),
     ),
 )
@@ -289,10 +264,8 @@ MTU = Diagnosis(
         "network-slow",
         "network-flaky",
     ),
-    fixes=Command(
-        "ping -M do -c 2 -s 1472 {address}    # on {where:shell}; does a full packet pass?\n"
-        "sudo ip link set dev {interface} mtu 1400    # on {where:shell}; or raise the MTU of its switch port"
-    ),
+    fixes="ping -M do -c 2 -s 1472 {address}    # on {where:shell}; does a full packet pass?\n"
+    "sudo ip link set dev {interface} mtu 1400    # on {where:shell}; or raise the MTU of its switch port",
 )
 
 MTU_DIFFERS = Diagnosis(
@@ -307,9 +280,7 @@ MTU_DIFFERS = Diagnosis(
     " change one, and the same in netplan, NetworkManager or /etc/network/interfaces. All switch ports between"
     " must take that size, too.",
     leads_to=("network-mtu",),
-    fixes=Command(
-        "sudo ip link set dev {interface} mtu {mtu}    # on {where:shell}; and where its network is set up, for good"
-    ),
+    fixes="sudo ip link set dev {interface} mtu {mtu}    # on {where:shell}; and where its network is set up, for good",
 )
 
 LINK_DOWN = Diagnosis(
@@ -319,10 +290,8 @@ LINK_DOWN = Diagnosis(
     explanation="The cable is out, the switch port is off, or the card is broken. Its address stays, so peers try.",
     remedy="Reseat the cable or enable the switch port. `sudo ip link set dev eth1 up` if somebody set it down.",
     leads_to=_NO_CONNECTION,
-    fixes=Command(
-        "sudo ip link set dev {interface} up    # on {node}; then look at the cable and the switch port\n"
-        "cat /sys/class/net/{interface}/operstate    # on {node}; must say up"
-    ),
+    fixes="sudo ip link set dev {interface} up    # on {node}; then look at the cable and the switch port\n"
+    "cat /sys/class/net/{interface}/operstate    # on {node}; must say up",
 )
 
 UNRESOLVED = Diagnosis(
@@ -338,13 +307,10 @@ UNRESOLVED = Diagnosis(
             "getent hosts {peer}    # on {node}; then a line in /etc/hosts, or the address in place of the name"
         ),
     },
-    patterns=(
-        hint(
-            r"The (?:IPv4 )?network addresses of \((?P<peer>[\w.:-]+), (?P<port>\d+)\) cannot be retrieved",
-            "The name means nothing on the node that waits.",
-            fix="log",
-            refines=("log-store-unreachable",),
-        ),
+    patterns=hint(
+        r"The (?:IPv4 )?network addresses of \((?P<peer>[\w.:-]+), (?P<port>\d+)\) cannot be retrieved",
+        "The name means nothing on the node that waits.",
+        refines=("log-store-unreachable",),
     ),
 )
 
@@ -382,13 +348,9 @@ PORT_TAKEN = Diagnosis(
         ),
         "log": Command("sudo ss -ltnp | grep -w -e :29500 -e :{port}    # on {node}; who has it?"),
     },
-    patterns=(
-        cause(
-            r"server socket has failed to (?:listen|bind).*(?:EADDRINUSE|errno: 98|[Aa]ddress already in use)"
-            r"|EADDRINUSE|OSError: \[Errno 98\]|port: (?P<port>\d+).*EADDRINUSE",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"server socket has failed to (?:listen|bind).*(?:EADDRINUSE|errno: 98|[Aa]ddress already in use)"
+        r"|EADDRINUSE|OSError: \[Errno 98\]|port: (?P<port>\d+).*EADDRINUSE"
     ),
 )
 
@@ -412,13 +374,11 @@ INTERFACE_MISSING = Diagnosis(
             r"|No usable listening interface found",
             "NCCL_SOCKET_IFNAME names an interface that this node doesn't have, or none has an address.",
             fix="nccl",
-            weight=3,
         ),
         cause(
             r"Unable to find address for: (?P<interface>\S+)|Unable to find interface for: \[(?P<address>[^\]]+)\]",
             "GLOO_SOCKET_IFNAME names an interface that this node doesn't have.",
             fix="gloo",
-            weight=3,
         ),
     ),
 )
@@ -442,7 +402,7 @@ FLAKY = Diagnosis(
     explanation="Packets are lost, or a machine is so busy that it doesn't answer for seconds. Data that came back"
     " only in part within the time counts, too.",
     remedy="The full check measures rate and loss of each link and names the node that is in all bad ones.",
-    fixes=Command("aboard check --only network    # measures rate and loss of the links of {nodes:shell}"),
+    fixes="aboard check --only network    # measures rate and loss of the links of {nodes:shell}",
 )
 
 SLOW = Diagnosis(
@@ -474,7 +434,7 @@ SPARSE = Diagnosis(
     symptoms=("a single bad pair may be missed",),
     explanation="Above 64 nodes, each node tries O(log n) peers, in a pattern that connects all of them.",
     remedy="`aboard check --all-pairs` tries every pair.",
-    fixes=Command("aboard check --all-pairs"),
+    fixes="aboard check --all-pairs",
 )
 
 UNKNOWN_MESH = Diagnosis(
@@ -484,5 +444,5 @@ UNKNOWN_MESH = Diagnosis(
     symptoms=("connections stayed unknown",),
     explanation="A node did not do what the exercise asked of it: too slow, out of memory, or gone.",
     remedy="Run `aboard check --only network` again; if it stays, look at that node's load.",
-    fixes=Command("aboard check --only network"),
+    fixes="aboard check --only network",
 )

@@ -67,7 +67,7 @@ def _unreached(
     others: Mapping[str, Template] | None = None,
     leads_to: tuple[str, ...] = (),
     log: str = "",
-    patterns: tuple[Message, ...] = (),
+    message: Message | None = None,
 ) -> Diagnosis:
     """`fix` is lines to type, with what they are for behind a `#`; `more` is what a person should know besides.
 
@@ -81,7 +81,7 @@ def _unreached(
         remedy=f"{Command(fix).fill(_ANY)}\n{more}",
         fixes={"": Command(fix), **({"log": Command(log)} if log else {}), **(others or {})},
         leads_to=leads_to,
-        patterns=tuple(replace(each, why=each.why or why) for each in patterns),
+        patterns=replace(message, why=message.why or why) if message else (),
     )
 
 
@@ -94,7 +94,7 @@ REFUSED = _unreached(
     more="`sudo ss -ltnp | grep sshd` on the node tells its port. On Red Hat the service is called sshd. A firewall"
     " that rejects with a TCP reset looks the same.",
     log="sudo systemctl start ssh    # on {node}; or set its port in ~/.ssh/config",
-    patterns=(cause(r"connect to host (?P<node>\S+) port (?P<port>\d+): Connection refused", fix="log", weight=3),),
+    message=cause(r"connect to host (?P<node>\S+) port (?P<port>\d+): Connection refused"),
 )
 
 TIMEOUT = _unreached(
@@ -105,13 +105,9 @@ TIMEOUT = _unreached(
     fix="ping -c 3 {target}    # here; is it up? If not, power it on\n" + _LET_SSH_IN,
     more="In a cloud, look at the security group first. If ping works and ssh doesn't, it is a firewall.",
     log="ping -c 3 {node}    # is it up?",
-    patterns=(
-        cause(
-            r"connect to host (?P<node>\S+) port (?P<port>\d+): (?:Connection|Operation) timed out"
-            r"|ssh: connect.*timed out",
-            fix="log",
-            weight=3,
-        ),
+    message=cause(
+        r"connect to host (?P<node>\S+) port (?P<port>\d+): (?:Connection|Operation) timed out"
+        r"|ssh: connect.*timed out"
     ),
 )
 
@@ -124,13 +120,9 @@ NO_ROUTE = _unreached(
     more="If it is on: `sudo iptables -S INPUT` there shows a REJECT that stands before port 22 is accepted."
     " `ip neigh` with FAILED beside the address means that nobody answers for it on the local network.",
     log="ping -c 3 {node}    # is it up?",
-    patterns=(
-        cause(
-            r"connect to host (?P<node>\S+) port (?P<port>\d+): (?:No route to host|Network is unreachable)",
-            "There is no way to the node: it is down, or a firewall says no.",
-            fix="log",
-            weight=3,
-        ),
+    message=cause(
+        r"connect to host (?P<node>\S+) port (?P<port>\d+): (?:No route to host|Network is unreachable)",
+        "There is no way to the node: it is down, or a firewall says no.",
     ),
 )
 
@@ -142,13 +134,8 @@ UNRESOLVED = _unreached(
     fix="echo {line} | sudo tee -a /etc/hosts    # here; or set `address:` of {node} in aboard.yaml",
     more="A `Host` block with a `HostName` in ~/.ssh/config does as well, for ssh alone; peers need the name too.",
     log="getent hosts {node}    # then a line in /etc/hosts or ~/.ssh/config",
-    patterns=(
-        cause(
-            r"Could not resolve hostname (?P<node>\S+?):",
-            "The node's name means nothing on the machine that dials.",
-            fix="log",
-            weight=3,
-        ),
+    message=cause(
+        r"Could not resolve hostname (?P<node>\S+?):", "The node's name means nothing on the machine that dials."
     ),
 )
 
@@ -175,13 +162,9 @@ KEY_REFUSED = _unreached(
         ),
     },
     log="ssh-copy-id {node}    # or: aboard trust\nchmod 700 ~/.ssh; chmod 600 ~/.ssh/authorized_keys    # on {node}",
-    patterns=(
-        cause(
-            r"(?:(?P<node>[\w.-]+): )?Permission denied \([\w,-]*publickey[\w,-]*\)",
-            "The node accepts none of the keys that ssh offered, or its ~/.ssh is open to others.",
-            fix="log",
-            weight=3,
-        ),
+    message=cause(
+        r"(?:(?P<node>[\w.-]+): )?Permission denied \([\w,-]*publickey[\w,-]*\)",
+        "The node accepts none of the keys that ssh offered, or its ~/.ssh is open to others.",
     ),
 )
 
@@ -193,7 +176,7 @@ HOST_KEY_CHANGED = _unreached(
     fix="ssh-keygen -R {known}    # here; only if you know that it was reinstalled\n" + _TAKE_KEY,
     more="On the node's own console `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` shows the right fingerprint.",
     log="ssh-keygen -R {node}    # once you know why it changed",
-    patterns=(cause(r"REMOTE HOST IDENTIFICATION HAS CHANGED|Offending (?:\w+ )?key in", fix="log", weight=3),),
+    message=cause(r"REMOTE HOST IDENTIFICATION HAS CHANGED|Offending (?:\w+ )?key in"),
 )
 
 HOST_KEY_UNKNOWN = _unreached(
@@ -207,8 +190,8 @@ HOST_KEY_UNKNOWN = _unreached(
     fix=_TAKE_KEY,
     more="Keys are checked whatever ssh_config says: a run sends code and tokens to whoever answers.",
     log="ssh {node} true    # once by hand, and say yes; or: aboard trust",
-    patterns=(
-        cause(r"Host key verification failed", "ssh doesn't know the node's key, and was told not to ask.", fix="log"),
+    message=cause(
+        r"Host key verification failed", "ssh doesn't know the node's key, and was told not to ask.", weight=2
     ),
 )
 
@@ -223,12 +206,8 @@ DROPPED = _unreached(
     fix=_MORE_PLACES,
     more=_DROPS_MORE,
     log="sudo sshd -T | grep maxstartups    # on {node}; raise it, or start fewer at once: pdsh -f 16",
-    patterns=(
-        cause(
-            r"kex_exchange_identification: (?:Connection closed|read: Connection reset)|ssh_exchange_identification",
-            fix="log",
-            weight=3,
-        ),
+    message=cause(
+        r"kex_exchange_identification: (?:Connection closed|read: Connection reset)|ssh_exchange_identification"
     ),
 )
 
@@ -248,16 +227,12 @@ NO_PYTHON = _unreached(
     },
     log="ssh {node} 'command -v python3; echo $PATH'    # what ranks get; then give the absolute path of the program",
     leads_to=UNANSWERED,
-    patterns=(
-        cause(
-            r"(?:bash|sh|zsh|env|-bash)(?:: line \d+)?: ?[\u2018'\"]?(?P<program>(?:torchrun|python3?|deepspeed"
-            r"|accelerate)\S*?)['\u2019\"]?: (?:command not found|No such file or directory|not found)"
-            r"|execve\(\): (?P<program2>\S+): No such file or directory|(?P<program3>torchrun|deepspeed|accelerate"
-            r"|python3?): command not found",
-            "The shell that a remote command gets is no login shell: its PATH has no such program.",
-            fix="log",
-            weight=3,
-        ),
+    message=cause(
+        r"(?:bash|sh|zsh|env|-bash)(?:: line \d+)?: ?[\u2018'\"]?(?P<program>(?:torchrun|python3?|deepspeed"
+        r"|accelerate)\S*?)['\u2019\"]?: (?:command not found|No such file or directory|not found)"
+        r"|execve\(\): (?P<program2>\S+): No such file or directory|(?P<program3>torchrun|deepspeed|accelerate"
+        r"|python3?): command not found",
+        "The shell that a remote command gets is no login shell: its PATH has no such program.",
     ),
 )
 
@@ -329,12 +304,9 @@ LOST = _unreached(
     more="Two machines with one address, a session limit of the node's (MaxSessions, systemd's TasksMax), or a"
     " network that flaps do this.",
     log="aboard check --only reach    # every node, with the reason",
-    patterns=(
-        end(
-            r"pdsh@\S+: (?P<node>[\w.-]+): ssh exited with exit code 255|client_loop: send disconnect"
-            r"|Connection to (?P<host>\S+) closed by remote host",
-            fix="log",
-        ),
+    message=end(
+        r"pdsh@\S+: (?P<node>[\w.-]+): ssh exited with exit code 255|client_loop: send disconnect"
+        r"|Connection to (?P<host>\S+) closed by remote host"
     ),
 )
 

@@ -52,7 +52,7 @@ RUN_TAKEN = Diagnosis(
     symptoms=("has a conductor already",),
     explanation="One process on the head leads a run.",
     remedy="`aboard status RUN` shows it.",
-    fixes=Command("aboard status {run}"),
+    fixes="aboard status {run}",
 )
 
 RUN_OVER = Diagnosis(
@@ -61,7 +61,7 @@ RUN_OVER = Diagnosis(
     symptoms=("no conductor of RUN answers",),
     explanation="What was asked for is only there while it runs.",
     remedy="`aboard logs RUN` and `aboard why RUN` tell what it came to.",
-    fixes=Command("aboard logs {run}"),
+    fixes="aboard logs {run}",
 )
 
 RUN_SILENT = Diagnosis(
@@ -70,7 +70,7 @@ RUN_SILENT = Diagnosis(
     symptoms=("did not answer within",),
     explanation="Its process is there and busy, or stopped: a head that swaps, or one on which it got SIGSTOP.",
     remedy="`aboard logs RUN`; look at the head: `free -g`, and `top` for a process in state T or D.",
-    fixes=Command("aboard logs {run}"),
+    fixes="aboard logs {run}",
 )
 
 BUNDLE_ASK = Diagnosis(
@@ -79,7 +79,7 @@ BUNDLE_ASK = Diagnosis(
     symptoms=("nobody is there to be asked whether to write it",),
     explanation="A bundle shows what is in it before it is written, and asks.",
     remedy="In a script: `aboard bundle RUN --yes`.",
-    fixes=Command("aboard bundle {run} --yes"),
+    fixes="aboard bundle {run} --yes",
 )
 
 BUNDLE_THERE = Diagnosis(
@@ -88,7 +88,7 @@ BUNDLE_THERE = Diagnosis(
     symptoms=("is there already",),
     explanation="It is never overwritten.",
     remedy="Remove it, or choose another name: `-o FILE`.",
-    fixes=Command("rm {path}    # or another name: -o"),
+    fixes="rm {path}    # or another name: -o",
 )
 
 BUNDLE_WRITE = Diagnosis(
@@ -97,7 +97,7 @@ BUNDLE_WRITE = Diagnosis(
     symptoms=("can't be written: No space left on device",),
     explanation="The directory is not yours, or its disk is full.",
     remedy="`aboard bundle RUN -o /a/disk/with/room/RUN.tar.gz`.",
-    fixes=Command("aboard bundle {run} -o /a/disk/with/room/{name}"),
+    fixes="aboard bundle {run} -o /a/disk/with/room/{name}",
 )
 
 BUNDLE_NONE = Diagnosis(
@@ -106,7 +106,7 @@ BUNDLE_NONE = Diagnosis(
     symptoms=("there is no",),
     explanation="The file that is named isn't there.",
     remedy="`aboard bundle RUN` makes one, on the machine that has the run.",
-    fixes=Command("aboard bundle RUN    # makes one"),
+    fixes="aboard bundle RUN    # makes one",
 )
 
 BUNDLE_BROKEN = Diagnosis(
@@ -115,5 +115,5 @@ BUNDLE_BROKEN = Diagnosis(
     symptoms=("is no bundle that can be read",),
     explanation="It broke off while it was copied, or is something else.",
     remedy="Compare its size with that of the original; copy it as binary.",
-    fixes=Command("aboard bundle RUN    # makes one"),
+    fixes="aboard bundle RUN    # makes one",
 )

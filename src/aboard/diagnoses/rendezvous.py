@@ -30,10 +30,8 @@ WORLD = Diagnosis(
     explanation="init_process_group was given a world_size that is not the number of ranks: the store waits for"
     " the rest.",
     remedy="Leave world_size and rank out: WORLD_SIZE and RANK are set for each rank.",
-    fixes=Command(
-        "grep -rn --include='*.py' init_process_group .    # here; take world_size= and rank= out: each"
-        " rank has WORLD_SIZE and RANK"
-    ),
+    fixes="grep -rn --include='*.py' init_process_group .    # here; take world_size= and rank= out: each"
+    " rank has WORLD_SIZE and RANK",
 )
 
 NAME = Diagnosis(
@@ -139,10 +137,8 @@ RANK_TWICE = Diagnosis(
     explanation="One of them takes the place of a rank that then never comes, and all others wait for that. A"
     " script that works out its rank by itself, or sets RANK, does this.",
     remedy="Take `rank=` out of init_process_group and leave RANK, LOCAL_RANK and WORLD_SIZE as they are set.",
-    fixes=Command(
-        "grep -rnE --include='*.py' 'init_process_group|RANK' .    # here; take rank= out, and leave"
-        " RANK as it is: each rank has its own"
-    ),
+    fixes="grep -rnE --include='*.py' 'init_process_group|RANK' .    # here; take rank= out, and leave"
+    " RANK as it is: each rank has its own",
 )
 
 PEER_REFUSED = Diagnosis(

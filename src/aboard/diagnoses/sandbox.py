@@ -13,7 +13,7 @@ ROOT = Diagnosis(
     explanation="A practice host has a network, mounts and an sshd of its own, and only root may make those."
     " Training runs as an ordinary user in it.",
     remedy="`sudo aboard sandbox up`.",
-    fixes=Command("sudo {aboard} sandbox {verb}"),
+    fixes="sudo {aboard} sandbox {verb}",
 )
 
 LINUX = Diagnosis(
@@ -53,7 +53,7 @@ PROGRAM = Diagnosis(
     symptoms=("not installed here",),
     explanation="Hosts are made of real programs: sshd, ip, nft, and some faults of others.",
     remedy="Type what stands behind `fix`: it installs all that are missing.",
-    fixes=Command("sudo apt-get install -y {packages:words}"),
+    fixes="sudo apt-get install -y {packages:words}",
 )
 
 SOURCE = Diagnosis(
@@ -62,7 +62,7 @@ SOURCE = Diagnosis(
     symptoms=("can't be read by other users",),
     explanation="On a practice host you are an ordinary user, who must be able to run it.",
     remedy="`chmod -R o+rX DIR`, as the message has it.",
-    fixes=Command("chmod -R o+rX {source}"),
+    fixes="chmod -R o+rX {source}",
 )
 
 BUILD = Diagnosis(
@@ -158,7 +158,7 @@ NAME = Diagnosis(
     symptoms=("can't name a sandbox",),
     explanation="It becomes the name of a directory.",
     remedy="Small letters, digits, '.', '_' and '-'.",
-    fixes=Command("aboard sandbox up --name sandbox"),
+    fixes="aboard sandbox up --name sandbox",
 )
 
 NODES = Diagnosis(
@@ -167,7 +167,7 @@ NODES = Diagnosis(
     symptoms=("nodes asked for",),
     explanation="There is a most, which the message has.",
     remedy="`sudo aboard sandbox up --nodes 4`.",
-    fixes=Command("aboard sandbox up --nodes 4"),
+    fixes="aboard sandbox up --nodes 4",
 )
 
 SLOTS = Diagnosis(
@@ -176,7 +176,7 @@ SLOTS = Diagnosis(
     symptoms=("slots asked for",),
     explanation="Without one it would start no rank.",
     remedy="`sudo aboard sandbox up --slots 2`.",
-    fixes=Command("aboard sandbox up --slots 2"),
+    fixes="aboard sandbox up --slots 2",
 )
 
 HOST = Diagnosis(
@@ -185,7 +185,7 @@ HOST = Diagnosis(
     symptoms=("has no host",),
     explanation="It has head, and n1 to the last.",
     remedy="`aboard sandbox status` lists them.",
-    fixes=Command("aboard sandbox status --name {name}"),
+    fixes="aboard sandbox status --name {name}",
 )
 
 HOST_OFF = Diagnosis(
@@ -194,7 +194,7 @@ HOST_OFF = Diagnosis(
     symptoms=("is off",),
     explanation="A fault switched it off.",
     remedy="`sudo aboard sandbox heal`.",
-    fixes=Command("aboard sandbox heal --name {name}"),
+    fixes="aboard sandbox heal --name {name}",
 )
 
 FAULT = Diagnosis(
@@ -203,7 +203,7 @@ FAULT = Diagnosis(
     symptoms=("ended with 1",),
     explanation="What was to break the host failed itself; the message has its words.",
     remedy="`sudo aboard sandbox heal`, then again.",
-    fixes=Command("aboard sandbox heal"),
+    fixes="aboard sandbox heal",
 )
 
 FAULT_UNKNOWN = Diagnosis(
@@ -212,7 +212,7 @@ FAULT_UNKNOWN = Diagnosis(
     symptoms=("there is no fault",),
     explanation="Faults have names.",
     remedy="`aboard sandbox break --list` lists them.",
-    fixes=Command("aboard sandbox break --list"),
+    fixes="aboard sandbox break --list",
 )
 
 FAULT_OPTION = Diagnosis(
@@ -250,7 +250,7 @@ FAULT_CLASH = Diagnosis(
     symptoms=("is broken already",),
     explanation="Two faults that change the same part can't be healed one by one.",
     remedy="Heal the one that is there first: `sudo aboard sandbox heal NAME`.",
-    fixes=Command("aboard sandbox heal {fault} --node {node} --name {name}"),
+    fixes="aboard sandbox heal {fault} --node {node} --name {name}",
 )
 
 NO_PROCESS = Diagnosis(
@@ -259,7 +259,7 @@ NO_PROCESS = Diagnosis(
     symptoms=("no process of n1 has",),
     explanation="The fault is done to a process, and there is none with that number or variable.",
     remedy="`sudo aboard sandbox exec --node n1 -- ps -ef`.",
-    fixes=Command("aboard sandbox exec --node {node} -- ps -ef"),
+    fixes="aboard sandbox exec --node {node} -- ps -ef",
 )
 
 PATH_TAKEN = Diagnosis(
@@ -268,5 +268,5 @@ PATH_TAKEN = Diagnosis(
     symptoms=("something new is there",),
     explanation="While the fault lasted, something was written under the same name.",
     remedy="Move that aside, as the message says, then heal again.",
-    fixes=Command("aboard sandbox exec --node {node} --root -- mv {path} {path}.new"),
+    fixes="aboard sandbox exec --node {node} --root -- mv {path} {path}.new",
 )

@@ -14,7 +14,7 @@ RANK = Diagnosis(
     explanation="It comes last to nearly every collective, and all others wait for it each time.",
     remedy="`py-spy dump --pid PID` on its node, a few times, shows where its time goes; compare the node by"
     " `aboard check`.",
-    fixes=Command("py-spy dump --pid {pid}    # on {node}; where it is (needs py-spy)"),
+    fixes="py-spy dump --pid {pid}    # on {node}; where it is (needs py-spy)",
 )
 
 THROTTLED = Diagnosis(
@@ -39,7 +39,7 @@ NEIGHBOUR = Diagnosis(
     symptoms=("load average",),
     explanation="The rank's threads could run and had no core; the process that took them is named.",
     remedy="Move the other process, or give the run cores of its own: `aboard launch --bind`.",
-    fixes=Command("ps -o pid,user,etime,cmd -p {pid}    # on {node}; move it, or the run"),
+    fixes="ps -o pid,user,etime,cmd -p {pid}    # on {node}; move it, or the run",
 )
 
 DISK = Diagnosis(
@@ -49,7 +49,7 @@ DISK = Diagnosis(
     symptoms=("%iowait",),
     explanation="It is in the kernel for a disk or a mount most of the time.",
     remedy="`iostat -x 1` on the node; put the data on a faster disk.",
-    fixes=Command("iostat -x 1 3    # on {node}; which disk is busy?"),
+    fixes="iostat -x 1 3    # on {node}; which disk is busy?",
 )
 
 DATA = Diagnosis(

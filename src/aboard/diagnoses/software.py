@@ -79,10 +79,8 @@ INTERPRETER_UNSAFE = Diagnosis(
     remedy="If you trust its owner, name it yourself: `--set cluster.python=PATH`, or `python: PATH` under"
     " `cluster:` in aboard.yaml. Otherwise make an environment of your own, or take the others' write permission"
     " away.",
-    fixes=Command(
-        "--set cluster.python={path}    # add this if you trust them\n"
-        "--set cluster.python=python3    # or this, to use python3 of the login shell"
-    ),
+    fixes="--set cluster.python={path}    # add this if you trust them\n"
+    "--set cluster.python=python3    # or this, to use python3 of the login shell",
     leads_to=_FOLLOWS,
 )
 
@@ -109,7 +107,7 @@ PROGRAM_DIFFERS = Diagnosis(
     explanation="It was edited on one node only, or copied before the last change. Ranks of different scripts issue"
     " different collectives.",
     remedy="Copy it as the finding says; if the odd one is right, copy it the other way.",
-    fixes=Command("{lines:shell}"),
+    fixes="{lines:shell}",
     leads_to=("software-code",),
 )
 
@@ -121,10 +119,8 @@ IMPORT = Diagnosis(
     explanation="The import stands at the top level of the script, and the interpreter of the node finds no such"
     " module. The script may still make it importable by itself, so this is a warning.",
     remedy=f"Install the package into the interpreter that the finding names, or choose another interpreter. {_SAME}",
-    fixes=Command(
-        "{try_it:shell}    # install what provides {them} on {nodes:shell}\n"
-        "--set cluster.python=/path/to/python    # or add this, with a Python that has it"
-    ),
+    fixes="{try_it:shell}    # install what provides {them} on {nodes:shell}\n"
+    "--set cluster.python=/path/to/python    # or add this, with a Python that has it",
 )
 
 PYTHON = Diagnosis(
@@ -182,15 +178,11 @@ NCCL = Diagnosis(
             "echo $LD_LIBRARY_PATH $LD_PRELOAD    # there: a system libnccl that comes first is the usual reason"
         ),
     },
-    patterns=(
-        cause(
-            r"Mismatched NCCL version detected ?: rank (?P<rank>\d+) (?:has"
-            r"|version) (?P<one>\d+) (?:but )?rank (?P<other>\d+) (?:has|version) (?P<two>\d+)"
-            r"|Mismatched NCCL version detected|NCCL version mismatch|unexpected address family 0|socket .*family 0",
-            "Nodes load different versions of NCCL, and they can't talk to each other.",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"Mismatched NCCL version detected ?: rank (?P<rank>\d+) (?:has"
+        r"|version) (?P<one>\d+) (?:but )?rank (?P<other>\d+) (?:has|version) (?P<two>\d+)"
+        r"|Mismatched NCCL version detected|NCCL version mismatch|unexpected address family 0|socket .*family 0",
+        "Nodes load different versions of NCCL, and they can't talk to each other.",
     ),
 )
 
@@ -211,15 +203,11 @@ CUDA = Diagnosis(
             "python -c 'import torch; print(torch.version.cuda, torch.cuda.get_arch_list())'    # on {node}"
         ),
     },
-    patterns=(
-        cause(
-            r"no kernel image is available for execution on the device"
-            r"|is not compatible with the current PyTorch installation|CUDAMismatchException"
-            r"|CUDA version \(?[\d.]+\)? (?:does not match|mismatches) the version",
-            "torch, or an extension, was built for other GPUs or for another CUDA.",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"no kernel image is available for execution on the device"
+        r"|is not compatible with the current PyTorch installation|CUDAMismatchException"
+        r"|CUDA version \(?[\d.]+\)? (?:does not match|mismatches) the version",
+        "torch, or an extension, was built for other GPUs or for another CUDA.",
     ),
 )
 
@@ -251,7 +239,7 @@ ENVIRONMENT = Diagnosis(
     symptoms=("pip freeze differs from node to node",),
     explanation="None of them is a library that training usually stands on, so this is worth a line and no more.",
     remedy=_SAME,
-    fixes=Command("{pip:shell}"),
+    fixes="{pip:shell}",
 )
 
 CODE = Diagnosis(

@@ -25,7 +25,7 @@ DENIED = Diagnosis(
     " there. On this node that directory, or the one above it, belongs to somebody else.",
     remedy="`namei -l PATH` on the node shows who may write where. Put model and data below your home, or make the"
     " directory once: `sudo install -d -o $USER PATH`.",
-    fixes=Command("namei -l {path}    # on {node}; who may write where"),
+    fixes="namei -l {path}    # on {node}; who may write where",
 )
 
 PATH = Diagnosis(
@@ -38,7 +38,7 @@ PATH = Diagnosis(
     explanation="On this node a file stands where a directory is to be, or the other way round, or a link leads"
     " nowhere.",
     remedy="`ls -ld PATH` on the node; take it out of the way.",
-    fixes=Command("ls -ld {path}    # on {node}; something else has this name"),
+    fixes="ls -ld {path}    # on {node}; something else has this name",
 )
 
 DISK = Diagnosis(
@@ -61,7 +61,7 @@ BUSY = Diagnosis(
     explanation="Another head, or another command of yours, writes to the same directory on this node at this moment.",
     remedy="Wait for it, then try again: what is there by then isn't sent twice. `fuser -v PATH/.aboard-*.part`"
     " shows who.",
-    fixes=Command("fuser -v {folder}/.aboard-*.part    # on {node}; wait for it, then try again"),
+    fixes="fuser -v {folder}/.aboard-*.part    # on {node}; wait for it, then try again",
 )
 
 HASH = Diagnosis(
@@ -71,7 +71,7 @@ HASH = Diagnosis(
     explanation="It left the head whole, and what the node reads back has another hash. That is bad memory, a bad"
     " disk, or a program that changes files there.",
     remedy="`sudo dmesg | tail` on the node; leave it out (`--exclude NODE`) until it is mended.",
-    fixes=Command("sudo dmesg | tail    # on {node}; a bad disk or bad memory?"),
+    fixes="sudo dmesg | tail    # on {node}; a bad disk or bad memory?",
 )
 
 LOST = Diagnosis(
@@ -81,7 +81,7 @@ LOST = Diagnosis(
     explanation="The connection broke each time that it was made anew: a network that drops long transfers (MTU, a"
     " firewall's idle limit), or a node that restarts.",
     remedy="`aboard check` looks at both. Then the same command: it goes on where it was.",
-    fixes=Command("aboard check    # then try again: it goes on where it was"),
+    fixes="aboard check    # then try again: it goes on where it was",
 )
 
 EMPTY = Diagnosis(
@@ -91,5 +91,5 @@ EMPTY = Diagnosis(
     explanation="The model's or the data's directory on the head has no files.",
     remedy="`ls -la DIR` on the head, and name the right one. Prepared data that lost its files is made again when"
     " its directory below `~/.cache/aboard` is removed.",
-    fixes=Command("ls -l {folder}"),
+    fixes="ls -l {folder}",
 )

@@ -23,14 +23,12 @@ MISSING = Diagnosis(
         "software-code",
         "software-config",
     ),
-    patterns=(
-        cause(
-            r"(?:FileNotFoundError|OSError|IOError): \[Errno 2\] No such file or directory: b?'(?P<path>[^']+)'"
-            r"|cd: (?P<path2>[^:]+): No such file or directory|couldn't chdir to [`'](?P<path3>[^']+)'"
-            r"|can't open file '?(?P<path4>[^':]+)'?: \[Errno 2\]",
-            "The path is not there on this node: not mounted, not shared, or not copied.",
-            fix="log",
-        ),
+    patterns=cause(
+        r"(?:FileNotFoundError|OSError|IOError): \[Errno 2\] No such file or directory: b?'(?P<path>[^']+)'"
+        r"|cd: (?P<path2>[^:]+): No such file or directory|couldn't chdir to [`'](?P<path3>[^']+)'"
+        r"|can't open file '?(?P<path4>[^':]+)'?: \[Errno 2\]",
+        "The path is not there on this node: not mounted, not shared, or not copied.",
+        weight=2,
     ),
 )
 
@@ -47,7 +45,7 @@ NOT_SHARED = Diagnosis(
     " there.",
     remedy="Mount it as on the other nodes: `findmnt -T DIRECTORY` shows there what belongs here. Put it into"
     " /etc/fstab with `_netdev`, so that it comes up at boot. Then run the check again.",
-    fixes=Command("sudo mount {how:shell}    # on {nodes:shell}"),
+    fixes="sudo mount {how:shell}    # on {nodes:shell}",
     leads_to=(
         "software-code",
         "software-config",
@@ -62,7 +60,7 @@ NOT_MOUNTED = Diagnosis(
     " the system. The mount did not come up at boot, or was never set up.",
     remedy="`sudo mount POINT` if it is in /etc/fstab; else mount it as the finding says. If this node has no such"
     " disk and doesn't need one, there is nothing to mend.",
-    fixes=Command("sudo mount {how:shell}    # on {node}"),
+    fixes="sudo mount {how:shell}    # on {node}",
     leads_to=(
         "software-code",
         "software-config",
@@ -94,14 +92,10 @@ FULL = Diagnosis(
             "df -h; df -i; quota -s    # on {node}; which one? remove old checkpoints, and start from the last good one"
         ),
     },
-    patterns=(
-        cause(
-            r"\[Errno 28\]|No space left on device|Disk quota exceeded|\[Errno 122\]"
-            r"|PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|file write failed|EDQUOT",
-            "A disk, or a quota on it, is full: a checkpoint that was half written is not to be used.",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"\[Errno 28\]|No space left on device|Disk quota exceeded|\[Errno 122\]"
+        r"|PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|file write failed|EDQUOT",
+        "A disk, or a quota on it, is full: a checkpoint that was half written is not to be used.",
     ),
 )
 
@@ -115,10 +109,8 @@ SPACE = Diagnosis(
     remedy="`du -xh --max-depth=1 POINT | sort -h | tail` shows what is largest on that disk; old checkpoints"
     " mostly are. A checkpoint of a model with its optimizer takes about 14 bytes per parameter, and one more than"
     " are kept must fit. Else write elsewhere (`output:`), or correct `writes:`.",
-    fixes=Command(
-        "{look:shell}    # here; what is largest there? Remove what nobody needs\n"
-        "run: {{output: PATH, writes: SIZE}}    # in aboard.yaml, if it shall write elsewhere, or less"
-    ),
+    fixes="{look:shell}    # here; what is largest there? Remove what nobody needs\n"
+    "run: {{output: PATH, writes: SIZE}}    # in aboard.yaml, if it shall write elsewhere, or less",
 )
 
 OUTPUT = Diagnosis(
@@ -130,7 +122,7 @@ OUTPUT = Diagnosis(
     " is a warning, since some programs write on the first node alone.",
     remedy="`namei -l PATH` shows each directory on the way, its owner and its rights. Make it, give it to the user"
     " (`sudo chown USER PATH`), mount what should be there, or correct `output:`.",
-    fixes=Command("{look:shell}    # here; whose is it? Make it, or correct `output:` under `run:` in aboard.yaml"),
+    fixes="{look:shell}    # here; whose is it? Make it, or correct `output:` under `run:` in aboard.yaml",
 )
 
 LOW = Diagnosis(
@@ -172,13 +164,9 @@ READ_ONLY = Diagnosis(
         "try": Command("{try_it:shell}"),
         "log": Command("findmnt -T PATH; sudo dmesg -T | tail    # on {node}"),
     },
-    patterns=(
-        cause(
-            r"\[Errno 30\]|Read-only file system|Remounting filesystem read-only",
-            "A file system can't be written to: mounted so, or by the kernel after an error of the disk.",
-            fix="log",
-            weight=3,
-        ),
+    patterns=cause(
+        r"\[Errno 30\]|Read-only file system|Remounting filesystem read-only",
+        "A file system can't be written to: mounted so, or by the kernel after an error of the disk.",
     ),
 )
 
@@ -220,8 +208,6 @@ DEAD_MOUNT = Diagnosis(
             r"|Transport endpoint is not connected|\[Errno 107\]|LustreError|\[Errno 108\]"
             r"|Cannot send after transport endpoint shutdown",
             "A network file system does not answer on this node: who reads from it waits in the kernel.",
-            fix="log",
-            weight=3,
             late=True,
         ),
         odd(
@@ -241,5 +227,5 @@ NO_MMAP = Diagnosis(
     " those that are mounted with direct_io, refuse them.",
     remedy="Mount it without `direct_io`, or put datasets and weights on another file system"
     " (`HF_HOME`, `HF_DATASETS_CACHE`).",
-    fixes=Command("{look:shell}    # if FUSE: mount it without direct_io"),
+    fixes="{look:shell}    # if FUSE: mount it without direct_io",
 )

@@ -85,7 +85,7 @@ GIVEN = Diagnosis(
     explanation="`python -m aboard.train` is what ranks run. What they are to do comes in their environment, from"
     " the head.",
     remedy="Type `aboard train aboard.yaml`: it starts the ranks with all that they need.",
-    fixes=Command("aboard train aboard.yaml"),
+    fixes="aboard train aboard.yaml",
 )
 
 TENSORBOARD = Diagnosis(
@@ -98,7 +98,7 @@ TENSORBOARD = Diagnosis(
     explanation="`train.tensorboard: true` writes TensorBoard's files, and torch needs that package to do so.",
     remedy="On rank 0's node, in the Python that ranks get: `python3 -m pip install tensorboard`. Or leave it out:"
     " metrics.jsonl is always written.",
-    fixes=Command("pip install tensorboard"),
+    fixes="pip install tensorboard",
 )
 
 NONFINITE = Diagnosis(
@@ -174,7 +174,7 @@ ATTENTION = Diagnosis(
     ),
     explanation="The kernels of flash-attn are written for GPUs.",
     remedy="`--set train.attn_implementation=sdpa`, or leave it out: `auto` takes the best that is there.",
-    fixes=Command("--set train.attn_implementation=sdpa"),
+    fixes="--set train.attn_implementation=sdpa",
 )
 
 BF16 = Diagnosis(
@@ -184,7 +184,7 @@ BF16 = Diagnosis(
     symptoms=("Your setup doesn't support bf16/gpu. You need Ampere+ GPU with cuda>=11.0",),
     explanation="Compute capability below 8.0 (V100, T4, RTX 20) has no bfloat16 in hardware.",
     remedy="`--set train.bf16=false` computes in float32. fp16 is not offered: it overflows without loss scaling.",
-    fixes=Command("--set train.bf16=false"),
+    fixes="--set train.bf16=false",
 )
 
 PACKAGES = Diagnosis(
@@ -198,10 +198,8 @@ PACKAGES = Diagnosis(
     " safetensors and numpy must be in the Python that ranks get.",
     remedy="On each node: `python3 -m pip install 'aboard[train]'`, or those packages alone. If they are in another"
     " Python there, name it: `cluster: {python: /opt/venv/bin/python}`, or `setup: [. /opt/venv/bin/activate]`.",
-    fixes=Command(
-        "python3 -m pip install {packages:words}    # on {where:shell}, with the Python that ranks get: `python:` in"
-        " aboard.yaml"
-    ),
+    fixes="python3 -m pip install {packages:words}    # on {where:shell}, with the Python that ranks get: `python:` in"
+    " aboard.yaml",
 )
 
 LENGTH = Diagnosis(
@@ -215,7 +213,7 @@ LENGTH = Diagnosis(
     explanation="`max_position_embeddings` of the model's config.json is the longest sequence that it was made for.",
     remedy="`--set data.max_length=N`. To train beyond it on purpose, raise `max_position_embeddings` (and the rope"
     " scaling that goes with it) in the model's config.json.",
-    fixes=Command("--set data.max_length={most}"),
+    fixes="--set data.max_length={most}",
 )
 
 VOCABULARY = Diagnosis(
@@ -266,5 +264,5 @@ PACKING_UNKNOWN = Diagnosis(
     " chunks. They would crash, or learn in silence from documents that see each other.",
     remedy="`--set data.packing=false` gives each document a sequence of its own, padded. Rows are not read again."
     " With short documents, a larger `per_device_train_batch_size` makes up for the padding.",
-    fixes=Command("--set data.packing=false    # one document a sequence"),
+    fixes="--set data.packing=false    # one document a sequence",
 )

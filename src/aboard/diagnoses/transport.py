@@ -1,7 +1,6 @@
 """A node that was reached, and talks nonsense or can't do what it is asked."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
-from aboard.diagnoses.fixes import Command
 
 WIRE_PROTOCOL = Diagnosis(
     code="wire-protocol",
@@ -9,7 +8,7 @@ WIRE_PROTOCOL = Diagnosis(
     symptoms=("ProtocolError",),
     explanation="Something on the way changed the bytes, or another program answers.",
     remedy="`aboard check --only reach` tells which.",
-    fixes=Command("aboard check"),
+    fixes="aboard check",
 )
 
 AGENT_ASK = Diagnosis(
@@ -18,5 +17,5 @@ AGENT_ASK = Diagnosis(
     symptoms=("AskError",),
     explanation="The message has the system's own words.",
     remedy="`aboard check` looks at the node.",
-    fixes=Command("aboard check"),
+    fixes="aboard check",
 )

@@ -35,7 +35,7 @@ SHELL = Diagnosis(
     symptoms=("the shell that ranks get stayed unknown",),
     explanation="What can't be asked can't be vouched for: `sh` could not be run there, or its answer makes no sense.",
     remedy="Log in and try `sh -c true`. If it works, please open an issue with what the finding says.",
-    fixes=Command("ssh {target} sh -c true"),
+    fixes="ssh {target} sh -c true",
 )
 
 LEFTOVERS = Diagnosis(
@@ -46,7 +46,7 @@ LEFTOVERS = Diagnosis(
     explanation="What can't be asked can't be vouched for: its processes could not be listed in time.",
     remedy="`ps -u $USER -o pid,stat,etime,args` on the node; a process in state D hangs in the kernel, mostly"
     " on a dead mount.",
-    fixes=Command("ssh {target} 'ps -u $USER -o pid,etime,args'"),
+    fixes="ssh {target} 'ps -u $USER -o pid,etime,args'",
 )
 
 ENVIRONMENT = Diagnosis(
@@ -57,7 +57,7 @@ ENVIRONMENT = Diagnosis(
     explanation="The paths did not answer in time: the environment, the working directory or the script may be on"
     " a dead mount.",
     remedy="Type the command of the finding. If it hangs, the mount is dead: see storage-dead-mount.",
-    fixes=Command("{look:shell}"),
+    fixes="{look:shell}",
 )
 
 STORAGE_ROOM = Diagnosis(
@@ -68,5 +68,5 @@ STORAGE_ROOM = Diagnosis(
     explanation="What can't be asked can't be vouched for. The disk behind `output:` did not answer in time, or"
     " the node answered in a way that this version doesn't know.",
     remedy="Type the command of the finding. If it hangs, a mount is dead: `aboard why storage-dead-mount`.",
-    fixes=Command("{look:shell}"),
+    fixes="{look:shell}",
 )

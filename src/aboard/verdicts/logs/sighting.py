@@ -44,8 +44,9 @@ class Sighting:
 
     def fix(self, words: Mapping[str, str]) -> Fix:
         """What to type, as above: each word that a log printed is one word of it."""
-        template = self.diagnosis.templates.get(self.message.fix)
-        return self.diagnosis.fix(self.message.fix, **_values(template, words)) if template else NO_FIX
+        templates = self.diagnosis.templates
+        variant = next((each for each in (self.message.fix or "log", "") if each in templates), None)
+        return NO_FIX if variant is None else self.diagnosis.fix(variant, **_values(templates[variant], words))
 
 
 @dataclass(slots=True, kw_only=True)
