@@ -10,7 +10,10 @@ from aboard.core.plan import Master, NodePlan, Plan, Start
 from aboard.core.program import Kind, Program
 from aboard.core.run import Child, Place, Run
 from aboard.core.witness import Collective, Group, NodeWitness, Process, RankWitness, Socket
+from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted
+from aboard.verdicts.death.rules import DEATH_RULES
+from aboard.verdicts.judge import judge
 
 NOW = 1000.0
 WAITING = Untrusted(
@@ -45,6 +48,11 @@ def at_collective(
 def in_collective(seq: int = 20, **given: Any) -> RankWitness:
     given = {"process": process(), "stack": WAITING, "groups": (at_collective(seq),), **given}
     return RankWitness(**given)
+
+
+def ending(given: Evidence) -> tuple[Finding, ...]:
+    """What the rules say of a run's end."""
+    return judge(given, DEATH_RULES).findings
 
 
 def evidence(

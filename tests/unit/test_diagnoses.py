@@ -234,7 +234,8 @@ def _fills(call: ast.Call, used: dict[int, Diagnosis | None]) -> Iterator[tuple[
 HANDMADE = """
 checks/blanks.py checks/collective/nccl_rules.py checks/reach/words.py checks/scripted.py checks/software/code.py
 checks/train/boarding.py checks/unknown.py core/nodeset.py core/retyped.py core/shell.py flows/replay.py flows/status.py
-flows/train_model.py ui/folded.py verdicts/foreign.py verdicts/logs/unknown.py verdicts/opening.py verdicts/words.py
+flows/train_model.py ui/folded.py verdicts/commands.py verdicts/death/explain.py verdicts/foreign.py
+verdicts/logs/unknown.py
 """
 
 

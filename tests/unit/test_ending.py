@@ -1,9 +1,10 @@
 """Why a run ended: the earliest cause, and what only followed from it."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
+from evidences import ending
 from made_findings import made_finding
 
 from aboard.core.event import Event
@@ -12,11 +13,12 @@ from aboard.core.node import Node
 from aboard.core.plan import Master, NodePlan, Plan, Start
 from aboard.core.program import Kind, Program
 from aboard.core.run import Run
+from aboard.core.verdict import Said
 from aboard.core.witness import Disk, NodeWitness
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.verdicts.conclusion import conclude
-from aboard.verdicts.ending import ending
+from aboard.verdicts.death.rules import DEATH_RULES, conclude
+from aboard.verdicts.judge import judge
 from aboard.verdicts.told import TOLD
 
 PLAN = Plan(
@@ -36,7 +38,7 @@ def _event(kind: str, rank: int, at: float = 1.0, **data: Any) -> Event:
     return Event(node=f"n{rank + 1}", seq=1, at=at, kind=kind, child=str(rank), data=data)
 
 
-def _ending(*events: Event, tails: Mapping[int, tuple[str, ...]] | None = None) -> list[Finding]:
+def _ending(*events: Event, tails: Mapping[int, tuple[str, ...]] | None = None) -> tuple[Finding, ...]:
     found = ending(Evidence(plan=PLAN, run=Run.replay("r", events), tails=tails or {}))
     known = {story.code for subject in TOLD for story in subject.stories}
     for finding in found:
@@ -46,7 +48,22 @@ def _ending(*events: Event, tails: Mapping[int, tuple[str, ...]] | None = None) 
 
 def test_a_good_end_has_no_finding() -> None:
     """Nothing is said where nothing is wrong."""
-    assert _ending(*(_event("exited", rank, code=0) for rank in range(3))) == []
+    events = [_event("exited", rank, code=0) for rank in range(3)]
+    assert _ending(*events) == ()
+    assert ending(Evidence(plan=PLAN, run=Run.replay("r", events), quiet=600.0)) == ()
+
+
+def test_a_rule_that_fails_is_reported_and_the_others_are_heard() -> None:
+    """A mistake in one rule costs what it knows, and not the verdict."""
+
+    def broken(_given: Evidence) -> Iterator[Said]:
+        raise KeyError("n9")
+
+    given = Evidence(plan=PLAN, run=Run.replay("r", [_event("exited", 1, code=-9)]))
+    why = judge(given, (broken, *DEATH_RULES))
+    assert [each.code for each in why.findings] == ["run-killed"]
+    (passed_over,) = why.ruled_out
+    assert (passed_over.what, "KeyError: 'n9'" in passed_over.why) == ("nothing is known by the rule 'broken'", True)
 
 
 def test_an_exception_is_the_verdict_and_the_others_are_folded() -> None:
@@ -272,12 +289,12 @@ def test_a_stall_is_what_a_run_ended_of_unless_a_rank_died_by_itself() -> None:
     """Whoever gives up waiting only follows from it; a run without a cry ends of its first death."""
     stall = made_finding(code="hang-lock", severity=Severity.WARN, nodes=("n2",), seen="s", why="w", fix="f")
     gave_up = Evidence(plan=PLAN, run=Run.replay("r", _lost(0, 2.0, "Connection closed by peer [10.0.0.2]:4711")))
-    (finding,) = conclude(gave_up, stall, unhurt=False)
+    (finding,) = conclude(gave_up, stall, unhurt=False).findings
     assert (finding.code, [each.code for each in finding.consequences]) == ("hang-lock", ["run-raised"])
     died = Evidence(plan=PLAN, run=Run.replay("r", [_event("exited", 0, code=-9)]))
-    assert [each.code for each in conclude(died, stall, unhurt=False)] == ["run-killed"]
-    assert [each.code for each in conclude(died, stall, unhurt=True)] == ["hang-lock"]
-    assert conclude(died, None, unhurt=True) == ()
+    assert [each.code for each in conclude(died, stall, unhurt=False).findings] == ["run-killed"]
+    assert [each.code for each in conclude(died, stall, unhurt=True).findings] == ["hang-lock"]
+    assert conclude(died, None, unhurt=True).findings == ()
 
 
 def test_a_node_that_gave_no_answer_is_not_taken_for_one_that_has_memory() -> None:

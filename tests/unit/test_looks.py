@@ -44,7 +44,7 @@ from aboard.record.looks import MOST_LOOKS
 from aboard.record.places import RunDirectory
 from aboard.record.record import Record
 from aboard.ui.replayed import ReplayedView
-from aboard.verdicts.conclusion import conclude
+from aboard.verdicts.death.rules import conclude
 from aboard.verdicts.judge import judge
 
 SLEEPING = stack(("/home/adalove/secret-project/train.py", 42, "wait_for_it"))
@@ -140,7 +140,7 @@ def test_an_end_is_judged_by_the_look_at_it(tmp_path: Path, *, hide: bool) -> No
         given.run.apply(event)
     third = replace(given.witness["n3"], addresses=(("eth1", "10.9.0.3"),))
     given = replace(given, witness={**given.witness, "n3": third})
-    live = conclude(given, None, unhurt=False)
+    live = conclude(given, None, unhurt=False).findings
     assert (live[0].code, live[0].nodes) == ("network-reset", ("n3",))
     run = kept_run(tmp_path, given, told=live, after=deaths, ended=live)
     from_bundle = replay_bundle(bundled(run, Scrub(hide_addresses=hide))).replayed

@@ -27,7 +27,7 @@ from aboard.flows.launch import Launched, Look, launch, planned
 from aboard.flows.watcher import Unwatched
 from aboard.record.record import Record
 from aboard.record.runs import Runs
-from aboard.verdicts.words import Around, Told, told_of
+from aboard.verdicts.death.explain import Around, Told, explain_death
 from aboard.wires.acted_keeper import Part
 from aboard.wires.fleet import Fleet
 from aboard.wires.simulated import SimulatedWire, simulator
@@ -141,7 +141,7 @@ def _raised(error: AboardError, *, code: bool) -> Told:
     raised = Raised(type="aboard.errors.AboardError", message=f"{error}{FORGED}", trace=FORGED, error=error.packed)
     child = Child(node="n1", name="0", state="exited", code=1, raised=raised)
     start = Start(child="0", argv=("python", "-m", "aboard.train"), rank=0, code=code)
-    return told_of(child, (), Around(parts=(NodePlan(node=Node(name="n1"), starts=(start,)),)))
+    return explain_death(child, (), Around(parts=(NodePlan(node=Node(name="n1"), starts=(start,)),)))
 
 
 def test_an_error_of_the_trainer_is_told_in_its_own_words() -> None:

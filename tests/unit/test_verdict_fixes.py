@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from evidences import at_collective, evidence, in_collective, process, stack, stuck_socket
+from evidences import at_collective, ending, evidence, in_collective, process, stack, stuck_socket
 
 from aboard.core.event import Event
 from aboard.core.evidence import Evidence
@@ -18,10 +18,8 @@ from aboard.core.run import Run
 from aboard.core.setup import after_setup
 from aboard.core.witness import Collective, Echo, Joining, Link, NodeWitness, RankWitness, Socket
 from aboard.diagnoses import Finding
-from aboard.verdicts.ending import ending
+from aboard.verdicts.commands import let_in, recheck
 from aboard.verdicts.judge import judge
-from aboard.verdicts.opening import let_in
-from aboard.verdicts.recheck import recheck
 
 _COMMANDS = r"(sudo |timeout |echo |getent |grep |aboard |kill |ping |ip |py-spy |fuser |curl |cat |ls |scp |env: )"
 JOINING = Joining(host="10.0.0.1", port=29500, world=8)

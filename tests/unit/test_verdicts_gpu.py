@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evidences import NOW, at_collective, evidence, in_collective, process
+from evidences import NOW, at_collective, ending, evidence, in_collective, process
 
 from aboard.agent.kernel_log import accusing, journal
 from aboard.core.evidence import Evidence
@@ -17,7 +17,6 @@ from aboard.core.witness import RankWitness
 from aboard.core.xid import Part, gpu_error
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import NO_TEXT
-from aboard.verdicts.ending import ending
 from aboard.verdicts.judge import judge
 
 GPUS = ("0000:1b:00.0", "0000:9b:00.0")

@@ -22,11 +22,15 @@ class Sure(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Cause:
-    """What a rule holds to be the cause; `since` is when it began at the head's time, None where nobody can tell."""
+    """What a rule holds to be the cause; `since` is when it began at the head's time, None where nobody can tell.
+
+    Of the causes that have the same `explains`, if it is not empty, only the first is reported.
+    """
 
     finding: Finding
     sure: Sure
     since: float | None = None
+    explains: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +79,12 @@ def same_verdict(one: Finding | None, other: Finding | None) -> bool:
 def first_cause(causes: Iterable[Cause]) -> list[Cause]:
     """What was seen itself before what was inferred; among equals, the earliest on the corrected clock.
 
-    What is only worth knowing is no cause while there is one.
+    What is only worth knowing is no cause while there is one. Among equals in all of this, the order of rules decides.
     """
-    return sorted(causes, key=_order)
+    found: dict[object, Cause] = {}
+    for cause in sorted(causes, key=_order):
+        found.setdefault(cause.explains or id(cause), cause)
+    return list(found.values())
 
 
 def _key(finding: Finding | None) -> object:

@@ -22,8 +22,8 @@ from aboard.flows.watch import Watch
 from aboard.lazy import dataclass
 from aboard.record.documents import findings_document
 from aboard.record.record import Record
-from aboard.verdicts.conclusion import conclude
-from aboard.verdicts.ending import cause_of
+from aboard.verdicts.death.earliest import cause_of
+from aboard.verdicts.death.rules import conclude
 from aboard.verdicts.judge import judge
 from aboard.verdicts.loss import suspicious
 from aboard.verdicts.unknown import failed
@@ -149,7 +149,8 @@ class Conductor:
             why = judge(evidence)
             if not why.findings and self.run.generation.first_death is not None:
                 # A rank has died, and the others are being ended: that is why.
-                why = replace(why, findings=conclude(evidence, self._standing, unhurt=False))
+                end = conclude(evidence, self._standing, unhurt=False)
+                why = replace(why, findings=end.findings, ruled_out=(*why.ruled_out, *end.ruled_out))
             self._keep_look(evidence, why.findings)
         except Exception as error:  # noqa: BLE001 - a mistake of ours must not leave a run that is stuck without a word
             why = Why(findings=(failed(error, run=self.plan.run),))
@@ -405,7 +406,7 @@ class Conductor:
     def _outcome(self, end: End) -> Outcome:
         evidence = self.evidence()
         unhurt = end.asked or end.stuck
-        findings = conclude(evidence, self._standing, unhurt=unhurt)
+        findings = conclude(evidence, self._standing, unhurt=unhurt).findings
         if not unhurt:
             self._keep_look(evidence, findings, ended=True)
         cause = cause_of(evidence)

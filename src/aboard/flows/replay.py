@@ -13,8 +13,8 @@ from aboard.diagnoses import Finding, Fix, Severity, death, logs
 from aboard.flows.kept import Kept, LogLine
 from aboard.flows.parts import LOGS
 from aboard.record.documents import decode_findings
-from aboard.verdicts.conclusion import conclude
-from aboard.verdicts.ending import cause_of, is_echo
+from aboard.verdicts.death.earliest import cause_of, is_echo
+from aboard.verdicts.death.rules import conclude
 from aboard.verdicts.judge import judge
 from aboard.verdicts.logs.judge import judge as judge_logs
 from aboard.verdicts.logs.reader import Reader
@@ -33,14 +33,15 @@ def replay(kept: Kept) -> Replayed:
     stall, ruled_out = _stall(kept)
     unhurt = _unhurt(kept, folded) if over else stall is not None
     evidence = _end(kept, folded) if kept.plan is not None else None
-    findings = list(conclude(evidence, stall, unhurt=unhurt) if evidence is not None else ())
-    findings = findings or ([] if kept.looks else list(kept.findings))
+    end = conclude(evidence, stall, unhurt=unhurt) if evidence is not None else Why()
+    findings = list(end.findings or (() if kept.looks else kept.findings))
     if not findings:
         findings = [each for each in _of_logs(kept.lines) if each.severity > Severity.INFO]
     elif findings[0].code in _GENERAL:
         findings = _with_words(kept, findings, evidence)
     version = kept.looks[-1].version if kept.looks else ""
-    return _replayed(kept, Why(findings=tuple(findings), ruled_out=ruled_out), kept.findings, version)
+    why = Why(findings=tuple(findings), ruled_out=(*ruled_out, *end.ruled_out))
+    return _replayed(kept, why, kept.findings, version)
 
 
 def _standing(kept: Kept) -> Look | None:

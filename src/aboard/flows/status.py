@@ -15,7 +15,7 @@ from aboard.record.events import replay
 from aboard.record.places import RunDirectory, RunState
 from aboard.record.runs import Runs
 from aboard.record.samples import read_samples
-from aboard.verdicts.ending import Remains, lost_conductor
+from aboard.verdicts.death.conductor import Remains, lost_conductor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,8 +14,8 @@ from aboard.core.words import visible
 from aboard.core.xid import GpuError, Part, gpu_error, mend
 from aboard.diagnoses import Finding, Severity, join_fixes
 from aboard.lazy import dataclass
+from aboard.verdicts.death.explain import Told
 from aboard.verdicts.hang import holding
-from aboard.verdicts.words import Told
 
 # Ages are told to a tenth, and a look takes its time.
 _CLOCK_SECONDS = 3.0

@@ -9,8 +9,8 @@ from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, Said, Sure
 from aboard.core.words import many
 from aboard.diagnoses import Severity, death, hang, rendezvous
+from aboard.verdicts.commands import recheck
 from aboard.verdicts.doing import doing
-from aboard.verdicts.recheck import recheck
 
 # A node that isn't there after so long is worth a word; logins take seconds.
 _NODE_SECONDS = 8.0

@@ -1,4 +1,4 @@
-"""The rules over a live run's evidence, in one place, and the verdict that they come to."""
+"""The rules over a live run's evidence, in one place, and the verdict that rules come to."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,11 +40,14 @@ def _heard(rule: VerdictRule, evidence: Evidence) -> list[Said]:
 
 
 def _folded(causes: Sequence[Cause]) -> list[Finding]:
-    """What is less sure than the first cause, or only worth knowing, follows from it until it is mended."""
+    """What is less sure than the first cause, or only worth knowing, follows from it until it is mended.
+
+    What explains something else stands beside it.
+    """
     first, *rest = causes
     told: list[Finding] = []
     under: list[Finding] = []
     for cause in rest:
-        apart = cause.sure == first.sure and cause.finding.severity is Severity.BLOCK
+        apart = cause.explains or (cause.sure == first.sure and cause.finding.severity is Severity.BLOCK)
         (told if apart else under).append(cause.finding)
     return [replace(first.finding, consequences=(*first.finding.consequences, *under)), *told]

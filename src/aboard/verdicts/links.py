@@ -12,8 +12,7 @@ from aboard.core.witness import Echo, Link, Socket, split
 from aboard.core.words import many
 from aboard.diagnoses import Diagnosis, Fix, Severity, hang, join_fixes, slow
 from aboard.lazy import dataclass
-from aboard.verdicts.opening import let_in, toward
-from aboard.verdicts.recheck import recheck
+from aboard.verdicts.commands import let_in, recheck, toward
 
 _UP = ("up", "unknown", "")
 # What fits into one packet is not lost for its size.

@@ -11,8 +11,7 @@ from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import Socket, split
 from aboard.diagnoses import Diagnosis, Fix, Shell, join_fixes, rendezvous
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.verdicts.opening import address_of, down, let_in, off_loopback
-from aboard.verdicts.recheck import recheck
+from aboard.verdicts.commands import address_of, down, let_in, off_loopback, recheck
 
 # A packet that was sent for the second time is a second old, for the third time three: RFC 6298.
 _RESENT = 1

@@ -9,9 +9,9 @@ from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.words import many, visible
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, join_fixes, nccl_ras
 from aboard.lazy import dataclass
+from aboard.verdicts.commands import recheck
 from aboard.verdicts.doing import doing
 from aboard.verdicts.hang import holding
-from aboard.verdicts.recheck import recheck
 
 # Counts differ for moments in every run that moves, and a node that is busy answers late.
 _QUIET_SECONDS = 5.0

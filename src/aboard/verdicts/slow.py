@@ -11,7 +11,7 @@ from aboard.core.phase import Phase
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import NodeWitness, split
 from aboard.diagnoses import Diagnosis, Fix, Severity, slow
-from aboard.verdicts.recheck import recheck
+from aboard.verdicts.commands import recheck
 
 # A rank that costs all others this part of their time is worth a word; clocks of nodes agree to some milliseconds.
 _SHARE = 0.25

@@ -9,7 +9,7 @@ from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import NodeWitness, Process
 from aboard.diagnoses import Fix, death, hang
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
-from aboard.verdicts.recheck import recheck
+from aboard.verdicts.commands import recheck
 
 # Where the kernel waits for a file system of another machine or another program.
 _FILES = re.compile(

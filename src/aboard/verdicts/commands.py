@@ -1,9 +1,11 @@
-"""Which card of a node leads to an address, and the lines that let a node's peers through its firewall again."""
+"""Commands that several rules suggest: to check nodes again, and to let their peers through a firewall."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from aboard.core.evidence import Evidence
+from aboard.core.node import Node
 from aboard.core.nodeset import fold_quoted
 from aboard.core.witness import Link
 from aboard.diagnoses import Fix, Shell, join_fixes, join_lines, rendezvous, shell
@@ -20,6 +22,26 @@ _WIDEST = {4: 16, 6: 48}
 _SHOWN = 16
 _UP = ("up", "unknown", "")
 _Address = IPv4Address | IPv6Address
+
+
+def recheck(evidence: Evidence, nodes: Iterable[str], only: str = "", why: str = "") -> Shell:
+    """By name where names are all there is; nodes with settings have them in aboard.yaml, and are picked from there.
+
+    `why` is one of our own sentences, and stands behind the command.
+    """
+    known = {part.node.name: part.node for part in evidence.plan.parts}
+    names = list(dict.fromkeys(nodes))
+    found = [known[name] for name in names if name in known]
+    # An interpreter that was configured shows in `python` or `setup`, too; one that a launch chose stands in no file.
+    plain = all(replace(node, interpreter=None) == Node(name=node.name, slots=node.slots) for node in found)
+    every = set(names) == set(known) and not plain
+    words = [
+        "aboard check",
+        "" if every else "{names:words}" if plain else "-i {picked}",
+        "--only {only}" if only else "",
+    ]
+    text = " ".join(word for word in words if word) + (f"    # {why}" if why else "")
+    return shell(text, names=names, picked="@".join(names), only=only)
 
 
 def let_in(evidence: Evidence, nodes: Sequence[str], target: str, ways: Sequence[str] = ("in", "out")) -> Shell:

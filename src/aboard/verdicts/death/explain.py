@@ -1,15 +1,19 @@
-"""What a death says: from an exception, an exit code or a signal to a code, a sentence and what to type."""
+"""What a death says, and what its node says of it: from an exception, an exit code or a signal to a diagnosis."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 from aboard.checks.scripted import setup_lines, typed
+from aboard.core.evidence import Evidence
 from aboard.core.nodeset import fold, fold_quoted
 from aboard.core.plan import NodePlan
 from aboard.core.run import Child, Raised
 from aboard.core.setup import without_setup
-from aboard.core.words import host_trouble, visible
+from aboard.core.size import size
+from aboard.core.witness import Disk, NodeWitness
+from aboard.core.words import host_trouble, many, visible
 from aboard.diagnoses import NO_FIX, Diagnosis, Fix, Shell, chain, death, join_fixes, shell
 from aboard.diagnoses.catalogue import read_error
 from aboard.lazy import dataclass
@@ -101,6 +105,13 @@ _KNOWN = (
     ),
 )
 
+_KILLED, _BUS = -9, -7
+_FULL = 0.02
+_SHM = "/dev/shm"  # noqa: S108 - its name, and nothing is written there
+# How Python and torch say it of a process that the rank had started.
+_WORKER = re.compile(r"died with <Signals\.SIGKILL|killed by signal: Killed|exit(ed|code)[^.]{0,40}-9\b")
+_NO_ROOM = re.compile(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
@@ -129,7 +140,7 @@ class Around:
         return fold_quoted(part.node.name for part in self.parts)
 
 
-def told_of(child: Child, tail: Sequence[str], around: Around) -> Told:
+def explain_death(child: Child, tail: Sequence[str], around: Around) -> Told:
     """By what is surest: that it never started, its own exception, the signal, the last words on stderr."""
     gave_up = (
         "These ranks failed in the same way: the cause is in the script, its arguments or its data, not in one node."
@@ -160,6 +171,37 @@ def told_of(child: Child, tail: Sequence[str], around: Around) -> Told:
     seen = f"exited with code {code}" + (f"; the last lines of its output: {quoted}" if last else ", and said nothing")
     why = f"It raised no exception, and its last lines are no known error. Find what exits with {code}: sys.exit or"
     return Told(diagnosis=death.EXITED, seen=seen, why=f"{why} os._exit in the script, or a program that it runs.")
+
+
+def add_node(evidence: Evidence, cause: Child, told: Told) -> Told:
+    """The same death with what was seen on its node; unchanged where nothing there explains it."""
+    node = evidence.witness.get(cause.node)
+    if node is None:
+        why = evidence.unheard.get(cause.node, "")
+        return replace(told, seen=f"{told.seen}; {cause.node} could not be looked at: {why}") if why else told
+    killed = _WORKER.search(cause.raised.message) is not None if cause.raised is not None else cause.code == _KILLED
+    if killed:
+        return _out_of_memory(cause, node, told)
+    shm = next((disk for disk in node.disks if disk.path == _SHM and disk.size), None)
+    if cause.code == _BUS and shm is not None and shm.free < _FULL * shm.size:
+        return replace(
+            told,
+            diagnosis=death.SHM_FULL,
+            seen=f"{told.seen}; /dev/shm has {size(shm.free)} of {size(shm.size)} left",
+            why="Data loaders and NCCL put what they share there; it is full.",
+            fix=death.SHM_FULL.fix("remount", node=cause.node),
+        )
+    said = f"{cause.raised.message if cause.raised else ''} {told.seen}"
+    full = next((disk for disk in node.disks if _is_full(disk)), None)
+    if _NO_ROOM.search(said) and full is not None:
+        left = "no names" if full.inodes < _FULL else f"{size(full.free)} of {size(full.size)}"
+        return replace(
+            told,
+            diagnosis=death.DISK_FULL,
+            seen=f"{told.seen}; the disk of {full.path.visible()} has {left} left",
+            fix=death.DISK_FULL.fix("sizes", path=full.path, node=cause.node),
+        )
+    return told
 
 
 def error_of(child: Child, tail: Sequence[str]) -> Raised | None:
@@ -330,3 +372,24 @@ def _start_fix(child: Child) -> Fix:
 def _clear(text: str) -> str:
     """The first lines of what was said, on one line."""
     return visible(" ".join(text.split()), _SHOWN)
+
+
+def _out_of_memory(cause: Child, node: NodeWitness, told: Told) -> Told:
+    before, after = node.oom_before, node.oom_kills
+    lines = [line for line in node.kernel or () if "Killed process" in line or "oom-kill" in line]
+    if not (before is not None and after is not None and after > before):
+        return told
+    limit = f"; its control group has {size(node.held or 0)} of {size(node.limit)}" if node.limit else ""
+    total = f"; {size(node.free or 0)} of {size(node.memory)} are free" if node.memory and not node.limit else ""
+    kernel = f"; the kernel: {visible(lines[-1].raw().partition(' ')[2], 160)}" if lines else ""
+    return replace(
+        told,
+        diagnosis=death.OUT_OF_MEMORY,
+        seen=f"{told.seen}, out of memory: {many(after - before, 'kill')} since the start{limit}{total}{kernel}",
+        why="The kernel ended it because the memory of the node, or of its control group, was used up.",
+        fix=death.OUT_OF_MEMORY.fix("killed", node=cause.node),
+    )
+
+
+def _is_full(disk: Disk) -> bool:
+    return bool(disk.size) and (disk.free < _FULL * disk.size or disk.inodes < _FULL)

@@ -1,0 +1,70 @@
+"""The earliest death of a run, and whether a death is only an echo: a rank that complains about a lost peer."""
+
+import re
+
+from aboard.core.evidence import Evidence
+from aboard.core.run import Child, Generation
+from aboard.verdicts.death.explain import is_mild
+
+# How ranks cry out when a peer has died: never the cause while there is a death that says something else.
+_ECHO = re.compile(
+    r"connection (was )?(closed|reset|refused|aborted)|closed by (remote )?peer|broken pipe|socket closed"
+    r"|remote process (has )?exited|connectFullMesh failed|recvValue|sendBytes failed|failed to recv"
+    r"|client socket has (failed|timed out)|DistNetworkError|NCCL.*remote error|unhandled system error"
+    r"|watchdog (caught|got)|heartbeat|timed out waiting|connect timeout|wait timeout|monitoredBarrier",
+    re.IGNORECASE,
+)
+# An echo comes within this time of the death that it follows from.
+_ECHO_SECONDS = 5.0
+
+
+def cause_of(evidence: Evidence) -> Child | None:
+    """The earliest death on the corrected clock that isn't an echo of another one."""
+    now = evidence.run.generation
+    decided = float("inf") if now.decided is None else now.decided
+    dead = sorted((child for child in dead_children(evidence) if child.died_at <= decided), key=died_at)
+    if not dead or not is_echo(evidence, dead[0]):
+        return dead[0] if dead else None
+    if lost_node(evidence):
+        return None
+    near = [child for child in dead if child.died_at <= dead[0].died_at + _ECHO_SECONDS and not _ended(now, child)]
+    return next((child for child in near if not is_echo(evidence, child)), dead[0])
+
+
+def is_echo(evidence: Evidence, child: Child) -> bool:
+    """Whether a death only says that somebody else could not be reached, or did not come in time."""
+    return _ECHO.search(last_words(evidence, child)) is not None
+
+
+def last_words(evidence: Evidence, child: Child) -> str:
+    """The exception of a rank that died, else its last lines on stderr that are no warnings."""
+    if child.raised is not None:
+        return f"{child.raised.type}: {child.raised.message}"
+    return "\n".join(line for line in tail_of(evidence, child)[-5:] if not is_mild(line))
+
+
+def tail_of(evidence: Evidence, child: Child) -> tuple[str, ...]:
+    return evidence.tails.get(rank_of(child), ())
+
+
+def dead_children(evidence: Evidence) -> list[Child]:
+    return [child for child in evidence.run.generation.children.values() if child.dead]
+
+
+def lost_node(evidence: Evidence) -> str:
+    """The first node that was lost while its ranks ran, else one that nothing is heard of; "" if there is none."""
+    now = evidence.run.generation
+    return next(iter((*now.lost, *(name for name, place in now.places.items() if place.state == "cut"))), "")
+
+
+def died_at(child: Child) -> float:
+    return child.died_at
+
+
+def rank_of(child: Child) -> int:
+    return int(child.name) if child.name.isdigit() else 0
+
+
+def _ended(now: Generation, child: Child) -> bool:
+    """Whether it was we who ended it, after somebody else's death."""
+    return now.ending is not None and child.at > now.ending and child.raised is None and child.code in (-15, -9)
