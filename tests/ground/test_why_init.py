@@ -33,7 +33,7 @@ def four() -> Iterator[Launches]:
         pytest.param(
             "n1", Drop(ports=STORE, network="fabric"), {}, "init-store-dropped", [2, 3, 4, 5, 6, 7], id="store"
         ),
-        pytest.param("n2", Drop(ports=ANY, network="fabric"), {}, "init-peer-dropped", [2, 3], id="peers"),
+        pytest.param("n2", Drop(ports=ANY, network="fabric"), {}, "network-ephemeral-dropped", [2, 3], id="peers"),
         pytest.param("n1", None, {"TROUBLE": "world"}, "init-world", [0, 1, 2, 3, 4, 5, 6, 7], id="world"),
         # Nightly, as the bench of faults is, which has them all and more.
         *(

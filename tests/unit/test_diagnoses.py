@@ -14,8 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.diagnoses import AboardError, Advice, Command, Diagnosis, Severity, Shell, checkpoint, reach, shell
-from aboard.diagnoses.catalogue import all_diagnoses, all_messages, pack_error, read_error, unpack_error
+from aboard.diagnoses import AboardError, Advice, Command, Diagnosis, Severity, Shell, checkpoint, network, reach, shell
+from aboard.diagnoses.catalogue import (
+    all_diagnoses,
+    all_messages,
+    pack_error,
+    read_error,
+    recall_diagnosis,
+    unpack_error,
+)
 from aboard.diagnoses.fixes import blanks
 from aboard.diagnoses.messages import Role, Source
 from aboard.diagnoses.untrusted import visible
@@ -183,6 +190,8 @@ def test_each_message_has_what_its_diagnosis_needs() -> None:
         assert not message.fix or message.fix in diagnosis.templates, diagnosis.code
         assert message.role is not Role.CAUSE or {message.fix or "log", ""} & set(diagnosis.templates), diagnosis.code
         assert blanks(Advice(message.why or diagnosis.explanation)) <= known, diagnosis.code
+    for diagnosis, message in all_messages(Source.DEATH):
+        assert not message.fix or message.fix in diagnosis.templates, diagnosis.code
 
 
 def test_no_pattern_is_compiled_before_it_is_used() -> None:
@@ -192,7 +201,8 @@ from aboard.diagnoses.catalogue import all_messages
 from aboard.diagnoses.messages import Source
 from aboard.verdicts.logs.reader import Reader
 Reader()
-print(any("regex" in vars(message) for _, message in all_messages(Source.LOG)))
+messages = (*all_messages(Source.LOG), *all_messages(Source.DEATH))
+print(any("regex" in vars(message) for _, message in messages))
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "False\n"
 
@@ -228,6 +238,15 @@ def _fills(call: ast.Call, used: dict[int, Diagnosis | None]) -> Iterator[tuple[
     if not words and not call.keywords and not diagnosis.templates:
         return
     yield diagnosis, constant
+
+
+@pytest.mark.parametrize(
+    ("old", "diagnosis"),
+    [("init-peer-refused", network.EPHEMERAL_REFUSED), ("init-peer-dropped", network.EPHEMERAL_DROPPED)],
+)
+def test_a_code_that_was_merged_is_still_known(old: str, diagnosis: Diagnosis) -> None:
+    """Records, scripts and `aboard why` find the diagnosis by the code that it had in a run."""
+    assert recall_diagnosis(old) is diagnosis
 
 
 # These join pieces of shell, edit a fix that a template made, or quote for a node's own login shell.

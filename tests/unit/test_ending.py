@@ -315,7 +315,7 @@ def test_ranks_that_could_not_reach_a_peer_name_it() -> None:
     tries = [refused(0, 2.0), _event("exited", 0, 2.1, code=1), refused(2, 3.0), _event("exited", 2, 3.1, code=1)]
     nodes = {f"n{at}": NodeWitness(at=1.0, addresses=(("eth0", f"10.0.0.{at}"),)) for at in (1, 2, 3)}
     (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", tries), witness=nodes))
-    assert (finding.code, finding.nodes, finding.ranks) == ("init-peer-refused", ("n2",), (1,))
+    assert (finding.code, finding.nodes, finding.ranks) == ("network-ephemeral-refused", ("n2",), (1,))
     killed = [_event("exited", 1, 1.9, code=-9), *tries]
     assert ending(Evidence(plan=PLAN, run=Run.replay("r", killed), witness=nodes))[0].code == "run-killed"
 

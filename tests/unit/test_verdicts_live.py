@@ -174,7 +174,7 @@ def test_peers_that_do_not_answer() -> None:
         ({4: met("10.0.0.1:41000"), 6: met("10.0.0.1:41000", "10.0.0.2:41000")}, "n1"),
         ({4: met("10.0.0.1:41000", "10.0.0.2:41000")}, "n3"),
     ):
-        assert first(evidence(ranks | tries, default=Phase.STORE))[:2] == ("init-peer-dropped", (node,))
+        assert first(evidence(ranks | tries, default=Phase.STORE))[:2] == ("network-ephemeral-dropped", (node,))
 
 
 def test_a_world_that_nobody_started() -> None:

@@ -1,15 +1,13 @@
 """What to do next in a run: a decision over its state, carried out elsewhere."""
 
-import re
-
 from aboard.core.phase import Phase
 from aboard.core.run import Child, Run
+from aboard.diagnoses import death
 from aboard.lazy import dataclass
 
 # A rank that somebody stopped (SIGSTOP, Ctrl-Z) holds up all others without a word; a debugger shows as another state.
 STOPPED_SECONDS = 5.0
 PORTS_TRIED = 3
-_PORT_TAKEN = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,4 +45,4 @@ def decide(run: Run, world: int, *, said: str = "", may_move: bool = True) -> En
 def port_taken(child: Child, said: str) -> bool:
     """Whether rank 0 died because somebody took its port between the look and the launch."""
     told = f"{child.raised.type} {child.raised.message}" if child.raised else said
-    return child.name == "0" and child.phase < Phase.STORE and _PORT_TAKEN.search(told) is not None
+    return child.name == "0" and child.phase < Phase.STORE and death.PORT_TAKEN.regex.search(told) is not None

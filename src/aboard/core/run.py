@@ -40,6 +40,11 @@ class Child:
     raised_at: float | None = None
 
     @property
+    def rank(self) -> int:
+        """The number that it is called by; 0 if it has another name."""
+        return int(self.name) if self.name.isdigit() else 0
+
+    @property
     def dead(self) -> bool:
         return self.state == "failed" or (self.state == "exited" and self.code != 0)
 
@@ -82,6 +87,10 @@ class Generation:
     exited: int = 0
     # When any rank last came to a new phase.
     moved: float = 0.0
+
+    @property
+    def dead(self) -> list[Child]:
+        return [child for child in self.children.values() if child.dead]
 
 
 @dataclass(kw_only=True)

@@ -45,7 +45,7 @@ def all_messages(source: Source) -> tuple[tuple[Diagnosis, Message], ...]:
         for code, diagnosis in all_diagnoses().items()
         if code == diagnosis.code
         for message in diagnosis.messages
-        if message.source is source
+        if source in message.source
     ]
     return tuple(sorted(found, key=lambda each: (each[1].order, -each[1].weight)))
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, Command, Template
-from aboard.diagnoses.messages import NCCL_COMPLETION, cause, echo, end
+from aboard.diagnoses.messages import NCCL_COMPLETION, Source, cause, echo, end, last_words
 from aboard.diagnoses.steps import CHECK
 
 # Beside whatever is known of a death.
@@ -34,6 +34,9 @@ _KNOWN: Mapping[str, Template] = {
     "some-port": Command("sudo ss -ltnp    # on {nodes:shell}; who has it?"),
     "disk": Command("df -h    # on {nodes:shell}; which one is full? remove there what nobody needs"),
 }
+PORT_TAKEN = last_words(
+    r"(?i)EADDRINUSE|address already in use", "Another process took the port of the rendezvous.", fix="some-port"
+)
 
 RAISED = Diagnosis(
     code="run-raised",
@@ -53,6 +56,35 @@ RAISED = Diagnosis(
             "aboard launch --trial -- SCRIPT    # runs it on each node alone, and names the node that can't"
         ),
     },
+    patterns=(
+        last_words(
+            r"ModuleNotFoundError: No module named '(?P<module>[^']+)'",
+            "If it is one of your own, its directory must be on PYTHONPATH.",
+            fix="install",
+        ),
+        last_words(
+            r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>/[^']+)'",
+            "The file that the code reads is not there.",
+            fix="file",
+        ),
+        last_words(
+            r"Unable to find address for: [\w.-]+",
+            "GLOO_SOCKET_IFNAME names a network interface that is not there.",
+            fix="interface",
+        ),
+        last_words(r"Too many open files", "The process may not have more files open at once.", fix="open-files"),
+        last_words(r"can't open file '?(?P<path>[^':]+)", "The script is not at this path.", fix="script"),
+        last_words(
+            r"CUDA out of memory|OutOfMemoryError",
+            "The GPU's memory is too small for what was asked of it.",
+            fix="gpu-memory",
+        ),
+        last_words(
+            r"port: (?P<port>\d+)\b.{0,200}(?:EADDRINUSE|[Aa]ddress already in use)", PORT_TAKEN.why, fix="port"
+        ),
+        PORT_TAKEN,
+        last_words(r"No space left on device", "A disk is full.", fix="disk"),
+    ),
 )
 
 EXITED = Diagnosis(
@@ -157,6 +189,10 @@ NOT_STARTED = Diagnosis(
         **_KNOWN,
         **_LAST_WORDS,
     },
+    patterns=(
+        last_words(r"\Acan't enter (?P<path>\S+):", fix="folder"),
+        last_words(r"\Acan't start (?P<program>\S+):", fix="program"),
+    ),
 )
 
 NODE_GONE = Diagnosis(
@@ -252,7 +288,18 @@ FOLLOWED = Diagnosis(
     ),
     explanation="When one rank dies, its peers' connections to it break. They are not the cause.",
     remedy="Nothing is to be mended here: look at the finding that stands above it.",
-    patterns=(*(echo(each, order=-1) for each in _QUOTING), *map(echo, _LOST_PEER)),
+    patterns=(
+        *(echo(each, order=-1) for each in _QUOTING),
+        *map(echo, _LOST_PEER),
+        echo(
+            r"(?i)connection (was )?(closed|reset|refused|aborted)|closed by (remote )?peer|broken pipe"
+            r"|socket closed|remote process (has )?exited|connectFullMesh failed|recvValue|sendBytes failed"
+            r"|failed to recv|client socket has (failed|timed out)|DistNetworkError|NCCL.*remote error"
+            r"|unhandled system error|watchdog (caught|got)|heartbeat|timed out waiting|connect timeout|wait timeout"
+            r"|monitoredBarrier",
+            source=Source.DEATH,
+        ),
+    ),
 )
 
 STUBBORN = Diagnosis(
@@ -313,6 +360,8 @@ OUT_OF_MEMORY = Diagnosis(
         ),
         **_LAST_WORDS,
     },
+    # How Python and torch say it of a process that the rank had started.
+    patterns=last_words(r"died with <Signals\.SIGKILL|killed by signal: Killed|exit(ed|code)[^.]{0,40}-9\b"),
 )
 
 SHM_FULL = Diagnosis(
@@ -340,4 +389,5 @@ DISK_FULL = Diagnosis(
         ),
         **_LAST_WORDS,
     },
+    patterns=last_words(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122"),
 )

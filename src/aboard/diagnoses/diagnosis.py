@@ -1,11 +1,12 @@
 """A diagnosis is a failure that we can name; a finding is one occurrence of it."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import field
 from enum import IntEnum
 
 from aboard.diagnoses.fixes import NO_FIX, Command, Fix, Template, Value, name_blanks
-from aboard.diagnoses.messages import Message
+from aboard.diagnoses.messages import Message, Source
 from aboard.lazy import dataclass
 
 
@@ -72,6 +73,11 @@ class Diagnosis:
             about=about,
             consequences=consequences,
         )
+
+    def match_death(self, text: str) -> tuple[Message, re.Match[str]] | None:
+        """The first of its messages that fits the text with which a rank died, and where."""
+        found = ((each, each.regex.search(text)) for each in self.messages if Source.DEATH in each.source)
+        return next(((message, match) for message, match in found if match), None)
 
     @property
     def steps(self) -> tuple[str, ...]:

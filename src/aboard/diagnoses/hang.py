@@ -2,7 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Command
-from aboard.diagnoses.messages import cause
+from aboard.diagnoses.messages import Source, cause
 from aboard.diagnoses.steps import CHECK, LOGS, OPEN, PUT_UP, SAME_CODE
 
 _LOOK = " `aboard why RUN -v` asks the nodes again and tells what was ruled out."
@@ -106,6 +106,7 @@ MISMATCH = Diagnosis(
             r"Received data size doesn't match expected size|op\.preamble\.length <= op\.nbytes",
             fix="code-and-detail",
             weight=2,
+            source=Source.LOG | Source.DEATH,
         ),
     ),
 )
@@ -141,6 +142,7 @@ ABSENT = Diagnosis(
         r"\[?Ranks? (?P<ranks>[\d, ]+)\]? (?:failed to pass|timed out in) monitoredBarrier",
         "These ranks did not come to the barrier that all others had reached.",
         weight=2,
+        source=Source.LOG | Source.DEATH,
     ),
 )
 

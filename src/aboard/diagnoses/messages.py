@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import KW_ONLY
-from enum import Enum
+from enum import Enum, Flag, auto
 from functools import cached_property, partial
 
 from aboard.lazy import dataclass
@@ -32,11 +32,11 @@ class Role(Enum):
     INFO = "info"
 
 
-class Source(Enum):
-    """What a pattern is matched against: a line of a log, or the text with which a rank died."""
+class Source(Flag):
+    """What a pattern is matched against: a line of a log, the text with which a rank died, or both."""
 
-    LOG = "log"
-    DEATH = "death"
+    LOG = auto()
+    DEATH = auto()
 
 
 @dataclass(frozen=True)
@@ -81,3 +81,5 @@ hint = partial(Message, role=Role.HINT)
 odd = partial(Message, role=Role.ODD, weight=1)
 # Worth a line, since it is mostly intended.
 info = partial(Message, role=Role.INFO, weight=1)
+# What a rank said when it died of this failure.
+last_words = partial(Message, source=Source.DEATH)

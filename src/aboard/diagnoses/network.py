@@ -1,15 +1,16 @@
 """Connections between nodes: who can't reach whom, on which ports, by which names and over which interface."""
 
-from collections.abc import Mapping
+from typing import Any
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
-from aboard.diagnoses.fixes import Advice, Command, Template
-from aboard.diagnoses.messages import NCCL_PEER, Message, cause, hint
+from aboard.diagnoses.fixes import Advice, Command
+from aboard.diagnoses.messages import NCCL_PEER, cause, hint, last_words
 from aboard.diagnoses.steps import CHECK, OPEN
 
 _TIMED_OUT = "The client socket has timed out after 600000ms while trying to connect to"
 _RETRYING = "connect to 10.0.0.3<42713> returned Connection timed out, retrying (1/34)"
 _GLOO = "Connect timeout [none]"
+_ADDRESS = r"\[(?P<peer>[0-9a-fA-F.:]+)\]"
 _WHERE = {
     "": ("", "any port"),
     "rendezvous-": (" on the rendezvous port", "the rendezvous port (29500, or MASTER_PORT)"),
@@ -65,6 +66,8 @@ _OPEN = {
         " --zone=trusted --add-source={net} && sudo firewall-cmd --reload"
     ),
     "route": Command("ip route get {address}    # on {node}; is it the right network?"),
+    "let-in": OPEN,
+    "check": CHECK,
 }
 _NAMED = "echo {entry} | sudo tee -a /etc/hosts    # on {where:shell}"
 _RENAMED = "sudo sed -i -E {script} /etc/hosts    # on {where:shell}\n" + _NAMED
@@ -78,25 +81,19 @@ _CARD = Command(
 )
 
 
-def _connection(
-    scope: str,
-    outcome: str,
-    *,
-    patterns: Message | tuple[Message, ...] = (),
-    logged: Mapping[str, Template] | None = None,
-) -> Diagnosis:
+def _connection(scope: str, outcome: str, *, in_a_run: str = "", shows: tuple[str, ...] = (), **more: Any) -> Diagnosis:
     """`logged` are the fixes of its patterns."""
     where, ports = _WHERE[scope]
     title, why, mend = _HOW[outcome]
-    shows = (_TIMED_OUT,) if scope == "rendezvous-" else (_GLOO, _RETRYING)
+    common = () if scope == "rendezvous-" else (_GLOO, _RETRYING)
     return Diagnosis(
         code=f"network-{scope}{outcome}",
         title=f"{title}{where}",
-        symptoms=shows if scope else (_TIMED_OUT, _GLOO, _RETRYING),
+        symptoms=(*shows, *common) if scope == "ephemeral-" else (_TIMED_OUT, *common),
         explanation=f"It is about {ports}. {why}",
-        remedy=mend.format(ports="29500" if scope == "rendezvous-" else "1024:65535"),
-        fixes={**_OPEN, **(logged or {})},
-        patterns=patterns,
+        remedy=mend.format(ports="29500" if scope == "rendezvous-" else "1024:65535") + in_a_run,
+        fixes={**_OPEN, **more.pop("logged", {})},
+        **more,
     )
 
 
@@ -132,6 +129,8 @@ RENDEZVOUS_REJECTED = _connection(
 EPHEMERAL_DROPPED = _connection(
     "ephemeral-",
     "dropped",
+    aliases=("init-peer-dropped",),
+    in_a_run=" In a run, Gloo waits five times its time-out for a peer and names nobody: `aboard why RUN` does.",
     logged={
         "log": Command(
             "sudo iptables -S    # on {peer}; open all ports between the nodes\n"
@@ -158,11 +157,15 @@ EPHEMERAL_DROPPED = _connection(
             fix="waiting",
             weight=2,
         ),
+        last_words(rf"(?s)connectFullMesh failed.*?remote={_ADDRESS}"),
     ),
 )
 EPHEMERAL_REFUSED = _connection(
     "ephemeral-",
     "refused",
+    aliases=("init-peer-refused",),
+    shows=("Gloo connectFullMesh failed with … SO_ERROR: Connection refused, remote=[10.0.0.2]:28048",),
+    in_a_run=" In a run, the ranks that give up are not the cause: the node that they name is.",
     logged={
         "nccl": Command(
             "ip -br addr    # on {peer}; set NCCL_SOCKET_IFNAME to the interface that all nodes share\n"
@@ -196,6 +199,7 @@ EPHEMERAL_REFUSED = _connection(
             fix="gloo",
             weight=2,
         ),
+        last_words(rf"(?s)\A(?=.*(?i:connection refused)).*?connectFullMesh failed.*?remote={_ADDRESS}"),
     ),
 )
 EPHEMERAL_REJECTED = _connection(
@@ -233,7 +237,10 @@ RESET = Diagnosis(
     explanation="A proxy, an intrusion filter or a full connection table between the nodes ends connections.",
     remedy="Take the nodes' own network out of such filters. `sudo dmesg | grep conntrack` tells whether the table"
     " of connections is full; `sudo sysctl -w net.netfilter.nf_conntrack_max=1048576` makes it larger.",
-    fixes={**_OPEN, "let-in": OPEN, "check": CHECK},
+    fixes=_OPEN,
+    patterns=last_words(
+        r"(?:Connection closed by peer |(?=\[[^]]+\]:\d+: (?:Connection reset by peer|Broken pipe)))" + _ADDRESS
+    ),
 )
 
 SILENT = Diagnosis(

@@ -6,7 +6,6 @@ from aboard.diagnoses.steps import CHECK, OPEN, PUT_UP
 
 _LOOK = " `aboard why RUN -v` asks the nodes again and tells what was ruled out."
 _STORE = {"put-up": PUT_UP, "open": OPEN, "check": CHECK}
-_PEERS = {"open": OPEN, "check": CHECK}
 _RESOLVE = "getent hosts {host}    # on {nodes:shell}; who is it?"
 _OWN_NAME = "getent hosts $(hostname)    # on {nodes:shell}; 127.0.x.x there must go from /etc/hosts"
 
@@ -115,21 +114,6 @@ ELSEWHERE = Diagnosis(
     },
 )
 
-PEER_DROPPED = Diagnosis(
-    code="init-peer-dropped",
-    title="ranks can't connect to each other",
-    symptoms=(
-        "Connect timeout [none]",
-        "connect to 10.0.0.2<43211> returned Connection timed out, retrying (1/34)",
-    ),
-    explanation="The store's port is open, and the ports at which ranks listen for each other are not: a firewall"
-    " between the"
-    " nodes. Gloo waits five times its time-out, and names nobody.",
-    remedy="Open all ports between the nodes, in and out: the lines are told. `aboard check --only network` tries"
-    " ports that the kernel chooses.",
-    fixes=_PEERS,
-)
-
 RANK_TWICE = Diagnosis(
     code="init-rank-twice",
     title="two processes join as the same rank",
@@ -139,16 +123,6 @@ RANK_TWICE = Diagnosis(
     remedy="Take `rank=` out of init_process_group and leave RANK, LOCAL_RANK and WORLD_SIZE as they are set.",
     fixes="grep -rnE --include='*.py' 'init_process_group|RANK' .    # here; take rank= out, and leave"
     " RANK as it is: each rank has its own",
-)
-
-PEER_REFUSED = Diagnosis(
-    code="init-peer-refused",
-    title="ranks are refused by each other",
-    symptoms=("Gloo connectFullMesh failed with … SO_ERROR: Connection refused, remote=[10.0.0.2]:28048",),
-    explanation="The store's port is open, and a firewall says no at the ports at which ranks listen for each"
-    " other. The ranks that give up are not the cause; the node that they name is.",
-    remedy="Open all ports between the nodes; `aboard check --only network` tries ports that the kernel chooses.",
-    fixes=_PEERS,
 )
 
 LOOPBACK = Diagnosis(

@@ -70,7 +70,7 @@ async def inquire_again(heard: Heard, evidence: Evidence, holds: Mapping[str, Ho
 
 async def inquire_of_deaths(heard: Heard, plan: Plan, run: Run, holds: Mapping[str, Hold]) -> Heard:
     """What killed a rank may have held up its node's answer, too: such a node is asked once more, for itself only."""
-    died = {child.node for child in run.generation.children.values() if child.dead}
+    died = {child.node for child in run.generation.dead}
     parts = {part.node.name: part for part in plan.parts}
 
     def is_open(name: str) -> bool:

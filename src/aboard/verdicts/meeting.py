@@ -9,7 +9,7 @@ from aboard.core.phase import Phase
 from aboard.core.rankset import fold_ranks
 from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.witness import Socket, split
-from aboard.diagnoses import Diagnosis, Fix, Shell, join_fixes, rendezvous
+from aboard.diagnoses import Diagnosis, Fix, Shell, join_fixes, network, rendezvous
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.verdicts.commands import address_of, down, let_in, off_loopback, recheck
 
@@ -206,14 +206,14 @@ def _peers(evidence: Evidence, trying: dict[str, list[tuple[View, str]]]) -> Cau
     views = [each for each, _remote in trying[peer]]
     check = recheck(evidence, (blamed, view.node, peer), "network", "what can't reach what")
     return _cause(
-        rendezvous.PEER_DROPPED,
+        network.EPHEMERAL_DROPPED,
         views,
         seen=f"{_who(views)} gets no answer from {remote} on {peer}",
         why="Ranks connect to each other at ports that the kernel chooses: a firewall drops these; the store's port is"
         " open.",
         fix=join_fixes(
-            rendezvous.PEER_DROPPED.fix("open", rules=let_in(evidence, (blamed,), split(remote)[0])),
-            rendezvous.PEER_DROPPED.fix("check", check=check),
+            network.EPHEMERAL_DROPPED.fix("let-in", rules=let_in(evidence, (blamed,), split(remote)[0])),
+            network.EPHEMERAL_DROPPED.fix("check", check=check),
         ),
         nodes=(blamed,),
         ranks=tuple(each.rank for each in evidence.views if each.node == blamed),

@@ -9,20 +9,25 @@ from aboard.core.head import is_loopback
 from aboard.core.nodeset import fold
 from aboard.core.rankset import fold_ranks
 from aboard.core.run import Child
-from aboard.diagnoses import Finding, hang, join_fixes, network, rendezvous
+from aboard.diagnoses import Diagnosis, Finding, hang, join_fixes, network, rendezvous
+from aboard.lazy import dataclass
 from aboard.verdicts.commands import let_in, off_loopback, recheck
-from aboard.verdicts.death.earliest import dead_children, rank_of, tail_of
+from aboard.verdicts.death.earliest import tail_of
 
-_ADDRESS = r"\[([0-9a-fA-F.:]+)\]"
-_MESH = re.compile(rf"connectFullMesh failed.*?remote={_ADDRESS}", re.DOTALL)
-_REFUSED = re.compile(r"connection refused", re.IGNORECASE)
-_BEHIND = re.compile(r"Ranks? ([\d, ]+) (?:failed to pass|timed out in) monitoredBarrier")
-_LOST = re.compile(rf"Connection closed by peer {_ADDRESS}|{_ADDRESS}:\d+: (?:Connection reset by peer|Broken pipe)")
-_OTHER_SIZE = re.compile(r"Received data size doesn't match expected size|op\.preamble\.length <= op\.nbytes")
 # The connections of a rank that leaves close a moment before its process is gone.
 _LEAVING_SECONDS = 3.0
 # A process that dies ends its connections, too; two clocks may differ by this.
 _CLOCK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Complaint:
+    """A rank that died, what its exception says, and the node of the peer that it names; its own if it names none."""
+
+    child: Child
+    diagnosis: Diagnosis
+    match: re.Match[str]
+    peer: str
 
 
 def left_early(evidence: Evidence, cause: Child) -> Iterator[Finding]:
@@ -33,7 +38,7 @@ def left_early(evidence: Evidence, cause: Child) -> Iterator[Finding]:
         left = min(near, key=lambda child: child.at)
         yield hang.UNEVEN.finding(
             nodes=(left.node,),
-            ranks=(rank_of(left),),
+            ranks=(left.rank,),
             seen=f"rank {left.name} on {left.node} finished, and {max(0.0, cause.died_at - left.at):.1f} s later the"
             " others had lost their connections to it",
             why="Ranks had different numbers of batches, or one left early: the others then wait for it in a"
@@ -44,37 +49,36 @@ def left_early(evidence: Evidence, cause: Child) -> Iterator[Finding]:
 
 def unreached(evidence: Evidence, _cause: Child) -> Iterator[Finding]:
     """The node that most of them could not reach; if only one node complains, and of several, that one."""
-    tried = [(child, found[1]) for child, found in _raised(evidence, _MESH)]
-    looped = [child for child, address in tried if is_loopback(address)]
+    tried = _find_raised(evidence, network.EPHEMERAL_REFUSED, network.EPHEMERAL_DROPPED)
+    looped = [each.child for each in tried if is_loopback(each.match["peer"])]
     if looped and len(evidence.plan.parts) > 1:
         yield _loopback(evidence, looped)
         return
-    tries = [(child, address, evidence.owners.get(address, "")) for child, address in tried]
-    tries = [(child, address, peer) for child, address, peer in tries if peer not in ("", child.node)]
+    tries = [each for each in tried if each.peer != each.child.node]
     if not tries:
         return
-    peers, sources = Counter(peer for _child, _address, peer in tries), {child.node for child, *_whom in tries}
+    peers, sources = Counter(each.peer for each in tries), {each.child.node for each in tries}
     blamed = next(iter(sources)) if len(peers) > 1 and len(sources) == 1 else peers.most_common(1)[0][0]
-    first, address, peer = min(tries, key=lambda each: each[0].died_at)
-    refused = any(child is first for child, _found in _raised(evidence, _REFUSED))
-    verb = "is refused by" if refused else "gets no answer from"
-    diagnosis = rendezvous.PEER_REFUSED if refused else rendezvous.PEER_DROPPED
-    check = recheck(evidence, (blamed, first.node, peer), "network", "before the next launch")
+    first = min(tries, key=lambda each: each.child.died_at)
+    address, peer, diagnosis = first.match["peer"], first.peer, first.diagnosis
+    verb = "is refused by" if diagnosis is network.EPHEMERAL_REFUSED else "gets no answer from"
+    check = recheck(evidence, (blamed, first.child.node, peer), "network", "before the next launch")
     yield diagnosis.finding(
         nodes=(blamed,),
         ranks=tuple(_ranks(evidence, blamed)),
-        seen=f"rank {_names(child for child, *_whom in tries)} {verb} {address} on {peer}, where rank"
+        seen=f"rank {_names(each.child for each in tries)} {verb} {address} on {peer}, where rank"
         f" {fold_ranks(_ranks(evidence, peer))} listens for its peers",
         why="Ranks connect to each other at ports that the kernel chooses: a firewall closes these, not the store's.",
         fix=join_fixes(
-            diagnosis.fix("open", rules=let_in(evidence, (blamed,), address)), diagnosis.fix("check", check=check)
+            diagnosis.fix("let-in", rules=let_in(evidence, (blamed,), address)), diagnosis.fix("check", check=check)
         ),
     )
 
 
 def missed(evidence: Evidence, _cause: Child) -> Iterator[Finding]:
     """A barrier with a time-out knows who did not come to it."""
-    ranks = {int(rank) for _child, found in _raised(evidence, _BEHIND) for rank in re.findall(r"\d+", found[1])}
+    found = [each.match["ranks"] for each in _find_raised(evidence, hang.ABSENT)]
+    ranks = {int(rank) for ranks in found for rank in re.findall(r"\d+", ranks)}
     views = [view for view in evidence.views if view.rank in ranks]
     if views:
         names, nodes = fold_ranks(ranks_of(views)), nodes_of(views)
@@ -93,22 +97,22 @@ def parted(evidence: Evidence, _cause: Child) -> Iterator[Finding]:
 
     It is at the node at which all that were lost first have an end; if there is none, at both ends of the first.
     """
-    named = [(child, found[1] or found[2]) for child, found in _raised(evidence, _LOST)]
-    lost = [(child, address, evidence.owners.get(address, child.node)) for child, address in named]
-    losses = [loss for loss in lost if loss[2] != loss[0].node and not _died_before(evidence, *loss)]
+    found = [each for each in _find_raised(evidence, network.RESET) if each.peer != each.child.node]
+    losses = [loss for loss in found if not _died_before(evidence, loss)]
     if not losses:
         return
-    first, address, peer = min(losses, key=lambda loss: loss[0].died_at)
-    pairs = {frozenset((child.node, other)) for child, _address, other in losses}
+    first = min(losses, key=lambda each: each.child.died_at)
+    address, peer = first.match["peer"], first.peer
+    peers = dict.fromkeys(loss.peer for loss in losses)
+    pairs = {frozenset((loss.child.node, loss.peer)) for loss in losses}
     ends = Counter(name for pair in pairs for name in pair)
     common = [name for name, count in ends.items() if count == len(pairs) > 1]
-    nodes = tuple(common) if len(common) == 1 else (peer, first.node)
-    check = recheck(evidence, (peer, first.node), "network", "before the next launch")
+    nodes = tuple(common) if len(common) == 1 else (peer, first.child.node)
+    check = recheck(evidence, (peer, first.child.node), "network", "before the next launch")
     yield network.RESET.finding(
         nodes=nodes,
-        seen=f"connections of rank {_names(loss[0] for loss in losses)} to"
-        f" {fold(dict.fromkeys(loss[2] for loss in losses))} were ended, first that to {address}, and no rank there had"
-        " died",
+        seen=f"connections of rank {_names(loss.child for loss in losses)} to {fold(peers)} were ended, first that to"
+        f" {address}, and no rank there had died",
         why="Something between the nodes ends connections: a firewall that was changed, a connection table that was"
         " flushed or is full, a filter.",
         fix=join_fixes(
@@ -121,7 +125,7 @@ def parted(evidence: Evidence, _cause: Child) -> Iterator[Finding]:
 def met_apart(evidence: Evidence, cause: Child) -> Iterator[Finding]:
     """Two ranks met with different sizes: the one that differs from most, if records tell, else the one that died."""
     text = f"{cause.raised.message if cause.raised is not None else ''} {' '.join(tail_of(evidence, cause))}"
-    if _OTHER_SIZE.search(text) is None:
+    if hang.MISMATCH.match_death(text) is None:
         return
     odd = [evidence.view(rank) for standing in evidence.standings for rank in (*standing.odd, *standing.behind)]
     odd = [view for view in odd if view.alive]
@@ -151,16 +155,23 @@ def _loopback(evidence: Evidence, tried: list[Child]) -> Finding:
     )
 
 
-def _died_before(evidence: Evidence, child: Child, _address: str, peer: str) -> bool:
-    others = [each for each in dead_children(evidence) if each.node == peer]
-    return any(each.died_at <= child.died_at + _CLOCK_SECONDS for each in others)
+def _died_before(evidence: Evidence, loss: _Complaint) -> bool:
+    others = [each for each in evidence.run.generation.dead if each.node == loss.peer]
+    return any(each.died_at <= loss.child.died_at + _CLOCK_SECONDS for each in others)
 
 
-def _raised(evidence: Evidence, pattern: re.Pattern[str]) -> list[tuple[Child, re.Match[str]]]:
-    """The ranks that died of an exception that fits the pattern."""
-    texts = [(child, child.raised) for child in dead_children(evidence)]
-    found = [(child, pattern.search(f"{text.type}: {text.message}")) for child, text in texts if text is not None]
-    return [(child, match) for child, match in found if match is not None]
+def _find_raised(evidence: Evidence, *diagnoses: Diagnosis) -> list[_Complaint]:
+    """The ranks that died of an exception that is a message of one of these; each fits the first that it can."""
+    found = []
+    for child in evidence.run.generation.dead:
+        text = f"{child.raised.type}: {child.raised.message}" if child.raised is not None else ""
+        for diagnosis in diagnoses:
+            if known := diagnosis.match_death(text):
+                _message, match = known
+                peer = evidence.owners.get(match.groupdict().get("peer", ""), child.node)
+                found.append(_Complaint(child=child, diagnosis=diagnosis, match=match, peer=peer))
+                break
+    return found
 
 
 def _ranks(evidence: Evidence, name: str) -> list[int]:

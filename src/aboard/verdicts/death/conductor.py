@@ -1,13 +1,13 @@
 """The verdict on a run whose conductor died without ending it."""
 
 from datetime import UTC, datetime
+from operator import attrgetter
 
 from aboard.core.duration import span
 from aboard.core.nodeset import fold
 from aboard.core.run import Run
 from aboard.diagnoses import Finding, Fix, Severity, Shell, death, join_fixes
 from aboard.lazy import dataclass
-from aboard.verdicts.death.earliest import rank_of
 
 # From the end of a lease until an agent has terminated its ranks: the grace, and a sweep.
 _LEASE_ENDS_SECONDS = 10.0
@@ -31,7 +31,9 @@ class Remains:
 
 def lost_conductor(run: Run, left: Remains, *, now: float) -> Finding:
     """The verdict on a run whose conductor is gone without a word, by what it had recorded until then."""
-    running = sorted((child for child in run.generation.children.values() if child.state == "started"), key=rank_of)
+    running = sorted(
+        (child for child in run.generation.children.values() if child.state == "started"), key=attrgetter("rank")
+    )
     nodes = tuple(dict.fromkeys(child.node for child in running))
     died = f"the conductor (process {left.pid}) died"
     over = run.generation.ending is not None
@@ -52,7 +54,7 @@ def lost_conductor(run: Run, left: Remains, *, now: float) -> Finding:
     return death.CONDUCTOR_LOST.finding(
         severity=Severity.WARN if over else Severity.BLOCK,
         nodes=nodes,
-        ranks=tuple(map(rank_of, running)),
+        ranks=tuple(child.rank for child in running),
         seen=seen,
         why="It was killed, by somebody or by the kernel out of memory, or the head was restarted. Agents that lose"
         " their conductor terminate their ranks after the lease, so that nothing is left behind.",

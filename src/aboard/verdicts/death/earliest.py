@@ -1,19 +1,15 @@
 """The earliest death of a run, and whether a death is only an echo: a rank that complains about a lost peer."""
 
 import re
+from functools import cache
+from operator import attrgetter
 
 from aboard.core.evidence import Evidence
 from aboard.core.run import Child, Generation
+from aboard.diagnoses.catalogue import all_messages
+from aboard.diagnoses.messages import Role, Source
 from aboard.verdicts.death.explain import is_mild
 
-# How ranks cry out when a peer has died: never the cause while there is a death that says something else.
-_ECHO = re.compile(
-    r"connection (was )?(closed|reset|refused|aborted)|closed by (remote )?peer|broken pipe|socket closed"
-    r"|remote process (has )?exited|connectFullMesh failed|recvValue|sendBytes failed|failed to recv"
-    r"|client socket has (failed|timed out)|DistNetworkError|NCCL.*remote error|unhandled system error"
-    r"|watchdog (caught|got)|heartbeat|timed out waiting|connect timeout|wait timeout|monitoredBarrier",
-    re.IGNORECASE,
-)
 # An echo comes within this time of the death that it follows from.
 _ECHO_SECONDS = 5.0
 
@@ -22,7 +18,7 @@ def cause_of(evidence: Evidence) -> Child | None:
     """The earliest death on the corrected clock that isn't an echo of another one."""
     now = evidence.run.generation
     decided = float("inf") if now.decided is None else now.decided
-    dead = sorted((child for child in dead_children(evidence) if child.died_at <= decided), key=died_at)
+    dead = sorted((child for child in now.dead if child.died_at <= decided), key=attrgetter("died_at"))
     if not dead or not is_echo(evidence, dead[0]):
         return dead[0] if dead else None
     if lost_node(evidence):
@@ -33,7 +29,8 @@ def cause_of(evidence: Evidence) -> Child | None:
 
 def is_echo(evidence: Evidence, child: Child) -> bool:
     """Whether a death only says that somebody else could not be reached, or did not come in time."""
-    return _ECHO.search(last_words(evidence, child)) is not None
+    text = last_words(evidence, child)
+    return any(pattern.search(text) for pattern in _echoes())
 
 
 def last_words(evidence: Evidence, child: Child) -> str:
@@ -44,11 +41,7 @@ def last_words(evidence: Evidence, child: Child) -> str:
 
 
 def tail_of(evidence: Evidence, child: Child) -> tuple[str, ...]:
-    return evidence.tails.get(rank_of(child), ())
-
-
-def dead_children(evidence: Evidence) -> list[Child]:
-    return [child for child in evidence.run.generation.children.values() if child.dead]
+    return evidence.tails.get(child.rank, ())
 
 
 def lost_node(evidence: Evidence) -> str:
@@ -57,14 +50,11 @@ def lost_node(evidence: Evidence) -> str:
     return next(iter((*now.lost, *(name for name, place in now.places.items() if place.state == "cut"))), "")
 
 
-def died_at(child: Child) -> float:
-    return child.died_at
-
-
-def rank_of(child: Child) -> int:
-    return int(child.name) if child.name.isdigit() else 0
-
-
 def _ended(now: Generation, child: Child) -> bool:
     """Whether it was we who ended it, after somebody else's death."""
     return now.ending is not None and child.at > now.ending and child.raised is None and child.code in (-15, -9)
+
+
+@cache
+def _echoes() -> tuple[re.Pattern[str], ...]:
+    return tuple(message.regex for _, message in all_messages(Source.DEATH) if message.role is Role.ECHO)

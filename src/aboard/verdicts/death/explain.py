@@ -39,78 +39,14 @@ _NAMES = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: 
 _NAMES |= {10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM"}
 # Why a process gets a signal, and the fix of a death by it.
 _SIGNALS = {
-    9: (
-        "The kernel does that to the biggest process when memory is out, or somebody's hand did.",
-        "memory",
-    ),
-    7: (
-        "A page of memory could not be had: mostly /dev/shm is full.",
-        "shm",
-    ),
-    11: (
-        "A bug in native code: a wheel that does not fit its CUDA or torch is the usual one.",
-        "software",
-    ),
-    6: (
-        "Native code gave up: NCCL's watchdog, a failed assertion in C++.",
-        "",
-    ),
+    9: ("The kernel does that to the biggest process when memory is out, or somebody's hand did.", "memory"),
+    7: ("A page of memory could not be had: mostly /dev/shm is full.", "shm"),
+    11: ("A bug in native code: a wheel that does not fit its CUDA or torch is the usual one.", "software"),
+    6: ("Native code gave up: NCCL's watchdog, a failed assertion in C++.", ""),
 }
-# What a program says last, why, and which fix of its death is for that; the first that fits.
-_KNOWN = (
-    (
-        r"ModuleNotFoundError: No module named '([^']+)'",
-        "{interpreters} has no such module{head}. If it is one of your own, its directory must be on PYTHONPATH.",
-        "install",
-    ),
-    (
-        r"FileNotFoundError: \[Errno 2\] No such file or directory: '(/[^']+)'",
-        "The file that the code reads is not there.",
-        "file",
-    ),
-    (
-        r"Unable to find address for: ([\w.-]+)",
-        "GLOO_SOCKET_IFNAME names a network interface that is not there.",
-        "interface",
-    ),
-    (
-        r"Too many open files",
-        "The process may not have more files open at once.",
-        "open-files",
-    ),
-    (
-        r"can't open file '?([^':]+)",
-        "The script is not at this path.",
-        "script",
-    ),
-    (
-        r"CUDA out of memory|OutOfMemoryError",
-        "The GPU's memory is too small for what was asked of it.",
-        "gpu-memory",
-    ),
-    (
-        r"port: (\d+)\b.{0,200}(?:EADDRINUSE|[Aa]ddress already in use)",
-        "Another process took the port of the rendezvous.",
-        "port",
-    ),
-    (
-        r"EADDRINUSE|[Aa]ddress already in use",
-        "Another process took the port of the rendezvous.",
-        "some-port",
-    ),
-    (
-        r"No space left on device",
-        "A disk is full.",
-        "disk",
-    ),
-)
-
 _KILLED, _BUS = -9, -7
 _FULL = 0.02
 _SHM = "/dev/shm"  # noqa: S108 - its name, and nothing is written there
-# How Python and torch say it of a process that the rank had started.
-_WORKER = re.compile(r"died with <Signals\.SIGKILL|killed by signal: Killed|exit(ed|code)[^.]{0,40}-9\b")
-_NO_ROOM = re.compile(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +87,10 @@ def explain_death(child: Child, tail: Sequence[str], around: Around) -> Told:
         known, fix = _known(child.why, death.NOT_STARTED, around)
         why = known or "The node could not start it: the directory or the program is not there, or may not be used."
         seen = f"was not started: {_clear(child.why)}"
-        return Told(diagnosis=death.NOT_STARTED, seen=seen, why=why, fix=_start_fix(child) or fix)
+        if lacking := death.NOT_STARTED.match_death(child.why):
+            message, found = lacking
+            fix = death.NOT_STARTED.fix(message.fix, node=child.node, **found.groupdict())
+        return Told(diagnosis=death.NOT_STARTED, seen=seen, why=why, fix=fix)
     if child.raised is not None:
         if ours := _our_own(child, around):
             return ours
@@ -179,8 +118,8 @@ def add_node(evidence: Evidence, cause: Child, told: Told) -> Told:
     if node is None:
         why = evidence.unheard.get(cause.node, "")
         return replace(told, seen=f"{told.seen}; {cause.node} could not be looked at: {why}") if why else told
-    killed = _WORKER.search(cause.raised.message) is not None if cause.raised is not None else cause.code == _KILLED
-    if killed:
+    raised = cause.raised.message if cause.raised is not None else ""
+    if death.OUT_OF_MEMORY.match_death(raised) if cause.raised is not None else cause.code == _KILLED:
         return _out_of_memory(cause, node, told)
     shm = next((disk for disk in node.disks if disk.path == _SHM and disk.size), None)
     if cause.code == _BUS and shm is not None and shm.free < _FULL * shm.size:
@@ -191,9 +130,8 @@ def add_node(evidence: Evidence, cause: Child, told: Told) -> Told:
             why="Data loaders and NCCL put what they share there; it is full.",
             fix=death.SHM_FULL.fix("remount", node=cause.node),
         )
-    said = f"{cause.raised.message if cause.raised else ''} {told.seen}"
     full = next((disk for disk in node.disks if _is_full(disk)), None)
-    if _NO_ROOM.search(said) and full is not None:
+    if full is not None and death.DISK_FULL.match_death(f"{raised} {told.seen}"):
         left = "no names" if full.inodes < _FULL else f"{size(full.free)} of {size(full.size)}"
         return replace(
             told,
@@ -274,24 +212,18 @@ def _by_signal(child: Child, number: int) -> Told:
 
 
 def _known(text: str, diagnosis: Diagnosis, around: Around) -> tuple[str, Fix]:
-    for pattern, why, variant in _KNOWN:
-        found = re.search(pattern, text)
-        if found:
-            told = why.format(interpreters=_interpreters(around), head=_head_environment(around))
-            return told, _known_fix(diagnosis, variant, found, around)
-    return "", NO_FIX
-
-
-def _known_fix(diagnosis: Diagnosis, variant: str, found: re.Match[str], around: Around) -> Fix:
-    if variant == "install":
-        return _install(diagnosis, found[1], around)
-    if variant == "file":
-        return _copy(diagnosis, found[1], around)
-    if variant == "script":
-        return diagnosis.fix(variant, path=found[1], nodes=around.where)
-    if variant == "port":
-        return diagnosis.fix(variant, sockets=f"sport = :{found[1]}", nodes=around.where)
-    return diagnosis.fix(variant, nodes=around.where)
+    """Why, and the fix of the death, if what was said last is known."""
+    known = death.RAISED.match_death(text)
+    if known is None:
+        return "", NO_FIX
+    message, found = known
+    if message.fix == "install":
+        lacks = f"{_interpreters(around)} has no such module{_head_environment(around)}."
+        return f"{lacks} {message.why}", _install(diagnosis, found["module"], around)
+    if message.fix == "file":
+        return message.why, _copy(diagnosis, found["path"], around)
+    values = {"sockets": f"sport = :{found['port']}"} if message.fix == "port" else found.groupdict()
+    return message.why, diagnosis.fix(message.fix, nodes=around.where, **values)
 
 
 def _copy(diagnosis: Diagnosis, path: str, around: Around) -> Fix:
@@ -359,14 +291,6 @@ def _on_all(command: Shell, parts: Iterable[NodePlan]) -> Iterator[Shell]:
         targets = [f"{node.user}@{node.target}" if node.user else node.target for node in plain]
         yield shell('for node in {targets:words}; do ssh "$node" {command}; done', targets=targets, command=command)
     yield from (typed(node, command) for node in nodes if node not in plain or len(plain) == 1)
-
-
-def _start_fix(child: Child) -> Fix:
-    place = re.match(r"can't enter (\S+):", child.why)
-    if place:
-        return death.NOT_STARTED.fix("folder", path=place[1], node=child.node)
-    program = re.match(r"can't start (\S+):", child.why)
-    return death.NOT_STARTED.fix("program", program=program[1], node=child.node) if program else NO_FIX
 
 
 def _clear(text: str) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import wraps
+from operator import attrgetter
 
 from aboard.core.evidence import Evidence
 from aboard.core.nodeset import fold
@@ -13,16 +14,7 @@ from aboard.diagnoses import Finding, death, join_fixes
 from aboard.verdicts import gpu
 from aboard.verdicts.commands import recheck
 from aboard.verdicts.death import blame
-from aboard.verdicts.death.earliest import (
-    cause_of,
-    dead_children,
-    died_at,
-    is_echo,
-    last_words,
-    lost_node,
-    rank_of,
-    tail_of,
-)
+from aboard.verdicts.death.earliest import cause_of, is_echo, last_words, lost_node, tail_of
 from aboard.verdicts.death.explain import Around, add_node, error_of, explain_death, is_same_error
 from aboard.verdicts.judge import judge
 
@@ -67,8 +59,8 @@ def _blame(explain: Callable[[Evidence, Child], Iterator[Finding]], *, echo: boo
     def rule(evidence: Evidence) -> Iterator[Said]:
         cause = cause_of(evidence)
         if cause is not None and is_echo(evidence, cause) == echo:
-            followed = tuple(_followed(evidence, cause, dead_children(evidence)))
             for finding in explain(evidence, cause):
+                followed = tuple(_followed(evidence, cause, evidence.run.generation.dead))
                 yield Cause(finding=replace(finding, consequences=followed), sure=Sure.STRONG, explains=_END)
 
     return rule
@@ -97,7 +89,7 @@ def rank_stopped(evidence: Evidence) -> Iterator[Said]:
         left = "nothing of it may be left there; then launch again"
         finding = death.RANK_STOPPED.finding(
             nodes=(child.node,),
-            ranks=(rank_of(child),),
+            ranks=(child.rank,),
             seen=f"rank {child.name} on {child.node} was stopped (SIGSTOP) and not let go on",
             why="All other ranks wait for it in the next collective, without a word.",
             fix=death.RANK_STOPPED.fix("check", check=recheck(evidence, (child.node,), "host", left)),
@@ -138,13 +130,13 @@ def _describe_death(evidence: Evidence, cause: Child) -> Finding:
     told = add_node(evidence, cause, told)
     told = gpu.beside_death(evidence, cause, last_words(evidence, cause), told)
     named = set(map(id, same))
-    others = [child for child in dead_children(evidence) if id(child) not in named]
+    others = [child for child in evidence.run.generation.dead if id(child) not in named]
     nodes = tuple(dict.fromkeys(child.node for child in same))
     count = f"all {len(same)}" if len(same) == evidence.plan.world else f"{len(same)} of {evidence.plan.world}"
     alone = f"rank {cause.name} on {cause.node}, {cause.phase.word},"
     return told.diagnosis.finding(
         nodes=nodes,
-        ranks=tuple(map(rank_of, same)),
+        ranks=tuple(child.rank for child in same),
         seen=f"{alone if len(same) == 1 else f'{count} ranks on {fold(nodes)}'} {told.seen}",
         why=told.why,
         fix=join_fixes(told.fix, told.diagnosis.fix("logs", run=evidence.plan.run, rank=same[0].name)),
@@ -160,7 +152,7 @@ def _same_deaths(evidence: Evidence, cause: Child) -> list[Child]:
     first = {part.node.name: part.starts[0].rank or 0 for part in evidence.plan.parts if part.starts}
 
     def names(child: Child) -> tuple[str, ...]:
-        return child.node, str(rank_of(child)), str(rank_of(child) - first.get(child.node, 0))
+        return child.node, str(child.rank), str(child.rank - first.get(child.node, 0))
 
     def is_same(child: Child) -> bool:
         other = error_of(child, tail_of(evidence, child)) if child.dead else None
@@ -178,7 +170,7 @@ def _around(evidence: Evidence, cause: Child, same: list[Child]) -> Around:
         parts=tuple(part for part in evidence.plan.parts if part.node.name in nodes),
         peer=others[0] if others else "",
         several=len(same) > 1,
-        output=evidence.said.get(rank_of(cause), ()),
+        output=evidence.said.get(cause.rank, ()),
     )
 
 
@@ -186,17 +178,14 @@ def _followed(evidence: Evidence, cause: Child, others: list[Child]) -> Iterator
     """One line for all the ranks that died of the first one's death, or were ended because of it."""
     after = [child for child in others if child.died_at >= cause.died_at or is_echo(evidence, child)]
     if after:
-        own = [child for child in after if child.code is None or child.code > 0]
+        own = sorted((each for each in after if each.code is None or each.code > 0), key=attrgetter("died_at"))
         rest = len(after) - len(own)
         ended = f"{rest} {'was' if rest == 1 else 'were'} ended" if rest else ""
-        died = (
-            f"{len(own)} died by {'itself' if len(own) == 1 else 'themselves'}, first rank {min(own, key=died_at).name}"
-            if own
-            else ""
-        )
+        alone = "itself" if len(own) == 1 else "themselves"
+        died = f"{len(own)} died by {alone}, first rank {own[0].name}" if own else ""
         yield death.FOLLOWED.finding(
             nodes=tuple(sorted({child.node for child in after})),
-            ranks=tuple(sorted(rank_of(child) for child in after)),
+            ranks=tuple(sorted(child.rank for child in after)),
             seen=f"of the other ranks, {', '.join(part for part in (died, ended) if part)}",
             why="They followed from the first death: whatever they say of closed connections is no cause.",
         )
