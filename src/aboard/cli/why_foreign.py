@@ -1,7 +1,6 @@
 """`aboard why --nodes` and `--pid`."""
 
 import asyncio
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -17,7 +16,7 @@ from aboard.core.nodeset import fold
 from aboard.core.words import visible
 from aboard.diagnoses import InputError, Problem, Severity, commands
 from aboard.flows.why_foreign import Foreign, why_foreign
-from aboard.ui.as_json import as_plain
+from aboard.ui.as_json import dump_json
 from aboard.ui.why_foreign import ForeignView, places
 
 EXIT_FOUND = 2
@@ -56,7 +55,7 @@ def _tell(cluster: Cluster, pids: tuple[int, ...], *, as_json: bool, verbose: bo
         click.secho(f"looking at {names}, for as long as it takes to see whether it moves …", dim=True, err=True)
     told = asyncio.run(why_foreign(cluster, pids))
     if as_json:
-        click.echo(json.dumps(_plain(told), indent=2, ensure_ascii=False))
+        click.echo(dump_json(_plain(told)))
     else:
         view = ForeignView(told.world, told.evidence, told.why, verbose=verbose)
         Console(highlight=False).print(view, crop=False)
@@ -71,10 +70,10 @@ def _plain(told: Foreign) -> dict[str, object]:
         "what": world.what,
         "world": world.size,
         "master": f"{world.address}:{world.port}",
-        world.noun + "s": as_plain(ranks),
-        "missing": list(world.missing),
+        world.noun + "s": ranks,
+        "missing": world.missing,
         "places": [{"ranks": ranks, "where": where} for ranks, where in places(world, told.evidence)],
-        "findings": as_plain(told.why.findings),
-        "ruled_out": as_plain(told.why.ruled_out),
+        "findings": told.why.findings,
+        "ruled_out": told.why.ruled_out,
         "seconds": round(told.why.seconds, 3),
     }

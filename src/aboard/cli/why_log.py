@@ -1,6 +1,5 @@
 """`aboard why --log` and `--bundle`."""
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from rich.console import Console
 from aboard import __version__
 from aboard.flows.unpack import replay_bundle
 from aboard.flows.why_log import Explained, explain
-from aboard.ui.as_json import as_plain
+from aboard.ui.as_json import dump_json
 from aboard.ui.figures import many
 from aboard.ui.findings import FindingsView
 from aboard.ui.log_live import LogReading
@@ -24,7 +23,7 @@ def tell_logs(names: Sequence[str], *, as_json: bool) -> None:
     """Explains the logs and ends the program: 0 nothing is wrong, 2 something is."""
     told = _read(names)
     if as_json:
-        click.echo(json.dumps(as_plain(told), indent=2, ensure_ascii=False))
+        click.echo(dump_json(told))
     elif told.findings:
         console = Console(highlight=False)
         console.print(FindingsView(told.findings, in_full=True), crop=False)

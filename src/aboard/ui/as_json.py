@@ -13,21 +13,24 @@ from aboard.core.facts import Facts, Unknown
 from aboard.core.node import Node
 from aboard.core.reach import Reached
 from aboard.diagnoses import Diagnosis, Finding, Severity
+from aboard.diagnoses.untrusted import Untrusted, visible
 from aboard.ui.verdict import Outcome
 
 # Stand beside `facts` as well, where they have been from the beginning; null is what isn't known.
 BASICS = (host.KERNEL, host.CORES, host.MEMORY, host.ACCELERATORS)
+# Characters of a text from outside.
+_SHOWN = 4096
 
 
 def check_json(facts: Facts, outcomes: Iterable[Outcome], findings: Iterable[Finding], seconds: float) -> str:
     """All that was asked and answered: each probe's facts by node, each exercise's outcome, subjects and findings."""
     basics = {probe.name: facts.of(probe) for probe in BASICS}
-    return json.dumps(
+    return dump_json(
         {
             "source": facts.cluster.source,
             "seconds": round(seconds, 3),
             "nodes": [_node(facts, node, basics) for node in facts.cluster],
-            "exercises": as_plain(facts.outcomes),
+            "exercises": facts.outcomes,
             "subjects": {
                 each.subject.name: {
                     "status": each.status.value,
@@ -36,22 +39,28 @@ def check_json(facts: Facts, outcomes: Iterable[Outcome], findings: Iterable[Fin
                 }
                 for each in outcomes
             },
-            "findings": as_plain(list(findings)),
-        },
-        indent=2,
-        ensure_ascii=False,
+            "findings": list(findings),
+        }
     )
 
 
+def dump_json(value: Any) -> str:
+    """What `--json` prints, of anything that `as_plain` takes."""
+    return json.dumps(as_plain(value), indent=2, ensure_ascii=False)
+
+
 def as_plain(value: Any) -> Any:
-    """Any fact as JSON has it; an unknown says why, and a number that is none is null."""
+    """Any fact as JSON has it; an unknown says why, and a number that is none is null.
+
+    No text in it holds what a terminal would obey, except for line ends in texts of ours, such as a fix.
+    """
     plain: Any
     match value:
-        case Severity():
-            plain = value.word
         case Enum():
-            plain = as_plain(value.value)
-        case None | int() | str():
+            plain = value.word if isinstance(value, Severity) else as_plain(value.value)
+        case str() | Untrusted():
+            plain = _text(value)
+        case None | int():
             plain = value
         case float():
             plain = value if math.isfinite(value) else None
@@ -68,6 +77,12 @@ def as_plain(value: Any) -> Any:
         case _:
             plain = str(value)
     return plain
+
+
+def _text(value: str | Untrusted) -> str:
+    if isinstance(value, Untrusted):
+        return value.visible(_SHOWN)
+    return "\n".join(visible(line, len(line)) for line in value.split("\n"))
 
 
 def _named(value: Any) -> Iterator[tuple[str, Any]]:
@@ -94,6 +109,6 @@ def _node(facts: Facts, node: Node, basics: Mapping[str, Mapping[str, Any]]) -> 
         "reached": isinstance(contact, Reached),
         **as_plain(contact),
         "interpreter": interpreter_json(node),
-        **{name: as_plain(values.get(node.name)) for name, values in basics.items()},
-        "facts": {probe: as_plain(given[node.name]) for probe, given in facts.answers.items() if node.name in given},
+        **{name: values.get(node.name) for name, values in basics.items()},
+        "facts": {probe: given[node.name] for probe, given in facts.answers.items() if node.name in given},
     }

@@ -8,14 +8,13 @@ block data-eos all seen: all 10,000 rows …
 done: the gate is shut: …
 """
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
 from aboard.data.gate.report import DataReport
 from aboard.data.gate.tally import Tally
 from aboard.data.stats import bars
-from aboard.ui.as_json import as_plain
+from aboard.ui.as_json import as_plain, dump_json
 from aboard.ui.data import BARS, counted, facts, last_words
 from aboard.ui.figures import many
 from aboard.ui.plain import finding_lines
@@ -48,7 +47,7 @@ def data_json(report: DataReport) -> str:
                 "path": source.path,
                 "format": source.format,
                 "why": source.why,
-                "columns": list(source.columns),
+                "columns": source.columns,
                 "files": source.files,
                 "validation": source.validation,
                 **_counts(source.tally),
@@ -63,15 +62,15 @@ def data_json(report: DataReport) -> str:
             "p99": lengths.percentile(0.99),
             "longest": lengths.longest,
         },
-        "bars": as_plain(bars(lengths, BARS)),
+        "bars": bars(lengths, BARS),
         "bins": None if report.fill is None else {**as_plain(report.fill), "full": round(report.fill.full, 4)},
         "batch": report.batch,
         "steps": report.steps,
-        "rows_shown": [{"where": str(row.where), "pieces": as_plain(row.pieces)} for row in report.rows],
-        "allowed": list(report.allowed),
-        "findings": as_plain(list(report.findings)),
+        "rows_shown": [{"where": str(row.where), "pieces": row.pieces} for row in report.rows],
+        "allowed": report.allowed,
+        "findings": report.findings,
     }
-    return json.dumps(found, indent=2, ensure_ascii=False)
+    return dump_json(found)
 
 
 def _counts(tally: Tally) -> dict[str, Any]:
