@@ -12,6 +12,7 @@ from deadlines import until, wait_until
 from keeping import Run, held
 
 from aboard.core.plan import Start
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.wires.hold import Hold
 
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_c")]
@@ -201,12 +202,14 @@ main()
 
 def test_stacks_of_a_rank_that_waits_for_another(run: Run) -> None:
     """One is in a collective that the other never joins: both say where they are."""
-    found: dict[str, str] = {}
+    found: dict[str, Untrusted] = {}
 
     async def stuck(hold: Hold, _samples: list[dict[str, Any]]) -> None:
         await until(lambda: run.output("rank0") and run.output("rank1"), 120)
         async with asyncio.timeout(20):
-            while "in all_reduce" not in found.get("rank0", "") or "in elsewhere" not in found.get("rank1", ""):
+            while "in all_reduce" not in found.get("rank0", NO_TEXT) or "in elsewhere" not in found.get(
+                "rank1", NO_TEXT
+            ):
                 found.update(await hold.stacks())
 
     job(

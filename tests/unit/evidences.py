@@ -95,6 +95,7 @@ def evidence(
         )
         for number, name in enumerate(names)
     }
+    given["said"] = {rank: tuple(map(Untrusted, lines)) for rank, lines in given.get("said", {}).items()}
     return Evidence(**{"plan": plan, "run": run, "now": NOW, "witness": witness, "quiet": 12.0, "usual": 0.2, **given})
 
 

@@ -39,7 +39,8 @@ def _event(kind: str, rank: int, at: float = 1.0, **data: Any) -> Event:
 
 
 def _ending(*events: Event, tails: Mapping[int, tuple[str, ...]] | None = None) -> tuple[Finding, ...]:
-    found = ending(Evidence(plan=PLAN, run=Run.replay("r", events), tails=tails or {}))
+    said = {rank: tuple(map(Untrusted, lines)) for rank, lines in (tails or {}).items()}
+    found = ending(Evidence(plan=PLAN, run=Run.replay("r", events), tails=said))
     known = {story.code for subject in TOLD for story in subject.stories}
     for finding in found:
         assert {finding.code, *(each.code for each in finding.consequences)} <= known
@@ -357,9 +358,9 @@ def test_ranks_that_met_with_different_sizes_went_apart() -> None:
         "terminate called after throwing: [enforce fail at pair.cc:454] op.preamble.length <= op.nbytes. 640000 vs 64"
     )
     run = Run.replay("r", [_event("exited", 2, 2.0, code=-6)])
-    (finding,) = ending(Evidence(plan=PLAN, run=run, tails={2: (said,)}))
+    (finding,) = ending(Evidence(plan=PLAN, run=run, tails={2: (Untrusted(said),)}))
     assert (finding.code, finding.nodes, finding.ranks) == ("hang-mismatch", ("n3",), (2,))
-    assert ending(Evidence(plan=PLAN, run=run, tails={2: ("Aborted",)}))[0].code == "run-killed"
+    assert ending(Evidence(plan=PLAN, run=run, tails={2: (Untrusted("Aborted"),)}))[0].code == "run-killed"
 
 
 def test_a_barrier_that_ran_out_of_time_names_who_did_not_come() -> None:

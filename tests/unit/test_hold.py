@@ -538,7 +538,7 @@ def test_what_an_event_says_is_cut_to_size() -> None:
 def test_processes_that_would_not_end_are_told_by_number() -> None:
     """What can't be the number of a process is no event."""
     message: frames.Message = {"event": 1, "kind": "ended", "wall": 1.0, "killed": 1, "stubborn": [4711, 7]}
-    assert event_of(message, "n1", 0.0, ()).data["stubborn"] == [4711, 7]
+    assert event_of(message, "n1", 0.0, ()).data["stubborn"] == (4711, 7)
     for nonsense in ([-1], [7, 2**53], ["7"], "7"):
         with pytest.raises(frames.FrameError):
             event_of({**message, "stubborn": nonsense}, "n1", 0.0, ())

@@ -31,7 +31,7 @@ def test_a_child_is_told_from_start_to_exit(clean: list[Run]) -> None:
     assert run.kinds() == ["ending", "ended"]
     assert [event.seq for event in run.events] == [1, 2, 3, 4]
     assert run.events[1].data["code"] == 3
-    assert run.events[3].data == {"killed": 0, "stubborn": []}
+    assert run.events[3].data == {"killed": 0, "stubborn": ()}
     assert all(abs(event.at - time.time()) < 10 * slowness() for event in run.events)
 
 

@@ -43,7 +43,7 @@ def test_the_end_ends_sessions_and_double_forks_too(clean: list[Run]) -> None:
         assert not run.alive()
 
     held(run, story)
-    assert run.events[-1].data["stubborn"] == []
+    assert run.events[-1].data["stubborn"] == ()
     assert run.events[-1].data["killed"] >= 1
 
 

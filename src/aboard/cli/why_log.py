@@ -31,7 +31,7 @@ def tell_logs(names: Sequence[str], *, as_json: bool) -> None:
     else:
         click.echo(f"nothing wrong in {many(told.lines, 'line')} of {many(len(told.files), 'file')}")
         if told.last:
-            click.secho(f"the last one is: {told.last[-1]}", dim=True)
+            click.secho(f"the last one is: {told.last[-1].visible(400)}", dim=True)
     sys.exit(EXIT_FOUND if told.findings else 0)
 
 

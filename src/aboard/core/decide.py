@@ -3,6 +3,7 @@
 from aboard.core.phase import Phase
 from aboard.core.run import Child, Run
 from aboard.diagnoses import death
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
 
 # A rank that somebody stopped (SIGSTOP, Ctrl-Z) holds up all others without a word; a debugger shows as another state.
@@ -25,7 +26,7 @@ class End:
     stuck: bool = False
 
 
-def decide(run: Run, world: int, *, said: str = "", may_move: bool = True) -> End | None:
+def decide(run: Run, world: int, *, said: Untrusted = NO_TEXT, may_move: bool = True) -> End | None:
     """The first failure wins. `said` is what the first that died left on stderr; `may_move` allows another port."""
     now = run.generation
     first = now.first_death
@@ -42,7 +43,7 @@ def decide(run: Run, world: int, *, said: str = "", may_move: bool = True) -> En
     return None
 
 
-def port_taken(child: Child, said: str) -> bool:
+def port_taken(child: Child, said: Untrusted) -> bool:
     """Whether rank 0 died because somebody took its port between the look and the launch."""
-    told = f"{child.raised.type} {child.raised.message}" if child.raised else said
-    return child.name == "0" and child.phase < Phase.STORE and death.PORT_TAKEN.regex.search(told) is not None
+    told = child.raised.text if child.raised else said
+    return child.name == "0" and child.phase < Phase.STORE and told.match(death.PORT_TAKEN.regex) is not None

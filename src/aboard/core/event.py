@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
+from aboard.core.decoding import Word
 from aboard.lazy import dataclass
 
 
@@ -18,9 +19,9 @@ class Event:
     """
 
     node: str
-    seq: int
+    seq: int = 0
     at: float
-    kind: str
+    kind: Word
     child: str = ""
     rank: int | None = None
     data: Mapping[str, Any] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from aboard.core.plan import Plan
 from aboard.core.run import Child, Run
 from aboard.core.stack import Frame, kind, main_thread, site
 from aboard.core.witness import Group, NodeWitness, RankWitness, split
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
 # Of each rank's stderr so much is held for a verdict.
@@ -74,7 +75,7 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """`tails` are the last lines of each rank's stderr; `stacks` those of ranks that lived when the first one died.
+    """`tails` are the last lines of each rank's stderr.
 
     `witness` is what nodes answered, `unheard` why others did not. `quiet` is for how long nothing has moved, `usual`
     the seconds that a step mostly takes, `pace` what it takes now; None where that isn't known. `said` are the last
@@ -83,15 +84,14 @@ class Evidence:
 
     plan: Plan
     run: Run
-    tails: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    stacks: Mapping[int, str] = field(default_factory=dict)
+    tails: Mapping[int, tuple[Untrusted, ...]] = field(default_factory=dict)
     now: float = 0.0
     witness: Mapping[str, NodeWitness] = field(default_factory=dict)
     unheard: Mapping[str, str] = field(default_factory=dict)
     quiet: float | None = None
     usual: float | None = None
     pace: float | None = None
-    said: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    said: Mapping[int, tuple[Untrusted, ...]] = field(default_factory=dict)
 
     @cached_property
     def views(self) -> tuple[View, ...]:
@@ -141,9 +141,9 @@ class Evidence:
             yield View(rank=rank, node=node, child=self.run.generation.children.get((node, start.child)), seen=told)
 
 
-def last_lines(stderr: bytes | bytearray) -> tuple[str, ...]:
+def last_lines(stderr: bytes | bytearray) -> tuple[Untrusted, ...]:
     """The last words of a rank, as they are judged live and from a record."""
-    return tuple(bytes(stderr[-TAIL_BYTES:]).decode("utf-8", "replace").splitlines()[-TAIL_LINES:])
+    return Untrusted(bytes(stderr[-TAIL_BYTES:]).decode("utf-8", "replace")).lines()[-TAIL_LINES:]
 
 
 def nodes_of(views: Iterable[View]) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from aboard.core.size import MIB
 from aboard.core.stack import main_text
 from aboard.core.witness import NodeWitness, decode_node
 from aboard.diagnoses import Finding
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
 # What the answers of all nodes may take in a record. Eight ranks take some 100 KB, and stacks are most of it.
@@ -49,12 +50,12 @@ class Look:
     quiet: float | None = None
     usual: float | None = None
     pace: float | None = None
-    said: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    said: Mapping[int, tuple[Untrusted, ...]] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
     ended: bool = False
     version: str = ""
 
-    def evidence(self, run: Run, tails: Mapping[int, tuple[str, ...]], stacks: Mapping[int, str]) -> Evidence:
+    def evidence(self, run: Run, tails: Mapping[int, tuple[Untrusted, ...]]) -> Evidence:
         """What it was judged by. `run` is the fold of the events up to it; it gets the figures of that moment."""
         for sample in self.samples:
             run.take(sample)
@@ -62,7 +63,6 @@ class Look:
             plan=self.plan,
             run=run,
             tails=tails,
-            stacks=stacks,
             now=self.at,
             witness=witness_of(self.plan, self.answers),
             unheard=self.unheard,

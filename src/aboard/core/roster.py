@@ -9,15 +9,13 @@ from aboard.core.decoding import Limit, Lines
 from aboard.core.metrics import Way
 from aboard.core.phase import Phase
 from aboard.core.plan import Plan
-from aboard.core.run import Child, Run
+from aboard.core.run import WHY_CHARS, Child, Run
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted, visible
 from aboard.lazy import dataclass
 
 # A cut this short is a beat that was late.
 SILENT_SECONDS = 2.0
-# Of what a rank or a node says about its end.
-WHY_CHARS = 160
 _NODES, _RANKS = 16_384, 32_768
 
 
@@ -132,7 +130,7 @@ def roster(plan: Plan, run: Run, now: float, *, tail: tuple[Untrusted, ...] = ()
         step=run.step,
         step_seconds=slowest.step_seconds if slowest else None,
         stopping=run.stopping,
-        finished=str(run.finished.get("why", "")) if run.finished else "",
+        finished=run.finished["why"].visible(WHY_CHARS) if run.finished else "",
         interest=interest_of(run),
         tail=tail,
         way=Way(metrics=dict(run.metrics), curve=tuple(run.curve.points), at=run.step) if run.metrics else None,
@@ -169,7 +167,7 @@ def _row(plan: Plan, run: Run, index: int) -> Row:
         phases=tuple(sorted(phases.items())),
         state=place.state if place else "waiting",
         since=place.at if place else now.at,
-        note=place.why if place else "",
+        note=place.why.visible(WHY_CHARS) if place else "",
         step=slowest[0] if slowest else None,
         step_seconds=slowest[1].get("step_seconds") if slowest else None,
         load=node.values.get("load") if node else None,
@@ -200,7 +198,7 @@ def _missing(plan: Plan, run: Run, furthest: Phase, now: float) -> list[Missing]
         if silent and place is not None and now - place.at >= SILENT_SECONDS:
             trouble = Trouble.GONE if place.state == "gone" else Trouble.SILENT
             ranks = tuple(start.rank or 0 for start in part.starts)
-            why = visible(place.why, WHY_CHARS)
+            why = place.why.visible(WHY_CHARS)
             found.append(Missing(trouble=trouble, node=name, ranks=ranks, why=why, seconds=now - place.at))
         for (trouble, why), ranks_since in late.items():
             oldest = min(since for _, since in ranks_since)
@@ -214,10 +212,10 @@ def _why(child: Child | None, run: Run) -> tuple[Trouble, str, float]:
     if child is None:
         return Trouble.LATE, "not started yet", run.generation.at
     if child.raised is not None:
-        said = f"{child.raised.type}: {child.raised.message.strip().partition(chr(10))[0]}"
-        return Trouble.DEAD, visible(said, WHY_CHARS), child.died_at
+        first_line = f"{child.raised.type.raw()}: {child.raised.message.raw().strip().partition(chr(10))[0]}"
+        return Trouble.DEAD, visible(first_line, WHY_CHARS), child.died_at
     if child.dead:
-        return Trouble.DEAD, visible(child.why, WHY_CHARS) or f"ended with {child.code}", child.at
+        return Trouble.DEAD, child.why.visible(WHY_CHARS) or f"ended with {child.code}", child.at
     return Trouble.LATE, child.phase.word, child.since
 
 

@@ -8,7 +8,11 @@ from typing import Any, Self
 from aboard.core.event import Event, Sample
 from aboard.core.metrics import Curve
 from aboard.core.phase import TOLD, Phase
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
+
+# Of what a rank, a node or a user says about an end.
+WHY_CHARS = 160
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,10 +22,14 @@ class Raised:
     `error` is an error of ours that crossed from there: JSON for `diagnoses.catalogue.read_error`.
     """
 
-    type: str
-    message: str
-    trace: str = ""
-    error: str = ""
+    type: Untrusted
+    message: Untrusted
+    trace: Untrusted = NO_TEXT
+    error: Untrusted = NO_TEXT
+
+    @property
+    def text(self) -> Untrusted:
+        return Untrusted(f"{self.type.raw()}: {self.message.raw().strip()}")
 
 
 @dataclass(kw_only=True)
@@ -35,7 +43,7 @@ class Child:
     phase: Phase = Phase.WAITING
     since: float = 0.0
     code: int | None = None
-    why: str = ""
+    why: Untrusted = NO_TEXT
     raised: Raised | None = None
     raised_at: float | None = None
 
@@ -60,7 +68,7 @@ class Place:
 
     state: str = "waiting"
     at: float = 0.0
-    why: str = ""
+    why: Untrusted = NO_TEXT
     ended: bool = False
     stubborn: tuple[int, ...] = ()
 
@@ -125,7 +133,7 @@ class Run:
                 self.stopping = ""
             case "held" | "cut" | "gone":
                 place = self._place(event.node)
-                place.state, place.at, place.why = event.kind, event.at, str(event.data.get("why", ""))
+                place.state, place.at, place.why = event.kind, event.at, _text(event, "why")
                 if event.kind == "gone" and not place.ended and event.node not in self.generation.lost:
                     self.generation.lost.append(event.node)
             case "ended":
@@ -141,9 +149,9 @@ class Run:
                 self.generation.decided = None if event.data.get("death") else event.at
                 self.generation.ending = event.at
             case "stopping":
-                self.stopping = str(event.data.get("why", ""))
+                self.stopping = _text(event, "why").visible(WHY_CHARS)
             case "finished":
-                self.finished = event.data
+                self.finished = {**event.data, "why": _text(event, "why")}
             case _:
                 pass
 
@@ -179,10 +187,10 @@ class Run:
             child = now.children[event.node, event.child] = Child(node=event.node, name=event.child)
             now.phases[Phase.WAITING] += 1
         if event.kind == "phase":
-            self._come_to(child, TOLD.get(str(event.data.get("phase")), Phase.WAITING), event.at)
+            self._come_to(child, TOLD.get(_text(event, "phase").as_known(TOLD) or "", Phase.WAITING), event.at)
         elif event.kind == "raised":
-            data = {name: str(event.data.get(name, "")) for name in ("type", "message", "trace", "error")}
-            child.raised, child.raised_at = Raised(**data), event.at
+            told = {name: _text(event, name) for name in ("type", "message", "trace", "error")}
+            child.raised, child.raised_at = Raised(**told), event.at
         else:
             self._change(child, event)
         first = now.first_death
@@ -195,7 +203,7 @@ class Run:
         now.running += (event.kind == "started") - (child.state == "started")
         now.exited += (event.kind == "exited") - (child.state == "exited")
         child.state, child.at = event.kind, event.at
-        child.code, child.why = event.data.get("code"), str(event.data.get("why", ""))
+        child.code, child.why = event.data.get("code"), _text(event, "why")
         if event.kind == "started":
             self._come_to(child, Phase.STARTED, event.at)
         elif event.kind == "exited" and child.code == 0:
@@ -208,3 +216,9 @@ class Run:
             now.phases[phase] += 1
             child.phase, child.since = phase, at
             now.moved = max(now.moved, at)
+
+
+def _text(event: Event, name: str) -> Untrusted:
+    """A keeper's word, or the conductor's own."""
+    given = event.data.get(name, "")
+    return given if isinstance(given, Untrusted) else Untrusted(str(given))

@@ -3,6 +3,7 @@
 from aboard.core.size import size
 from aboard.core.words import visible
 from aboard.diagnoses import AboardError, spread
+from aboard.diagnoses.untrusted import Untrusted
 
 _FULL = {"ENOSPC", "EDQUOT"}
 _DENIED = {"EACCES", "EPERM", "EROFS"}
@@ -10,9 +11,9 @@ _PATH = {"ENOTDIR", "EISDIR", "ELOOP", "ENAMETOOLONG", "EEXIST", "ENOENT"}
 _SHOWN = 300
 
 
-def refused(node: str, errno: str, path: str, why: str) -> AboardError:
+def refused(node: str, errno: str, path: Untrusted, why: Untrusted) -> AboardError:
     """From what a system call of the node's said."""
-    seen = f"{node}: {visible(path, _SHOWN)} can't be written: {visible(why, _SHOWN)}"
+    seen = f"{node}: {path.visible(_SHOWN)} can't be written: {why.visible(_SHOWN)}"
     if errno in _FULL:
         return AboardError(spread.DISK_FULL, seen, "refused", path=path, node=node)
     if errno in _DENIED:
@@ -22,15 +23,15 @@ def refused(node: str, errno: str, path: str, why: str) -> AboardError:
     return AboardError(spread.DISK, seen, "errors", node=node)
 
 
-def no_room(node: str, path: str, *, free: int, needed: int) -> AboardError:
+def no_room(node: str, path: Untrusted, *, free: int, needed: int) -> AboardError:
     """Known before anything is sent."""
-    seen = f"{node}: {size(needed)} must go to {visible(path, _SHOWN)}, and {size(free)} is free there"
+    seen = f"{node}: {size(needed)} must go to {path.visible(_SHOWN)}, and {size(free)} is free there"
     return AboardError(spread.DISK_FULL, seen, "no-room", path=path, node=node)
 
 
-def not_writable(node: str, path: str, nearest: str) -> AboardError:
+def not_writable(node: str, path: str, nearest: Untrusted) -> AboardError:
     """Known before anything is sent."""
-    seen = f"{node}: {visible(path, _SHOWN)} can't be written: the user may not write in {visible(nearest, _SHOWN)}"
+    seen = f"{node}: {visible(path, _SHOWN)} can't be written: the user may not write in {nearest.visible(_SHOWN)}"
     return AboardError(spread.DENIED, seen, path=nearest, node=node)
 
 

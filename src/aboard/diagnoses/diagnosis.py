@@ -7,6 +7,7 @@ from enum import IntEnum
 
 from aboard.diagnoses.fixes import NO_FIX, Command, Fix, Template, Value, name_blanks
 from aboard.diagnoses.messages import Message, Source
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
 
@@ -74,9 +75,9 @@ class Diagnosis:
             consequences=consequences,
         )
 
-    def match_death(self, text: str) -> tuple[Message, re.Match[str]] | None:
+    def match_death(self, text: Untrusted) -> tuple[Message, re.Match[str]] | None:
         """The first of its messages that fits the text with which a rank died, and where."""
-        found = ((each, each.regex.search(text)) for each in self.messages if Source.DEATH in each.source)
+        found = ((each, text.match(each.regex)) for each in self.messages if Source.DEATH in each.source)
         return next(((message, match) for message, match in found if match), None)
 
     @property

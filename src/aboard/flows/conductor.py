@@ -126,17 +126,13 @@ class Conductor:
             plan=self.plan,
             run=self.run,
             tails={rank: self._last_lines(rank) for rank in self._tails},
-            stacks=self.stacks,
             now=now,
             witness=self._heard.witness,
             unheard=self._heard.unheard,
             quiet=self._watch.rhythm.quiet(now),
             usual=self._watch.rhythm.usual,
             pace=self._watch.rhythm.pace,
-            said={
-                rank: tuple(line.raw() for line in self.tail(rank))
-                for rank in {*range(min(SAID_RANKS, self.plan.world)), *dead_rank}
-            },
+            said={rank: self.tail(rank) for rank in {*range(min(SAID_RANKS, self.plan.world)), *dead_rank}},
         )
 
     async def ask_why(self) -> Why:
@@ -368,12 +364,12 @@ class Conductor:
         if self._ending or self._end is None or self._end.done():
             return
         first = self.run.generation.first_death
-        said = "\n".join(self._last_lines(self._ranks[first.name])) if first else ""
-        end = decide(self.run, len(self._ranks), said=said, may_move=not self._fixed_port)
+        said = "\n".join(line.raw() for line in self._last_lines(self._ranks[first.name])) if first else ""
+        end = decide(self.run, len(self._ranks), said=Untrusted(said), may_move=not self._fixed_port)
         if end is not None:
             self._want(end)
 
-    def _last_lines(self, rank: int) -> tuple[str, ...]:
+    def _last_lines(self, rank: int) -> tuple[Untrusted, ...]:
         return last_lines(self._tails.get(rank, b""))
 
     def _want(self, end: End) -> None:

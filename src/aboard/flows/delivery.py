@@ -89,7 +89,9 @@ class Delivery:
     @property
     def extra(self) -> tuple[str, ...]:
         looks = ((place.parcel.to, place.looked) for place in self._places)
-        return tuple(f"{to}/{name}" for to, looked in looks if looked is not None for name in looked.extra)
+        return tuple(
+            f"{to}/{name.visible(4096)}" for to, looked in looks if looked is not None for name in looked.extra
+        )
 
     async def survey(self) -> None:
         """Asks what is there: sizes first, and hashes only of what has the right size."""

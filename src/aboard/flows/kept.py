@@ -4,7 +4,7 @@ import io
 import json
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Annotated, Any
 
@@ -19,9 +19,10 @@ from aboard.core.size import KIB, MIB
 from aboard.core.words import MAX_PORT, host_trouble, user_trouble
 from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.parts import EVENTS, FINDINGS, LOGS, MOST_LINES, PLAN, STACKS
+from aboard.flows.parts import EVENTS, FINDINGS, LOGS, MOST_LINES, PLAN
 from aboard.lazy import dataclass
 from aboard.record.documents import MOST_NODES, MOST_RANKS, decode_findings
+from aboard.record.events import decode_event
 from aboard.record.look_words import look_of
 from aboard.record.looks import MOST_LOOKS
 from aboard.record.places import LOOK
@@ -33,7 +34,6 @@ MOST_LINE = 256 * KIB
 MOST_EVENTS = 300_000
 _MOST_VERDICTS = 2_000
 _Pids = Annotated[tuple[int, ...], Limit(1_000)]
-_Stacks = Annotated[dict[int, Annotated[Untrusted, Limit(64 * KIB)]], Limit(MOST_RANKS)]
 
 
 def _decode_host(given: object) -> str:
@@ -99,16 +99,6 @@ class _Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Event:
-    kind: Word
-    at: float
-    node: str = ""
-    child: str = ""
-    rank: int | None = None
-    data: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Kept:
     """A run's record; `findings` is what was said of it at its end, `looks` are in their order."""
 
@@ -116,11 +106,10 @@ class Kept:
     plan: Plan | None
     events: tuple[Event, ...]
     looks: tuple[Look, ...]
-    stacks: Mapping[int, str]
     findings: tuple[Finding, ...]
     lines: tuple[LogLine, ...]
 
-    def tails(self) -> dict[int, tuple[str, ...]]:
+    def tails(self) -> dict[int, tuple[Untrusted, ...]]:
         """The last words of each rank."""
         said: dict[int, bytearray] = {}
         for line in self.lines:
@@ -133,7 +122,6 @@ class Kept:
 
 def kept_of(run: str, parts: Mapping[str, bytes]) -> Kept:
     plan = _plan(_document(parts, PLAN), run)
-    stacks = _document(parts, STACKS)
     names = sorted(name for name in parts if name.startswith(LOOK))[-MOST_LOOKS:]
     looks = [_with_starts(look, plan) for name in names if (look := look_of(_document(parts, name))) is not None]
     known = {start.child for each in (plan, *(look.plan for look in looks)) if each for _node, start in each.starts()}
@@ -142,7 +130,6 @@ def kept_of(run: str, parts: Mapping[str, bytes]) -> Kept:
         plan=plan or (looks[-1].plan if looks else None),
         events=tuple(deque(_events(parts, {"", *known}), MOST_EVENTS)),
         looks=tuple(sorted(looks, key=lambda look: look.number)),
-        stacks={rank: stack.raw() for rank, stack in (try_decode(_Stacks, stacks) or {}).items()},
         findings=decode_findings(_document(parts, FINDINGS)),
         lines=tuple(_lines(parts)),
     )
@@ -175,15 +162,15 @@ def _with_starts(look: Look, plan: Plan | None) -> Look:
 def _events(parts: Mapping[str, bytes], children: set[str]) -> Iterator[Event]:
     """Those of the run's own children: a stranger's file may tell of millions."""
     room = _MOST_VERDICTS
-    for event in filter(None, (try_decode(_Event, entry) for entry in _entries(parts, EVENTS))):
+    for event in filter(None, map(decode_event, _entries(parts, EVENTS))):
         room -= event.kind == "verdict"
         if event.child in children and room >= 0:
-            yield Event(**{**vars(event), "seq": 0, "data": _data(event.data)})
+            yield replace(event, seq=0, data=_data(event.data))
 
 
 def _data(given: Mapping[str, Any]) -> dict[str, Any]:
     """Plain values, and of lists the processes that would not die and what was told."""
-    data: dict[str, Any] = {name: value for name, value in given.items() if isinstance(value, str | int | float)}
+    data: dict[str, Any] = {name: each for name, each in given.items() if isinstance(each, Untrusted | int | float)}
     match given:
         case {"stubborn": list(pids)}:
             data["stubborn"] = decode(_Pids, pids)

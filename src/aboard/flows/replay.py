@@ -67,7 +67,7 @@ def _stall(kept: Kept) -> tuple[Finding | None, tuple[RuledOut, ...]]:
 
 
 def _looked(kept: Kept, look: Look) -> Why:
-    return judge(look.evidence(Run.replay(kept.run, _around(kept, look)[0]), kept.tails(), {}))
+    return judge(look.evidence(Run.replay(kept.run, _around(kept, look)[0]), kept.tails()))
 
 
 def _around(kept: Kept, look: Look) -> tuple[Sequence[Event], Sequence[Event]]:
@@ -83,10 +83,10 @@ def _end(kept: Kept, run: Run) -> Evidence:
     """What the end is judged by: the last look, when a rank had died, if there was one."""
     last = kept.looks[-1] if kept.looks else None
     if last is not None and last.ended:
-        return last.evidence(run, kept.tails(), kept.stacks)
+        return last.evidence(run, kept.tails())
     plan = last.plan if last is not None else kept.plan
     assert plan is not None  # noqa: S101 - asked by the caller
-    return Evidence(plan=plan, run=run, tails=kept.tails(), stacks=kept.stacks)
+    return Evidence(plan=plan, run=run, tails=kept.tails())
 
 
 def _unhurt(kept: Kept, run: Run) -> bool:

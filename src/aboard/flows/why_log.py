@@ -12,6 +12,7 @@ from typing import cast
 
 from aboard.config.read import near_file
 from aboard.diagnoses import Finding, InputError, Problem, commands
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 from aboard.verdicts.logs.judge import judge
 from aboard.verdicts.logs.reader import LINE_LIMIT, Reader
@@ -28,7 +29,7 @@ class Explained:
     findings: tuple[Finding, ...]
     files: tuple[str, ...]
     lines: int
-    last: tuple[str, ...]
+    last: tuple[Untrusted, ...]
 
 
 Progress = Callable[[int, int], None]

@@ -1,14 +1,18 @@
 """The events of a run on disk: rare, durable, and all that is needed to fold the run again."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from aboard.core.decoding import try_decode
 from aboard.core.event import Event
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.record.journal import Journal, entries
 
 # What the record itself tells when events are missing; folds that don't know the kind pass it by.
 DROPPED = "dropped"
+_TEXT = 20_000
 
 
 class EventLog:
@@ -39,17 +43,17 @@ def replay(path: Path) -> Iterator[Event]:
     """The events in the order in which they were written; `dropped` stands where some are missing."""
     at = 0.0
     for entry in entries(path):
-        try:
-            event = Event(
-                node=str(entry["node"]),
-                seq=int(entry["seq"]),
-                at=float(entry["at"]),
-                kind=str(entry["kind"]),
-                child=str(entry.get("child", "")),
-                rank=entry.get("rank"),
-                data=entry.get("data", {}),
-            )
-        except (KeyError, TypeError, ValueError):
-            event = Event(node="", seq=0, at=at, kind=DROPPED, data={"events": entry.get("dropped", 1)})
+        event = decode_event(entry) or Event(
+            node="", seq=0, at=at, kind=DROPPED, data={"events": entry.get("dropped", 1)}
+        )
         at = event.at
         yield event
+
+
+def decode_event(entry: object) -> Event | None:
+    """None for what is none; texts in it are those of ranks and nodes, or of whoever packed a bundle."""
+    event = try_decode(Event, entry)
+    if event is None:
+        return None
+    texts = {name: Untrusted(value[:_TEXT]) for name, value in event.data.items() if isinstance(value, str)}
+    return replace(event, data={**event.data, **texts})

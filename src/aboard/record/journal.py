@@ -7,9 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from aboard.diagnoses.untrusted import encode_text
 from aboard.record.places import PRIVATE_FILE
 
-_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=str).encode
+_ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=encode_text).encode
 
 
 class Journal:

@@ -99,7 +99,7 @@ def look_of(given: object) -> Look | None:
         quiet=look.quiet,
         usual=look.usual,
         pace=look.pace,
-        said={rank: tuple(line.raw() for line in lines) for rank, lines in look.said.items()},
+        said=look.said,
         samples=tuple(
             Sample(node=node, child=child, at=at, values=values)
             for node, child, at, values in look.samples

@@ -13,6 +13,7 @@ from aboard.core.verdict import Cause, RuledOut, Said, Sure
 from aboard.core.words import visible
 from aboard.core.xid import GpuError, Part, gpu_error, mend
 from aboard.diagnoses import Finding, Severity, join_fixes
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 from aboard.verdicts.death.explain import Told
 from aboard.verdicts.hang import holding
@@ -75,7 +76,7 @@ def failed(evidence: Evidence) -> Iterator[Said]:
 RULES = (failed,)
 
 
-def before_death(evidence: Evidence, cause: Child, said: str, *, echo: bool) -> Failure | None:
+def before_death(evidence: Evidence, cause: Child, said: Untrusted, *, echo: bool) -> Failure | None:
     """The GPU that a rank died of: of its own node, or of any where it only says that the others were lost."""
     every = [
         each for each in failures(evidence) if each.error.meaning.harms and each.at <= cause.died_at + _CLOCK_SECONDS
@@ -100,10 +101,10 @@ def of_death(failure: Failure, death: Finding) -> Finding:
     )
 
 
-def beside_death(evidence: Evidence, cause: Child, said: str, told: Told) -> Told:
+def beside_death(evidence: Evidence, cause: Child, said: Untrusted, told: Told) -> Told:
     """The same death with what the driver blames the program for, or that the kernel's log could not be read."""
     node = evidence.witness.get(cause.node)
-    if node is None or not _ON_GPU.search(said):
+    if node is None or not said.match(_ON_GPU):
         return told
     near = [each for each in failures(evidence) if each.node == cause.node and not each.error.meaning.harms]
     near = [each for each in near if abs(cause.died_at - each.at) <= _MOVES_SECONDS]
@@ -169,9 +170,9 @@ def _first(every: Sequence[Failure]) -> Failure:
     return min(every, key=lambda each: (not each.error.meaning.harms, each.error.meaning.follows, each.at))
 
 
-def _died_of_gpu(cause: Child, said: str, failure: Failure) -> bool:
+def _died_of_gpu(cause: Child, said: Untrusted, failure: Failure) -> bool:
     hit = cause.name.isdigit() and int(cause.name) in failure.ranks
-    return hit or _ON_GPU.search(said) is not None or (cause.raised is None and cause.code in _ABORTS)
+    return hit or said.match(_ON_GPU) is not None or (cause.raised is None and cause.code in _ABORTS)
 
 
 def _hit(evidence: Evidence, node: str, error: GpuError) -> tuple[int, ...]:

@@ -35,7 +35,7 @@ def silent_nodes(evidence: Evidence) -> Iterator[Said]:
                     severity=Severity.WARN if seconds >= _SILENT_SECONDS or _others_wait(evidence) else Severity.INFO,
                     nodes=(name,),
                     ranks=ranks,
-                    seen=f"nothing has come from {name} for {seconds:.0f} s: {place.why}",
+                    seen=f"nothing has come from {name} for {seconds:.0f} s: {place.why.visible(200)}",
                     why="It has lost power, its network or its ssh. Its ranks may live: the run goes on if it comes"
                     " back"
                     " within the lease, and is ended after it.",

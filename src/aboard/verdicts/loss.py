@@ -27,14 +27,14 @@ def suspicious(data: bytes) -> bool:
 def no_number(evidence: Evidence) -> Iterator[Said]:
     """Said by a rank itself, in its own words, more than once."""
     for rank, lines in evidence.said.items():
-        found = [line for line in lines if _NO_NUMBER.search(line)]
+        found = [line for line in lines if line.match(_NO_NUMBER)]
         if len(found) >= _LINES:
             node = evidence.view(rank).node
             yield Cause(
                 finding=loss.NO_NUMBER.finding(
                     nodes=(node,),
                     ranks=(rank,),
-                    seen=f'rank {rank} on {node} says "{visible(found[-1].strip())}"',
+                    seen=f'rank {rank} on {node} says "{visible(found[-1].raw().strip())}"',
                     why="The loss is nan or inf: every step from here on is lost. A learning rate that is too high, a"
                     " batch"
                     " with a bad value, fp16 without a loss scale; on one node only, broken hardware.",

@@ -14,6 +14,7 @@ from aboard.core.node import Node
 from aboard.core.plan import Start
 from aboard.diagnoses import AskError, ProtocolError, Unreachable, WireError
 from aboard.diagnoses.reason import Reason
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.wires.fleet import Fleet
 from aboard.wires.link import Link
 from aboard.wires.owed import Owed
@@ -129,7 +130,7 @@ class Hold:
     async def signal(self, child: str, number: int) -> None:
         await self._ask("signal", child=child, signal=int(number))
 
-    async def stacks(self, children: Collection[str] | None = None, within: float = 2.0) -> dict[str, str]:
+    async def stacks(self, children: Collection[str] | None = None, within: float = 2.0) -> dict[str, Untrusted]:
         """Where each child is in its Python code; for one that can't say, the reason behind NO_STACKS."""
         wanted = {} if children is None else {"children": list(children)}
         reply = await self._ask("stacks", within=within, wait=within + ASK_SECONDS, **wanted)

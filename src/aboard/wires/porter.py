@@ -2,15 +2,17 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from aboard.agent import frames
+from aboard.core.decoding import Limit, Matching, Word, decode
 from aboard.core.stowing import refused, stuck
 from aboard.diagnoses import ProtocolError, Unreachable, WireError
 from aboard.diagnoses.reason import Reason
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 from aboard.wires.link import Link
 from aboard.wires.window import Window
@@ -27,6 +29,9 @@ BEAT_PATIENCE = 10.0
 FILES_AT_ONCE = 5000
 
 T = TypeVar("T")
+_Path = Annotated[Untrusted, Limit(4096)]
+_Marks = frozenset[Annotated[str, Limit(200)]]
+_Hash = Annotated[str, Matching("[0-9a-f]{0,64}")]
 Wanted = tuple[str, int, str]
 """A file's name, size and sha256."""
 Read = Callable[[int, int], bytes]
@@ -37,19 +42,43 @@ class Looked:
     """What a node has of some files, by size alone, and what room there is; `nearest` is a directory that is there."""
 
     fits: frozenset[str]
-    parts: dict[str, int]
+    parts: Mapping[str, int]
     free: int
     device: int
     writable: bool
-    nearest: str
-    extra: tuple[str, ...]
+    nearest: Untrusted
+    extra: tuple[Untrusted, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    fits: Annotated[tuple[_Path, ...], Limit(FILES_AT_ONCE)]
+    parts: Annotated[Mapping[_Path, int], Limit(FILES_AT_ONCE)]
+    free: int
+    device: int
+    writable: bool
+    nearest: _Path
+    extra: tuple[_Path, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sums:
+    sums: Annotated[Mapping[_Path, _Hash], Limit(FILES_AT_ONCE)]
+    read: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Failed:
+    errno: Word
+    path: _Path
+    why: Annotated[Untrusted, Limit(400)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
     """From where on a file is to be sent; None while the node still reads what it has, or while another sends it."""
 
-    at: int | None
+    at: int | None = None
     hashed: int = 0
     busy: bool = False
 
@@ -92,7 +121,7 @@ class Porter:
 
     async def marks(self, folder: str) -> frozenset[str]:
         reply = await self._ask("marks", folder)
-        return self._read(reply, lambda reply: frozenset(map(_text, reply["marks"])))
+        return self._read(reply, lambda reply: decode(_Marks, reply["marks"], strict=True))
 
     async def receive(self, folder: str, file: Wanted) -> Ready:
         """Announces a file."""
@@ -133,7 +162,7 @@ class Porter:
     async def publish(self, folder: str) -> str:
         """The hash of what came; when it is right, the file has its name now, durably."""
         reply = await self._ask("publish", folder, within=SYNC_SECONDS)
-        return self._read(reply, lambda reply: _text(reply["sha256"]))
+        return self._read(reply, lambda reply: decode(_Hash, reply["sha256"], strict=True))
 
     async def leave(self) -> None:
         """Ends the porter; the link is as it was before."""
@@ -164,7 +193,8 @@ class Porter:
         self._answered = monotonic()
         failed = reply.get("failed")
         if failed is not None:
-            raise self._read(reply, lambda _: refused(node, *(_text(failed[key]) for key in ("errno", "path", "why"))))
+            told = self._read(reply, lambda _: decode(_Failed, failed, strict=True))
+            raise refused(node, told.errno, told.path, told.why)
         return reply
 
     def _read(self, reply: frames.Message, parse: Callable[[frames.Message], T]) -> T:
@@ -207,42 +237,28 @@ _CLOSING: set[asyncio.Task[Any]] = set()
 
 def _looked(files: Sequence[Wanted], reply: frames.Message) -> Looked:
     sizes = {name: size for name, size, _ in files}
-    return Looked(
-        fits=frozenset(_among(name, sizes) for name in reply["fits"]),
-        parts={_among(name, sizes): _count(count, sizes[name]) for name, count in reply["parts"].items()},
-        free=_count(reply["free"]),
-        device=_count(reply["device"]),
-        writable=bool(reply["writable"]),
-        nearest=_text(reply["nearest"]),
-        extra=tuple(map(_text, reply["extra"])),
-    )
+    told = decode(_Look, reply, strict=True)
+    parts = {_known(name, sizes): count for name, count in told.parts.items()}
+    if any(count > sizes[name] for name, count in parts.items()):
+        raise ValueError("more of a file than there is")
+    fits = frozenset(_known(name, sizes) for name in told.fits)
+    return Looked(**{**vars(told), "fits": fits, "parts": parts})
 
 
 def _ready(size: int, reply: frames.Message) -> Ready:
-    if reply.get("busy") is True:
-        return Ready(at=None, busy=True)
-    if "at" in reply:
-        return Ready(at=_count(reply["at"], size))
-    return Ready(at=None, hashed=_count(reply["hashed"], size))
+    ready = decode(Ready, reply, strict=True)
+    if max(ready.at or 0, ready.hashed) > size or not (ready.busy or {"at", "hashed"} & reply.keys()):
+        raise ValueError("a number that can't be")
+    return ready
 
 
 def _sums(names: Sequence[str], reply: frames.Message) -> tuple[dict[str, str], int]:
-    return {_among(name, names): _text(sha256) for name, sha256 in reply["sums"].items()}, _count(reply["read"])
+    told = decode(_Sums, reply, strict=True)
+    return {_known(name, names): sha256 for name, sha256 in told.sums.items()}, told.read
 
 
-def _among(name: object, names: "Sequence[str] | dict[str, int]") -> str:
-    if name not in names:
+def _known(name: Untrusted, names: Container[str]) -> str:
+    known = name.as_known(names)
+    if known is None:
         raise ValueError("a file that nobody asked for")
-    return _text(name)
-
-
-def _text(given: object) -> str:
-    if not isinstance(given, str):
-        raise TypeError("no text where text belongs")
-    return given
-
-
-def _count(given: object, most: int | None = None) -> int:
-    if not isinstance(given, int) or given < 0 or (most is not None and given > most):
-        raise ValueError("a number that can't be")
-    return given
+    return known

@@ -1,27 +1,49 @@
-"""What a keeper tells, read at the border: a frame that is none of a keeper's breaks the protocol, and says so.
+"""What a keeper tells, decoded at the border: a frame that is none of a keeper's breaks the protocol, and says so."""
 
-Only what is known is taken over, and only so much of it: a node that lies can't fill the head's memory.
-"""
-
-from collections.abc import Callable, Container, Mapping
-from math import isfinite
-from typing import Any
+from collections.abc import Container, Mapping
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from aboard.agent import frames
+from aboard.core.decoding import DecodeError, Limit, Signed, decode
 from aboard.core.event import Event
 from aboard.core.metrics import METRICS
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
-PHASES = ("started", "torch", "store", "group", "collective")
+T = TypeVar("T")
+Phase = Literal["started", "torch", "store", "group", "collective"]
+PHASES: tuple[str, ...] = get_args(Phase)
+STREAMS = ("stdout", "stderr")
 # Above any count of events or bytes, and still exact in every program that reads JSON.
 MOST = 2**53
 # Above any number of processes that a node starts for one run, and any name that we give one.
 MOST_CHILDREN = 4096
 NAME_CHARS = 200
-STREAMS = ("stdout", "stderr")
-TYPE_CHARS, TEXT_CHARS, TRACE_CHARS = 200, 2000, 8000
-STACKS_CHARS = 64 * 1024
 NO_STACKS = "no stacks: "
+_Text = Annotated[Untrusted, Limit(2000)]
+_Trace = Annotated[Untrusted, Limit(8000)]
+_Stack = Annotated[Untrusted, Limit(64 * 1024)]
+# What each kind of event says besides who, when and of which child.
+KINDS: Mapping[str, Mapping[str, Any]] = {
+    "started": {"pid": int},
+    "exited": {"code": Signed},
+    "failed": {"why": _Text},
+    "ending": {"why": _Text},
+    "ended": {"killed": int, "stubborn": Annotated[tuple[int, ...], Limit(MOST_CHILDREN)]},
+    "phase": {"phase": Phase},
+    "raised": {"type": Annotated[Untrusted, Limit(200)], "message": _Text, "trace": _Trace, "error": _Trace},
+}
+# Without these the event says nothing.
+NEEDED = ("code", "phase")
+NODE_FIGURES: Mapping[str, type[float]] = {"load": float, "memory": float, "throttled": float}
+CHILD_FIGURES: Mapping[str, type[float]] = {
+    "step": int,
+    "step_seconds": float,
+    "rss": int,
+    "cpu": float,
+    "stopped": int,
+    "doing": int,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +71,8 @@ def event_of(message: frames.Message, node: str, clock_offset: float, children: 
         seq=count_of(message, "event"),
         at=clock_of(message.get("wall")) - clock_offset,
         kind=str(kind),
-        child=_child(message, "child", children) if kind not in ("ending", "ended") else "",
-        data={key: read(message, key) for key, read in fields.items() if key in message or key in NEEDED},
+        child=_known(message.get("child"), children) if kind not in ("ending", "ended") else "",
+        data={key: _field(hint, message, key) for key, hint in fields.items() if key in message or key in NEEDED},
     )
 
 
@@ -58,13 +80,14 @@ def piece_of(
     message: frames.Message, node: str, clock_offset: float, have: Mapping[str, int], children: Container[str]
 ) -> Piece:
     """The part of an output frame that is new: after a cut the same bytes may come twice, by two bridges."""
-    child, stream = _child(message, "out", children), message.get("stream")
+    child, stream = _known(message.get("out"), children), message.get("stream")
     if stream not in STREAMS:
         raise frames.FrameError("output of no known stream")
     offset = count_of(message, "offset")
+    data = message.get("data", "")
     try:
-        data = frames.data(_text(message, "data", frames.LIMIT))
-    except UnicodeEncodeError:
+        data = frames.data(data[: frames.LIMIT])
+    except (UnicodeEncodeError, TypeError, AttributeError):
         raise frames.FrameError("output that is no bytes") from None
     known = have.get(f"{child}/{stream}", 0)
     return Piece(
@@ -90,16 +113,9 @@ def samples_of(message: frames.Message, clock_offset: float, children: Container
     }
 
 
-def stacks_of(reply: frames.Message, children: Container[str]) -> dict[str, str]:
+def stacks_of(reply: frames.Message, children: Container[str]) -> dict[str, Untrusted]:
     """Each child's stacks, or behind NO_STACKS the reason why there are none."""
-    found = {}
-    for name, given in _object(reply.get("stacks")).items():
-        child = _child({"child": name}, "child", children)
-        if isinstance(given, str):
-            found[child] = given[:STACKS_CHARS]
-        else:
-            found[child] = NO_STACKS + _text(_object(given), "why", TEXT_CHARS)
-    return found
+    return {_known(name, children): _stack(given) for name, given in _object(reply.get("stacks")).items()}
 
 
 def children_of(reply: frames.Message) -> set[str]:
@@ -111,25 +127,19 @@ def children_of(reply: frames.Message) -> set[str]:
 
 
 def count_of(message: frames.Message, key: str) -> int:
-    given = message.get(key)
-    if isinstance(given, int) and 0 <= given < MOST:
-        return given
-    raise frames.FrameError(f"a frame without a count as its {key}")
+    return _field(int, message, key)
 
 
 def clock_of(given: object) -> float:
     """A node's clock as it was sent."""
-    return _finite(given, "a clock that shows no time")
+    return _field(float, {"clock": given}, "clock")
 
 
-def _finite(given: object, else_said: str) -> float:
-    if isinstance(given, int | float) and abs(given) < MOST and isfinite(given):
-        return float(given)
-    raise frames.FrameError(else_said)
-
-
-def _child(message: frames.Message, key: str, children: Container[str]) -> str:
-    return _known(message.get(key), children)
+def _field(hint: type[T], message: Mapping[str, Any], key: str) -> T:
+    try:
+        return decode(hint, message.get(key), strict=True)
+    except DecodeError as error:
+        raise frames.FrameError(f"a frame with no such {key}: {error}") from None
 
 
 def _known(given: object, children: Container[str]) -> str:
@@ -142,6 +152,12 @@ def _object(given: object) -> dict[str, Any]:
     if isinstance(given, dict):
         return given
     raise frames.FrameError("a frame without its parts")
+
+
+def _stack(given: object) -> Untrusted:
+    if isinstance(given, str):
+        return _field(_Stack, {"stack": given}, "stack")
+    return Untrusted(NO_STACKS + _field(_Text, {"why": "", **_object(given)}, "why").raw())
 
 
 def _figures(given: object, known: Mapping[str, type[float]]) -> dict[str, Any]:
@@ -162,65 +178,5 @@ def _child_figures(given: object) -> dict[str, Any]:
     found = _figures(given, CHILD_FIGURES)
     if isinstance(given, dict) and "metrics" in given:
         told = _object(given["metrics"])
-        found["metrics"] = {name: _finite(told[name], f"no number as its {name}") for name in METRICS if name in told}
+        found["metrics"] = {name: _field(float, told, name) for name in METRICS if name in told}
     return found
-
-
-def _text(message: frames.Message, key: str, most: int) -> str:
-    given = message.get(key, "")
-    if isinstance(given, str):
-        return given[:most]
-    raise frames.FrameError(f"a frame without text as its {key}")
-
-
-def _code(message: frames.Message, key: str) -> int:
-    given = message.get(key)
-    if isinstance(given, int) and abs(given) < MOST:
-        return given
-    raise frames.FrameError("an exit without a code")
-
-
-def _phase(message: frames.Message, key: str) -> str:
-    given = message.get(key)
-    if given in PHASES:
-        return str(given)
-    raise frames.FrameError("a phase of no known name")
-
-
-def _pids(message: frames.Message, key: str) -> list[int]:
-    given = message.get(key, [])
-    if isinstance(given, list) and all(isinstance(pid, int) and 0 <= pid < MOST for pid in given):
-        return given[:MOST_CHILDREN]
-    raise frames.FrameError("processes without numbers")
-
-
-def _up_to(most: int) -> Callable[[frames.Message, str], str]:
-    return lambda message, key: _text(message, key, most)
-
-
-# What each kind of event says besides who, when and of which child.
-KINDS: Mapping[str, Mapping[str, Callable[[frames.Message, str], Any]]] = {
-    "started": {"pid": count_of},
-    "exited": {"code": _code},
-    "failed": {"why": _up_to(TEXT_CHARS)},
-    "ending": {"why": _up_to(TEXT_CHARS)},
-    "ended": {"killed": count_of, "stubborn": _pids},
-    "phase": {"phase": _phase},
-    "raised": {
-        "type": _up_to(TYPE_CHARS),
-        "message": _up_to(TEXT_CHARS),
-        "trace": _up_to(TRACE_CHARS),
-        "error": _up_to(TRACE_CHARS),
-    },
-}
-# Without these the event says nothing.
-NEEDED = ("code", "phase")
-NODE_FIGURES: Mapping[str, type[float]] = {"load": float, "memory": float, "throttled": float}
-CHILD_FIGURES: Mapping[str, type[float]] = {
-    "step": int,
-    "step_seconds": float,
-    "rss": int,
-    "cpu": float,
-    "stopped": int,
-    "doing": int,
-}

@@ -10,6 +10,7 @@ from aboard.core.nodeset import fold
 from aboard.core.rankset import fold_ranks
 from aboard.core.run import Child
 from aboard.diagnoses import Diagnosis, Finding, hang, join_fixes, network, rendezvous
+from aboard.diagnoses.untrusted import NO_TEXT
 from aboard.lazy import dataclass
 from aboard.verdicts.commands import let_in, off_loopback, recheck
 from aboard.verdicts.death.earliest import tail_of
@@ -124,8 +125,8 @@ def parted(evidence: Evidence, _cause: Child) -> Iterator[Finding]:
 
 def met_apart(evidence: Evidence, cause: Child) -> Iterator[Finding]:
     """Two ranks met with different sizes: the one that differs from most, if records tell, else the one that died."""
-    text = f"{cause.raised.message if cause.raised is not None else ''} {' '.join(tail_of(evidence, cause))}"
-    if hang.MISMATCH.match_death(text) is None:
+    said = [*([cause.raised.message] if cause.raised is not None else []), *tail_of(evidence, cause)]
+    if not any(map(hang.MISMATCH.match_death, said)):
         return
     odd = [evidence.view(rank) for standing in evidence.standings for rank in (*standing.odd, *standing.behind)]
     odd = [view for view in odd if view.alive]
@@ -164,7 +165,7 @@ def _find_raised(evidence: Evidence, *diagnoses: Diagnosis) -> list[_Complaint]:
     """The ranks that died of an exception that is a message of one of these; each fits the first that it can."""
     found = []
     for child in evidence.run.generation.dead:
-        text = f"{child.raised.type}: {child.raised.message}" if child.raised is not None else ""
+        text = child.raised.text if child.raised is not None else NO_TEXT
         for diagnosis in diagnoses:
             if known := diagnosis.match_death(text):
                 _message, match = known

@@ -8,6 +8,7 @@ from aboard.core.evidence import Evidence
 from aboard.core.run import Child, Generation
 from aboard.diagnoses.catalogue import all_messages
 from aboard.diagnoses.messages import Role, Source
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.verdicts.death.explain import is_mild
 
 # An echo comes within this time of the death that it follows from.
@@ -30,17 +31,17 @@ def cause_of(evidence: Evidence) -> Child | None:
 def is_echo(evidence: Evidence, child: Child) -> bool:
     """Whether a death only says that somebody else could not be reached, or did not come in time."""
     text = last_words(evidence, child)
-    return any(pattern.search(text) for pattern in _echoes())
+    return any(text.match(pattern) for pattern in _echoes())
 
 
-def last_words(evidence: Evidence, child: Child) -> str:
+def last_words(evidence: Evidence, child: Child) -> Untrusted:
     """The exception of a rank that died, else its last lines on stderr that are no warnings."""
     if child.raised is not None:
-        return f"{child.raised.type}: {child.raised.message}"
-    return "\n".join(line for line in tail_of(evidence, child)[-5:] if not is_mild(line))
+        return child.raised.text
+    return Untrusted("\n".join(line.raw() for line in tail_of(evidence, child)[-5:] if not is_mild(line)))
 
 
-def tail_of(evidence: Evidence, child: Child) -> tuple[str, ...]:
+def tail_of(evidence: Evidence, child: Child) -> tuple[Untrusted, ...]:
     return evidence.tails.get(child.rank, ())
 
 

@@ -16,6 +16,7 @@ from aboard.core.witness import Disk, NodeWitness
 from aboard.core.words import host_trouble, many, visible
 from aboard.diagnoses import NO_FIX, Diagnosis, Fix, Shell, chain, death, join_fixes, shell
 from aboard.diagnoses.catalogue import read_error
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
 from aboard.verdicts.logs.said import said
 from aboard.verdicts.logs.tracebacks import looks_raised
@@ -69,14 +70,14 @@ class Around:
     parts: tuple[NodePlan, ...]
     peer: str = ""
     several: bool = False
-    output: tuple[str, ...] = ()
+    output: tuple[Untrusted, ...] = ()
 
     @property
     def where(self) -> Shell:
         return fold_quoted(part.node.name for part in self.parts)
 
 
-def explain_death(child: Child, tail: Sequence[str], around: Around) -> Told:
+def explain_death(child: Child, tail: Sequence[Untrusted], around: Around) -> Told:
     """By what is surest: that it never started, its own exception, the signal, the last words on stderr."""
     gave_up = (
         "These ranks failed in the same way: the cause is in the script, its arguments or its data, not in one node."
@@ -94,18 +95,17 @@ def explain_death(child: Child, tail: Sequence[str], around: Around) -> Told:
     if child.raised is not None:
         if ours := _our_own(child, around):
             return ours
-        text = f"{child.raised.type}: {child.raised.message.strip()}"
-        why, fix = _known(text, death.RAISED, around)
-        return Told(diagnosis=death.RAISED, seen=f"raised {_clear(text)}", why=why or gave_up, fix=fix)
+        why, fix = _known(child.raised.text, death.RAISED, around)
+        return Told(diagnosis=death.RAISED, seen=f"raised {_clear(child.raised.text)}", why=why or gave_up, fix=fix)
     code = child.code or 0
     if code < 0:
         return _by_signal(child, -code)
     error = error_line(tail)
     why, fix = _known(error, death.EXITED, around)
-    if why or looks_raised(error):
+    if why or looks_raised(error.raw()):
         seen = f'exited with code {code}: "{_clear(error)}"'
         return Told(diagnosis=death.EXITED, seen=seen, why=why or gave_up, fix=fix)
-    last = [line for line in around.output or tail if line.strip()][-_LAST_LINES:]
+    last = [line for line in around.output or tail if line.raw().strip()][-_LAST_LINES:]
     quoted = ", ".join(f'"{_clear(line)}"' for line in last)
     seen = f"exited with code {code}" + (f"; the last lines of its output: {quoted}" if last else ", and said nothing")
     why = f"It raised no exception, and its last lines are no known error. Find what exits with {code}: sys.exit or"
@@ -118,7 +118,7 @@ def add_node(evidence: Evidence, cause: Child, told: Told) -> Told:
     if node is None:
         why = evidence.unheard.get(cause.node, "")
         return replace(told, seen=f"{told.seen}; {cause.node} could not be looked at: {why}") if why else told
-    raised = cause.raised.message if cause.raised is not None else ""
+    raised = cause.raised.message if cause.raised is not None else NO_TEXT
     if death.OUT_OF_MEMORY.match_death(raised) if cause.raised is not None else cause.code == _KILLED:
         return _out_of_memory(cause, node, told)
     shm = next((disk for disk in node.disks if disk.path == _SHM and disk.size), None)
@@ -131,7 +131,7 @@ def add_node(evidence: Evidence, cause: Child, told: Told) -> Told:
             fix=death.SHM_FULL.fix("remount", node=cause.node),
         )
     full = next((disk for disk in node.disks if _is_full(disk)), None)
-    if full is not None and death.DISK_FULL.match_death(f"{raised} {told.seen}"):
+    if full is not None and death.DISK_FULL.match_death(Untrusted(f"{raised.raw()} {told.seen}")):
         left = "no names" if full.inodes < _FULL else f"{size(full.free)} of {size(full.size)}"
         return replace(
             told,
@@ -142,28 +142,29 @@ def add_node(evidence: Evidence, cause: Child, told: Told) -> Told:
     return told
 
 
-def error_of(child: Child, tail: Sequence[str]) -> Raised | None:
+def error_of(child: Child, tail: Sequence[Untrusted]) -> Raised | None:
     """The exception that ended a rank, or how it exited and with which last error; None if a signal killed it."""
     if child.raised is not None or child.state != "exited" or (child.code or 0) < 0:
         return child.raised
-    return Raised(type=f"exit code {child.code}", message=error_line(tail))
+    return Raised(type=Untrusted(f"exit code {child.code}"), message=error_line(tail))
 
 
-def error_line(tail: Sequence[str]) -> str:
+def error_line(tail: Sequence[Untrusted]) -> Untrusted:
     """The last line, unless that is a warning: what a process says before it goes on does not explain its exit.
 
     Only an exception with its traceback may stand before warnings: torch prints some when a process group is left open.
     """
-    lines = [said(line).text for line in tail if line.strip()]
-    mild = [is_mild(line) for line in tail if line.strip()]
+    lines = [said(line.raw()).text for line in tail if line.raw().strip()]
+    mild = [is_mild(line) for line in tail if line.raw().strip()]
     last = next((place for place in reversed(range(len(lines))) if not mild[place]), -1)
     raised = last > 0 and looks_raised(lines[last]) and lines[last - 1].startswith(" ")
-    return lines[last] if last >= 0 and (raised or last == len(lines) - 1) else ""
+    return Untrusted(lines[last]) if last >= 0 and (raised or last == len(lines) - 1) else NO_TEXT
 
 
-def is_mild(line: str) -> bool:
+def is_mild(line: Untrusted) -> bool:
     """Whether a program says it as a warning or an information."""
-    return said(line).mild or (_WARNING.search(line) is not None and not looks_raised(said(line).text))
+    told = said(line.raw())
+    return told.mild or (line.match(_WARNING) is not None and not looks_raised(told.text))
 
 
 def is_same_error(one: Raised, other: Raised, own: Sequence[tuple[str, str]]) -> bool:
@@ -173,7 +174,7 @@ def is_same_error(one: Raised, other: Raised, own: Sequence[tuple[str, str]]) ->
     """
     if one == other or one.type != other.type:
         return one == other
-    texts = [one.message, other.message]
+    texts = [one.message.raw(), other.message.raw()]
     for pattern, general in _OWN:
         texts = [pattern.sub(general, text) for text in texts]
     if texts[0] == texts[1]:
@@ -196,7 +197,7 @@ def _our_own(child: Child, around: Around) -> Told | None:
     """An error of our own trainer; a script that raises one by that name is a script that raised."""
     starts = [start for part in around.parts if part.node.name == child.node for start in part.starts]
     is_ours = any(start.child == child.name and start.code for start in starts)
-    if child.raised is None or not is_ours or (error := read_error(child.raised.error)) is None:
+    if child.raised is None or not is_ours or (error := read_error(child.raised.error.raw())) is None:
         return None
     seen = f"could not go on: {_clear(child.raised.message)}"
     return Told(
@@ -211,7 +212,7 @@ def _by_signal(child: Child, number: int) -> Told:
     return Told(diagnosis=death.KILLED, seen=f"was killed by {name}", why=why, fix=fix)
 
 
-def _known(text: str, diagnosis: Diagnosis, around: Around) -> tuple[str, Fix]:
+def _known(text: Untrusted, diagnosis: Diagnosis, around: Around) -> tuple[str, Fix]:
     """Why, and the fix of the death, if what was said last is known."""
     known = death.RAISED.match_death(text)
     if known is None:
@@ -293,9 +294,9 @@ def _on_all(command: Shell, parts: Iterable[NodePlan]) -> Iterator[Shell]:
     yield from (typed(node, command) for node in nodes if node not in plain or len(plain) == 1)
 
 
-def _clear(text: str) -> str:
+def _clear(text: Untrusted) -> str:
     """The first lines of what was said, on one line."""
-    return visible(" ".join(text.split()), _SHOWN)
+    return visible(" ".join(text.raw().split()), _SHOWN)
 
 
 def _out_of_memory(cause: Child, node: NodeWitness, told: Told) -> Told:

@@ -9,7 +9,7 @@ from aboard.core.evidence import Evidence
 from aboard.core.nodeset import fold
 from aboard.core.run import Child
 from aboard.core.verdict import Cause, Said, Sure, VerdictRule, Why
-from aboard.core.words import many, visible
+from aboard.core.words import many
 from aboard.diagnoses import Finding, death, join_fixes
 from aboard.verdicts import gpu
 from aboard.verdicts.commands import recheck
@@ -75,7 +75,7 @@ def node_gone(evidence: Evidence) -> Iterator[Said]:
         finding = death.NODE_GONE.finding(
             nodes=(lost,),
             ranks=ranks,
-            seen=f"{lost} with {many(len(ranks), 'rank')} is gone: {visible(place.why, 200)}",
+            seen=f"{lost} with {many(len(ranks), 'rank')} is gone: {place.why.visible(200)}",
             why="It lost power or its network, or its agent was killed. A run never goes on with fewer nodes.",
             fix=death.NODE_GONE.fix(check=recheck(evidence, (lost,), why="is it back? then launch again")),
         )

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from aboard.core.words import visible
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.messages import Role
 from aboard.verdicts.logs.network import network_findings
@@ -83,7 +82,7 @@ def _consequences(after: list[Sighting], verdict: Finding) -> Iterator[Finding]:
                 severity=Severity.INFO,
                 nodes=(each.node,) if each.node else (),
                 ranks=() if each.rank is None else (each.rank,),
-                seen=visible(each.text, 160),
+                seen=each.text.visible(160),
                 why=each.why(each.groups),
             )
     yield from followed(_of(after, Role.ECHO))

@@ -2,11 +2,13 @@
 
 import re
 from collections import deque
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from aboard.diagnoses import Diagnosis, death
 from aboard.diagnoses.catalogue import all_messages
 from aboard.diagnoses.messages import Message, Role, Source, cause, end
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.verdicts.logs.needles import needles
 from aboard.verdicts.logs.roster import Roster, of_file
 from aboard.verdicts.logs.said import Said, plain, said
@@ -65,7 +67,7 @@ class Reader:
         self._recent: deque[bytes] = deque(maxlen=_RECENT)
         self._seen: dict[tuple[object, ...], Sighting] = {}
         self._fitting: dict[str, tuple[Known, ...]] = {}
-        self._unknown: deque[str] = deque(maxlen=_UNKNOWN)
+        self._unknown: deque[Untrusted] = deque(maxlen=_UNKNOWN)
         self._traces = Tracebacks()
         self._roster = Roster()
         self._nccl = NcclLog()
@@ -109,7 +111,7 @@ class Reader:
             progress=self._progress,
             by_address=self._roster.by_address,
             by_rank=self._roster.by_rank,
-            last=tuple(text[:_SHOWN] for text in plain(self._last[:LINE_LIMIT])[-1:]),
+            last=tuple(Untrusted(text[:_SHOWN]) for text in plain(self._last[:LINE_LIMIT])[-1:]),
         )
 
     def _look(self, line: str) -> None:
@@ -131,7 +133,7 @@ class Reader:
         if raised:
             self._raised(raised, told)
         elif not told.mild and looks_raised(told.text):
-            self._unknown.append(told.text[:_SHOWN])
+            self._unknown.append(Untrusted(told.text[:_SHOWN]))
 
     def _fits(self, text: str) -> tuple[Known, ...]:
         """The messages that fit lines of this shape, remembered: a flood of errors is mostly one line."""
@@ -194,7 +196,7 @@ class Reader:
 
     def _see(self, known: Known, found: re.Match[str], told: Said, text: str, raised: Raised | None) -> None:
         diagnosis, message = known
-        groups = {name.rstrip("234"): value for name, value in found.groupdict().items() if value}
+        groups = {name.rstrip("234"): Untrusted(value) for name, value in found.groupdict().items() if value}
         node, rank = self._who(told, groups)
         mild = told.mild and message.role in (Role.CAUSE, Role.WAIT, Role.ECHO)
         key = (id(message), node, rank, mild, len(self._files))
@@ -202,7 +204,7 @@ class Reader:
         if before is not None:
             before.count += 1
             if message.role is Role.HINT:
-                before.groups, before.text = groups, text[:_SHOWN]
+                before.groups, before.text = groups, Untrusted(text[:_SHOWN])
             return
         if len(self._seen) >= _MOST_SIGHTINGS:
             return
@@ -212,24 +214,24 @@ class Reader:
             file=len(self._files),
             line=self._number,
             at=told.at if told.at is not None else self._carried(),
-            text=text[:_SHOWN],
+            text=Untrusted(text[:_SHOWN]),
             node=node,
             rank=rank,
             local=told.local,
             groups=groups,
             mild=mild,
             progress=self._progress,
-            frame=raised.frame if raised else "",
+            frame=Untrusted(raised.frame) if raised else NO_TEXT,
         )
 
-    def _who(self, told: Said, groups: dict[str, str]) -> tuple[str, int | None]:
-        rank = int(groups["rank"]) if groups.get("rank", "").isdecimal() else told.rank
+    def _who(self, told: Said, groups: dict[str, Untrusted]) -> tuple[str, int | None]:
+        rank = _number(groups, "rank", told.rank)
         if rank is None and told.task is not None and told.local is None:
             rank = told.task
         if rank is None:
             rank = self._of_file[1]
-        pid = int(groups["pid"]) if groups.get("pid", "").isdecimal() else told.pid
-        node = groups.get("node") or told.node or self._roster.by_pid.get(pid or -1, "")
+        pid = _number(groups, "pid", told.pid)
+        node = groups.get("node", NO_TEXT).visible() or told.node or self._roster.by_pid.get(pid or -1, "")
         if not node and rank is not None:
             node = self._roster.by_rank.get(rank, "")
         if rank is None and pid is not None:
@@ -243,3 +245,8 @@ class Reader:
             if at is not None:
                 return at
         return None
+
+
+def _number(groups: Mapping[str, Untrusted], name: str, otherwise: int | None) -> int | None:
+    found = groups.get(name, NO_TEXT).match(r"^\d{1,9}$")
+    return int(found[0]) if found else otherwise

@@ -6,6 +6,7 @@ from dataclasses import field
 from aboard.diagnoses import NO_FIX, Advice, Diagnosis, Fix
 from aboard.diagnoses.fixes import Template, blanks
 from aboard.diagnoses.messages import Message
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
 from aboard.verdicts.nccl import NcclLog
 
@@ -23,26 +24,26 @@ class Sighting:
     file: int
     line: int
     at: float | None
-    text: str
+    text: Untrusted
     node: str = ""
     rank: int | None = None
     local: int | None = None
-    groups: Mapping[str, str] = field(default_factory=dict)
+    groups: Mapping[str, Untrusted] = field(default_factory=dict)
     count: int = 1
     mild: bool = False
     progress: int = 0
-    frame: str = ""
+    frame: Untrusted = NO_TEXT
 
     @property
     def code(self) -> str:
         return self.diagnosis.code
 
-    def why(self, words: Mapping[str, str]) -> str:
+    def why(self, words: Mapping[str, str | Untrusted]) -> str:
         """What it means, with each blank filled in."""
         sentence = Advice(self.message.why or self.diagnosis.explanation)
         return sentence.fill(_values(sentence, words))
 
-    def fix(self, words: Mapping[str, str]) -> Fix:
+    def fix(self, words: Mapping[str, str | Untrusted]) -> Fix:
         """What to type, as above: each word that a log printed is one word of it."""
         templates = self.diagnosis.templates
         variant = next((each for each in (self.message.fix or "log", "") if each in templates), None)
@@ -57,15 +58,15 @@ class Reading:
     lines: int
     sightings: list[Sighting]
     nccl: NcclLog
-    unknown: list[str]
+    unknown: list[Untrusted]
     progress: int
     # Names of nodes by address, by process and by rank, as far as lines told.
     by_address: Mapping[str, str]
     by_rank: Mapping[int, str]
     # The last words, for a log that says nothing wrong and nothing right.
-    last: tuple[str, ...] = ()
+    last: tuple[Untrusted, ...] = ()
 
 
-def _values(template: Template, words: Mapping[str, str]) -> dict[str, str]:
+def _values(template: Template, words: Mapping[str, str | Untrusted]) -> dict[str, str | Untrusted]:
     """The words for its blanks; a blank that the log has no word for shows its name in capitals."""
     return {name: words.get(name) or name.upper() for name in blanks(template)}

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from aboard.core.words import many, visible
 from aboard.diagnoses import Finding, Severity, death
 from aboard.diagnoses.messages import Role
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.verdicts.logs.order import in_order, near
 from aboard.verdicts.logs.sighting import Reading, Sighting
 from aboard.verdicts.nccl import named_ranks, standing, standing_words
@@ -23,7 +24,7 @@ def finding_of(chosen: Sighting, fatal: list[Sighting], reading: Reading) -> Fin
     ranks: tuple[int, ...] = () if rank is None else (rank,)
     seen = [_said(chosen, node, rank, reading)]
     if hint:
-        seen.append(f'and "{visible(hint.text, _QUOTED)}"')
+        seen.append(f'and "{hint.text.visible(_QUOTED)}"')
     nodes = _nodes(chosen, hint, node, reading)
     if chosen.code == "log-collective-timeout":
         stand = standing(reading.nccl.works, reading.nccl.last, reading.nccl.world)
@@ -31,13 +32,13 @@ def finding_of(chosen: Sighting, fatal: list[Sighting], reading: Reading) -> Fin
             seen = [standing_words(stand)]
             ranks = stand.apart or ranks
             nodes = tuple(dict.fromkeys(reading.by_rank[each] for each in ranks if each in reading.by_rank)) or nodes
-    words = {"node": nodes[0] if nodes else "", **chosen.groups, **(hint.groups if hint else {})}
+    words: dict[str, str | Untrusted] = {"node": nodes[0] if nodes else ""}
+    words |= {**chosen.groups, **(hint.groups if hint else {})}
     if node and "node" not in chosen.groups:
         words["node"] = node
     if ranks:
         words["rank"] = str(ranks[0])
-    peer = words.get("peer", "")
-    words["peer"] = reading.by_address.get(peer, peer)
+    words["peer"] = _peer(chosen, hint, reading)
     return named.diagnosis.finding(
         severity=_SEVERITIES.get(chosen.message.role, Severity.BLOCK),
         nodes=nodes,
@@ -62,7 +63,7 @@ def followed(echoes: list[Sighting]) -> Iterator[Finding]:
             severity=Severity.INFO,
             nodes=tuple(dict.fromkeys(each.node for each in echoes if each.node)),
             ranks=tuple(ranks),
-            seen=f'{who}: "{visible(first.text, 120)}"',
+            seen=f'{who}: "{first.text.visible(120)}"',
             why=death.FOLLOWED.explanation,
         )
 
@@ -76,7 +77,7 @@ def odd_findings(reading: Reading) -> Iterator[Finding]:
     for group in groups.values():
         first = in_order(group)[0]
         nodes = tuple(dict.fromkeys(each.node for each in group if each.node))
-        words = {"node": nodes[0] if nodes else "", **first.groups}
+        words: dict[str, str | Untrusted] = {"node": nodes[0] if nodes else "", **first.groups}
         yield first.diagnosis.finding(
             severity=_SEVERITIES[first.message.role],
             nodes=nodes,
@@ -122,9 +123,7 @@ def _who(chosen: Sighting, fatal: list[Sighting]) -> tuple[str, int | None]:
 def _nodes(chosen: Sighting, hint: Sighting | None, node: str, reading: Reading) -> tuple[str, ...]:
     """Of a link both ends, the far one first: that is where nobody listens or a firewall is."""
     code = (hint or chosen).code
-    groups = {**chosen.groups, **(hint.groups if hint else {})}
-    peer = groups.get("peer", "")
-    peer = reading.by_address.get(peer, peer)
+    peer = _peer(chosen, hint, reading)
     if code == "network-unresolved":
         return (node,) if node else ()
     if peer and code.startswith(_LINKS):
@@ -132,11 +131,17 @@ def _nodes(chosen: Sighting, hint: Sighting | None, node: str, reading: Reading)
     return (node,) if node else ()
 
 
+def _peer(chosen: Sighting, hint: Sighting | None, reading: Reading) -> str:
+    """The far end of a link: its node, if the log tells whose address it is."""
+    found = {**chosen.groups, **(hint.groups if hint else {})}.get("peer", NO_TEXT).visible()
+    return reading.by_address.get(found, found)
+
+
 def _said(sighting: Sighting, node: str, rank: int | None, reading: Reading) -> str:
     who = f"rank {rank}" if rank is not None else ""
     if not who and sighting.local is not None:
         who = f"local rank {sighting.local}"
     who = f"{who} on {node}" if who and node else who or node or "the log"
-    at = f" at {sighting.frame}" if sighting.frame else ""
-    quoted = f'"{visible(" ".join(sighting.text.split()), _QUOTED)}"'
+    at = f" at {sighting.frame.visible()}" if sighting.frame else ""
+    quoted = f'"{visible(" ".join(sighting.text.raw().split()), _QUOTED)}"'
     return f"{who}{at} said {quoted} ({place(sighting, reading)})"

@@ -1,6 +1,6 @@
 """Logs that hold no cause: what is known all the same, and the two most useful commands."""
 
-from aboard.core.words import many, visible
+from aboard.core.words import many
 from aboard.diagnoses import Finding, Shell, logs
 from aboard.verdicts.logs.order import in_order
 from aboard.verdicts.logs.sighting import Reading, Sighting
@@ -36,7 +36,7 @@ def peer_lost(echoes: list[Sighting]) -> Finding | None:
     return logs.PEER_LOST.finding(
         nodes=(first.node,) if first.node else (),
         ranks=() if first.rank is None else (first.rank,),
-        seen=f'the log says "{visible(first.text, 300)}", and no cause before it',
+        seen=f'the log says "{first.text.visible(300)}", and no cause before it',
         why=logs.PEER_LOST.explanation,
         fix=logs.PEER_LOST.fix(),
     )
@@ -46,7 +46,7 @@ def unknown(reading: Reading) -> Finding | None:
     """Something went wrong, in words that have no name here."""
     if not reading.unknown:
         return None
-    seen = "; ".join(f'"{visible(text, 200)}"' for text in dict.fromkeys(reading.unknown[-3:]))
+    seen = "; ".join(f'"{text.visible(200)}"' for text in dict.fromkeys(reading.unknown[-3:]))
     return logs.UNKNOWN.finding(
         nodes=(),
         seen=f"{many(reading.lines, 'line')}, no known cause; the last errors are {seen}",
