@@ -261,7 +261,7 @@ def test_a_look_is_read_as_it_was_written() -> None:
     for node, child in (("n1", ""), ("n2", "3")):
         given.run.take(Sample(node=node, child=child, at=NOW - 3, values={"step": 20, "load": 1.5}))
     kept = look_at(given, answers_of(given), judge(given).findings, number=12, ended=True)
-    again = look_of(json.loads(json.dumps(look_document(kept), default=encode_text)))
+    again = look_of(json.loads(json.dumps(look_document(kept), default=encode_text)), own=True)
     assert again is not None
     assert replace(again, plan=kept.plan, version="") == kept
     assert again.version == __version__

@@ -100,9 +100,13 @@ class _Plan:
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """A run's record; `findings` is what was said of it at its end, `looks` are in their order."""
+    """A run's record; `findings` is what was said of it at its end, `looks` are in their order.
+
+    `own` is false for what somebody else packed, whose fixes are none.
+    """
 
     run: str
+    own: bool
     plan: Plan | None
     events: tuple[Event, ...]
     looks: tuple[Look, ...]
@@ -120,17 +124,20 @@ class Kept:
         return {rank: last_lines(tail) for rank, tail in said.items()}
 
 
-def kept_of(run: str, parts: Mapping[str, bytes]) -> Kept:
+def kept_of(run: str, parts: Mapping[str, bytes], *, own: bool = False) -> Kept:
     plan = _plan(_document(parts, PLAN), run)
     names = sorted(name for name in parts if name.startswith(LOOK))[-MOST_LOOKS:]
-    looks = [_with_starts(look, plan) for name in names if (look := look_of(_document(parts, name))) is not None]
+    looks = [
+        _with_starts(look, plan) for name in names if (look := look_of(_document(parts, name), own=own)) is not None
+    ]
     known = {start.child for each in (plan, *(look.plan for look in looks)) if each for _node, start in each.starts()}
     return Kept(
         run=run,
+        own=own,
         plan=plan or (looks[-1].plan if looks else None),
         events=tuple(deque(_events(parts, {"", *known}), MOST_EVENTS)),
         looks=tuple(sorted(looks, key=lambda look: look.number)),
-        findings=decode_findings(_document(parts, FINDINGS)),
+        findings=decode_findings(_document(parts, FINDINGS), own=own),
         lines=tuple(_lines(parts)),
     )
 

@@ -55,7 +55,7 @@ def _standing(kept: Kept) -> Look | None:
 def _stall(kept: Kept) -> tuple[Finding | None, tuple[RuledOut, ...]]:
     """The verdict that stood when the run ended, judged again; as it was told, where its look was not kept."""
     events = [event for event in kept.events if event.kind == "verdict"]
-    told = _told(events[-1]) if events else None
+    told = _told(events[-1], own=kept.own) if events else None
     if told is None:
         return None, ()
     looks = [look for look in kept.looks if not look.ended and look.findings and same_verdict(look.findings[0], told)]
@@ -97,11 +97,11 @@ def _unhurt(kept: Kept, run: Run) -> bool:
 
 
 def _is_withdrawal(event: Event) -> bool:
-    return event.kind == "verdict" and _told(event) is None
+    return event.kind == "verdict" and _told(event, own=False) is None
 
 
-def _told(event: Event) -> Finding | None:
-    return next(iter(decode_findings(event.data.get("findings"))), None)
+def _told(event: Event, *, own: bool) -> Finding | None:
+    return next(iter(decode_findings(event.data.get("findings"), own=own)), None)
 
 
 def _with_words(kept: Kept, findings: list[Finding], evidence: Evidence | None) -> list[Finding]:

@@ -22,7 +22,7 @@ def the_run(runs: Runs) -> RunDirectory:
 
 def why_again(run: RunDirectory) -> Replayed:
     """What its record comes to today, just as that of a bundle does; a conductor that was killed is only known here."""
-    told = replay(kept_of(run.id, parts_of(run)))
+    told = replay(kept_of(run.id, parts_of(run), own=True))
     known = summary(run)
     if known.state != "lost":
         return told

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from aboard.core.decoding import Limit, Lines, decode
 from aboard.core.verdict import RuledOut, Why
-from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses import NO_FIX, Finding, Severity
 from aboard.diagnoses.catalogue import recall_diagnosis, recall_fix
 from aboard.diagnoses.untrusted import encode_text
 from aboard.lazy import dataclass
@@ -21,7 +21,7 @@ MOST_NODES, MOST_RANKS = 16_384, 32_768
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedFinding:
-    """A finding as JSON holds it. Whoever packed a bundle chose its words: a fix is recalled only for our own codes."""
+    """A finding as JSON holds it."""
 
     code: str
     severity: Literal["info", "warn", "block"]
@@ -32,7 +32,8 @@ class RecordedFinding:
     fix: Lines = ""
     consequences: "Annotated[tuple[RecordedFinding, ...], Limit(100)]" = ()
 
-    def recall(self) -> Finding:
+    def recall(self, *, own: bool = False) -> Finding:
+        """Its fix is recalled only from the user's own record: whoever packed a bundle chose what is in it."""
         return Finding(
             diagnosis=recall_diagnosis(self.code),
             severity=Severity[self.severity.upper()],
@@ -40,8 +41,8 @@ class RecordedFinding:
             ranks=self.ranks,
             seen=self.seen,
             why=self.why,
-            fix=recall_fix(self.code, self.fix),
-            consequences=recall_findings(self.consequences),
+            fix=recall_fix(self.code, self.fix) if own else NO_FIX,
+            consequences=recall_findings(self.consequences, own=own),
         )
 
 
@@ -56,13 +57,13 @@ class _Why:
     quiet: float | None = None
 
 
-def recall_findings(recorded: Iterable[RecordedFinding]) -> tuple[Finding, ...]:
-    return tuple(each.recall() for each in recorded)
+def recall_findings(recorded: Iterable[RecordedFinding], *, own: bool = False) -> tuple[Finding, ...]:
+    return tuple(each.recall(own=own) for each in recorded)
 
 
-def decode_findings(given: object) -> tuple[Finding, ...]:
+def decode_findings(given: object, *, own: bool = False) -> tuple[Finding, ...]:
     """Those that are findings, of what may be anybody's JSON."""
-    return recall_findings(decode(Findings, given)) if isinstance(given, list) else ()
+    return recall_findings(decode(Findings, given), own=own) if isinstance(given, list) else ()
 
 
 class Documents:
@@ -130,7 +131,7 @@ def why_of(given: object) -> Why:
     """From what `why_words` made."""
     why = decode(_Why, given)
     return Why(
-        findings=recall_findings(why.findings),
+        findings=recall_findings(why.findings, own=True),
         ruled_out=tuple(RuledOut(what=what, why=reason) for what, reason in why.ruled_out),
         seconds=why.seconds,
         quiet=why.quiet,
@@ -139,7 +140,7 @@ def why_of(given: object) -> Why:
 
 def read_findings(path: Path) -> list[Finding]:
     """The findings as they were written; none when there are none to read."""
-    return list(decode_findings(read_document(path)))
+    return list(decode_findings(read_document(path), own=True))
 
 
 def _write_whole(path: Path, data: bytes) -> bool:

@@ -78,8 +78,8 @@ def look_document(look: Look) -> dict[str, Any]:
     }
 
 
-def look_of(given: object) -> Look | None:
-    """None for what is no look."""
+def look_of(given: object, *, own: bool = False) -> Look | None:
+    """None for what is no look; `own` says that it is of the user's own record."""
     look = try_decode(_Look, given)
     if look is None or not look.nodes or sum(len(node.ranks) for node in look.nodes) > MOST_RANKS:
         return None
@@ -93,7 +93,7 @@ def look_of(given: object) -> Look | None:
             master=look.master,
             parts=tuple(node.plan() for node in look.nodes),
         ),
-        findings=recall_findings(look.findings),
+        findings=recall_findings(look.findings, own=own),
         answers={name: answer for name, answer in look.answers.items() if name in names},
         unheard={name: why for name, why in look.unheard.items() if name in names},
         quiet=look.quiet,
