@@ -148,16 +148,10 @@ SOCKETS = Diagnosis(
     " rule it out.",
     remedy="`ibv_devinfo` as the rank's user must show ports in state PORT_ACTIVE. In a container pass"
     " /dev/infiniband in. `aboard check --only fabric` looks at the ports themselves.",
-    fixes={
-        "": Command(
-            "ibv_devinfo | grep -E 'hca_id|state'    # on {where:shell}; the rank's user must see ports\n"
-            "env | grep -E '^NCCL_(IB|NET)'    # on {where:shell}; NCCL_IB_DISABLE and NCCL_NET rule it out"
-        ),
-        "log": Command(
-            "ibstat    # on {where:shell}; State must be Active\n"
-            "env | grep -E '^NCCL_(IB|NET)'    # on {where:shell}; NCCL_IB_DISABLE and NCCL_NET rule it out"
-        ),
-    },
+    fixes="ibv_devinfo | grep -E 'hca_id|state'    # on {where:shell}; the rank's user must see ports\n"
+    "env | grep -E '^NCCL_(IB|NET)'    # on {where:shell}; NCCL_IB_DISABLE and NCCL_NET rule it out",
+    log_fix="ibstat    # on {where:shell}; State must be Active\n"
+    "env | grep -E '^NCCL_(IB|NET)'    # on {where:shell}; NCCL_IB_DISABLE and NCCL_NET rule it out",
 )
 
 PLUGIN = Diagnosis(
@@ -172,13 +166,9 @@ PLUGIN = Diagnosis(
     " loader doesn't find it here.",
     remedy="Install it (aws-ofi-nccl, gIB, the RDMA-SHARP plugin) and put its directory on LD_LIBRARY_PATH under"
     " `env:` in aboard.yaml; `ldconfig -p | grep nccl-net` shows what the loader knows.",
-    fixes={
-        "": Command(
-            "ldconfig -p | grep -E 'nccl-net|nccl_net'    # on {where:shell}; is it installed?\n"
-            "env: {{LD_LIBRARY_PATH: DIRECTORY}}    # in aboard.yaml, with the directory that holds it"
-        ),
-        "log": Command("ldconfig -p | grep nccl-net; echo $LD_LIBRARY_PATH    # on {node}, where ranks start"),
-    },
+    fixes="ldconfig -p | grep -E 'nccl-net|nccl_net'    # on {where:shell}; is it installed?\n"
+    "env: {{LD_LIBRARY_PATH: DIRECTORY}}    # in aboard.yaml, with the directory that holds it",
+    log_fix="ldconfig -p | grep nccl-net; echo $LD_LIBRARY_PATH    # on {node}, where ranks start",
     patterns=cause(
         r"Error: network (?P<plugin>.+?) not found|Failed to (?:find|initialize) (?:any )?(?:NET|network) plugin"
     ),
@@ -204,10 +194,8 @@ NO_GPUDIRECT = Diagnosis(
     " whose GPU shares the host's memory this is as it should be.",
     remedy="`sudo modprobe nvidia_peermem` and a file in /etc/modules-load.d to keep it; or the open kernel modules"
     " of the driver with Linux 5.12 or later.",
-    fixes={
-        "": Command("sudo modprobe nvidia_peermem    # on {where:shell}; or a driver and kernel with DMA-BUF"),
-        "log": Command("sudo modprobe nvidia_peermem    # on {node}; or a driver and kernel with DMA-BUF"),
-    },
+    fixes="sudo modprobe nvidia_peermem    # on {where:shell}; or a driver and kernel with DMA-BUF",
+    log_fix="sudo modprobe nvidia_peermem    # on {node}; or a driver and kernel with DMA-BUF",
     patterns=odd(
         r"NET/IB ?: GPU Direct RDMA (?:\(\w+\) )?[Dd]isabled for HCA \d+ '(?P<hca>[^']+)'",
         "Every byte takes a detour through the host's memory; large collectives lose up to half of their rate.",

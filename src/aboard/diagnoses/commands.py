@@ -11,7 +11,6 @@ COMMAND = Diagnosis(
     title="there is no such command",
     symptoms=("there is no command",),
     explanation="Aboard has a dozen verbs.",
-    remedy="`aboard --help` lists them.",
     fixes="aboard --help",
 )
 
@@ -105,7 +104,6 @@ STOP_WHICH = Diagnosis(
     title="several runs are under way",
     symptoms=("several runs are under way",),
     explanation="Which one is meant is nothing to guess about.",
-    remedy="`aboard stop RUN`.",
     fixes="aboard stop {run}",
 )
 
@@ -114,7 +112,6 @@ STOP_SLOW = Diagnosis(
     title="the run is slow to end",
     symptoms=("did not end within",),
     explanation="Ranks get time for a last checkpoint, and those that don't end are killed after it.",
-    remedy="`aboard stop RUN --now` ends them at once.",
     fixes="aboard stop {run} --now",
 )
 
@@ -211,7 +208,6 @@ WHY_NO_PROCESS = Diagnosis(
     title="there is no such process",
     symptoms=("there is no process 4711",),
     explanation="It has ended, or it runs on another node.",
-    remedy="`ps -u $USER -o pid,etime,args` there.",
     fixes="ps -u $USER -o pid,etime,args",
 )
 
@@ -229,7 +225,6 @@ WHY_OWN_RUN = Diagnosis(
     title="the process belongs to a run of Aboard's own",
     symptoms=("a run of Aboard's own",),
     explanation="Far more is known of that run than of a process that was started otherwise.",
-    remedy="`aboard why RUN`.",
     fixes="aboard why {run}",
 )
 
@@ -238,7 +233,6 @@ WHY_NO_TRAINING = Diagnosis(
     title="no training was found on these nodes",
     symptoms=("has RANK and WORLD_SIZE",),
     explanation="Ranks are known by the variables that every launcher gives them, among the processes of your user.",
-    remedy="`aboard why --pid PID` on its node, for one that was started without them.",
     fixes={
         "ended": Command("aboard why --log FILE…    # what it said at last"),
         "none": Command("aboard why --pid PID    # on its node: for one that was started without them"),

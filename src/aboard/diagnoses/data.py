@@ -10,7 +10,6 @@ FILES = Diagnosis(
     title="no data is named",
     symptoms=("no file is named, and there is no ./aboard.yaml", "has no data.files"),
     explanation="`aboard data` looks at the files that are typed, or at those of the section `data` of aboard.yaml.",
-    remedy="`aboard data train.jsonl`, or write `data: {files: [train.jsonl]}` into aboard.yaml.",
     fixes="aboard data FILE…    # or write it down: `data: {{files: [train.jsonl]}}` in aboard.yaml",
 )
 
@@ -19,7 +18,6 @@ EXTRA = Diagnosis(
     title="what data and training need isn't installed",
     symptoms=("ModuleNotFoundError: No module named 'pyarrow'", "ModuleNotFoundError: No module named 'datasets'"),
     explanation="`pip install aboard` brings what launching needs, in seconds. Reading data and training need more.",
-    remedy="`pip install 'aboard[train]'`.",
     fixes="pip install 'aboard[train]'",
 )
 

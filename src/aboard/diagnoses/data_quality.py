@@ -44,8 +44,8 @@ BROKEN = Diagnosis(
         "delete": Command("sed -i {script:shell} {file}    # deletes them"),
         "keep": Command("jq -cR 'fromjson? | objects' {file} > {kept}    # keeps what can be read"),
         **_PASS,
-        "log": Command("aboard data FILE    # names the file and the line"),
     },
+    log_fix="aboard data FILE    # names the file and the line",
     patterns=cause(
         r"JSONDecodeError|ArrowInvalid|DatasetGenerationError|pyarrow\.lib\.\w+|UnicodeDecodeError"
         r"|UnidentifiedImageError|zipfile\.BadZipFile|DatasetGenerationCastError",

@@ -203,13 +203,9 @@ NODE_GONE = Diagnosis(
     " A run never goes on with fewer nodes than asked for.",
     remedy="`aboard check NODE` tells whether it is back, and why not. A management network that is cut for less"
     " than the lease does no harm: the run goes on.",
-    fixes={
-        "": CHECK,
-        "log": Command(
-            "scontrol show node {node} | grep -E 'State|Reason'    # why\n"
-            "#SBATCH --exclude={node}    # goes on without it"
-        ),
-    },
+    fixes=CHECK,
+    log_fix="scontrol show node {node} | grep -E 'State|Reason'    # why\n"
+    "#SBATCH --exclude={node}    # goes on without it",
     patterns=cause(
         r"DUE TO NODE FAILURE|Node failure on (?P<node>[\w.,\[\]-]+)"
         r"|[Nn]ode (?P<node2>[\w.-]+) (?:is )?not responding|NODE_FAIL",

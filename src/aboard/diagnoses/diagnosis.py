@@ -32,7 +32,7 @@ class Diagnosis:
     and a single command no more than its text. `remedy` tells in prose how to go about it; without one, the fixes say
     it all. `leads_to` names the codes that it explains on the same nodes. `aliases` are codes that it had, or has on
     another route. `patterns` are the messages of programs that show it; their groups may stand in `explanation`, in
-    braces.
+    braces. `log_fix` is the command of the variant "log": what to type where a log shows it.
     """
 
     code: str
@@ -44,6 +44,7 @@ class Diagnosis:
     fixes: str | Template | Mapping[str, Template] = field(default_factory=dict, hash=False)
     aliases: tuple[str, ...] = ()
     leads_to: tuple[str, ...] = ()
+    log_fix: str = ""
     patterns: Message | tuple[Message, ...] = ()
 
     def fix(self, variant: str = "", /, **values: Value) -> Fix:
@@ -88,9 +89,9 @@ class Diagnosis:
 
     @property
     def templates(self) -> Mapping[str, Template]:
-        if isinstance(self.fixes, Mapping):
-            return self.fixes
-        return {"": Command(self.fixes) if isinstance(self.fixes, str) else self.fixes}
+        fixes = {"": Command(self.fixes)} if isinstance(self.fixes, str) else self.fixes
+        named = fixes if isinstance(fixes, Mapping) else {"": fixes}
+        return {**named, "log": Command(self.log_fix)} if self.log_fix else named
 
     @property
     def messages(self) -> tuple[Message, ...]:

@@ -47,10 +47,8 @@ SOCKETS = Diagnosis(
         "told": Command(
             "env | grep NCCL_IB; cat /etc/nccl.conf    # on {node}; take out what keeps NCCL off its adapters"
         ),
-        "log": Command(
-            "ls -l /dev/infiniband    # on {node}, inside of the container; Docker: --device=/dev/infiniband"
-        ),
     },
+    log_fix="ls -l /dev/infiniband    # on {node}, inside of the container; Docker: --device=/dev/infiniband",
     patterns=odd(
         r"NET/IB ?: Unable to open device (?P<hca>[\w.-]+)",
         "The adapter is there and can't be used: a container has no /dev/infiniband, or the user may not open it.",
@@ -81,15 +79,9 @@ PORT_MISSING = Diagnosis(
     remedy="Compare `lspci | grep -i mellanox` with another node, and read `sudo dmesg | grep mlx5`. A reboot, better a"
     " cold one, brings most of them back. To train meanwhile: leave the node out, or set NCCL_IB_HCA on all nodes"
     " to the adapters that all of them have.",
-    fixes={
-        "": Command(
-            "lspci | grep -i mellanox; sudo dmesg | grep mlx5    # on {node}; is the card on the bus?\n"
-            "sudo reboot    # on {node}; if it isn't back then, take the node out of the run"
-        ),
-        "log": Command(
-            "ibstat | grep -c Active    # on each node; the one that has fewer needs its cable or adapter looked at"
-        ),
-    },
+    fixes="lspci | grep -i mellanox; sudo dmesg | grep mlx5    # on {node}; is the card on the bus?\n"
+    "sudo reboot    # on {node}; if it isn't back then, take the node out of the run",
+    log_fix="ibstat | grep -c Active    # on each node; the one that has fewer needs its cable or adapter looked at",
     patterns=cause(
         r"Detected mixed local Net device counts across ranks", "A node has fewer RDMA ports up than the others."
     ),
@@ -122,13 +114,9 @@ FLAPS = Diagnosis(
     remedy="Reseat or replace the cable of the named adapter, and look at the switch's log. Set the counters to zero"
     " with `sudo perfquery -R`, and look again after an hour. `NCCL_IB_TIMEOUT: '22'` in `env:` outlasts short"
     " flaps, and makes real failures known later.",
-    fixes={
-        "": Command(
-            "sudo mlxlink -d {device} -m -c    # on {node}; reseat or replace the cable\n"
-            "sudo perfquery -R -C {device}    # on {node}; then set the counters to zero and look again"
-        ),
-        "log": Command("ibstat; cat /sys/class/infiniband/{hca}/ports/1/counters/link_downed    # on {node}"),
-    },
+    fixes="sudo mlxlink -d {device} -m -c    # on {node}; reseat or replace the cable\n"
+    "sudo perfquery -R -C {device}    # on {node}; then set the counters to zero and look again",
+    log_fix="ibstat; cat /sys/class/infiniband/{hca}/ports/1/counters/link_downed    # on {node}",
     patterns=odd(
         r"NET/IB ?: (?P<hca>[\w.-]+):\d+ Got (?:non-fatal )?async event ?: port (?:error|active)",
         "A port of the fabric went down, and maybe came back: a cable, a transceiver, or the switch.",
@@ -167,11 +155,9 @@ GID_INDEX = Diagnosis(
         "several": Advice(
             "NCCL_IB_GID_INDEX: '-1'    # in `env:` of {node} in aboard.yaml, or unset; its ports need different ones"
         ),
-        "log": Command(
-            "show_gids    # on {node}; the index of the RoCE v2 row with an IPv4 address\n"
-            "export NCCL_IB_GID_INDEX=3    # that index; or unset it, NCCL 2.21 and later find it"
-        ),
     },
+    log_fix="show_gids    # on {node}; the index of the RoCE v2 row with an IPv4 address\n"
+    "export NCCL_IB_GID_INDEX=3    # that index; or unset it, NCCL 2.21 and later find it",
     patterns=cause(
         r"[Cc]all to ibv_modify_qp failed with(?: error)?:? ?(?:22|Invalid argument|101|61|No data available"
         r"|Network is unreachable)|ibv_query_gid_index failed|ibv_modify_qp failed.*Invalid argument",
@@ -191,11 +177,9 @@ MIXED = Diagnosis(
     fixes={
         "mode": Command("sudo mlxconfig -d {device} query LINK_TYPE_P1    # on {node}; 1 is InfiniBand, 2 Ethernet"),
         "exclude": Advice("NCCL_IB_HCA: {adapters}    # in `env:` of {where} in aboard.yaml"),
-        "log": Command(
-            "cat /sys/class/infiniband/*/ports/*/link_layer    # on {node} and its peers\n"
-            "export NCCL_IB_HCA=^mlx5_bond_0    # leaves that port out, on all nodes"
-        ),
     },
+    log_fix="cat /sys/class/infiniband/*/ports/*/link_layer    # on {node} and its peers\n"
+    "export NCCL_IB_HCA=^mlx5_bond_0    # leaves that port out, on all nodes",
     patterns=cause(
         r"Attempted to (?:connect|merge) incompatible devices|device is incompatible with the local \[",
         "One end is InfiniBand and the other RoCE: NCCL took a management port for a part of the fabric.",
@@ -247,11 +231,9 @@ RAIL_CUT = Diagnosis(
         "without": Advice(
             "NCCL_IB_HCA: {adapters}    # in `env:` of aboard.yaml, on all nodes, to train without that rail"
         ),
-        "log": Command(
-            "export NCCL_CROSS_NIC=0    # keeps each rail to itself\n"
-            "rping -c -a PEER -C 3 -v    # on {node}, to each address of the peer's adapters"
-        ),
     },
+    log_fix="export NCCL_CROSS_NIC=0    # keeps each rail to itself\n"
+    "rping -c -a PEER -C 3 -v    # on {node}, to each address of the peer's adapters",
     patterns=cause(
         r"[Cc]all to ibv_modify_qp failed with(?: error)?:? ?(?:110|Connection timed out)",
         "Two adapters don't hear each other: the rails are not connected, or a port is in another network.",
@@ -293,16 +275,10 @@ NO_GPUDIRECT = Diagnosis(
     remedy="`sudo modprobe nvidia_peermem`; if that fails with `Invalid argument`, install the adapter's driver"
     " first and the GPU's driver after it. Keep it with a line in /etc/modules-load.d. Afterwards NCCL_DEBUG=INFO shows"
     " `GPU Direct RDMA Enabled` and `GDRDMA` in its channels.",
-    fixes={
-        "": Command(
-            "sudo modprobe nvidia_peermem    # on {where:shell}\n"
-            "echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia_peermem.conf    # there, to keep it"
-        ),
-        "log": Command(
-            "lsmod | grep nvidia_peermem    # on {node}; sudo modprobe nvidia_peermem\n"
-            "export NCCL_NET_GDR_LEVEL=LOC    # goes through the host's memory, slower"
-        ),
-    },
+    fixes="sudo modprobe nvidia_peermem    # on {where:shell}\n"
+    "echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia_peermem.conf    # there, to keep it",
+    log_fix="lsmod | grep nvidia_peermem    # on {node}; sudo modprobe nvidia_peermem\n"
+    "export NCCL_NET_GDR_LEVEL=LOC    # goes through the host's memory, slower",
     patterns=cause(
         r"[Cc]all to ibv_reg_(?:mr(?:_iova2)?|dmabuf_mr) failed(?: with error)?.*(?:Invalid argument|Bad address)",
         "The adapter can't register the GPU's memory: the module for it is missing, or doesn't fit the driver.",
@@ -320,16 +296,10 @@ ACS = Diagnosis(
     remedy="`sudo lspci -vvv | grep ACSCtl` shows SrcValid+ where it is on. Turn it off for every bridge with"
     " `sudo setpci -s ADDRESS ECAP_ACS+0x6.w=0000` after each boot, or for good in the BIOS, with IO"
     " virtualization (VT-d, AMD-Vi). In a virtual machine leave it on, and turn ATS on in the adapter instead.",
-    fixes={
-        "": Command(
-            "sudo setpci -s {bridge} ECAP_ACS+0x6.w=0000    # on {where:shell}; for each, after every boot\n"
-            "# for good: turn ACS or IO virtualization (VT-d, AMD-Vi) off in the BIOS"
-        ),
-        "log": Command(
-            "sudo lspci -vvv | grep ACSCtl    # on {node}; SrcValid+ on a bridge is it; disable ACS, or IOMMU"
-            " passthrough"
-        ),
-    },
+    fixes="sudo setpci -s {bridge} ECAP_ACS+0x6.w=0000    # on {where:shell}; for each, after every boot\n"
+    "# for good: turn ACS or IO virtualization (VT-d, AMD-Vi) off in the BIOS",
+    log_fix="sudo lspci -vvv | grep ACSCtl    # on {node}; SrcValid+ on a bridge is it; disable ACS, or IOMMU"
+    " passthrough",
     patterns=cause(
         NCCL_COMPLETION + r"(?:4|10|11)\b(?:.* hca (?P<hca>\S+))?",
         "The adapter may not read the GPU's memory where it was told to: PCI access control (ACS) or the IOMMU"
@@ -356,12 +326,10 @@ MEMLOCK = Diagnosis(
             "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/90-memlock.conf    # on {where:shell}\n"
             "sudo systemctl restart ssh    # on {where:shell}; for Slurm: LimitMEMLOCK=infinity in slurmd's service"
         ),
-        "log": Command(
-            "ulimit -l    # on {node}, in the shell that ranks get: must say unlimited\n"
-            "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/rdma.conf    # on {node}; for Slurm and"
-            " systemd: LimitMEMLOCK=infinity in the unit"
-        ),
     },
+    log_fix="ulimit -l    # on {node}, in the shell that ranks get: must say unlimited\n"
+    "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/rdma.conf    # on {node}; for Slurm and"
+    " systemd: LimitMEMLOCK=infinity in the unit",
     patterns=cause(
         r"[Cc]all to ibv_(?:reg_mr(?:_iova2)?|reg_dmabuf_mr|create_cq"
         r"|create_qp) failed(?: with error)?.*(?:Cannot allocate memory|Bad address \(memlock|\b12\b)"

@@ -28,7 +28,6 @@ NODE_UNHEARD = Diagnosis(
     symptoms=("ssh: connect to host gpu03 port 22: Connection timed out",),
     explanation="No agent could be started there, or it gave no answer in time. What the ranks of that node do is"
     " not known, and a node that can't be reached is often the cause itself.",
-    remedy="`aboard check NODE` tells why, and what to type.",
     fixes="aboard check {node} --only reach",
 )
 

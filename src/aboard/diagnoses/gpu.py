@@ -34,8 +34,8 @@ COUNT = Diagnosis(
             "nvidia-smi -L; lspci | grep -i nvidia    # on {node}; one that only lspci lists needs a reboot"
         ),
         "slots": Advice("slots: {count}    # of {node} in aboard.yaml, if that is how many there are"),
-        "log": Command("echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}, where ranks start"),
     },
+    log_fix="echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}, where ranks start",
     patterns=cause(
         r"Cuda failure (?:\d+ )?'invalid device ordinal'|CUDA error: invalid device ordinal|invalid device ordinal",
         "A rank was given the number of a GPU that isn't there: more ranks on the node than GPUs it may see.",
@@ -66,8 +66,8 @@ HIDDEN = Diagnosis(
         ),
         "set": Advice("CUDA_VISIBLE_DEVICES: {gpus}    # or in `env:` of {node} in aboard.yaml, which wins"),
         "slots": Advice("slots: {left}    # of {node}, if the others are not yours to use"),
-        "log": Command("echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}, where ranks start"),
     },
+    log_fix="echo $CUDA_VISIBLE_DEVICES; nvidia-smi -L    # on {node}, where ranks start",
     patterns=cause(
         r"No CUDA GPUs are available|Found no NVIDIA driver on your system|CUDA unknown error - this may be due"
         r"|no CUDA-capable device is detected|Unable to proceed, no GPU resources available",
@@ -162,12 +162,8 @@ LOST = Diagnosis(
     remedy="Reboot the node, better cold. If it comes again, leave the node out and have it repaired; the others"
     " train on without it.",
     leads_to=_NO_ANSWER,
-    fixes={
-        "": Command("sudo reboot    # on {node}; if it comes again, take {node} out of the run: it needs repair"),
-        "log": Command(
-            "sudo dmesg -T | grep -i xid    # on {node}; then take the node out, and have the GPU looked at"
-        ),
-    },
+    fixes="sudo reboot    # on {node}; if it comes again, take {node} out of the run: it needs repair",
+    log_fix="sudo dmesg -T | grep -i xid    # on {node}; then take the node out, and have the GPU looked at",
     patterns=cause(
         KERNEL_XID + r"79\b"
         r"|fallen off the bus|Unable to determine the device handle for GPU|GPU is lost|RmInitAdapter failed",
@@ -278,15 +274,9 @@ ECC = Diagnosis(
     " only when the GPU is reset.",
     remedy="`sudo nvidia-smi --gpu-reset -i N` with no program on it, then `nvidia-smi -q -d ROW_REMAPPER`: `Remapping"
     " Failure Occurred : Yes` means that it must be replaced.",
-    fixes={
-        "": Command(
-            "sudo nvidia-smi --gpu-reset -i {gpu}    # on {node}; replaces the bad rows\n"
-            "nvidia-smi -q -d ROW_REMAPPER,ECC    # on {node}; if it comes again: take {node} out"
-        ),
-        "log": Command(
-            "nvidia-smi -q -d ECC,ROW_REMAPPER    # on {node}; which GPU? reset it, and replace it if they come back"
-        ),
-    },
+    fixes="sudo nvidia-smi --gpu-reset -i {gpu}    # on {node}; replaces the bad rows\n"
+    "nvidia-smi -q -d ROW_REMAPPER,ECC    # on {node}; if it comes again: take {node} out",
+    log_fix="nvidia-smi -q -d ECC,ROW_REMAPPER    # on {node}; which GPU? reset it, and replace it if they come back",
     patterns=cause(
         KERNEL_XID + r"(?:48|63|64|92|94|95|140)\b"
         r"|[Uu]ncorrectable ECC error|double[- ]bit ECC|CUDA error: uncorrectable ECC",
@@ -330,16 +320,10 @@ FABRIC_MANAGER = Diagnosis(
     remedy="`sudo systemctl enable --now nvidia-fabricmanager`, and read `journalctl -u nvidia-fabricmanager`. On a"
     " version mismatch install `nvidia-fabricmanager-NNN` of the driver's version. If only NVLS fails:"
     " `NCCL_NVLS_ENABLE: '0'` in `env:` lets the run go on, somewhat slower.",
-    fixes={
-        "": Command(
-            "sudo systemctl enable --now nvidia-fabricmanager    # on {node}\n"
-            "sudo journalctl -u nvidia-fabricmanager | tail    # on {node}; its version must be exactly the driver's"
-        ),
-        "log": Command(
-            "systemctl status nvidia-fabricmanager    # on {node}; its version must be the driver's\n"
-            "sudo systemctl restart nvidia-fabricmanager    # on {node}"
-        ),
-    },
+    fixes="sudo systemctl enable --now nvidia-fabricmanager    # on {node}\n"
+    "sudo journalctl -u nvidia-fabricmanager | tail    # on {node}; its version must be exactly the driver's",
+    log_fix="systemctl status nvidia-fabricmanager    # on {node}; its version must be the driver's\n"
+    "sudo systemctl restart nvidia-fabricmanager    # on {node}",
     patterns=cause(
         r"Error 802: system not yet initialized|CUDA_ERROR_SYSTEM_NOT_READY|system not yet initialized",
         "The GPUs of this node hang on an NVSwitch, and its fabric manager isn't running.",
@@ -359,13 +343,9 @@ NVLINK = Diagnosis(
     " between them goes over PCI, or over fewer links.",
     remedy="`nvidia-smi nvlink -s` on this and on another node, `nvidia-smi nvlink -e` for errors. Reset all GPUs of"
     " the node with `sudo nvidia-smi --gpu-reset`, or reboot; what stays down needs repair.",
-    fixes={
-        "": Command(
-            "nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which links, and their errors\n"
-            "sudo nvidia-smi --gpu-reset    # on {node}; if they stay down: take {node} out, it needs repair"
-        ),
-        "log": Command("nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which link has errors?"),
-    },
+    fixes="nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which links, and their errors\n"
+    "sudo nvidia-smi --gpu-reset    # on {node}; if they stay down: take {node} out, it needs repair",
+    log_fix="nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which link has errors?",
     patterns=cause(
         KERNEL_XID + r"(?:74|14[4-9]|150|155)\b|NVLink.*(?:fatal|recovery failed)"
         # A switch says "Non-fatal", too.

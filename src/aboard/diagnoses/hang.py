@@ -136,8 +136,8 @@ ABSENT = Diagnosis(
         "logs": Command(LOGS),
         "holders": Command(_HOLDERS),
         "barrier": Command("aboard logs {run} --rank {ranks}    # what it did instead"),
-        "log": Command("py-spy dump --pid PID    # of rank {ranks}, while it hangs: where is it?"),
     },
+    log_fix="py-spy dump --pid PID    # of rank {ranks}, while it hangs: where is it?",
     patterns=cause(
         r"\[?Ranks? (?P<ranks>[\d, ]+)\]? (?:failed to pass|timed out in) monitoredBarrier",
         "These ranks did not come to the barrier that all others had reached.",

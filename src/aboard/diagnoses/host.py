@@ -23,10 +23,8 @@ CLOCK = Diagnosis(
     remedy="On the node: `timedatectl` says whether it is synchronised, `chronyc tracking` how far it is off. Start a"
     " time service: `sudo systemctl restart chrony` or `sudo systemctl restart systemd-timesyncd`; `sudo chronyc"
     " makestep` sets it at once. If all nodes but this machine agree, it is this machine's clock that is off.",
-    fixes={
-        "": Command("sudo systemctl restart chrony || sudo systemctl restart systemd-timesyncd    # on {node}"),
-        "log": Command("chronyc tracking    # on {node}; sudo systemctl restart chronyd"),
-    },
+    fixes="sudo systemctl restart chrony || sudo systemctl restart systemd-timesyncd    # on {node}",
+    log_fix="chronyc tracking    # on {node}; sudo systemctl restart chronyd",
     patterns=cause(
         r"[Mm]unge decode failed: (?:Expired|Rewound) credential|Expired credential|Rewound credential",
         "The clocks of two nodes are more than some minutes apart, so that Slurm's keys are too old.",
@@ -109,15 +107,9 @@ OWN_NAME = Diagnosis(
     remedy="Give the name its real address in /etc/hosts on the node: delete the 127.0.1.1 line and add"
     " `ADDRESS HOSTNAME`. Without root, set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) to the interface that"
     " peers reach, under `env:` in aboard.yaml.",
-    fixes={
-        "": Command(
-            "sudo sed -i {edit} /etc/hosts    # on {node}\necho {line} | sudo tee -a /etc/hosts    # on {node}"
-        ),
-        "log": Command(
-            "getent hosts $(hostname)    # on {node}; 127.0.1.1 must not be there\n"
-            "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers reach, in place of the name"
-        ),
-    },
+    fixes="sudo sed -i {edit} /etc/hosts    # on {node}\necho {line} | sudo tee -a /etc/hosts    # on {node}",
+    log_fix="getent hosts $(hostname)    # on {node}; 127.0.1.1 must not be there\n"
+    "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers reach, in place of the name",
     patterns=cause(
         r"connect \[(?P<peer2>127\.[\d.]+|::1)\]:\d+: Connection refused"
         r"|connectFullMesh failed.*remote=\[(?P<peer>127\.[\d.]+|::1)\]|(?:Connection refused"
@@ -144,15 +136,13 @@ OPEN_FILES = Diagnosis(
             "echo '* - nofile 1048576' | sudo tee /etc/security/limits.d/90-nofile.conf    # on {node};"
             " for new logins\n" + _RESTART_SSH
         ),
-        "log": Command(
-            "ulimit -n 65536    # on {node}, in the shell that ranks get; LimitNOFILE in slurmd's or sshd's unit\n"
-            "torch.multiprocessing.set_sharing_strategy('file_system')    # needs fewer of them"
-        ),
         "shared": Command(
             "ulimit -n 65536; df -h /dev/shm    # on {node}, in the shell that ranks get\n"
             "torch.multiprocessing.set_sharing_strategy('file_system')    # needs fewer open files"
         ),
     },
+    log_fix="ulimit -n 65536    # on {node}, in the shell that ranks get; LimitNOFILE in slurmd's or sshd's unit\n"
+    "torch.multiprocessing.set_sharing_strategy('file_system')    # needs fewer of them",
     patterns=(
         cause(
             r"Too many open files|received \d+ items of ancdata|Errno 24\b",
@@ -187,11 +177,9 @@ PROCESSES = Diagnosis(
             "echo '* - nproc unlimited' | sudo tee /etc/security/limits.d/90-nproc.conf    # on {node};"
             " for new logins\n" + _RESTART_SSH
         ),
-        "log": Command(
-            "ulimit -u; cat /sys/fs/cgroup/pids.max    # on {node}, where ranks start\n"
-            "export OMP_NUM_THREADS=1    # fewer threads in each rank"
-        ),
     },
+    log_fix="ulimit -u; cat /sys/fs/cgroup/pids.max    # on {node}, where ranks start\n"
+    "export OMP_NUM_THREADS=1    # fewer threads in each rank",
     patterns=cause(
         r"can't start new thread|pthread_create failed|fork: (?:retry: )?Resource temporarily unavailable"
         r"|BlockingIOError: \[Errno 11\]|libgomp: Thread creation failed",
@@ -227,11 +215,9 @@ SHM = Diagnosis(
             "find /dev/shm -user $USER -name 'nccl-*' -delete    # on {node}; if no run of yours is there: what dead"
             " runs left"
         ),
-        "log": Command(
-            "df -h /dev/shm    # on {node}, inside of the container\n"
-            "docker run --shm-size=16g …    # or --ipc=host; Apptainer: --bind /dev/shm"
-        ),
     },
+    log_fix="df -h /dev/shm    # on {node}, inside of the container\n"
+    "docker run --shm-size=16g …    # or --ipc=host; Apptainer: --bind /dev/shm",
     patterns=(
         cause(
             r"srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: Bus error|insufficient shared memory"
@@ -268,12 +254,8 @@ MEMORY = Diagnosis(
     remedy="`ps -eo user,pid,rss,args --sort=-rss | head` names the holders. Ranks that an earlier run left are"
     " listed by `aboard check` and ended by `aboard check --fix`. Files in /dev/shm count as memory, too:"
     " `df -h /dev/shm`.",
-    fixes={
-        "": Command("ps -eo user,pid,rss,args --sort=-rss | head    # on {node}; who holds it?"),
-        "log": Command(
-            "free -g; cat /sys/fs/cgroup/memory.max    # on {node}; what is there, and what may be used of it"
-        ),
-    },
+    fixes="ps -eo user,pid,rss,args --sort=-rss | head    # on {node}; who holds it?",
+    log_fix="free -g; cat /sys/fs/cgroup/memory.max    # on {node}; what is there, and what may be used of it",
     patterns=cause(
         r"\[Errno 12\] Cannot allocate memory|std::bad_alloc|^MemoryError|DefaultCPUAllocator: (?:can't|not enough)"
         r"|unable to mmap \d+ bytes|cudaHostAlloc.*(?:failed|out of memory)|Failed to (?:pin|register) memory",
@@ -311,13 +293,11 @@ OOM_KILLS = Diagnosis(
     " count starts at 0 in a new job or container.",
     fixes={
         "": Command(_MEMORY_MAX + "\n# or fewer data loader workers, a smaller batch, no copy per rank"),
-        "log": Command(
-            "sudo dmesg -T | grep -i 'killed process'    # on {node}; which one, and how big it was\n"
-            "#SBATCH --mem=0    # all of the node's memory; or fewer data-loader workers, no copies of the data set"
-            " per rank, or more memory for the job"
-        ),
         "worker": Command("sudo dmesg -T | grep -i 'killed process'    # on {node}; was it out of memory?"),
     },
+    log_fix="sudo dmesg -T | grep -i 'killed process'    # on {node}; which one, and how big it was\n"
+    "#SBATCH --mem=0    # all of the node's memory; or fewer data-loader workers, no copies of the data set"
+    " per rank, or more memory for the job",
     patterns=(
         cause(
             r"(?:Memory cgroup out of memory|Out of memory): Kill(?:ed)? process (?P<pid>\d+)|oom-kill:constraint="
@@ -403,15 +383,9 @@ BUSY_GPU = Diagnosis(
     " own with `kill PID`; what a run of Aboard's left is ended by `aboard check --fix`. If nvidia-smi shows"
     " memory in use but no process, it belongs to a container or to a process that is a zombie: look on the"
     " host.",
-    fixes={
-        "": Command(
-            "ps -o user,pid,etime,args -p {listed}    # on {node}; whose are they?\n"
-            "kill {pids:words}    # on {node}, if they are yours and not needed"
-        ),
-        "log": Command(
-            "nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv    # on {node}; then end process {pid}"
-        ),
-    },
+    fixes="ps -o user,pid,etime,args -p {listed}    # on {node}; whose are they?\n"
+    "kill {pids:words}    # on {node}, if they are yours and not needed",
+    log_fix="nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv    # on {node}; then end process {pid}",
     patterns=cause(
         # Alone, `Process N has` is the rank itself; beside `this process has` it is somebody else.
         r"CUDA out of memory\..*Process (?P<pid>\d+) has (?P<held>[\d.]+ [GM]iB) memory in use.*this process has"

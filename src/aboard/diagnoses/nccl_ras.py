@@ -23,13 +23,9 @@ MISSING = Diagnosis(
     " the collectives. It has not heard these: they are stopped or dead, or their network is cut.",
     remedy="Look at the process on its node: its state, its log. `aboard check A B --only network` for the way to"
     " it. NCCL uses the network of its bootstrap for this, NCCL_SOCKET_IFNAME." + _AGAIN,
-    fixes={
-        **_LOOK,
-        "log": Command(
-            "ps -o pid,stat,wchan:20,etime,cmd -p {pid}    # on {node}; T is stopped, D waits in the kernel\n"
-            "aboard check --only network    # with the nodes of the run: is it cut off?"
-        ),
-    },
+    fixes=_LOOK,
+    log_fix="ps -o pid,stat,wchan:20,etime,cmd -p {pid}    # on {node}; T is stopped, D waits in the kernel\n"
+    "aboard check --only network    # with the nodes of the run: is it cut off?",
     patterns=cause(
         r"Process (?P<pid>\d+) on node (?P<node>\S+) managing GPUs? ",
         "The others' NCCL can't reach this process: it is stopped or has died, or the network to it is cut.",
@@ -52,10 +48,8 @@ APART = Diagnosis(
     " for moments in every run; that is not told.",
     remedy="Look at what the named rank does: `py-spy dump --pid PID` on its node, and its log. Torch's flight"
     " recorder tells more; it is on in ranks with a beacon, so that this is mostly said of others." + _AGAIN,
-    fixes={
-        **_LOOK,
-        "log": Command("py-spy dump --pid {pid}    # on {node}; what it does instead"),
-    },
+    fixes=_LOOK,
+    log_fix="py-spy dump --pid {pid}    # on {node}; what it does instead",
     patterns=odd(
         r"Rank (?P<rank>\d+) has (?:launched up to operation \d+|not launched any operations"
         r"|status (?:NOCOMM|UNKNOWN|INIT|FINALIZE|ABORT))" + _PROCESS,
@@ -76,11 +70,9 @@ ERROR = Diagnosis(
     fixes={
         **_LOOK,
         "debug": Command("aboard launch --env NCCL_DEBUG=WARN -- …    # NCCL then says what failed"),
-        "log": Command(
-            "sudo dmesg -T | grep -i xid    # on {node}; did its GPU fail?\n"
-            "export NCCL_DEBUG=WARN    # then start again: NCCL says what failed"
-        ),
     },
+    log_fix="sudo dmesg -T | grep -i xid    # on {node}; did its GPU fail?\n"
+    "export NCCL_DEBUG=WARN    # then start again: NCCL says what failed",
     patterns=cause(
         r"Rank (?P<rank>\d+) reported (?!Remote)(?P<error>[A-Z][\w ]{1,40})" + _PROCESS,
         "NCCL has failed in this rank, which lives on: the others wait for it.",

@@ -82,7 +82,7 @@ _CARD = Command(
 
 
 def _connection(scope: str, outcome: str, *, in_a_run: str = "", shows: tuple[str, ...] = (), **more: Any) -> Diagnosis:
-    """`logged` are the fixes of its patterns."""
+    """`logged` are further fixes of its patterns."""
     where, ports = _WHERE[scope]
     title, why, mend = _HOW[outcome]
     common = () if scope == "rendezvous-" else (_GLOO, _RETRYING)
@@ -103,17 +103,13 @@ REJECTED = _connection("", "rejected")
 RENDEZVOUS_DROPPED = _connection(
     "rendezvous-",
     "dropped",
-    logged={"log": Command("sudo iptables -S    # on {peer}; then open port {port} to the other nodes")},
+    log_fix="sudo iptables -S    # on {peer}; then open port {port} to the other nodes",
     patterns=hint(_CLIENT + "110", refines=("log-store-unreachable",)),
 )
 RENDEZVOUS_REFUSED = _connection(
     "rendezvous-",
     "refused",
-    logged={
-        "log": Command(
-            "ss -ltn | grep {port}    # on {peer}; does rank 0 listen? if not, why it died is in its own log"
-        ),
-    },
+    log_fix="ss -ltn | grep {port}    # on {peer}; does rank 0 listen? if not, why it died is in its own log",
     patterns=hint(
         _CLIENT + "111",
         "The node answers, and nothing listens on the port: rank 0 never came up, or the address isn't its own.",
@@ -123,7 +119,7 @@ RENDEZVOUS_REFUSED = _connection(
 RENDEZVOUS_REJECTED = _connection(
     "rendezvous-",
     "rejected",
-    logged={"log": Command("sudo iptables -S | grep -i reject    # on {peer}; then open the port to the other nodes")},
+    log_fix="sudo iptables -S | grep -i reject    # on {peer}; then open the port to the other nodes",
     patterns=hint(_CLIENT + "1(?:13|01)", refines=("log-store-unreachable",)),
 )
 EPHEMERAL_DROPPED = _connection(
@@ -132,15 +128,13 @@ EPHEMERAL_DROPPED = _connection(
     aliases=("init-peer-dropped",),
     in_a_run=" In a run, Gloo waits five times its time-out for a peer and names nobody: `aboard why RUN` does.",
     logged={
-        "log": Command(
-            "sudo iptables -S    # on {peer}; open all ports between the nodes\n"
-            "aboard check --only network    # tries every pair of nodes"
-        ),
         "waiting": Command(
             "ss -tno state syn-sent    # on {node}, while it tries: the address behind the arrow is blocked\n"
             "aboard check --only network    # tries every pair of nodes"
         ),
     },
+    log_fix="sudo iptables -S    # on {peer}; open all ports between the nodes\n"
+    "aboard check --only network    # tries every pair of nodes",
     patterns=(
         cause(
             rf"[Cc]onnect to {NCCL_PEER} (?:failed ?:|returned) ?(?:\d+\()?(?:Connection timed out"
@@ -206,15 +200,13 @@ EPHEMERAL_REJECTED = _connection(
     "ephemeral-",
     "rejected",
     logged={
-        "log": Command(
-            "sudo iptables -S | grep -i reject    # on {peer}; firewalld: firewall-cmd --list-all\n"
-            "aboard check --only network    # tries every pair of nodes"
-        ),
         "peers": Command(
             "sudo iptables -S | grep -i reject    # on the peers of {node}\n"
             "aboard check --only network    # tries every pair of nodes"
         ),
     },
+    log_fix="sudo iptables -S | grep -i reject    # on {peer}; firewalld: firewall-cmd --list-all\n"
+    "aboard check --only network    # tries every pair of nodes",
     patterns=(
         # socketStartConnect up to 2.23, socketPollConnect and `returned 113(No route to host)` in 2.21 to 2.23.
         cause(
@@ -308,12 +300,8 @@ UNRESOLVED = Diagnosis(
     explanation="The name is in this machine's ssh_config or /etc/hosts, and not in those of the node, or its DNS"
     " doesn't answer. torch says the same sentence as for a firewall.",
     remedy="Add a line `ADDRESS NAME` to /etc/hosts of the named node, or use addresses in aboard.yaml.",
-    fixes={
-        "": Command(_NAMED),
-        "log": Command(
-            "getent hosts {peer}    # on {node}; then a line in /etc/hosts, or the address in place of the name"
-        ),
-    },
+    fixes=Command(_NAMED),
+    log_fix="getent hosts {peer}    # on {node}; then a line in /etc/hosts, or the address in place of the name",
     patterns=hint(
         r"The (?:IPv4 )?network addresses of \((?P<peer>[\w.:-]+), (?P<port>\d+)\) cannot be retrieved",
         "The name means nothing on the node that waits.",
@@ -348,13 +336,9 @@ PORT_TAKEN = Diagnosis(
     explanation="A rank of an earlier run is still there, another program uses the port, or one torchrun per GPU was"
     " started where one per node was intended.",
     remedy="`sudo ss -ltnp 'sport = :29500'` names the process. End it if it is a leftover, or set MASTER_PORT.",
-    fixes={
-        "": Command(
-            "sudo ss -ltnp sport = :{port}    # on {node}; who has it?\n"
-            "sudo fuser -k {port}/tcp    # on {node}; if it is a leftover; else set MASTER_PORT in `env:`"
-        ),
-        "log": Command("sudo ss -ltnp | grep -w -e :29500 -e :{port}    # on {node}; who has it?"),
-    },
+    fixes="sudo ss -ltnp sport = :{port}    # on {node}; who has it?\n"
+    "sudo fuser -k {port}/tcp    # on {node}; if it is a leftover; else set MASTER_PORT in `env:`",
+    log_fix="sudo ss -ltnp | grep -w -e :29500 -e :{port}    # on {node}; who has it?",
     patterns=cause(
         r"server socket has failed to (?:listen|bind).*(?:EADDRINUSE|errno: 98|[Aa]ddress already in use)"
         r"|EADDRINUSE|OSError: \[Errno 98\]|port: (?P<port>\d+).*EADDRINUSE"
@@ -440,7 +424,6 @@ SPARSE = Diagnosis(
     severity=Severity.INFO,
     symptoms=("a single bad pair may be missed",),
     explanation="Above 64 nodes, each node tries O(log n) peers, in a pattern that connects all of them.",
-    remedy="`aboard check --all-pairs` tries every pair.",
     fixes="aboard check --all-pairs",
 )
 

@@ -55,8 +55,6 @@ SLURM_COPIES = Diagnosis(
     title="srun started several copies of aboard",
     symptoms=("2 copies of aboard were started by srun; start one: it starts the ranks on all nodes itself",),
     explanation="Each copy would start every rank on every node. One command is enough.",
-    remedy="Type it in the batch script or in the shell of `salloc`, without `srun`; or as one task: `srun"
-    " --nodes=1 --ntasks=1 aboard launch …`.",
     fixes="{command:shell}    # in the batch script or the shell of salloc, without srun\n"
     "srun --nodes=1 --ntasks=1 {command:shell}    # or with srun, as one task",
 )

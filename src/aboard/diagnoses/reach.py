@@ -79,7 +79,8 @@ def _unreached(
         symptoms=symptoms,
         explanation=f"{why}{_NO_AGENT}",
         remedy=f"{Command(fix).fill(_ANY)}\n{more}",
-        fixes={"": Command(fix), **({"log": Command(log)} if log else {}), **(others or {})},
+        fixes={"": Command(fix), **(others or {})},
+        log_fix=log,
         leads_to=leads_to,
         patterns=replace(message, why=message.why or why) if message else (),
     )

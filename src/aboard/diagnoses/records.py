@@ -51,7 +51,6 @@ RUN_TAKEN = Diagnosis(
     title="the run has a conductor already",
     symptoms=("has a conductor already",),
     explanation="One process on the head leads a run.",
-    remedy="`aboard status RUN` shows it.",
     fixes="aboard status {run}",
 )
 
@@ -78,7 +77,6 @@ BUNDLE_ASK = Diagnosis(
     title="nobody is there to be asked",
     symptoms=("nobody is there to be asked whether to write it",),
     explanation="A bundle shows what is in it before it is written, and asks.",
-    remedy="In a script: `aboard bundle RUN --yes`.",
     fixes="aboard bundle {run} --yes",
 )
 
@@ -96,7 +94,6 @@ BUNDLE_WRITE = Diagnosis(
     title="the bundle can't be written",
     symptoms=("can't be written: No space left on device",),
     explanation="The directory is not yours, or its disk is full.",
-    remedy="`aboard bundle RUN -o /a/disk/with/room/RUN.tar.gz`.",
     fixes="aboard bundle {run} -o /a/disk/with/room/{name}",
 )
 
@@ -105,7 +102,6 @@ BUNDLE_NONE = Diagnosis(
     title="there is no such bundle",
     symptoms=("there is no",),
     explanation="The file that is named isn't there.",
-    remedy="`aboard bundle RUN` makes one, on the machine that has the run.",
     fixes="aboard bundle RUN    # makes one",
 )
 

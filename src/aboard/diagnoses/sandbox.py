@@ -184,7 +184,6 @@ HOST = Diagnosis(
     title="the sandbox has no such host",
     symptoms=("has no host",),
     explanation="It has head, and n1 to the last.",
-    remedy="`aboard sandbox status` lists them.",
     fixes="aboard sandbox status --name {name}",
 )
 
@@ -211,7 +210,6 @@ FAULT_UNKNOWN = Diagnosis(
     title="there is no such fault",
     symptoms=("there is no fault",),
     explanation="Faults have names.",
-    remedy="`aboard sandbox break --list` lists them.",
     fixes="aboard sandbox break --list",
 )
 

@@ -173,11 +173,9 @@ NCCL = Diagnosis(
     fixes={
         **_PIP,
         "paths": Command("echo $LD_LIBRARY_PATH $LD_PRELOAD    # on each node, where ranks start"),
-        "log": Command(
-            "python -c 'import torch; print(torch.cuda.nccl.version())'    # on each node, where ranks start\n"
-            "echo $LD_LIBRARY_PATH $LD_PRELOAD    # there: a system libnccl that comes first is the usual reason"
-        ),
     },
+    log_fix="python -c 'import torch; print(torch.cuda.nccl.version())'    # on each node, where ranks start\n"
+    "echo $LD_LIBRARY_PATH $LD_PRELOAD    # there: a system libnccl that comes first is the usual reason",
     patterns=cause(
         r"Mismatched NCCL version detected ?: rank (?P<rank>\d+) (?:has"
         r"|version) (?P<one>\d+) (?:but )?rank (?P<other>\d+) (?:has|version) (?P<two>\d+)"
@@ -197,12 +195,8 @@ CUDA = Diagnosis(
     explanation="The same torch comes in builds for several CUDA versions and one for the CPU only. They bring"
     " other NCCL versions and kernels, and need other drivers.",
     remedy=f"Install torch on the node from the same package index as on the others. {_SAME}",
-    fixes={
-        **_PIP,
-        "log": Command(
-            "python -c 'import torch; print(torch.version.cuda, torch.cuda.get_arch_list())'    # on {node}"
-        ),
-    },
+    fixes=_PIP,
+    log_fix="python -c 'import torch; print(torch.version.cuda, torch.cuda.get_arch_list())'    # on {node}",
     patterns=cause(
         r"no kernel image is available for execution on the device"
         r"|is not compatible with the current PyTorch installation|CUDAMismatchException"

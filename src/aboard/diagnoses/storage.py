@@ -15,10 +15,8 @@ MISSING = Diagnosis(
     remedy="If all nodes should share it, mount it: `findmnt DIRECTORY` on a node that has it shows from where. If"
     " each node has its own, make it (`mkdir -p DIRECTORY`) and copy the code there. If it has another name on this"
     " node, set `workdir:` of the node in aboard.yaml.",
-    fixes={
-        "": Command("{lines:shell}    # or mount what should be there, or correct `workdir:` in aboard.yaml"),
-        "log": Command("ls -ld {path}    # on {node} and on the head; findmnt -T shows what is mounted there"),
-    },
+    fixes="{lines:shell}    # or mount what should be there, or correct `workdir:` in aboard.yaml",
+    log_fix="ls -ld {path}    # on {node} and on the head; findmnt -T shows what is mounted there",
     leads_to=(
         "software-code",
         "software-config",
@@ -86,12 +84,9 @@ FULL = Diagnosis(
     " says nothing about a disk. A quota may be used up although the disk has room.",
     remedy="Remove what nobody needs: `du -x --max-depth=2 DIRECTORY | sort -n | tail` shows what is large, and old"
     " checkpoints, `~/.cache/huggingface` and `~/.cache/torch` usually are. `quota -s` shows a quota.",
-    fixes={
-        "": _LARGEST,
-        "log": Command(
-            "df -h; df -i; quota -s    # on {node}; which one? remove old checkpoints, and start from the last good one"
-        ),
-    },
+    fixes=_LARGEST,
+    log_fix="df -h; df -i; quota -s    # on {node}; which one? remove old checkpoints, and start from the last good"
+    " one",
     patterns=cause(
         r"\[Errno 28\]|No space left on device|Disk quota exceeded|\[Errno 122\]"
         r"|PytorchStreamWriter failed writing|unexpected pos \d+ vs \d+|file write failed|EDQUOT",
@@ -162,8 +157,8 @@ READ_ONLY = Diagnosis(
             "{mend:shell}    # on {nodes:shell}; if not"
         ),
         "try": Command("{try_it:shell}"),
-        "log": Command("findmnt -T PATH; sudo dmesg -T | tail    # on {node}"),
     },
+    log_fix="findmnt -T PATH; sudo dmesg -T | tail    # on {node}",
     patterns=cause(
         r"\[Errno 30\]|Read-only file system|Remounting filesystem read-only",
         "A file system can't be written to: mounted so, or by the kernel after an error of the disk.",
@@ -191,11 +186,9 @@ DEAD_MOUNT = Diagnosis(
             "sudo umount -l {point}    # on {nodes:shell}; frees what hangs on it\n"
             "sudo mount {how:shell}    # on {nodes:shell}; when its server answers again"
         ),
-        "log": Command(
-            "timeout 5 stat -f PATH; findmnt -t nfs,nfs4,lustre,fuse    # on {node}; which mount? then mount it again"
-        ),
         "waits": Command("ps -eo pid,stat,wchan:30,cmd | grep ' D'    # on {node}; what does it wait for?"),
     },
+    log_fix="timeout 5 stat -f PATH; findmnt -t nfs,nfs4,lustre,fuse    # on {node}; which mount? then mount it again",
     leads_to=(
         "software-code",
         "software-config",

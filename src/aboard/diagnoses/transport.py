@@ -16,6 +16,5 @@ AGENT_ASK = Diagnosis(
     title="a node could not do what it was asked",
     symptoms=("AskError",),
     explanation="The message has the system's own words.",
-    remedy="`aboard check` looks at the node.",
     fixes="aboard check",
 )
