@@ -56,20 +56,20 @@ class Diagnosis:
         *,
         nodes: tuple[str, ...],
         seen: str,
-        why: str,
+        why: str | None = None,
         fix: Fix = NO_FIX,
         severity: Severity | None = None,
         ranks: tuple[int, ...] = (),
         about: tuple[str, ...] = (),
         consequences: "tuple[Finding, ...]" = (),
     ) -> "Finding":
-        """An occurrence of it."""
+        """An occurrence of it; unless more is known, its explanation says why it matters."""
         return Finding(
             diagnosis=self,
             severity=self.severity if severity is None else severity,
             nodes=nodes,
             seen=seen,
-            why=why,
+            why=self.explanation if why is None else why,
             fix=fix,
             ranks=ranks,
             about=about,
