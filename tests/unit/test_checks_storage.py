@@ -20,6 +20,7 @@ from aboard.core.facts import Facts, Unknown
 from aboard.core.node import Node
 from aboard.core.probe import Output, Unparsed
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.untrusted import Untrusted
 
 GIB = 1 << 30
 JSON = st.recursive(
@@ -155,13 +156,19 @@ def test_not_mounted() -> None:
         (Sharing(groups=(("n2", "n3"),), alone=("n1",)), [("storage-not-shared", "block", ("n1",))]),
         (Sharing(groups=(("n1", "n2", "n3"),)), []),
         (Sharing(alone=("n1", "n2", "n3")), [("storage-private", "info", ("n1", "n2", "n3"))]),
-        (Sharing(trials={"n2": Trial(step="map", error="No such device")}), [("storage-no-mmap", "warn", ("n2",))]),
         (
-            Sharing(trials={"n2": Trial(step="write", error="Disk quota exceeded")}),
+            Sharing(trials={"n2": Trial(step="map", error=Untrusted("No such device"))}),
+            [("storage-no-mmap", "warn", ("n2",))],
+        ),
+        (
+            Sharing(trials={"n2": Trial(step="write", error=Untrusted("Disk quota exceeded"))}),
             [("storage-full", "block", ("n2",))],
         ),
-        (Sharing(trials={"n2": Trial(step="write", error="Bad thing")}), [("storage-read-only", "warn", ("n2",))]),
-        (Sharing(trials={"n2": Trial(step="", error="")}), []),
+        (
+            Sharing(trials={"n2": Trial(step="write", error=Untrusted("Bad thing"))}),
+            [("storage-read-only", "warn", ("n2",))],
+        ),
+        (Sharing(trials={"n2": Trial(step="", error=Untrusted(""))}), []),
     ],
 )
 def test_sharing(sharing: Sharing, told: list[tuple[str, str, tuple[str, ...]]]) -> None:
@@ -263,7 +270,7 @@ def test_the_script_looks(tmp_path: Path) -> None:
     told = parse_storage(_said(_run("look", str(tmp_path))))
     assert set(told.places) == {"workdir", "home", "tmp"}
     place = told.places["workdir"]
-    assert (place.path, place.writable, place.trouble) == (str(tmp_path), True, "")
+    assert (str(place), place.writable, len(place.trouble)) == (str(tmp_path), True, 0)
     assert place.disk is not None
     assert place.disk.size >= place.disk.free > 0
     (tmp_path / "file").touch()

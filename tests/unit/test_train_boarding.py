@@ -11,6 +11,7 @@ from aboard.checks.train.cards import Card, parse_cards
 from aboard.core.probe import Output, Unparsed
 from aboard.core.training import Training
 from aboard.diagnoses import Severity
+from aboard.diagnoses.untrusted import Untrusted
 
 TRAINING = Training(model="m", data=(), output_dir="/out", max_length=128, bf16=False)
 GIB = 1024**3
@@ -112,7 +113,7 @@ def test_memory_that_is_not_there(needs: Needs, severity: Severity | None) -> No
 
 def test_ranks_on_a_cpu_share_the_memory_of_their_node() -> None:
     """And a node of which nothing is known is not judged."""
-    needs = Needs(states=5 * GIB, total=6 * GIB, fits=("--set train.sharding=full",))
+    needs = Needs(states=5 * GIB, total=6 * GIB, fits=(Untrusted("--set train.sharding=full"),))
     asked: dict[str, Any] = {"training": TRAINING, "cards": {"n1": ()}, "memory": {"n1": 8 * GIB}, "needs": needs}
     assert judged(Boarding(ranks={"n1": 1}, **asked)) == []
     (found,) = judged(Boarding(ranks={"n1": 2}, **asked))
@@ -123,7 +124,7 @@ def test_ranks_on_a_cpu_share_the_memory_of_their_node() -> None:
 
 def test_memory_that_is_needed_and_memory_that_is_there_are_both_said() -> None:
     """Also where the trainer tells what the need is made of; nodes that are alike are named together."""
-    needs = Needs(states=90 * GIB, total=95 * GIB, says="6.7B, whole on every rank: states 90 GiB")
+    needs = Needs(states=90 * GIB, total=95 * GIB, says=Untrusted("6.7B, whole on every rank: states 90 GiB"))
     boarding = Boarding(
         training=TRAINING,
         ranks={"n1": 1, "n2": 1, "n3": 2, "big": 1},
@@ -152,7 +153,7 @@ def test_cards_as_nvidia_smi_lists_them() -> None:
 
 def test_packed_data_for_a_model_that_can_not_keep_documents_apart() -> None:
     """Refused before a rank exists; one document a sequence is fine, and so is a model of which nothing is known."""
-    odd = Needs(states=1, total=1, why_not_apart="its forward takes no position_ids")
+    odd = Needs(states=1, total=1, why_not_apart=Untrusted("its forward takes no position_ids"))
     (found,) = told(needs=odd, packed=True)
     assert found[0] == "train-packing-unknown"
     assert told(needs=odd, packed=False) == []

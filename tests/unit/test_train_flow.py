@@ -30,6 +30,7 @@ from aboard.core.probe import Command, Output, Probe
 from aboard.core.seat import Seat
 from aboard.core.training import Training
 from aboard.diagnoses import AboardError, Finding, Severity, shell
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.export import checkpoint_of
 from aboard.flows.train import Provisions, TrainCargo, can_bf16, request, told_path
 from aboard.flows.train_code import code
@@ -331,7 +332,12 @@ def test_what_the_nodes_are_like_settles_the_rest() -> None:
     limited = facts(
         **{
             MEMORY.name: {"n1": 64 * GIB, "n2": 64 * GIB},
-            GROUPS.name: {"n1": (Group(path="/a", limit=8 * GIB, kills=0), Group(path="/", limit=None, kills=0))},
+            GROUPS.name: {
+                "n1": (
+                    Group(path=Untrusted("/a"), limit=8 * GIB, kills=0),
+                    Group(path=Untrusted("/"), limit=None, kills=0),
+                )
+            },
         }
     )
     assert settle("", limited)[2].memory == {"n1": 8 * GIB, "n2": 64 * GIB}
@@ -398,7 +404,7 @@ def test_the_newest_checkpoint_is_found_by_its_manifest(tmp_path: Path) -> None:
         assert sorted(found) == [f"{folder}/step-000010", f"{folder}/step-000020"]
     last = newest({"n1": {}, "n2": found})
     assert last is not None
-    assert last[:2] == ("n2", f"{folder}/step-000010")
+    assert last[:2] == ("n2", Untrusted(f"{folder}/step-000010"))
     assert marker.read_head(last[2]).step == 10
     assert list(asked_of(tmp_path, checkpoints_probe(f"{folder}/step-000020"))) == [f"{folder}/step-000020"]
     assert asked_of(tmp_path, checkpoints_probe("/nowhere")) == {}
@@ -461,7 +467,7 @@ def test_a_training_that_is_finished_says_so(tmp_path: Path, steps: int, asked_f
     saved(folder, 1, 20)
     with pytest.raises(TrainingFinished) as caught:
         resumes(folder, f"global_batch_size: 4, max_steps: {steps}")
-    assert (caught.value.resume.folder, caught.value.steps) == (f"{folder}/step-000020", asked_for)
+    assert (caught.value.resume.folder, caught.value.steps) == (Untrusted(f"{folder}/step-000020"), asked_for)
     done, export, further = finished_lines(caught.value, Runs(tmp_path / "runs"))
     asked_words = "step 20 of 20" if steps == 20 else "step 20, and 10 were asked for,"
     assert done == f"done: nothing is left to do: {asked_words} is saved in {folder}/step-000020"

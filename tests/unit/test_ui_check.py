@@ -21,6 +21,7 @@ from aboard.core.reach import Contact, Reached, Unreached
 from aboard.core.rule import Subject
 from aboard.diagnoses import Finding, Fix, Severity, worst_first
 from aboard.diagnoses.reason import Reason
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.ui.as_json import as_plain, check_json
 from aboard.ui.check_table import CheckTable
 from aboard.ui.check_view import CheckView
@@ -95,10 +96,10 @@ def reached(number: int, **others: Any) -> Reached:
 def facts_of(contacts: Mapping[str, Contact], **answers: Mapping[str, Any]) -> Facts:
     met = [name for name, contact in contacts.items() if isinstance(contact, Reached)]
     usual: dict[str, Mapping[str, Any]] = {
-        "kernel": dict.fromkeys(met, "6.8.0-45-generic"),
+        "kernel": dict.fromkeys(met, Untrusted("6.8.0-45-generic")),
         "cores": dict.fromkeys(met, 64),
         "memory": dict.fromkeys(met, 512 * 1024**3),
-        "accelerators": dict.fromkeys(met, ("NVIDIA H100",) * 8),
+        "accelerators": dict.fromkeys(met, (Untrusted("NVIDIA H100"),) * 8),
     }
     return Facts(
         cluster=Cluster(nodes=tuple(Node(name=name) for name in contacts)),

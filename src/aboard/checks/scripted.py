@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
+from aboard.core.decoding import DecodeError, Limit, Matching, decode
 from aboard.core.facts import Unknown
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Output, Unparsed
@@ -11,6 +12,14 @@ from aboard.core.setup import after_setup
 from aboard.core.shell import quote
 from aboard.core.words import carried, many, visible
 from aboard.diagnoses import Shell, chain, join_lines, shell
+from aboard.diagnoses.untrusted import Untrusted
+
+T = TypeVar("T")
+
+# Names and versions of packages, types of file systems: letters, digits and signs that mean nothing to a terminal.
+Plain = Annotated[str, Matching(r"[\w .:@/+!~=,#%()-]{0,500}")]
+# As long as a kernel takes it.
+AnyPath = Annotated[Untrusted, Limit(4096)]
 
 
 def as_a_rank(node: Node, *words: str) -> tuple[str, ...]:
@@ -75,6 +84,16 @@ def said(answer: Answer) -> dict[str, Any]:
     return told
 
 
+def decode_told(kind: type[T], told: Mapping[str, Any]) -> T:
+    """What a script said, as its dataclass; Unparsed says what failed there, or which field is wrong."""
+    try:
+        return decode(kind, told, strict=True)
+    except DecodeError as error:
+        failed = told.get("error")
+        why = visible(failed, 500) if isinstance(failed, str) else f"what it printed can't be read: {error}"
+        raise Unparsed(why) from None
+
+
 def word(told: Mapping[str, Any], name: str, limit: int = 500) -> str:
     """A text of the answer, fit for a screen."""
     value = told.get(name)
@@ -88,11 +107,3 @@ def number(told: Mapping[str, Any], name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise Unparsed(f"no {name} in what it printed")
     return value
-
-
-def words(told: Mapping[str, Any], name: str, limit: int = 500) -> dict[str, str]:
-    """Texts by their names, both fit for a screen."""
-    value = told.get(name)
-    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
-        raise Unparsed(f"no {name} in what it printed")
-    return {visible(key, limit): visible(each, limit) for key, each in value.items()}

@@ -1,6 +1,5 @@
 """What a launch shows: the look at the nodes, the roster with the ranks' lines above it, and the end."""
 
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -155,12 +154,13 @@ def show_finished(console: Console, run: RunDirectory, finished: TrainingFinishe
 def finished_lines(finished: TrainingFinished, runs: Runs) -> Iterator[str]:
     """Which run has trained it, to which step, where the model is, and how to train it further."""
     resume = finished.resume
-    run = trained_in(resume.folder, runs)
+    folder, shown = Path(resume.folder.raw()), resume.folder.visible(500)
+    run = trained_in(folder, runs)
     step, steps = resume.marker.step, finished.steps
     asked = f"step {step:,} of {steps:,}" if step == steps else f"step {step:,}, and {steps:,} were asked for,"
-    where = resume.folder if Path(resume.folder).is_dir() else f"{resume.folder} on {resume.node}"
+    where = shown if folder.is_dir() else f"{shown} on {resume.node}"
     yield f"done: nothing is left to do: {asked} is saved in {where}{f' by {run}' if run else ''}"
-    what = run or shlex.quote(resume.folder)
+    what = run or resume.folder.quote()
     yield f"next aboard export {what} --to trained    # the model, as transformers loads it"
     yield f"next {finished.further}    # trains it further"
 

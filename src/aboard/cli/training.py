@@ -67,7 +67,7 @@ def _trained(cluster: Cluster, asked: Asked, trainer: Trainer, teller: Teller) -
             # Not known is no reason to stop: a head without torch trains on nodes that have it.
             teller.say("memory", f"not estimated: {error.seen}")
             return None
-        teller.say("memory", found.says)
+        teller.say("memory", found.says.visible(400))
         return found
 
     async def brought(plan: Plan, fleet: Fleet, folders: Sequence[Path]) -> None:

@@ -4,9 +4,15 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
 from types import MappingProxyType
+from typing import Annotated, Literal
 
+from aboard.core.decoding import Limit, Matching
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
 
+PATH_LENGTH = 128 * 1024
+# What an environment can hold.
+_VALUE = Matching(r"[^\0]*")
 NO_ENV: Mapping[str, str] = MappingProxyType({})
 
 
@@ -40,11 +46,11 @@ class FoundInterpreter:
     `prefix` and `variable` are set if it belongs to an environment; `unsafe` is who else could change it.
     """
 
-    exists: bool
-    prefix: str = ""
-    variable: str = ""
-    unsafe: str = ""
-    search_path: str = ""
+    exists: bool = False
+    prefix: Annotated[Untrusted, _VALUE, Limit(4096)] = NO_TEXT
+    variable: Literal["VIRTUAL_ENV", "CONDA_PREFIX", ""] = ""
+    unsafe: Untrusted = NO_TEXT
+    search_path: Annotated[Untrusted, _VALUE, Limit(PATH_LENGTH)] = NO_TEXT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +64,7 @@ class Interpreter:
     origin: Origin
     env: Mapping[str, str] = field(default_factory=lambda: NO_ENV)
     lacking: str = ""
-    refused: str = ""
+    refused: Untrusted = NO_TEXT
 
     def __str__(self) -> str:
         return f"{self.path} ({self.origin.value})"
@@ -88,5 +94,6 @@ def _environment(path: str, found: FoundInterpreter) -> Mapping[str, str]:
     if not found.prefix:
         return NO_ENV
     folder = path.rpartition("/")[0]
-    search = ":".join(filter(None, [folder, found.search_path]))
-    return {"PATH": search, found.variable: found.prefix}
+    # They go back to where they came from, into the environment of ranks.
+    search = ":".join(filter(None, [folder, found.search_path.raw()]))
+    return {"PATH": search, found.variable: found.prefix.raw()}

@@ -1,18 +1,17 @@
 """What ranks find on a node: their interpreter, their working directory, their program."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from posixpath import join, normpath
 from typing import Any
 
-from aboard.core.interpreter import FoundInterpreter, HeadEnvironment, Interpreter, choose_interpreter
+from aboard.core.decoding import DecodeError, decode
+from aboard.core.interpreter import PATH_LENGTH, FoundInterpreter, HeadEnvironment, Interpreter, choose_interpreter
 from aboard.core.node import Node
 from aboard.core.probe import Unparsed
 from aboard.core.program import PYTHON_WORDS, Kind, Program
-from aboard.core.words import visible
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
-
-_PATH_LENGTH = 128 * 1024
-_VARIABLES = ("VIRTUAL_ENV", "CONDA_PREFIX", "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +31,9 @@ class ProgramFile:
     """The file that ranks run: `digest` is its content's, `problem` is why it can't be run, "" if it can."""
 
     path: str
-    exists: bool
-    digest: str = ""
-    problem: str = ""
+    exists: bool = False
+    digest: Untrusted = NO_TEXT
+    problem: Untrusted = NO_TEXT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,14 +69,15 @@ def environment_question(node: Node, spec: RankSpec) -> dict[str, str]:
 
 def read_environment(node: Node, spec: RankSpec, reply: Mapping[str, Any]) -> RankEnvironment:
     """From what the agent replied, which is data of the node's; Unparsed if it is none."""
-    search = _text(reply.get("search_path"))
-    if len(search) > _PATH_LENGTH:
+    if len(str(reply.get("search_path"))) > PATH_LENGTH:
         raise Unparsed("its PATH is longer than any")
-    python = reply.get("python")
-    found = _interpreter(python, search) if isinstance(python, dict) else None
-    workdir, program = reply.get("workdir"), reply.get("program")
+    found, workdir, program = (reply.get(name) for name in ("python", "workdir", "program"))
+    try:
+        python = decode(FoundInterpreter, {**reply, **found}, strict=True) if isinstance(found, dict) else None
+    except DecodeError:
+        raise Unparsed("an answer that is none") from None
     return RankEnvironment(
-        interpreter=choose_interpreter(node.interpreter, spec.environment, found, local=node.local),
+        interpreter=choose_interpreter(node.interpreter, spec.environment, python, local=node.local),
         workdir=workdir if isinstance(workdir, bool) else None,
         program=_program(node, spec.program, program)
         if spec.program is not None and isinstance(program, dict)
@@ -85,30 +85,13 @@ def read_environment(node: Node, spec: RankSpec, reply: Mapping[str, Any]) -> Ra
     )
 
 
-def _interpreter(told: Mapping[str, Any], search: str) -> FoundInterpreter:
-    variable, prefix = told.get("variable", ""), _text(told.get("prefix"))
-    if variable not in _VARIABLES or "\0" in prefix or "\0" in search:
-        raise Unparsed("an answer that is none")
-    return FoundInterpreter(
-        exists=told.get("exists") is True,
-        prefix=prefix,
-        variable=variable,
-        unsafe=visible(_text(told.get("unsafe")), 300),
-        search_path=search,
-    )
-
-
 def _program(node: Node, program: Program, told: Mapping[str, Any]) -> ProgramFile:
     """Where it is, is for us to say: a fix copies that path, and no node may choose what is copied to it."""
     bare = program.kind is Kind.PROGRAM and "/" not in program.target
-    return ProgramFile(
+    found = decode(ProgramFile, {**told, "path": ""})
+    return replace(
+        found,
         path=program.target if bare else normpath(join(node.workdir or "", program.target)),
-        exists=told.get("exists") is True,
         # Programs of a system may well differ; the script may not.
-        digest=visible(_text(told.get("digest")), 80) if program.kind is Kind.SCRIPT else "",
-        problem=visible(_text(told.get("problem")), 200),
+        digest=found.digest if program.kind is Kind.SCRIPT else NO_TEXT,
     )
-
-
-def _text(given: object) -> str:
-    return given if isinstance(given, str) else ""

@@ -64,12 +64,11 @@ def checkpoint_of(what: str, runs: Runs) -> Path:
     return newest
 
 
-def trained_in(checkpoint: str, runs: Runs) -> str | None:
+def trained_in(checkpoint: Path, runs: Runs) -> str | None:
     """The newest run that saved into the folder of this checkpoint."""
-    folder = Path(checkpoint).parent
     for run in runs.all():
         training = read_training(read_document(run.plan))
-        if training is not None and Path(training["output_dir"]).expanduser() == folder:
+        if training is not None and Path(training["output_dir"]).expanduser() == checkpoint.parent:
             return run.id
     return None
 

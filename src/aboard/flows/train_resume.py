@@ -11,6 +11,7 @@ from aboard.core.probe import Probe
 from aboard.core.retyped import retyped
 from aboard.core.training import Training
 from aboard.diagnoses import NO_FIX, Finding, Shell, checkpoint, join_fixes, shell
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 from aboard.train.differences import Difference, Present, differences
 from aboard.train.marker import Marker, NoMarker, read_head
@@ -21,7 +22,7 @@ class Resume:
     """A checkpoint that ranks would load: where it is, and what its manifest says."""
 
     node: str
-    folder: str
+    folder: Untrusted
     marker: Marker
 
 
@@ -37,7 +38,7 @@ class TrainingFinished(Exception):
     """There is nothing left to train: the checkpoint is at the last step, or beyond it. `further` trains on."""
 
     def __init__(self, resume: Resume, *, steps: int, further: Shell) -> None:
-        super().__init__(f"step {resume.marker.step} of {steps} is saved in {resume.folder}")
+        super().__init__(f"step {resume.marker.step} of {steps} is saved in {resume.folder.visible(500)}")
         self.resume = resume
         self.steps = steps
         self.further = further
@@ -96,7 +97,7 @@ def _differs(resume: Resume, refused: list[Difference], typed: Typed) -> Finding
     elsewhere = _retyped(typed.command, f"train.output_dir={_free(typed.output_dir)}")
     return checkpoint.DIFFERS.finding(
         nodes=(resume.node,),
-        seen=f"{resume.folder} can't be continued with these settings: {'; '.join(map(str, refused))}",
+        seen=f"{resume.folder.visible(500)} can't be continued with these settings: {'; '.join(map(str, refused))}",
         why=" ".join(f"{each.refused[:1].upper()}{each.refused[1:]}." for each in refused if each.refused),
         fix=join_fixes(as_it_was, checkpoint.DIFFERS.fix("anew", typed=elsewhere)),
     )

@@ -13,6 +13,7 @@ from aboard.core.reach import Reached, Unreached
 from aboard.core.size import size
 from aboard.core.words import many, visible
 from aboard.diagnoses import Finding
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.ui.grid import Grid, Row
 from aboard.ui.hanging import hanging
 from aboard.ui.marks import Mark, mark_node, worst_of
@@ -135,7 +136,7 @@ def _where(node: Node, contact: Reached) -> str:
 def _traits(facts: Facts, met: Mapping[str, Reached]) -> dict[str, dict[str, str]]:
     """By node, only what was asked; "?" is what stayed unknown on a node."""
     known = {
-        "kernel": facts.of(host.KERNEL),
+        "kernel": {name: kernel.visible() for name, kernel in facts.of(host.KERNEL).items()},
         "cores": {name: str(cores) for name, cores in facts.of(host.CORES).items()},
         "memory": {name: size(memory) for name, memory in facts.of(host.MEMORY).items()},
         "accelerators": {name: _models(models) for name, models in facts.of(host.ACCELERATORS).items()},
@@ -150,6 +151,6 @@ def _traits(facts: Facts, met: Mapping[str, Reached]) -> dict[str, dict[str, str
     }
 
 
-def _models(accelerators: tuple[str, ...]) -> str:
+def _models(accelerators: tuple[Untrusted, ...]) -> str:
     kinds = {model: accelerators.count(model) for model in accelerators}
-    return ", ".join(f"{count} × {model}" for model, count in kinds.items()) or "none"
+    return ", ".join(f"{count} × {model.visible()}" for model, count in kinds.items()) or "none"

@@ -14,9 +14,9 @@ from aboard.core.facts import Facts
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
 from aboard.core.reach import Reached
 from aboard.core.rule import Subject
-from aboard.core.words import visible
 from aboard.diagnoses import Finding, Severity, host, unknown
 from aboard.diagnoses.catalogue import diagnoses_in
+from aboard.diagnoses.untrusted import Untrusted
 
 __all__ = ["ACCELERATORS", "CORES", "KERNEL", "MEMORY", "PROBES", "SUBJECT"]
 
@@ -25,21 +25,21 @@ CLOCK_BLOCK_SECONDS = 10.0
 CLOCK_WARN_SECONDS = 1.0
 
 
-def parse_kernel(answer: Answer) -> str:
+def parse_kernel(answer: Answer) -> Untrusted:
     release = one_file(answer).strip()
     if not release:
         raise Unparsed("an empty kernel release")
-    return visible(release)
+    return Untrusted(release)
 
 
-def parse_accelerators(answer: Answer) -> tuple[str, ...]:
+def parse_accelerators(answer: Answer) -> tuple[Untrusted, ...]:
     """The models of the NVIDIA GPUs that the driver sees, one each; none without a driver."""
     if not isinstance(answer, Contents):
         raise Unparsed("not a list of files")
     found = []
     for _path, text in sorted(answer.files.items()):
         model = re.search(r"^Model:\s*(.+)$", text, re.MULTILINE)
-        found.append(visible(model[1].strip()) if model else "unknown model")
+        found.append(Untrusted(model[1].strip() if model else "unknown model"))
     return tuple(found)
 
 

@@ -1,43 +1,50 @@
 """Leftovers: what earlier runs left running or lying on a node; `aboard check --fix` ends it, by run id only."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from dataclasses import replace
+from typing import Annotated, Any
 
+from aboard.core.decoding import DecodeError, Keyed, Limit, Matching, decode
 from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.rule import Subject
-from aboard.core.words import visible
 from aboard.diagnoses import Finding, Severity, host, unknown
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
 _SHOWN = 8
+
+_MANY = Limit(10_000)
+# It goes into commands.
+Pid = Annotated[int, Limit(1)]
+RunId = Annotated[str, Matching(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Remains:
     """Processes of a run that nobody keeps any more, and what the first of them is."""
 
-    run: str
-    pids: tuple[int, ...]
-    what: str
+    run: RunId
+    pids: Annotated[tuple[Pid, ...], _MANY]
+    what: Untrusted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stray:
     """A rank that another launcher started; an orphan has outlived it."""
 
-    pid: int
+    pid: Pid
     orphan: bool
-    what: str
+    what: Untrusted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leftovers:
     """What one node has; `places` are runs of which a directory is left, `ended` counts what was just ended there."""
 
-    runs: tuple[Remains, ...] = ()
-    places: tuple[str, ...] = ()
-    strays: tuple[Stray, ...] = ()
+    runs: Annotated[tuple[Remains, ...], Keyed("run"), _MANY] = ()
+    places: Annotated[tuple[RunId, ...], _MANY] = ()
+    strays: Annotated[tuple[Stray, ...], _MANY] = ()
     ended: int = 0
 
 
@@ -70,20 +77,11 @@ END_LEFTOVERS = Exercise(name="end-leftovers", script=end)
 
 
 def parse_leftovers(reply: Mapping[str, Any]) -> Leftovers | Unknown:
-    """What a node said, as values; it goes to a screen and into commands, so it is held to its types."""
+    """What a node said, as values; what was ended there is not for it to say."""
     try:
-        return Leftovers(
-            runs=tuple(
-                Remains(run=visible(str(run)), pids=tuple(map(_pid, told["pids"])), what=visible(str(told["what"])))
-                for run, told in dict(reply["runs"]).items()
-            ),
-            places=tuple(visible(str(run)) for run in list(reply["places"])),
-            strays=tuple(
-                Stray(pid=_pid(pid), orphan=bool(orphan), what=visible(str(what)))
-                for pid, orphan, what in list(reply["strays"])
-            ),
-        )
-    except (KeyError, TypeError, ValueError):
+        told = {name: reply[name] for name in ("runs", "places", "strays")}
+        return decode(Leftovers, told, strict=True)
+    except (KeyError, DecodeError):
         return Unknown(why="an answer that is none")
 
 
@@ -95,7 +93,7 @@ def left_running(facts: Facts) -> Iterator[Finding]:
             yield host.LEFTOVERS.finding(
                 nodes=(name,),
                 seen=f"{count} {'process' if count == 1 else 'processes'} of run {remains.run} without a keeper:"
-                f" {remains.what}, {_listed(remains.pids)}",
+                f" {remains.what.visible()}, {_listed(remains.pids)}",
                 why="They hold memory, accelerators and ports: the next run dies of `out of memory` or"
                 " `Address already in use`.",
                 about=tuple(f"pid {pid}" for pid in remains.pids),
@@ -129,7 +127,7 @@ def other_ranks(facts: Facts) -> Iterator[Finding]:
                 yield host.OTHER_RANKS.finding(
                     severity=severity,
                     nodes=(name,),
-                    seen=f"{len(strays)} {'rank' if len(strays) == 1 else 'ranks'} {state}: {strays[0].what},"
+                    seen=f"{len(strays)} {'rank' if len(strays) == 1 else 'ranks'} {state}: {strays[0].what.visible()},"
                     f" {_listed(pids)}",
                     why="They have RANK and MASTER_ADDR set, run as you, and were not started by Aboard; they may hold"
                     " what the next run needs.",
@@ -179,13 +177,7 @@ def _after(cleared: Mapping[str, Any] | Unknown, again: Mapping[str, Any] | Unkn
         return left
     count = cleared.get("ended")
     ended = count if isinstance(count, int) else 0
-    return Leftovers(runs=left.runs, places=left.places, strays=left.strays, ended=ended)
-
-
-def _pid(given: object) -> int:
-    if isinstance(given, int) and given > 0:
-        return int(given)
-    raise ValueError("no process has that number")
+    return replace(left, ended=ended)
 
 
 def _listed(pids: tuple[int, ...]) -> str:

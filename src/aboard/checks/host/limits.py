@@ -53,7 +53,7 @@ def limits_of(facts: Facts) -> dict[str, Limits]:
     for name, shell in {} if shells is None or isinstance(shells, Unknown) else shells.items():
         if isinstance(shell, Ready) and shell.limits:
             try:
-                found[name] = parse_limits(Contents(files={"/proc/self/limits": shell.limits}))
+                found[name] = parse_limits(Contents(files={"/proc/self/limits": shell.limits.raw()}))
             except Unparsed:
                 continue
     return found

@@ -10,6 +10,7 @@ from aboard.core.rule import Subject
 from aboard.core.size import size
 from aboard.core.words import visible
 from aboard.diagnoses import Finding, host
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
 # A limit below this part of the machine is seldom meant; above it, someone shares a node on purpose.
@@ -45,7 +46,7 @@ exit 0
 class Group:
     """One control group: bytes that its processes may have (None is no limit), and how many were killed for more."""
 
-    path: str
+    path: Untrusted
     limit: int | None
     kills: int
 
@@ -73,7 +74,7 @@ def parse_groups(answer: Answer) -> tuple[Group, ...]:
             limits[path] = None if value == "max" else int(value)
         elif value != "max":
             kills[path] = int(value)
-    return tuple(Group(path=path, limit=limit, kills=kills.get(path, 0)) for path, limit in limits.items())
+    return tuple(Group(path=Untrusted(path), limit=limit, kills=kills.get(path, 0)) for path, limit in limits.items())
 
 
 MEMORY = Probe(name="memory", question=Files(globs=("/proc/meminfo",)), parse=parse_memory)
@@ -105,7 +106,8 @@ def low_limit(facts: Facts) -> Iterator[Finding]:
         if (lowest.limit or 0) < FAR_BELOW * total[name]:
             yield host.MEMORY_LIMIT.finding(
                 nodes=(name,),
-                seen=f"ranks may have {size(lowest.limit or 0)} of {size(total[name])} memory, by {lowest.path}",
+                seen=f"ranks may have {size(lowest.limit or 0)} of {size(total[name])} memory,"
+                f" by {lowest.path.visible()}",
                 why="Above the limit of its control group a rank is killed with SIGKILL (exit code -9), however empty"
                 " the machine is.",
                 fix=host.MEMORY_LIMIT.fix(node=name),

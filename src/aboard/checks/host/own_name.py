@@ -11,6 +11,7 @@ from aboard.core.reach import Reached
 from aboard.core.rule import Subject
 from aboard.core.words import visible
 from aboard.diagnoses import Finding, host
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
 NOT_FOUND = 2  # getent(1)
@@ -23,7 +24,7 @@ _ESCAPED = r"\\\g<0>"
 class OwnName:
     """The addresses, in the order in which a program gets them; none when the name means nothing there."""
 
-    name: str
+    name: Untrusted
     addresses: tuple[str, ...]
 
 
@@ -34,12 +35,11 @@ def parse_own_name(answer: Answer) -> OwnName:
         raise Unparsed("a host without a name")
     addresses: dict[str, None] = {}
     for line in lines[1:]:
-        word = line.split()[0] if line.split() else ""
-        try:
-            addresses[str(ip_address(word.partition("%")[0]))] = None
-        except ValueError:
-            raise Unparsed(f"getent answered in a way that is not known: {visible(line)}") from None
-    return OwnName(name=visible(lines[0].strip()), addresses=tuple(addresses))
+        address = Untrusted(line.partition(" ")[0]).as_address()
+        if address is None:
+            raise Unparsed(f"getent answered in a way that is not known: {visible(line)}")
+        addresses[address] = None
+    return OwnName(name=Untrusted(lines[0].strip()), addresses=tuple(addresses))
 
 
 OWN_NAME = Probe(
@@ -62,12 +62,12 @@ def own_name_on_loopback(facts: Facts) -> Iterator[Finding]:
         address = told or facts.cluster.node(name).address or "ADDRESS"
         yield host.OWN_NAME.finding(
             nodes=(name,),
-            seen=f"its own name {own.name} is {first} there"
-            if first
-            else f"its own name {own.name} means nothing there",
+            seen=f"its own name {own.name.visible()} {f'is {first}' if first else 'means nothing'} there",
             why="Gloo tells peers the address of the node's own name, and each of them then dials itself.",
             fix=host.OWN_NAME.fix(
-                edit=rf"/^127\..*\b{_SPECIAL.sub(_ESCAPED, own.name)}\b/d", line=f"{address} {own.name}", node=name
+                edit=rf"/^127\..*\b{_SPECIAL.sub(_ESCAPED, own.name.raw())}\b/d",
+                line=f"{address} {own.name.raw()}",
+                node=name,
             ),
         )
 

@@ -10,6 +10,7 @@ from aboard.core.probe import Answer, Command, Probe, Unparsed
 from aboard.core.rule import Subject
 from aboard.core.words import many, visible
 from aboard.diagnoses import Finding, host
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
 
 # A rank with its data loaders and their threads has a few hundred.
@@ -45,9 +46,9 @@ class Quota:
     """The least that any group leaves, and which group that is; None is no limit."""
 
     cores: float | None = None
-    cores_by: str = ""
+    cores_by: Untrusted = NO_TEXT
     tasks: int | None = None
-    tasks_by: str = ""
+    tasks_by: Untrusted = NO_TEXT
 
 
 def parse_quota(answer: Answer) -> Quota:
@@ -70,7 +71,7 @@ def parse_quota(answer: Answer) -> Quota:
             tasks.append((int(quota), path))
     least, by = min(cores, default=(None, ""))
     fewest, whose = min(tasks, default=(None, ""))
-    return Quota(cores=least, cores_by=visible(by), tasks=fewest, tasks_by=visible(whose))
+    return Quota(cores=least, cores_by=Untrusted(by), tasks=fewest, tasks_by=Untrusted(whose))
 
 
 QUOTA = Probe(name="quota", question=Command(argv=("sh", "-c", _GROUPS)), parse=parse_quota)
@@ -85,7 +86,7 @@ def little_time(facts: Facts) -> Iterator[Finding]:
             yield host.CPU_QUOTA.finding(
                 nodes=(name,),
                 seen=f"{many(ranks, 'rank')} may have the time of {quota.cores:g} of"
-                f" {allowed[name]} cores, by {quota.cores_by}",
+                f" {allowed[name]} cores, by {quota.cores_by.visible()}",
                 why="The kernel stops all of them whenever their share is used up: every step is slow, and each"
                 " program starts as many threads as it sees cores.",
                 fix=host.CPU_QUOTA.fix(group=quota.cores_by, node=name),
@@ -98,7 +99,7 @@ def few_tasks(facts: Facts) -> Iterator[Finding]:
         if quota.tasks is not None and quota.tasks < FEW_TASKS:
             yield host.TASKS.finding(
                 nodes=(name,),
-                seen=f"all ranks together may have {quota.tasks} processes and threads, by {quota.tasks_by}",
+                seen=f"all ranks together may have {quota.tasks} processes and threads, by {quota.tasks_by.visible()}",
                 why="Each rank has dozens of threads, and so has each data loader worker; past the limit none can be"
                 " started.",
                 fix=host.TASKS.fix(group=quota.tasks_by, node=name),

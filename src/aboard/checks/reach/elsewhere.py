@@ -9,6 +9,7 @@ from aboard.core.node import Node
 from aboard.core.reach import Unreached
 from aboard.core.words import carried
 from aboard.diagnoses.reason import Reason
+from aboard.diagnoses.untrusted import Untrusted
 
 # One may have the same gap; more of them know no more.
 _ASKED = 3
@@ -52,10 +53,7 @@ def _unresolved(facts: Facts, node: Node) -> bool:
 def _first(told: str) -> str:
     """The first address of getent's that others can use: a node's own name is often 127.0.1.1 there."""
     for line in told.splitlines():
-        word = line.split()[0] if line.split() else ""
-        try:
-            if not ip_address(word).is_loopback and not ip_address(word).is_link_local:
-                return word
-        except ValueError:
-            continue
+        found = Untrusted(line.partition(" ")[0]).as_address()
+        if found is not None and not ip_address(found).is_loopback and not ip_address(found).is_link_local:
+            return found
     return ""

@@ -18,6 +18,7 @@ from aboard.core.secrets import is_secret
 from aboard.core.words import carried, visible
 from aboard.diagnoses import Finding, Fix, reach, unknown
 from aboard.diagnoses import shell as piece
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
 
 # `module load` and `conda activate` on a busy network file system take their time.
@@ -30,10 +31,10 @@ _PATH_ONLY = re.compile(r"^((?:export )?PATH=[^\s;&|$\"']+)$")
 class Ready:
     """Every line worked; `python` is where the node's is after them ("" is nowhere), `limits` the kernel's table."""
 
-    python: str
+    python: Untrusted
     # Where it was before them.
-    python_first: str = ""
-    limits: str
+    python_first: Untrusted = NO_TEXT
+    limits: Untrusted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class Failed:
     """The line that failed, counted from 1, and what was said."""
 
     line: int
-    said: str
+    said: Untrusted
 
 
 Shells = Mapping[str, Ready | Failed | Unknown]
@@ -110,7 +111,7 @@ def failed_setup(facts: Facts) -> Iterator[Finding]:
         line = setup[shell.line - 1]
         yield reach.SETUP.finding(
             nodes=tuple(names),
-            seen=f"line {shell.line} of `setup`, `{visible(line)}`, failed: {shell.said}",
+            seen=f"line {shell.line} of `setup`, `{visible(line)}`, failed: {shell.said.visible(200)}",
             why="Ranks get a plain `bash`, not a login shell: what ~/.bashrc, /etc/profile or conda gives you at a"
             " terminal is not there.",
             fix=_fix(facts, names, shell.line),
@@ -156,27 +157,28 @@ def _outcome(node: Node, reply: Mapping[str, Any] | Unknown) -> Ready | Failed |
     if at and at[-1] == 0:
         first, python = (re.search(rf"^{word} (.*)$", told, re.MULTILINE) for word in ("first", "python"))
         return Ready(
-            python=visible(python[1].strip(), 200) if python else "",
-            python_first=visible(first[1].strip(), 200) if first else "",
-            limits=told.partition("\nLimit ")[2],
+            python=Untrusted(python[1].strip()) if python else NO_TEXT,
+            python_first=Untrusted(first[1].strip()) if first else NO_TEXT,
+            limits=Untrusted(told.partition("\nLimit ")[2]),
         )
     if not at or at[-1] > len(node.setup):
         return Unknown(why=visible(said.strip(), 200) or "sh said nothing")
     if reply.get("timed_out"):
-        return Failed(line=at[-1], said=f"it did not end within {SETUP_SECONDS:g} s")
+        return Failed(line=at[-1], said=Untrusted(f"it did not end within {SETUP_SECONDS:g} s"))
     lines = [line for line in said.splitlines() if line.strip()]
     # Behind a syntax error bash repeats the line.
     last = next((line for line in lines if "syntax error" in line), lines[-1] if lines else "")
-    return Failed(line=at[-1], said=_safe(node, last) if last else f"it ended the shell with {reply.get('code')}")
+    shown = _hide_secrets(node, last) if last else f"it ended the shell with {reply.get('code')}"
+    return Failed(line=at[-1], said=Untrusted(shown))
 
 
-def _safe(node: Node, said: str) -> str:
+def _hide_secrets(node: Node, said: str) -> str:
     """What was said, without the secrets that a shell may repeat."""
     said = re.sub(r"^bash: (eval: )?(line [0-9]+: )?", "", said.strip())
     for name, value in node.env.items():
         if value and is_secret(name):
             said = said.replace(value, f"${name}")
-    return visible(said, 200)
+    return said
 
 
 def as_yaml(lines: Sequence[str]) -> str:

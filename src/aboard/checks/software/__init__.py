@@ -25,6 +25,7 @@ from aboard.core.program import Program
 from aboard.core.rule import Subject
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, join_fixes, shell, software, unknown
 from aboard.diagnoses.catalogue import diagnoses_in
+from aboard.diagnoses.untrusted import Untrusted
 
 UNSET = "nothing set"
 # What may well be another on each node, by its nature.
@@ -121,7 +122,7 @@ def _python(told: Mapping[str, Software]) -> Iterator[Difference]:
         severity = Severity.BLOCK if len(minors) > 1 else Severity.WARN
         yield Difference(what="Python", values=versions, severity=severity, kind="python")
     else:
-        paths = {name: each.executable for name, each in told.items()}
+        paths = {name: each.executable.visible(500) for name, each in told.items()}
         if len(set(paths.values())) > 1:
             yield Difference(what="path of Python", values=paths, severity=Severity.INFO, kind="python")
 
@@ -145,9 +146,9 @@ def _variables(facts: Facts, told: Mapping[str, Software]) -> Iterator[Differenc
     meant = {name for node in facts.cluster for name in node.env}
     names = {name for each in told.values() for name in each.variables} - meant - OWN_VARIABLES
     for name in sorted(names):
-        values = {node: each.variables.get(name, UNSET) for node, each in told.items()}
+        values = {node: each.variables.get(name) for node, each in told.items()}
         if len(set(values.values())) > 1:
-            shown = {node: _shown(value) for node, value in values.items()}
+            shown = {node: UNSET if value is None else _shown(value) for node, value in values.items()}
             yield Difference(what=name, values=shown, severity=Severity.WARN, kind="variable")
 
 
@@ -155,12 +156,13 @@ def _one_value(facts: Facts, name: str) -> str:
     """What most of those have that have any, as YAML; a secret is for its owner to write."""
     given = [each.variables[name] for each in facts.of(SOFTWARE).values() if name in each.variables]
     value = max(given, key=given.count)
-    return "VALUE" if value.startswith("hidden ") else json.dumps(value)
+    return "VALUE" if value.startswith("hidden ") else json.dumps(value.visible(500))
 
 
-def _shown(value: str) -> str:
+def _shown(value: Untrusted) -> str:
     """A secret's digest is for comparing, and tells two secrets apart by its first letters only."""
-    return f"a secret ({value[7:11]}…)" if value.startswith("hidden ") else value or "an empty text"
+    hidden = value.match(r"^hidden ([0-9a-f]{0,4})")
+    return f"a secret ({hidden[1]}…)" if hidden else value.visible(500) or "an empty text"
 
 
 def _version(each: Software, what: str) -> str | None:

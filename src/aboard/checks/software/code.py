@@ -11,6 +11,7 @@ from aboard.core.exercise import Ask, Exercise, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.probe import Unparsed
 from aboard.diagnoses import Finding, Severity, Shell, shell, software
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
 # One node speaks for all that have the same digests.
@@ -138,12 +139,12 @@ def _code_finding(facts: Facts, strangers: Strangers, note: str) -> Finding:
     needed = facts.of(SOFTWARE)[model.name].needed
     harmful = any(path in needed for path in wrong) if needed else code
     parts = [
-        f"{listed(paths, _NAMED)} {word}"
+        f"{listed([path.visible(500) for path in paths], _NAMED)} {word}"
         for paths, word in ((changed, "differ"), (lacking, "missing"), (extra, "only there"))
         if paths
     ]
-    commits = {name: facts.of(SOFTWARE)[name].commit for name in (node.name, model.name)}
-    git = f"; git: {commits[node.name]}, not {commits[model.name]}" if len(set(commits.values())) > 1 else ""
+    own, usual_one = (facts.of(SOFTWARE)[name].commit for name in (node.name, model.name))
+    git = f"; git: {own.visible()}, not {usual_one.visible()}" if own != usual_one else ""
     diagnosis = software.CODE if code or not wrong else software.CONFIG
     look = shell("cd {where} && ls -l {extra:words}", where=where, extra=extra[:_COPIED])
     return diagnosis.finding(
@@ -157,7 +158,7 @@ def _code_finding(facts: Facts, strangers: Strangers, note: str) -> Finding:
     )
 
 
-def _copy(facts: Facts, strangers: Strangers, wrong: list[str]) -> Shell:
+def _copy(facts: Facts, strangers: Strangers, wrong: list[Untrusted]) -> Shell:
     """From the usual node to each of the others, by way of here: no node needs to trust another."""
     model = facts.cluster.node(strangers.model)
     read = typed(model, shell("cd {source} && {pack:shell}", source=model.workdir or "", pack=_pack(wrong)))
@@ -168,7 +169,7 @@ def _copy(facts: Facts, strangers: Strangers, wrong: list[str]) -> Shell:
     return in_lines(lines, len(strangers.nodes) - _FIXES_SHOWN)
 
 
-def _pack(wrong: list[str]) -> Shell:
+def _pack(wrong: list[Untrusted]) -> Shell:
     if len(wrong) <= _COPIED:
         return shell("tar -cf - -- {wrong:words}", wrong=wrong)
     names = Shell(" -o ".join(shell("-name {pattern}", pattern=f"*{ending}") for ending in CODE + CONFIG))

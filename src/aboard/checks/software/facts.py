@@ -3,15 +3,20 @@
 from collections.abc import Mapping
 from dataclasses import field, replace
 from functools import partial
-from typing import Any
+from typing import Annotated
 
-from aboard.checks.scripted import as_a_rank, number, said, word, words
+from aboard.checks.scripted import AnyPath, Plain, as_a_rank, decode_told, said
 from aboard.checks.software.script import SCRIPT
+from aboard.core.decoding import Limit, Matching
 from aboard.core.node import Node
-from aboard.core.probe import Answer, Command, Probe, Unparsed
+from aboard.core.probe import Answer, Command, Probe
 from aboard.core.program import Kind, Program
-from aboard.core.words import visible
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
+
+_MANY = Limit(20_000)
+# It goes into the commands of fixes.
+ModuleName = Annotated[str, Matching(r"([A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*)?")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,51 +30,39 @@ class Software:
     `-m asked_module` runs.
     """
 
-    python: str
-    executable: str
-    packages: Mapping[str, str]
-    environment: str
+    python: Plain
+    executable: AnyPath
+    packages: Mapping[Plain, Plain]
+    environment: Plain
     count: int
-    variables: Mapping[str, str]
-    code: str
+    variables: Annotated[Mapping[Plain, Annotated[Untrusted, Limit(500)]], _MANY]
+    code: Plain
     files: int
     cut: bool
-    commit: str
-    needed: tuple[str, ...] = ()
-    imports: Mapping[str, str] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
-    module: str = ""
-    asked_module: str = ""
+    commit: Untrusted
+    needed: Annotated[tuple[AnyPath, ...], _MANY] = ()
+    imports: Mapping[Plain, Plain] = field(default_factory=dict)
+    missing: tuple[ModuleName, ...] = ()
+    module: AnyPath = NO_TEXT
+    asked_module: ModuleName = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Listing:
     """Every package and every file of code, behind the digests."""
 
-    packages: Mapping[str, str]
-    files: Mapping[str, str]
+    packages: Annotated[Mapping[Plain, Plain], _MANY]
+    files: Annotated[Mapping[AnyPath, Plain], _MANY]
 
 
 def parse_software(answer: Answer) -> Software:
     told = said(answer)
-    return Software(
-        python=word(told, "python"),
-        executable=word(told, "executable"),
-        packages=words(told, "packages"),
-        environment=word(told, "environment"),
-        count=number(told, "count"),
-        variables=words(told, "variables"),
-        code=word(told, "code"),
-        files=number(told, "files"),
-        cut=told.get("cut") is True,
-        commit=word(told, "commit"),
-        **_program(told.get("program")),
-    )
+    program = told.get("program")
+    return decode_told(Software, told | program if isinstance(program, dict) else told)
 
 
 def parse_listing(answer: Answer) -> Listing:
-    told = said(answer)
-    return Listing(packages=words(told, "packages"), files=words(told, "files"))
+    return decode_told(Listing, said(answer))
 
 
 def question(node: Node, what: str = "facts", program: Program | None = None) -> Command:
@@ -88,23 +81,3 @@ SOFTWARE = Probe(name="software", question=question, parse=parse_software)
 def software_with(program: Program) -> Probe[Software]:
     """As `SOFTWARE`, and also what a program needs."""
     return replace(SOFTWARE, question=partial(question, program=program))
-
-
-def _program(told: Any) -> dict[str, Any]:
-    if not isinstance(told, dict) or not told:
-        return {}
-    found: dict[str, Any] = {"module": word(told, "module"), "asked_module": word(told, "asked_module")}
-    if "needed" in told:
-        found |= {name: _texts(told, name) for name in ("needed", "missing")} | {"imports": words(told, "imports")}
-    # These go into the commands of fixes, and come from a node.
-    for name in filter(None, (found["asked_module"], *found.get("missing", ()))):
-        if not name.isascii() or not all(part.isidentifier() for part in name.split(".")):
-            raise Unparsed("what it printed can't be read")
-    return found
-
-
-def _texts(told: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    value = told.get(name)
-    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise Unparsed(f"no {name} in what it printed")
-    return tuple(visible(each, 500) for each in value)

@@ -10,6 +10,7 @@ from aboard.core.facts import Facts, Unknown
 from aboard.core.nodeset import fold_quoted
 from aboard.core.rank_environment import ProgramFile, RankEnvironment
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, shell, software, unknown
+from aboard.diagnoses.untrusted import Untrusted
 
 _FIXES_SHOWN = 4
 # A Python of the system is installed, not copied.
@@ -48,14 +49,14 @@ def interpreter_missing(facts: Facts) -> Iterator[Finding]:
 
 def interpreter_unsafe(facts: Facts) -> Iterator[Finding]:
     """Code that another user can change would run with this user's rights."""
-    by_reason: dict[tuple[str, str], list[str]] = {}
+    by_reason: dict[tuple[str, Untrusted], list[str]] = {}
     for name, each in _known_environments(facts).items():
         if each.interpreter.refused:
             by_reason.setdefault((each.interpreter.lacking, each.interpreter.refused), []).append(name)
     for (path, reason), names in by_reason.items():
         yield software.INTERPRETER_UNSAFE.finding(
             nodes=tuple(names),
-            seen=f"{path} is not used: {reason}",
+            seen=f"{path} is not used: {reason.visible(300)}",
             why="Another user could change the code that your ranks run.",
             fix=software.INTERPRETER_UNSAFE.fix(path=path),
         )
@@ -87,7 +88,8 @@ def program_missing(facts: Facts) -> Iterator[Finding]:
         if program.exists and not program.problem:
             there.append(name)
         else:
-            by_path.setdefault((program.path, program.problem or "is not there"), []).append(name)
+            problem = program.problem.visible(200) or "is not there"
+            by_path.setdefault((program.path, problem), []).append(name)
     for (path, problem), names in by_path.items():
         also = f"; {nodeset.fold(there)} {'has' if len(there) == 1 else 'have'} it" if there else ""
         folder = facts.cluster.node(names[0]).workdir if nowhere else None
@@ -115,7 +117,8 @@ def module_missing(facts: Facts) -> Iterator[Finding]:
         ask = shell("-m {module} --help", module=told.asked_module)
         yield software.PROGRAM.finding(
             nodes=tuple(asked),
-            seen=f"{told.executable} finds no module {told.asked_module} in {node.workdir} or its packages",
+            seen=f"{told.executable.visible(500)} finds no module {told.asked_module} in {node.workdir} or its"
+            " packages",
             why="Ranks there can't start, and the others would wait for them.",
             fix=software.PROGRAM.fix("module", try_it=typed_python(node, ask, go)),
         )
@@ -123,7 +126,7 @@ def module_missing(facts: Facts) -> Iterator[Finding]:
 
 def program_differs(facts: Facts) -> Iterator[Finding]:
     """Nodes that run different scripts make different collectives."""
-    by_digest: dict[str, list[str]] = {}
+    by_digest: dict[Untrusted, list[str]] = {}
     for name, each in _programs(facts).items():
         if each.digest:
             by_digest.setdefault(each.digest, []).append(name)
@@ -149,9 +152,10 @@ def imports_missing(facts: Facts) -> Iterator[Finding]:
         try_it = typed_python(
             facts.cluster.node(names[0]), shell("-c {program}", program=f"import {', '.join(missing)}")
         )
+        executable = facts.of(SOFTWARE)[names[0]].executable.visible(500)
         yield software.IMPORT.finding(
             nodes=tuple(names),
-            seen=f"the script imports {listed(missing)}, which {facts.of(SOFTWARE)[names[0]].executable} does not have",
+            seen=f"the script imports {listed(missing)}, which {executable} does not have",
             why="Ranks there end with ModuleNotFoundError, unless the script itself makes it importable.",
             fix=software.IMPORT.fix(
                 try_it=try_it, them="it" if len(missing) == 1 else "them", nodes=fold_quoted(names)

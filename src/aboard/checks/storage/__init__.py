@@ -14,11 +14,12 @@ from aboard.core.nodeset import fold_quoted
 from aboard.core.rule import Subject
 from aboard.diagnoses import Finding, Severity, Shell, shell, storage, unknown
 from aboard.diagnoses.catalogue import diagnoses_in
+from aboard.diagnoses.untrusted import Untrusted
 
 
 def missing(facts: Facts) -> Iterator[Finding]:
     """A rank starts in its working directory; where that isn't, it doesn't start."""
-    found: dict[tuple[str, str], list[str]] = {}
+    found: dict[tuple[Untrusted, Untrusted], list[str]] = {}
     there = [name for name, place in _workdirs(facts).items() if place.disk]
     for name, place in _workdirs(facts).items():
         if place.trouble and not place.silent and not _on_dead(facts, name, place):
@@ -29,7 +30,7 @@ def missing(facts: Facts) -> Iterator[Finding]:
         lines = in_lines(typed(facts.cluster.node(name), make) for name in nodes[:4])
         yield storage.MISSING.finding(
             nodes=tuple(nodes),
-            seen=f"{path}: {trouble}{others}",
+            seen=f"{path.visible(500)}: {trouble.visible(500)}{others}",
             why="Ranks start in the working directory, so none can start there.",
             fix=storage.MISSING.fix(lines=lines),
         )
@@ -43,15 +44,15 @@ def dead_mounts(facts: Facts) -> Iterator[Finding]:
         places = [*told.places.values(), *([written[name]] if name in written else [])]
         needed = {place.mount.point for place in places}
         for mount, why in told.dead.items():
-            found.setdefault((mount, why, mount.point in needed), []).append(name)
+            found.setdefault((mount, why.visible(500), mount.point in needed), []).append(name)
         for place in told.places.values():
             if place.silent and place.mount not in told.dead:
-                found.setdefault((place.mount, f"{place.path} does not answer", True), []).append(name)
-    for (mount, why, needed_there), nodes in found.items():
+                found.setdefault((place.mount, f"{place} does not answer", True), []).append(name)
+    for (mount, told_why, needed_there), nodes in found.items():
         yield storage.DEAD_MOUNT.finding(
             severity=Severity.BLOCK if needed_there else Severity.WARN,
             nodes=tuple(nodes),
-            seen=f"{mount.point} ({mount.type} of {mount.source}): {why}",
+            seen=f"{mount} ({mount.shown_source}): {told_why}",
             why="Every process that touches it hangs in state D and can't be killed, ranks as well.",
             fix=storage.DEAD_MOUNT.fix(point=mount.point, how=how_to_mount(mount), nodes=fold_quoted(nodes)),
         )
@@ -64,7 +65,7 @@ def not_mounted(facts: Facts) -> Iterator[Finding]:
             yield storage.NOT_MOUNTED.finding(
                 severity=Severity.BLOCK if mount.network else Severity.WARN,
                 nodes=(name,),
-                seen=f"nothing is mounted at {mount.point}, so {place.path} is part of {place.mount.point} there;"
+                seen=f"nothing is mounted at {mount}, so {place} is part of {place.mount} there;"
                 f" {share} nodes have {mount.type} mounted there",
                 why="Ranks there find an empty or an old directory where the others find their files.",
                 fix=storage.NOT_MOUNTED.fix(how=how_to_mount(mount), node=name),
@@ -80,11 +81,11 @@ def read_only(facts: Facts) -> Iterator[Finding]:
     for name, each in told.items():
         for role, place in each.places.items():
             if place.read_only:
-                seen = f"{place.path} ({place.mount.type}) is mounted read-only"
+                seen = f"{place} ({place.mount.type}) is mounted read-only"
                 mend = shell("sudo mount -o remount,rw {point}", point=place.mount.point)
                 found.setdefault((seen, mend), []).append(name)
             elif role == "workdir" and place.disk and not place.writable and name not in beneath:
-                seen = f"user {each.uid} may not write to {place.path}, which belongs to user {place.owner}"
+                seen = f"user {each.uid} may not write to {place}, which belongs to user {place.owner}"
                 mend = shell("sudo chown {uid} {path}", uid=each.uid, path=place.path)
                 found.setdefault((seen, mend), []).append(name)
     for (seen, mend), nodes in found.items():

@@ -71,12 +71,14 @@ def not_writable(facts: Facts) -> Iterator[Finding]:
     for name, place in outputs(facts).items():
         if _writable(place) or place.silent or place.mount in dead.get(name, ()):
             continue
-        trouble = place.trouble or ("it is mounted read-only" if place.read_only else f"user {place.owner} owns it")
+        trouble = place.trouble.visible(500) or (
+            "it is mounted read-only" if place.read_only else f"user {place.owner} owns it"
+        )
         yield storage.OUTPUT.finding(
             # Rank 0 is on the first node, and many programs write there alone.
             severity=Severity.BLOCK if name == first else Severity.WARN,
             nodes=(name,),
-            seen=f"nothing can be written to {place.path} ({place.mount.type} on {place.mount.point}): {trouble}",
+            seen=f"nothing can be written to {place} ({place.mount.type} on {place.mount}): {trouble}",
             why="The run writes its checkpoints there, and ends when it can't.",
             fix=storage.OUTPUT.fix(look=typed(facts.cluster.node(name), shell("namei -l {path}", path=place.path))),
         )
@@ -89,7 +91,9 @@ def unknown_room(facts: Facts) -> Iterator[Finding]:
     whys = {name: each.why for name, each in _answers(facts).items() if isinstance(each, Unknown)}
     silent = {name: place for name, place in outputs(facts).items() if place.silent}
     # A mount that is known to be dead is told as that.
-    whys |= {name: place.trouble for name, place in silent.items() if place.mount not in dead.get(name, ())}
+    whys |= {
+        name: place.trouble.visible(500) for name, place in silent.items() if place.mount not in dead.get(name, ())
+    }
     if whys and wanted is not None:
         first = next(iter(whys))
         look = shell("timeout 5 df -h {path}", path=wanted.path)
@@ -128,7 +132,7 @@ def _too_small(facts: Facts, wanted: Writes, places: Mapping[str, Place]) -> Fin
     return storage.SPACE.finding(
         nodes=names,
         seen=f"the run will write {size(wanted.size)} to {wanted.path}; {size(free)} of {size(whole)} are free there"
-        f" ({place.mount.type} on {place.mount.point}{shared}), {size(wanted.size - free)} too little",
+        f" ({place.mount.type} on {place.mount}{shared}), {size(wanted.size - free)} too little",
         why="When the disk is full, the checkpoint that was being written is lost, and the other ranks wait for the one"
         " that died of it.",
         fix=storage.SPACE.fix(look=typed(facts.cluster.node(names[0]), look)),

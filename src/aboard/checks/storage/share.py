@@ -2,17 +2,19 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from aboard.checks.scripted import output, said, typed, word
+from aboard.checks.scripted import output, said, typed
 from aboard.checks.storage.facts import STORAGE, Mount, Place, command
 from aboard.checks.storage.space import Shortage, full
 from aboard.core import nodeset
+from aboard.core.decoding import Matching, decode
 from aboard.core.exercise import Ask, Exercise, Round, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.nodeset import fold_quoted
 from aboard.core.probe import Unparsed
 from aboard.diagnoses import Finding, Severity, Shell, shell, storage
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
 
 # Some network file systems show a new file to others only after a while.
@@ -27,8 +29,22 @@ _MAX_LONELY = 2
 class Trial:
     """How far a node came with a file of its own: `write` or `map` is where it failed, nothing is well."""
 
-    step: str
-    error: str
+    step: Literal["", "write", "map"]
+    error: Untrusted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What a node said of one round; `name` is the file that it wrote, which the others are asked for."""
+
+    name: Annotated[str, Matching(r"[\w.-]*\w")] = ""
+    nonce: Untrusted = NO_TEXT
+    mapped: Trial | None = None
+    error: Untrusted = Untrusted("what it printed can't be read")
+
+    @property
+    def trial(self) -> Trial:
+        return self.mapped or Trial(step="write", error=self.error)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,16 +69,16 @@ def exchange(facts: Facts) -> Script[Sharing]:
         if writer is None:
             break
         wrote = _told((yield _round(facts, [writer], "write"))[writer])
-        if "name" not in wrote:
+        if not wrote.name or not wrote.nonce:
             failed.add(writer)
-            trials[writer] = Trial(step="write", error=word(wrote, "error"))
+            trials[writer] = wrote.trial
             continue
-        read = yield _round(facts, left, "read", word(wrote, "name"))
-        yield _round(facts, [writer], "remove", word(wrote, "name"))
+        read = yield _round(facts, left, "read", wrote.name)
+        yield _round(facts, [writer], "remove", wrote.name)
         answers = {name: _told(reply) for name, reply in read.items()}
         for name, answer in answers.items():
-            trials.setdefault(name, _trial(answer))
-        mates = tuple(name for name in left if answers[name].get("nonce") == wrote.get("nonce"))
+            trials.setdefault(name, answer.trial)
+        mates = tuple(name for name in left if answers[name].nonce == wrote.nonce)
         if len(mates) > 1:
             groups.append(mates)
         else:
@@ -84,7 +100,7 @@ def not_shared(facts: Facts) -> Iterator[Finding]:
         place, model = places[lost[0]], places[inside[0]]
         yield storage.NOT_SHARED.finding(
             nodes=lost,
-            seen=f"{place.path} there is not the {model.path} that {nodeset.fold(inside)} share: a file written on"
+            seen=f"{place} there is not the {model} that {nodeset.fold(inside)} share: a file written on"
             f" {inside[0]} isn't there; it is {_what(place)}, on {inside[0]} it is {_what(model)}",
             why="Ranks there read other files, and what they write (checkpoints, caches) the others never see.",
             fix=storage.NOT_SHARED.fix(how=how_to_mount(model.mount), nodes=fold_quoted(lost)),
@@ -92,7 +108,7 @@ def not_shared(facts: Facts) -> Iterator[Finding]:
     elif len(sharing.alone) > 1:
         yield storage.PRIVATE.finding(
             nodes=sharing.alone,
-            seen=f"{places[sharing.alone[0]].path} is not shared: each node has its own",
+            seen=f"{places[sharing.alone[0]]} is not shared: each node has its own",
             why="Code must then be copied to every node, and each node keeps its own checkpoint files.",
             fix=storage.PRIVATE.fix(),
         )
@@ -101,25 +117,24 @@ def not_shared(facts: Facts) -> Iterator[Finding]:
 def not_mapped(facts: Facts) -> Iterator[Finding]:
     """Datasets and weights are mapped into memory; some cloud and FUSE file systems can't do that."""
     for name, trial in _sharing(facts).trials.items():
-        place = _workdirs(facts)[name]
-        path, node = place.path, facts.cluster.node(name)
+        place, node, error = _workdirs(facts)[name], facts.cluster.node(name), trial.error.visible(500)
         if trial.step == "map":
             yield storage.NO_MMAP.finding(
                 nodes=(name,),
-                seen=f"a file in {path} ({_what(place)}) can't be mapped into memory: {trial.error}",
+                seen=f"a file in {place} ({_what(place)}) can't be mapped into memory: {error}",
                 why="Arrow datasets and safetensors are read through memory maps; there they fail or crash the rank.",
-                fix=storage.NO_MMAP.fix(look=typed(node, shell("findmnt -T {path}", path=path))),
+                fix=storage.NO_MMAP.fix(look=typed(node, shell("findmnt -T {path}", path=place.path))),
             )
-        elif trial.step == "write" and trial.error in {"No space left on device", "Disk quota exceeded"}:
-            seen = f"nothing can be written to {path}: {trial.error}"
-            shortage = Shortage(diagnosis=storage.FULL, severity=Severity.BLOCK, path=path, seen=seen)
+        elif trial.step == "write" and error in {"No space left on device", "Disk quota exceeded"}:
+            seen = f"nothing can be written to {place}: {error}"
+            shortage = Shortage(diagnosis=storage.FULL, severity=Severity.BLOCK, path=place.path, seen=seen)
             if place.disk is not None and place.disk.free and place.disk.inodes_free:
                 yield full(facts, shortage, (name,))
         elif trial.step and place.writable:
-            try_it = shell("cd {path} && touch .test && rm .test", path=path)
+            try_it = shell("cd {path} && touch .test && rm .test", path=place.path)
             yield storage.READ_ONLY.finding(
                 nodes=(name,),
-                seen=f"nothing can be written to {path}: {trial.error}",
+                seen=f"nothing can be written to {place}: {error}",
                 why="Checkpoints, logs and caches that ranks write there fail.",
                 fix=storage.READ_ONLY.fix("try", try_it=typed(node, try_it)),
             )
@@ -170,20 +185,13 @@ def _round(facts: Facts, names: list[str], what: str, *words: str) -> Round:
     return asks
 
 
-def _told(reply: Mapping[str, Any] | Unknown) -> dict[str, Any]:
+def _told(reply: Mapping[str, Any] | Unknown) -> Told:
     try:
-        return said(output(reply))
+        return decode(Told, said(output(reply)))
     except Unparsed as error:
-        return {"error": str(error)}
-
-
-def _trial(answer: Mapping[str, Any]) -> Trial:
-    mapped = answer.get("mapped")
-    if not isinstance(mapped, dict):
-        return Trial(step="write", error=word(answer, "error"))
-    return Trial(step=word(mapped, "step"), error=word(mapped, "error"))
+        return Told(error=Untrusted(str(error)))
 
 
 def _what(place: Place) -> str:
     mount = place.mount
-    return f"{mount.type} of {mount.source}" if mount.network else f"{mount.type} mounted at {mount.point}"
+    return mount.shown_source if mount.network else f"{mount.type} mounted at {mount}"

@@ -8,6 +8,7 @@ from aboard.checks.storage.room import outputs, too_small
 from aboard.core.facts import Facts
 from aboard.core.size import GIB, size
 from aboard.diagnoses import Diagnosis, Finding, Severity, shell, storage
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
 LOW_BYTES = GIB
@@ -27,7 +28,7 @@ class Shortage:
 
     diagnosis: Diagnosis
     severity: Severity
-    path: str
+    path: Untrusted
     seen: str
 
 
@@ -36,7 +37,7 @@ def short_of_room(facts: Facts) -> Iterator[Finding]:
     found: dict[Shortage, list[str]] = {}
     written, short = outputs(facts), too_small(facts)
     for name, each in facts.of(STORAGE).items():
-        told: set[str] = set()
+        told: set[Untrusted] = set()
         for role, place in {**each.places, **({"output": written[name]} if name in written else {})}.items():
             # Two directories on one disk are one shortage.
             if place.mount.point not in told:
@@ -66,7 +67,7 @@ def _bytes(role: str, place: Place) -> Shortage | None:
     disk = place.disk
     if disk is None or disk.size == 0 or place.read_only:
         return None
-    where = f"{place.path} ({place.mount.type} on {place.mount.point})"
+    where = f"{place} ({place.mount.type} on {place.mount})"
     if disk.free == 0:
         seen = f"{where} is full: 0 B of {size(disk.size)} are free"
         return Shortage(diagnosis=storage.FULL, severity=Severity.BLOCK, path=place.path, seen=seen)
@@ -83,7 +84,7 @@ def _inodes(place: Place) -> Shortage | None:
         return None
     if disk.inodes_free < min(LOW_INODES, LOW_SHARE * disk.inodes) or disk.inodes_free == 0:
         severity = Severity.WARN if disk.inodes_free else Severity.BLOCK
-        where = f"{place.path} ({place.mount.type} on {place.mount.point})"
+        where = f"{place} ({place.mount.type} on {place.mount})"
         seen = f"{where} has room for {disk.inodes_free:,} more files only"
         return Shortage(diagnosis=storage.INODES, severity=severity, path=place.path, seen=seen)
     return None

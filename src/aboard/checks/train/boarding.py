@@ -10,6 +10,7 @@ from aboard.core.size import size
 from aboard.core.training import Training
 from aboard.core.words import many
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, join_fixes, shell, training
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
 
 PACKAGES = ("torch", "transformers", "safetensors", "numpy")
@@ -28,10 +29,10 @@ class Needs:
 
     states: int
     total: int
-    says: str = ""
-    fits: tuple[str, ...] = ()
+    says: Untrusted = NO_TEXT
+    fits: tuple[Untrusted, ...] = ()
     # What keeps documents of one sequence from being kept apart in this model.
-    why_not_apart: str | None = None
+    why_not_apart: Untrusted | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +212,7 @@ def memory(boarding: Boarding) -> Iterator[Finding]:
         return
     least = min(short.values())
     certain = needs.states > least
-    says = f" ({needs.says})" if needs.says else ""
+    says = f" ({needs.says.visible(400)})" if needs.says else ""
     yield training.MEMORY.finding(
         severity=Severity.BLOCK if certain else Severity.WARN,
         nodes=tuple(short),
@@ -223,9 +224,9 @@ def memory(boarding: Boarding) -> Iterator[Finding]:
     )
 
 
-def _step(line: str) -> Fix | None:
+def _step(line: Untrusted) -> Fix | None:
     """A line of the trainer's advice; None for what it doesn't say, since its process ran more than our own code."""
-    found = _FIT.fullmatch(line)
+    found = _FIT.fullmatch(line.raw())
     if found is None:
         return None
     settings = Shell(" ".join(shell("--set {to}", to=to) for to in re.findall(r"--set (\S+)", found["settings"])))
@@ -243,10 +244,11 @@ def packing(boarding: Boarding) -> Iterator[Finding]:
     """Documents of one sequence would see each other, or crash the first step."""
     why = None if boarding.needs is None else boarding.needs.why_not_apart
     if boarding.packed and why is not None:
+        reason = why.visible(400)
         yield _block(
             training.PACKING_UNKNOWN,
             "data.packing is true, and this model can't keep the documents of one sequence apart",
-            f"{why[:1].upper()}{why[1:]}.",
+            f"{reason[:1].upper()}{reason[1:]}.",
             training.PACKING_UNKNOWN.fix(),
         )
 

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
-from aboard.core.words import visible
+from aboard.diagnoses.untrusted import Untrusted
 
 # What manifests say, by the directory of the checkpoint.
-Saved = Mapping[str, Mapping[str, Any]]
+Saved = Mapping[Untrusted, Mapping[str, Any]]
 
 NAME = "checkpoints"
 # The newest few, each up to its tensors: what comes behind is as long as the model is large.
@@ -36,11 +36,11 @@ def parse_checkpoints(answer: Answer) -> Saved:
         path, _, head = part.partition("\n")
         content = _content(head)
         if content is not None:
-            found[visible(path.rpartition("/")[0], 500)] = content
+            found[Untrusted(path.rpartition("/")[0])] = content
     return found
 
 
-def newest(answers: Mapping[str, Saved]) -> tuple[str, str, Mapping[str, Any]] | None:
+def newest(answers: Mapping[str, Saved]) -> tuple[str, Untrusted, Mapping[str, Any]] | None:
     """The node, the directory and the manifest of the checkpoint that was saved last."""
     every = [(node, path, told) for node, told_of in answers.items() for path, told in told_of.items()]
     return max(every, key=lambda each: (each[2]["serial"], each[1]), default=None)
