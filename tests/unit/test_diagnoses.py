@@ -13,6 +13,7 @@ from string import Formatter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from shapes import shape
 
 from aboard.diagnoses import AboardError, Advice, Command, Diagnosis, Severity, Shell, checkpoint, network, reach, shell
 from aboard.diagnoses.catalogue import (
@@ -25,7 +26,6 @@ from aboard.diagnoses.catalogue import (
 )
 from aboard.diagnoses.fixes import blanks
 from aboard.diagnoses.messages import Role, Source
-from aboard.diagnoses.untrusted import visible
 from aboard.verdicts.logs.reader import RAISED, SUMMED_UP, SUMMED_UP_KILLED
 
 SOURCE = Path(__file__).parents[2] / "src" / "aboard"
@@ -91,7 +91,7 @@ def test_no_value_changes_what_a_fix_does(name: str) -> None:
         assert all(line.isprintable() for line in filled.split("\n"))
         assert filled.count("\n") == harmless.count("\n")
         if isinstance(template, Command):
-            assert _shape(filled, hostile) == _shape(harmless, HARMLESS)
+            assert shape(filled, hostile) == shape(harmless, HARMLESS)
 
 
 def _values(template: Command | Advice, value: str) -> dict[str, str | list[str] | Shell]:
@@ -101,18 +101,6 @@ def _values(template: Command | Advice, value: str) -> dict[str, str | list[str]
             several = how == "words" or (how or "").startswith("-")
             made[name] = [value, value] if several else shell("cat {it}", it=value) if how == "shell" else value
     return made
-
-
-def _shape(command: str, value: str) -> list[str]:
-    """The words and operators of each line, with the value taken out; what stands behind `#` is a remark."""
-    shown = visible(value, 4096)
-    found = []
-    for line in command.split("\n"):
-        words = shlex.shlex(line.partition("  #")[0], posix=True, punctuation_chars=True)
-        words.whitespace_split = True
-        words.commenters = ""
-        found += [word.replace(f"./{shown}" if shown.startswith("-") else shown, "") for word in words]
-    return found
 
 
 def test_what_is_no_piece_of_shell_is_refused_as_one() -> None:
