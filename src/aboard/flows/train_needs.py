@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 from aboard.checks.train.boarding import Needs
+from aboard.core.decoding import DecodeError, decode
 from aboard.core.training import Training
 from aboard.diagnoses import AboardError
 from aboard.diagnoses import training as failures
@@ -21,13 +22,7 @@ async def needs(trainer: Trainer, training: Training, model: Path, ranks: Mappin
     here = replace(training, model=str(model))
     told = await trainer.ask({"training": asdict(here), "ranks": dict(ranks), "memory": room}, SECONDS)
     try:
-        return Needs(
-            states=int(told["states"]),
-            total=int(told["total"]),
-            says=str(told["says"]),
-            fits=tuple(map(str, told["fits"])),
-            why_not_apart=told["why_not_apart"],
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        seen = f"{MODULE} told something else than what is needed: {error!r}"
+        return decode(Needs, told, strict=True)
+    except DecodeError as error:
+        seen = f"{MODULE} told something else than what is needed: {error}"
         raise AboardError(failures.ASKED, seen, "report") from None
