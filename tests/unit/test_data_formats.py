@@ -17,8 +17,9 @@ from aboard.data.intake.shape import ALPACA_INPUT, shape
 from aboard.data.intake.sources import SourceSpec, sources
 from aboard.data.rows import Broken, Row, Where, fingerprint
 from aboard.diagnoses import AboardError
+from aboard.diagnoses.untrusted import Untrusted
 
-HERE = Where(file="a.jsonl", line=7)
+HERE = Where(file=Untrusted("a.jsonl"), line=7)
 ASKED = {"role": "user", "content": "Hi"}
 ANSWER = {"role": "assistant", "content": "Hello"}
 
@@ -287,7 +288,7 @@ def test_megatron_that_is_none(tmp_path: Path, content: bytes) -> None:
 def test_parts() -> None:
     """A share of the rows is validation, by content alone, whatever the order; what is broken is told once."""
     rows: list[Row | Broken] = [Row(where=HERE, kind="text", text=str(number)) for number in range(2_000)]
-    broken = Broken(where=HERE, code="row-json", why="x")
+    broken = Broken(where=HERE, code="row-json", why=Untrusted("x"))
     train = list(Part(name="train", share=0.1).of([*rows, broken]))
     held = list(Part(name="validation", share=0.1).of([*reversed(rows), broken]))
     assert 140 < len(held) < 260
@@ -299,7 +300,7 @@ def test_parts() -> None:
 
 def test_fingerprints() -> None:
     """Equal content has one fingerprint wherever it stands; other content has another."""
-    there = Where(file="b.parquet", line=1, unit="row")
+    there = Where(file=Untrusted("b.parquet"), line=1, unit="row")
     assert fingerprint(row({"messages": [ASKED, ANSWER]})) == fingerprint(
         Row(where=there, kind="chat", messages=(dict(reversed(ASKED.items())), ANSWER))
     )

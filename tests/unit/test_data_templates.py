@@ -11,10 +11,11 @@ from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 
 from aboard.data.rows import Broken, Encoded, Message, Row, Where
 from aboard.data.tokens.encode import Encoder, LossOn
+from aboard.diagnoses.untrusted import Untrusted
 
 pytestmark = pytest.mark.ci  # transformers is a second in each worker
 
-HERE = Where(file="a.jsonl", line=1)
+HERE = Where(file=Untrusted("a.jsonl"), line=1)
 TURNS: tuple[Message, ...] = (
     {"role": "user", "content": "Hi there"},
     {"role": "assistant", "content": "Hello you"},

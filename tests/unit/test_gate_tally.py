@@ -19,15 +19,16 @@ from aboard.data.gate.tally import Item, Tally
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Broken, Encoded, Row, Where
 from aboard.data.stats import EXACT, Lengths, bars, lengths_of
+from aboard.diagnoses.untrusted import Untrusted
 
 STOP = 7
 TERMS = Terms(tokenizer="t", bos=1, stops=frozenset({STOP}), specials=("<s>",), max_length=8)
 
 
 def item(line: int, text: str, length: int = 4) -> Item:
-    where = Where(file="a.jsonl", line=line)
+    where = Where(file=Untrusted("a.jsonl"), line=line)
     if text == "broken":
-        return Item(row=Broken(where=where, code="row-json", why="no JSON"))
+        return Item(row=Broken(where=where, code="row-json", why=Untrusted("no JSON")))
     ids = np.arange(10, 10 + length, dtype=np.uint32)
     mask = np.full(length, text != "masked")
     return Item(row=Row(where=where, kind="text", text=text), encoded=Encoded(where=where, ids=ids, mask=mask))
@@ -77,7 +78,9 @@ def test_a_tally_travels_between_workers() -> None:
 def test_fingerprints_stay_bounded_and_equal_rows_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of many rows a part is kept, chosen by hash: the share of duplicates among them is that of all."""
     monkeypatch.setattr(prints_file, "LIMIT", 1_000)
-    rows = [Row(where=Where(file="a", line=at + 1), kind="text", text=str(at % 15_000)) for at in range(20_000)]
+    rows = [
+        Row(where=Where(file=Untrusted("a"), line=at + 1), kind="text", text=str(at % 15_000)) for at in range(20_000)
+    ]
     found = sum((prints_of(rows[at : at + 500]) for at in range(0, len(rows), 500)), Prints())
     assert len(found) <= 1_000
     assert found.level == 5

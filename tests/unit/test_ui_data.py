@@ -15,6 +15,7 @@ from aboard.data.gate.report import DataReport
 from aboard.data.rows import Encoded, Where
 from aboard.data.stats import bars, lengths_of
 from aboard.data.tokens.pieces import Piece, Shown, shown
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.ui.data import DataView
 from aboard.ui.data_live import Reading
 from aboard.ui.data_plain import data_json, data_lines
@@ -22,7 +23,7 @@ from aboard.ui.histogram import Histogram
 from aboard.ui.tokens import RowView, row_line
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
-WHERE = Where(file="a.jsonl", line=1)
+WHERE = Where(file=Untrusted("a.jsonl"), line=1)
 
 
 @pytest.fixture(scope="module")
@@ -92,15 +93,15 @@ ROW = Shown(
     where=WHERE,
     tokens=9,
     pieces=(
-        Piece(text="<s>", supervised=False, special=True),
-        Piece(text="Hi", supervised=False),
-        Piece(text=" you\t\x1b[2J", supervised=False),
-        Piece(text="\n\n", supervised=False),
-        Piece(text="Hello", supervised=True),
-        Piece(text=" there\n", supervised=True),
-        Piece(text="", supervised=False, left_out=1),
-        Piece(text="</s>", supervised=True, special=True),
-        Piece(text=" Bye", supervised=True, cut=True),
+        Piece(text=Untrusted("<s>"), supervised=False, special=True),
+        Piece(text=Untrusted("Hi"), supervised=False),
+        Piece(text=Untrusted(" you\t\x1b[2J"), supervised=False),
+        Piece(text=Untrusted("\n\n"), supervised=False),
+        Piece(text=Untrusted("Hello"), supervised=True),
+        Piece(text=Untrusted(" there\n"), supervised=True),
+        Piece(text=Untrusted(""), supervised=False, left_out=1),
+        Piece(text=Untrusted("</s>"), supervised=True, special=True),
+        Piece(text=Untrusted(" Bye"), supervised=True, cut=True),
     ),
 )
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
 Kind = Literal["chat", "pair", "text", "tokens"]
@@ -19,12 +20,13 @@ Mask = NDArray[np.bool_]
 class Where:
     """The place of a row, counted from 1: lines where the file has lines, rows where it has none (parquet, json)."""
 
-    file: str
+    file: Untrusted
     line: int
     unit: Literal["line", "row"] = "line"
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}" if self.unit == "line" else f"{self.file} row {self.line}"
+        file = self.file.visible(200)
+        return f"{file}:{self.line}" if self.unit == "line" else f"{file} row {self.line}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,10 +56,10 @@ class Broken:
 
     where: Where
     code: str
-    why: str
+    why: Untrusted
 
     def __str__(self) -> str:
-        return f"{self.where}: {self.why}"
+        return f"{self.where}: {self.why.visible(300)}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

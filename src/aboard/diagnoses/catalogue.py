@@ -19,7 +19,7 @@ from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.errors import AboardError
 from aboard.diagnoses.fixes import NO_FIX, Fix
 from aboard.diagnoses.messages import Message, Source
-from aboard.diagnoses.untrusted import visible
+from aboard.diagnoses.untrusted import encode_text, visible
 
 _SEEN, _VALUE, _VALUES = 8000, 4096, 32
 _PROBE = re.compile(r"[a-z0-9-]{1,40}")
@@ -120,4 +120,4 @@ def _received(value: object) -> str | int | float | list[str]:
 def _plain(value: object) -> str | int | float | list[str]:
     if isinstance(value, (str, int, float)):
         return value
-    return [str(each) for each in value] if isinstance(value, (list, tuple)) else str(value)
+    return list(map(encode_text, value)) if isinstance(value, (list, tuple)) else encode_text(value)

@@ -22,6 +22,7 @@ from aboard.data.workshop.prepare import Prepared
 from aboard.data.workshop.prepare import Source as Given
 from aboard.data.workshop.reading import Opened, Progress, Reading
 from aboard.diagnoses import AboardError
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
 __all__ = ["Progress", "Question", "Ready", "judged", "known_codes", "look", "opened_as"]
@@ -133,7 +134,7 @@ def _report(
 
 def _source(source: Opened, counted: Tally, validation: bool) -> Source:  # noqa: FBT001 - as the report has it
     return Source(
-        path=source.path,
+        path=Untrusted(source.path),
         format=source.format.name,
         why=source.format.why,
         columns=source.format.columns,

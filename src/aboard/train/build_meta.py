@@ -8,6 +8,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from aboard.core.training import Training
 from aboard.diagnoses import AboardError
 from aboard.diagnoses import model as models
+from aboard.diagnoses.untrusted import visible
 from aboard.train.attention import attention
 
 
@@ -24,7 +25,7 @@ def on_meta(training: Training, device: torch.device) -> PreTrainedModel:
     except (ImportError, ValueError) as error:
         raise AboardError(
             models.NOT_BUILT,
-            f"the model of {training.model} can't be built: {str(error).splitlines()[0]}",
+            f"the model of {training.model} can't be built: {visible(str(error).splitlines()[0], 300)}",
         ) from error
     return model
 
@@ -44,7 +45,7 @@ def _config(training: Training) -> PreTrainedConfig:
     except (OSError, ValueError) as error:
         raise AboardError(
             models.MISSING,
-            f"{training.model} has no config.json of a model that we know: {str(error).splitlines()[0]}",
+            f"{training.model} has no config.json of a model that we know: {visible(str(error).splitlines()[0], 300)}",
             folder=training.model,
         ) from error
     if getattr(config, "quantization_config", None) is not None and not training.from_scratch:

@@ -10,6 +10,7 @@ from shutil import rmtree
 from time import monotonic, sleep
 
 from aboard.diagnoses import AboardError, checkpoint
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 from aboard.train import marker
 from aboard.train.checkpoint_write import sync_folder
@@ -107,10 +108,10 @@ class Lock:
                 return
 
     def _busy(self, path: Path) -> AboardError:
-        node, _, process = os.pread(self._handle, 200, 0).decode("utf-8", "replace").partition(" ")
+        node, _, process = map(Untrusted, os.pread(self._handle, 200, 0).decode("utf-8", "replace").partition(" "))
         return AboardError(
             checkpoint.FOLDER_BUSY,
-            f"process {process} on {node} writes checkpoints into {path.parent}",
+            f"process {process.visible()} on {node.visible()} writes checkpoints into {path.parent}",
             process=process,
             node=node,
         )

@@ -127,7 +127,8 @@ class OpenFile:
         return os.fstat(self._handle).st_size
 
     def __del__(self) -> None:
-        os.close(self._handle)
+        if hasattr(self, "_handle"):
+            os.close(self._handle)
 
 
 def _files(folder: Path, name: str) -> list[Path]:
@@ -175,7 +176,7 @@ def _slab(file: OpenFile, name: str, entry: Mapping[str, Any], base: int) -> Sla
     if entry["dtype"] not in DTYPES:
         raise AboardError(
             model.QUANTIZED,
-            f"{name} in {file.path} is of type {entry['dtype']}, which can't be trained in full",
+            f"{visible(name)} in {file.path} is of type {visible(str(entry['dtype']))}, which can't be trained in full",
         )
     return Slab(
         file=file,
@@ -193,6 +194,6 @@ def _pickle(path: Path) -> dict[str, torch.Tensor]:
 def _damaged(path: Path, how: str) -> AboardError:
     return AboardError(
         model.DAMAGED,
-        f"{path} can't be used: {how}",
+        f"{visible(str(path), 400)} can't be used: {how}",
         path=path,
     )

@@ -14,6 +14,7 @@ from transformers.core_model_loading import WeightConverter, WeightRenaming, dot
 
 from aboard.diagnoses import AboardError
 from aboard.diagnoses import model as models
+from aboard.diagnoses.untrusted import visible
 from aboard.lazy import dataclass
 
 SHOWN = 5
@@ -106,7 +107,8 @@ def _accounted(
             models.NAMES,
             f"the weights don't fit a {type(model).__name__}: "
             + "; ".join(
-                f"{what}: {', '.join(found[:SHOWN])}{f' and {len(found) - SHOWN} more' if len(found) > SHOWN else ''}"
+                f"{what}: {', '.join(map(visible, found[:SHOWN]))}"
+                f"{f' and {len(found) - SHOWN} more' if len(found) > SHOWN else ''}"
                 for what, found in (("missing", missing), ("not known", unexpected))
                 if found
             ),

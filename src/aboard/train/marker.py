@@ -4,9 +4,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, cast
 
+from aboard.core.decoding import DecodeError, Via, Word, decode
+from aboard.data.store.manifest import MANY, FileName, Sha256
+from aboard.diagnoses.untrusted import visible
 from aboard.lazy import dataclass
 
 NAME = "manifest.json"
@@ -18,11 +20,19 @@ _SERIAL = re.compile(rb'^"serial":(\d+),$', re.MULTILINE)
 Box = tuple[tuple[int, ...], tuple[int, ...]]
 
 
+def _read_slices(given: object) -> dict[str, Box]:
+    """By hand, since there are millions in a large marker."""
+    try:
+        return {name: (_sizes(start), _sizes(size)) for name, (start, size) in cast("Any", given).items()}
+    except (AttributeError, TypeError, ValueError):
+        raise DecodeError("slices are wanted") from None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Whole:
     """A tensor as it is when all its slices are put together; `dtype` is named as safetensors names it."""
 
-    dtype: str
+    dtype: Word
     shape: tuple[int, ...]
 
 
@@ -30,13 +40,13 @@ class Whole:
 class Part:
     """One file: who wrote it, where, onto which disk (named by the lowest rank that sees it), and what is in it."""
 
-    name: str
+    name: FileName
     rank: int
     node: str
     disk: int
     bytes: int
-    sha256: str
-    slices: Mapping[str, Box]
+    sha256: Sha256
+    slices: Annotated[Mapping[str, Box], Via(_read_slices)]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,21 +55,21 @@ class Marker:
 
     serial: int
     step: int
-    progress: Mapping[str, Any]
-    training: Mapping[str, Any]
+    progress: Annotated[Mapping[str, Any], MANY]
+    training: Annotated[Mapping[str, Any], MANY]
     # Bins of one step, of all ranks together.
     step_size: int
     world: int
-    sharding: str
+    sharding: Word
     versions: Mapping[str, str]
     # A hash of the prepared data's content, in the order of its parts.
-    data: str
+    data: Word
     # The model's configuration, where it has one.
-    config: Mapping[str, Any] | None
+    config: Annotated[Mapping[str, Any], MANY] | None
     # Other names of the same parameter, and the name that it is stored under.
-    ties: Mapping[str, str]
-    tensors: Mapping[str, Whole]
-    files: tuple[Part, ...]
+    ties: Annotated[Mapping[str, str], MANY]
+    tensors: Annotated[Mapping[str, Whole], MANY]
+    files: Annotated[tuple[Part, ...], MANY]
 
 
 class NoMarker(ValueError):
@@ -85,22 +95,14 @@ def line(part: Part) -> str:
 
 def read(text: bytes) -> Marker:
     """What `written` wrote; NoMarker says what is wrong with anything else."""
-    content = _content(text)
-    try:
-        return _marker(content)
-    except (KeyError, TypeError, ValueError) as error:
-        raise NoMarker(f"a field is missing or of the wrong kind ({error})") from error
+    return _decode(_content(text))
 
 
 def read_head(content: Mapping[str, Any]) -> Marker:
     """A marker without its tensors and files, from the fields that stand before them."""
-    try:
-        _same_version(content)
-        marker = _marker({**content, "tensors": {}, "files": ()})
-        numbers = (marker.step, marker.step_size, marker.world, marker.progress["index"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise NoMarker(f"a field is missing or of the wrong kind ({error})") from error
-    if not all(type(number) is int for number in numbers) or not isinstance(marker.training, dict):
+    _same_version(content)
+    marker = _decode({**content, "tensors": {}, "files": []})
+    if type(marker.progress.get("index")) is not int:
         raise NoMarker("a field is of the wrong kind")
     return marker
 
@@ -134,22 +136,15 @@ def _content(text: bytes) -> dict[str, Any]:
 
 
 def _same_version(content: Mapping[str, Any]) -> None:
-    if content["version"] != VERSION:
-        raise NoMarker(f"its version is {content['version']}, and this Aboard reads {VERSION}")
+    if (version := content.get("version")) != VERSION:
+        raise NoMarker(f"its version is {visible(str(version))}, and this Aboard reads {VERSION}")
 
 
-def _marker(content: Mapping[str, Any]) -> Marker:
-    fields = {name: content[name] for name in Marker.__slots__}
-    tensors = {name: Whole(dtype=dtype, shape=_sizes(shape)) for name, (dtype, shape) in fields["tensors"].items()}
-    return Marker(**fields | {"tensors": tensors, "files": tuple(map(_part, fields["files"]))})
-
-
-def _part(content: Mapping[str, Any]) -> Part:
-    # A checkpoint may come from elsewhere: it names files beside its marker, and no others.
-    if Path(content["name"]).name != content["name"]:
-        raise ValueError(f"{content['name']} is no plain file name")
-    slices = {name: (_sizes(start), _sizes(size)) for name, (start, size) in content["slices"].items()}
-    return Part(**{**content, "slices": slices})
+def _decode(content: Mapping[str, Any]) -> Marker:
+    try:
+        return decode(Marker, content, strict=True)
+    except DecodeError as error:
+        raise NoMarker(f"a field is missing or of the wrong kind ({error})") from error
 
 
 def _sizes(value: list[int]) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from aboard.data.store.durable import sha256_of
 from aboard.diagnoses import AboardError, checkpoint
+from aboard.diagnoses.untrusted import visible
 from aboard.lazy import dataclass
 from aboard.train.checkpoint_folder import read_marker
 from aboard.train.checkpoint_slices import DTYPES
@@ -132,7 +133,7 @@ class Reader:
                 self._open[file.name] = safe_open(self._saved.folder / file.name, framework="pt")
             found: Tensor = self._open[file.name].get_slice(name)[tuple(inside)] if inside else self._scalar(file, name)
         except (OSError, SafetensorError) as error:
-            raise self._damaged(name, f"{file.name}: {error}") from error
+            raise self._damaged(name, f"{file.name}: {visible(str(error), 300)}") from error
         return found
 
     def _scalar(self, file: Part, name: str) -> Tensor:

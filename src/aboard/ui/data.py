@@ -100,7 +100,7 @@ def last_words(report: DataReport) -> str:
 def _source(source: Source, width: int) -> Iterator[Text]:
     files = f" ({many(source.files, 'file')})" if source.files > 1 else ""
     role = "validation " if source.validation else ""
-    head = Text.assemble((f"{source.path}{files}", "bold"), "  ", (f"{role}{source.format}", "cyan"), "  ")
+    head = Text.assemble((f"{source.path.visible(200)}{files}", "bold"), "  ", (f"{role}{source.format}", "cyan"), "  ")
     rows = f", {many(source.tally.rows, 'row')}"
     yield from hanging(head, f"{source.why}{rows}", width, indent=2, style="dim")
 

@@ -25,7 +25,7 @@ def data_lines(report: DataReport, *, stats: bool) -> Iterator[str]:
     """Findings last, worst first, as `aboard check` writes them."""
     for source in report.sources:
         kind = "validation" if source.validation else "source"
-        yield f"{kind} {source.path} {source.format}: {source.why}, {many(source.tally.rows, 'row')}"
+        yield f"{kind} {source.path.visible(200)} {source.format}: {source.why}, {many(source.tally.rows, 'row')}"
     yield from (f"{label} {text}" for label, text in facts(report))
     if stats:
         yield from (f"bar {bar.low} {bar.high} {bar.rows}" for bar in bars(counted(report)[0], BARS))

@@ -6,6 +6,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
 from aboard.data.tokens.pieces import Piece, Shown
+from aboard.diagnoses.untrusted import Untrusted, visible
 from aboard.ui.figures import many
 
 # Neighbours differ by a shade, so that one sees where a token ends, and need not.
@@ -18,6 +19,8 @@ PLAIN = ""
 # What encloses supervised tokens where there is no colour.
 OPEN, CLOSE = "«", "»"
 LIMIT = "✂ max_length"
+# Characters of a token, or of a text where there are no tokens.
+SHOWN = 4096
 
 
 class RowView:
@@ -57,7 +60,7 @@ def row_line(row: Shown) -> str:
         if piece.supervised != inside and not piece.left_out:
             parts.append(OPEN if piece.supervised else CLOSE)
             inside = piece.supervised
-        parts.append(f"[… {many(piece.left_out, 'token')}]" if piece.left_out else _spelled(piece.text))
+        parts.append(f"[… {many(piece.left_out, 'token')}]" if piece.left_out else piece.text.visible(SHOWN))
     return f"row {row.where} {''.join(parts)}{CLOSE * inside}"
 
 
@@ -71,7 +74,7 @@ def _styled(row: Shown) -> Iterator[tuple[str, str]]:
             yield f"\n… {many(piece.left_out, 'token')} …\n", "dim italic"
             continue
         style = _style(piece, number) if row.tokens is not None else PLAIN
-        first, *further = _visible(piece.text).split("\n")
+        first, *further = _lines(piece.text)
         yield first, style
         for line in further:
             # The sign takes the token's own shade; the line end itself has nothing to colour.
@@ -88,18 +91,8 @@ def _style(piece: Piece, number: int) -> str:
     return (SUPERVISED if piece.supervised else MASKED)[number % 2]
 
 
-def _visible(text: str) -> str:
-    """Nothing that a terminal would obey, but the line end; a tab is shown as an arrow."""
-    return "".join(_sign(char) for char in text)
-
-
-def _sign(char: str) -> str:
-    if char == "\t":
-        return "→   "
-    return char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
-
-
-def _spelled(text: str) -> str:
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode() for char in text
-    )
+def _lines(text: Untrusted) -> list[str]:
+    """Nothing that a terminal would obey; a tab is shown as an arrow."""
+    whole = text.raw()
+    short = whole if len(whole) <= SHOWN else whole[: SHOWN - 1] + "…"
+    return [visible(line, len(line)) for line in short.replace("\t", "→   ").split("\n")]

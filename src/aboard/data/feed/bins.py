@@ -10,10 +10,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from aboard.core.decoding import Word, decode
 from aboard.core.training import DataPart
 from aboard.data.feed.segments import SEGMENT, Cut, Losses
 from aboard.data.rows import Ids, Mask
-from aboard.data.store.manifest import NAME, FileEntry, entry, read_manifest, unusable
+from aboard.data.store.manifest import NAME, FileEntry, read_manifest, unusable
 from aboard.data.store.pread import Pread
 from aboard.data.store.shards import TokenShards
 from aboard.data.store.sound import damaged, judge_hash, judge_size
@@ -34,7 +35,7 @@ class BinsManifest:
     max_length: int
     packing: Packing
     cut: Cut
-    shards: str
+    shards: Word
     bins: int
     segments: int
     tokens: int
@@ -135,14 +136,12 @@ def read_bins_manifest(folder: Path) -> BinsManifest:
     path = folder / NAME
     try:
         content: dict[str, Any] = json.loads(path.read_bytes())
-        if (content.pop("format"), content.pop("version")) != (FORMAT, VERSION):
+        if (content["format"], content["version"]) != (FORMAT, VERSION):
             raise unusable(path, f"it is no manifest of {FORMAT} version {VERSION}")
-        losses = Losses(**content.pop("losses"))
-        bin_file, segment_file = entry(content.pop("bin_file")), entry(content.pop("segment_file"))
-        return BinsManifest(**content, losses=losses, bin_file=bin_file, segment_file=segment_file)
+        return decode(BinsManifest, content, strict=True)
     except OSError as error:
         raise unusable(path, f"it can't be read ({error.strerror})") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise unusable(path, f"a field is missing or of the wrong kind ({error})") from error
 
 

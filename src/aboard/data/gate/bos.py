@@ -7,6 +7,7 @@ from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Encoded
 from aboard.diagnoses import NO_FIX, Finding, Severity, data_quality, join_fixes
+from aboard.diagnoses.untrusted import NO_TEXT
 
 DOUBLE_BOS = "double-bos"
 
@@ -17,7 +18,7 @@ def look(item: Item, terms: Terms) -> Iterator[Sign]:
     if not isinstance(encoded, Encoded) or terms.bos is None or terms.bos in terms.stops:
         return
     if len(encoded.ids) > 1 and encoded.ids[0] == encoded.ids[1] == terms.bos:
-        yield DOUBLE_BOS, ""
+        yield DOUBLE_BOS, NO_TEXT
 
 
 def double_bos(evidence: Evidence) -> Iterator[Finding]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from aboard.core.words import visible
 from aboard.data.gate.evidence import MANY, PACKED, Evidence, places, script, share
 from aboard.data.gate.seen import Seen
 from aboard.data.gate.tally import Item, Sign
@@ -10,17 +9,17 @@ from aboard.data.gate.template import TEMPLATE_CODES
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Row
 from aboard.diagnoses import NO_FIX, Diagnosis, Finding, Fix, Severity, data_quality, join_fixes
+from aboard.diagnoses.untrusted import NO_TEXT, visible
 
 BROKEN, EMPTY = "broken", "empty"
-_NOTE = 100
 
 
 def look(item: Item, _terms: Terms) -> Iterator[Sign]:
     broken = item.broken
     if broken is not None and broken.code not in TEMPLATE_CODES:
-        yield EMPTY if broken.code == "row-empty" else BROKEN, visible(broken.why, _NOTE)
+        yield EMPTY if broken.code == "row-empty" else BROKEN, broken.why
     elif isinstance(item.row, Row) and _is_empty(item, item.row):
-        yield EMPTY, ""
+        yield EMPTY, NO_TEXT
 
 
 def no_rows(evidence: Evidence) -> Iterator[Finding]:
@@ -28,7 +27,7 @@ def no_rows(evidence: Evidence) -> Iterator[Finding]:
     if evidence.tally.rows == 0:
         yield data_quality.NO_ROWS.finding(
             nodes=(),
-            seen=f"{', '.join(evidence.files)}: there is no row in it",
+            seen=f"{visible(', '.join(evidence.files), 300)}: there is no row in it",
             why="There is nothing to train on.",
             fix=data_quality.NO_ROWS.fix(file=evidence.files[0]) if evidence.files else NO_FIX,
         )
@@ -79,7 +78,7 @@ def _mend(seen: Seen) -> Fix:
         lines = script("d", (each.where.line for each in seen.examples))
         mend = data_quality.BROKEN.fix("delete", script=lines, file=first.file)
     else:
-        kept = first.file.removesuffix(".jsonl") + ".kept.jsonl"
+        kept = first.file.raw().removesuffix(".jsonl") + ".kept.jsonl"
         mend = data_quality.BROKEN.fix("keep", file=first.file, kept=kept)
     return join_fixes(_look_at(seen, data_quality.BROKEN), mend)
 

@@ -7,6 +7,7 @@ from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Encoded, Row
 from aboard.diagnoses import Finding, Fix, Severity, data_quality, join_fixes
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 
 CUT, LOST = "cut", "answer-lost"
 # So many rows may lose their end before a run is stopped for it: long tails are common, and often meant to be cut.
@@ -25,9 +26,9 @@ def look(item: Item, terms: Terms) -> Iterator[Sign]:
 def cut_signs(encoded: Encoded, limit: int) -> Iterator[Sign]:
     """Of a row that is truncated; a text goes on in the next bin instead."""
     if len(encoded.ids) > limit and encoded.mask[limit:].any():
-        yield CUT, f"{len(encoded.ids):,} tokens"
+        yield CUT, Untrusted(f"{len(encoded.ids):,} tokens")
         if not encoded.mask[:limit].any():
-            yield LOST, ""
+            yield LOST, NO_TEXT
 
 
 def answers_cut(evidence: Evidence) -> Iterator[Finding]:

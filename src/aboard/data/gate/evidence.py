@@ -65,7 +65,7 @@ def share(count: int, total: int, noun: str = "rows") -> str:
     return f"{count:,} of {total:,} {noun} ({part:.1f} %)" if part >= 0.1 else f"{count:,} of {total:,} {noun}"  # noqa: PLR2004 - a tenth of a percent
 
 
-def places(seen: Seen) -> str:
+def places(seen: Seen, limit: int = 100) -> str:
     """The first few, each with what was seen there: `a.jsonl:17 (no JSON), a.jsonl:20`."""
-    told = [f"{each.where} ({each.note})" if each.note else str(each.where) for each in seen.examples]
+    told = [f"{each.where} ({each.note.visible(limit)})" if each.note else str(each.where) for each in seen.examples]
     return f"{', '.join(told)}{' …' if seen.count > len(told) else ''}"

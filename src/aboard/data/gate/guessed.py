@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from re import MULTILINE
 from re import compile as compile_pattern
 
-from aboard.core.words import visible
 from aboard.data.gate.evidence import Evidence, places, share
 from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Row
 from aboard.diagnoses import Finding, Fix, Severity, data_quality, join_fixes
+from aboard.diagnoses.untrusted import NO_TEXT
 
 SIGNS = ("misfit", "answer-alone", "answer-asks", "answers-first", "asks-last", "json-text", "turns-text")
 MISFIT, ALONE, ASKS, ANSWERS_FIRST, ASKS_LAST, JSON_TEXT, TURNS_TEXT = SIGNS
@@ -26,7 +26,6 @@ _QUESTION = ("?", "\N{FULLWIDTH QUESTION MARK}", "\N{ARABIC QUESTION MARK}")
 # Rows that can be read, but not as this format.
 _MISFITS = ("row-columns", "row-role", "row-type", "row-tokens")
 _SHOWN = 4000
-_NOTE = 100
 _QUIET = ("system", "developer")
 
 
@@ -34,21 +33,21 @@ def look(item: Item, _terms: Terms) -> Iterator[Sign]:
     row = item.row
     if not isinstance(row, Row):
         if row.code in _MISFITS:
-            yield MISFIT, visible(row.why, _NOTE)
+            yield MISFIT, row.why
     elif row.kind == "chat":
         yield from _chat(row)
     elif row.kind == "pair":
         prompt, answer = (row.prompt or "").rstrip(), (row.completion or "").rstrip()
         if answer and not prompt:
-            yield ALONE, ""
+            yield ALONE, NO_TEXT
         elif answer.endswith(_QUESTION) and not prompt.endswith(_QUESTION):
-            yield ASKS, ""
+            yield ASKS, NO_TEXT
     elif row.kind == "text" and row.text is not None:
         start = row.text[:_SHOWN]
         if start.startswith(('{"', '[{"')):
-            yield JSON_TEXT, ""
+            yield JSON_TEXT, NO_TEXT
         elif _TURNS.search(start):
-            yield TURNS_TEXT, ""
+            yield TURNS_TEXT, NO_TEXT
 
 
 def doubtful_format(evidence: Evidence) -> Iterator[Finding]:
@@ -71,11 +70,11 @@ def _chat(row: Row) -> Iterator[Sign]:
         return
     asked = [message for message in turns if message.get("role") != "assistant"]
     if not any(_has_text(message.get("content")) for message in asked):
-        yield ALONE, ""
+        yield ALONE, NO_TEXT
     elif roles[0] == "assistant":
-        yield ANSWERS_FIRST, ""
+        yield ANSWERS_FIRST, NO_TEXT
     elif roles[-1] == "user":
-        yield ASKS_LAST, ""
+        yield ASKS_LAST, NO_TEXT
 
 
 def _has_text(content: object) -> bool:

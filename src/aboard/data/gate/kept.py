@@ -14,6 +14,7 @@ from aboard.data.gate.seen import Example, Seen
 from aboard.data.gate.tally import Longest, Tally
 from aboard.data.rows import Encoded, Where
 from aboard.data.stats import Lengths
+from aboard.diagnoses.untrusted import Untrusted
 
 # Counts what changes a tally of the same rows.
 EDITION = 1
@@ -23,14 +24,14 @@ Place = Callable[[int, int], Where]
 
 def numbered(origin: int, line: int) -> Where:
     """A place while tallies are added up: files in the order of the origins."""
-    return Where(file=f"{origin:010d}", line=line)
+    return Where(file=Untrusted(f"{origin:010d}"), line=line)
 
 
 def kept(tally: Tally, origin: int | None = None) -> dict[str, Any]:
     """As JSON has it; of one origin's rows, or of rows whose places are numbered."""
 
     def place(where: Where) -> list[int]:
-        return [int(where.file) if origin is None else origin, where.line]
+        return [int(where.file.raw()) if origin is None else origin, where.line]
 
     return {
         "rows": tally.rows,
@@ -68,7 +69,7 @@ def tally_of(content: Mapping[str, Any], where: Place) -> Tally:
 
 
 def _example(each: Example, place: list[int]) -> dict[str, Any]:
-    found: dict[str, Any] = {"place": place, "note": each.note, "length": each.length}
+    found: dict[str, Any] = {"place": place, "note": each.note.raw(), "length": each.length}
     if each.encoded is not None:
         mask = "".join("1" if on else "0" for on in each.encoded.mask.tolist())
         found |= {"ids": each.encoded.ids.tolist(), "mask": mask}
@@ -81,7 +82,7 @@ def _seen(content: Mapping[str, Any], where: Place) -> Example:
     if "ids" in content:
         mask = np.array([bit == "1" for bit in content["mask"]], np.bool_)
         encoded = Encoded(where=place, ids=np.array(content["ids"], np.uint32), mask=mask)
-    return Example(where=place, note=content["note"], encoded=encoded, length=content["length"])
+    return Example(where=place, note=Untrusted(str(content["note"])), encoded=encoded, length=content["length"])
 
 
 def _lengths(lengths: Lengths) -> dict[str, Any]:

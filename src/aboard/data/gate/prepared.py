@@ -14,6 +14,7 @@ from aboard.data.rows import Encoded
 from aboard.data.store.index import Documents
 from aboard.data.store.shards import TokenShards
 from aboard.data.store.sound import damaged
+from aboard.diagnoses.untrusted import visible
 
 
 def tallies(shards: TokenShards) -> tuple[Tally, ...]:
@@ -25,7 +26,7 @@ def tallies(shards: TokenShards) -> tuple[Tally, ...]:
     try:
         return tuple(tally_of(each, shards.where) for each in json.loads(path.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise damaged(path, f"it can't be read ({error})") from error
+        raise damaged(path, f"it can't be read ({visible(str(error))})") from error
 
 
 def tally(shards: TokenShards, max_length: int) -> Tally:

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from aboard.data.rows import Row, Where, fingerprint
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
 # 16 bytes each. Above this many, only rows whose hash ends in zeros are kept, in pairs or not at all: what is counted
@@ -68,7 +69,7 @@ class Prints:
 
 
 def prints_of(rows: Iterable[Row]) -> Prints:
-    lots: dict[str, list[Row]] = {}
+    lots: dict[Untrusted, list[Row]] = {}
     for row in rows:
         lots.setdefault(row.where.file, []).append(row)
     parts = [
@@ -83,7 +84,7 @@ def prints_of(rows: Iterable[Row]) -> Prints:
 
 
 def _by_file(parts: Iterable[Part]) -> Iterator[Part]:
-    lots: dict[str, list[Part]] = {}
+    lots: dict[Untrusted, list[Part]] = {}
     for part in parts:
         lots.setdefault(part.like.file, []).append(part)
     for lot in lots.values():

@@ -8,6 +8,7 @@ from aboard.data.gate.tally import Tally
 from aboard.data.gate.terms import Terms
 from aboard.data.tokens.pieces import Shown
 from aboard.diagnoses import Finding
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
 
@@ -15,7 +16,7 @@ from aboard.lazy import dataclass
 class Source:
     """One file, directory or hub name, and what is in it. `why` says how its format was recognised."""
 
-    path: str
+    path: Untrusted
     format: str
     why: str
     columns: tuple[str, ...]

@@ -3,6 +3,7 @@
 from heapq import nsmallest
 
 from aboard.data.rows import Encoded, Where
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
 
 KEPT = 3
@@ -15,7 +16,7 @@ class Example:
     """A row with the sign: where it stands, what was seen there, and its first tokens of `length`, if it has some."""
 
     where: Where
-    note: str = ""
+    note: Untrusted = NO_TEXT
     encoded: Encoded | None = None
     length: int = 0
 
@@ -35,7 +36,7 @@ class Seen:
         return self.count > 0
 
 
-def example(where: Where, note: str, encoded: Encoded | None) -> Example:
+def example(where: Where, note: Untrusted, encoded: Encoded | None) -> Example:
     """With no more of its tokens than are ever shown."""
     length = 0 if encoded is None else len(encoded.ids)
     if encoded is not None and length > KEPT_TOKENS:
@@ -43,5 +44,5 @@ def example(where: Where, note: str, encoded: Encoded | None) -> Example:
     return Example(where=where, note=note, encoded=encoded, length=length)
 
 
-def _place(found: Example) -> tuple[str, int]:
+def _place(found: Example) -> tuple[Untrusted, int]:
     return found.where.file, found.where.line

@@ -8,8 +8,11 @@ from aboard.data.gate.seen import Example
 from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.terms import Terms
 from aboard.diagnoses import NO_FIX, Finding, Fix, data_quality, join_fixes
+from aboard.diagnoses.untrusted import Untrusted
 
 SPECIAL = "special-text"
+# No control token of a real tokenizer is longer.
+_LONGEST = 200
 
 
 def look(item: Item, terms: Terms) -> Iterator[Sign]:
@@ -21,7 +24,7 @@ def look(item: Item, terms: Terms) -> Iterator[Sign]:
             continue
         found = terms.special_text.search(text)
         if found:
-            yield SPECIAL, f"{found[0]} in the {who}"
+            yield SPECIAL, Untrusted(f"{found[0]} in the {who}")
             return
 
 
@@ -40,7 +43,8 @@ def special_text(evidence: Evidence) -> Iterator[Finding]:
 
 def _without(found: Example) -> Fix:
     """A line for sed, where there are lines; brackets and dots are signs to it."""
-    if found.where.unit != "line" or found.where.file.endswith(PACKED):
+    token = found.note.raw().rpartition(" in the ")[0]
+    if found.where.unit != "line" or found.where.file.endswith(PACKED) or len(token) > _LONGEST:
         return NO_FIX
-    token = sub(r"([][\\/.*^$])", r"\\\1", found.note.partition(" in the ")[0])
+    token = sub(r"([][\\/.*^$])", r"\\\1", token)
     return data_quality.SPECIAL_TEXT.fix("mend", script=f"s/{token}//g", file=found.where.file)

@@ -8,6 +8,7 @@ from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Encoded
 from aboard.diagnoses import NO_FIX, Finding, Fix, Severity, data_quality, join_fixes
+from aboard.diagnoses.untrusted import NO_TEXT, visible
 
 MASKED = 0.9
 ENDLESS, HIDDEN = "endless", "stop-hidden"
@@ -21,10 +22,10 @@ def look(item: Item, terms: Terms) -> Iterator[Sign]:
     # Most answers end in one: then the last token tells, and the others need no look.
     if int(supervised[-1]) in terms.stops or any((supervised == stop).any() for stop in terms.stops):
         return
-    yield ENDLESS, ""
+    yield ENDLESS, NO_TEXT
     after = int(encoded.mask.nonzero()[0][-1]) + 1
     if after < len(encoded.ids) and int(encoded.ids[after]) in terms.stops:
-        yield HIDDEN, ""
+        yield HIDDEN, NO_TEXT
 
 
 def never_stops(evidence: Evidence) -> Iterator[Finding]:
@@ -37,12 +38,12 @@ def never_stops(evidence: Evidence) -> Iterator[Finding]:
         yield data_quality.EOS.finding(
             severity=Severity.WARN,
             nodes=(),
-            seen=f"{terms.tokenizer} has no end-of-sequence token",
+            seen=f"{visible(terms.tokenizer)} has no end-of-sequence token",
             why="No row can end in one, so a model that is trained on them can't learn to stop.",
             fix=data_quality.EOS.fix("no-token"),
         )
     if seen.count >= MANY * rows and seen:
-        named = " or ".join(terms.stop_names) or "the end token"
+        named = " or ".join(name.visible() for name in terms.stop_names) or "the end token"
         masked = f"; in {share(hidden.count, seen.count, 'of these')} it is there, but masked" if hidden else ""
         # Tokens that somebody else prepared are answers if a good part of them is masked.
         answers = tally.of("chat", "pair") > 0 or tally.supervised < MASKED * tally.tokens.total

@@ -7,13 +7,14 @@ from aboard.data.gate.tally import Item, Sign
 from aboard.data.gate.terms import Terms
 from aboard.data.rows import Encoded, Row
 from aboard.diagnoses import NO_FIX, Finding, Fix, Severity, data_quality, join_fixes
+from aboard.diagnoses.untrusted import Untrusted
 
 UNSUPERVISED = "unsupervised"
 
 
 def look(item: Item, _terms: Terms) -> Iterator[Sign]:
     if isinstance(item.encoded, Encoded) and not item.encoded.mask.any():
-        yield UNSUPERVISED, _why(item.row) if isinstance(item.row, Row) else ""
+        yield UNSUPERVISED, Untrusted(_why(item.row) if isinstance(item.row, Row) else "")
 
 
 def no_loss(evidence: Evidence) -> Iterator[Finding]:

@@ -11,10 +11,11 @@ from aboard.data.gate.terms import Terms
 from aboard.data.gate.texts import texts
 from aboard.data.rows import Broken, Encoded, Row, Where
 from aboard.data.stats import Lengths, lengths_of
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
 # A sign, and what is to be told of it where it was seen.
-Sign: TypeAlias = tuple[str, str]
+Sign: TypeAlias = tuple[str, Untrusted]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +57,7 @@ class Longest:
     where: Where
 
     @property
-    def rank(self) -> tuple[int, str, int]:
+    def rank(self) -> tuple[int, Untrusted, int]:
         """Least for the longest; equally long rows by their place, so that the order of adding doesn't matter."""
         return -self.length, self.where.file, self.where.line
 

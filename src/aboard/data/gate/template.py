@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from aboard.core.words import visible
 from aboard.data.gate.evidence import MANY, Evidence, places, share
 from aboard.data.gate.supervised import UNSUPERVISED
 from aboard.data.gate.tally import Item, Sign
@@ -18,7 +17,7 @@ _NOTE = 200
 
 def look(item: Item, _terms: Terms) -> Iterator[Sign]:
     if isinstance(item.encoded, Broken) and item.encoded.code in TEMPLATE_CODES:
-        yield UNTOLD, visible(item.encoded.why, _NOTE)
+        yield UNTOLD, item.encoded.why
 
 
 def unmarked(evidence: Evidence) -> Iterator[Finding]:
@@ -29,7 +28,8 @@ def unmarked(evidence: Evidence) -> Iterator[Finding]:
         yield data_quality.TEMPLATE.finding(
             severity=Severity.BLOCK if untold.count >= MANY * tally.rows else Severity.WARN,
             nodes=(),
-            seen=f"the chat template doesn't show the answers of {share(untold.count, tally.rows)}: {places(untold)}",
+            seen=f"the chat template doesn't show the answers of {share(untold.count, tally.rows)}:"
+            f" {places(untold, _NOTE)}",
             why="They are left out: a loss on the wrong tokens teaches what no one wants to hear.",
             fix=_fix(evidence),
         )

@@ -4,6 +4,7 @@ from functools import cached_property
 from re import Pattern, escape
 from re import compile as compile_pattern
 
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
 
@@ -18,7 +19,7 @@ class Terms:
     tokenizer: str | None = None
     bos: int | None = None
     stops: frozenset[int] = frozenset()
-    stop_names: tuple[str, ...] = ()
+    stop_names: tuple[Untrusted, ...] = ()
     specials: tuple[str, ...] = ()
     max_length: int | None = None
     loss_on: str = "answers"

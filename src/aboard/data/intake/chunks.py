@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
 
 # Cuts are part of what makes shards equal on one core and on many: they follow from the file and this alone.
@@ -20,11 +21,11 @@ class Chunk:
     `broken` chunk stands for a file that can't be opened: reading it gives one Broken that says `why`.
     """
 
-    file: str
+    file: Untrusted
     path: str
     store: Store
     start: int = 0
     stop: int = 0
     first: int = 1
     size: int = 0
-    why: str = ""
+    why: Untrusted = NO_TEXT

@@ -10,13 +10,14 @@ import pyarrow.parquet as pq
 from aboard.data.intake.chunks import Chunk
 from aboard.data.intake.lines import Record
 from aboard.data.rows import Broken, Where
+from aboard.diagnoses.untrusted import Untrusted
 
 _BATCH = 256
 _FILE_MAGIC = b"ARROW1"
 ERRORS = (OSError, EOFError, ValueError, OverflowError, MemoryError, pa.ArrowException)
 
 
-def parquet_chunks(file: str, path: str, *, every: int) -> list[Chunk]:
+def parquet_chunks(file: Untrusted, path: str, *, every: int) -> list[Chunk]:
     """Neighbouring row groups up to `every` bytes; a file that is no parquet is one broken chunk."""
     try:
         with _parquet(path) as opened:
@@ -27,7 +28,7 @@ def parquet_chunks(file: str, path: str, *, every: int) -> list[Chunk]:
     return _grouped(Chunk(file=file, path=path, store="parquet"), sizes, every)
 
 
-def arrow_chunks(file: str, path: str, *, every: int) -> list[Chunk]:
+def arrow_chunks(file: Untrusted, path: str, *, every: int) -> list[Chunk]:
     """Neighbouring record batches up to `every` bytes."""
     try:
         # Not nbytes, which follows offsets that nobody has checked yet, right out of a spoiled file.
@@ -105,7 +106,7 @@ def _grouped(whole: Chunk, sizes: list[tuple[int, int]], every: int) -> list[Chu
     return chunks
 
 
-def _rows(batch: pa.RecordBatch, file: str, first: int) -> Iterator[Record | Broken]:
+def _rows(batch: pa.RecordBatch, file: Untrusted, first: int) -> Iterator[Record | Broken]:
     try:
         batch.validate(full=True)
         names = batch.schema.names
@@ -116,7 +117,7 @@ def _rows(batch: pa.RecordBatch, file: str, first: int) -> Iterator[Record | Bro
                 yield from _rows(batch.slice(at, 1), file, first + at)
         else:
             why = f"a value that can't be read: {_line(error)}"
-            yield Broken(where=Where(file=file, line=first, unit="row"), code="row-utf8", why=why)
+            yield Broken(where=Where(file=file, line=first, unit="row"), code="row-utf8", why=Untrusted(why))
         return
     for at in range(batch.num_rows):
         record = {name: column[at] for name, column in zip(names, columns, strict=True)}
@@ -146,14 +147,14 @@ def _pruned(value: object) -> Any:
     return value
 
 
-def _broken(file: str, path: str, error: BaseException) -> Chunk:
-    return Chunk(file=file, path=path, store="broken", why=f"the file can't be read: {_line(error)}")
+def _broken(file: Untrusted, path: str, error: BaseException) -> Chunk:
+    return Chunk(file=file, path=path, store="broken", why=Untrusted(f"the file can't be read: {_line(error)}"))
 
 
-def _cut_off(file: str, row: int, error: BaseException) -> Broken:
+def _cut_off(file: Untrusted, row: int, error: BaseException) -> Broken:
     why = f"the file can't be read further: {_line(error)}"
-    return Broken(where=Where(file=file, line=row, unit="row"), code="file-cut", why=why)
+    return Broken(where=Where(file=file, line=row, unit="row"), code="file-cut", why=Untrusted(why))
 
 
 def _line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return " ".join(str(error).split())[:300] or type(error).__name__

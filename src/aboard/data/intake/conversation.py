@@ -5,6 +5,7 @@ from typing import Any
 
 from aboard.data.intake.lines import json_type
 from aboard.data.rows import Message
+from aboard.diagnoses.untrusted import Untrusted
 
 # ShareGPT's senders, those of its descendants (LLaMA-Factory, Axolotl) among them.
 _SENDERS = {
@@ -16,6 +17,8 @@ _SENDERS = {
 }
 _ROLES = {role: role for role in ("system", "developer", "user", "assistant", "tool")} | {"function": "tool"}
 _WEIGHTS = {0: False, 1: True}
+# Characters that are kept of what was seen in a row.
+_MOST = 300
 
 
 class Misshapen(Exception):
@@ -24,7 +27,7 @@ class Misshapen(Exception):
     def __init__(self, code: str, why: str) -> None:
         super().__init__(why)
         self.code = code
-        self.why = why
+        self.why = Untrusted(why[:_MOST])
 
 
 def openai_turns(turns: object, column: str) -> tuple[tuple[Message, ...], tuple[bool, ...] | None]:

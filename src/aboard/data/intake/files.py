@@ -5,10 +5,10 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from aboard.core.words import visible
 from aboard.data.intake.chunks import Store
 from aboard.data.intake.opened import bare
 from aboard.diagnoses import AboardError, data
+from aboard.diagnoses.untrusted import Untrusted, visible
 
 KNOWN: dict[str, Store] = {
     ".jsonl": "jsonl",
@@ -36,7 +36,7 @@ _SPLITS |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
 class Found(NamedTuple):
     """A file with rows: as the user knows it, as it is opened, and the ending that says how."""
 
-    shown: str
+    shown: Untrusted
     path: str
     ending: str
 
@@ -50,11 +50,11 @@ def files_of(path: str, split: str | None) -> list[Found]:
     if ending not in KNOWN:
         seen = f"'{visible(path)}' has no ending that says how to read it"
         raise AboardError(data.ENDING, seen, "known", endings=" ".join(KNOWN))
-    return [Found(shown, shown, ending)]
+    return [Found(Untrusted(shown), shown, ending)]
 
 
 def _of_directory(path: str, split: str | None) -> list[Found]:
-    found = [Found(name, name, _ending(name)) for name in _walk(path) if _ending(name) in KNOWN]
+    found = [Found(Untrusted(name), name, _ending(name)) for name in _walk(path) if _ending(name) in KNOWN]
     # Beside files with columns, a text file is a README or a license.
     found = [file for file in found if KNOWN[file.ending] != "text"] or found
     if not found:

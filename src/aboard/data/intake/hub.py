@@ -8,6 +8,7 @@ from aboard.data.intake.chunks import Chunk
 from aboard.data.intake.columnar import arrow_chunks, arrow_rows
 from aboard.data.intake.online import hub_reachable
 from aboard.diagnoses import AboardError, data
+from aboard.diagnoses.untrusted import Untrusted, visible
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 _ENDING = re.compile(r"\.(jsonl?|ndjson|parquet|arrow|idx|bin|txt|csv)(\.\w+)?$", re.IGNORECASE)
@@ -22,7 +23,7 @@ def hub_chunks(name: str, *, config: str | None, split: str, every: int) -> list
     """The chunks of a hub data set's split, over the arrow files in which `datasets` keeps it."""
     found = _loaded(name, config, split)
     chunks: list[Chunk] = []
-    shown, rows = f"hub:{name}/{split}", 0
+    shown, rows = Untrusted(f"hub:{name}/{split}"), 0
     for file in found.cache_files:
         cut = arrow_chunks(shown, file["filename"], every=every)
         chunks += [replace(chunk, first=chunk.first + rows) for chunk in cut]
@@ -39,5 +40,5 @@ def _loaded(name: str, config: str | None, split: str) -> Any:
     try:
         return datasets.load_dataset(name, config, split=split)
     except Exception as error:  # `datasets` raises whatever its downloader, its parsers and its builders raise
-        seen = f"the data set '{name}' can't be had from the hub: {' '.join(str(error).split())[:300]}"
+        seen = f"the data set '{name}' can't be had from the hub: {visible(' '.join(str(error).split()), 300)}"
         raise AboardError(data.HUB, seen, name=name) from error

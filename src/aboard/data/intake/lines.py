@@ -8,6 +8,7 @@ from aboard.core.size import size
 from aboard.data.intake.chunks import Chunk
 from aboard.data.intake.opened import MAX_ROW, STREAM_ERRORS, opened
 from aboard.data.rows import Broken, Where
+from aboard.diagnoses.untrusted import Untrusted
 
 Record = tuple[Where, dict[str, Any]]
 
@@ -35,16 +36,16 @@ def _records(chunk: Chunk, record: Callable[[bytes, Where], Record | Broken]) ->
             for number, line in _lines(file, chunk):
                 where = Where(file=chunk.file, line=number)
                 if isinstance(line, str):
-                    yield Broken(where=where, code="row-long", why=line)
+                    yield Broken(where=where, code="row-long", why=Untrusted(line))
                 elif line.startswith(_UTF16):
                     why = "the file is UTF-16, not UTF-8; convert it with: iconv -f UTF-16 -t UTF-8"
-                    yield Broken(where=where, code="row-utf8", why=why)
+                    yield Broken(where=where, code="row-utf8", why=Untrusted(why))
                     return
                 elif line.strip():
                     yield record(line, where)
     except STREAM_ERRORS as error:
         where = Where(file=chunk.file, line=number + 1 if number > chunk.first else number)
-        yield Broken(where=where, code="file-cut", why=f"the file can't be read further: {error}")
+        yield Broken(where=where, code="file-cut", why=Untrusted(f"the file can't be read further: {error}"))
 
 
 def parse(line: bytes, where: Where) -> Record | Broken:
@@ -68,14 +69,14 @@ def parse(line: bytes, where: Where) -> Record | Broken:
             return where, found
         else:
             code, why = "row-type", f"{json_type(found)}, where an object with columns was expected"
-    return Broken(where=where, code=code, why=why)
+    return Broken(where=where, code=code, why=Untrusted(why))
 
 
 def _document(line: bytes, where: Where) -> Record | Broken:
     try:
         return where, {"text": line.rstrip(b"\r\n").decode()}
     except UnicodeDecodeError as error:
-        return Broken(where=where, code="row-utf8", why=_no_utf8(error, line))
+        return Broken(where=where, code="row-utf8", why=Untrusted(_no_utf8(error, line)))
 
 
 def _no_utf8(error: UnicodeDecodeError, line: bytes) -> str:

@@ -11,6 +11,7 @@ from aboard.data.intake.chunks import Chunk
 from aboard.data.intake.lines import Record, halved, json_type
 from aboard.data.intake.opened import MAX_ROW, STREAM_ERRORS, opened
 from aboard.data.rows import Broken, Where
+from aboard.diagnoses.untrusted import Untrusted
 
 _BLOCK = 1 << 20
 _SPACE = re.compile(r"[ \t\r\n]*")
@@ -42,10 +43,10 @@ def json_items(chunk: Chunk) -> Iterator[Record | Broken]:
                 yield _judged(item, Where(file=chunk.file, line=row, unit="row"))
     except _Trouble as trouble:
         where = Where(file=chunk.file, line=row + 1, unit="row")
-        yield Broken(where=where, code=trouble.code, why=f"{trouble.why}; what follows it is not read")
+        yield Broken(where=where, code=trouble.code, why=Untrusted(f"{trouble.why}; what follows it is not read"))
     except STREAM_ERRORS as error:
         where = Where(file=chunk.file, line=row + 1, unit="row")
-        yield Broken(where=where, code="file-cut", why=f"the file can't be read further: {error}")
+        yield Broken(where=where, code="file-cut", why=Untrusted(f"the file can't be read further: {error}"))
 
 
 class _Trouble(Exception):
@@ -178,10 +179,10 @@ def _of_object(window: _Window) -> Iterator[Any]:
 
 def _judged(item: object, where: Where) -> Record | Broken:
     if halved(item):
-        return Broken(where=where, code="row-utf8", why="bytes that are no UTF-8, or half a character")
+        return Broken(where=where, code="row-utf8", why=Untrusted("bytes that are no UTF-8, or half a character"))
     if not isinstance(item, dict):
         why = f"{json_type(item)}, where an object with columns was expected"
-        return Broken(where=where, code="row-type", why=why)
+        return Broken(where=where, code="row-type", why=Untrusted(why))
     return where, item
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from aboard.data.intake.chunks import Chunk
 from aboard.data.rows import Broken, Ids, Row, Where
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
 _MAGIC = b"MMIDIDX\x00\x00"
@@ -54,13 +55,13 @@ class _Index:
         return np.fromfile(self.path, dtype=kind, count=stop - start, offset=at + width * start)
 
 
-def megatron_chunks(file: str, path: str, *, every: int) -> list[Chunk]:
+def megatron_chunks(file: Untrusted, path: str, *, every: int) -> list[Chunk]:
     """Runs of documents of about `every` bytes; files that don't belong together are one broken chunk."""
     try:
         index = _open(path)
         size = Path(_bin(path)).stat().st_size
     except (OSError, _Odd) as error:
-        return [Chunk(file=file, path=path, store="broken", why=f"the file can't be read: {error}")]
+        return [Chunk(file=file, path=path, store="broken", why=Untrusted(f"the file can't be read: {error}"))]
     step = max(1, int(index.documents * every / max(size, 1)))
     starts = range(0, index.documents, step)
     return [
@@ -90,13 +91,13 @@ def megatron_rows(chunk: Chunk) -> Iterator[Row | Broken]:
                 where = Where(file=chunk.file, line=at + 1, unit="row")
                 found = _document(index, first, end, size)
                 if isinstance(found, str):
-                    yield Broken(where=where, code="row-tokens", why=found)
+                    yield Broken(where=where, code="row-tokens", why=Untrusted(found))
                     continue
                 parts = [_sequence(tokens.fileno(), index.kind, place, length) for place, length in found]
                 yield _row(np.concatenate(parts) if parts else np.empty(0, np.int64), where)
     except (OSError, _Odd, IndexError, ValueError) as error:
         where = Where(file=chunk.file, line=at + 1, unit="row")
-        yield Broken(where=where, code="file-cut", why=f"the file can't be read further: {error}")
+        yield Broken(where=where, code="file-cut", why=Untrusted(f"the file can't be read further: {error}"))
 
 
 def _bin(path: str) -> str:
@@ -148,8 +149,9 @@ def _sequence(file: int, kind: np.dtype[np.generic], place: int, length: int) ->
 
 def _row(tokens: np.ndarray, where: Where) -> Row | Broken:
     if not len(tokens):
-        return Broken(where=where, code="row-empty", why="a document without tokens")
+        return Broken(where=where, code="row-empty", why=Untrusted("a document without tokens"))
     if tokens.min() < 0 or tokens.max() > _LARGEST:
-        return Broken(where=where, code="row-tokens", why=f"{int(tokens.min())} or {int(tokens.max())} is no token id")
+        why = f"{int(tokens.min())} or {int(tokens.max())} is no token id"
+        return Broken(where=where, code="row-tokens", why=Untrusted(why))
     ids: Ids = tokens.astype(np.uint32)
     return Row(where=where, kind="tokens", ids=ids)

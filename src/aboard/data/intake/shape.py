@@ -128,7 +128,7 @@ def _needed(fields: dict[str, Any], column: str) -> Any:
     value = fields.get(column)
     if value is None:
         there = ", ".join(list(fields)[:10])
-        raise Misshapen("row-columns", f"no column '{column}'; the row has {there or 'no columns'}"[:300])
+        raise Misshapen("row-columns", f"no column '{column}'; the row has {there or 'no columns'}")
     return value
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from aboard.core.words import nearest, visible
+from aboard.core.words import nearest
 from aboard.data.intake.chunks import CHUNK_BYTES, Chunk, Store
 from aboard.data.intake.columnar import arrow_chunks, parquet_chunks
 from aboard.data.intake.cut import cut
@@ -12,6 +12,7 @@ from aboard.data.intake.listed import is_lines
 from aboard.data.intake.megatron import megatron_chunks
 from aboard.data.intake.opened import COMPRESSED, STREAM_ERRORS, bare
 from aboard.diagnoses import AboardError, data
+from aboard.diagnoses.untrusted import Untrusted, visible
 from aboard.lazy import dataclass
 
 
@@ -72,8 +73,8 @@ def _cut(file: Found, every: int) -> list[Chunk]:
     if store == "json" and not is_lines(file.path):
         return [Chunk(file=file.shown, path=file.path, store="json", size=size)]
     if store == "text" and is_lines(file.path):
-        seen = f"'{visible(file.shown)}' holds JSON lines, and its name says plain text"
-        raise AboardError(data.ENDING, seen, "rename", old=file.shown, new=_as_jsonl(file.shown))
+        seen = f"'{file.shown.visible()}' holds JSON lines, and its name says plain text"
+        raise AboardError(data.ENDING, seen, "rename", old=file.shown, new=_as_jsonl(file.path))
     lines: Store = "text" if store == "text" else "jsonl"
     if file.path.lower().endswith(COMPRESSED):  # such a stream can't be entered in its middle
         return [Chunk(file=file.shown, path=file.path, store=lines, size=size)]
@@ -90,4 +91,4 @@ def _as_jsonl(name: str) -> str:
 
 
 def _unreadable(file: Found, why: str) -> Chunk:
-    return Chunk(file=file.shown, path=file.path, store="broken", why=f"the file can't be read: {why}")
+    return Chunk(file=file.shown, path=file.path, store="broken", why=Untrusted(f"the file can't be read: {why}"))

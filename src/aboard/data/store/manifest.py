@@ -1,12 +1,15 @@
 """The manifest of a set of token shards: what is in it, what it was made of, and the hash of every file."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Literal
 
+from aboard.core.decoding import DecodeError, Limit, Matching, Via, Word, decode
 from aboard.diagnoses import AboardError, data
+from aboard.diagnoses.untrusted import Untrusted, encode_text, visible
 from aboard.lazy import dataclass
 
 FORMAT = "aboard-token-shards"
@@ -16,13 +19,25 @@ NAME = "manifest.json"
 SHOWN = 100
 
 
+def read_file_name(given: object) -> str:
+    """A manifest may come from elsewhere: it names files beside itself, and no others."""
+    if not isinstance(given, str) or not re.fullmatch(r"[\w+@-][\w.+@-]{0,254}", given):
+        raise DecodeError(f"{visible(str(given))} is no plain file name")
+    return given
+
+
+FileName = Annotated[str, Via(read_file_name)]
+Sha256 = Annotated[str, Matching(r"[0-9a-f]{64}")]
+MANY = Limit(1 << 24)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileEntry:
     """A file of the set, by its name beside the manifest."""
 
-    name: str
+    name: FileName
     bytes: int
-    sha256: str
+    sha256: Sha256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,9 +61,9 @@ class Shard:
 class Origin:
     """A file that the documents came from; `name` is what it was called then, its content is what counts."""
 
-    name: str
+    name: Annotated[Untrusted, Limit(4096)]
     bytes: int
-    sha256: str
+    sha256: Sha256
     unit: Literal["line", "row"] = "line"
 
 
@@ -58,8 +73,8 @@ class BrokenRow:
 
     origin: int
     line: int
-    code: str
-    why: str
+    code: Word
+    why: Untrusted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +87,10 @@ class Manifest:
 
     token_bytes: Literal[2, 4]
     vocabulary: int
-    encoder: str
-    shards: tuple[Shard, ...]
+    encoder: Word
+    shards: Annotated[tuple[Shard, ...], MANY]
     made_with: Mapping[str, str] = field(default_factory=dict)
-    origins: tuple[Origin, ...] = ()
+    origins: Annotated[tuple[Origin, ...], MANY] = ()
     broken: Mapping[str, int] = field(default_factory=dict)
     broken_first: tuple[BrokenRow, ...] = ()
     gate_file: FileEntry | None = None
@@ -102,7 +117,7 @@ def written(manifest: Manifest) -> str:
     """The text of manifest.json; equal manifests give equal bytes."""
     totals = {"documents": manifest.documents, "tokens": manifest.tokens, "supervised": manifest.supervised}
     content = {"format": FORMAT, "version": VERSION, **totals, **asdict(manifest)}
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+    return json.dumps(content, indent=1, ensure_ascii=False, default=encode_text) + "\n"
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -112,51 +127,15 @@ def read_manifest(folder: Path) -> Manifest:
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise unusable(path, f"it can't be read ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise unusable(path, "it is no JSON") from error
     known = isinstance(content, dict) and content.get("format") == FORMAT
     if not known or content.get("version") != VERSION:
         raise unusable(path, f"it is no manifest of {FORMAT} version {VERSION}")
     try:
-        return _manifest(content)
-    except (KeyError, TypeError, ValueError) as error:
+        return decode(Manifest, content, strict=True)
+    except DecodeError as error:
         raise unusable(path, f"a field is missing or of the wrong kind ({error})") from error
-
-
-def _manifest(content: Mapping[str, Any]) -> Manifest:
-    if content["token_bytes"] not in {2, 4}:
-        raise ValueError("token_bytes must be 2 or 4")
-    return Manifest(
-        token_bytes=content["token_bytes"],
-        vocabulary=int(content["vocabulary"]),
-        encoder=str(content["encoder"]),
-        shards=tuple(map(read_shard, content["shards"])),
-        made_with={str(name): str(value) for name, value in content.get("made_with", {}).items()},
-        origins=tuple(Origin(**each) for each in content.get("origins", ())),
-        broken={str(code): int(count) for code, count in content.get("broken", {}).items()},
-        broken_first=tuple(BrokenRow(**each) for each in content.get("broken_first", ())),
-        gate_file=None if content.get("gate_file") is None else entry(content["gate_file"]),
-    )
-
-
-def read_shard(content: Mapping[str, Any]) -> Shard:
-    mask = content["mask_file"]
-    return Shard(
-        documents=int(content["documents"]),
-        tokens=int(content["tokens"]),
-        supervised=int(content["supervised"]),
-        token_file=entry(content["token_file"]),
-        index_file=entry(content["index_file"]),
-        mask_file=None if mask is None else entry(mask),
-    )
-
-
-def entry(content: Mapping[str, Any]) -> FileEntry:
-    found = FileEntry(name=content["name"], bytes=int(content["bytes"]), sha256=content["sha256"])
-    # A manifest may come from elsewhere: it names files beside itself, and no others.
-    if Path(found.name).name != found.name:
-        raise ValueError(f"{found.name} is no plain file name")
-    return found
 
 
 def unusable(path: Path, why: str) -> AboardError:

@@ -4,8 +4,9 @@ import json
 import os
 from pathlib import Path
 
+from aboard.core.decoding import DecodeError, decode
 from aboard.data.store.fingerprints import Fingerprints
-from aboard.data.store.manifest import FORMAT, NAME, FileEntry, entry, read_manifest, unusable
+from aboard.data.store.manifest import FORMAT, NAME, FileEntry, read_manifest, unusable
 from aboard.diagnoses import AboardError, data, spread
 from aboard.lazy import dataclass
 
@@ -54,8 +55,8 @@ def _listed(folder: Path) -> tuple[FileEntry, ...] | None:
     if not isinstance(kind, str) or not kind.startswith(_OURS):
         return None
     try:
-        return tuple(entry(value) for key, value in content.items() if key.endswith("_file"))
-    except (KeyError, TypeError, ValueError) as error:
+        return tuple(decode(FileEntry, value, strict=True) for key, value in content.items() if key.endswith("_file"))
+    except DecodeError as error:
         raise unusable(folder / NAME, f"a field is missing or of the wrong kind ({error})") from error
 
 

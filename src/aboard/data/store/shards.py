@@ -16,6 +16,7 @@ from aboard.data.store.index import Index
 from aboard.data.store.manifest import Manifest, read_manifest
 from aboard.data.store.pread import Pread
 from aboard.data.store.sound import damaged, judge_hash, judge_size
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
 # Open files of each kind: far below any limit, and enough for the shards that a rank reads at one time.
@@ -40,7 +41,7 @@ class TokenShards:
     `names` are what its origins are called now, where that isn't what they were called when it was made.
     """
 
-    def __init__(self, folder: Path, *, names: Sequence[str] | None = None) -> None:
+    def __init__(self, folder: Path, *, names: Sequence[Untrusted] | None = None) -> None:
         self.folder = folder
         self._names = names
         self.manifest: Manifest = read_manifest(folder)
@@ -85,7 +86,7 @@ class TokenShards:
     def where(self, origin: int, line: int) -> Where:
         origins = self.manifest.origins
         if origin >= len(origins):  # a set that others wrote need not say
-            return Where(file=str(self.folder), line=line, unit="row")
+            return Where(file=Untrusted(str(self.folder)), line=line, unit="row")
         name = origins[origin].name if self._names is None else self._names[origin]
         return Where(file=name, line=line, unit=origins[origin].unit)
 

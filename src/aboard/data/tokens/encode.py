@@ -20,6 +20,7 @@ from aboard.data.rows import Broken, Encoded, Ids, Mask, Row, Where
 from aboard.data.tokens.passages import Passage, Passages, Tokens
 from aboard.data.tokens.template import TODAY, Span, Template
 from aboard.data.tokens.vocabulary import Vocabulary, load_vocabulary
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
 LossOn = Literal["answers", "last", "all"]
@@ -147,7 +148,7 @@ class Encoder:
             return Broken(where=where, code=tokens.code, why=tokens.why)
         ids, mask = tokens if job.closed else self._closed(*tokens)
         if not len(ids):
-            return Broken(where=where, code="row-empty", why="it has no tokens")
+            return Broken(where=where, code="row-empty", why=Untrusted("it has no tokens"))
         mask[0] = False
         return Encoded(where=where, ids=ids, mask=mask)
 

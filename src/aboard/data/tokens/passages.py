@@ -124,7 +124,7 @@ def _refused_alone(texts: list[str], encode: Any) -> list[Any]:
         return list(encode(texts, add_special_tokens=False))
     except Exception as error:  # noqa: BLE001 - it raises bare Exceptions
         if len(texts) == 1:
-            return [Misshapen("row-tokenizer", f"the tokenizer refuses it: {error}"[:300])]
+            return [Misshapen("row-tokenizer", f"the tokenizer refuses it: {error}")]
     return [found for text in texts for found in _refused_alone([text], encode)]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from aboard.data.rows import Encoded, Where
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
 
 # A token's text depends on what is before it, where a word's first piece carries the blank.
@@ -18,7 +19,7 @@ Decode = Callable[[Sequence[int]], str]
 class Piece:
     """A token, or the few that make one character together. `left_out` stands for tokens that are not shown."""
 
-    text: str
+    text: Untrusted
     supervised: bool
     special: bool = False
     cut: bool = False
@@ -62,7 +63,7 @@ def shown(
 
 
 def _gap(tokens: int) -> Piece:
-    return Piece(text="", supervised=False, left_out=tokens)
+    return Piece(text=NO_TEXT, supervised=False, left_out=tokens)
 
 
 def _windows(length: int, limit: int | None, most: int, *, ended: bool) -> list[tuple[int, int]]:
@@ -92,7 +93,7 @@ def _pieces(
         whole = not text.endswith(_HALF) or at + 1 - begun >= _BYTES
         if alone or whole or bool(encoded.mask[at]) != bool(encoded.mask[at + 1]):
             yield Piece(
-                text=text,
+                text=Untrusted(text),
                 supervised=bool(encoded.mask[at]),
                 special=ids[at] in specials,
                 cut=limit is not None and at >= limit,

@@ -89,7 +89,7 @@ class Template:
             )
         except Exception as error:  # noqa: BLE001 - a template is somebody else's program: it may raise anything
             why = " ".join(str(error).split()) or type(error).__name__
-            raise Misshapen("row-template", f"the chat template refuses it: {why}"[:300]) from None
+            raise Misshapen("row-template", f"the chat template refuses it: {why}") from None
         return texts[0], list(spans[0]) if spans else []
 
     def _tried(self) -> tuple[str, _Frame | None]:

@@ -78,7 +78,7 @@ def _from_path(name: str) -> Any:
     try:
         return AutoTokenizer.from_pretrained(where)
     except Exception as error:  # transformers raises whatever its downloader, its parsers and its models raise
-        seen = f"no tokenizer can be had from '{visible(name)}': {' '.join(str(error).split())[:300]}"
+        seen = f"no tokenizer can be had from '{visible(name)}': {visible(' '.join(str(error).split()), 300)}"
         # What is quoted isn't expanded by a shell.
         folder = path if name.startswith("~") else name
         raise AboardError(data.TOKENIZER, seen, "broken", file=f"{folder}/tokenizer.json") from error

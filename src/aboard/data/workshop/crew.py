@@ -58,7 +58,8 @@ class _Member:
         self.process.join(_GOODBYE)
         code = self.process.exitcode
         how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-        doing = "" if self.order is None or isinstance(self.order, AssembleOrder) else f" at {self.order.chunk.file}"
+        order = self.order
+        doing = "" if order is None or isinstance(order, AssembleOrder) else f" at {order.chunk.file.visible(200)}"
         return AboardError(data.WORKER_DIED, f"worker {self.process.name} {how}{doing}")
 
     def end(self) -> None:

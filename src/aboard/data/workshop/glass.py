@@ -8,6 +8,7 @@ from aboard.data.rows import Encoded
 from aboard.data.tokens.encode import Encoder
 from aboard.data.tokens.pieces import Piece, Shown, shown
 from aboard.data.workshop.unit import Encode
+from aboard.diagnoses.untrusted import Untrusted
 
 # Tokens of a row that are shown: to one who asked for rows, and beside a finding.
 SHOWN, BESIDE = 800, 120
@@ -27,7 +28,7 @@ class Glass:
             tokenizer=name,
             bos=encoder.vocabulary.bos,
             stops=encoder.stops,
-            stop_names=tuple(names.get(stop, str(stop)) for stop in sorted(encoder.stops)),
+            stop_names=tuple(Untrusted(names.get(stop, str(stop))) for stop in sorted(encoder.stops)),
             specials=tuple(encoder.vocabulary.specials),
             max_length=max_length,
             loss_on=encoder.loss_on,
@@ -51,4 +52,4 @@ def shown_item(item: Item, glass: Glass | None, limit: int | None) -> Shown:
     if glass is not None and isinstance(item.encoded, Encoded):
         return glass.shown(item.encoded, limit=limit)
     said = [f"{who}: {text}\n" for who, text in item.texts]
-    return Shown(where=item.where, pieces=tuple(Piece(text=text, supervised=False) for text in said))
+    return Shown(where=item.where, pieces=tuple(Piece(text=Untrusted(text), supervised=False) for text in said))

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from aboard.core.decoding import decode
 from aboard.data.gate.judge import tally
 from aboard.data.gate.kept import kept
 from aboard.data.gate.tally import Item, Tally
@@ -18,6 +19,7 @@ from aboard.data.rows import Broken, Encoded, Mask, Row
 from aboard.data.store.durable import HashedFile, write_whole
 from aboard.data.store.index import DOCUMENT
 from aboard.data.store.manifest import SHOWN, BrokenRow, FileEntry
+from aboard.diagnoses.untrusted import Untrusted, encode_text
 from aboard.lazy import dataclass
 
 # The places of a unit's files in its record.
@@ -87,19 +89,15 @@ def write_unit(
         draft.drop()
         raise
     content = {**asdict(record), _TALLY: kept(draft.tally, origin)}
-    write_whole(path.with_suffix(".json"), json.dumps(content), sync=False)
+    write_whole(path.with_suffix(".json"), json.dumps(content, default=encode_text), sync=False)
     return record
 
 
 def read_unit(path: Path) -> UnitRecord | None:
     """The record of a finished unit; None when there is none that makes sense."""
     try:
-        content = _content_of(path)
-        del content[_TALLY]
-        first = tuple(BrokenRow(**each) for each in content.pop("broken_first"))
-        files = tuple(FileEntry(**each) for each in content.pop("files"))
-        return UnitRecord(**content, broken_first=first, files=files)
-    except (OSError, ValueError, TypeError, KeyError):
+        return decode(UnitRecord, _content_of(path), strict=True)
+    except (OSError, ValueError):
         return None
 
 
@@ -187,11 +185,11 @@ class _Draft:
         if isinstance(encoded, Broken):
             return encoded
         if not len(encoded.ids):
-            return Broken(where=encoded.where, code="row-empty", why="it gives no token")
+            return Broken(where=encoded.where, code="row-empty", why=Untrusted("it gives no token"))
         if encoded.ids.max() < self._vocabulary:
             return encoded
         why = f"token {encoded.ids.max()} is not among the {self._vocabulary} of the tokenizer"
-        return Broken(where=encoded.where, code="token-unknown", why=why)
+        return Broken(where=encoded.where, code="token-unknown", why=Untrusted(why))
 
     def _note(self, broken: Broken) -> None:
         self._broken[broken.code] += 1

@@ -9,6 +9,7 @@ from dataclasses import asdict, astuple
 from itertools import islice
 from pathlib import Path
 
+from aboard.core.decoding import decode
 from aboard.data.gate.kept import EDITION, kept, numbered, tally_of
 from aboard.data.gate.tally import Tally
 from aboard.data.intake.chunks import Chunk
@@ -16,7 +17,7 @@ from aboard.data.intake.formats import Format
 from aboard.data.intake.parts import Part
 from aboard.data.store.durable import HashedFile, sync_folder, write_whole
 from aboard.data.store.fingerprints import Fingerprints
-from aboard.data.store.manifest import NAME, SHOWN, VERSION, FileEntry, Manifest, Origin, Shard, read_shard, written
+from aboard.data.store.manifest import NAME, SHOWN, VERSION, FileEntry, Manifest, Origin, Shard, written
 from aboard.data.store.sound import judge_hash
 from aboard.data.tokens.encode import Encoder
 from aboard.data.workshop.assemble import Unsound
@@ -26,6 +27,7 @@ from aboard.data.workshop.schedule import Schedule, grouped
 from aboard.data.workshop.unit import Encode, UnitRecord, read_tally, read_unit, token_bytes
 from aboard.data.workshop.worker import Answer, AssembleOrder, EncodeOrder, Order, Told
 from aboard.diagnoses import AboardError, data
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
 # Of a source, in one shard.
@@ -80,7 +82,7 @@ class Work:
         self._by_source = [len(source.chunks) for source in sources]
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def names(self) -> tuple[Untrusted, ...]:
         """What the origins are called now, which may not be what they were called when the shards were made."""
         return tuple(self._names.values())
 
@@ -145,7 +147,7 @@ class Work:
     def _made(self, shard: AssembleOrder) -> Shard | None:
         """A shard that an earlier try has made, if all of it is as it was."""
         try:
-            found = read_shard(json.loads(self._record_of(shard).read_bytes()))
+            found = decode(Shard, json.loads(self._record_of(shard).read_bytes()), strict=True)
             for file in found.files:
                 judge_hash(shard.folder, file)
         except (OSError, ValueError, KeyError, TypeError, AboardError):
