@@ -83,12 +83,12 @@ def test_bins_hold_every_token_once(made: Prepared) -> None:
 
 def test_another_length_packs_again_without_the_source(made: Prepared) -> None:
     """Nothing is tokenized for it, and the bins of the first length stay."""
-    Path(made.shards.manifest.origins[0].name).rename(made.shards.folder.parent / "away")
+    Path(made.shards.manifest.origins[0].name.raw()).rename(made.shards.folder.parent / "away")
     try:
         longer = bins(made.shards, max_length=500)
         padded = bins(made.shards, max_length=5000, packing="padded")
     finally:
-        (made.shards.folder.parent / "away").rename(made.shards.manifest.origins[0].name)
+        (made.shards.folder.parent / "away").rename(made.shards.manifest.origins[0].name.raw())
     assert longer.manifest.full > 0.98
     assert len(padded) == ROWS
     assert [padded.bin(number).documents for number in (0, 7)] == [(0,), (7,)]
