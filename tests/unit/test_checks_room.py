@@ -356,8 +356,8 @@ def test_stories_are_whole(subject: Any) -> None:
     assert len(codes) == len(set(codes))
     for story in subject.stories:
         assert story.symptoms
-        assert all((story.title, story.explanation, story.remedy))
-        assert "{node}" not in story.remedy
+        assert all((story.title, story.explanation, story.remedy or story.steps))
+        assert "{node}" not in "\n".join((story.remedy, *story.steps))
 
 
 PACKAGES = {host.SUBJECT: host, reach.SUBJECT: reach}

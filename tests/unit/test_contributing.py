@@ -18,7 +18,7 @@ from aboard.core.probe import Contents
 from aboard.diagnoses.catalogue import all_diagnoses
 
 assert "host-bad-memory" in all_diagnoses()
-for count, expected in (("0", []), ("2", ["sudo edac-util -v    # on n1; which module is it?"])):
+for count, expected in (("0", []), ("2", ["sudo edac-util -v    # on n1; which module is it? Replace it"])):
     answer = ERRORS.parse(Contents(files={"/sys/devices/system/edac/mc/mc0/ue_count": count}))
     facts = Facts(cluster=Cluster(nodes=(Node(name="n1"),)), contacts={}, answers={ERRORS.name: {"n1": answer}})
     assert [each.fix for each in host.SUBJECT.judge(facts) if each.code == "host-bad-memory"] == expected

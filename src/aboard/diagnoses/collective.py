@@ -3,15 +3,12 @@
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Command
 from aboard.diagnoses.messages import NCCL_COMPLETION, cause, odd
+from aboard.diagnoses.steps import SLOW_NIC
 
 _TIMED_OUT = "The client socket has timed out after 600000ms while trying to connect to"
 
 _TORCH = Command("{command:shell}    # must print a version; else `pip install torch` there")
 _AGAIN = "aboard check --only collective"
-_CARD = Command(
-    "sudo ethtool {interface} | grep -E 'Speed|Duplex'    # on {node}; then try another cable\n"
-    "ip -s link show {interface}    # on {node}; do errors or drops grow?"
-)
 
 NO_RANK = Diagnosis(
     code="collective-no-rank",
@@ -21,12 +18,11 @@ NO_RANK = Diagnosis(
         "ModuleNotFoundError: No module named 'torch'",
         "Timed out after 1801 seconds waiting for clients. 1/2 clients joined.",
     ),
-    explanation="The node's own Python, after its `setup` lines, with its env and in its directory, doesn't get as"
-    " far as an imported torch: a library is missing, the environment is another one, a `setup` line fails, or the"
+    explanation="The node's own Python, after its `setup` lines, with its env and in its directory, doesn't get as far"
+    " as an imported torch: a library is missing, the environment is another one, a `setup` line fails, or the"
     " directory isn't there.",
-    remedy="Type the command of the finding and read what Python says. `pip install --force-reinstall torch` mends"
-    " a torn installation; `python:` and `setup:` in aboard.yaml choose another environment. `aboard check --only"
-    " software` compares the versions of all nodes.",
+    remedy="`pip install --force-reinstall torch` repairs a broken installation; `python:` and `setup:` in aboard.yaml"
+    " choose another environment. `aboard check --only software` compares the versions of all nodes.",
     fixes=_TORCH,
 )
 
@@ -40,12 +36,9 @@ FAILED = Diagnosis(
         "Timed out waiting 5000ms for recv operation to complete",
         "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE",
     ),
-    explanation="A real job was held over all nodes and failed; smaller ones were held until it was clear which"
-    " node or link makes them fail. It is a firewall that lets the rendezvous through and not the ports that the"
-    " system chooses, packets of some size that vanish, or a wrong interface.",
-    remedy="`aboard check --only network` tells these apart and has the command for each. Nodes of a run must reach"
-    " each other on all ports from 1024 up. If the network is well, run with `TORCH_DISTRIBUTED_DEBUG=DETAIL` and"
-    " `NCCL_DEBUG=INFO` in `env:` and look at what the named node says.",
+    explanation="A real job was held over all nodes and failed; smaller ones were held until it was clear which node or"
+    " link makes them fail. It is a firewall that lets the rendezvous through and not the ports that the system"
+    " chooses, packets of some size that vanish, or a wrong interface.",
     fixes="aboard check --only network    # here; tells dropped, refused and too large packets apart\n"
     "sudo iptables -S INPUT; sudo nft list ruleset    # on {where:shell}; peers need all ports from 1024 up\n"
     "ip -br address    # on {where:shell}; is {interface} the interface that peers shall use?",
@@ -55,10 +48,10 @@ WRONG = Diagnosis(
     code="collective-wrong",
     title="A collective gives wrong values",
     symptoms=("loss is NaN from the first step on", "loss differs between ranks"),
-    explanation="Numbers that are known beforehand were summed and gathered, and what came out is wrong. Memory or"
-    " an adapter flips bits, or another version of torch or NCCL means something else.",
-    remedy="`aboard check --only software` first: all nodes must have the same torch and NCCL. Then the hardware:"
-    " `sudo dmesg | grep -iE 'mce|ecc|xid'`, `nvidia-smi -q -d ECC`. Leave the node out until it is clear.",
+    explanation="Numbers that are known beforehand were summed and gathered, and what came out is wrong. Memory or an"
+    " adapter flips bits, or another version of torch or NCCL means something else.",
+    remedy="`aboard check --only software` compares torch and NCCL of all nodes. `sudo dmesg | grep -iE 'mce|ecc|xid'`"
+    " and `nvidia-smi -q -d ECC` show errors of the hardware: leave that node out.",
     fixes={
         "torch": _TORCH,
         "hardware": Command("sudo dmesg | grep -iE 'mce|ecc|edac|xid'    # on {where:shell}; is it the hardware?"),
@@ -70,13 +63,10 @@ SLOW_NODE = Diagnosis(
     title="All links of a node are slow in a collective",
     severity=Severity.WARN,
     symptoms=("one slow node", "10x slower than expected", "step time is that of the slowest rank"),
-    explanation="Each node exchanged data with the others through torch; with this one it took at least four times"
-    " as long, twice, in two jobs. A link that negotiated a lower speed, a bad cable, the wrong network, or a busy"
-    " machine.",
-    remedy="`ethtool eth0 | grep Speed` and `uptime` on the named node. `aboard check --only network` measures the"
-    " same links without torch: if they are fast there, the machine is busy or its interface isn't the one that"
-    " NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME names.",
-    fixes=_CARD,
+    explanation="Each node exchanged data with the others through torch; with this one it took at least four times as"
+    " long, twice, in two jobs. A link that negotiated a lower speed, a bad cable, the wrong network, or a busy"
+    " machine. `aboard check --only network` measures the same links without torch.",
+    fixes=SLOW_NIC,
 )
 
 SLOW_LINK = Diagnosis(
@@ -84,10 +74,9 @@ SLOW_LINK = Diagnosis(
     title="One link is slow in a collective",
     severity=Severity.WARN,
     symptoms=("10x slower than expected", "slow between two nodes only"),
-    explanation="Two nodes exchange data far slower with each other than with the rest: the path between them is"
-    " another one, or a part of it is bad.",
-    remedy="`ip route get PEER` and `tracepath PEER` on both; look for a switch or an uplink that only they share.",
-    fixes=_CARD,
+    explanation="Two nodes exchange data far slower with each other than with the rest: the path between them"
+    " (`tracepath PEER`) is another one, or a part of it is bad.",
+    fixes=SLOW_NIC,
 )
 
 ONCE = Diagnosis(
@@ -96,8 +85,6 @@ ONCE = Diagnosis(
     severity=Severity.INFO,
     symptoms=("intermittent time-outs",),
     explanation="The job failed once, and neither smaller ones nor the same one did afterwards.",
-    remedy="Run `aboard check --only collective` a few times. If it comes back, look for lost packets with"
-    " `aboard check --only network` and for nodes that are busy with something else.",
     fixes=f"{_AGAIN}    # does it come back?",
 )
 
@@ -106,10 +93,8 @@ NOT_HELD = Diagnosis(
     title="No collective was held",
     severity=Severity.INFO,
     symptoms=("torch is not installed on n3: no collective was held",),
-    explanation="A real job needs torch in the Python of every node. Where it is missing on one, there is nothing"
-    " to hold.",
-    remedy="Install torch there, or set `python:` or `setup:` of the node in aboard.yaml to the environment that"
-    " has it. If your script isn't torch's, `aboard check --skip collective` leaves this out.",
+    explanation="A real job needs torch in the Python of every node. Where it is missing on one, there is nothing to"
+    " hold; `--skip collective` leaves it out.",
     fixes=_TORCH,
 )
 
@@ -118,9 +103,8 @@ PART = Diagnosis(
     title="Not all nodes took part in the collective",
     severity=Severity.INFO,
     symptoms=("held on 16 of 64 nodes",),
-    explanation="Nodes whose connections are known to fail are left out, since waiting for them tells nothing new."
-    " And where many nodes are one machine, as in a sandbox, importing torch on all of them would take minutes.",
-    remedy="Mend what else is found, and check again. `aboard check --only collective` holds it with all nodes.",
+    explanation="Nodes whose connections are known to fail are left out, since waiting for them tells nothing new. And"
+    " where many nodes are one machine, as in a sandbox, importing torch on all of them would take minutes.",
     fixes=f"{_AGAIN}    # with all nodes, however long it takes",
 )
 
@@ -130,8 +114,7 @@ UNKNOWN_COLLECTIVE = Diagnosis(
     severity=Severity.WARN,
     symptoms=("the collective came to no end",),
     explanation="A node answered in a way that this version doesn't know.",
-    remedy="Run `aboard check --only collective` again; if it stays, please open an issue with its --json.",
-    fixes=Command(_AGAIN),
+    fixes=f"{_AGAIN}    # if it stays, please open an issue with its --json",
 )
 
 SOCKETS = Diagnosis(
@@ -143,11 +126,9 @@ SOCKETS = Diagnosis(
         "NCCL INFO Using network Socket",
         "NCCL INFO Failed to initialize NET plugin IB",
     ),
-    explanation="InfiniBand or RoCE is there, on this node or on the others, and NCCL didn't take it: the ports"
-    " are down or not visible to the rank's user or in its container, or NCCL_IB_DISABLE, NCCL_IB_HCA or NCCL_NET"
-    " rule it out.",
-    remedy="`ibv_devinfo` as the rank's user must show ports in state PORT_ACTIVE. In a container pass"
-    " /dev/infiniband in. `aboard check --only fabric` looks at the ports themselves.",
+    explanation="InfiniBand or RoCE is there, on this node or on the others, and NCCL didn't take it: the ports are"
+    " down or not visible to the rank's user or in its container (pass /dev/infiniband in), or NCCL_IB_DISABLE,"
+    " NCCL_IB_HCA or NCCL_NET rule it out.",
     fixes="ibv_devinfo | grep -E 'hca_id|state'    # on {where:shell}; the rank's user must see ports\n"
     "env | grep -E '^NCCL_(IB|NET)'    # on {where:shell}; NCCL_IB_DISABLE and NCCL_NET rule it out",
     log_fix="ibstat    # on {where:shell}; State must be Active\n"
@@ -162,10 +143,8 @@ PLUGIN = Diagnosis(
         "NCCL INFO NET/Plugin: Could not find: ofi libnccl-net-ofi.so. Using internal network plugin.",
         "NCCL WARN Error: network AWS Libfabric not found.",
     ),
-    explanation="A plugin was asked for by NCCL_NET or NCCL_NET_PLUGIN, or the other nodes load one, and the"
-    " loader doesn't find it here.",
-    remedy="Install it (aws-ofi-nccl, gIB, the RDMA-SHARP plugin) and put its directory on LD_LIBRARY_PATH under"
-    " `env:` in aboard.yaml; `ldconfig -p | grep nccl-net` shows what the loader knows.",
+    explanation="A plugin (aws-ofi-nccl, gIB, RDMA-SHARP) was asked for by NCCL_NET or NCCL_NET_PLUGIN, or the other"
+    " nodes load one, and the loader doesn't find it here.",
     fixes="ldconfig -p | grep -E 'nccl-net|nccl_net'    # on {where:shell}; is it installed?\n"
     "env: {{LD_LIBRARY_PATH: DIRECTORY}}    # in aboard.yaml, with the directory that holds it",
     log_fix="ldconfig -p | grep nccl-net; echo $LD_LIBRARY_PATH    # on {node}, where ranks start",
@@ -179,9 +158,8 @@ TOPOLOGY = Diagnosis(
     title="NCCL's topology file is missing or differs",
     severity=Severity.WARN,
     symptoms=("Could not open XML topology file", "NCCL_TOPO_FILE set by environment to"),
-    explanation="In virtual machines NCCL can't see which GPU is near which adapter and is told by a file. Without"
-    " it, or with that of another machine type, GPUs use far adapters.",
-    remedy="Unset NCCL_TOPO_FILE, or copy the file of this machine type to the same path on all nodes.",
+    explanation="In virtual machines NCCL can't see which GPU is near which adapter and is told by a file. Without it,"
+    " or with that of another machine type, GPUs use far adapters.",
     fixes="env | grep NCCL_TOPO_FILE    # on {where:shell}; then copy the right file there or unset it",
 )
 
@@ -190,10 +168,8 @@ NO_GPUDIRECT = Diagnosis(
     title="NCCL goes through the host's memory",
     severity=Severity.WARN,
     symptoms=("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",),
-    explanation="Neither nvidia_peermem is loaded nor can driver and kernel share buffers by DMA-BUF. On machines"
-    " whose GPU shares the host's memory this is as it should be.",
-    remedy="`sudo modprobe nvidia_peermem` and a file in /etc/modules-load.d to keep it; or the open kernel modules"
-    " of the driver with Linux 5.12 or later.",
+    explanation="Neither nvidia_peermem is loaded nor can driver and kernel share buffers by DMA-BUF. On machines whose"
+    " GPU shares the host's memory this is as it should be.",
     fixes="sudo modprobe nvidia_peermem    # on {where:shell}; or a driver and kernel with DMA-BUF",
     log_fix="sudo modprobe nvidia_peermem    # on {node}; or a driver and kernel with DMA-BUF",
     patterns=odd(
@@ -209,8 +185,6 @@ FABRIC_ERRORS = Diagnosis(
     symptoms=("NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4791> with status=12",),
     explanation="Status 12 is a peer that doesn't answer: a link that flaps, a port that is down, or a switch that"
     " drops. Status 4 is memory that may not be read, often PCIe ACS.",
-    remedy="`ibstat`, `rdma link` and the switch's counters for the named adapter. `aboard check --only fabric`"
-    " tells of links that flap and of ACS.",
     fixes={
         "": Command("rdma link{counters:shell}    # on {node}; then its cable and port"),
         "link": Command(

@@ -83,9 +83,9 @@ class Diagnosis:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The lines of all its fixes, each once, with the names of blanks in capitals."""
-        lines = (line for template in self.templates.values() for line in name_blanks(template.text).split("\n"))
-        return tuple(dict.fromkeys(lines))
+        """The lines of all its fixes, each once, with the names of blanks in capitals; not those that are a blank."""
+        lines = (line for template in self.templates.values() for line in template.text.split("\n"))
+        return tuple(dict.fromkeys(name_blanks(line) for line in lines if not re.fullmatch(r"{\w+:shell}", line)))
 
     @property
     def templates(self) -> Mapping[str, Template]:

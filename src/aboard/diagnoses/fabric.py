@@ -31,13 +31,9 @@ SOCKETS = Diagnosis(
     title="this node would train over TCP sockets instead of RDMA",
     severity=Severity.WARN,
     symptoms=("NET/IB : No device found.", "Using network Socket", "NET/Socket : Using [0]eth0"),
-    explanation="NCCL skips every adapter port that is not ACTIVE, and when none is left it takes TCP, with one line"
-    " in a log that is off by default. When its peers use RDMA the ranks then don't find each other; when all nodes"
-    " fall back the run goes on, many times slower.",
-    remedy="Look at the ports with `ibstat` or `cat /sys/class/infiniband/*/ports/*/state`. DOWN with Polling is a"
-    " cable or the switch's port; INIT with LinkUp is a missing subnet manager (`sudo sminfo`). If there is no adapter,"
-    " load its driver with `sudo modprobe mlx5_ib`. Look also for NCCL_IB_DISABLE and NCCL_IB_HCA in the"
-    " environment and in /etc/nccl.conf. In a container, bind /dev/infiniband.",
+    explanation="NCCL skips every adapter port that is not ACTIVE, and when none is left it takes TCP, with one line in"
+    " a log that is off by default. When its peers use RDMA the ranks then don't find each other; when all nodes fall"
+    " back the run goes on, many times slower.",
     fixes={
         **_DOWN,
         "no-card": Command(
@@ -60,11 +56,8 @@ PORT_DOWN = Diagnosis(
     title="an adapter's port is not ACTIVE",
     severity=Severity.WARN,
     symptoms=("NET/IB : No device found.", "Port state: Down", "phys_state: Polling", "mlx5_3: port 1 DOWN"),
-    explanation="The port has no link (a cable, a transceiver, a port that is off at the switch), or it has one and"
-    " no subnet manager has made it ACTIVE. NCCL leaves it out without a word.",
-    remedy="`sudo mlxlink -d mlx5_3` says why there is no link. Take it down and up with `sudo mlxlink -d mlx5_3 -a"
-    " TG`, reseat the cable, try another one, then another port of the switch. With LinkUp and INIT look for the subnet"
-    " manager: `sudo sminfo`, and `systemctl status opensm` on the machine that runs it.",
+    explanation="The port has no link (a cable, a transceiver, a port that is off at the switch), or it has one and no"
+    " subnet manager has made it ACTIVE. NCCL leaves it out without a word.",
     fixes=_DOWN,
     patterns=hint(r"NET/IB ?: No device found", refines=()),
 )
@@ -76,11 +69,8 @@ PORT_MISSING = Diagnosis(
     symptoms=("Detected mixed local Net device counts across ranks", "mlx5_core: Cannot find PCI device"),
     explanation="An adapter fell off the PCI bus, its firmware didn't start, or its driver failed for one card. NCCL"
     " 2.30 refuses nodes with unequal numbers of adapters; earlier ones share the others, and are slow.",
-    remedy="Compare `lspci | grep -i mellanox` with another node, and read `sudo dmesg | grep mlx5`. A reboot, better a"
-    " cold one, brings most of them back. To train meanwhile: leave the node out, or set NCCL_IB_HCA on all nodes"
-    " to the adapters that all of them have.",
     fixes="lspci | grep -i mellanox; sudo dmesg | grep mlx5    # on {node}; is the card on the bus?\n"
-    "sudo reboot    # on {node}; if it isn't back then, take the node out of the run",
+    "sudo reboot    # on {node}; if it isn't back, leave the node out, or the adapter on all nodes (NCCL_IB_HCA)",
     log_fix="ibstat | grep -c Active    # on each node; the one that has fewer needs its cable or adapter looked at",
     patterns=cause(
         r"Detected mixed local Net device counts across ranks", "A node has fewer RDMA ports up than the others."
@@ -92,10 +82,9 @@ RATE = Diagnosis(
     title="a link runs at less than its rate",
     severity=Severity.WARN,
     symptoms=("rate: 100 Gb/sec (1X NDR)", "200 Gb/sec (4X HDR)", "busbw is half of what it should be"),
-    explanation="Two ends agree on the best rate that cable and transceivers allow when the link comes up. A dirty"
-    " or bent cable, one of a lower class, or old firmware gives a link that works with fewer lanes or a slower mode.",
-    remedy="`sudo mlxlink -d mlx5_3 -m` shows lanes, errors and the cable's own data. Reset the link, clean or replace"
-    " the cable, and compare firmware with `ibv_devinfo | grep fw_ver`. Look at the switch's end too.",
+    explanation="Two ends agree on the best rate that cable and transceivers allow when the link comes up. A dirty or"
+    " bent cable, one of a lower class, or old firmware (`ibv_devinfo | grep fw_ver`) gives a link that works with"
+    " fewer lanes or a slower mode.",
     fixes="sudo mlxlink -d {device} -m    # on {node}; speed, lanes and the cable's own health\n"
     "sudo mlxlink -d {device} -a TG    # on {node}; takes it down and up; then try another cable",
 )
@@ -109,14 +98,12 @@ FLAPS = Diagnosis(
         "Got completion from peer with status=12 opcode=0",
         "transport retry counter exceeded",
     ),
-    explanation="Error 12 (RETRY_EXC) means that a packet was not answered in spite of all retries: the link was"
-    " away for seconds, or the peer had died. The kernel counts how often each link went down since the last boot.",
-    remedy="Reseat or replace the cable of the named adapter, and look at the switch's log. Set the counters to zero"
-    " with `sudo perfquery -R`, and look again after an hour. `NCCL_IB_TIMEOUT: '22'` in `env:` outlasts short"
-    " flaps, and makes real failures known later.",
+    explanation="Error 12 (RETRY_EXC) means that a packet was not answered in spite of all retries: the link was away"
+    " for seconds, or the peer had died. The kernel counts how often each link went down since the last boot.",
     fixes="sudo mlxlink -d {device} -m -c    # on {node}; reseat or replace the cable\n"
     "sudo perfquery -R -C {device}    # on {node}; then set the counters to zero and look again",
-    log_fix="ibstat; cat /sys/class/infiniband/{hca}/ports/1/counters/link_downed    # on {node}",
+    log_fix="ibstat; cat /sys/class/infiniband/{hca}/ports/1/counters/link_downed    # on {node}\n"
+    "export NCCL_IB_TIMEOUT=22    # rides over a short flap of a link",
     patterns=odd(
         r"NET/IB ?: (?P<hca>[\w.-]+):\d+ Got (?:non-fatal )?async event ?: port (?:error|active)",
         "A port of the fabric went down, and maybe came back: a cable, a transceiver, or the switch.",
@@ -128,13 +115,11 @@ GID_NONE = Diagnosis(
     title="a RoCE port has no RoCE v2 address",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 22 Invalid argument", "ibv_modify_qp failed with 110 Connection timed out"),
-    explanation="A RoCE port's addresses (GIDs) come from the IP addresses of its network interface. Without one"
-    " there is only a link-local entry, or only RoCE v1, which no router forwards.",
-    remedy="Give the interface an address like on the other nodes (`ip -br addr` shows them), and look at"
-    " /sys/class/infiniband/*/ports/1/gid_attrs/types for `RoCE v2`. `sudo cma_roce_mode -d mlx5_0 -p 1 -m 2`"
-    " makes v2 the default. If NCCL shouldn't use the port at all: `NCCL_IB_HCA: '^=mlx5_0'`.",
+    explanation="A RoCE port's addresses (GIDs) come from the IP addresses of its network interface. Without one there"
+    " is only a link-local entry, or only RoCE v1, which no router forwards.",
     fixes="ip -br addr    # on {node}; its RoCE interface needs an IP address like on the other nodes\n"
-    "sudo cma_roce_mode -d {device} -p {port} -m 2    # on {node}; if it has one: RoCE v2",
+    "sudo cma_roce_mode -d {device} -p {port} -m 2    # on {node}; if it has one: RoCE v2; or leave it out by"
+    " NCCL_IB_HCA",
 )
 
 GID_INDEX = Diagnosis(
@@ -145,8 +130,6 @@ GID_INDEX = Diagnosis(
     explanation="The kernel fills the table of addresses in the order in which they were configured, so a VLAN, a"
     " second address or a restarted network service shifts the index on one node. NCCL before 2.21 takes one index for"
     " all, 0 if it isn't told; later ones look for RoCE v2 by themselves unless the variable is set.",
-    remedy="With NCCL 2.21 or later unset NCCL_IB_GID_INDEX (or set it to -1). Else set it for each node in `env:` of"
-    " aboard.yaml to the index that the finding names; `show_gids` lists them.",
     fixes={
         "one": Advice(
             "NCCL_IB_GID_INDEX: {index}    # in `env:` of {node} in aboard.yaml; NCCL finds it by itself from 2.21 on,"
@@ -170,12 +153,12 @@ MIXED = Diagnosis(
     title="InfiniBand and RoCE ports are mixed",
     severity=Severity.WARN,
     symptoms=("Attempted to connect incompatible devices", "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_bond_0:1/RoCE"),
-    explanation="Adapters of one kind can be InfiniBand or Ethernet, and many servers have a fast InfiniBand card"
-    " for each GPU and one Ethernet card of the same maker for everything else. NCCL takes all of them for RDMA.",
-    remedy="Exclude the odd ones: `NCCL_IB_HCA: '^=mlx5_bond_0'` in `env:` of aboard.yaml; `^` refuses and `=` wants"
-    " the name whole. If a card is in the wrong mode: `sudo mlxconfig -d mlx5_0 set LINK_TYPE_P1=1`, and reboot.",
+    explanation="Adapters of one kind can be InfiniBand or Ethernet, and many servers have a fast InfiniBand card for"
+    " each GPU and one Ethernet card of the same maker for everything else. NCCL takes all of them for RDMA.",
     fixes={
-        "mode": Command("sudo mlxconfig -d {device} query LINK_TYPE_P1    # on {node}; 1 is InfiniBand, 2 Ethernet"),
+        "mode": Command(
+            "sudo mlxconfig -d {device} query LINK_TYPE_P1    # on {node}; set it: 1 InfiniBand, 2 Ethernet"
+        ),
         "exclude": Advice("NCCL_IB_HCA: {adapters}    # in `env:` of {where} in aboard.yaml"),
     },
     log_fix="cat /sys/class/infiniband/*/ports/*/link_layer    # on {node} and its peers\n"
@@ -198,11 +181,8 @@ PLUGIN = Diagnosis(
     ),
     explanation="Some adapters, as Amazon's EFA, are reached through a library that NCCL loads by its name. It isn't"
     " installed, or lies in a folder that is in LD_LIBRARY_PATH of your shell and not in that of a rank. NCCL then"
-    " takes TCP sockets, many times slower, with one line in a log that is off by default.",
-    remedy="Install the plugin as on the other nodes (for EFA the package aws-ofi-nccl, which comes with the EFA"
-    " installer, in /opt/amazon/ofi-nccl), and put its folder into LD_LIBRARY_PATH, under `setup:` in aboard.yaml."
-    " NCCL_DEBUG=INFO must then say `NET/Plugin: Loaded net plugin` and not `Using network Socket`."
-    " `NCCL_NET_PLUGIN: none` says that none is wanted.",
+    " takes TCP sockets, many times slower, with one line in a log that is off by default. `NCCL_NET_PLUGIN: none` says"
+    " that none is wanted.",
     fixes={
         "aside": Advice("setup: [{line}]    # of {node} in aboard.yaml"),
         "like": Command("ls -l {path}; dpkg -S {path}    # on {peer}, which has it; install the same on {node}"),
@@ -218,12 +198,8 @@ RAIL_CUT = Diagnosis(
     title="two nodes don't hear each other on one rail",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 110 Connection timed out", "Call to ibv_modify_qp failed with 110"),
-    explanation="Each adapter has a network of its own, a rail. On one of them an echo doesn't come back, while it"
-    " does on the others: a cable in the wrong port, a VLAN that is missing at the switch, or an address of another"
-    " rail.",
-    remedy="`ping -I OWN_ADDRESS PEER_ADDRESS` on both nodes, `ip -br addr` to compare which address is on which"
-    " interface, `ip neigh` for FAILED entries. Correct the cable or the switch port. Until then leave the rail out"
-    " on all nodes: `NCCL_IB_HCA: '^=mlx5_3'` in `env:` of aboard.yaml.",
+    explanation="Each adapter has a network of its own, a rail. On one of them an echo doesn't come back, while it does"
+    " on the others: a cable in the wrong port, a VLAN that is missing at the switch, or an address of another rail.",
     fixes={
         "echo": Command(
             "ping -I {own} {peer}    # on {node}; then its cable, its switch port and VLAN, and those of the other end"
@@ -245,11 +221,9 @@ RAILS = Diagnosis(
     title="rails are not connected with each other",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 110 Connection timed out", "NCCL_CROSS_NIC set by environment to 1"),
-    explanation="Many clusters keep the networks of the adapters apart: adapter 0 of all nodes on one switch,"
-    " adapter 1 on the next. A ring of NCCL's that leaves a node by another adapter than it comes in by then finds"
-    " no way, and waits until it times out. NCCL mostly stays on a rail by itself; NCCL_CROSS_NIC=1 makes it change.",
-    remedy="`NCCL_CROSS_NIC: '0'` in `env:` of aboard.yaml forbids it. If the rails should be connected, look at the"
-    " routes: `ip route get PEER_ADDRESS from OWN_ADDRESS`.",
+    explanation="Many clusters keep the networks of the adapters apart: adapter 0 of all nodes on one switch, adapter 1"
+    " on the next. A ring of NCCL's that leaves a node by another adapter than it comes in by then finds no way, and"
+    " waits until it times out. NCCL mostly stays on a rail by itself; NCCL_CROSS_NIC=1 makes it change.",
     fixes=Advice("NCCL_CROSS_NIC: '0'    # in `env:` of aboard.yaml, for {where}; or connect the rails by a route"),
 )
 
@@ -259,9 +233,8 @@ HCA_ABSENT = Diagnosis(
     severity=Severity.WARN,
     symptoms=("NCCL_IB_HCA set to mlx5_3", "NET/IB : No device found."),
     explanation="Adapters are numbered in the order in which the kernel finds them; a card that is gone, or another"
-    " driver, gives the others new names, and a list made for one node doesn't fit the next.",
-    remedy="Set NCCL_IB_HCA for each node in `env:` of aboard.yaml, or use a prefix (`mlx5`) or a refusal"
-    " (`^=mlx5_bond_0`), which fit all. With rdma-core's persistent names (ibp3s0) they don't change any more.",
+    " driver, gives the others new names, and a list made for one node doesn't fit the next. A prefix (`mlx5`) or a"
+    " refusal (`^=mlx5_bond_0`) fits all.",
     fixes=Advice("NCCL_IB_HCA: {adapters}    # in `env:` of {node} in aboard.yaml; or find out where the card went"),
 )
 
@@ -270,11 +243,9 @@ NO_GPUDIRECT = Diagnosis(
     title="adapters can't read the GPUs' memory",
     severity=Severity.WARN,
     symptoms=("GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "NET/IB : GPU Direct RDMA Disabled"),
-    explanation="The module nvidia_peermem connects the GPU's driver with the adapter's. It isn't loaded, or was"
-    " built against another version. NVIDIA's open driver on Linux 5.12 or later does without it, by DMA-BUF.",
-    remedy="`sudo modprobe nvidia_peermem`; if that fails with `Invalid argument`, install the adapter's driver"
-    " first and the GPU's driver after it. Keep it with a line in /etc/modules-load.d. Afterwards NCCL_DEBUG=INFO shows"
-    " `GPU Direct RDMA Enabled` and `GDRDMA` in its channels.",
+    explanation="The module nvidia_peermem connects the GPU's driver with the adapter's. It isn't loaded, or was built"
+    " against another version: install the GPU's driver again, after the adapter's. NVIDIA's open driver on Linux 5.12"
+    " or later does without it, by DMA-BUF.",
     fixes="sudo modprobe nvidia_peermem    # on {where:shell}\n"
     "echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia_peermem.conf    # there, to keep it",
     log_fix="lsmod | grep nvidia_peermem    # on {node}; sudo modprobe nvidia_peermem\n"
@@ -292,10 +263,8 @@ ACS = Diagnosis(
     severity=Severity.WARN,
     symptoms=("Got completion with error 4, opcode 32675, len 0, vendor err 81", "status=4", "LOC_PROT_ERR"),
     explanation="Access Control Services make each packet from one PCI card to another go up to the CPU. Virtual"
-    " machines need that; on bare metal it makes GPUDirect slow, and sometimes wrong.",
-    remedy="`sudo lspci -vvv | grep ACSCtl` shows SrcValid+ where it is on. Turn it off for every bridge with"
-    " `sudo setpci -s ADDRESS ECAP_ACS+0x6.w=0000` after each boot, or for good in the BIOS, with IO"
-    " virtualization (VT-d, AMD-Vi). In a virtual machine leave it on, and turn ATS on in the adapter instead.",
+    " machines need that (turn ATS on in the adapter there); on bare metal it makes GPUDirect slow, and sometimes"
+    " wrong.",
     fixes="sudo setpci -s {bridge} ECAP_ACS+0x6.w=0000    # on {where:shell}; for each, after every boot\n"
     "# for good: turn ACS or IO virtualization (VT-d, AMD-Vi) off in the BIOS",
     log_fix="sudo lspci -vvv | grep ACSCtl    # on {node}; SrcValid+ on a bridge is it; disable ACS, or IOMMU"
@@ -316,10 +285,8 @@ MEMLOCK = Diagnosis(
         "Call to ibv_create_cq failed with error Cannot allocate memory",
     ),
     explanation="RDMA hands memory to the adapter, so it must not be moved: it is locked, and the kernel limits how"
-    " much of it a user may lock. What counts is the limit of a process started by sshd or slurmd, not that of your"
-    " terminal.",
-    remedy="`echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/90-memlock.conf` and log in anew; for Slurm"
-    " `LimitMEMLOCK=infinity` in slurmd's service file; for Docker `--ulimit memlock=-1`.",
+    " much of it a user may lock. What counts is the limit of a process started by sshd, slurmd or Docker (`--ulimit"
+    " memlock=-1`), not that of your terminal.",
     fixes={
         "setup": Advice("setup: [ulimit -l unlimited]    # in aboard.yaml, for {where}"),
         "limits": Command(
@@ -328,8 +295,8 @@ MEMLOCK = Diagnosis(
         ),
     },
     log_fix="ulimit -l    # on {node}, in the shell that ranks get: must say unlimited\n"
-    "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/rdma.conf    # on {node}; for Slurm and"
-    " systemd: LimitMEMLOCK=infinity in the unit",
+    "echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/rdma.conf    # on {node}; for Slurm and systemd:"
+    " LimitMEMLOCK=infinity in the unit",
     patterns=cause(
         r"[Cc]all to ibv_(?:reg_mr(?:_iova2)?|reg_dmabuf_mr|create_cq"
         r"|create_qp) failed(?: with error)?.*(?:Cannot allocate memory|Bad address \(memlock|\b12\b)"
@@ -348,8 +315,6 @@ NCCL_SETTINGS = Diagnosis(
     ),
     explanation="NCCL reads variables and /etc/nccl.conf on each node by itself. Ranks that choose another network,"
     " algorithm or protocol than their peers wait for something that never comes.",
-    remedy="Write the settings once, in `env:` of aboard.yaml, which wins over both, and take them out of dot files and"
-    " /etc/nccl.conf, or copy that file to all nodes. In a container bind it: `--bind /etc/nccl.conf`.",
     leads_to=("software-variable",),
     fixes={
         "look": Command(
@@ -369,8 +334,6 @@ TOPOLOGY = Diagnosis(
     ),
     explanation="In virtual machines NCCL can't see which adapter is near which GPU, so clouds ship a file that says"
     " so. A node without it pairs them by chance, which costs half the bandwidth.",
-    remedy="Copy the file from a node that has it, or install the cloud's package for it. Bind its folder into"
-    " containers, for example `--bind /etc/crusoe`. On bare metal unset NCCL_TOPO_FILE.",
     fixes={
         "copy": Command("scp {source} {target}    # or unset NCCL_TOPO_FILE"),
         "copy-bind": Command("scp {source} {target}    # or unset NCCL_TOPO_FILE; bind it into the container too"),

@@ -23,11 +23,9 @@ COUNT = Diagnosis(
         "Multiple Ranks are using the same GPU",
         "No devices were found",
     ),
-    explanation="The number of slots says how many ranks start on a node, each with a GPU of its own. A GPU that"
-    " fell off the bus, one that a container or Slurm hides, or a number that was copied from another node leaves a"
-    " rank without one, or two ranks with the same.",
-    remedy="Compare `nvidia-smi -L` with `lspci | grep -i nvidia`: a GPU that only lspci lists needs a reboot, one that"
-    " neither lists a technician. Else correct `slots:` in aboard.yaml. A script of your own must call"
+    explanation="The number of slots says how many ranks start on a node, each with a GPU of its own. A GPU that fell"
+    " off the bus, one that a container or Slurm hides, or a number that was copied from another node leaves a rank"
+    " without one, or two ranks with the same. So does a script that doesn't call"
     " `torch.cuda.set_device(int(os.environ['LOCAL_RANK']))`.",
     fixes={
         "look": Command(
@@ -52,12 +50,9 @@ HIDDEN = Diagnosis(
         "CUDA error: invalid device ordinal",
         "RuntimeError: No CUDA GPUs are available",
     ),
-    explanation="The variable lists the GPUs that a program may see. A line in ~/.bashrc or /etc/environment that"
-    " was meant for one experiment, or an entry of aboard.yaml that was copied from a smaller machine, leaves fewer"
-    " than there are ranks. CUDA reads the list up to the first entry that it doesn't know.",
-    remedy="`ssh NODE 'echo $CUDA_VISIBLE_DEVICES'` shows what a rank would get. Take it out of the start-up file,"
-    " or set it in `env:` of the node in aboard.yaml, which wins. To use a part of the GPUs on purpose, set `slots:`"
-    " too.",
+    explanation="The variable lists the GPUs that a program may see. A line in ~/.bashrc or /etc/environment that was"
+    " meant for one experiment, or an entry of aboard.yaml that was copied from a smaller machine, leaves fewer than"
+    " there are ranks. CUDA reads the list up to the first entry that it doesn't know.",
     fixes={
         "ours": Advice("CUDA_VISIBLE_DEVICES: {gpus}    # in `env:` of {node} in aboard.yaml, where it is set"),
         "look": Command(
@@ -80,10 +75,8 @@ MODEL = Diagnosis(
     title="GPUs of different models",
     severity=Severity.WARN,
     symptoms=("CUDA out of memory on one node only", "one rank is always the slowest"),
-    explanation="All ranks do the same work in each step, so the slowest GPU sets the pace and the smallest memory"
-    " the size of the batch.",
-    remedy="Leave the odd nodes out with `exclude:` in aboard.yaml, or choose GPUs of one model with `include:`. A"
-    " run on unequal GPUs works, at the pace of the weakest.",
+    explanation="All ranks do the same work in each step, so the slowest GPU sets the pace and the smallest memory the"
+    " size of the batch.",
     fixes={
         "odd": Command(
             "nvidia-smi -L    # on {where:shell}; leave them out with `exclude:` in aboard.yaml, or train on them alone"
@@ -101,14 +94,13 @@ DRIVER = Diagnosis(
         "The NVIDIA driver on your system is too old",
         "Cuda failure 'the provided PTX was compiled with an unsupported toolchain.'",
     ),
-    explanation="CUDA and NCCL choose features by the driver that they find; nodes that choose differently fail or"
-    " hang at their first collective.",
-    remedy="Install the version of the majority on the odd node (`sudo apt-get install nvidia-driver-VERSION`, with the"
-    " fabric manager of the same version where there is one), and reboot it. Hold the packages afterwards.",
+    explanation="CUDA and NCCL choose features by the driver that they find; nodes that choose differently fail or hang"
+    " at their first collective.",
     fixes={
         "odd": Command(
-            "cat /proc/driver/nvidia/version    # on {where:shell}; install the version of the others there, and reboot"
-        ),
+            "cat /proc/driver/nvidia/version    # on {where:shell}; install the version of the others there"
+            " (nvidia-driver-VERSION, and the same fabric manager), and reboot"
+        )
     },
 )
 
@@ -123,9 +115,6 @@ DRIVER_MISMATCH = Diagnosis(
     ),
     explanation="An upgrade, often an unattended one at night, replaced the libraries on disk; the module of the old"
     " version stays in the kernel until it is loaded anew.",
-    remedy="`sudo reboot` is the sure way. Without one: stop all that uses the GPUs (also nvidia-persistenced and"
-    " dcgm), `sudo rmmod nvidia_uvm nvidia_drm nvidia_modeset nvidia`, `sudo modprobe nvidia`. So that it doesn't come"
-    " again: `sudo apt-mark hold 'nvidia-*' 'libnvidia-*'`.",
     leads_to=_NO_ANSWER,
     fixes={
         "": Command(
@@ -159,8 +148,6 @@ LOST = Diagnosis(
     ),
     explanation="The GPU stopped answering on the PCI bus: heat, power, a riser or a defect of its own. The kernel's"
     " log has an Xid 79 with it.",
-    remedy="Reboot the node, better cold. If it comes again, leave the node out and have it repaired; the others"
-    " train on without it.",
     leads_to=_NO_ANSWER,
     fixes="sudo reboot    # on {node}; if it comes again, take {node} out of the run: it needs repair",
     log_fix="sudo dmesg -T | grep -i xid    # on {node}; then take the node out, and have the GPU looked at",
@@ -182,11 +169,9 @@ SMI = Diagnosis(
         "Failed to initialize NVML: Insufficient Permissions",
         "No devices were found",
     ),
-    explanation="The driver's module isn't loaded (a new kernel without a module built for it, Secure Boot), or this"
-    " user may not open /dev/nvidia*.",
-    remedy="`sudo modprobe nvidia`; if there is none for this kernel, `sudo dkms autoinstall` or install the driver"
-    " anew. `ls -l /dev/nvidia*` must let the user read and write. In a container, start it with its GPU option"
-    " (`--nv`, `--gpus all`).",
+    explanation="The driver's module isn't loaded (a new kernel without a module built for it: `sudo dkms autoinstall`;"
+    " Secure Boot), this user may not open /dev/nvidia*, or a container was started without its GPU option (`--nv`,"
+    " `--gpus all`).",
     leads_to=_NO_ANSWER,
     fixes="nvidia-smi; sudo dmesg | grep -iE 'nvrm|nvidia'    # on {node}\n"
     "sudo modprobe nvidia    # on {node}; if that fails, install its driver anew, and reboot",
@@ -208,9 +193,6 @@ XID = Diagnosis(
     explanation="An Xid is the driver's number for what went wrong with a GPU. 13, 31, 43 and 45 mostly come from"
     " programs; 48, 63, 64, 92, 94 and 95 from its memory, 74 and 144 to 150 from NVLink, 119 and 120 from its own"
     " processor, and 79 says that the GPU is gone.",
-    remedy="After 79, 119 or 120 reboot. After 48, 63, 64, 94 or 95 reset the GPU with `sudo nvidia-smi --gpu-reset -i"
-    " N`, which puts spare memory in place of the bad. After 74 look at `nvidia-smi nvlink -e`. `sudo dcgmi diag"
-    " -r 3` tests it; one that fails, or that reports again, leaves the run.",
     leads_to=_NO_ANSWER,
     fixes={
         "program": Command(
@@ -272,8 +254,6 @@ ECC = Diagnosis(
     symptoms=("CUDA error: uncorrectable ECC error encountered", "NVRM: Xid (PCI:0000:3b:00): 48"),
     explanation="Its memory returned wrong bits, was caught, and the program was ended. The row is taken out of use"
     " only when the GPU is reset.",
-    remedy="`sudo nvidia-smi --gpu-reset -i N` with no program on it, then `nvidia-smi -q -d ROW_REMAPPER`: `Remapping"
-    " Failure Occurred : Yes` means that it must be replaced.",
     fixes="sudo nvidia-smi --gpu-reset -i {gpu}    # on {node}; replaces the bad rows\n"
     "nvidia-smi -q -d ROW_REMAPPER,ECC    # on {node}; if it comes again: take {node} out",
     log_fix="nvidia-smi -q -d ECC,ROW_REMAPPER    # on {node}; which GPU? reset it, and replace it if they come back",
@@ -292,9 +272,6 @@ THROTTLED = Diagnosis(
     symptoms=("HW Thermal Slowdown : Active", "HW Power Brake Slowdown : Active", "one rank is slower than all others"),
     explanation="Hardware lowers the clock when the GPU is too hot or its power supply calls for it. A power cap set by"
     " software is normal and isn't reported here.",
-    remedy="`nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER`. Look at fans, filters and inlet air; a power brake comes"
-    " from the power supplies (`sudo ipmitool sel list`). Leave the node out until it is mended: one slow GPU"
-    " slows all.",
     fixes="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER    # on {node}; fans, inlet air, power cables\n"
     "sudo ipmitool sdr type Fan; sudo ipmitool sel list | tail    # on {node}; what the machine says",
     patterns=odd(
@@ -316,10 +293,8 @@ FABRIC_MANAGER = Diagnosis(
     ),
     explanation="On machines with NVSwitches a service joins GPUs and switches at boot, and CUDA refuses to start"
     " before. It isn't running, or refuses because its version isn't the driver's to the last digit, mostly after an"
-    " upgrade of one of the two.",
-    remedy="`sudo systemctl enable --now nvidia-fabricmanager`, and read `journalctl -u nvidia-fabricmanager`. On a"
-    " version mismatch install `nvidia-fabricmanager-NNN` of the driver's version. If only NVLS fails:"
-    " `NCCL_NVLS_ENABLE: '0'` in `env:` lets the run go on, somewhat slower.",
+    " upgrade of one of the two. If only NVLS fails, `NCCL_NVLS_ENABLE: '0'` in `env:` lets the run go on, somewhat"
+    " slower.",
     fixes="sudo systemctl enable --now nvidia-fabricmanager    # on {node}\n"
     "sudo journalctl -u nvidia-fabricmanager | tail    # on {node}; its version must be exactly the driver's",
     log_fix="systemctl status nvidia-fabricmanager    # on {node}; its version must be the driver's\n"
@@ -341,8 +316,6 @@ NVLINK = Diagnosis(
     ),
     explanation="Links between GPUs, or to a switch, did not come up or were taken out of use after errors; traffic"
     " between them goes over PCI, or over fewer links.",
-    remedy="`nvidia-smi nvlink -s` on this and on another node, `nvidia-smi nvlink -e` for errors. Reset all GPUs of"
-    " the node with `sudo nvidia-smi --gpu-reset`, or reboot; what stays down needs repair.",
     fixes="nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which links, and their errors\n"
     "sudo nvidia-smi --gpu-reset    # on {node}; if they stay down: take {node} out, it needs repair",
     log_fix="nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which link has errors?",

@@ -6,7 +6,8 @@ from aboard.diagnoses.messages import cause, end
 
 _RESTART_SSH = "sudo systemctl restart ssh    # on {node}; if sshd itself was started with the low limit"
 _MEMORY_MAX = (
-    "systemctl show user-$(id -u).slice -p MemoryMax    # on {node}; in Slurm ask for more --mem, in Docker too"
+    "systemctl show user-$(id -u).slice -p MemoryMax    # on {node}; in Slurm ask for more --mem, in Docker too\n"
+    "sudo systemctl set-property user-$(id -u).slice MemoryMax=infinity    # on {node}; if that is the limit"
 )
 
 CLOCK = Diagnosis(
@@ -17,14 +18,12 @@ CLOCK = Diagnosis(
         "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
         "slurm: error: Munge decode failed: Expired credential",
     ),
-    explanation="torchrun's rendezvous compares time stamps of different machines, and takes a peer whose clock is 15"
-    " s off for dead: one node then trains alone. Munge refuses credentials, certificates look not yet valid, and logs"
-    " of several nodes can't be put in order. The offset is measured over the wire, and corrected for the round trip.",
-    remedy="On the node: `timedatectl` says whether it is synchronised, `chronyc tracking` how far it is off. Start a"
-    " time service: `sudo systemctl restart chrony` or `sudo systemctl restart systemd-timesyncd`; `sudo chronyc"
-    " makestep` sets it at once. If all nodes but this machine agree, it is this machine's clock that is off.",
+    explanation="torchrun's rendezvous compares time stamps of different machines, and takes a peer whose clock is 15 s"
+    " off for dead: one node then trains alone. Munge refuses credentials, certificates look not yet valid, and logs of"
+    " several nodes can't be put in order. The offset is measured over the wire; if all nodes have the same one, this"
+    " machine's clock is wrong.",
     fixes="sudo systemctl restart chrony || sudo systemctl restart systemd-timesyncd    # on {node}",
-    log_fix="chronyc tracking    # on {node}; sudo systemctl restart chronyd",
+    log_fix="chronyc tracking    # on {node}; sudo systemctl restart chronyd; sudo chronyc makestep sets it at once",
     patterns=cause(
         r"[Mm]unge decode failed: (?:Expired|Rewound) credential|Expired credential|Rewound credential",
         "The clocks of two nodes are more than some minutes apart, so that Slurm's keys are too old.",
@@ -40,17 +39,11 @@ LEFTOVERS = Diagnosis(
         "The server socket has failed to listen on any local network address.",
         "code: -98, name: EADDRINUSE, message: address already in use",
     ),
-    explanation="Every rank carries its run's id (ABOARD_RUN_ID) in its environment, and a keeper ends all of"
-    " them when the run is over. A keeper and its guard that were both killed, by an out-of-memory killer or by"
-    " hand, can't. What carries the id of a run that has no keeper any more is a leftover.",
-    remedy="`aboard check --fix` ends them on every node, by run id only: no name patterns, nothing of a run"
-    " that still has its keeper, nothing that Aboard didn't start. By hand:"
-    " `grep -lz ABOARD_RUN_ID=RUN /proc/[0-9]*/environ` lists them.",
+    explanation="Every rank carries its run's id (ABOARD_RUN_ID) in its environment, and a keeper ends all of them when"
+    " the run is over. A keeper and its guard that were both killed, by an out-of-memory killer or by hand, can't. What"
+    " carries the id of a run that has no keeper any more is a leftover.",
     fixes="aboard check --fix    # here; the same check as before: ends what carries the run's id on {node}",
-    leads_to=(
-        "network-port-taken",
-        "host-busy-gpu",
-    ),
+    leads_to=("network-port-taken", "host-busy-gpu"),
 )
 
 LEFTOVER_FILES = Diagnosis(
@@ -58,9 +51,8 @@ LEFTOVER_FILES = Diagnosis(
     title="a dead run's directory lies in /tmp",
     severity=Severity.INFO,
     symptoms=("a directory of a run that is over, as aboard-1000/RUN",),
-    explanation="A keeper has a private directory with the last output of its ranks, and removes it at its"
-    " end. One that was killed, or lost its power, leaves it.",
-    remedy="`aboard check --fix` removes it. It may hold the last words of the ranks: look first, if you need them.",
+    explanation="A keeper has a private directory with the last output of its ranks, and removes it at its end. One"
+    " that was killed leaves it; copy what you need of that output first.",
     fixes="aboard check --fix    # here; the same check as before: removes them on {node}",
 )
 
@@ -69,18 +61,12 @@ OTHER_RANKS = Diagnosis(
     title="ranks of another launcher run there",
     severity=Severity.WARN,
     symptoms=("EADDRINUSE", "CUDA out of memory", "python processes that survive `pkill deepspeed`"),
-    explanation="torchrun, DeepSpeed and mpirun don't always end what they started: when the launcher is"
-    " killed or its ssh is cut, ranks on the other nodes go on. They are known by RANK and MASTER_ADDR in"
-    " their environment. Those whose launcher is gone are a warning; those that have one may be a run of yours"
-    " that is going well.",
-    remedy="`ps -o pid,ppid,etime,args -p PID` says what it is and how long it has run. End it with `kill PID`,"
-    " and with `kill -9 PID` if it doesn't go. Aboard never ends what it didn't start.",
+    explanation="torchrun, DeepSpeed and mpirun don't always end what they started: when the launcher is killed or its"
+    " ssh is cut, ranks on the other nodes go on. They are known by RANK and MASTER_ADDR in their environment. Those"
+    " whose launcher is gone are a warning; those that have one may be a run of yours that is going well.",
     fixes="ps -o pid,etime,args -p {listed}    # on {node}; are they still wanted?\n"
     "kill {pids:words}    # on {node}; if not",
-    leads_to=(
-        "network-port-taken",
-        "host-busy-gpu",
-    ),
+    leads_to=("network-port-taken", "host-busy-gpu"),
 )
 
 LEFTOVERS_ENDED = Diagnosis(
@@ -101,12 +87,8 @@ OWN_NAME = Diagnosis(
         "connect [127.0.1.1]:41896: Connection refused",
         "Unable to resolve hostname to a (local) address. Using the loopback address as fallback.",
     ),
-    explanation="Debian's and Ubuntu's installers write `127.0.1.1 HOSTNAME` into /etc/hosts. Gloo, and every"
-    " program that asks for the address of its own host name, then tells its peers 127.0.1.1, and each of them"
-    " dials itself.",
-    remedy="Give the name its real address in /etc/hosts on the node: delete the 127.0.1.1 line and add"
-    " `ADDRESS HOSTNAME`. Without root, set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) to the interface that"
-    " peers reach, under `env:` in aboard.yaml.",
+    explanation="Debian's and Ubuntu's installers write `127.0.1.1 HOSTNAME` into /etc/hosts. Gloo, and every program"
+    " that asks for the address of its own host name, then tells its peers 127.0.1.1, and each of them dials itself.",
     fixes="sudo sed -i {edit} /etc/hosts    # on {node}\necho {line} | sudo tee -a /etc/hosts    # on {node}",
     log_fix="getent hosts $(hostname)    # on {node}; 127.0.1.1 must not be there\n"
     "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers reach, in place of the name",
@@ -123,13 +105,9 @@ OPEN_FILES = Diagnosis(
     title="a rank may open too few files",
     severity=Severity.WARN,
     symptoms=("OSError: [Errno 24] Too many open files", "RuntimeError: received 0 items of ancdata"),
-    explanation="A process inherits its limits from sshd, slurmd or the container, and they are often 1024"
-    " open files where ranks need thousands: data loaders pass each tensor as an open file, and each peer is a"
-    " socket. What `ulimit -n` says in your terminal may be another figure than the one that ranks get.",
-    remedy="Add `setup: [ulimit -n 65536]` in aboard.yaml where the hard limit allows it. Else raise it:"
-    " `echo '* - nofile 1048576' | sudo tee /etc/security/limits.d/90-nofile.conf`, and restart sshd, or"
-    " `LimitNOFILE=` in slurmd's service file, or `--ulimit nofile=1048576` for Docker. In the program,"
-    " `torch.multiprocessing.set_sharing_strategy('file_system')` needs fewer.",
+    explanation="A process inherits its limits from sshd, slurmd or the container (`--ulimit nofile=1048576`), and they"
+    " are often 1024 open files where ranks need thousands: data loaders pass each tensor as an open file, and each"
+    " peer is a socket. What `ulimit -n` says in your terminal may be another figure than the one that ranks get.",
     fixes={
         "setup": Advice("setup: {lines}    # in aboard.yaml, for {node}"),
         "raise": Command(
@@ -167,10 +145,8 @@ PROCESSES = Diagnosis(
         "OpenBLAS blas_thread_init: pthread_create failed for thread 12 of 64",
         "RuntimeError: can't start new thread",
     ),
-    explanation="The limit counts all processes and threads of the user on that machine, those of other runs"
-    " too. Each rank starts a thread for each core for its math, and more for communication and data.",
-    remedy="`echo '* - nproc unlimited' | sudo tee /etc/security/limits.d/90-nproc.conf` and log in anew; in"
-    " Docker `--pids-limit -1`. Fewer threads help as well: `env: {OMP_NUM_THREADS: 8}` in aboard.yaml.",
+    explanation="The limit counts all processes and threads of the user on that machine, those of other runs too. Each"
+    " rank starts a thread for each core for its math, and more for communication and data.",
     fixes={
         "setup": Advice("setup: {lines}    # in aboard.yaml, for {node}"),
         "raise": Command(
@@ -198,16 +174,12 @@ SHM = Diagnosis(
         "Error: failed to extend /dev/shm/nccl-AbCdEf to 9637892 bytes",
         "OSError: [Errno 28] No space left on device: '/dev/shm/...'",
     ),
-    explanation="Data loader workers pass tensors to their rank through files in /dev/shm, and NCCL connects"
-    " ranks of one node through it. Docker gives a container 64 MiB unless told otherwise. Runs that were"
-    " killed hard leave their segments there until the machine is rebooted.",
-    remedy="On a machine of your own: `sudo mount -o remount,size=50% /dev/shm`, and a line in /etc/fstab:"
-    " `tmpfs /dev/shm tmpfs size=50% 0 0`. In Docker start the container with `--shm-size=32g` or `--ipc=host`;"
-    " in Kubernetes mount an emptyDir with `medium: Memory` at /dev/shm. If it is full, look at"
-    " `ls -lS /dev/shm` and delete what dead runs of yours left (`nccl-*`, `torch_*`).",
+    explanation="Data loader workers pass tensors to their rank through files in /dev/shm, and NCCL connects ranks of"
+    " one node through it. Docker gives a container 64 MiB unless told otherwise; in Kubernetes, mount an emptyDir with"
+    " `medium: Memory` there. Runs that were killed hard leave their segments there until the machine is rebooted.",
     fixes={
         "small": Command(
-            "sudo mount -o remount,size=50% /dev/shm    # on {node}\n"
+            "sudo mount -o remount,size=50% /dev/shm    # on {node}; and in /etc/fstab, for good\n"
             "# if {node} is a container, start it with --shm-size=32g or --ipc=host instead"
         ),
         "full": Command(
@@ -249,11 +221,8 @@ MEMORY = Diagnosis(
         "Out of memory: Killed process 1234 (python3)",
         "RuntimeError: [enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory",
     ),
-    explanation="Other processes, often those of an earlier run, hold the memory. Each rank loads its part of"
-    " the model through the node's memory, so the first to do so is killed.",
-    remedy="`ps -eo user,pid,rss,args --sort=-rss | head` names the holders. Ranks that an earlier run left are"
-    " listed by `aboard check` and ended by `aboard check --fix`. Files in /dev/shm count as memory, too:"
-    " `df -h /dev/shm`.",
+    explanation="Other processes, often those of an earlier run, or files in /dev/shm hold the memory. Each rank loads"
+    " its part of the model through the node's memory, so the first to do so is killed.",
     fixes="ps -eo user,pid,rss,args --sort=-rss | head    # on {node}; who holds it?",
     log_fix="free -g; cat /sys/fs/cgroup/memory.max    # on {node}; what is there, and what may be used of it",
     patterns=cause(
@@ -267,16 +236,9 @@ MEMORY_LIMIT = Diagnosis(
     code="host-memory-limit",
     title="a control group gives ranks far less memory than the machine has",
     severity=Severity.WARN,
-    symptoms=(
-        "exitcode: -9",
-        "Memory cgroup out of memory: Killed process",
-        "slurmstepd: error: Detected 1 oom_kill",
-    ),
-    explanation="A container, a Slurm job or a systemd slice limits the memory of all that runs inside it."
-    " Data loader workers, pinned buffers and the page cache of mapped files count as well.",
-    remedy="In Slurm ask for `--mem=0` (all of the node) or a figure that fits. In Docker leave `--memory` out"
-    " or raise it. For logins look at `systemctl show user-$(id -u).slice -p MemoryMax`, and raise it with"
-    " `sudo systemctl set-property user-UID.slice MemoryMax=infinity`.",
+    symptoms=("exitcode: -9", "Memory cgroup out of memory: Killed process", "slurmstepd: error: Detected 1 oom_kill"),
+    explanation="A container, a Slurm job or a systemd slice limits the memory of all that runs inside it. Data loader"
+    " workers, pinned buffers and the page cache of mapped files count as well.",
     fixes=Command(_MEMORY_MAX),
     leads_to=("host-oom-kills",),
 )
@@ -286,18 +248,15 @@ OOM_KILLS = Diagnosis(
     title="processes were killed within this memory limit",
     severity=Severity.WARN,
     symptoms=("exitcode: -9", "oom_kill 3 in memory.events"),
-    explanation="The kernel counts, for each control group, the processes that it killed because the group had"
-    " used up its memory. The count is that of the group in which ranks will run, since it was made.",
-    remedy="Raise the limit (see `aboard why host-memory-limit`), or need less: fewer data loader workers, a"
-    " smaller batch, `low_cpu_mem_usage`, one copy of the data set on disk instead of one in each rank. The"
-    " count starts at 0 in a new job or container.",
+    explanation="The kernel counts, for each control group, the processes that it killed because the group had used up"
+    " its memory. The count is that of the group in which ranks will run, since it was made.",
     fixes={
         "": Command(_MEMORY_MAX + "\n# or fewer data loader workers, a smaller batch, no copy per rank"),
         "worker": Command("sudo dmesg -T | grep -i 'killed process'    # on {node}; was it out of memory?"),
     },
     log_fix="sudo dmesg -T | grep -i 'killed process'    # on {node}; which one, and how big it was\n"
-    "#SBATCH --mem=0    # all of the node's memory; or fewer data-loader workers, no copies of the data set"
-    " per rank, or more memory for the job",
+    "#SBATCH --mem=0    # all of the node's memory; or fewer data-loader workers, no copies of the data set per rank,"
+    " or more memory for the job",
     patterns=(
         cause(
             r"(?:Memory cgroup out of memory|Out of memory): Kill(?:ed)? process (?P<pid>\d+)|oom-kill:constraint="
@@ -320,19 +279,13 @@ AFFINITY = Diagnosis(
     code="host-affinity",
     title="ranks may use only a few of the machine's cores",
     severity=Severity.WARN,
-    symptoms=(
-        "all ranks slow, one core at 100 %",
-        "Our suggested max number of worker in current system is 1",
-    ),
-    explanation="A process inherits the cores that it may use from whoever started it: sshd, a Slurm step, a"
-    " container. Slurm gives one core for each task unless it is told more; a service file or an outer"
-    " `taskset` narrows sshd and all that it starts. Ranks, data loaders and NCCL's or Gloo's threads then"
-    " share that core.",
-    remedy="Look at what a rank would get: `ssh NODE grep Cpus_allowed_list /proc/self/status`. In Slurm ask"
-    " for `--cpus-per-task` (and pass it to srun too). For sshd look at `systemctl show ssh -p CPUAffinity`,"
-    " take the line out of the service file and restart it. In a container, look at `--cpuset-cpus`.",
-    fixes="sudo systemctl restart ssh    # on {node}; what it starts has its cores. If that doesn't help:"
-    " CPUAffinity= of ssh.service, a cpuset, or --cpus-per-task of the Slurm job",
+    symptoms=("all ranks slow, one core at 100 %", "Our suggested max number of worker in current system is 1"),
+    explanation="A process inherits the cores that it may use (`grep Cpus_allowed_list /proc/self/status`) from whoever"
+    " started it: sshd, a Slurm step, a container. Slurm gives one core for each task unless it is told more; a service"
+    " file or an outer `taskset` narrows sshd and all that it starts. Ranks, data loaders and NCCL's or Gloo's threads"
+    " then share that core.",
+    fixes="sudo systemctl restart ssh    # on {node}; what it starts has its cores. If that doesn't help: CPUAffinity="
+    " of ssh.service, a cpuset, or --cpus-per-task of the Slurm job",
 )
 
 CPU_QUOTA = Diagnosis(
@@ -340,13 +293,9 @@ CPU_QUOTA = Diagnosis(
     title="a control group gives ranks the time of a few cores only",
     severity=Severity.WARN,
     symptoms=("all ranks slow although most cores are idle", "nr_throttled grows in cpu.stat"),
-    explanation="A container or a service can be given the time of, say, two cores. Its processes still see"
-    " and use all cores, and are stopped together as soon as the share of each tenth of a second is used up,"
-    " so data loaders and communication stall in fits.",
-    remedy="`cat /sys/fs/cgroup/cpu.max` inside shows quota and period in microseconds; `max` is no limit."
-    " Start the container without `--cpus`, raise `limits.cpu` in Kubernetes, or"
-    " `sudo systemctl set-property SERVICE CPUQuota=` (with nothing behind it). In Slurm ask for"
-    " `--cpus-per-task`. Else set OMP_NUM_THREADS to what there is.",
+    explanation="A container or a service can be given the time of, say, two cores. Its processes still see and use all"
+    " cores, and are stopped together as soon as the share of each tenth of a second is used up, so data loaders and"
+    " communication stall in fits.",
     fixes="cat {group}/cpu.max {group}/cpu.cfs_quota_us    # on {node}; raise it where it is set: --cpus of Docker,"
     " limits.cpu of Kubernetes, CPUQuota= of the service",
 )
@@ -360,12 +309,10 @@ TASKS = Diagnosis(
         "RuntimeError: can't start new thread",
         "cgroup: fork rejected by pids controller",
     ),
-    explanation="A control group counts the processes and threads of all that runs inside it, beside the"
-    " user's own limit (`ulimit -u`). Containers and systemd's services often have such a limit.",
-    remedy="`cat /sys/fs/cgroup/pids.max` inside shows it. `--pids-limit -1` for Docker, `TasksMax=infinity`"
-    " for a service, `sudo systemctl set-property user-UID.slice TasksMax=infinity` for logins.",
-    fixes="cat {group}/pids.max    # on {node}; raise it where it is set: --pids-limit of Docker,"
-    " TasksMax= of the service or the user's slice",
+    explanation="A control group counts the processes and threads of all that runs inside it, beside the user's own"
+    " limit (`ulimit -u`). Containers and systemd's services often have such a limit.",
+    fixes="cat {group}/pids.max    # on {node}; raise it where it is set: --pids-limit of Docker, TasksMax= of the"
+    " service or the user's slice",
 )
 
 BUSY_GPU = Diagnosis(
@@ -377,12 +324,9 @@ BUSY_GPU = Diagnosis(
         "Process 1234 has 77.98 GiB memory in use.",
         "CUDA error: out of memory",
     ),
-    explanation="A rank of an earlier run that was not ended, a notebook, or another user's job is on the GPU."
-    " Memory that it holds is not given back until it ends.",
-    remedy="`nvidia-smi` lists the processes; `ps -o user,pid,etime,args -p PID` says whose they are. End your"
-    " own with `kill PID`; what a run of Aboard's left is ended by `aboard check --fix`. If nvidia-smi shows"
-    " memory in use but no process, it belongs to a container or to a process that is a zombie: look on the"
-    " host.",
+    explanation="A rank of an earlier run that was not ended, a notebook, or another user's job is on the GPU. Memory"
+    " that it holds is not given back until it ends. If nvidia-smi lists no process, it is in a container or a zombie:"
+    " look on the host.",
     fixes="ps -o user,pid,etime,args -p {listed}    # on {node}; whose are they?\n"
     "kill {pids:words}    # on {node}, if they are yours and not needed",
     log_fix="nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv    # on {node}; then end process {pid}",
@@ -398,16 +342,9 @@ CONNTRACK = Diagnosis(
     code="host-conntrack",
     title="the table of tracked connections is nearly full",
     severity=Severity.WARN,
-    symptoms=(
-        "nf_conntrack: table full, dropping packet",
-        "connections that time out now and then, on one node",
-    ),
-    explanation="A firewall, Docker or Kubernetes makes the kernel remember every connection. When its table"
-    " is full, the first packet of a new connection is dropped, which looks like a flaky network.",
-    remedy="Raise it at once with `sudo sysctl -w net.netfilter.nf_conntrack_max=1048576`, and for good with"
-    " that setting in /etc/sysctl.d/90-conntrack.conf. `sudo conntrack -S` shows the drops; `sudo conntrack -L`"
-    " shows who holds the entries. Training traffic between nodes needs no tracking: a NOTRACK rule saves it"
-    " all.",
-    fixes="sudo sysctl -w net.netfilter.nf_conntrack_max={most}    # on {node}",
+    symptoms=("nf_conntrack: table full, dropping packet", "connections that time out now and then, on one node"),
+    explanation="A firewall, Docker or Kubernetes makes the kernel remember every connection. When its table is full,"
+    " the first packet of a new connection is dropped, which looks like a flaky network.",
+    fixes="sudo sysctl -w net.netfilter.nf_conntrack_max={most}    # on {node}; and in /etc/sysctl.d, for good",
     leads_to=("network-flaky",),
 )

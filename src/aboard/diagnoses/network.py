@@ -5,7 +5,7 @@ from typing import Any
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, Command
 from aboard.diagnoses.messages import NCCL_PEER, cause, hint, last_words
-from aboard.diagnoses.steps import CHECK, OPEN
+from aboard.diagnoses.steps import CHECK, OPEN, SLOW_NIC
 
 _TIMED_OUT = "The client socket has timed out after 600000ms while trying to connect to"
 _RETRYING = "connect to 10.0.0.3<42713> returned Connection timed out, retrying (1/34)"
@@ -19,33 +19,15 @@ _WHERE = {
 _HOW = {
     "dropped": (
         "Connections vanish",
-        "A firewall drops the packets, on the node or between, or the machine is not where its address says.",
-        (
-            "Let the other nodes in: `sudo ufw allow proto tcp from NETWORK to any port {ports}` or"
-            " `sudo iptables -I INPUT -p tcp -s NETWORK --dport {ports} -j ACCEPT` on the named node. In a cloud, open"
-            " the security group for traffic within the group. If nothing is filtered, `ip route get PEER` shows the"
-            " way taken."
-        ),
+        "A firewall or a cloud's security group drops the packets, or the machine is not where its address says.",
     ),
     "refused": (
         "Connections are refused",
-        (
-            "Our own agent listens on that port, so a firewall answers for it with a TCP reset, or the address that the"
-            " peer uses is another machine's."
-        ),
-        (
-            "Look for the rule: `sudo nft list ruleset | grep -n reset`. Compare the address in the finding with"
-            " `ip -br address` on the node. Then allow the ports {ports} from the other nodes."
-        ),
+        "Our own agent listens there: a firewall answers for it with a TCP reset, or the address is another machine's.",
     ),
     "rejected": (
         "Connections are rejected",
         "A firewall answers that the host is prohibited (`No route to host`), or the network has no route to it.",
-        (
-            "`sudo iptables -S INPUT` on the named node shows the REJECT rule, which firewalld and many cloud images"
-            " have at the end. Allow the ports {ports} from the other nodes before it; `ip route get PEER` shows a"
-            " missing route."
-        ),
     ),
 }
 # How torch says that it can't connect; the number of the error follows.
@@ -75,23 +57,18 @@ _NOBODY_LISTENS = (
     "The peer named an address where nothing listens: another interface than peers reach, a container's own network,"
     " or it died before."
 )
-_CARD = Command(
-    "sudo ethtool {interface} | grep -E 'Speed|Duplex'    # on {node}; then try another cable\n"
-    "ip -s link show {interface}    # on {node}; do errors or drops grow?"
-)
 
 
-def _connection(scope: str, outcome: str, *, in_a_run: str = "", shows: tuple[str, ...] = (), **more: Any) -> Diagnosis:
+def _connection(scope: str, outcome: str, *, shows: tuple[str, ...] = (), **more: Any) -> Diagnosis:
     """`logged` are further fixes of its patterns."""
     where, ports = _WHERE[scope]
-    title, why, mend = _HOW[outcome]
+    title, why = _HOW[outcome]
     common = () if scope == "rendezvous-" else (_GLOO, _RETRYING)
     return Diagnosis(
         code=f"network-{scope}{outcome}",
         title=f"{title}{where}",
         symptoms=(*shows, *common) if scope == "ephemeral-" else (_TIMED_OUT, *common),
         explanation=f"It is about {ports}. {why}",
-        remedy=mend.format(ports="29500" if scope == "rendezvous-" else "1024:65535") + in_a_run,
         fixes={**_OPEN, **more.pop("logged", {})},
         **more,
     )
@@ -126,12 +103,11 @@ EPHEMERAL_DROPPED = _connection(
     "ephemeral-",
     "dropped",
     aliases=("init-peer-dropped",),
-    in_a_run=" In a run, Gloo waits five times its time-out for a peer and names nobody: `aboard why RUN` does.",
     logged={
         "waiting": Command(
             "ss -tno state syn-sent    # on {node}, while it tries: the address behind the arrow is blocked\n"
             "aboard check --only network    # tries every pair of nodes"
-        ),
+        )
     },
     log_fix="sudo iptables -S    # on {peer}; open all ports between the nodes\n"
     "aboard check --only network    # tries every pair of nodes",
@@ -159,7 +135,6 @@ EPHEMERAL_REFUSED = _connection(
     "refused",
     aliases=("init-peer-refused",),
     shows=("Gloo connectFullMesh failed with … SO_ERROR: Connection refused, remote=[10.0.0.2]:28048",),
-    in_a_run=" In a run, the ranks that give up are not the cause: the node that they name is.",
     logged={
         "nccl": Command(
             "ip -br addr    # on {peer}; set NCCL_SOCKET_IFNAME to the interface that all nodes share\n"
@@ -203,7 +178,7 @@ EPHEMERAL_REJECTED = _connection(
         "peers": Command(
             "sudo iptables -S | grep -i reject    # on the peers of {node}\n"
             "aboard check --only network    # tries every pair of nodes"
-        ),
+        )
     },
     log_fix="sudo iptables -S | grep -i reject    # on {peer}; firewalld: firewall-cmd --list-all\n"
     "aboard check --only network    # tries every pair of nodes",
@@ -226,9 +201,9 @@ RESET = Diagnosis(
     code="network-reset",
     title="Connections are made and then reset",
     symptoms=("Connection reset by peer", "Read error [10.0.0.3]:64737: Connection reset by peer"),
-    explanation="A proxy, an intrusion filter or a full connection table between the nodes ends connections.",
-    remedy="Take the nodes' own network out of such filters. `sudo dmesg | grep conntrack` tells whether the table"
-    " of connections is full; `sudo sysctl -w net.netfilter.nf_conntrack_max=1048576` makes it larger.",
+    explanation="A proxy, an intrusion filter or a full connection table (`sudo dmesg | grep conntrack`) between the"
+    " nodes ends connections.",
+    remedy="Take nodes out of such filters. A larger table: `sudo sysctl -w net.netfilter.nf_conntrack_max=1048576`.",
     fixes=_OPEN,
     patterns=last_words(
         r"(?:Connection closed by peer |(?=\[[^]]+\]:\d+: (?:Connection reset by peer|Broken pipe)))" + _ADDRESS
@@ -241,29 +216,18 @@ SILENT = Diagnosis(
     symptoms=("Timed out waiting 5000ms for recv operation to complete",),
     explanation="Something accepts connections in the node's place and passes nothing on, or packets with data are"
     " lost.",
-    remedy="`ip route get PEER` on the node that connects shows the way; look for a proxy or a filter on it.",
     fixes=_OPEN,
 )
 
 MTU = Diagnosis(
     code="network-mtu",
     title="Large packets vanish",
-    symptoms=(
-        "Timed out waiting 5000ms for recv operation to complete",
-        "hangs in the first big all-reduce",
-    ),
-    explanation="An interface sends packets that are larger than a switch, a tunnel or the peer lets through, and"
-    " the message that would say so (ICMP fragmentation needed) is filtered. Small messages pass, so logins and the"
+    symptoms=("Timed out waiting 5000ms for recv operation to complete", "hangs in the first big all-reduce"),
+    explanation="An interface sends packets that are larger than a switch, a tunnel or the peer lets through, and the"
+    " message that would say so (ICMP type 3, fragmentation needed) is filtered. Small messages pass, so logins and the"
     " rendezvous work.",
-    remedy="Give all nodes and switch ports of a network the same MTU: `ip link show` on each node,"
-    " `sudo ip link set dev eth0 mtu 1500` to change it. `ping -M do -s 1472 PEER` must be answered (8972 for jumbo"
-    " frames). Do not filter ICMP type 3.",
-    leads_to=(
-        "network-loss",
-        "network-slow",
-        "network-flaky",
-    ),
-    fixes="ping -M do -c 2 -s 1472 {address}    # on {where:shell}; does a full packet pass?\n"
+    leads_to=("network-loss", "network-slow", "network-flaky"),
+    fixes="ping -M do -c 2 -s 1472 {address}    # on {where:shell}; does a full packet pass? (8972 for jumbo frames)\n"
     "sudo ip link set dev {interface} mtu 1400    # on {where:shell}; or raise the MTU of its switch port",
 )
 
@@ -272,12 +236,9 @@ MTU_DIFFERS = Diagnosis(
     title="Interfaces send packets of different sizes",
     severity=Severity.INFO,
     symptoms=("mtu 9000 on one node, mtu 1500 on another", "ping: local error: message too long"),
-    explanation="The largest packet that an interface sends (its MTU) is not the same on all nodes of one network."
-    " TCP agrees on the smaller of its two ends, so this often does no harm; a switch or tunnel between them that"
-    " takes less drops what is larger, and RoCE between such ends is slower or fails.",
-    remedy="`ip -br link` and `cat /sys/class/net/*/mtu` on each node; `sudo ip link set dev eth1 mtu 9000` to"
-    " change one, and the same in netplan, NetworkManager or /etc/network/interfaces. All switch ports between"
-    " must take that size, too.",
+    explanation="The largest packet that an interface sends (its MTU) is not the same on all nodes of one network. TCP"
+    " agrees on the smaller of its two ends, so this often does no harm; a switch or tunnel between them that takes"
+    " less drops what is larger, and RoCE between such ends is slower or fails.",
     leads_to=("network-mtu",),
     fixes="sudo ip link set dev {interface} mtu {mtu}    # on {where:shell}; and where its network is set up, for good",
 )
@@ -287,7 +248,6 @@ LINK_DOWN = Diagnosis(
     title="An interface has no link",
     symptoms=("NO-CARRIER", "state DOWN"),
     explanation="The cable is out, the switch port is off, or the card is broken. Its address stays, so peers try.",
-    remedy="Reseat the cable or enable the switch port. `sudo ip link set dev eth1 up` if somebody set it down.",
     leads_to=_NO_CONNECTION,
     fixes="sudo ip link set dev {interface} up    # on {node}; then look at the cable and the switch port\n"
     "cat /sys/class/net/{interface}/operstate    # on {node}; must say up",
@@ -299,7 +259,6 @@ UNRESOLVED = Diagnosis(
     symptoms=("Could not resolve hostname", "Name or service not known", _TIMED_OUT),
     explanation="The name is in this machine's ssh_config or /etc/hosts, and not in those of the node, or its DNS"
     " doesn't answer. torch says the same sentence as for a firewall.",
-    remedy="Add a line `ADDRESS NAME` to /etc/hosts of the named node, or use addresses in aboard.yaml.",
     fixes=Command(_NAMED),
     log_fix="getent hosts {peer}    # on {node}; then a line in /etc/hosts, or the address in place of the name",
     patterns=hint(
@@ -314,7 +273,6 @@ PEER_ON_LOOPBACK = Diagnosis(
     title="A node takes a peer for itself",
     symptoms=("connectFullMesh failed … remote=[127.0.0.1]:41896",),
     explanation="A line of its /etc/hosts gives the peer's name to 127.x, often from a copied image.",
-    remedy="Give the name its real address in /etc/hosts of the named node.",
     leads_to=_NO_CONNECTION,
     fixes=Command(_RENAMED),
 )
@@ -325,7 +283,6 @@ NAMES_DIFFER = Diagnosis(
     severity=Severity.WARN,
     symptoms=("ranks wait for each other although every host is up",),
     explanation="Copies of /etc/hosts have drifted apart, or a DNS answers differently to different nodes.",
-    remedy="`getent ahosts NAME` on each node must print the same; correct the odd one.",
     fixes=Command("getent ahosts {name}    # on {where:shell}; from /etc/hosts, or from a DNS?\n" + _RENAMED),
 )
 
@@ -335,7 +292,6 @@ PORT_TAKEN = Diagnosis(
     symptoms=("The server socket has failed to listen … code: -98, name: EADDRINUSE", "Address already in use"),
     explanation="A rank of an earlier run is still there, another program uses the port, or one torchrun per GPU was"
     " started where one per node was intended.",
-    remedy="`sudo ss -ltnp 'sport = :29500'` names the process. End it if it is a leftover, or set MASTER_PORT.",
     fixes="sudo ss -ltnp sport = :{port}    # on {node}; who has it?\n"
     "sudo fuser -k {port}/tcp    # on {node}; if it is a leftover; else set MASTER_PORT in `env:`",
     log_fix="sudo ss -ltnp | grep -w -e :29500 -e :{port}    # on {node}; who has it?",
@@ -350,7 +306,6 @@ INTERFACE_MISSING = Diagnosis(
     title="The env names an interface that a node doesn't have",
     symptoms=("Unable to find address for: ib0", "Bootstrap : no socket interface found"),
     explanation="Interfaces are called differently on different machines, and one NCCL_SOCKET_IFNAME was given to all.",
-    remedy="Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME per node under `env:`; `ip -br link` lists the names.",
     fixes={
         "": Advice("env: {{{variable}: {interface}}}    # in aboard.yaml, for {node}"),
         "nccl": Command(
@@ -379,9 +334,8 @@ INTERFACE = Diagnosis(
     title="There is a choice of interfaces",
     severity=Severity.INFO,
     symptoms=("wrong NIC used", "NET/Socket : Using [0]docker0"),
-    explanation="NCCL and gloo take the first interface that looks right, which may be a container bridge or the"
-    " slow one.",
-    remedy="Set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME as proposed: they are what peers really reached.",
+    explanation="NCCL and gloo take the first interface that looks right, which may be a container bridge or the slow"
+    " one.",
     fixes=Advice("{variable}: {interface}    # under `env:` of {nodes} in aboard.yaml"),
 )
 
@@ -390,9 +344,8 @@ FLAKY = Diagnosis(
     title="Connections fail at first and work when tried again",
     severity=Severity.WARN,
     symptoms=("intermittent timeouts",),
-    explanation="Packets are lost, or a machine is so busy that it doesn't answer for seconds. Data that came back"
-    " only in part within the time counts, too.",
-    remedy="The full check measures rate and loss of each link and names the node that is in all bad ones.",
+    explanation="Packets are lost, or a machine is so busy that it doesn't answer for seconds. Data that came back only"
+    " in part within the time counts, too.",
     fixes="aboard check --only network    # measures rate and loss of the links of {nodes:shell}",
 )
 
@@ -402,9 +355,8 @@ SLOW = Diagnosis(
     severity=Severity.WARN,
     symptoms=("10x slower than expected", "one slow node"),
     explanation="A link that negotiated a lower speed, a bad cable, a shared uplink or the wrong network.",
-    remedy="`ethtool eth0 | grep Speed` on the named node; then another cable, another switch port.",
     leads_to=("network-flaky",),
-    fixes=_CARD,
+    fixes=SLOW_NIC,
 )
 
 LOSS = Diagnosis(
@@ -412,10 +364,9 @@ LOSS = Diagnosis(
     title="A link loses packets",
     severity=Severity.WARN,
     symptoms=("retransmits grow", "slow in fits and starts"),
-    explanation="A bad cable or transceiver, a full switch buffer, or a duplex mismatch.",
-    remedy="`ip -s link` on the named node: errors that grow point to the cable, drops to a buffer.",
+    explanation="A bad cable or transceiver (errors grow), a full switch buffer (drops grow), or a duplex mismatch.",
     leads_to=("network-flaky",),
-    fixes=_CARD,
+    fixes=SLOW_NIC,
 )
 
 SPARSE = Diagnosis(
@@ -433,6 +384,5 @@ UNKNOWN_MESH = Diagnosis(
     severity=Severity.WARN,
     symptoms=("connections stayed unknown",),
     explanation="A node did not do what the exercise asked of it: too slow, out of memory, or gone.",
-    remedy="Run `aboard check --only network` again; if it stays, look at that node's load.",
     fixes="aboard check --only network",
 )

@@ -5,9 +5,8 @@ from aboard.diagnoses.fixes import Advice, Command
 from aboard.diagnoses.messages import cause
 
 _SAME = (
-    "The surest way is one environment that all nodes see at the same path: on a shared directory, or in a container"
-    " image. If each node has its own, write its packages down once (`python3 -m pip freeze > requirements.txt`) and"
-    " install that file on every node (`python3 -m pip install -r requirements.txt`)."
+    "Install the version of most nodes on the others, from the same index: `python3 -m pip install NAME==VERSION`."
+    " One environment on a shared directory, or in a container image, can't differ."
 )
 
 _FOLLOWS = (
@@ -35,17 +34,13 @@ _FILES = {"copy": Command("{lines:shell}"), "look": Command("{look:shell}")}
 INTERPRETER = Diagnosis(
     code="software-interpreter",
     title="The active Python environment is on some nodes only",
-    symptoms=(
-        "ModuleNotFoundError: No module named 'torch'",
-        "No such file or directory: '/home/me/venv/bin/python'",
-    ),
-    explanation="Ranks use the environment that is active on the head ($VIRTUAL_ENV, $CONDA_PREFIX, or the one"
-    " that runs aboard) on every node that has it at the same path. If only some nodes have it, ranks would run"
-    " different packages. It is a warning if python3 of the others has the same versions of torch and of"
-    " everything that the script imports.",
-    remedy="Make the environment at the same path on the nodes that lack it, or put it on a shared directory. To"
-    " use another interpreter, add `--set cluster.python=PATH` or write `python: PATH` under `cluster:` in"
-    " aboard.yaml; `python3` means the login shell's.",
+    symptoms=("ModuleNotFoundError: No module named 'torch'", "No such file or directory: '/home/me/venv/bin/python'"),
+    explanation="Ranks use the environment that is active on the head ($VIRTUAL_ENV, $CONDA_PREFIX, or the one that"
+    " runs aboard) on every node that has it at the same path. If only some nodes have it, ranks would run different"
+    " packages. It is a warning if python3 of the others has the same versions of torch and of everything that the"
+    " script imports.",
+    remedy="Make the environment at the same path on all nodes, or on a shared directory. `--set cluster.python=PATH`,"
+    " or `python: PATH` under `cluster:` in aboard.yaml, uses another one; `python3` means the login shell's.",
     fixes={
         "copy": Command("{lines:shell}\n" + _OTHER + "python3"),
         "install": Command(_INSTALL + "\n" + _OTHER + "python3"),
@@ -58,10 +53,10 @@ INTERPRETER_LOGIN = Diagnosis(
     title="The active Python environment is on none of the nodes",
     severity=Severity.WARN,
     symptoms=("ModuleNotFoundError: No module named 'torch'",),
-    explanation="Ranks use the environment that is active on the head where nodes have it at the same path. No"
-    " node has it, so ranks use python3 of the login shell.",
-    remedy="If that is meant, write `python: python3` under `cluster:` in aboard.yaml. Otherwise make the"
-    " environment on the nodes, or give the path of theirs.",
+    explanation="Ranks use the environment that is active on the head where nodes have it at the same path. No node has"
+    " it, so ranks use python3 of the login shell.",
+    remedy="Make the environment on the nodes, or write the path of theirs under `cluster:` in aboard.yaml: `python:"
+    " PATH`, or `python: python3` to keep it so.",
     fixes={
         "copy": Command("{lines:shell}\n" + _OTHER + "/path/to/python"),
         "install": Command(_INSTALL + "\n" + _OTHER + "/path/to/python"),
@@ -73,12 +68,9 @@ INTERPRETER_UNSAFE = Diagnosis(
     code="software-interpreter-unsafe",
     title="Another user can change the active Python environment",
     symptoms=("is not used: ", "is writable for the group"),
-    explanation="The interpreter, its packages or a directory above them belong to another user who is not root,"
-    " or can be written by one. That user could make your ranks run any code with your rights. Aboard does not"
-    " choose such an environment by itself.",
-    remedy="If you trust its owner, name it yourself: `--set cluster.python=PATH`, or `python: PATH` under"
-    " `cluster:` in aboard.yaml. Otherwise make an environment of your own, or take the others' write permission"
-    " away.",
+    explanation="The interpreter, its packages or a directory above them belong to another user who is not root, or can"
+    " be written by one. That user could make your ranks run any code with your rights. Aboard does not choose such an"
+    " environment by itself.",
     fixes="--set cluster.python={path}    # add this if you trust them\n"
     "--set cluster.python=python3    # or this, to use python3 of the login shell",
     leads_to=_FOLLOWS,
@@ -90,8 +82,7 @@ PROGRAM = Diagnosis(
     symptoms=("can't open file 'train.py': [Errno 2] No such file or directory", "No module named"),
     explanation="Every node runs its own copy. A script that exists only where the command was typed can't start"
     " elsewhere, and the ranks that do start would wait for the others.",
-    remedy="Copy it as the finding says, or work in a directory that all nodes share. `workdir:` in aboard.yaml"
-    " says where ranks start.",
+    remedy="Copy it to the node, or let `workdir:` in aboard.yaml name a directory that all nodes share.",
     fixes={
         "copy": Command("{lines:shell}"),
         "install": Command("{look:shell}    # install it on {nodes:shell}, or give its whole path"),
@@ -106,7 +97,7 @@ PROGRAM_DIFFERS = Diagnosis(
     symptoms=("Detected mismatch between collectives on ranks",),
     explanation="It was edited on one node only, or copied before the last change. Ranks of different scripts issue"
     " different collectives.",
-    remedy="Copy it as the finding says; if the odd one is right, copy it the other way.",
+    remedy="Copy the script of most nodes to the others; if the odd one is right, copy that one.",
     fixes="{lines:shell}",
     leads_to=("software-code",),
 )
@@ -118,7 +109,6 @@ IMPORT = Diagnosis(
     symptoms=("ModuleNotFoundError: No module named",),
     explanation="The import stands at the top level of the script, and the interpreter of the node finds no such"
     " module. The script may still make it importable by itself, so this is a warning.",
-    remedy=f"Install the package into the interpreter that the finding names, or choose another interpreter. {_SAME}",
     fixes="{try_it:shell}    # install what provides {them} on {nodes:shell}\n"
     "--set cluster.python=/path/to/python    # or add this, with a Python that has it",
 )
@@ -127,12 +117,11 @@ PYTHON = Diagnosis(
     code="software-python",
     title="Nodes run different versions of Python",
     symptoms=("ModuleNotFoundError: No module named 'torch'", "ValueError: unsupported pickle protocol"),
-    explanation="Over ssh, a command gets a shell that is neither a login shell nor interactive, so `conda"
-    " activate` or `module load` lines of a start-up file often don't run there, and `python3` is the system's."
-    " Each version of Python has its own packages, so nearly everything else differs too.",
-    remedy="Give the whole path of the right Python as `python:` in aboard.yaml, for all nodes or for one, or put"
-    " what activates it under `setup:`. `ssh NODE 'command -v python3; python3 --version'` shows what a rank would"
-    " get.",
+    explanation="Over ssh, a command gets a shell that is neither a login shell nor interactive, so `conda activate` or"
+    " `module load` lines of a start-up file often don't run there, and `python3` is the system's. Each version of"
+    " Python has its own packages, so nearly everything else differs too.",
+    remedy="Give the whole path of the right Python as `python:` in aboard.yaml, or put what activates it under"
+    " `setup:`. `ssh NODE 'command -v python3; python3 --version'` shows what a rank would get.",
     fixes=_SAME_PYTHON,
 )
 
@@ -141,8 +130,8 @@ PYTHON_PATH = Diagnosis(
     title="Nodes find Python at different paths",
     severity=Severity.INFO,
     symptoms=("python: /opt/conda/bin/python3 on one node, /usr/bin/python3 on another",),
-    explanation="The version is the same, so this may be meant. Often it is not: two environments look alike until"
-    " one is updated.",
+    explanation="The version is the same, so this may be meant. Often it is not: two environments look alike until one"
+    " is updated.",
     remedy="Give the same whole path as `python:` in aboard.yaml for all nodes.",
     fixes=_SAME_PYTHON,
 )
@@ -155,9 +144,9 @@ TORCH = Diagnosis(
         "Received data size doesn't match expected size. Is there a distributed collective mismatch",
         "Detected mismatch between collectives on ranks",
     ),
-    explanation="torch brings NCCL, CUDA and the code that decides which collective comes next. Two versions may"
-    " meet and then wait for each other, crash, or sum what doesn't belong together.",
-    remedy=f"Install the version of the finding on the node that it names. {_SAME}",
+    explanation="torch brings NCCL, CUDA and the code that decides which collective comes next. Two versions may meet"
+    " and then wait for each other, crash, or sum what doesn't belong together.",
+    remedy=_SAME,
     fixes=_PIP,
 )
 
@@ -165,15 +154,12 @@ NCCL = Diagnosis(
     code="software-nccl",
     title="Nodes have different versions of NCCL",
     symptoms=("Mismatched NCCL version detected : rank", "NCCL WARN Mismatched NCCL version"),
-    explanation="All ranks of a communicator must run the same NCCL. Since 2.23 it says so and ends; earlier"
-    " versions hang while they connect. The version is that of the package which torch brings; LD_LIBRARY_PATH and"
-    " LD_PRELOAD can put another library before it.",
-    remedy=f"Install the version of the finding on the node that it names, and look for a library of the system"
-    f" that comes first: `ldconfig -p | grep nccl`, `echo $LD_LIBRARY_PATH $LD_PRELOAD`. {_SAME}",
-    fixes={
-        **_PIP,
-        "paths": Command("echo $LD_LIBRARY_PATH $LD_PRELOAD    # on each node, where ranks start"),
-    },
+    explanation="All ranks of a communicator must run the same NCCL. Since 2.23 it says so and ends; earlier versions"
+    " hang while they connect. The version is that of the package which torch brings; LD_LIBRARY_PATH and LD_PRELOAD"
+    " can put another library before it.",
+    remedy=f"{_SAME} Look for a libnccl of the system that comes first: `ldconfig -p | grep nccl`,"
+    " `echo $LD_LIBRARY_PATH $LD_PRELOAD`.",
+    fixes={**_PIP, "paths": Command("echo $LD_LIBRARY_PATH $LD_PRELOAD    # on each node, where ranks start")},
     log_fix="python -c 'import torch; print(torch.cuda.nccl.version())'    # on each node, where ranks start\n"
     "echo $LD_LIBRARY_PATH $LD_PRELOAD    # there: a system libnccl that comes first is the usual reason",
     patterns=cause(
@@ -192,9 +178,9 @@ CUDA = Diagnosis(
         "CUDA error: no kernel image is available for execution on the device",
         "AssertionError: Torch not compiled with CUDA enabled",
     ),
-    explanation="The same torch comes in builds for several CUDA versions and one for the CPU only. They bring"
-    " other NCCL versions and kernels, and need other drivers.",
-    remedy=f"Install torch on the node from the same package index as on the others. {_SAME}",
+    explanation="The same torch comes in builds for several CUDA versions and one for the CPU only. They bring other"
+    " NCCL versions and kernels, and need other drivers.",
+    remedy=_SAME,
     fixes=_PIP,
     log_fix="python -c 'import torch; print(torch.version.cuda, torch.cuda.get_arch_list())'    # on {node}",
     patterns=cause(
@@ -210,7 +196,7 @@ ROCM = Diagnosis(
     title="torch is built for different versions of ROCm",
     symptoms=("HIP error: invalid device function",),
     explanation="The same torch comes in builds for several ROCm versions; they bring other RCCL versions and kernels.",
-    remedy=f"Install torch on the node from the same package index as on the others. {_SAME}",
+    remedy=_SAME,
     fixes=_PIP,
 )
 
@@ -219,10 +205,9 @@ PACKAGE = Diagnosis(
     title="Nodes have different versions of a training library",
     severity=Severity.WARN,
     symptoms=("ImportError: cannot import name", "KeyError: 'qwen3'", "unexpected keyword argument"),
-    explanation="transformers, accelerate, DeepSpeed, flash-attn and the like decide what a rank computes and when"
-    " it calls a collective. Small differences often do no harm, and sometimes one rank takes another path and all"
-    " wait.",
-    remedy=f"Install the version of the finding on the node that it names. {_SAME}",
+    explanation="transformers, accelerate, DeepSpeed, flash-attn and the like decide what a rank computes and when it"
+    " calls a collective. Small differences often do no harm, and sometimes one rank takes another path and all wait.",
+    remedy=_SAME,
     fixes=_PIP,
 )
 
@@ -246,9 +231,8 @@ CODE = Diagnosis(
     ),
     explanation="Each node runs the files that it has. After an edit on one node only, ranks make different"
     " collectives, and the error that comes of it names neither the file nor the node.",
-    remedy="The fix of the finding copies the files that differ from a node that has what most have. If the edited"
-    " node is the one that is right, copy the other way round. A working directory on shared storage can't"
-    " differ.",
+    remedy="Copy the files from a node that has what most have, or from the edited one if it is right. A working"
+    " directory on shared storage can't differ.",
     fixes=_FILES,
 )
 
@@ -257,11 +241,11 @@ CONFIG = Diagnosis(
     title="Settings in the working directory differ from node to node",
     severity=Severity.WARN,
     symptoms=("ds_config.json differs", "batch size or sequence length isn't the same on all ranks"),
-    explanation="A DeepSpeed, Accelerate or trainer file that differs gives ranks different batch sizes or stages."
-    " JSON and YAML files may also be results of earlier runs, so this does not stop a launch. If the files could"
-    " not be listed, it is not known which they are.",
-    remedy="Copy the file as the finding says, or keep results in a directory called `outputs`, `runs` or `logs`,"
-    " which are not compared.",
+    explanation="A DeepSpeed, Accelerate or trainer file that differs gives ranks different batch sizes or stages. JSON"
+    " and YAML files may also be results of earlier runs, so this does not stop a launch. If the files could not be"
+    " listed, it is not known which they are.",
+    remedy="Copy the file to all nodes. Directories called `outputs`, `runs` or `logs` are not compared: keep results"
+    " there.",
     fixes=_FILES,
 )
 
@@ -270,13 +254,11 @@ VARIABLE = Diagnosis(
     title="A variable of NCCL, CUDA or torch is not the same everywhere",
     severity=Severity.WARN,
     symptoms=("NCCL_DEBUG", "NCCL_IB_DISABLE", "NCCL_PROTO", "OMP_NUM_THREADS", "LD_LIBRARY_PATH"),
-    explanation="Variables come from start-up files, PAM or sshd, and one node's may be left from an experiment."
-    " Ranks that disagree about NCCL_IB_DISABLE, NCCL_PROTO or NCCL_ALGO don't find each other or hang in the first"
-    " collective.",
-    remedy="Write the variable once under `env:` in aboard.yaml; it then comes before what the node has. Or take it"
-    " out of the file that sets it: `grep -n NAME ~/.bashrc ~/.profile /etc/environment`. Names that are rightly"
-    " different (CUDA_VISIBLE_DEVICES, NCCL_SOCKET_IFNAME, NCCL_IB_HCA) and what aboard.yaml sets for one node are"
-    " not compared. Values of tokens and keys are compared by a digest and never shown.",
+    explanation="Variables come from start-up files, PAM or sshd, and one node's may be left from an experiment. Ranks"
+    " that disagree about NCCL_IB_DISABLE, NCCL_PROTO or NCCL_ALGO don't find each other or hang in the first"
+    " collective. Tokens and keys are compared by a digest and never shown.",
+    remedy="Write it once under `env:` in aboard.yaml, which wins, or take it out of the file that sets it: `grep -n"
+    " NAME ~/.bashrc ~/.profile /etc/environment`.",
     fixes={
         "look": Command("{look:shell}    # here; is it set there?"),
         "set": Advice("env: {{{name}: {value}}}    # in aboard.yaml, under cluster:; one value for all"),

@@ -10,3 +10,7 @@ PUT_UP = Command(
 )
 SAME_CODE = "aboard check --only software    # is the code the same on all nodes?"
 LOGS = "aboard logs {run} --rank {rank}    # what it said last"
+SLOW_NIC = Command(
+    "sudo ethtool {interface} | grep -E 'Speed|Duplex'    # on {node}; then try another cable\n"
+    "ip -s link show {interface}    # on {node}; do errors or drops grow?"
+)

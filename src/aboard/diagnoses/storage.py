@@ -5,6 +5,10 @@ from aboard.diagnoses.fixes import Advice, Command
 from aboard.diagnoses.messages import cause, odd
 
 _LARGEST = Command("{look:shell}    # what is largest there; remove what nobody needs")
+_REMOVE = (
+    "`du -x --max-depth=2 DIRECTORY | sort -n | tail` shows what is large; old checkpoints, `~/.cache/huggingface` and"
+    " `~/.cache/torch` usually are. `quota -s` shows a quota."
+)
 
 MISSING = Diagnosis(
     code="storage-missing",
@@ -12,15 +16,11 @@ MISSING = Diagnosis(
     symptoms=("FileNotFoundError: [Errno 2] No such file or directory", "can't open file", "cd: No such file"),
     explanation="Ranks start in the same directory on every node. It was never made on this one, its disk or share"
     " isn't mounted, its name is spelled another way, or this user may not enter it.",
-    remedy="If all nodes should share it, mount it: `findmnt DIRECTORY` on a node that has it shows from where. If"
-    " each node has its own, make it (`mkdir -p DIRECTORY`) and copy the code there. If it has another name on this"
-    " node, set `workdir:` of the node in aboard.yaml.",
+    remedy="Mount it (`findmnt DIRECTORY` on a node that has it shows from where), or make it and copy the code there,"
+    " or set `workdir:` of the node in aboard.yaml.",
     fixes="{lines:shell}    # or mount what should be there, or correct `workdir:` in aboard.yaml",
     log_fix="ls -ld {path}    # on {node} and on the head; findmnt -T shows what is mounted there",
-    leads_to=(
-        "software-code",
-        "software-config",
-    ),
+    leads_to=("software-code", "software-config"),
     patterns=cause(
         r"(?:FileNotFoundError|OSError|IOError): \[Errno 2\] No such file or directory: b?'(?P<path>[^']+)'"
         r"|cd: (?P<path2>[^:]+): No such file or directory|couldn't chdir to [`'](?P<path3>[^']+)'"
@@ -38,31 +38,21 @@ NOT_SHARED = Diagnosis(
         "on one node only",
         "checkpoint shards are missing",
     ),
-    explanation="One node wrote a small file, and this node doesn't see it although others do. The share isn't"
-    " mounted here, or another export is, so the directory below it shows: empty, or with what somebody once put"
-    " there.",
-    remedy="Mount it as on the other nodes: `findmnt -T DIRECTORY` shows there what belongs here. Put it into"
-    " /etc/fstab with `_netdev`, so that it comes up at boot. Then run the check again.",
+    explanation="One node wrote a small file, and this node doesn't see it although others do. The share isn't mounted"
+    " here, or another export is (compare `findmnt -T DIRECTORY`), so the directory below it shows: empty, or with what"
+    " somebody once put there.",
     fixes="sudo mount {how:shell}    # on {nodes:shell}",
-    leads_to=(
-        "software-code",
-        "software-config",
-    ),
+    leads_to=("software-code", "software-config"),
 )
 
 NOT_MOUNTED = Diagnosis(
     code="storage-not-mounted",
     title="Nothing is mounted where other nodes have a mount",
     symptoms=("df shows / for a directory that is a share elsewhere", "No space left on device on one node only"),
-    explanation="The working directory lies on a mount of its own on most nodes, and on this node on the disk of"
-    " the system. The mount did not come up at boot, or was never set up.",
-    remedy="`sudo mount POINT` if it is in /etc/fstab; else mount it as the finding says. If this node has no such"
-    " disk and doesn't need one, there is nothing to mend.",
+    explanation="The working directory lies on a mount of its own on most nodes, and on this node on the disk of the"
+    " system. The mount did not come up at boot, or was never set up; or the node has no such disk, and needs none.",
     fixes="sudo mount {how:shell}    # on {node}",
-    leads_to=(
-        "software-code",
-        "software-config",
-    ),
+    leads_to=("software-code", "software-config"),
 )
 
 PRIVATE = Diagnosis(
@@ -70,9 +60,8 @@ PRIVATE = Diagnosis(
     title="Every node has a working directory of its own",
     severity=Severity.INFO,
     symptoms=("a file written on one node isn't on the others",),
-    explanation="That works: each node reads its own copy of the code. But a change must be copied to all of them,"
-    " and checkpoints are spread over the nodes.",
-    remedy="Nothing must be mended. A directory that all nodes share, as `workdir:` in aboard.yaml, saves copying.",
+    explanation="That works: each node reads its own copy of the code. But a change must be copied to all of them, and"
+    " checkpoints are spread over the nodes.",
     fixes=Advice("workdir: PATH    # in aboard.yaml, if there is a directory that all nodes share"),
 )
 
@@ -80,10 +69,9 @@ FULL = Diagnosis(
     code="storage-full",
     title="A disk is full",
     symptoms=("OSError: [Errno 28] No space left on device", "[Errno 122] Disk quota exceeded", "write failed"),
-    explanation="The rank that writes fails, and the others wait for it until their time-out, with an error that"
-    " says nothing about a disk. A quota may be used up although the disk has room.",
-    remedy="Remove what nobody needs: `du -x --max-depth=2 DIRECTORY | sort -n | tail` shows what is large, and old"
-    " checkpoints, `~/.cache/huggingface` and `~/.cache/torch` usually are. `quota -s` shows a quota.",
+    explanation="The rank that writes fails, and the others wait for it until their time-out, with an error that says"
+    " nothing about a disk. A quota may be used up although the disk has room.",
+    remedy=_REMOVE,
     fixes=_LARGEST,
     log_fix="df -h; df -i; quota -s    # on {node}; which one? remove old checkpoints, and start from the last good"
     " one",
@@ -98,12 +86,10 @@ SPACE = Diagnosis(
     code="storage-space",
     title="The disk has less room than the run will write",
     symptoms=("OSError: [Errno 28] No space left on device", "PytorchStreamWriter failed writing file"),
-    explanation="`run:` in aboard.yaml says where the run writes and how much, and the disk there has less than"
-    " that free. A disk that the nodes share must have room for what all of them write, a node's own for what is"
-    " written on that node. A quota for each user doesn't show in what is free; one for the directory mostly does.",
-    remedy="`du -xh --max-depth=1 POINT | sort -h | tail` shows what is largest on that disk; old checkpoints"
-    " mostly are. A checkpoint of a model with its optimizer takes about 14 bytes per parameter, and one more than"
-    " are kept must fit. Else write elsewhere (`output:`), or correct `writes:`.",
+    explanation="`run:` in aboard.yaml says where the run writes and how much, and the disk there has less than that"
+    " free. A disk that the nodes share must have room for what all of them write, a node's own for what is written on"
+    " that node. A quota for each user doesn't show in what is free; one for the directory mostly does.",
+    remedy=f"{_REMOVE} Or write elsewhere (`output:`), or correct `writes:`.",
     fixes="{look:shell}    # here; what is largest there? Remove what nobody needs\n"
     "run: {{output: PATH, writes: SIZE}}    # in aboard.yaml, if it shall write elsewhere, or less",
 )
@@ -112,11 +98,11 @@ OUTPUT = Diagnosis(
     code="storage-output",
     title="The run can't write where it was told to",
     symptoms=("PermissionError: [Errno 13] Permission denied", "OSError: [Errno 30] Read-only file system"),
-    explanation="`output:` under `run:` in aboard.yaml is a directory that this user may not write to, that can't"
-    " be made there, or that is no directory. Rank 0 is on the first node, so it stops a run there; on others it"
-    " is a warning, since some programs write on the first node alone.",
-    remedy="`namei -l PATH` shows each directory on the way, its owner and its rights. Make it, give it to the user"
-    " (`sudo chown USER PATH`), mount what should be there, or correct `output:`.",
+    explanation="`output:` under `run:` in aboard.yaml is a directory that this user may not write to, that can't be"
+    " made there, or that is no directory. Rank 0 is on the first node, so it stops a run there; on others it is a"
+    " warning, since some programs write on the first node alone.",
+    remedy="`namei -l PATH` shows the owner and the rights of each directory on the way. Make it, or correct"
+    " `output:`.",
     fixes="{look:shell}    # here; whose is it? Make it, or correct `output:` under `run:` in aboard.yaml",
 )
 
@@ -125,9 +111,9 @@ LOW = Diagnosis(
     title="A disk is nearly full",
     severity=Severity.WARN,
     symptoms=("OSError: [Errno 28] No space left on device",),
-    explanation="A checkpoint of a model with its optimizer takes about 14 bytes per parameter, and the old one is"
-    " kept until the new one is whole. Less than 1 GiB, or a hundredth of the disk, is soon used up.",
-    remedy="Remove what nobody needs (`du -x --max-depth=2 DIRECTORY | sort -n | tail`), or write elsewhere.",
+    explanation="A checkpoint of a model with its optimizer takes about 14 bytes per parameter, and the old one is kept"
+    " until the new one is whole. Less than 1 GiB, or a hundredth of the disk, is soon used up.",
+    remedy=_REMOVE,
     fixes=_LARGEST,
 )
 
@@ -135,10 +121,9 @@ INODES = Diagnosis(
     code="storage-inodes",
     title="A file system can hold hardly any more files",
     symptoms=("OSError: [Errno 28] No space left on device", "although df -h shows free space"),
-    explanation="Many file systems have room for a fixed number of files. Caches and unpacked datasets use them"
-    " up, and then nothing can be created, however much space is left.",
-    remedy="`df -i DIRECTORY` shows it; `du --inodes -x --max-depth=2 DIRECTORY | sort -n | tail` shows where they"
-    " are. Pack small files into archives or shards.",
+    explanation="Many file systems have room for a fixed number of files. Caches and unpacked datasets use them up, and"
+    " then nothing can be created, however much space is left.",
+    remedy="`du --inodes -x --max-depth=2 DIRECTORY | sort -n | tail` shows where they are; pack them into archives.",
     fixes=_LARGEST,
 )
 
@@ -147,10 +132,9 @@ READ_ONLY = Diagnosis(
     title="A directory can't be written to",
     severity=Severity.WARN,
     symptoms=("OSError: [Errno 30] Read-only file system", "PermissionError: [Errno 13] Permission denied"),
-    explanation="The file system is mounted read-only, which the kernel also does by itself after disk errors, or"
-    " the user has another number on this node than the owner of the directory has, which on NFS is what counts.",
-    remedy="`findmnt -T DIRECTORY` shows the options of the mount, `dmesg | tail` disk errors, `id` the number of"
-    " the user, which must be the same on all nodes that share a directory.",
+    explanation="The file system is mounted read-only, which the kernel also does by itself after disk errors, or the"
+    " user has another number on this node than the owner of the directory has, which on NFS is what counts.",
+    remedy="`findmnt -T DIRECTORY` shows the mount's options, `sudo dmesg | tail` disk errors, `id` the user's number.",
     fixes={
         "mend": Command(
             "sudo dmesg | tail    # on {nodes:shell}; were there disk errors?\n"
@@ -175,26 +159,17 @@ DEAD_MOUNT = Diagnosis(
         "Stale file handle",
         "nfs: server not responding, still trying",
     ),
-    explanation="The server of an NFS, Lustre, sshfs or other network mount is gone, or the program behind a FUSE"
-    " mount has stopped. Whatever touches the mount hangs in the kernel. Even `df`, or a login whose home is"
-    " there, does.",
-    remedy="`sudo umount -l POINT` takes it out of the way (`fusermount3 -uz POINT` for FUSE); what hangs on it may"
-    " still hang until the server is back. Then mount it again. If the server is only slow, look at its load and at"
-    " the network to it.",
+    explanation="The server of an NFS, Lustre, sshfs or other network mount is gone, or the program behind a FUSE mount"
+    " has stopped. Whatever touches the mount hangs in the kernel. Even `df`, or a login whose home is there, does.",
     fixes={
         "": Command(
-            "sudo umount -l {point}    # on {nodes:shell}; frees what hangs on it\n"
+            "sudo umount -l {point}    # on {nodes:shell}; frees what hangs on it (FUSE: fusermount3 -uz)\n"
             "sudo mount {how:shell}    # on {nodes:shell}; when its server answers again"
         ),
         "waits": Command("ps -eo pid,stat,wchan:30,cmd | grep ' D'    # on {node}; what does it wait for?"),
     },
     log_fix="timeout 5 stat -f PATH; findmnt -t nfs,nfs4,lustre,fuse    # on {node}; which mount? then mount it again",
-    leads_to=(
-        "software-code",
-        "software-config",
-        "unknown-software",
-        "unknown-storage-room",
-    ),
+    leads_to=("software-code", "software-config", "unknown-software", "unknown-storage-room"),
     patterns=(
         cause(
             r"nfs: server (?P<server>\S+) not responding|\[Errno 116\]|Stale (?:NFS )?file handle"
@@ -216,9 +191,8 @@ NO_MMAP = Diagnosis(
     title="Files can't be mapped into memory",
     severity=Severity.WARN,
     symptoms=("OSError: [Errno 19] No such device", "Bus error (core dumped)", "ArrowInvalid: mmap"),
-    explanation="Arrow datasets and safetensors are read through shared memory maps. Some FUSE file systems, and"
-    " those that are mounted with direct_io, refuse them.",
-    remedy="Mount it without `direct_io`, or put datasets and weights on another file system"
-    " (`HF_HOME`, `HF_DATASETS_CACHE`).",
+    explanation="Arrow datasets and safetensors are read through shared memory maps. Some FUSE file systems, and those"
+    " that are mounted with direct_io, refuse them.",
+    remedy="Mount it without `direct_io`, or set `HF_HOME` and `HF_DATASETS_CACHE` to another file system.",
     fixes="{look:shell}    # if FUSE: mount it without direct_io",
 )

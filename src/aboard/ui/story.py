@@ -38,9 +38,9 @@ class StoryView:
 
 
 def _steps(story: Diagnosis) -> str:
-    """What to type, a command a line: between backticks, where it isn't broken."""
+    """What to type, a command a line: between backticks, where it isn't broken; and remarks."""
     parts = (line.partition("    # ") for line in story.steps)
-    return "\n".join(f"`{command}`{gap}{remark}" for command, gap, remark in parts)
+    return "\n".join(f"`{each}`{gap}{remark}" if each[0] != "#" else each for each, gap, remark in parts)
 
 
 class CodesView:

@@ -35,7 +35,6 @@ def unreachable(facts: Facts) -> Iterator[Finding]:
             yield diagnosis.finding(
                 nodes=tuple(names),
                 seen=contact.said,
-                why=reach.why(diagnosis),
                 fix=_first_key([facts.cluster.node(name) for name in names])
                 if contact.said.startswith(NO_KEY)
                 else _fix(facts, node, contact),
@@ -49,7 +48,6 @@ def dropped_at_first(facts: Facts) -> Iterator[Finding]:
             yield reach.DROPPED_AT_FIRST.finding(
                 nodes=(name,),
                 seen=f"sshd dropped {contact.drops} of {contact.drops + 1} logins",
-                why=reach.why(reach.DROPPED),
                 fix=reach.DROPPED_AT_FIRST.fix(node=name),
             )
 
@@ -61,7 +59,6 @@ def noisy_shell(facts: Facts) -> Iterator[Finding]:
             yield reach.NOISY_SHELL.finding(
                 nodes=(name,),
                 seen=f"before any command, the login shell prints: {contact.noise}",
-                why="We skip it, but scp, rsync and git over ssh break on it.",
                 fix=reach.NOISY_SHELL.fix(node=name, ssh=ssh_words(facts.cluster.node(name))),
             )
 
