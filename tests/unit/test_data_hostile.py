@@ -5,6 +5,7 @@ import json
 import shlex
 import struct
 from collections.abc import Callable, Iterator
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -119,7 +120,7 @@ def test_manifests_of_prepared_data(value: str, here: Path) -> None:
         for content in _spoiled(json.loads(text), value):
             Path(manifests.NAME).write_text(json.dumps(content))
             for reader in readers:
-                _refused(lambda reader=reader: reader(here), must=False)
+                _refused(partial(reader, here), must=False)
     content = json.loads(manifests.written(whole))
     content["origins"][0]["name"] = value
     Path(manifests.NAME).write_text(json.dumps(content))

@@ -23,6 +23,7 @@ from aboard.data.intake.read import format_of, read, records
 from aboard.data.intake.sources import SourceSpec, sources
 from aboard.data.rows import Broken, Row
 from aboard.diagnoses import AboardError
+from aboard.diagnoses.untrusted import Untrusted
 
 TEXT = Format(name="text", why="given", columns=("text",))
 
@@ -229,7 +230,7 @@ def test_json_as_json_reads_it(tmp_path_factory: pytest.TempPathFactory, items: 
     path = put(tmp_path_factory.mktemp("json") / "a.json", json.dumps(items, indent=1, ensure_ascii=False))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(aboard.data.intake.listed, "_BLOCK", 7)
-        found = list(records(Chunk(file=path, path=path, store="json")))
+        found = list(records(Chunk(file=Untrusted(path), path=path, store="json")))
     assert [record[1] for record in found if not isinstance(record, Broken)] == items
 
 

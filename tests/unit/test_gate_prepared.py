@@ -70,7 +70,12 @@ def signs(found: Tally) -> dict[str, tuple[int, list[tuple[str, str, int, list[i
         name: (
             seen.count,
             [
-                (str(each.where), each.note, each.length, [] if each.encoded is None else each.encoded.ids.tolist())
+                (
+                    str(each.where),
+                    each.note.raw(),
+                    each.length,
+                    [] if each.encoded is None else each.encoded.ids.tolist(),
+                )
                 for each in seen.examples
             ],
         )
