@@ -156,7 +156,7 @@ def _outcome(
         ranks=job.world,
         backend=head.backend if head else "",
         torch=head.torch if head else "",
-        rows=tuple(row(each.op, each.size, each.rounds, each.seconds, job.world) for each in timings),
+        rows=tuple(row(*each, job.world) for each in timings),
         rates=job.rates,
         left_out=crew.left_out,
         failed=failed,

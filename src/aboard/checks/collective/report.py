@@ -22,16 +22,6 @@ Line = Annotated[Untrusted, Limit(500)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timing:
-    """One size of one collective, and how long a round of it took."""
-
-    op: Op
-    size: int
-    rounds: int
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Row:
     """One size of one collective; bandwidths in GB/s, as nccl-tests prints them."""
 
@@ -69,7 +59,8 @@ class Report:
     stack: Annotated[tuple[Line, ...], Limit(8, last=True)] = ()
     torch: Word = ""
     backend: Word = ""
-    rows: tuple[Timing, ...] = ()
+    # Collective, size, rounds, and the seconds that each took.
+    rows: tuple[tuple[Op, int, int, float], ...] = ()
     wrong: tuple[Wrong, ...] = ()
     pairs: Mapping[int, float] = field(default_factory=dict)
     log: Annotated[tuple[Line, ...], Limit(300)] = ()

@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_interface
 from typing import Annotated, Any
 
 from aboard.checks.network.mesh import RENDEZVOUS_PORT, Address, IpAddress, Mesh, Port, Resolved, Taken, Try
-from aboard.core.decoding import Limit, Matching, Word, decode, try_decode
+from aboard.core.decoding import Limit, Word, decode, try_decode
 from aboard.core.exercise import Ask, Exercise, Replies, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.node import Node
@@ -118,20 +118,12 @@ class _Bound:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Card:
-    """One address of a node's interface."""
-
-    interface: Annotated[str, Matching(r"[\w.:@+-]{1,32}")]
-    address: IpAddress
-    prefix: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Listening:
     """The answer to `listen`."""
 
     ports: tuple[_Bound, ...]
-    addresses: Annotated[tuple[_Card, ...], Limit(_MOST)] = ()
+    # Interface, address, and the length of its network's prefix.
+    addresses: Annotated[tuple[tuple[Word, IpAddress, int], ...], Limit(_MOST)] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,8 +211,8 @@ class _Heard:
     def _listening(self, name: str, reply: Mapping[str, Any]) -> None:
         told = decode(Listening, reply)
         self.addresses[name] = tuple(
-            Address(interface=card.interface, address=str(ip_interface(f"{card.address}/{card.prefix}")))
-            for card in told.addresses
+            Address(interface=interface, address=str(ip_interface(f"{address}/{prefix}")))
+            for interface, address, prefix in told.addresses
         )
         own: dict[Port, int] = {}
         for kind, bound in zip(Port, told.ports, strict=True):
