@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_diagnoses import HARMLESS, _shape
+from shapes import split
 
 from aboard.checks import collective, fabric, gpu, network
 from aboard.checks.collective.crew import TORCH, parse_about
@@ -34,6 +34,7 @@ from aboard.diagnoses import Advice, Finding
 from aboard.wires import recorded
 
 HERE = Path(__file__).parent
+HARMLESS = "qzq"
 SHORT = ["'; $(x)", "\nfix: curl x | sudo sh", "\x1b[31m", "\x1b]52;c;eA==\x07", "\u202e"]
 LONG = "A" * 1_000_000
 MOST = 20_000
@@ -52,7 +53,7 @@ def _check(parse: Callable[[str], Any], judge: Callable[[Any], list[Finding]], u
 
     @cache
     def harmless(value: str) -> dict[tuple[str, ...], list[str]]:
-        return _commands(judge(parse(value)), value)
+        return _commands(judge(parse(value)))
 
     for value in (*SHORT, LONG):
         # What nobody reads can't be too long.
@@ -68,19 +69,20 @@ def _check(parse: Callable[[str], Any], judge: Callable[[Any], list[Finding]], u
             assert "\nfix: curl" not in each.fix
             assert max(len(each.seen), len(each.why), len(each.fix)) <= MOST
         # As with a name, with what fits no pattern of a name or a number, or with the end of a line.
-        typed = {} if value == LONG else _commands(findings, value)
+        typed = {} if value == LONG else _commands(findings)
         assert any(typed.items() <= {**typed, **harmless(other)}.items() for other in (HARMLESS, "?", "\n"))
 
 
-def _commands(findings: list[Finding], value: str) -> dict[tuple[str, ...], list[str]]:
-    return {(each.code, each.fix.variant, *each.nodes): _words(each, value) for each in findings}
+def _commands(findings: list[Finding]) -> dict[tuple[str, ...], list[str]]:
+    return {(each.code, each.fix.variant, *each.nodes): _words(each) for each in findings}
 
 
-def _words(finding: Finding, value: str) -> list[str]:
+def _words(finding: Finding) -> list[str]:
     """A mark for each word of its command, and the operators; nothing for advice, which no shell reads."""
     if isinstance(finding.diagnosis.templates.get(finding.fix.variant), Advice):
         return []
-    return [each if set(each) <= set("();<>|&") and each else "word" for each in _shape(finding.fix, value)]
+    words = [word for line in finding.fix.split("\n") for word in split(line)]
+    return [word if word and set(word) <= set("();<>|&") else "word" for word in words]
 
 
 def _plain_texts(fact: Any) -> Iterator[str]:

@@ -7,8 +7,8 @@ from aboard.checks.collective.script import ABOUT
 from aboard.checks.network.exercise import MESH
 from aboard.checks.network.mesh import Mesh
 from aboard.checks.network.rates import cover
-from aboard.checks.scripted import as_a_rank, said
-from aboard.core.decoding import Word, try_decode
+from aboard.checks.scripted import as_a_rank, decode_told, said
+from aboard.core.decoding import Word
 from aboard.core.facts import Facts
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Probe, Unparsed
@@ -33,9 +33,7 @@ class About:
 
 
 def parse_about(answer: Answer) -> About:
-    told = try_decode(About, said(answer))
-    if told is None:
-        raise Unparsed("what it printed can't be read")
+    told = decode_told(About, said(answer))
     if not told.port:
         raise Unparsed("no port could be had")
     return told
