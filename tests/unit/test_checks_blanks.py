@@ -6,9 +6,10 @@ import pytest
 import yaml
 
 from aboard.checks.blanks import named, yaml_text, yaml_word
-from aboard.checks.network.exercise import _addresses, _try
+from aboard.checks.network.mesh import Try, read_address
 from aboard.checks.network.words import DIAGNOSES
 from aboard.checks.train.boarding import _step
+from aboard.core.decoding import DecodeError, decode
 from aboard.core.nodeset import fold_quoted
 from aboard.core.size import size
 from aboard.diagnoses import fabric, network
@@ -36,15 +37,15 @@ def test_a_value_of_yaml_stays_one(value: str) -> None:
 
 def test_an_address_is_an_address() -> None:
     """A scope may hold anything for Python; here it would reach /etc/hosts and a script of sed."""
-    assert _addresses(["fe80::1%eth0", "10.0.0.1"]) == ("10.0.0.1", "fe80::1%eth0")
-    assert _try(["dropped", 1.0, "", "10.0.0.3", "x"]).remote == "10.0.0.3"
+    assert [read_address(each) for each in ("fe80::1%eth0", "10.0.0.1")] == ["fe80::1%eth0", "10.0.0.1"]
+    assert decode(Try, ["dropped", 1.0, "", "10.0.0.3", "x"], strict=True).remote == "10.0.0.3"
     for bad in ("10.0.0.3 pypi.org", "fe80::1%e 10.0.0.9 pypi.org", "fe80::1%/;e id", "$(id)"):
-        with pytest.raises(ValueError, match="no address"):
-            _addresses([bad])
-        with pytest.raises(ValueError, match="no address"):
-            _try(["ok", 0.1, "10.0.0.1", bad, ""])
-    with pytest.raises(ValueError, match="no outcome"):
-        _try(["evil", 0.1, "", "", ""])
+        with pytest.raises(DecodeError, match="no address"):
+            read_address(bad)
+        with pytest.raises(DecodeError, match="remote"):
+            decode(Try, ["ok", 0.1, "10.0.0.1", bad, ""], strict=True)
+    with pytest.raises(DecodeError, match="outcome"):
+        decode(Try, ["evil", 0.1, "", "", ""])
 
 
 def test_each_way_to_fail_to_connect_has_its_steps() -> None:

@@ -21,6 +21,7 @@ from aboard.core.probe import Command, Contents, Output, Unparsed
 from aboard.core.reach import Reached
 from aboard.core.recording import Recording, replay
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.wires import recorded
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -340,9 +341,9 @@ def test_an_answer_of_another_kind_stays_unknown(probe: object) -> None:
 def test_adapters_are_chosen_as_nccl_does(spec: str, names: list[str]) -> None:
     """A name is a prefix unless `=` says whole, and `^` refuses."""
     ports = (_port("mlx5_1"), _port("mlx5_1:2"), _port("mlx5_10"))
-    assert [port.name for port in chosen(ports, {"NCCL_IB_HCA": spec})] == names
-    assert absent(ports, spec) == []
-    assert absent(ports, "=mlx5_1,mlx5_3") == ["mlx5_3"]
+    assert [port.name for port in chosen(ports, {"NCCL_IB_HCA": Untrusted(spec)})] == names
+    assert absent(ports, Untrusted(spec)) == []
+    assert absent(ports, Untrusted("=mlx5_1,mlx5_3")) == ["mlx5_3"]
 
 
 def test_only_nccl_variables_are_taken_from_an_environment() -> None:

@@ -18,6 +18,7 @@ from aboard.core.probe import Command, Contents, Output, Unparsed
 from aboard.core.recording import Recording, replay
 from aboard.core.xid import XIDS
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.wires import recorded
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -234,7 +235,7 @@ def test_lines_of_nvidia_smi_are_gpus() -> None:
     """A card without ECC has no count of errors, which isn't none of them."""
     line = "0, NVIDIA GeForce RTX 4090, GPU-1, 00000000:01:00.0, 550.90.07, [N/A]\n"
     (gpu,) = parse_gpus(Output(code=0, stdout=line)).gpus
-    assert (gpu.index, gpu.model, gpu.uncorrected) == (0, "NVIDIA GeForce RTX 4090", None)
+    assert (gpu.index, gpu.model.visible(), gpu.uncorrected) == (0, "NVIDIA GeForce RTX 4090", None)
     assert parse_gpus(Output(code=6, stdout="No devices were found\n")).complaint == "No devices were found"
 
 
@@ -286,7 +287,7 @@ def test_links_without_speed_are_not_up() -> None:
     """Inactive, or at zero; a machine without NVLink lists none."""
     text = "GPU 0: NVIDIA H100 PCIe (UUID: GPU-1)\n\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n\t Link 2: 0 GB/s\n"
     (links,) = parse_links(Output(code=0, stdout=text))
-    assert (links.model, links.up, links.all) == ("NVIDIA H100 PCIe", 1, 3)
+    assert (links.model.visible(), links.up, links.all) == ("NVIDIA H100 PCIe", 1, 3)
     assert parse_links(Output(code=127, stdout="")) == ()
 
 
@@ -327,7 +328,7 @@ def test_no_rule_speaks_about_what_was_not_asked() -> None:
 )
 def test_gpus_are_counted_as_cuda_does(value: str, left: int) -> None:
     """Up to the first entry that is no GPU of eight, or that comes again."""
-    assert shown(value, 8) == left
+    assert shown(Untrusted(value), 8) == left
 
 
 def test_hidden_gpus_matter_only_to_ranks_that_need_them() -> None:

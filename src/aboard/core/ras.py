@@ -93,9 +93,10 @@ def ras_status(text: str) -> RasStatus | None:
 
 
 _NUMBER = r"\d{1,9}"
+_ADDRESS = r"[\w.:%-]{1,80}"
 # It begins with the first of these, and has the others in this order: the last heading is always there.
 _MARKS = ("NCCL version ", "\nJob summary\n", "\nCommunicators...", "\nErrors\n", "\nWarnings\n")
-_VERSION = re.compile(r"^\s*NCCL version (\S{1,40})", re.MULTILINE)
+_VERSION = re.compile(r"^\s*NCCL version ([\w.+-]{1,40})", re.MULTILINE)
 _TOTAL = re.compile(rf"^ *({_NUMBER}) +({_NUMBER}) +({_NUMBER})(?: +({_NUMBER}) +({_NUMBER}))? *$", re.MULTILINE)
 _GROUP = re.compile(
     rf"^ *(?P<group>{_NUMBER}) +(?P<comms>{_NUMBER}) +{_NUMBER} +[\d-]{{1,19}} +(?P<size>{_NUMBER}) +{_NUMBER}"
@@ -104,19 +105,19 @@ _GROUP = re.compile(
 )
 _HEAD = re.compile(rf"#(?P<group>{_NUMBER})-(?P<number>{_NUMBER}) \([0-9a-f]{{1,16}}\) (?P<kind>[A-Z]{{1,20}})")
 _JOB = re.compile(rf"  (?:Missing communicator data from )?({_NUMBER}) job process")
-_PROCESS = re.compile(rf"  Process (?P<pid>{_NUMBER}) on node (?P<address>\S{{1,80}}) managing GPU")
+_PROCESS = re.compile(rf"  Process (?P<pid>{_NUMBER}) on node (?P<address>{_ADDRESS}) managing GPU")
 _MISSING = re.compile(rf"  Missing communicator data from ({_NUMBER}) rank")
 _MISSING_RANKS = re.compile(r"  The missing ranks?: ([\d, ]{1,4000})")
 _RANK = re.compile(
     rf"  Rank (?P<rank>{_NUMBER})(?P<what> [a-z][^-]{{1,80}}?)? -- "
-    rf"(?:GPU .{{1,40}}? managed by process (?P<pid>{_NUMBER}) on node (?P<address>\S{{1,80}})|\[process)"
+    rf"(?:GPU .{{1,40}}? managed by process (?P<pid>{_NUMBER}) on node (?P<address>{_ADDRESS})|\[process)"
 )
 _RANKS = re.compile(rf"  (?P<count>{_NUMBER}) ranks (?P<what>(?:have|reported) .{{1,80}})")
 _DIFFER = re.compile(r"  Communicator ranks have different (?P<what>\w{1,40} operation counts|status)")
 _FAILED = re.compile(rf"  (?P<when>Initialization|Asynchronous) errors? on {_NUMBER} rank")
 _REACHED = re.compile(r"launched up to operation (\d{1,15})|not launched any operations")
 _STATE = re.compile(r"ha(?:s|ve) status ([A-Z]{1,20})")
-_REPORTED = re.compile(r"reported (.{1,60})")
+_REPORTED = re.compile(r"reported ([\w ,.:;/'()-]{1,60})")
 
 
 @dataclass(kw_only=True)

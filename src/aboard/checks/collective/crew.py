@@ -7,7 +7,8 @@ from aboard.checks.collective.script import ABOUT
 from aboard.checks.network.exercise import MESH
 from aboard.checks.network.mesh import Mesh
 from aboard.checks.network.rates import cover
-from aboard.checks.scripted import as_a_rank, number, said, word
+from aboard.checks.scripted import as_a_rank, decode_told, said
+from aboard.core.decoding import Word
 from aboard.core.facts import Facts
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Probe, Unparsed
@@ -22,28 +23,20 @@ MOST_PER_CORE = 8
 class About:
     """A node as the exercise needs to know it; `machine` is equal on nodes that are the same one."""
 
-    torch: bool
-    cuda: bool
+    torch: bool = False
+    cuda: bool = False
     gpus: int
     cores: int
-    machine: str
+    machine: Word
     port: int
-    token: str
+    token: Word
 
 
 def parse_about(answer: Answer) -> About:
-    told = said(answer)
-    if not number(told, "port"):
+    told = decode_told(About, said(answer))
+    if not told.port:
         raise Unparsed("no port could be had")
-    return About(
-        torch=told.get("torch") is True,
-        cuda=told.get("cuda") is True,
-        gpus=number(told, "gpus"),
-        cores=number(told, "cores"),
-        machine=word(told, "machine"),
-        port=number(told, "port"),
-        token=word(told, "token"),
-    )
+    return told
 
 
 TORCH = Probe(

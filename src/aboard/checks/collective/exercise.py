@@ -10,9 +10,9 @@ from dataclasses import field, replace
 from aboard.checks.collective.crew import Crew, muster
 from aboard.checks.collective.halving import Group, locate
 from aboard.checks.collective.hold import FULL, PAIRS, SHORT, Held, hold
-from aboard.checks.collective.job import Job, slow, usual
+from aboard.checks.collective.job import SHOWN, Job, slow, usual
 from aboard.checks.collective.nccl_log import NcclLog, parse_log
-from aboard.checks.collective.report import Row
+from aboard.checks.collective.report import Row, row
 from aboard.checks.network.exercise import MESH
 from aboard.checks.network.mesh import Mesh, Pair
 from aboard.checks.network.rates import cover
@@ -148,14 +148,15 @@ def _outcome(
     once: str = "",
 ) -> Collective:
     head = job.head
+    # One rank talks to nobody: its figures would be those of its memory.
+    timings = head.rows if head and job.well and job.world > 1 else ()
     logs = {node: parse_log(line for report in reports for line in report.log) for node, reports in job.reports.items()}
     return Collective(
         nodes=job.nodes,
         ranks=job.world,
         backend=head.backend if head else "",
         torch=head.torch if head else "",
-        # One rank talks to nobody: its figures would be those of its memory.
-        rows=head.rows if head and job.well and job.world > 1 else (),
+        rows=tuple(row(*each, job.world) for each in timings),
         rates=job.rates,
         left_out=crew.left_out,
         failed=failed,
@@ -176,7 +177,7 @@ def _how(job: Job) -> str:
     if job.cause is None:
         return "no rank says why"
     node, report = job.cause
-    return f"on {node}: {report.error}"
+    return f"on {node}: {report.error.visible(SHOWN)}"
 
 
 def _shown(nodes: Sequence[str], jobs: Sequence[Job], seen: str) -> str:

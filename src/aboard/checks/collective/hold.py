@@ -162,14 +162,13 @@ def _job(held: Held, group: Group, replies: Replies) -> Job:
     reports: dict[str, tuple[Report, ...]] = {}
     missing: dict[str, str] = {}
     lost: dict[str, str] = {}
-    world = sum(held.crew.ranks[name] for name in group)
     for name in group:
         reply = replies[name]
         if isinstance(reply, Unknown):
             lost[name] = reply.why
             continue
         try:
-            reports[name] = parse_reports(output(reply), world)
+            reports[name] = parse_reports(output(reply))
         except Unparsed as error:
             missing[name] = str(error)
     return Job(

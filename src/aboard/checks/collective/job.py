@@ -12,6 +12,8 @@ USUAL_AT = 0.75
 SLOW_FACTOR = 4.0
 # Of a CPU's sockets: what is faster than this is no bad cable, whatever the others do.
 SLOW_MBIT = 1000.0
+# Of what a rank says at its end.
+SHOWN = 300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,13 +49,19 @@ class Job:
         """The nodes without a rank, or with one that can't import torch, and why: nothing to search for."""
         return {
             **self.missing,
-            **{node: report.error for node, report in self._rankless() if not report.late or self._ready()},
+            **{
+                node: report.error.visible(SHOWN)
+                for node, report in self._rankless()
+                if not report.late or self._ready()
+            },
         }
 
     @property
     def slow_to_load(self) -> dict[str, str]:
         """The nodes that were late with torch when nobody was ready: all are busy, and none of them is to blame."""
-        return {node: report.error for node, report in self._rankless() if report.late and not self._ready()}
+        return {
+            node: report.error.visible(SHOWN) for node, report in self._rankless() if report.late and not self._ready()
+        }
 
     @property
     def told(self) -> set[Pair]:

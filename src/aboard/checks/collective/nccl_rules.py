@@ -3,7 +3,6 @@
 Only recordings have proven these rules, so none of them stops a launch.
 """
 
-import re
 from collections.abc import Iterator
 
 from aboard.checks.collective.exercise import COLLECTIVE, Collective
@@ -16,6 +15,7 @@ from aboard.core.nodeset import fold_quoted
 from aboard.diagnoses import Finding, Shell, collective, shell
 
 SOCKET = "Socket"
+_SHOWN = 500
 # Looked for on every machine, and missing on most: that says nothing.
 DEFAULT_PLUGINS = ("libnccl-net.so", "librccl-net.so")
 
@@ -32,7 +32,7 @@ def sockets(facts: Facts) -> Iterator[Finding]:
             if hcas:
                 reasons[name] = f"{', '.join(hcas[:8])} are there" if len(hcas) > 1 else f"{hcas[0]} is there"
             elif others:
-                reasons[name] = f"{nodeset.fold(others)} took {logs[others[0]].networks[0]}"
+                reasons[name] = f"{nodeset.fold(others)} took {logs[others[0]].networks[0].visible()}"
     for reason, names in together(reasons).items():
         cards = sorted({card for name in names for card in logs[name].cards})
         yield collective.SOCKETS.finding(
@@ -54,9 +54,11 @@ def plugin_not_found(facts: Facts) -> Iterator[Finding]:
         if log.plugin:
             continue
         if named or (log.wanted_plugins and log.absent_plugins):
-            absent[name] = f"NCCL was told to use {named[0] if named else log.wanted_plugins[0]} and can't find it"
+            absent[name] = f"NCCL was told to use {(named or log.wanted_plugins)[0].visible()} and can't find it"
         elif loaded and log.absent_plugins:
-            absent[name] = f"NCCL finds no network plugin, and {nodeset.fold(loaded)} loaded {min(loaded.values())}"
+            absent[name] = (
+                f"NCCL finds no network plugin, and {nodeset.fold(loaded)} loaded {min(loaded.values()).visible()}"
+            )
     for seen, names in together(absent).items():
         yield collective.PLUGIN.finding(
             nodes=names,
@@ -70,11 +72,11 @@ def wrong_topology(facts: Facts) -> Iterator[Finding]:
     """A topology file that can't be opened is left out without a word at the default level; one per node must agree."""
     logs = _logs(facts)
     for seen, names in together({name: log.no_topology for name, log in logs.items() if log.no_topology}).items():
-        yield _topology(names, f"NCCL can't open its topology file {seen}")
+        yield _topology(names, f"NCCL can't open its topology file {seen.visible(_SHOWN)}")
     loaded = {name: log.topology for name, log in logs.items() if not log.no_topology}
     kinds = together(loaded)
     if len(kinds) > 1:
-        told = "; ".join(f"{nodeset.fold(names)}: {path or 'none'}" for path, names in kinds.items())
+        told = "; ".join(f"{nodeset.fold(names)}: {path.visible(_SHOWN) or 'none'}" for path, names in kinds.items())
         yield _topology(min(kinds.values(), key=len), f"nodes load different topology files: {told}")
 
 
@@ -110,9 +112,8 @@ def fabric_errors(facts: Facts) -> Iterator[Finding]:
 
 def _counters(log: NcclLog) -> Shell:
     """How to see what the interface of the first adapter with errors counts; nothing where none is named."""
-    hca = next(filter(None, log.completions), "")
-    name = hca.partition(":")[0]
-    if not re.fullmatch(r"[A-Za-z0-9_.-]+", name):
+    name = next(filter(None, log.completions), "").partition(":")[0]
+    if not name:
         return Shell("")
     return shell("; ethtool -S $(ls /sys/class/infiniband/{name}/device/net) | grep -iE 'err|drop'", name=name)
 

@@ -62,7 +62,7 @@ def parse_acs(answer: Answer) -> Acs:
         raise Unparsed("lspci did not answer in time")
     readable, bridges, device = False, [], ""
     for line in answer.stdout.splitlines():
-        if re.match(r"[0-9a-f]{2}", line):
+        if re.match(r"[0-9a-f:.]{2,20} ", line):
             device = line
         elif "ACSCtl" in line:
             readable = True

@@ -4,13 +4,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from statistics import median_low
 
-from aboard.checks.fabric.nccl import active, settings, usable
+from aboard.checks.fabric.nccl import active, disabled, settings, usable
 from aboard.checks.fabric.ports import ETHERNET, INFINIBAND, PORTS, Port
 from aboard.checks.listed import listed
 from aboard.checks.usual import usual, usual_or_best
 from aboard.core.facts import Facts
-from aboard.core.words import many, visible
+from aboard.core.words import many
 from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, fabric
+from aboard.diagnoses.untrusted import Untrusted
 
 # A switch that was restarted takes each of its links down once; one that goes down again and again is a bad cable.
 FLAPS_INFO = 3
@@ -48,13 +49,13 @@ def _on_rdma(facts: Facts) -> list[str]:
     return [name for name, own in layers.items() if INFINIBAND in own or (roce and ETHERNET in own)]
 
 
-def _why_sockets(ports: tuple[Port, ...], left: tuple[Port, ...], told: Mapping[str, str]) -> str:
-    if told.get("NCCL_IB_DISABLE", "0") not in {"", "0"}:
+def _why_sockets(ports: tuple[Port, ...], left: tuple[Port, ...], told: Mapping[str, Untrusted]) -> str:
+    if disabled(told):
         return "NCCL_IB_DISABLE is set"
     if not ports:
         return "it has no RDMA adapter at all"
     if not left:
-        return f"NCCL_IB_HCA={visible(told['NCCL_IB_HCA'])} fits none of {listed([port.name for port in ports])}"
+        return f"NCCL_IB_HCA={told['NCCL_IB_HCA'].visible()} fits none of {listed([port.name for port in ports])}"
     return "none of its ports is up: " + listed([_state(port) for port in left])
 
 

@@ -10,12 +10,13 @@ from aboard.core.facts import Facts
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
 from aboard.core.setup import after_setup
-from aboard.core.words import many, visible
+from aboard.core.words import many
 from aboard.diagnoses import Finding, Fix, fabric, shell
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
 
-_ANY = "libnccl-net.so"
-_BUILT_IN = {"", "ib", "socket"}
+_ANY = Untrusted("libnccl-net.so")
+_BUILT_IN = re.compile(r"\A(ib|socket|)\Z", re.IGNORECASE)
 
 # What the loader looks through (ld.so(8)), then where clouds put their plugins. 0x1d0f is Amazon's number for PCI.
 _SCRIPT = """efa=0
@@ -40,8 +41,8 @@ exit 0"""
 class Plugins:
     """Files of plugins that the loader finds, those that lie elsewhere, and how many adapters can't do without one."""
 
-    found: tuple[str, ...]
-    aside: tuple[str, ...]
+    found: tuple[Untrusted, ...]
+    aside: tuple[Untrusted, ...]
     efa: int
 
 
@@ -51,8 +52,8 @@ def parse_plugins(answer: Answer) -> Plugins:
     efa = re.match(r"efa ([0-9]{1,4})$", answer.stdout, re.MULTILINE)
     if efa is None:
         raise Unparsed("the search for NCCL's plugins did not say")
-    found = tuple(visible(path, 200) for path in re.findall(r"^on (/.+)$", answer.stdout, re.MULTILINE))
-    aside = tuple(visible(path, 200) for path in re.findall(r"^off (/.+)$", answer.stdout, re.MULTILINE))
+    found = tuple(Untrusted(path[:400]) for path in re.findall(r"^on (/.+)$", answer.stdout, re.MULTILINE))
+    aside = tuple(Untrusted(path[:400]) for path in re.findall(r"^off (/.+)$", answer.stdout, re.MULTILINE))
     return Plugins(found=found, aside=tuple(path for path in aside if path not in found), efa=int(efa[1]))
 
 
@@ -65,40 +66,42 @@ def plugin_missing(facts: Facts) -> Iterator[Finding]:
     for name, plugins in known.items():
         wanted, reason = _wanted(told[name], plugins, common=bool(common))
         if reason and not any(_fits(path, wanted) for path in plugins.found):
-            aside = next((path for path in plugins.aside if _fits(path, wanted)), "")
+            aside = next((path for path in plugins.aside if _fits(path, wanted)), NO_TEXT)
             yield fabric.PLUGIN.finding(
                 nodes=(name,),
-                seen=f"{reason}, but the loader finds no {visible(wanted)} here"
-                + (f"; there is one at {aside}" if aside else ""),
+                seen=f"{reason}, but the loader finds no {wanted.visible()} here"
+                + (f"; there is one at {aside.visible(200)}" if aside else ""),
                 why="NCCL then says `NET/Plugin: Could not find` at most, and trains over TCP, or over another network"
                 " than its peers.",
                 fix=_mend(name, wanted, aside, known),
             )
 
 
-def _wanted(told: Mapping[str, str], plugins: Plugins, *, common: bool) -> tuple[str, str]:
+def _wanted(told: Mapping[str, Untrusted], plugins: Plugins, *, common: bool) -> tuple[Untrusted, str]:
     """The file that NCCL will look for, and why it must be there; no reason when it need not."""
-    named = told.get("NCCL_NET_PLUGIN", "")
+    named, net = told.get("NCCL_NET_PLUGIN", NO_TEXT), told.get("NCCL_NET", NO_TEXT)
     if named == "none":
-        return "", ""
+        return NO_TEXT, ""
     if named:
-        return named if ".so" in named else f"libnccl-net-{named}.so", f"NCCL_NET_PLUGIN is {visible(named)}"
+        file = named if ".so" in named else Untrusted(f"libnccl-net-{named.raw()}.so")
+        return file, f"NCCL_NET_PLUGIN is {named.visible()}"
     if plugins.efa:
         return _ANY, f"it has {many(plugins.efa, 'EFA adapter')}, which NCCL can use through a plugin only"
-    if told.get("NCCL_NET", "").lower() not in _BUILT_IN:
-        return _ANY, f"NCCL_NET is {visible(told['NCCL_NET'])}, which is no part of NCCL itself"
+    if net.match(_BUILT_IN) is None:
+        return _ANY, f"NCCL_NET is {net.visible()}, which is no part of NCCL itself"
     return _ANY, "most nodes have a network plugin of NCCL's" if common else ""
 
 
-def _fits(path: str, wanted: str) -> bool:
+def _fits(path: Untrusted, wanted: Untrusted) -> bool:
     """A plugin that isn't named may have any name: who installs one makes a link to it."""
-    name = path.rpartition("/")[2]
-    return wanted == path or (name.startswith("libnccl-net") if wanted == _ANY else name.startswith(wanted))
+    name = path.raw().rpartition("/")[2]
+    return wanted == path or name.startswith("libnccl-net" if wanted == _ANY else wanted.raw())
 
 
-def _mend(name: str, wanted: str, aside: str, known: Mapping[str, Plugins]) -> Fix:
+def _mend(name: str, wanted: Untrusted, aside: Untrusted, known: Mapping[str, Plugins]) -> Fix:
     if aside:
-        line = shell("export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH", folder=aside.rpartition("/")[0])
+        folder = Untrusted(aside.raw().rpartition("/")[0])
+        line = shell("export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH", folder=folder)
         return fabric.PLUGIN.fix("aside", line=yaml_text(line), node=name)
     like = next(((node, path) for node, each in known.items() for path in each.found if _fits(path, wanted)), None)
     if like is not None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from ipaddress import AddressValueError, IPv6Address
 
 from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
-from aboard.core.words import visible
 from aboard.lazy import dataclass
 
 INFINIBAND = "InfiniBand"
@@ -78,17 +77,15 @@ def parse_ports(answer: Answer) -> tuple[Port, ...]:
     ports: dict[tuple[str, int], dict[str, str]] = defaultdict(dict)
     kinds: dict[str, str] = {}
     for path, text in answer.files.items():
-        at = re.fullmatch(r"/sys/class/infiniband/([^/]+)/(?:node_type|ports/([0-9]{1,3})/(.+))", path)
+        at = re.fullmatch(r"/sys/class/infiniband/([\w.-]{1,64})/(?:node_type|ports/([0-9]{1,3})/(.+))", path)
         if at is None:
             continue
         if at[2] is None:
             kinds[at[1]] = text.strip()
         else:
             ports[at[1], int(at[2])][at[3]] = text.strip()
-    found = (
-        _port(visible(device), number, files) for (device, number), files in ports.items() if _is_hca(kinds, device)
-    )
-    return tuple(sorted((port for port in found if port.layer in {INFINIBAND, ETHERNET}), key=_order))
+    found = (_port(device, number, files) for (device, number), files in ports.items() if _is_hca(kinds, device))
+    return tuple(sorted((port for port in found if port.layer), key=_order))
 
 
 def _is_hca(kinds: Mapping[str, str], device: str) -> bool:
@@ -113,7 +110,7 @@ def _port(device: str, number: int, files: Mapping[str, str]) -> Port:
         number=number,
         state=state[1],
         physical=physical[1] if physical else "unknown",
-        layer=visible(files.get("link_layer", "")),
+        layer=_fit(f"{INFINIBAND}|{ETHERNET}", files.get("link_layer", "")),
         rate=float(rate[1]) if rate else 0.0,
         mode=rate[2] if rate else "unknown",
         link_downed=_count(files.get("counters/link_downed")),
@@ -132,10 +129,14 @@ def _gids(files: Mapping[str, str]) -> list[Gid]:
     for name, kind in files.items():
         at = re.fullmatch(r"gid_attrs/types/([0-9]{1,4})", name)
         if at:
-            interface = visible(files.get(f"gid_attrs/ndevs/{at[1]}", ""))
-            address = visible(files.get(f"gids/{at[1]}", ""))
-            found.append(Gid(index=int(at[1]), kind=visible(kind), address=address, interface=interface))
+            interface = _fit(r"[\w.:@+-]{1,32}", files.get(f"gid_attrs/ndevs/{at[1]}", ""))
+            address = _fit(r"[0-9A-Fa-f:.]{2,45}", files.get(f"gids/{at[1]}", ""))
+            found.append(Gid(index=int(at[1]), kind=_fit(r"[\w/ .]{1,20}", kind), address=address, interface=interface))
     return sorted(found, key=lambda gid: gid.index)
+
+
+def _fit(pattern: str, text: str) -> str:
+    return text if re.fullmatch(pattern, text) else ""
 
 
 _PORT = "/sys/class/infiniband/*/ports/*"

@@ -9,8 +9,8 @@ from aboard.checks.listed import listed
 from aboard.checks.usual import together, usual, usual_or_best
 from aboard.core.facts import Facts
 from aboard.core.nodeset import fold
-from aboard.core.words import visible
 from aboard.diagnoses import Finding, Fix, fabric
+from aboard.diagnoses.untrusted import NO_TEXT
 
 # From NCCL 2.21 on it looks for a RoCE v2 address by itself when the variable is not set.
 _SELF = "NCCL finds it by itself from 2.21 on, if the variable is not set"
@@ -52,8 +52,8 @@ def gid_index(facts: Facts) -> Iterator[Finding]:
     expected = usual_or_best({name: _indices(ports) for name, ports in every.items()}, better=lambda own: -len(own))
     settings_of = settings(facts)
     for name, ports in every.items():
-        told = settings_of[name].get("NCCL_IB_GID_INDEX", "")
-        seen = _told_wrong(ports, told) if told.isdecimal() else _differs(ports, expected or ())
+        told = settings_of[name].get("NCCL_IB_GID_INDEX", NO_TEXT).match(r"\A[0-9]{1,9}\Z")
+        seen = _told_wrong(ports, int(told[0])) if told else _differs(ports, expected or ())
         if seen:
             yield fabric.GID_INDEX.finding(
                 nodes=(name,),
@@ -68,13 +68,13 @@ def _indices(ports: tuple[Port, ...]) -> tuple[int, ...]:
     return tuple(sorted({port.gid_index for port in ports if port.gid_index is not None}))
 
 
-def _told_wrong(ports: tuple[Port, ...], told: str) -> str:
-    bad = [port for port in ports if not any(gid.index == int(told) and gid.routable for gid in port.gids)]
+def _told_wrong(ports: tuple[Port, ...], told: int) -> str:
+    bad = [port for port in ports if not any(gid.index == told and gid.routable for gid in port.gids)]
     if not bad:
         return ""
     where = {index: [port.name for port in bad if port.gid_index == index] for index in _indices(tuple(bad))}
     right = "; ".join(f"it is {index} on {listed(names)}" for index, names in where.items())
-    return f"NCCL_IB_GID_INDEX={visible(told)} is set, which is no RoCE v2 address; {right}"
+    return f"NCCL_IB_GID_INDEX={told} is set, which is no RoCE v2 address; {right}"
 
 
 def _differs(ports: tuple[Port, ...], expected: tuple[int, ...]) -> str:

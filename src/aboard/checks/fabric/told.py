@@ -12,6 +12,7 @@ from aboard.core.facts import Facts, Unknown
 from aboard.core.nodeset import fold_quoted
 from aboard.core.words import visible
 from aboard.diagnoses import Finding, Fix, fabric, join_fixes
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
 
 # These may well differ: they name what each node has, or where it writes.
@@ -23,24 +24,26 @@ NAMED = "NCCL_TOPO_FILE"
 class Named:
     """The file that NCCL_TOPO_FILE names on a node, and a digest of it; None when NCCL can't read it either."""
 
-    path: str
+    path: Untrusted
     digest: str | None
 
 
 def read_topologies(facts: Facts) -> Script[Mapping[str, Named]]:
     """Reads the file that each node's own setting names: no probe could know its path beforehand."""
-    paths = {name: told.get(NAMED, "") for name, told in known_settings(facts).items()}
+    paths = {name: told.get(NAMED, NO_TEXT) for name, told in known_settings(facts).items()}
     # What has a star would be read as a pattern; nobody calls a file so.
     paths = {name: path for name, path in paths.items() if path.startswith("/") and "*" not in path}
     if not paths:
         return {}
-    replies = yield {name: Ask(op="read", fields={"globs": [path], "timeout": 5.0}) for name, path in paths.items()}
+    replies = yield {
+        name: Ask(op="read", fields={"globs": [path.raw()], "timeout": 5.0}) for name, path in paths.items()
+    }
     found = {}
     for name, path in paths.items():
         reply = replies.get(name)
         files = None if reply is None or isinstance(reply, Unknown) else reply.get("files")
         if isinstance(files, dict):
-            text = files.get(path)
+            text = files.get(path.raw())
             found[name] = Named(path=path, digest=digest(text) if isinstance(text, str) else None)
     return found
 
@@ -52,14 +55,15 @@ def hca_absent(facts: Facts) -> Iterator[Finding]:
     """NCCL takes what is there of NCCL_IB_HCA and says nothing of the rest."""
     told = settings(facts)
     for name, ports in facts.of(PORTS).items():
-        spec = told[name].get("NCCL_IB_HCA", "")
+        spec = told[name].get("NCCL_IB_HCA", NO_TEXT)
         gone = absent(ports, spec)
         # What is refused and not there anyway is no loss.
         if gone and ports and not spec.startswith("^"):
             adapters = f"={','.join(port.name for port in ports if port.active)}"
+            names = visible(listed([each.visible() for each in gone]))
             yield fabric.HCA_ABSENT.finding(
                 nodes=(name,),
-                seen=f"NCCL_IB_HCA={visible(spec)} names {visible(listed(gone))}, which it hasn't got:"
+                seen=f"NCCL_IB_HCA={spec.visible()} names {names}, which it hasn't got:"
                 f" it has {listed([port.name for port in ports])}",
                 why="NCCL uses the others without a word, so this node has less bandwidth, or none at all.",
                 fix=fabric.HCA_ABSENT.fix(adapters=yaml_text(adapters), node=name),
@@ -85,11 +89,11 @@ def settings_differ(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _shared(told: Mapping[str, str]) -> dict[str, str]:
+def _shared(told: Mapping[str, Untrusted]) -> dict[str, Untrusted]:
     return {key: value for key, value in told.items() if not key.startswith(OWN)}
 
 
-def _odd(values: Mapping[str, str | None], key: str) -> tuple[tuple[str, ...], str]:
+def _odd(values: Mapping[str, Untrusted | None], key: str) -> tuple[tuple[str, ...], str]:
     """Who differs from most, or all when there is no most; and how that reads."""
     if len(set(values.values())) == 1:
         return (), ""
@@ -100,8 +104,8 @@ def _odd(values: Mapping[str, str | None], key: str) -> tuple[tuple[str, ...], s
     return odd, seen + (f"; the others have {_shown(key, most)}" if settled else "")
 
 
-def _shown(key: str, value: str | None) -> str:
-    return f"no {key}" if value is None else f"{key}={visible(value)}"
+def _shown(key: str, value: Untrusted | None) -> str:
+    return f"no {key}" if value is None else f"{key}={value.visible()}"
 
 
 def topology_differs(facts: Facts) -> Iterator[Finding]:
@@ -113,7 +117,7 @@ def topology_differs(facts: Facts) -> Iterator[Finding]:
             node = facts.cluster.node(name)
             yield _topology(
                 name,
-                f"{NAMED} is {visible(file.path)}, which can't be read here",
+                f"{NAMED} is {file.path.visible()}, which can't be read here",
                 _bring(named, file.path, node.target, bind=bool(node.container)),
             )
     yield from _other_text({name: file.digest for name, file in named.items() if file.digest}, "the topology file")
@@ -121,12 +125,12 @@ def topology_differs(facts: Facts) -> Iterator[Finding]:
     yield from _other_text(loaded, TOPOLOGY)
 
 
-def _bring(named: Mapping[str, Named], path: str, target: str, *, bind: bool) -> Fix:
+def _bring(named: Mapping[str, Named], path: Untrusted, target: str, *, bind: bool) -> Fix:
     """How to copy the file from a node that has it; where none has, only that it can be looked for."""
     giver = next((name for name, file in named.items() if file.path == path and file.digest), None)
     if giver is None:
         return fabric.TOPOLOGY.fix("absent-bind" if bind else "absent", path=path, node=target)
-    source, goal = f"{giver}:{path}", f"{target}:{path}"
+    source, goal = (Untrusted(f"{node}:{path.raw()}") for node in (giver, target))
     return fabric.TOPOLOGY.fix("copy-bind" if bind else "copy", source=source, target=goal)
 
 

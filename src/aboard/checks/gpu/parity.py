@@ -56,7 +56,9 @@ def _wanted(node: Node) -> int:
 
 def models_differ(facts: Facts) -> Iterator[Finding]:
     """A run is as fast as its slowest GPU, and as large as its smallest memory allows."""
-    models = {name: tuple(card.model for card in smi.gpus) for name, smi in facts.of(GPUS).items() if smi.gpus}
+    models = {
+        name: tuple(card.model.visible() for card in smi.gpus) for name, smi in facts.of(GPUS).items() if smi.gpus
+    }
     kinds = {name: tuple(sorted(set(kind))) for name, kind in models.items()}
     yield from _odd_ones(
         kinds,

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from aboard.core.probe import Answer, Command, Contents, Files, Output, Probe, Unparsed
 from aboard.core.words import visible
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
 
 _FIELDS = "index,name,uuid,pci.bus_id,driver_version,ecc.errors.uncorrected.volatile.total"
@@ -17,10 +18,10 @@ class Gpu:
     """One GPU; `uncorrected` is None where the card has no ECC memory."""
 
     index: int
-    model: str
-    uuid: str
-    bus: str
-    driver: str
+    model: Untrusted
+    uuid: Untrusted
+    bus: Untrusted
+    driver: Untrusted
     uncorrected: int | None
 
 
@@ -30,7 +31,7 @@ class Smi:
 
     installed: bool
     gpus: tuple[Gpu, ...] = ()
-    complaint: str = ""
+    complaint: Untrusted = NO_TEXT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +63,7 @@ def parse_gpus(answer: Answer) -> Smi:
     complaint = " ".join((output.stdout + " " + output.stderr).split())
     if not complaint or "not a valid field" in complaint:
         raise Unparsed(visible(complaint) or f"nvidia-smi ended with {output.code} and said nothing")
-    return Smi(installed=True, complaint=visible(complaint, 160))
+    return Smi(installed=True, complaint=Untrusted(complaint))
 
 
 def _said(answer: Answer) -> Output:
@@ -75,11 +76,11 @@ def _said(answer: Answer) -> Output:
 
 def _gpu(line: str) -> Gpu:
     fields = [field.strip() for field in line.split(",")]
-    if len(fields) != _FIELDS.count(",") + 1 or not fields[0].isdecimal():
+    if len(fields) != _FIELDS.count(",") + 1 or not re.fullmatch(r"[0-9]{1,9}", fields[0]):
         raise Unparsed(f"a line of nvidia-smi that can't be read: {visible(line)}")
-    index, model, uuid, bus, driver, errors = (visible(field) for field in fields)
-    uncorrected = int(errors) if re.fullmatch(r"[0-9]{1,18}", errors) else None
-    return Gpu(index=int(index), model=model, uuid=uuid, bus=bus, driver=driver, uncorrected=uncorrected)
+    model, uuid, bus, driver = map(Untrusted, fields[1:5])
+    uncorrected = int(fields[5]) if re.fullmatch(r"[0-9]{1,18}", fields[5]) else None
+    return Gpu(index=int(fields[0]), model=model, uuid=uuid, bus=bus, driver=driver, uncorrected=uncorrected)
 
 
 def parse_driver(answer: Answer) -> Driver:
@@ -100,21 +101,28 @@ def parse_health(answer: Answer) -> tuple[Health, ...]:
     if output.code != 0:
         return ()  # told by the list of GPUs, with its reason
     found = []
-    for block in re.split(r"^GPU (?=[0-9A-Fa-f]{8}:)", output.stdout, flags=re.MULTILINE)[1:]:
-        parts = dict(_sections(block))
-        reasons = parts.get("Clocks Event Reasons", parts.get("Clocks Throttle Reasons", {}))
-        fabric = parts.get("Fabric", {})
+    # The text before the first, then the address and the text of each.
+    _before, *parts = re.split(r"^GPU ([0-9A-Fa-f]{8}:[0-9A-Fa-f:.]{1,12})$", output.stdout, flags=re.MULTILINE)
+    for bus, block in zip(parts[::2], parts[1::2], strict=True):
+        own = dict(_sections(block))
+        reasons = own.get("Clocks Event Reasons", own.get("Clocks Throttle Reasons", {}))
+        fabric = own.get("Fabric", {})
         found.append(
             Health(
-                bus=visible(block.partition("\n")[0]),
+                bus=bus,
                 slowed=tuple(reason for reason in _REASONS if reasons.get(reason) == "Active"),
-                fabric=visible(fabric.get("State", "N/A")),
-                status=visible(fabric.get("Status", "N/A")),
+                fabric=_word(fabric, "State"),
+                status=_word(fabric, "Status"),
             )
         )
     if not found:
         raise Unparsed("no GPU in the output of nvidia-smi -q")
     return tuple(found)
+
+
+def _word(fabric: Mapping[str, str], name: str) -> str:
+    word = fabric.get(name, "N/A")
+    return word if re.fullmatch(r"[\w/ -]{1,40}", word) else "unreadable"
 
 
 def _sections(block: str) -> Iterator[tuple[str, Mapping[str, str]]]:

@@ -8,10 +8,12 @@ from aboard.checks.listed import listed
 from aboard.checks.usual import usual_or_best
 from aboard.core.facts import Facts
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
-from aboard.core.words import many, visible
+from aboard.core.words import many
 from aboard.diagnoses import Finding, Severity, gpu
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
+_SHOWN = 160
 _LOST = re.compile(r"is lost|fallen off|determine the device handle")
 
 
@@ -20,7 +22,7 @@ class Links:
     """How many NVLinks of a GPU are up, and how many it has."""
 
     gpu: int
-    model: str
+    model: Untrusted
     up: int
     all: int
 
@@ -35,7 +37,7 @@ def parse_links(answer: Answer) -> tuple[Links, ...]:
         if head:
             links = re.findall(r"^\s+Link [0-9]{1,3}: (.+?)\s*$", block, re.MULTILINE)
             up = [link for link in links if re.match(r"[0-9.]+ GB/s", link) and not re.match(r"0(\.0+)? ", link)]
-            found.append(Links(gpu=int(head[1]), model=visible(head[2]), up=len(up), all=len(links)))
+            found.append(Links(gpu=int(head[1]), model=Untrusted(head[2]), up=len(up), all=len(links)))
     return tuple(found)
 
 
@@ -49,13 +51,13 @@ def parse_service(answer: Answer) -> str:
 
 def lost_gpus(facts: Facts) -> dict[str, Finding]:
     """Nodes with a GPU that no longer answers on the PCI bus."""
-    return {name: _lost(name, smi) for name, smi in facts.of(GPUS).items() if _LOST.search(smi.complaint)}
+    return {name: _lost(name, smi) for name, smi in facts.of(GPUS).items() if smi.complaint.match(_LOST)}
 
 
 def _lost(name: str, smi: Smi) -> Finding:
     return gpu.LOST.finding(
         nodes=(name,),
-        seen=smi.complaint,
+        seen=smi.complaint.visible(_SHOWN),
         why="Nothing can use it before a reboot, and often not after it; CUDA may not start at all on this node.",
         fix=gpu.LOST.fix(node=name),
     )
@@ -70,20 +72,20 @@ def smi_complains(facts: Facts) -> Iterator[Finding]:
         driver = drivers.get(name)
         if "version mismatch" in smi.complaint:
             yield _driver_mismatch(name, smi.complaint, driver)
-        elif smi.complaint and not _LOST.search(smi.complaint) and (somewhere or driver is None or driver.cards):
+        elif smi.complaint and not smi.complaint.match(_LOST) and (somewhere or driver is None or driver.cards):
             yield gpu.SMI.finding(
                 nodes=(name,),
-                seen=f"nvidia-smi says: {smi.complaint}",
+                seen=f"nvidia-smi says: {smi.complaint.visible(_SHOWN)}",
                 why="It and CUDA speak with the driver in the same way: ranks won't find a GPU here either.",
                 fix=gpu.SMI.fix(node=name),
             )
 
 
-def _driver_mismatch(name: str, complaint: str, driver: Driver | None) -> Finding:
+def _driver_mismatch(name: str, complaint: Untrusted, driver: Driver | None) -> Finding:
     loaded = f"; the loaded kernel module is {driver.version}" if driver and driver.version else ""
     return gpu.DRIVER_MISMATCH.finding(
         nodes=(name,),
-        seen=complaint + loaded,
+        seen=complaint.visible(_SHOWN) + loaded,
         why="The driver's libraries were upgraded under a running kernel module of the old version; CUDA won't start.",
         fix=gpu.DRIVER_MISMATCH.fix(node=name),
     )
@@ -171,7 +173,7 @@ def _no_manager(name: str, switches: int, service: str, waiting: list[str]) -> F
 def nvlinks_down(facts: Facts) -> Iterator[Finding]:
     """A GPU with fewer NVLinks than its like makes the ring between the GPUs of its node slower."""
     every = facts.of(NVLINK)
-    by_model: dict[str, dict[str, int]] = {}
+    by_model: dict[Untrusted, dict[str, int]] = {}
     for name, gpus in every.items():
         for links in gpus:
             by_model.setdefault(links.model, {})[f"{name}/{links.gpu}"] = links.up

@@ -1,5 +1,6 @@
 """CUDA_VISIBLE_DEVICES: what a shell's start-up file or aboard.yaml hides from ranks, of the GPUs that are there."""
 
+import re
 from collections.abc import Iterator
 
 from aboard.checks.answer import printed
@@ -9,25 +10,27 @@ from aboard.core.facts import Facts
 from aboard.core.node import Node
 from aboard.core.probe import Answer, Command, Probe
 from aboard.core.setup import after_setup
-from aboard.core.words import many, visible
+from aboard.core.words import many
 from aboard.diagnoses import NO_FIX, Finding, Fix, gpu, join_fixes
+from aboard.diagnoses.untrusted import Untrusted
 
 NAME = "CUDA_VISIBLE_DEVICES"
 _ALL = "all"
+_LONGEST = 400
 _SCRIPT = f'echo "${{{NAME}-{_ALL}}}"'
 
 
-def parse_visible(answer: Answer) -> str | None:
+def parse_visible(answer: Answer) -> Untrusted | None:
     """What the variable holds in a rank; None where it isn't set, and all GPUs are seen."""
     value = printed(answer).strip()
-    return None if value == _ALL else visible(value, 400)
+    return None if value == _ALL else Untrusted(value[:_LONGEST])
 
 
-def shown(value: str, count: int) -> int:
+def shown(value: Untrusted, count: int) -> int:
     """How many of `count` GPUs it leaves: CUDA reads it up to the first entry that is no GPU, or that comes again."""
     seen: list[str] = []
-    for entry in (word.strip() for word in value.split(",")):
-        known = entry.startswith(("GPU-", "MIG-")) or (entry.isdecimal() and int(entry) < count)
+    for entry in (word.strip() for word in value.raw().split(",")):
+        known = entry.startswith(("GPU-", "MIG-")) or (re.fullmatch("[0-9]{1,9}", entry) and int(entry) < count)
         if not known or entry in seen:
             break
         seen.append(entry)
@@ -38,7 +41,8 @@ def gpus_hidden(facts: Facts) -> Iterator[Finding]:
     """Ranks that see fewer GPUs than there are ranks share one, or find none."""
     asked, counts = facts.of(VISIBLE), count_of(facts)
     for node in facts.cluster:
-        value, count = node.env.get(NAME, asked.get(node.name)), counts.get(node.name, 0)
+        value = Untrusted(node.env[NAME]) if NAME in node.env else asked.get(node.name)
+        count = counts.get(node.name, 0)
         # With slots picked, the run sets the variable itself, unless aboard.yaml does.
         if value is None or not count or node.container or (node.picked is not None and NAME not in node.env):
             continue
@@ -46,7 +50,7 @@ def gpus_hidden(facts: Facts) -> Iterator[Finding]:
         if left < wanted:
             yield gpu.HIDDEN.finding(
                 nodes=(node.name,),
-                seen=f"{NAME}={visible(value) or 'nothing'} leaves {left} of {many(count, 'GPU')}"
+                seen=f"{NAME}={value.visible() or 'nothing'} leaves {left} of {many(count, 'GPU')}"
                 f" to {many(wanted, 'rank')}",
                 why="Ranks then share a GPU (`Duplicate GPU detected`), or end with `invalid device ordinal`.",
                 fix=_mend(node, left, count),

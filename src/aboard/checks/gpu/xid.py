@@ -11,7 +11,6 @@ from aboard.checks.listed import listed
 from aboard.core.facts import Facts
 from aboard.core.nodeset import fold_quoted
 from aboard.core.probe import Answer, Command, Output, Probe, Unparsed
-from aboard.core.words import visible
 from aboard.core.xid import GpuError, gpu_error, mend
 from aboard.diagnoses import Finding, Severity, gpu
 from aboard.lazy import dataclass
@@ -64,7 +63,7 @@ def xid_errors(facts: Facts) -> Iterator[Finding]:
 
 def _told(error: GpuError, count: int) -> str:
     times = f" {count} times" if count > 1 else ""
-    return f"{error.name or 'an error'} for {visible(error.device)}{times} ({error.meaning.what})"
+    return f"{error.name or 'an error'} for {error.device}{times} ({error.meaning.what})"
 
 
 def _device(error: GpuError) -> str:

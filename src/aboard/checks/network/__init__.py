@@ -50,7 +50,7 @@ def port_taken(facts: Facts) -> Iterator[Finding]:
             continue
         # Only who named the port can't do with another: `aboard launch` finds one, beside another run of its own too.
         severity = Severity.BLOCK if node == first.name and "MASTER_PORT" in first.env else Severity.WARN
-        who = "another `aboard check`" if taken.ours else taken.owner or "a process of another user"
+        who = "another `aboard check`" if taken.ours else taken.owner.visible() or "a process of another user"
         yield network.PORT_TAKEN.finding(
             severity=Severity.INFO if taken.ours else severity,
             nodes=(node,),

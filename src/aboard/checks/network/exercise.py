@@ -1,16 +1,17 @@
 """The exercise `mesh`: each node connects to its peers, on the rendezvous port and on one that the system chose."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import field
 from ipaddress import ip_address, ip_interface
-from typing import Any
+from typing import Annotated, Any
 
-from aboard.checks.network.mesh import OUTCOMES, RENDEZVOUS_PORT, Address, Mesh, Port, Taken, Try
+from aboard.checks.network.mesh import RENDEZVOUS_PORT, Address, IpAddress, Mesh, Port, Resolved, Taken, Try
+from aboard.core.decoding import Limit, Word, decode, try_decode
 from aboard.core.exercise import Ask, Exercise, Replies, Script
 from aboard.core.facts import Facts, Unknown
 from aboard.core.node import Node
 from aboard.core.reach import Reached
-from aboard.core.words import visible
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
 
 # Beyond, a node connects to O(log n) of its peers only.
@@ -22,7 +23,8 @@ AGAIN_SECONDS = 3.0
 # On one machine with many sandbox hosts, or behind a slow switch, many connections take longer than few.
 SECONDS_PER_NODE = 1 / 32
 IFNAMES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
-_IP = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,32})?")
+# A node connects to all of thousands of peers, if it is asked to.
+_MOST = 100_000
 
 
 def peers(names: Sequence[str], *, all_pairs: bool = False) -> dict[str, tuple[str, ...]]:
@@ -96,6 +98,43 @@ class _Dial:
     size: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Owner:
+    """Who has a port, as far as the node's user may know."""
+
+    user: Untrusted
+    name: Untrusted = NO_TEXT
+    pid: int = 0
+    ours: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bound:
+    """A port on which a node listens, or why it can't."""
+
+    port: int = 0
+    errno: Word = ""
+    owner: _Owner | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listening:
+    """The answer to `listen`."""
+
+    ports: tuple[_Bound, ...]
+    # Interface, address, and the length of its network's prefix.
+    addresses: Annotated[tuple[tuple[Word, IpAddress, int], ...], Limit(_MOST)] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Connected:
+    """The answer to `connect`."""
+
+    results: Annotated[tuple[Try, ...], Limit(_MOST)] = ()
+    resolved: Annotated[Mapping[str, Resolved], Limit(_MOST)] = field(default_factory=dict)
+    hostname: Untrusted = NO_TEXT
+
+
 class _Heard:
     """What the nodes have said so far; one that talks nonsense is missing, and costs the others nothing."""
 
@@ -104,8 +143,8 @@ class _Heard:
         self.ports: dict[str, dict[Port, int]] = {}
         self.taken: dict[str, Taken] = {}
         self.addresses: dict[str, tuple[Address, ...]] = {}
-        self.resolved: dict[str, dict[str, tuple[str, ...] | str]] = {}
-        self.hostnames: dict[str, str] = {}
+        self.resolved: dict[str, dict[str, Resolved]] = {}
+        self.hostnames: dict[str, Untrusted] = {}
         self._contacts = {name: c.address for name, c in facts.contacts.items() if isinstance(c, Reached) and c.address}
         for name, reply in replies.items():
             if isinstance(reply, Unknown):
@@ -113,7 +152,7 @@ class _Heard:
                 continue
             try:
                 self._listening(name, reply)
-            except (KeyError, TypeError, ValueError, AttributeError):
+            except ValueError:
                 self.missing[name] = "its answer can't be read"
         self.targets = {node.name: self._target(node) for node in facts.reached() if node.name in self.ports}
 
@@ -147,42 +186,40 @@ class _Heard:
                 self.missing[name] = reply.why
                 continue
             try:
-                results = [_try(given) for given in reply["results"]]
+                results = decode(_Connected, reply, strict=True).results
                 found.update({dial.key: each for dial, each in zip(plans[name], results, strict=True)})
-            except (KeyError, TypeError, ValueError):
+            except ValueError:
                 self.missing[name] = "its answer can't be read"
         return found
 
     def learn(self, replies: Replies) -> None:
         """Takes what each node makes of the names."""
         for name, reply in replies.items():
-            given = {} if isinstance(reply, Unknown) else reply.get("resolved")
-            if isinstance(given, dict) and not isinstance(reply, Unknown):
-                try:
-                    self.resolved[name] = {visible(str(asked)): _addresses(found) for asked, found in given.items()}
-                    self.hostnames[name] = visible(str(reply.get("hostname", "")))
-                except ValueError:
-                    self.missing[name] = "its answer can't be read"
+            told = try_decode(_Connected, reply)
+            if told is not None:
+                self.resolved[name] = {asked: _sort(found) for asked, found in told.resolved.items()}
+                self.hostnames[name] = told.hostname
 
     def by_address(self, dial: _Dial) -> _Dial:
         """The same to the address at which we reached the peer, when its name leads nowhere."""
         frm, to, _ = dial.key
         address = self._contacts.get(to)
-        if address is None or not isinstance(self.resolved.get(frm, {}).get(dial.host), str):
+        if address is None or not isinstance(self.resolved.get(frm, {}).get(dial.host), Untrusted):
             return dial
         return _Dial(key=dial.key, host=address, port=dial.port, size=dial.size)
 
     def _listening(self, name: str, reply: Mapping[str, Any]) -> None:
+        told = decode(Listening, reply)
         self.addresses[name] = tuple(
-            Address(interface=visible(str(interface)), address=str(ip_interface(f"{_ip(address)}/{prefix:d}")))
-            for interface, address, prefix in reply["addresses"]
+            Address(interface=interface, address=str(ip_interface(f"{address}/{prefix}")))
+            for interface, address, prefix in told.addresses
         )
         own: dict[Port, int] = {}
-        for kind, given in zip(Port, reply["ports"], strict=True):
-            if "port" in given:
-                own[kind] = int(given["port"])
+        for kind, bound in zip(Port, told.ports, strict=True):
+            if bound.port:
+                own[kind] = bound.port
             else:
-                self.taken[name] = _taken(given)
+                self.taken[name] = _taken(bound)
         self.ports[name] = own
 
     def _target(self, node: Node) -> str:
@@ -206,42 +243,16 @@ def asked_for(node: Node) -> tuple[str, ...]:
     return tuple(word.lstrip("=") for text in given if not text.startswith("^") for word in text.split(",") if word)
 
 
-def _try(given: Sequence[Any]) -> Try:
-    outcome, seconds, local, remote, said = given
-    if outcome not in OUTCOMES:
-        raise ValueError(f"no outcome: {outcome!r}")
-    return Try(
-        outcome=outcome,
-        seconds=float(seconds),
-        local=_ip(local) if local else "",
-        remote=_ip(remote) if remote else "",
-        said=visible(str(said)),
-    )
+def _taken(bound: _Bound) -> Taken:
+    owner = bound.owner
+    if owner is None:
+        return Taken(why=bound.errno)
+    who = f"{owner.name.raw()} (pid {owner.pid})" if owner.pid else "a process"
+    return Taken(why=bound.errno, owner=Untrusted(f"{who} of {owner.user.raw()}"), pid=owner.pid, ours=owner.ours)
 
 
-def _taken(given: Mapping[str, Any]) -> Taken:
-    owner = given.get("owner") or {}
-    who = f"{owner['name']} (pid {owner['pid']}) of " if "pid" in owner else "a process of "
-    return Taken(
-        why=visible(str(given.get("errno"))),
-        owner=visible(f"{who}{owner['user']}") if "user" in owner else "",
-        pid=owner["pid"] if isinstance(owner.get("pid"), int) else 0,
-        ours=owner.get("ours") is True,
-    )
-
-
-def _addresses(found: object) -> tuple[str, ...] | str:
-    if isinstance(found, list):
-        return tuple(sorted({str(ip_address(_ip(each))) for each in found}))
-    return visible(str(found))
-
-
-def _ip(given: object) -> str:
-    """An address as a node wrote it; Python takes anything behind its `%`, and it goes into /etc/hosts and into sed."""
-    text = str(given)
-    if not _IP.fullmatch(text):
-        raise ValueError(f"no address: {visible(text)}")
-    return text
+def _sort(found: Resolved) -> Resolved:
+    return found if isinstance(found, Untrusted) else tuple(sorted({str(ip_address(each)) for each in found}))
 
 
 def _worse(first: Try, second: Try) -> Try:

@@ -16,6 +16,7 @@ from aboard.core.words import visible
 from aboard.diagnoses import Finding, join_fixes, network
 from aboard.lazy import dataclass
 
+_STATE = "[a-z]{1,20}"
 _DOWN = ("down", "lowerlayerdown", "notpresent")
 
 
@@ -33,12 +34,12 @@ def parse_interfaces(answer: Answer) -> dict[str, Interface]:
         raise Unparsed("not a list of files")
     read: dict[str, dict[str, str]] = defaultdict(dict)
     for path, text in answer.files.items():
-        part = re.fullmatch(r"/sys/class/net/([^/]+)/(operstate|mtu)", path)
+        part = re.fullmatch(r"/sys/class/net/([\w.:@+-]{1,32})/(operstate|mtu)", path)
         if part:
-            read[visible(part[1])][part[2]] = visible(text.strip())
+            read[part[1]][part[2]] = text.strip()
     found = {}
     for name, given in read.items():
-        if not re.fullmatch("[0-9]{1,9}", given.get("mtu", "")) or "operstate" not in given:
+        if not re.fullmatch("[0-9]{1,9}", given.get("mtu", "")) or not re.fullmatch(_STATE, given.get("operstate", "")):
             raise Unparsed(f"{name} has no MTU or no state")
         found[name] = Interface(state=given["operstate"], mtu=int(given["mtu"]))
     if not found:

@@ -1,15 +1,19 @@
 """The mesh as a value: who could connect to whom, and what each node said of itself and of names."""
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import Enum
 from ipaddress import ip_address
-from typing import TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
+from aboard.core.decoding import DecodeError, Matching, Via, Word
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy import dataclass
 
-OUTCOMES = ("ok", "refused", "dropped", "rejected", "unresolved", "silent", "stalled", "crawled", "reset", "untried")
+_OUTCOMES = "ok|refused|dropped|rejected|unresolved|silent|stalled|crawled|reset|untried"
+_IP = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,32})?")
 # torchrun's and DeepSpeed's own default.
 RENDEZVOUS_PORT = 29500
 
@@ -21,26 +25,36 @@ class Port(Enum):
     EPHEMERAL = "ephemeral"
 
 
+def read_address(given: object) -> str:
+    """An address as a node wrote it; Python takes anything behind its `%`, and it goes into /etc/hosts and into sed."""
+    if isinstance(given, str) and _IP.fullmatch(given) and Untrusted(given).as_address():
+        return given
+    raise DecodeError("no address")
+
+
 Pair: TypeAlias = tuple[str, str]
+IpAddress: TypeAlias = Annotated[str, Via(read_address)]
+# Addresses, or why there are none.
+Resolved: TypeAlias = tuple[IpAddress, ...] | Untrusted
 
 
 @dataclass(frozen=True, kw_only=True)
 class Try:
-    """One connection: its outcome is one of OUTCOMES."""
+    """One connection."""
 
-    outcome: str
+    outcome: Annotated[str, Matching(_OUTCOMES)]
     seconds: float = 0.0
-    local: str = ""
-    remote: str = ""
-    said: str = ""
+    local: IpAddress | Literal[""] = ""
+    remote: IpAddress | Literal[""] = ""
+    said: Untrusted = NO_TEXT
 
 
 @dataclass(frozen=True, kw_only=True)
 class Taken:
     """A port that a node could not have, and who has it as far as the node's user may know; 0 is no pid."""
 
-    why: str
-    owner: str = ""
+    why: Word
+    owner: Untrusted = NO_TEXT
     pid: int = 0
     ours: bool = False
 
@@ -72,9 +86,9 @@ class Mesh:
     tries: Mapping[tuple[str, str, Port], Try]
     taken: Mapping[str, Taken] = field(default_factory=dict)
     flaky: Mapping[tuple[str, str, Port], Try] = field(default_factory=dict)
-    # What each node makes of each name: addresses, or why there are none.
-    resolved: Mapping[str, Mapping[str, tuple[str, ...] | str]] = field(default_factory=dict)
-    hostnames: Mapping[str, str] = field(default_factory=dict)
+    # What each node makes of each name.
+    resolved: Mapping[str, Mapping[str, Resolved]] = field(default_factory=dict)
+    hostnames: Mapping[str, Untrusted] = field(default_factory=dict)
     addresses: Mapping[str, tuple[Address, ...]] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
     sparse: bool = False

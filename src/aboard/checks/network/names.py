@@ -1,16 +1,18 @@
 """Names: what each node makes of the others' names."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from ipaddress import ip_address
+from typing import TypeGuard
 
 from aboard.checks.listed import listed
 from aboard.checks.network.exercise import MESH
-from aboard.checks.network.mesh import Mesh
+from aboard.checks.network.mesh import Mesh, Resolved
 from aboard.checks.network.words import address
 from aboard.core.facts import Facts
 from aboard.core.nodeset import fold_quoted
 from aboard.diagnoses import Finding, Severity, join_fixes, network
+from aboard.diagnoses.untrusted import Untrusted
 
 
 def unresolved(facts: Facts) -> Iterator[Finding]:
@@ -35,7 +37,7 @@ def unresolved(facts: Facts) -> Iterator[Finding]:
         yield network.UNRESOLVED.finding(
             severity=severity if works else Severity.BLOCK,
             nodes=nodes,
-            seen=f"{listed(nodes)} cannot resolve {listed(names)}: {outcome.resolved[nodes[0]][names[0]]}"
+            seen=f"{listed(nodes)} cannot resolve {listed(names)}: {lost[nodes[0]][names[0]].visible()}"
             + (" (the address works)" if works else ""),
             why="Whatever connects by that name fails, and torch only says that the client socket has timed out."
             if not everywhere
@@ -51,12 +53,12 @@ def peer_on_loopback(facts: Facts) -> Iterator[Finding]:
         return
     owners = _owners(outcome)
     for node, given in outcome.resolved.items():
-        wrong = [
-            peer
+        wrong = {
+            peer: found
             for target, found in given.items()
             if target != outcome.targets.get(node) and _loopback(found)
             for peer in owners.get(target, ())
-        ]
+        }
         if wrong:
             lines = [
                 network.PEER_ON_LOOPBACK.fix(
@@ -68,8 +70,8 @@ def peer_on_loopback(facts: Facts) -> Iterator[Finding]:
             ]
             yield network.PEER_ON_LOOPBACK.finding(
                 nodes=(node, *wrong),
-                seen=f"{node} takes {listed(wrong)} for itself:"
-                f" {outcome.targets[wrong[0]]} is {listed(list(given[outcome.targets[wrong[0]]]))} there",
+                seen=f"{node} takes {listed(list(wrong))} for itself:"
+                f" {outcome.targets[next(iter(wrong))]} is {listed(next(iter(wrong.values())))} there",
                 why="It would connect to itself instead of its peer, and wait.",
                 fix=join_fixes(*lines),
             )
@@ -84,7 +86,7 @@ def names_differ(facts: Facts) -> Iterator[Finding]:
     seen: dict[str, dict[tuple[str, ...], list[str]]] = defaultdict(lambda: defaultdict(list))
     for other, given in outcome.resolved.items():
         for target, found in given.items():
-            if isinstance(found, tuple) and not _loopback(found) and owners.get(target, []) != [other]:
+            if isinstance(found, tuple) and found and not _loopback(found) and owners.get(target, []) != [other]:
                 seen[target][found].append(other)
     for target in owners:
         views = seen[target]
@@ -115,19 +117,21 @@ def _owners(outcome: Mesh) -> dict[str, list[str]]:
     return owners
 
 
-def _lost(outcome: Mesh) -> dict[str, list[str]]:
-    """The targets that lead nowhere, by node."""
+def _lost(outcome: Mesh) -> dict[str, dict[str, Untrusted]]:
+    """The targets that lead nowhere, by node, and why."""
     place = {target: at for at, target in enumerate(_owners(outcome))}
     found = {
-        node: sorted(
-            (each for each, led in given.items() if isinstance(led, str) and each in place), key=place.__getitem__
-        )
+        node: {
+            each: led
+            for each in sorted(place.keys() & given.keys(), key=place.__getitem__)
+            if isinstance(led := given[each], Untrusted)
+        }
         for node, given in outcome.resolved.items()
     }
     return {node: names for node, names in found.items() if names}
 
 
-def _grouped(lost: dict[str, list[str]]) -> dict[tuple[str, ...], tuple[str, ...]]:
+def _grouped(lost: Mapping[str, Iterable[str]]) -> dict[tuple[str, ...], tuple[str, ...]]:
     """Nodes that miss the same names in one finding, or one name that several nodes miss."""
     by_name: dict[str, list[str]] = defaultdict(list)
     for node, names in lost.items():
@@ -142,14 +146,16 @@ def _grouped(lost: dict[str, list[str]]) -> dict[tuple[str, ...], tuple[str, ...
 def _nobody_knows(outcome: Mesh, name: str) -> bool:
     """Whether a name means nothing to all nodes; one node's word is enough only if it knows no peer at all."""
     asked = [given for given in outcome.resolved.values() if name in given]
-    unknown = all(isinstance(given[name], str) for given in asked)
+    unknown = all(isinstance(given[name], Untrusted) for given in asked)
     targets = set(outcome.targets.values())
     return unknown and (
         len(asked) > 1
-        or all(isinstance(given[each], str) for given in outcome.resolved.values() for each in targets & set(given))
+        or all(
+            isinstance(given[each], Untrusted) for given in outcome.resolved.values() for each in targets & set(given)
+        )
     )
 
 
-def _loopback(given: tuple[str, ...] | str) -> bool:
+def _loopback(given: Resolved) -> TypeGuard[tuple[str, ...]]:
     """Whether all that a name leads to is the machine itself."""
     return isinstance(given, tuple) and bool(given) and all(ip_address(each).is_loopback for each in given)

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from statistics import median
-from typing import Any
 
-from aboard.checks.network.exercise import MESH
+from aboard.checks.network.exercise import MESH, Listening
 from aboard.checks.network.mesh import Mesh, Pair
 from aboard.checks.network.words import address
+from aboard.core.decoding import try_decode
 from aboard.core.exercise import Ask, Exercise, Replies, Script
-from aboard.core.facts import Facts, Unknown
+from aboard.core.facts import Facts
 from aboard.core.words import many
 from aboard.diagnoses import Diagnosis, Finding, Fix, join_fixes, network
 from aboard.lazy import dataclass
@@ -40,6 +40,17 @@ class Link:
     @property
     def loss(self) -> float:
         return self.again / self.segments if self.segments else 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pushed:
+    """The answer to `push`."""
+
+    bytes: int
+    seconds: float
+    segments: int
+    retransmits: int
+    rtt: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +93,8 @@ def _script(facts: Facts) -> Script[Rates]:
     good = {(frm, to) for (frm, to, _), each in outcome.tries.items() if each.outcome == "ok"}
     places = {name: address(outcome, name) for name in outcome.targets}
     heard = yield {name: Ask(op="listen", fields={"ports": [0]}) for name in places}
-    ports = {name: port for name, port in ((name, _port(reply)) for name, reply in heard.items()) if port}
+    told = {name: try_decode(Listening, reply) for name, reply in heard.items()}
+    ports = {name: each.ports[0].port for name, each in told.items() if each and each.ports and each.ports[0].port}
     links: dict[Pair, Link] = {}
     for pairs in rounds(list(ports)):
         # Both ways at once, as an all-reduce uses a link.
@@ -145,27 +157,14 @@ def _asks(pairs: Sequence[Pair], places: Mapping[str, str], ports: Mapping[str, 
 
 def _links(pairs: Sequence[Pair], replies: Replies) -> dict[Pair, Link]:
     to = dict(pairs)
-    read = {(frm, to[frm]): _link(reply) for frm, reply in replies.items()}
-    return {pair: link for pair, link in read.items() if link is not None}
+    # What can't be read was not measured; that the link works, the mesh has seen.
+    read = {(frm, to[frm]): try_decode(_Pushed, reply) for frm, reply in replies.items()}
+    return {pair: _link(pushed) for pair, pushed in read.items() if pushed is not None}
 
 
-def _link(reply: Mapping[str, Any] | Unknown) -> Link | None:
-    """What can't be read was not measured; that the link works, the mesh has seen."""
-    if isinstance(reply, Unknown):
-        return None
-    try:
-        size, seconds = int(reply["bytes"]), float(reply["seconds"])
-        segments, again, rtt = int(reply["segments"]), int(reply["retransmits"]), float(reply["rtt"])
-    except (KeyError, TypeError, ValueError):
-        return None
-    return Link(mbit=size * 8 / 1e6 / max(seconds, 1e-6), segments=segments, again=again, rtt=rtt)
-
-
-def _port(reply: Mapping[str, Any] | Unknown) -> int:
-    try:
-        return 0 if isinstance(reply, Unknown) else int(reply["ports"][0]["port"])
-    except (KeyError, TypeError, ValueError, IndexError):
-        return 0
+def _link(pushed: _Pushed) -> Link:
+    mbit = pushed.bytes * 8 / 1e6 / max(pushed.seconds, 1e-6)
+    return Link(mbit=mbit, segments=pushed.segments, again=pushed.retransmits, rtt=pushed.rtt)
 
 
 def _ends(pairs: Iterable[Pair]) -> set[str]:
