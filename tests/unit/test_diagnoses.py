@@ -24,7 +24,7 @@ from aboard.diagnoses.catalogue import (
     recall_diagnosis,
     unpack_error,
 )
-from aboard.diagnoses.fixes import blanks
+from aboard.diagnoses.fixes import blanks, name_blanks
 from aboard.diagnoses.messages import Role, Source
 from aboard.verdicts.logs.reader import RAISED, SUMMED_UP, SUMMED_UP_KILLED
 
@@ -99,8 +99,12 @@ def _values(template: Command | Advice, value: str) -> dict[str, str | list[str]
     for _, name, how, _ in Formatter().parse(template.text):
         if name is not None:
             several = how == "words" or (how or "").startswith("-")
-            made[name] = [value, value] if several else shell("cat {it}", it=value) if how == "shell" else value
+            made[name] = [value, value] if several else shell("cat {it}", it=value) if _is_shell(how) else value
     return made
+
+
+def _is_shell(how: str | None) -> bool:
+    return (how or "").partition(" ")[0] == "shell"
 
 
 def test_what_is_no_piece_of_shell_is_refused_as_one() -> None:
@@ -108,6 +112,13 @@ def test_what_is_no_piece_of_shell_is_refused_as_one() -> None:
     assert ONE.fix("piece", path="/a b", command=shell("ls {x}", x="c d")) == "cd '/a b' && ls 'c d'"
     with pytest.raises(TypeError, match="is no piece of shell"):
         ONE.fix("piece", path="/", command="rm -rf /")
+
+
+def test_a_piece_of_shell_has_an_example_where_no_value_is_known() -> None:
+    """A page shows the example that the blank holds, a finding shows the value."""
+    template = Command("{check:shell aboard check NODES    # is it back?}\nls {path}")
+    assert name_blanks(template.text) == "aboard check NODES    # is it back?\nls PATH"
+    assert template.fill({"check": shell("aboard check n1"), "path": "a b"}) == "aboard check n1\nls 'a b'"
 
 
 def test_an_error_crosses_processes_as_its_code_and_values() -> None:

@@ -59,7 +59,6 @@ def stuck(roster: Roster) -> Finding:
         nodes=tuple(each.node for each in late) or tuple(row.node for row in roster.rows),
         seen=f"{roster.there}/{roster.world} ranks are at '{roster.phase.word}', and none has moved for"
         f" {STUCK_SECONDS:.0f} s: {who}",
-        why="It did not come to its first collective in the time of a trial.",
         fix=death.STUCK.fix(nodes=fold(row.node for row in roster.rows)),
     )
 
@@ -77,7 +76,6 @@ def verdict(tried: Sequence[Tried]) -> Finding | None:
     return death.TRIAL.finding(
         nodes=nodes,
         seen=f"{', '.join('+'.join(each.group) for each in smallest)} can't run it {how}: {smallest[0].said}",
-        why="The same command was run for some seconds on each node alone, then on pairs, then on all.",
         fix=first.fix if first else death.TRIAL.fix(),
         consequences=tuple(finding for each in smallest for finding in each.findings),
     )

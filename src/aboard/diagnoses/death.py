@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, Command, Template
 from aboard.diagnoses.messages import NCCL_COMPLETION, Source, cause, echo, end, last_words
-from aboard.diagnoses.steps import CHECK
 
 # Beside whatever is known of a death.
 _LAST_WORDS: Mapping[str, Template] = {
@@ -14,7 +13,9 @@ _LAST_WORDS: Mapping[str, Template] = {
 }
 # For what a program says last, be it as an exception, on stderr or before it was started.
 _KNOWN: Mapping[str, Template] = {
-    "install": Command("{command:shell}    # here; or the package that provides {module}"),
+    "install": Command(
+        "{command:shell ssh NODE python -m pip install MODULE}    # here; or the package that provides {module}"
+    ),
     "interpreter": Advice("# for another interpreter: aboard launch --set cluster.python=/path/to/env/bin/python …"),
     "file": Command("ls -l {path}    # on {nodes:shell}; is it there?"),
     "copy": Command("scp -3 {peer}:{path} {node}:{path}    # here; if {peer} has it; then launch again"),
@@ -34,6 +35,7 @@ _KNOWN: Mapping[str, Template] = {
     "some-port": Command("sudo ss -ltnp    # on {nodes:shell}; who has it?"),
     "disk": Command("df -h    # on {nodes:shell}; which one is full? remove there what nobody needs"),
 }
+_DIFFERS = "aboard check --only software    # what differs between nodes"
 PORT_TAKEN = last_words(
     r"(?i)EADDRINUSE|address already in use", "Another process took the port of the rendezvous.", fix="some-port"
 )
@@ -44,11 +46,8 @@ RAISED = Diagnosis(
     symptoms=("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "exitcode  : 1 (pid: "),
     explanation="A rank's own code raised, and the exception was caught by nobody. It is the earliest death of all"
     " nodes on the corrected clock; what other ranks say of closed connections came after it.",
-    remedy="If several ranks raised the same exception, all of them are named, and the cause is what they share:"
-    " the script, its arguments, its data, its Python. The fix installs a missing module into the interpreter of"
-    " the ranks, or copies a missing file. Else read the exception, and the whole traceback with"
-    " `aboard logs RUN --rank N`. `aboard launch --trial -- …` runs the same command on each node alone and names"
-    " the node that can't.",
+    remedy="Read the exception, and the whole traceback with `aboard logs RUN --rank N`. If all ranks raised it, look"
+    " at what they share: script, arguments, data. `aboard launch --trial -- …` names a node that fails alone.",
     fixes={
         **_KNOWN,
         **_LAST_WORDS,
@@ -93,9 +92,7 @@ EXITED = Diagnosis(
     symptoms=("exitcode  : 1", "exits with return code = 1"),
     explanation="The process ended by itself with a code other than 0 and left no exception: sys.exit, a usage"
     " error of its arguments, a program that isn't Python.",
-    remedy="If its last line on stderr is a known error, the fix is for that one. Otherwise its last lines are"
-    " shown as evidence, not as the cause: find what exits with this code. All output is in"
-    " `aboard logs RUN --rank N`.",
+    remedy="Find what exits with this code: `aboard logs RUN --rank N` has all output.",
     fixes={
         **_KNOWN,
         **_LAST_WORDS,
@@ -135,19 +132,16 @@ KILLED = Diagnosis(
     symptoms=("Signal 9 (SIGKILL) received by PID", "exits with return code = -9", "Bus error (core dumped)"),
     explanation="SIGKILL comes from the kernel when memory is out, from Slurm, or from somebody's hand. SIGBUS is a"
     " full /dev/shm, SIGSEGV and SIGABRT are bugs in native code or libraries that don't fit each other.",
-    remedy="`sudo dmesg -T | tail` on the node tells an out-of-memory kill. `aboard check --only host` shows"
-    " memory, limits and /dev/shm; `aboard check --only software` what differs between nodes.",
     fixes={
         "memory": Command(
             "sudo dmesg -T | grep -i 'killed process'    # on {node}; was it out of memory? if not, launch again"
         ),
         "shm": Command("df -h /dev/shm    # on {node}; is it full?"),
-        "software": Command("aboard check --only software"),
+        "software": Command(_DIFFERS),
         **_LAST_WORDS,
         "slurm": Command("sudo dmesg -T | tail -50    # on {node}; was memory out?"),
         "native": Command(
-            "export PYTHONFAULTHANDLER=1    # then start again: the Python lines at which it died\n"
-            "aboard check --only software    # what differs between nodes"
+            "export PYTHONFAULTHANDLER=1    # then start again: the Python lines at which it died\n" + _DIFFERS
         ),
     },
     patterns=(
@@ -180,9 +174,8 @@ NOT_STARTED = Diagnosis(
     code="run-not-started",
     title="a node could not start a rank",
     symptoms=("No such file or directory", "Permission denied"),
-    explanation="The working directory or the program is not on this node, or may not be entered or run.",
-    remedy="Ranks start in `workdir:` of aboard.yaml, else in the directory in which `aboard launch` was typed: it"
-    " must be there on every node. `aboard check` compares what is in it.",
+    explanation="The working directory or the program is not on this node, or may not be used.",
+    remedy="Ranks start in `workdir:` of aboard.yaml, else where `aboard launch` was typed: it must be on each node.",
     fixes={
         "folder": Command("mkdir -p {path}    # on {node}; or set `workdir:` in aboard.yaml"),
         "program": Command("command -v {program}    # on {node}"),
@@ -199,11 +192,8 @@ NODE_GONE = Diagnosis(
     code="run-node-gone",
     title="a node was lost",
     symptoms=("Connection closed by remote host", "client_loop: send disconnect: Broken pipe"),
-    explanation="Nothing was heard of the node for a whole lease, or its agent was killed: power, kernel, network."
-    " A run never goes on with fewer nodes than asked for.",
-    remedy="`aboard check NODE` tells whether it is back, and why not. A management network that is cut for less"
-    " than the lease does no harm: the run goes on.",
-    fixes=CHECK,
+    explanation="It lost power or its network, or its agent was killed. A run never goes on with fewer nodes.",
+    fixes="{check:shell aboard check NODE    # is it back? then launch again}",
     log_fix="scontrol show node {node} | grep -E 'State|Reason'    # why\n"
     "#SBATCH --exclude={node}    # goes on without it",
     patterns=cause(
@@ -217,16 +207,12 @@ CONDUCTOR_LOST = Diagnosis(
     code="run-conductor-lost",
     title="the conductor of a run was killed",
     symptoms=("lost", "Killed", "Out of memory: Killed process 4711 (aboard)"),
-    explanation="The process that conducts the run, `aboard launch`, `aboard train` or its background process,"
-    " died without ending the run: SIGKILL, the kernel out of memory, or a head that was restarted. The agents on"
-    " the nodes terminate their ranks after the lease, since nobody would see them to their end.",
-    remedy="Type the command of the fix: it is the one that started the run. `aboard train` continues from its last"
-    " complete checkpoint. `--detach` keeps a conductor alive when its terminal is closed; `--lease` says how long"
-    " ranks live without it.",
+    explanation="It was killed, by somebody or by the kernel out of memory, or the head was restarted. Agents that lose"
+    " their conductor terminate their ranks after the lease (`--lease`); with `--detach` it outlives its terminal.",
     fixes={
-        "again": Command("{command:shell}    # runs it again"),
-        "continue": Command("{command:shell}    # continues from step {step}"),
-        "continue-if-any": Command("{command:shell}    # continues from the last checkpoint, if any"),
+        "again": Command("{command:shell aboard launch …}    # runs it again"),
+        "continue": Command("{command:shell aboard train …}    # continues from step {step}"),
+        "continue-if-any": Command("{command:shell aboard train …}    # continues from the last checkpoint, if any"),
         "logs": Command("aboard logs {run}    # what the ranks printed until then"),
         "memory": Command("sudo dmesg -T | grep -i 'killed process'    # here; was the conductor killed for memory?"),
     },
@@ -236,12 +222,12 @@ RANK_STOPPED = Diagnosis(
     code="run-rank-stopped",
     title="a rank was stopped by a signal",
     symptoms=("State:\tT (stopped)",),
-    explanation="Somebody sent SIGSTOP (or pressed Ctrl-Z); the process lives and does nothing, and all wait for it.",
-    remedy="`kill -CONT PID` lets it go on, as long as the run has not been ended for it; else launch again. A"
-    " debugger that is attached shows as another state and is left alone.",
+    explanation="Somebody sent SIGSTOP or pressed Ctrl-Z; all other ranks wait for it in the next collective.",
     fixes={
         "continue": Command("kill -CONT {pids:words}    # on {node}; lets it go on"),
-        "check": CHECK,
+        "check": Command(
+            "{check:shell aboard check NODE --only host    # nothing of it may be left; then launch again}"
+        ),
     },
 )
 
@@ -277,13 +263,9 @@ FOLLOWED = Diagnosis(
     code="run-followed",
     title="ranks that died because another one had",
     severity=Severity.INFO,
-    symptoms=(
-        "Connection closed by peer",
-        "Connection reset by peer",
-        "NCCL WARN Net : Connection closed by remote",
-    ),
-    explanation="When one rank dies, its peers' connections to it break. They are not the cause.",
-    remedy="Nothing is to be mended here: look at the finding that stands above it.",
+    symptoms=("Connection closed by peer", "Connection reset by peer", "NCCL WARN Net : Connection closed by remote"),
+    explanation="When a rank dies, its peers lose their connections to it; what they say about that is no cause.",
+    remedy="There is nothing to fix here: look at the finding above it.",
     patterns=(
         *(echo(each, order=-1) for each in _QUOTING),
         *map(echo, _LOST_PEER),
@@ -303,32 +285,24 @@ STUBBORN = Diagnosis(
     title="processes that would not die",
     severity=Severity.WARN,
     symptoms=("State:\tD (disk sleep)",),
-    explanation="A process that waits in the kernel for a dead mount or a dead device can't be killed until that"
-    " answers.",
-    remedy="Bring the mount or the device back, or restart the node. `aboard check --fix` ends what is left, by run"
-    " id.",
-    fixes="aboard check --fix {nodes:words}    # ends them once the mount or device answers",
+    explanation="They hang in the kernel, on a dead mount or a dead device, where no signal reaches them.",
+    fixes="aboard check --fix {nodes:words}    # ends them once the mount or device answers; else restart the node",
 )
 
 TRIAL = Diagnosis(
     code="run-trial",
     title="a node, a pair or all of them can't run the command",
     symptoms=("can't run it by itself", "can't run it as a pair, though each can alone"),
-    explanation="`aboard launch --trial` runs the command for some seconds on each node alone, then on pairs, then"
-    " on all, and stops at the first stage that fails: what fails alone is the node's own, what fails in pairs"
-    " only is between the two.",
-    remedy="Alone: read the finding below it, and compare the node with the others by `aboard check --only"
-    " software`. In pairs: `aboard check --only network` and `--only collective` for the link between them.",
-    fixes="aboard check",
+    explanation="The same command was run for some seconds on each node alone, then on pairs, then on all: what fails"
+    " alone is the node's own fault, and what only fails in pairs is the link between the two.",
+    fixes="aboard check    # alone: --only software; in pairs: --only network, --only collective",
 )
 
 STUCK = Diagnosis(
     code="run-stuck",
     title="ranks came no further",
     symptoms=("Waiting for clients", "it just hangs at init_process_group"),
-    explanation="No rank has come to a new phase for the time of a trial. Who is behind is named; the others wait.",
-    remedy="`aboard check --only network` for the nodes that are behind; `aboard logs RUN --rank N` for what they"
-    " said last.",
+    explanation="They did not come to their first collective in the time of a trial.",
     fixes="aboard check --only network {nodes}",
 )
 
@@ -337,22 +311,20 @@ NODE_SILENT = Diagnosis(
     title="nothing comes from a node",
     severity=Severity.WARN,
     symptoms=("no beat came over the wire",),
-    explanation="Its power, its network or its ssh is gone. Its ranks may live, and the run goes on if it is back"
-    " in time.",
-    remedy="`aboard check NODE`. The run is ended when the lease is over: `--lease SECONDS`.",
-    fixes=CHECK,
+    explanation="It has lost power, its network or its ssh. Its ranks may live: the run goes on if it comes back within"
+    " the lease (`--lease SECONDS`), and is ended after it.",
+    fixes="{check:shell aboard check NODE    # does it answer? if not: its power, or its own console}",
 )
 
 OUT_OF_MEMORY = Diagnosis(
     code="run-out-of-memory",
     title="the kernel killed a rank for want of memory",
     symptoms=("Signal 9 (SIGKILL) received by PID", "exitcode  : -9", "Out of memory: Killed process"),
-    explanation="The memory of the node or of the job's control group was used up; the kernel's own counter shows it.",
-    remedy="Fewer DataLoader workers, a smaller batch, `--mem` of Slurm. `aboard check --only host` shows the limits.",
+    explanation="The kernel killed a process because the memory of the node, or of its control group, was used up.",
     fixes={
         "killed": Command(
             "sudo dmesg -T | grep -i 'killed process'    # on {node}; which one, and how large it was\n"
-            "# fewer data workers or a smaller batch, or more memory for the job"
+            "# fewer data workers or a smaller batch, or more memory for the job (Slurm: --mem)"
         ),
         **_LAST_WORDS,
     },
@@ -364,10 +336,11 @@ SHM_FULL = Diagnosis(
     code="run-shm-full",
     title="shared memory is full",
     symptoms=("Bus error (core dumped)", "Error: failed to extend /dev/shm/nccl-"),
-    explanation="Workers and NCCL share memory there; containers have 64 MiB of it unless told otherwise.",
-    remedy="`--shm-size=8g` or `--ipc=host` for a container; `mount -o remount,size=50% /dev/shm` on a host.",
+    explanation="Data loaders and NCCL share memory in /dev/shm, and it is full; containers have 64 MiB by default.",
     fixes={
-        "remount": Command("sudo mount -o remount,size=50% /dev/shm    # on {node}; in a container: --shm-size"),
+        "remount": Command(
+            "sudo mount -o remount,size=50% /dev/shm    # on {node}; in a container: --shm-size=8g or --ipc=host"
+        ),
         **_LAST_WORDS,
     },
 )
@@ -377,11 +350,10 @@ DISK_FULL = Diagnosis(
     title="a disk is full",
     symptoms=("OSError: [Errno 28] No space left on device",),
     explanation="What the rank wrote did not fit; the others then wait for it.",
-    remedy="`df -h` on the node; keep fewer checkpoints.",
     fixes={
         "sizes": Command(
             "du -x --max-depth=2 {path} 2>/dev/null | sort -n | tail    # on {node};"
-            " remove what nobody needs, or write elsewhere"
+            " remove what nobody needs, keep fewer checkpoints, or write elsewhere"
         ),
         **_LAST_WORDS,
     },

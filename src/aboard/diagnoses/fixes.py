@@ -6,7 +6,8 @@ the word holds; no value can add a command, an option or a line.
     {name}          one word: a string, a path, a number, or a piece of shell to be quoted as one word (`ssh n1 '…'`)
     {name:words}    several words
     {name:--set}    the option before each of several words: `--set a=1 --set b=2`
-    {name:shell}    a piece of shell that another template made, as it is
+    {name:shell}    a piece of shell that another template made, as it is; where the template itself is shown, what
+                    follows `shell` stands for it: `{check:shell aboard check NODES}`
 """
 
 import shlex
@@ -97,8 +98,9 @@ def blanks(template: Template) -> set[str]:
 
 
 def name_blanks(text: str) -> str:
-    """The text of a template with the name of each blank in its place, in capitals."""
-    return "".join(literal + (name or "").upper() for literal, name, _, _ in Formatter().parse(text))
+    """The text of a template with the example of each blank in its place, or its name in capitals."""
+    parts = ((literal, name or "", (how or "").partition(" ")[2]) for literal, name, how, _ in Formatter().parse(text))
+    return "".join(literal + (example or name.upper()) for literal, name, example in parts)
 
 
 def _fill(text: str, values: Mapping[str, Value], show: "Callable[[Value, str], str]") -> str:
@@ -111,7 +113,7 @@ def _fill(text: str, values: Mapping[str, Value], show: "Callable[[Value, str], 
 
 
 def _as_shell(value: Value, how: str) -> str:
-    if how == "shell":
+    if how.partition(" ")[0] == "shell":
         if not isinstance(value, Shell):
             raise TypeError("the value is no piece of shell")
         return value

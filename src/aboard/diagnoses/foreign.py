@@ -10,11 +10,10 @@ RANKS_MISSING = Diagnosis(
     title="some ranks of a training were not found",
     severity=Severity.WARN,
     symptoms=("Waiting for clients", "Timed out after 601 seconds waiting for clients. 4/8 clients joined."),
-    explanation="WORLD_SIZE says how many ranks there are, and on the nodes that were asked fewer were found."
-    " Either not all nodes were named, or these ranks were never started, or they have died and their launcher has"
-    " not noticed: the others then wait in a collective or in the store.",
-    remedy="Name all nodes: `aboard why --nodes gpu[01-08]`. If the ranks are gone, the output of their node's"
-    " launcher tells why: `aboard why --log FILE`. Ranks of another user are seen by that user only.",
+    explanation="They are on nodes that were not asked, run as another user, were never started, or have ended: then"
+    " all others wait for them.",
+    remedy="Name all nodes: `aboard why --nodes gpu[01-08]`. If the ranks have ended, the output of their launcher says"
+    " why: `aboard why --log FILE`.",
     fixes={
         "few": Command("aboard why --nodes {nodes:words} …    # with all nodes of the training"),
         "many": Command("aboard why --nodes {nodes:shell} …    # with all nodes of the training"),
@@ -26,8 +25,7 @@ NODE_UNHEARD = Diagnosis(
     title="a node could not be asked about a training",
     severity=Severity.WARN,
     symptoms=("ssh: connect to host gpu03 port 22: Connection timed out",),
-    explanation="No agent could be started there, or it gave no answer in time. What the ranks of that node do is"
-    " not known, and a node that can't be reached is often the cause itself.",
+    explanation="What its ranks do is not known, and a node that can't be reached is often the cause itself.",
     fixes="aboard check {node} --only reach",
 )
 
@@ -40,11 +38,8 @@ NO_STACKS = Diagnosis(
         "Operation not permitted (os error 1)",
     ),
     explanation="A rank that Aboard did not start has no beacon in it, so py-spy reads its stacks from outside. It"
-    " has to be installed on the node, and the kernel has to allow it: with kernel.yama.ptrace_scope=1, Ubuntu's"
-    " default, a process may only look at its own children.",
-    remedy="`pip install py-spy` in the training's own environment on each node; Aboard finds it there or on PATH."
-    " `sudo sysctl kernel.yama.ptrace_scope=0` allows it until the next boot. py-spy is called with --nonblocking:"
-    " the rank is neither stopped nor sent a signal.",
+    " has to be on PATH or in the training's environment, and the kernel has to allow it: with ptrace_scope=1, Ubuntu's"
+    " default, a process may only look at its own children. It neither stops the rank nor sends it a signal.",
     fixes={
         "look": Command("py-spy dump --pid {pid}" + _ASK_AGAIN),
         "threads": Command("py-spy dump --pid {pid}    # on {node}; all its threads"),
@@ -59,9 +54,7 @@ OTHER_RUN = Diagnosis(
     title="another training runs on the same nodes",
     severity=Severity.INFO,
     symptoms=("two jobs on one node", "EADDRINUSE", "CUDA out of memory"),
-    explanation="Processes with RANK and WORLD_SIZE that meet at another MASTER_ADDR or MASTER_PORT belong to"
-    " another training. The newest one is judged, and the others are listed: they may be leftovers of an attempt"
-    " that failed.",
-    remedy="`aboard why --pid PID` on its node looks at that one; `kill PID` ends what is not wanted any more.",
+    explanation="Its ranks meet at another MASTER_ADDR or MASTER_PORT. Two trainings share cores, memory and links; the"
+    " newest one was judged, and this one may be a leftover, which `kill` ends.",
     fixes="aboard why --pid {pid}    # on {node}; looks at that one, as far as it is there",
 )

@@ -10,10 +10,9 @@ INIT_INCOMPLETE = Diagnosis(
     symptoms=("NCCL INFO ncclCommInitRank comm 0x… rank 0 nranks 8 … - Init START",),
     explanation="NCCL waits without end for ranks that don't come: they died before, were never started, or can't"
     " reach the address that rank 0 told. RAS, the flight recorder and the watchdog all begin after this phase.",
-    remedy="While it hangs, `ss -tno state syn-sent` on each node shows whom it can't reach, and `py-spy dump --pid`"
-    " where a rank is. `aboard check --only network` tries every pair of nodes.",
     fixes="ss -tno state syn-sent    # on each node, while it hangs: an address behind the arrow is blocked\n"
-    "py-spy dump --pid PID    # of {ranks:shell}: where is it?",
+    "py-spy dump --pid PID    # of {ranks:shell}: where is it?\n"
+    "aboard check --only network    # tries every pair of nodes",
 )
 
 PEER_LOST = Diagnosis(
@@ -33,8 +32,6 @@ UNKNOWN = Diagnosis(
     title="an error that has no name yet",
     symptoms=("SomeError: words that nobody has seen before",),
     explanation="None of the messages that are known here stands in the log, and it holds errors all the same.",
-    remedy="Give the logs of all nodes, and start again with `NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL` for one"
-    " that says more. A log that you can share teaches us: it becomes a test.",
     fixes=f"{_ALL_LOGS}\n"
     "export NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL    # then start again, for a log that says more",
 )

@@ -36,18 +36,9 @@ STORE_UNREACHABLE = Diagnosis(
     patterns=(
         # One sentence for a refused connection, a dropped one and an unknown name; up to 2.2 without the milliseconds.
         wait(r"client socket has timed out after (?P<limit>\S+) while trying to connect to " + _STORE_PEER, fix="peer"),
-        wait(
-            r"client socket has failed to connect to any network address of " + _STORE_PEER,
-            "No address of {peer} took the connection: nobody listens there, a firewall is between, or the name is"
-            " unknown.",
-            fix="peer",
-        ),
+        wait(r"client socket has failed to connect to any network address of " + _STORE_PEER, fix="peer"),
         # Up to 1.10.
-        wait(
-            r"connect\(\) timed out\. Original timeout was (?P<limit>\d+) ms",
-            "The store of rank 0 did not answer: nobody listens there, a firewall is between, or the name is unknown.",
-            fix="master",
-        ),
+        wait(r"connect\(\) timed out\. Original timeout was (?P<limit>\d+) ms", fix="master"),
         wait(
             r"RendezvousConnectionError: The connection to the C10d store has failed",
             "The rendezvous endpoint did not answer: it isn't up, a firewall is between, or no node takes the name"

@@ -7,8 +7,7 @@ NO_NUMBER = Diagnosis(
     title="the loss is nan or inf",
     severity=Severity.WARN,
     symptoms=("loss: nan", "'loss': 0.0, 'grad_norm': nan"),
-    explanation="A learning rate that is too high, a bad batch, fp16 without a loss scale; on one node only, broken"
-    " hardware.",
-    remedy="Go on from the last checkpoint with a lower learning rate, in bf16, and look at the batch of that step.",
+    explanation="Every step from here on is lost. The learning rate is too high, a batch has a bad value, fp16 has no"
+    " loss scale, or, on one node only, the hardware is broken.",
     fixes="aboard stop {run}    # then go on from the last checkpoint, with a lower learning rate or in bf16",
 )

@@ -2,9 +2,9 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, Command
-from aboard.diagnoses.steps import CHECK
 
 _QUOTA = "    # on {node}; until it is set again: for good, ask Slurm or Kubernetes for more cores"
+_MEASURE = "{check:shell aboard check NODES --only network    # measures it, as --only collective does}"
 
 RANK = Diagnosis(
     code="slow-rank",
@@ -12,9 +12,7 @@ RANK = Diagnosis(
     severity=Severity.WARN,
     symptoms=("straggler",),
     explanation="It comes last to nearly every collective, and all others wait for it each time.",
-    remedy="`py-spy dump --pid PID` on its node, a few times, shows where its time goes; compare the node by"
-    " `aboard check`.",
-    fixes="py-spy dump --pid {pid}    # on {node}; where it is (needs py-spy)",
+    fixes="py-spy dump --pid {pid}    # on {node}, a few times: where its time goes (needs py-spy)",
 )
 
 THROTTLED = Diagnosis(
@@ -22,9 +20,8 @@ THROTTLED = Diagnosis(
     title="a node's control group is throttled",
     severity=Severity.WARN,
     symptoms=("nr_throttled", "throttled_usec"),
-    explanation="The job may use less time of the cores than it sees cores: a quota of Slurm, Kubernetes or Docker.",
-    remedy="Raise the quota where it is set: the file is told, `max` in cpu.max or -1 in cpu.cfs_quota_us is no"
-    " quota. For good, ask for more CPUs, or start fewer threads.",
+    explanation="A quota of Slurm, Kubernetes or Docker gives its ranks less CPU time than they need, and all others"
+    " wait for them in each collective.",
     fixes={
         "group": Command("cat /proc/self/cgroup    # on {node}; raise cpu.max of that group, or ask for more cores"),
         "quota": Command("echo max | sudo tee {file}" + _QUOTA),
@@ -38,8 +35,7 @@ NEIGHBOUR = Diagnosis(
     severity=Severity.WARN,
     symptoms=("load average",),
     explanation="The rank's threads could run and had no core; the process that took them is named.",
-    remedy="Move the other process, or give the run cores of its own: `aboard launch --bind`.",
-    fixes="ps -o pid,user,etime,cmd -p {pid}    # on {node}; move it, or the run",
+    fixes="ps -o pid,user,etime,cmd -p {pid}    # on {node}; move it, or give the run its own cores: launch --bind",
 )
 
 DISK = Diagnosis(
@@ -48,8 +44,7 @@ DISK = Diagnosis(
     severity=Severity.WARN,
     symptoms=("%iowait",),
     explanation="It is in the kernel for a disk or a mount most of the time.",
-    remedy="`iostat -x 1` on the node; put the data on a faster disk.",
-    fixes="iostat -x 1 3    # on {node}; which disk is busy?",
+    fixes="iostat -x 1 3    # on {node}; which disk is busy? put the data on a faster one",
 )
 
 DATA = Diagnosis(
@@ -58,8 +53,7 @@ DATA = Diagnosis(
     severity=Severity.WARN,
     symptoms=("GPU utilization drops to 0",),
     explanation="Its batches come later than those of the others.",
-    remedy="More workers and prefetching in its DataLoader, or data that is closer by.",
-    fixes=Advice("# more workers: DataLoader(num_workers=…), or data closer by"),
+    fixes=Advice("# more workers and prefetching: DataLoader(num_workers=…, prefetch_factor=…), or data closer by"),
 )
 
 LINK = Diagnosis(
@@ -67,11 +61,10 @@ LINK = Diagnosis(
     title="a link between nodes is slow or loses packets",
     severity=Severity.WARN,
     symptoms=("TCP retransmissions", "busbw is much lower than expected"),
-    explanation="Bytes stand in a queue before it, or are sent again: every collective waits for the slowest link.",
-    remedy="`aboard check --only network` and `--only collective` measure each link; look at the card, the cable,"
-    " the switch.",
+    explanation="The link carries less than ranks send, or loses packets (a NIC, a cable or a switch port is broken or"
+    " overrun), and every collective waits for it.",
     fixes={
-        "errors": Command("ip -s link    # on {nodes:shell}; errors and drops\n{check:shell}"),
-        "check": CHECK,
+        "errors": Command("ip -s link    # on {nodes:shell}; errors and drops\n" + _MEASURE),
+        "check": Command(_MEASURE),
     },
 )

@@ -2,12 +2,11 @@
 
 from aboard.diagnoses.fixes import Command
 
-CHECK = Command("{check:shell}")
+CHECK = Command("{check:shell aboard check NODES}")
+CHECK_NETWORK = Command("{check:shell aboard check NODES --only network    # what can't reach what}")
 # The lines that let a node's peers through its firewall.
-OPEN = Command("{rules:shell}")
-PUT_UP = Command(
-    "sudo ip link set dev {card} up    # on {node}; if that does nothing: its cable, its port at the switch"
-)
+OPEN = Command("{rules:shell sudo iptables -I INPUT -p tcp -s NETWORK --dport 1024:65535 -j ACCEPT    # on NODE}")
+PUT_UP = "sudo ip link set dev {card} up    # on {node}; if that does nothing: its cable, its port at the switch"
 SAME_CODE = "aboard check --only software    # is the code the same on all nodes?"
 LOGS = "aboard logs {run} --rank {rank}    # what it said last"
 SLOW_NIC = Command(

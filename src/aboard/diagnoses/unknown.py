@@ -18,8 +18,7 @@ def fact(name: str) -> Diagnosis:
         symptoms=(f"{name} stayed unknown",),
         explanation=f"{WHY} The file or the command is not there, may not be read, took too long, or answered in a way"
         " that this version doesn't know.",
-        remedy="Type the command of the finding and look at what it says. If it looks right to you, the parser is"
-        " wrong: please open an issue with that output.",
+        remedy="Type the command of the finding. If its output looks right, please open an issue with it.",
         fixes={
             "files": Command("ssh {target} cat {glob:shell}"),
             "command": Command("ssh {target} {command:shell}"),
@@ -34,8 +33,7 @@ SHELL = Diagnosis(
     severity=Severity.WARN,
     symptoms=("the shell that ranks get stayed unknown",),
     explanation="What can't be asked can't be vouched for: `sh` could not be run there, or its answer makes no sense.",
-    remedy="Log in and try `sh -c true`. If it works, please open an issue with what the finding says.",
-    fixes="ssh {target} sh -c true",
+    fixes="ssh {target} sh -c true    # if it works, please open an issue",
 )
 
 LEFTOVERS = Diagnosis(
@@ -44,9 +42,7 @@ LEFTOVERS = Diagnosis(
     severity=Severity.WARN,
     symptoms=("what earlier runs left stayed unknown",),
     explanation="What can't be asked can't be vouched for: its processes could not be listed in time.",
-    remedy="`ps -u $USER -o pid,stat,etime,args` on the node; a process in state D hangs in the kernel, mostly"
-    " on a dead mount.",
-    fixes="ssh {target} 'ps -u $USER -o pid,etime,args'",
+    fixes="ssh {target} 'ps -u $USER -o pid,stat,etime,args'    # state D hangs in the kernel, mostly on a dead mount",
 )
 
 ENVIRONMENT = Diagnosis(

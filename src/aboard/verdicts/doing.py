@@ -32,7 +32,6 @@ class Doing:
 
     diagnosis: Diagnosis
     words: str
-    why: str
     fix: Fix
     patience: float
 
@@ -46,7 +45,6 @@ def doing(view: View, usual: float | None, *, run: str) -> Doing:
         return Doing(
             diagnosis=hang.BUSY,
             words=f"{purpose}{where}",
-            why="It does what a run has to do now and then, and the others wait for it.",
             fix=hang.BUSY.fix(run=run, rank=view.rank),
             patience=_PURPOSE_SECONDS[view.at],
         )
@@ -57,7 +55,6 @@ def doing(view: View, usual: float | None, *, run: str) -> Doing:
         return Doing(
             diagnosis=hang.MISMATCH,
             words=f"waits in another call of torch.distributed{where}",
-            why="It waits for a message or a call that the others do not make: code or data made it go apart.",
             fix=hang.MISMATCH.fix("logs", run=run, rank=view.rank),
             patience=idle,
         )
@@ -65,7 +62,6 @@ def doing(view: View, usual: float | None, *, run: str) -> Doing:
         return Doing(
             diagnosis=hang.LOOP,
             words=f"is busy{where}, and uses {view.cpu:.1f} cores",
-            why="It computes, or goes round in a loop, while all others wait for it in a collective.",
             fix=hang.LOOP.fix(run=run, rank=view.rank, pid=_pid(view), node=view.node),
             patience=max(_BUSY_SECONDS if usual is None else 15.0, _BUSY_STEPS * (usual or 0.0)),
         )
@@ -85,7 +81,6 @@ def _data(view: View, where: str, run: str, idle: float) -> Doing:
     return Doing(
         diagnosis=hang.DATA,
         words=f"waits for data{where}{told}",
-        why="Its input does not come: a worker that hangs, a file or a service that does not answer.",
         fix=hang.DATA.fix("holders", file=file, node=view.node)
         if file
         else hang.DATA.fix("logs", run=run, rank=view.rank),
@@ -101,7 +96,6 @@ def _idle(view: View, where: str, run: str, idle: float) -> Doing:
         return Doing(
             diagnosis=hang.OUTSIDE,
             words=f"waits for {peer or 'an answer over the network'}{where}",
-            why="It waits for a service outside of the run: a tracker, a download, a data base.",
             fix=hang.OUTSIDE.fix("answers", run=run, rank=view.rank, url=f"http://{peer}/", node=view.node)
             if peer
             else hang.OUTSIDE.fix("logs", run=run, rank=view.rank),
@@ -111,7 +105,6 @@ def _idle(view: View, where: str, run: str, idle: float) -> Doing:
         return Doing(
             diagnosis=hang.LOCK,
             words=f"waits for a lock or another thread{where}",
-            why="What it waits for is held or never comes: a deadlock in its own code.",
             fix=hang.LOCK.fix(run=run, rank=view.rank, pid=_pid(view), node=view.node),
             patience=idle,
         )
@@ -121,7 +114,6 @@ def _idle(view: View, where: str, run: str, idle: float) -> Doing:
     return Doing(
         diagnosis=hang.ABSENT,
         words=f"{verb}{what}{where}",
-        why="It does nothing, and has not come to the collective in which all others wait.",
         fix=hang.ABSENT.fix("holders", file=held, node=view.node)
         if held
         else hang.ABSENT.fix("logs", run=run, rank=view.rank),

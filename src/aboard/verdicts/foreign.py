@@ -59,8 +59,6 @@ def _missing(world: World, asked: Sequence[str], unheard: Mapping[str, str]) -> 
         ranks=() if world.launching else world.missing,
         seen=f"{world.noun}{'s' * several} {fold_ranks(world.missing)} of {world.size} {'were' if several else 'was'}"
         f" {place}" + (f"; {fold(unheard)} did not answer" if unheard else ""),
-        why="They are on nodes that were not asked, run as somebody else, were never started, or have ended: then all"
-        " others wait for them.",
         fix=foreign.RANKS_MISSING.fix("few", nodes=nodes)
         if len(nodes) <= _FEW
         else foreign.RANKS_MISSING.fix("many", nodes=fold_quoted(nodes)),
@@ -70,10 +68,7 @@ def _missing(world: World, asked: Sequence[str], unheard: Mapping[str, str]) -> 
 def _unheard(unheard: Mapping[str, str]) -> Iterator[Finding]:
     for name, said in unheard.items():
         yield foreign.NODE_UNHEARD.finding(
-            nodes=(name,),
-            seen=f"{name} could not be asked: {said}",
-            why="What its ranks do stayed unknown.",
-            fix=foreign.NODE_UNHEARD.fix(node=name),
+            nodes=(name,), seen=f"{name} could not be asked: {said}", fix=foreign.NODE_UNHEARD.fix(node=name)
         )
 
 
@@ -112,8 +107,6 @@ def _others(others: Sequence[World]) -> Iterator[Finding]:
         yield foreign.OTHER_RUN.finding(
             nodes=world.nodes,
             seen=f"{world.noun} {fold_ranks(world.seats)} of {world.what}{place}, is another, older training",
-            why="Two trainings at once share cores, memory and links; one of them may be a leftover. The newest one was"
-            " judged.",
             fix=foreign.OTHER_RUN.fix(pid=first.process.pid, node=first.node),
         )
 

@@ -30,8 +30,6 @@ def uneven(evidence: Evidence) -> Iterator[Said]:
                 nodes=tuple(sorted({view.node for view in done})),
                 ranks=tuple(view.rank for view in done),
                 seen=f"rank {_ranks(done)} has finished, and rank {_ranks(waiting)} waits for it{_where(first)}",
-                why="Ranks had different numbers of batches: those with more wait for a collective to which the others"
-                " never come.",
                 fix=hang.UNEVEN.fix(run=evidence.plan.run, rank=done[0].rank),
             ),
             sure=Sure.CERTAIN,
@@ -53,8 +51,8 @@ def lingering(evidence: Evidence) -> Iterator[Said]:
         grave = waited >= max(_LAST_SECONDS, told.patience)
         have = "has" if len(done) == 1 else "have"
         beside = f"{many(len(done), 'rank')} {have} finished, the last of them {waited:.0f} s ago"
-        alone = replace(told, why="It has not come to its end, and no other rank keeps it from that.")
-        yield _held_up(views, alone, beside, grave=grave, since=since)
+        why = "It has not come to its end, and no other rank keeps it from that."
+        yield _held_up(views, told, beside, grave=grave, since=since, why=why)
 
 
 def mismatch(evidence: Evidence) -> Iterator[Said]:
@@ -70,8 +68,6 @@ def mismatch(evidence: Evidence) -> Iterator[Said]:
                     seen=f"at collective {standing.number}, rank {_ranks(odd)} does {_call(entry)}{_where(odd[0])};"
                     f" the other {len(standing.waiting) - len(odd)} do {_call(standing.usual)}"
                     f"{_where(evidence.view(_usual_rank(standing)))}",
-                    why="All ranks must make the same calls with the same sizes, in the same order. Their code, their"
-                    " configuration or their data made them go apart.",
                     fix=hang.MISMATCH.fix("software"),
                 ),
                 sure=Sure.CERTAIN,
@@ -95,7 +91,6 @@ def crossed(evidence: Evidence) -> Iterator[Said]:
                         ranks=tuple(view.rank for view in there),
                         seen=f"rank {_ranks(back)} waits in group {one.what or one.group}{_where(back[0])} for rank"
                         f" {_ranks(there)}, which waits in group {other.what or other.group}{_where(there[0])}",
-                        why="Two process groups are used in another order on some ranks: each waits for the other.",
                         fix=hang.ORDER.fix(),
                     ),
                     sure=Sure.CERTAIN,
@@ -150,13 +145,13 @@ def _bereft(evidence: Evidence, view: View, told: Doing) -> Doing:
         told,
         diagnosis=death.OUT_OF_MEMORY,
         words=f"{told.words}, and {killed} killed for want of memory on {view.node} since the start",
-        why="A worker that it waits for was killed by the kernel: the memory of the node, or of its control group, was"
-        " used up.",
         fix=death.OUT_OF_MEMORY.fix("killed", node=view.node),
     )
 
 
-def _held_up(views: list[View], told: Doing, beside: str, *, grave: bool, since: float | None) -> Cause:
+def _held_up(
+    views: list[View], told: Doing, beside: str, *, grave: bool, since: float | None, why: str | None = None
+) -> Cause:
     """Ranks that do something else, as the cause; it is only noted until it has lasted for too long."""
     nodes = tuple(dict.fromkeys(view.node for view in views))
     return Cause(
@@ -165,7 +160,7 @@ def _held_up(views: list[View], told: Doing, beside: str, *, grave: bool, since:
             nodes=nodes,
             ranks=tuple(view.rank for view in views),
             seen=f"rank {_ranks(views)} on {'/'.join(nodes)} {told.words}; {beside}",
-            why=told.why,
+            why=why,
             fix=told.fix,
         ),
         sure=Sure.STRONG,

@@ -36,9 +36,6 @@ def silent_nodes(evidence: Evidence) -> Iterator[Said]:
                     nodes=(name,),
                     ranks=ranks,
                     seen=f"nothing has come from {name} for {seconds:.0f} s: {place.why.visible(200)}",
-                    why="It has lost power, its network or its ssh. Its ranks may live: the run goes on if it comes"
-                    " back"
-                    " within the lease, and is ended after it.",
                     fix=death.NODE_SILENT.fix(
                         check=recheck(evidence, (name,), why="does it answer? if not: its power, or its own console")
                     ),
@@ -53,7 +50,6 @@ def silent_nodes(evidence: Evidence) -> Iterator[Said]:
             finding=rendezvous.NODE_LATE.finding(
                 nodes=tuple(late),
                 seen=f"{fold(late)} is not there yet, after {seconds:.0f} s",
-                why="No agent could be started there: its ssh takes long, or does not answer.",
                 fix=rendezvous.NODE_LATE.fix(check=recheck(evidence, late, "reach", "how far a login comes")),
             ),
             sure=Sure.STRONG,
@@ -77,7 +73,6 @@ def wrong_world(evidence: Evidence) -> Iterator[Said]:
                 ranks=ranks_of(views),
                 seen=f"rank {fold_ranks(ranks_of(views))} asks for a world of {many(odd[0][1].world or 0, 'rank')}, and"
                 f" there are {evidence.plan.world}{_where(views[0])}",
-                why="The store waits for ranks that nobody has started.",
                 fix=rendezvous.WORLD.fix(),
             ),
             sure=Sure.CERTAIN,
@@ -101,7 +96,6 @@ def same_rank(evidence: Evidence) -> Iterator[Said]:
                     ranks=ranks_of(wrong),
                     seen=f"rank {fold_ranks(ranks_of(wrong))} on {fold(nodes_of(wrong))} joins as rank {rank}, as"
                     f" another one does{_where(wrong[0])}; nobody joins as rank {fold_ranks(missing)}",
-                    why="The script, or a variable that it sets, gives two processes the same rank.",
                     fix=rendezvous.RANK_TWICE.fix(),
                 ),
                 sure=Sure.CERTAIN,
@@ -133,9 +127,6 @@ def late(evidence: Evidence) -> Iterator[Said]:
                 ranks=ranks_of(views),
                 seen=f"rank {fold_ranks(ranks_of(views))} on {fold(nodes_of(views))}, {view.phase.word}, {told.words};"
                 f" {many(len(ahead), 'other')} {'waits' if len(ahead) == 1 else 'wait'} for it to join",
-                why="A file system that is slow, or a node that is busy, makes imports long."
-                if importing
-                else "It has not come to init_process_group yet. " + told.why,
                 fix=told.fix,
             ),
             sure=Sure.STRONG,

@@ -61,7 +61,7 @@ def cut(evidence: Evidence) -> Iterator[Said]:
         # Nobody answers such packets here: a new connection, and more to send than fits into one packet, tell the same.
         narrow = "connected" in outcomes and min(each.socket.tx for each in bad) > _ONE_PACKET
     lossy = _lossy(echoes)
-    diagnosis, seen, why, fix = _words(evidence, example, nodes, len(bad), down, narrow=narrow, lossy=lossy)
+    diagnosis, seen, fix, why = _words(evidence, example, nodes, len(bad), down, narrow=narrow, lossy=lossy)
     silent = max((each.socket.silent or 0.0) for each in bad)
     back = (passes or "connected" in outcomes) and not narrow and not down and not lossy
     if back and silent >= _FORGOTTEN_SECONDS:
@@ -153,7 +153,7 @@ def _words(
     *,
     narrow: bool,
     lossy: str,
-) -> tuple[Diagnosis, str, str, Fix]:
+) -> tuple[Diagnosis, str, Fix, str | None]:
     who, each = fold(nodes), example.socket
     other = example.peer if example.node in nodes else example.node
     stuck = (
@@ -168,42 +168,28 @@ def _words(
         return (
             hang.LINK_DOWN,
             f"{stuck}; the network card {link.name} of {name} is {link.state}",
-            "Its cable, its port at the switch or its driver is down: packets go nowhere, and TCP waits for minutes.",
             hang.LINK_DOWN.fix(card=link.name, node=name),
+            None,
         )
     if narrow:
-        return (
-            hang.BIG_PACKETS,
-            f"{stuck}; small packets are answered",
-            "Small packets pass and large ones don't: the MTU of a card is larger than what the network carries.",
-            join_fixes(hang.BIG_PACKETS.fix("ping", target=target, node=example.node), *_smaller(evidence, target)),
-        )
+        ping = hang.BIG_PACKETS.fix("ping", target=target, node=example.node)
+        fix = join_fixes(ping, *_smaller(evidence, target))
+        return hang.BIG_PACKETS, f"{stuck}; small packets are answered", fix, None
     if lossy:
-        return (
-            slow.LINK,
-            f"{stuck}; {lossy}",
-            "The way to it loses packets: a cable, a port or a switch is broken or overrun. TCP waits ever longer.",
-            slow.LINK.fix("errors", nodes=fold_quoted(nodes), check=check),
-        )
+        fix = slow.LINK.fix("errors", nodes=fold_quoted(nodes), check=check)
+        return slow.LINK, f"{stuck}; {lossy}", fix, None
     gone = [(name, address) for name, address in _ends(example) if _gone(evidence, name, address)]
+    again = hang.LINK_CUT.fix("check", check=check)
     if gone:
         name, address = gone[0]
         return (
             hang.LINK_CUT,
             f"{stuck}; {name} has the address {address} no more",
+            join_fixes(hang.LINK_CUT.fix("address", node=name, address=address), again),
             "Somebody or something (a DHCP client, a restart of the network) took the address away that its ranks use.",
-            join_fixes(
-                hang.LINK_CUT.fix("address", node=name, address=address), hang.LINK_CUT.fix("check", check=check)
-            ),
         )
-    return (
-        hang.LINK_CUT,
-        stuck,
-        "Packets are lost on the way: a firewall that was changed, a switch, a cable. TCP tries for minutes.",
-        join_fixes(
-            hang.LINK_CUT.fix("open", rules=let_in(evidence, nodes, target)), hang.LINK_CUT.fix("check", check=check)
-        ),
-    )
+    opened = hang.LINK_CUT.fix("open", rules=let_in(evidence, nodes, target))
+    return hang.LINK_CUT, stuck, join_fixes(opened, again), None
 
 
 def _ends(bad: _Bad) -> list[tuple[str, str]]:

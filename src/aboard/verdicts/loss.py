@@ -35,9 +35,6 @@ def no_number(evidence: Evidence) -> Iterator[Said]:
                     nodes=(node,),
                     ranks=(rank,),
                     seen=f'rank {rank} on {node} says "{visible(found[-1].raw().strip())}"',
-                    why="The loss is nan or inf: every step from here on is lost. A learning rate that is too high, a"
-                    " batch"
-                    " with a bad value, fp16 without a loss scale; on one node only, broken hardware.",
                     fix=loss.NO_NUMBER.fix(run=evidence.plan.run),
                 ),
                 sure=Sure.STRONG,

@@ -17,18 +17,10 @@ from aboard.verdicts.commands import address_of, down, let_in, off_loopback, rec
 _RESENT = 1
 _LATE_SECONDS = 8.0
 _BARRED = {
-    "dropped": (
-        rendezvous.STORE_DROPPED,
-        "gets no answer from",
-        "A firewall drops what is sent: on the way, on this node or on rank 0's.",
-    ),
-    "rejected": (rendezvous.STORE_REJECTED, "is rejected by", "A firewall or a router says no."),
-    "refused": (
-        rendezvous.STORE_REFUSED,
-        "is refused by",
-        "Rank 0 listens there, and a firewall says no in its place.",
-    ),
-    "no route": (rendezvous.STORE_NO_ROUTE, "has no route to", "No network of the node leads there."),
+    "dropped": (rendezvous.STORE_DROPPED, "gets no answer from"),
+    "rejected": (rendezvous.STORE_REJECTED, "is rejected by"),
+    "refused": (rendezvous.STORE_REFUSED, "is refused by"),
+    "no route": (rendezvous.STORE_NO_ROUTE, "has no route to"),
 }
 
 
@@ -54,7 +46,6 @@ def no_peers(evidence: Evidence) -> Iterator[Said]:
             rendezvous.LOOPBACK,
             lost,
             seen=f"{_who(lost)} tells the others to connect to 127.0.0.1: its node's own name stands for the loopback",
-            why="Gloo takes the address of the node's own name when no interface is set; nobody else can reach that.",
             fix=off_loopback(evidence, nodes_of(lost)),
         )
         return
@@ -91,7 +82,6 @@ def _store(evidence: Evidence, host: str, port: int, views: list[View]) -> Itera
                 rendezvous.NAME,
                 those,
                 seen=f"{_who(those)} can't resolve {host}, where rank 0 is to be found: {reason}",
-                why="The name of rank 0's node is not known there.",
                 fix=_named(evidence, host, nodes_of(those)),
             )
         elif outcome == "refused":
@@ -134,7 +124,8 @@ def _barred(evidence: Evidence, outcome: str, store: str, views: list[View]) -> 
     master = evidence.view(0).node
     well = {view.node for view in evidence.views if view.phase >= Phase.STORE} - {master}
     nodes = nodes_of(views) if well else (master,)
-    diagnosis, verb, why = _BARRED[outcome]
+    diagnosis, verb = _BARRED[outcome]
+    why = "Rank 0 listens there, and a firewall says no in its place." if outcome == "refused" else None
     target = address_of(evidence, master, store.rpartition(":")[0])
     dark = [(name, link) for name in nodes if (link := down(evidence, name, target)) is not None]
     opened = () if dark or outcome == "no route" else _opened(evidence, nodes, master, target)
@@ -174,7 +165,6 @@ def _refused(evidence: Evidence, host: str, port: int, views: list[View]) -> Ite
             rendezvous.STORE_REFUSED,
             views,
             seen=f"{_who(views)} is refused by {host}:{port}: nobody listens there",
-            why=f"Rank 0 on {master.node} hosts no store there.",
             fix=rendezvous.STORE_REFUSED.fix("nobody", node=master.node, run=evidence.plan.run),
         )
     elif own is not None and port in listens:
@@ -192,7 +182,6 @@ def _elsewhere(evidence: Evidence, host: str, port: int, views: list[View]) -> C
         views if 2 * len(views) < evidence.plan.world else [master],
         seen=f"{_who(views)} looks for the store at {host}:{port}, and rank 0 on {master.node} has it at"
         f" {own.host}:{own.port}",
-        why="The script, or a variable that it sets, sends ranks to different places.",
         fix=rendezvous.ELSEWHERE.fix("script"),
     )
 
@@ -274,17 +263,13 @@ def _cause(
     views: list[View],
     *,
     seen: str,
-    why: str,
     fix: Fix,
+    why: str | None = None,
     nodes: tuple[str, ...] = (),
     ranks: tuple[int, ...] = (),
 ) -> Cause:
     found = diagnosis.finding(
-        nodes=nodes or nodes_of(views),
-        ranks=ranks or tuple(view.rank for view in views),
-        seen=seen,
-        why=why,
-        fix=fix,
+        nodes=nodes or nodes_of(views), ranks=ranks or tuple(view.rank for view in views), seen=seen, why=why, fix=fix
     )
     return Cause(finding=found, sure=Sure.CERTAIN)
 

@@ -66,8 +66,6 @@ def _missing(evidence: Evidence, status: RasStatus) -> Iterator[Finding]:
             nodes=who.nodes,
             ranks=who.ranks,
             seen=f"NCCL's RAS can't reach {who.words or others}{for_long}",
-            why="Each rank has a thread that answers even while its collectives wait: such a process is stopped or has"
-            " died, or the network between it and the others is cut.",
             fix=_look(evidence, nccl_ras.MISSING, who),
         )
 
@@ -83,7 +81,6 @@ def _failed(evidence: Evidence, status: RasStatus) -> Iterator[Finding]:
             nodes=who.nodes,
             ranks=who.ranks,
             seen=f"NCCL's RAS: {who.words or many(own[0][1].count, 'rank')} reported: {visible(kinds, 120)}",
-            why="Its NCCL has given up, and its program has not noticed or not ended: the others wait for it.",
             fix=join_fixes(_look(evidence, nccl_ras.ERROR, who), nccl_ras.ERROR.fix("debug")),
         )
 
@@ -96,11 +93,8 @@ def _apart(evidence: Evidence, status: RasStatus) -> Iterator[Finding]:
                 continue
             who = _who(evidence, [(comm, rank) for part in odd for rank in part.ranks])
             usual = next(part for part in parts if part not in odd)
-            if what:
-                behind = odd[0].reached < usual.reached
-                told = f"has launched {what} up to {odd[0].what}, the others up to {usual.what}"
-            else:
-                behind = False
+            told = f"has launched {what} up to {odd[0].what}, the others up to {usual.what}"
+            if not what:
                 told = f"is in state {odd[0].what}, the others in {usual.what}"
             # To compute or to write may be what it is there for.
             told_of = (doing(evidence.view(rank), evidence.usual, run=evidence.plan.run) for rank in who.ranks)
@@ -110,9 +104,6 @@ def _apart(evidence: Evidence, status: RasStatus) -> Iterator[Finding]:
                 nodes=who.nodes,
                 ranks=who.ranks,
                 seen=f"NCCL's RAS: {who.words} {told}{_of(comm)}",
-                why="It has not come to the collective in which the others wait."
-                if behind
-                else "It calls other collectives than the rest: each waits for the other.",
                 fix=_look(evidence, nccl_ras.APART, who),
             )
             return

@@ -77,7 +77,6 @@ def rationed(evidence: Evidence) -> Iterator[Said]:
                 ranks=ranks,
                 seen=f"the control group of {node} was kept from its cores in {100 * kept_from:.0f} % of the last"
                 f" seconds{_pace(evidence)}",
-                why="Its ranks may use less time than they need, and all others wait for them in each collective.",
                 fix=_unrationed(evidence.witness.get(node), node),
             ),
             sure=Sure.CERTAIN if waits else Sure.LIKELY,
@@ -119,7 +118,6 @@ def slow_links(evidence: Evidence) -> Iterator[Said]:
             severity=Severity.WARN if _slower(evidence) else Severity.INFO,
             nodes=nodes,
             seen=f"{worst[1]}{_rates(evidence, nodes)}{_pace(evidence)}",
-            why="The link between them carries less than it is given, or loses packets; every collective waits for it.",
             fix=slow.LINK.fix("check", check=recheck(evidence, both, "network", look)),
         ),
         sure=Sure.LIKELY,

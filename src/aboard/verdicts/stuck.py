@@ -31,7 +31,6 @@ def stopped(evidence: Evidence) -> Iterator[Said]:
                 nodes=(node,),
                 ranks=tuple(view.rank for view in views),
                 seen=f"rank {fold_ranks(view.rank for view in views)} on {node} is stopped (SIGSTOP)",
-                why="All other ranks wait for it in the next collective, without a word.",
                 fix=death.RANK_STOPPED.fix("continue", pids=pids, node=node),
             ),
             sure=Sure.CERTAIN,
@@ -43,7 +42,6 @@ def stopped(evidence: Evidence) -> Iterator[Said]:
                     nodes=(view.node,),
                     ranks=(view.rank,),
                     seen=f"rank {view.rank} on {view.node} is held by a debugger",
-                    why="All other ranks wait for it until it is let go on.",
                     fix=hang.TRACED.fix(pid=_pid(view), node=view.node),
                 ),
                 sure=Sure.CERTAIN,
@@ -77,8 +75,6 @@ def mounted(evidence: Evidence) -> Iterator[Said]:
                     if place
                     else ""
                 ),
-                why="The file system does not answer: its server, its network or its disk is dead. No signal gets a"
-                " process out of there.",
                 fix=_unhung(evidence, name, place, kind),
                 about=(place.visible(),) if place else (),
             ),

@@ -47,7 +47,6 @@ def failed(error: Exception, *, run: str) -> Finding:
     return hang.WHY_FAILED.finding(
         nodes=(),
         seen=f"the look at this run failed: {type(error).__name__}: {visible(str(error), 200)}{where}",
-        why="This is a fault of Aboard. The run itself goes on, and will be looked at again.",
         fix=hang.WHY_FAILED.fix(run=run),
     )
 

@@ -42,8 +42,6 @@ def left_early(evidence: Evidence, cause: Child) -> Iterator[Finding]:
             ranks=(left.rank,),
             seen=f"rank {left.name} on {left.node} finished, and {max(0.0, cause.died_at - left.at):.1f} s later the"
             " others had lost their connections to it",
-            why="Ranks had different numbers of batches, or one left early: the others then wait for it in a"
-            " collective.",
             fix=hang.UNEVEN.fix(run=evidence.plan.run, rank=left.name),
         )
 
@@ -114,11 +112,8 @@ def parted(evidence: Evidence, _cause: Child) -> Iterator[Finding]:
         nodes=nodes,
         seen=f"connections of rank {_names(loss.child for loss in losses)} to {fold(peers)} were ended, first that to"
         f" {address}, and no rank there had died",
-        why="Something between the nodes ends connections: a firewall that was changed, a connection table that was"
-        " flushed or is full, a filter.",
         fix=join_fixes(
-            network.RESET.fix("let-in", rules=let_in(evidence, nodes, address)),
-            network.RESET.fix("check", check=check),
+            network.RESET.fix("let-in", rules=let_in(evidence, nodes, address)), network.RESET.fix("check", check=check)
         ),
     )
 
@@ -138,8 +133,6 @@ def met_apart(evidence: Evidence, cause: Child) -> Iterator[Finding]:
         ranks=ranks,
         seen=f"rank {cause.name} on {cause.node} got more from a peer than it had asked for, and was ended by Gloo"
         f"{differs}",
-        why="Two ranks met in different collectives, or with tensors of different sizes: their code, their"
-        " configuration or their data made them go apart.",
         fix=hang.MISMATCH.fix("died", run=evidence.plan.run, rank=cause.name),
     )
 
@@ -151,7 +144,6 @@ def _loopback(evidence: Evidence, tried: list[Child]) -> Finding:
     return rendezvous.LOOPBACK.finding(
         nodes=blamed,
         seen=f"rank {_names(tried)} was told by a peer to connect to 127.0.0.1, where only its own node is",
-        why="The interface that was set is the loopback, or a node's own name stands for it in /etc/hosts.",
         fix=off_loopback(evidence, blamed),
     )
 

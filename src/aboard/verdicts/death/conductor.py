@@ -56,8 +56,6 @@ def lost_conductor(run: Run, left: Remains, *, now: float) -> Finding:
         nodes=nodes,
         ranks=tuple(child.rank for child in running),
         seen=seen,
-        why="It was killed, by somebody or by the kernel out of memory, or the head was restarted. Agents that lose"
-        " their conductor terminate their ranks after the lease, so that nothing is left behind.",
         fix=join_fixes(
             *([_again(left, left.command)] if left.command is not None else []),
             *([death.CONDUCTOR_LOST.fix("logs", run=run.id)] if run.generation.children else []),

@@ -56,7 +56,7 @@ class Told:
 
     diagnosis: Diagnosis
     seen: str
-    why: str
+    why: str | None = None
     fix: Fix = NO_FIX
 
 
@@ -85,13 +85,12 @@ def explain_death(child: Child, tail: Sequence[Untrusted], around: Around) -> To
         else "Its own code gave up."
     )
     if child.state == "failed":
-        known, fix = _known(child.why, death.NOT_STARTED, around)
-        why = known or "The node could not start it: the directory or the program is not there, or may not be used."
+        why, fix = _known(child.why, death.NOT_STARTED, around)
         seen = f"was not started: {_clear(child.why)}"
         if lacking := death.NOT_STARTED.match_death(child.why):
             message, found = lacking
             fix = death.NOT_STARTED.fix(message.fix, node=child.node, **found.groupdict())
-        return Told(diagnosis=death.NOT_STARTED, seen=seen, why=why, fix=fix)
+        return Told(diagnosis=death.NOT_STARTED, seen=seen, why=why or None, fix=fix)
     if child.raised is not None:
         if ours := _our_own(child, around):
             return ours
@@ -127,7 +126,7 @@ def add_node(evidence: Evidence, cause: Child, told: Told) -> Told:
             told,
             diagnosis=death.SHM_FULL,
             seen=f"{told.seen}; /dev/shm has {size(shm.free)} of {size(shm.size)} left",
-            why="Data loaders and NCCL put what they share there; it is full.",
+            why=None,
             fix=death.SHM_FULL.fix("remount", node=cause.node),
         )
     full = next((disk for disk in node.disks if _is_full(disk)), None)
@@ -311,7 +310,7 @@ def _out_of_memory(cause: Child, node: NodeWitness, told: Told) -> Told:
         told,
         diagnosis=death.OUT_OF_MEMORY,
         seen=f"{told.seen}, out of memory: {many(after - before, 'kill')} since the start{limit}{total}{kernel}",
-        why="The kernel ended it because the memory of the node, or of its control group, was used up.",
+        why=None,
         fix=death.OUT_OF_MEMORY.fix("killed", node=cause.node),
     )
 

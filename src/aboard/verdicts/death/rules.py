@@ -76,7 +76,6 @@ def node_gone(evidence: Evidence) -> Iterator[Said]:
             nodes=(lost,),
             ranks=ranks,
             seen=f"{lost} with {many(len(ranks), 'rank')} is gone: {place.why.visible(200)}",
-            why="It lost power or its network, or its agent was killed. A run never goes on with fewer nodes.",
             fix=death.NODE_GONE.fix(check=recheck(evidence, (lost,), why="is it back? then launch again")),
         )
         yield Cause(finding=finding, sure=Sure.LIKELY, explains=_END)
@@ -91,7 +90,6 @@ def rank_stopped(evidence: Evidence) -> Iterator[Said]:
             nodes=(child.node,),
             ranks=(child.rank,),
             seen=f"rank {child.name} on {child.node} was stopped (SIGSTOP) and not let go on",
-            why="All other ranks wait for it in the next collective, without a word.",
             fix=death.RANK_STOPPED.fix("check", check=recheck(evidence, (child.node,), "host", left)),
         )
         yield Cause(finding=finding, sure=Sure.LIKELY, explains=_END)
@@ -106,7 +104,6 @@ def stubborn(evidence: Evidence) -> Iterator[Said]:
         finding = death.STUBBORN.finding(
             nodes=tuple(left),
             seen=f"processes on {fold(left)} would not die: {pids}",
-            why="They hang in the kernel, on a dead mount or a dead device, where no signal reaches them.",
             fix=death.STUBBORN.fix(nodes=list(left)),
         )
         yield Cause(finding=finding, sure=Sure.LIKELY, explains="leftovers")
@@ -187,5 +184,4 @@ def _followed(evidence: Evidence, cause: Child, others: list[Child]) -> Iterator
             nodes=tuple(sorted({child.node for child in after})),
             ranks=tuple(sorted(child.rank for child in after)),
             seen=f"of the other ranks, {', '.join(part for part in (died, ended) if part)}",
-            why="They followed from the first death: whatever they say of closed connections is no cause.",
         )

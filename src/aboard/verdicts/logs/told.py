@@ -60,11 +60,9 @@ def followed(echoes: list[Sighting]) -> Iterator[Finding]:
         first = in_order(echoes)[0]
         who = named_ranks(ranks) if ranks else many(sum(each.count for each in echoes), "line")
         yield death.FOLLOWED.finding(
-            severity=Severity.INFO,
             nodes=tuple(dict.fromkeys(each.node for each in echoes if each.node)),
             ranks=tuple(ranks),
             seen=f'{who}: "{first.text.visible(120)}"',
-            why=death.FOLLOWED.explanation,
         )
 
 

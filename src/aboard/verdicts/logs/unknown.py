@@ -23,7 +23,6 @@ def incomplete(reading: Reading) -> Finding | None:
         nodes=nodes[:8],
         ranks=missing or tuple(sorted(ranks)),
         seen=seen,
-        why=logs.INIT_INCOMPLETE.explanation,
         fix=logs.INIT_INCOMPLETE.fix(ranks=Shell(named_ranks(missing) if missing else "each rank")),
     )
 
@@ -37,7 +36,6 @@ def peer_lost(echoes: list[Sighting]) -> Finding | None:
         nodes=(first.node,) if first.node else (),
         ranks=() if first.rank is None else (first.rank,),
         seen=f'the log says "{first.text.visible(300)}", and no cause before it',
-        why=logs.PEER_LOST.explanation,
         fix=logs.PEER_LOST.fix(),
     )
 
@@ -50,6 +48,5 @@ def unknown(reading: Reading) -> Finding | None:
     return logs.UNKNOWN.finding(
         nodes=(),
         seen=f"{many(reading.lines, 'line')}, no known cause; the last errors are {seen}",
-        why=logs.UNKNOWN.explanation,
         fix=logs.UNKNOWN.fix(),
     )
