@@ -22,7 +22,6 @@ def unknown_facts(*probes: Probe[Any]) -> Rule:
                 yield fact.finding(
                     nodes=(name,),
                     seen=f"{probe.name} stayed unknown: {answer.why}",
-                    why=unknown.WHY,
                     fix=_by_hand(fact, node, probe.asked(node)),
                 )
 

@@ -18,9 +18,9 @@ NO_RANK = Diagnosis(
         "ModuleNotFoundError: No module named 'torch'",
         "Timed out after 1801 seconds waiting for clients. 1/2 clients joined.",
     ),
-    explanation="The node's own Python, after its `setup` lines, with its env and in its directory, doesn't get as far"
-    " as an imported torch: a library is missing, the environment is another one, a `setup` line fails, or the"
-    " directory isn't there.",
+    explanation="The node's own Python, after its `setup` lines, with its env and in its directory, can't import torch:"
+    " a library is missing, a `setup` line fails, or the environment or the directory is another one. The other ranks"
+    " would wait until they time out, and not know for whom.",
     remedy="`pip install --force-reinstall torch` repairs a broken installation; `python:` and `setup:` in aboard.yaml"
     " choose another environment. `aboard check --only software` compares the versions of all nodes.",
     fixes=_TORCH,
@@ -36,9 +36,9 @@ FAILED = Diagnosis(
         "Timed out waiting 5000ms for recv operation to complete",
         "Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE",
     ),
-    explanation="A real job was held over all nodes and failed; smaller ones were held until it was clear which node or"
-    " link makes them fail. It is a firewall that lets the rendezvous through and not the ports that the system"
-    " chooses, packets of some size that vanish, or a wrong interface.",
+    explanation="A run would wait in its first collective for minutes, and end without a name. A firewall lets the"
+    " rendezvous through and not the ports that the system chooses, packets of some size vanish, or the interface is a"
+    " wrong one.",
     fixes="aboard check --only network    # here; tells dropped, refused and too large packets apart\n"
     "sudo iptables -S INPUT; sudo nft list ruleset    # on {where:shell}; peers need all ports from 1024 up\n"
     "ip -br address    # on {where:shell}; is {interface} the interface that peers shall use?",
@@ -48,8 +48,8 @@ WRONG = Diagnosis(
     code="collective-wrong",
     title="A collective gives wrong values",
     symptoms=("loss is NaN from the first step on", "loss differs between ranks"),
-    explanation="Numbers that are known beforehand were summed and gathered, and what came out is wrong. Memory or an"
-    " adapter flips bits, or another version of torch or NCCL means something else.",
+    explanation="Numbers that are known beforehand came out wrong, and so would gradients, without a word. Memory or an"
+    " adapter flips bits, or a node has another version of torch or NCCL.",
     remedy="`aboard check --only software` compares torch and NCCL of all nodes. `sudo dmesg | grep -iE 'mce|ecc|xid'`"
     " and `nvidia-smi -q -d ECC` show errors of the hardware: leave that node out.",
     fixes={
@@ -84,7 +84,8 @@ ONCE = Diagnosis(
     title="A collective failed, and then did not",
     severity=Severity.INFO,
     symptoms=("intermittent time-outs",),
-    explanation="The job failed once, and neither smaller ones nor the same one did afterwards.",
+    explanation="Neither smaller jobs nor the same one failed afterwards: a machine was busy for seconds, or a network"
+    " loses packets now and then.",
     fixes=f"{_AGAIN}    # does it come back?",
 )
 
@@ -126,9 +127,8 @@ SOCKETS = Diagnosis(
         "NCCL INFO Using network Socket",
         "NCCL INFO Failed to initialize NET plugin IB",
     ),
-    explanation="InfiniBand or RoCE is there, on this node or on the others, and NCCL didn't take it: the ports are"
-    " down or not visible to the rank's user or in its container (pass /dev/infiniband in), or NCCL_IB_DISABLE,"
-    " NCCL_IB_HCA or NCCL_NET rule it out.",
+    explanation="Sockets carry a tenth of what the fabric does. Its ports are down or not visible to the rank's user or"
+    " in its container (pass /dev/infiniband in), or NCCL_IB_DISABLE, NCCL_IB_HCA or NCCL_NET rule it out.",
     fixes="ibv_devinfo | grep -E 'hca_id|state'    # on {where:shell}; the rank's user must see ports\n"
     "env | grep -E '^NCCL_(IB|NET)'    # on {where:shell}; NCCL_IB_DISABLE and NCCL_NET rule it out",
     log_fix="ibstat    # on {where:shell}; State must be Active\n"
@@ -143,8 +143,8 @@ PLUGIN = Diagnosis(
         "NCCL INFO NET/Plugin: Could not find: ofi libnccl-net-ofi.so. Using internal network plugin.",
         "NCCL WARN Error: network AWS Libfabric not found.",
     ),
-    explanation="A plugin (aws-ofi-nccl, gIB, RDMA-SHARP) was asked for by NCCL_NET or NCCL_NET_PLUGIN, or the other"
-    " nodes load one, and the loader doesn't find it here.",
+    explanation="A plugin (aws-ofi-nccl, gIB, RDMA-SHARP) that NCCL_NET or NCCL_NET_PLUGIN asks for, or that the other"
+    " nodes load, is not found here. NCCL goes on with what it has built in: on a cloud's own fabric that is TCP.",
     fixes="ldconfig -p | grep -E 'nccl-net|nccl_net'    # on {where:shell}; is it installed?\n"
     "env: {{LD_LIBRARY_PATH: DIRECTORY}}    # in aboard.yaml, with the directory that holds it",
     log_fix="ldconfig -p | grep nccl-net; echo $LD_LIBRARY_PATH    # on {node}, where ranks start",
@@ -158,8 +158,8 @@ TOPOLOGY = Diagnosis(
     title="NCCL's topology file is missing or differs",
     severity=Severity.WARN,
     symptoms=("Could not open XML topology file", "NCCL_TOPO_FILE set by environment to"),
-    explanation="In virtual machines NCCL can't see which GPU is near which adapter and is told by a file. Without it,"
-    " or with that of another machine type, GPUs use far adapters.",
+    explanation="In virtual machines a file tells NCCL which GPU is near which adapter. Without it, or with that of"
+    " another machine type, GPUs use far adapters, and ranks that see different machines may not agree.",
     fixes="env | grep NCCL_TOPO_FILE    # on {where:shell}; then copy the right file there or unset it",
 )
 
@@ -168,8 +168,9 @@ NO_GPUDIRECT = Diagnosis(
     title="NCCL goes through the host's memory",
     severity=Severity.WARN,
     symptoms=("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'",),
-    explanation="Neither nvidia_peermem is loaded nor can driver and kernel share buffers by DMA-BUF. On machines whose"
-    " GPU shares the host's memory this is as it should be.",
+    explanation="Neither nvidia_peermem is loaded nor can driver and kernel share buffers by DMA-BUF, so data is copied"
+    " twice, and large collectives lose up to half of their rate. Where the GPU shares the host's memory this is as it"
+    " should be.",
     fixes="sudo modprobe nvidia_peermem    # on {where:shell}; or a driver and kernel with DMA-BUF",
     log_fix="sudo modprobe nvidia_peermem    # on {node}; or a driver and kernel with DMA-BUF",
     patterns=odd(
@@ -183,8 +184,8 @@ FABRIC_ERRORS = Diagnosis(
     title="Work on the fabric ended with errors",
     severity=Severity.WARN,
     symptoms=("NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4791> with status=12",),
-    explanation="Status 12 is a peer that doesn't answer: a link that flaps, a port that is down, or a switch that"
-    " drops. Status 4 is memory that may not be read, often PCIe ACS.",
+    explanation="A run ends with them. Status 12 is a peer that doesn't answer: a link that flaps, a port that is down,"
+    " or a switch that drops. Status 4 is memory that may not be read, often PCIe ACS.",
     fixes={
         "": Command("rdma link{counters:shell}    # on {node}; then its cable and port"),
         "link": Command(

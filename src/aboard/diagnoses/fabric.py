@@ -31,9 +31,8 @@ SOCKETS = Diagnosis(
     title="this node would train over TCP sockets instead of RDMA",
     severity=Severity.WARN,
     symptoms=("NET/IB : No device found.", "Using network Socket", "NET/Socket : Using [0]eth0"),
-    explanation="NCCL skips every adapter port that is not ACTIVE, and when none is left it takes TCP, with one line in"
-    " a log that is off by default. When its peers use RDMA the ranks then don't find each other; when all nodes fall"
-    " back the run goes on, many times slower.",
+    explanation="NCCL skips every adapter port that is not ACTIVE. When none is left it says `NET/IB : No device"
+    " found.` at most, and trains on over TCP, many times slower, or hangs when its peers take RDMA.",
     fixes={
         **_DOWN,
         "no-card": Command(
@@ -56,8 +55,9 @@ PORT_DOWN = Diagnosis(
     title="an adapter's port is not ACTIVE",
     severity=Severity.WARN,
     symptoms=("NET/IB : No device found.", "Port state: Down", "phys_state: Polling", "mlx5_3: port 1 DOWN"),
-    explanation="The port has no link (a cable, a transceiver, a port that is off at the switch), or it has one and no"
-    " subnet manager has made it ACTIVE. NCCL leaves it out without a word.",
+    explanation="The port has no link (a cable, a transceiver, a port that is off at the switch), or no subnet manager"
+    " has made it ACTIVE. NCCL skips it without a word; this node then has less bandwidth than its peers, and all wait"
+    " for it.",
     fixes=_DOWN,
     patterns=hint(r"NET/IB ?: No device found", refines=()),
 )
@@ -68,7 +68,7 @@ PORT_MISSING = Diagnosis(
     severity=Severity.WARN,
     symptoms=("Detected mixed local Net device counts across ranks", "mlx5_core: Cannot find PCI device"),
     explanation="An adapter fell off the PCI bus, its firmware didn't start, or its driver failed for one card. NCCL"
-    " 2.30 refuses nodes with unequal numbers of adapters; earlier ones share the others, and are slow.",
+    " 2.30 refuses nodes with unequal numbers of adapters; older ones are slow on all nodes.",
     fixes="lspci | grep -i mellanox; sudo dmesg | grep mlx5    # on {node}; is the card on the bus?\n"
     "sudo reboot    # on {node}; if it isn't back, leave the node out, or the adapter on all nodes (NCCL_IB_HCA)",
     log_fix="ibstat | grep -c Active    # on each node; the one that has fewer needs its cable or adapter looked at",
@@ -82,9 +82,9 @@ RATE = Diagnosis(
     title="a link runs at less than its rate",
     severity=Severity.WARN,
     symptoms=("rate: 100 Gb/sec (1X NDR)", "200 Gb/sec (4X HDR)", "busbw is half of what it should be"),
-    explanation="Two ends agree on the best rate that cable and transceivers allow when the link comes up. A dirty or"
-    " bent cable, one of a lower class, or old firmware (`ibv_devinfo | grep fw_ver`) gives a link that works with"
-    " fewer lanes or a slower mode.",
+    explanation="A dirty or bent cable, one of a lower class, or old firmware (`ibv_devinfo | grep fw_ver`) gives a"
+    " link with fewer lanes or a slower mode. A collective is as fast as its slowest link, so all nodes wait for this"
+    " one.",
     fixes="sudo mlxlink -d {device} -m    # on {node}; speed, lanes and the cable's own health\n"
     "sudo mlxlink -d {device} -a TG    # on {node}; takes it down and up; then try another cable",
 )
@@ -98,8 +98,8 @@ FLAPS = Diagnosis(
         "Got completion from peer with status=12 opcode=0",
         "transport retry counter exceeded",
     ),
-    explanation="Error 12 (RETRY_EXC) means that a packet was not answered in spite of all retries: the link was away"
-    " for seconds, or the peer had died. The kernel counts how often each link went down since the last boot.",
+    explanation="A link that comes and goes, or a peer that died, ends a run with `error 12` or `status=12` (RETRY_EXC)"
+    " once the retries are used up. The kernel counts how often each link went down since the last boot.",
     fixes="sudo mlxlink -d {device} -m -c    # on {node}; reseat or replace the cable\n"
     "sudo perfquery -R -C {device}    # on {node}; then set the counters to zero and look again",
     log_fix="ibstat; cat /sys/class/infiniband/{hca}/ports/1/counters/link_downed    # on {node}\n"
@@ -115,8 +115,8 @@ GID_NONE = Diagnosis(
     title="a RoCE port has no RoCE v2 address",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 22 Invalid argument", "ibv_modify_qp failed with 110 Connection timed out"),
-    explanation="A RoCE port's addresses (GIDs) come from the IP addresses of its network interface. Without one there"
-    " is only a link-local entry, or only RoCE v1, which no router forwards.",
+    explanation="A RoCE port's addresses (GIDs) come from the IP addresses of its interface. Without one there is only"
+    " a link-local or a RoCE v1 entry, which peers can't answer; connecting ends with `ibv_modify_qp failed`.",
     fixes="ip -br addr    # on {node}; its RoCE interface needs an IP address like on the other nodes\n"
     "sudo cma_roce_mode -d {device} -p {port} -m 2    # on {node}; if it has one: RoCE v2; or leave it out by"
     " NCCL_IB_HCA",
@@ -127,9 +127,9 @@ GID_INDEX = Diagnosis(
     title="the RoCE v2 address has another GID index than NCCL is told, or than on the other nodes",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 22 Invalid argument", "NCCL_IB_GID_INDEX set by environment to 3"),
-    explanation="The kernel fills the table of addresses in the order in which they were configured, so a VLAN, a"
-    " second address or a restarted network service shifts the index on one node. NCCL before 2.21 takes one index for"
-    " all, 0 if it isn't told; later ones look for RoCE v2 by themselves unless the variable is set.",
+    explanation="A VLAN, a second address or a restarted network service shifts the index on one node; one that points"
+    " at a RoCE v1 or an empty entry gives `ibv_modify_qp failed with 22 Invalid argument`. NCCL finds it by itself"
+    " from 2.21 on, if the variable is not set.",
     fixes={
         "one": Advice(
             "NCCL_IB_GID_INDEX: {index}    # in `env:` of {node} in aboard.yaml; NCCL finds it by itself from 2.21 on,"
@@ -153,8 +153,8 @@ MIXED = Diagnosis(
     title="InfiniBand and RoCE ports are mixed",
     severity=Severity.WARN,
     symptoms=("Attempted to connect incompatible devices", "NET/IB : Using [0]mlx5_0:1/IB [1]mlx5_bond_0:1/RoCE"),
-    explanation="Adapters of one kind can be InfiniBand or Ethernet, and many servers have a fast InfiniBand card for"
-    " each GPU and one Ethernet card of the same maker for everything else. NCCL takes all of them for RDMA.",
+    explanation="NCCL takes all adapters for RDMA, but InfiniBand and RoCE can't speak with each other: `Attempted to"
+    " connect incompatible devices`. The odd one is mostly an Ethernet card for the slow management network.",
     fixes={
         "mode": Command(
             "sudo mlxconfig -d {device} query LINK_TYPE_P1    # on {node}; set it: 1 InfiniBand, 2 Ethernet"
@@ -179,10 +179,9 @@ PLUGIN = Diagnosis(
         "NET/Plugin: Could not find: aws-ofi libnccl-net-aws-ofi.so",
         "Using network Socket",
     ),
-    explanation="Some adapters, as Amazon's EFA, are reached through a library that NCCL loads by its name. It isn't"
-    " installed, or lies in a folder that is in LD_LIBRARY_PATH of your shell and not in that of a rank. NCCL then"
-    " takes TCP sockets, many times slower, with one line in a log that is off by default. `NCCL_NET_PLUGIN: none` says"
-    " that none is wanted.",
+    explanation="Some adapters, as Amazon's EFA, are reached through a library that NCCL loads by its name: it isn't"
+    " installed, or its folder isn't in LD_LIBRARY_PATH of a rank. NCCL then says `NET/Plugin: Could not find` at most,"
+    " and trains over TCP. `NCCL_NET_PLUGIN: none` says that none is wanted.",
     fixes={
         "aside": Advice("setup: [{line}]    # of {node} in aboard.yaml"),
         "like": Command("ls -l {path}; dpkg -S {path}    # on {peer}, which has it; install the same on {node}"),
@@ -198,8 +197,8 @@ RAIL_CUT = Diagnosis(
     title="two nodes don't hear each other on one rail",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 110 Connection timed out", "Call to ibv_modify_qp failed with 110"),
-    explanation="Each adapter has a network of its own, a rail. On one of them an echo doesn't come back, while it does"
-    " on the others: a cable in the wrong port, a VLAN that is missing at the switch, or an address of another rail.",
+    explanation="Connections on this adapter's own network (its rail) end with `failed with 110 Connection timed out`,"
+    " after minutes: a cable in the wrong port, a VLAN that is missing at the switch, or an address of another rail.",
     fixes={
         "echo": Command(
             "ping -I {own} {peer}    # on {node}; then its cable, its switch port and VLAN, and those of the other end"
@@ -221,9 +220,8 @@ RAILS = Diagnosis(
     title="rails are not connected with each other",
     severity=Severity.WARN,
     symptoms=("ibv_modify_qp failed with 110 Connection timed out", "NCCL_CROSS_NIC set by environment to 1"),
-    explanation="Many clusters keep the networks of the adapters apart: adapter 0 of all nodes on one switch, adapter 1"
-    " on the next. A ring of NCCL's that leaves a node by another adapter than it comes in by then finds no way, and"
-    " waits until it times out. NCCL mostly stays on a rail by itself; NCCL_CROSS_NIC=1 makes it change.",
+    explanation="Many clusters keep the networks of the adapters (rails) apart. A ring of NCCL's that changes its rail,"
+    " as NCCL_CROSS_NIC=1 makes it, ends with `failed with 110 Connection timed out`.",
     fixes=Advice("NCCL_CROSS_NIC: '0'    # in `env:` of aboard.yaml, for {where}; or connect the rails by a route"),
 )
 
@@ -232,8 +230,8 @@ HCA_ABSENT = Diagnosis(
     title="NCCL_IB_HCA names an adapter that the node hasn't got",
     severity=Severity.WARN,
     symptoms=("NCCL_IB_HCA set to mlx5_3", "NET/IB : No device found."),
-    explanation="Adapters are numbered in the order in which the kernel finds them; a card that is gone, or another"
-    " driver, gives the others new names, and a list made for one node doesn't fit the next. A prefix (`mlx5`) or a"
+    explanation="NCCL uses the others without a word, so this node has less bandwidth, or none at all. Adapters are"
+    " numbered as the kernel finds them, so a list made for one node doesn't fit the next; a prefix (`mlx5`) or a"
     " refusal (`^=mlx5_bond_0`) fits all.",
     fixes=Advice("NCCL_IB_HCA: {adapters}    # in `env:` of {node} in aboard.yaml; or find out where the card went"),
 )
@@ -243,9 +241,10 @@ NO_GPUDIRECT = Diagnosis(
     title="adapters can't read the GPUs' memory",
     severity=Severity.WARN,
     symptoms=("GPU Direct RDMA Disabled for HCA 0 'mlx5_0'", "NET/IB : GPU Direct RDMA Disabled"),
-    explanation="The module nvidia_peermem connects the GPU's driver with the adapter's. It isn't loaded, or was built"
-    " against another version: install the GPU's driver again, after the adapter's. NVIDIA's open driver on Linux 5.12"
-    " or later does without it, by DMA-BUF.",
+    explanation="Without the module nvidia_peermem adapters can't read the GPUs' memory, and all traffic takes a detour"
+    " through the CPU's: about half the bandwidth. It isn't loaded, or was built against another version: install the"
+    " GPU's driver again, after the adapter's. NVIDIA's open driver on Linux 5.12 or later does without it, by"
+    " DMA-BUF.",
     fixes="sudo modprobe nvidia_peermem    # on {where:shell}\n"
     "echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia_peermem.conf    # there, to keep it",
     log_fix="lsmod | grep nvidia_peermem    # on {node}; sudo modprobe nvidia_peermem\n"
@@ -262,9 +261,9 @@ ACS = Diagnosis(
     title="PCI switches send traffic between cards through the CPU",
     severity=Severity.WARN,
     symptoms=("Got completion with error 4, opcode 32675, len 0, vendor err 81", "status=4", "LOC_PROT_ERR"),
-    explanation="Access Control Services make each packet from one PCI card to another go up to the CPU. Virtual"
-    " machines need that (turn ATS on in the adapter there); on bare metal it makes GPUDirect slow, and sometimes"
-    " wrong.",
+    explanation="Access Control Services make each packet from one PCI card to another go up to the CPU: GPUDirect is"
+    " slow, or fails with `status 4` (LOC_PROT_ERR). Only virtual machines need that (turn ATS on in the adapter"
+    " there).",
     fixes="sudo setpci -s {bridge} ECAP_ACS+0x6.w=0000    # on {where:shell}; for each, after every boot\n"
     "# for good: turn ACS or IO virtualization (VT-d, AMD-Vi) off in the BIOS",
     log_fix="sudo lspci -vvv | grep ACSCtl    # on {node}; SrcValid+ on a bridge is it; disable ACS, or IOMMU"
@@ -284,9 +283,9 @@ MEMLOCK = Diagnosis(
         "Call to ibv_reg_mr failed with error Cannot allocate memory",
         "Call to ibv_create_cq failed with error Cannot allocate memory",
     ),
-    explanation="RDMA hands memory to the adapter, so it must not be moved: it is locked, and the kernel limits how"
-    " much of it a user may lock. What counts is the limit of a process started by sshd, slurmd or Docker (`--ulimit"
-    " memlock=-1`), not that of your terminal.",
+    explanation="RDMA locks the memory that it hands to the adapter; above the user's limit that fails with `Call to"
+    " ibv_reg_mr failed with error Cannot allocate memory`. What counts is the limit of a process started by sshd,"
+    " slurmd or Docker (`--ulimit memlock=-1`), not that of your terminal.",
     fixes={
         "setup": Advice("setup: [ulimit -l unlimited]    # in aboard.yaml, for {where}"),
         "limits": Command(
@@ -314,7 +313,7 @@ NCCL_SETTINGS = Diagnosis(
         "stuck at the first all-reduce",
     ),
     explanation="NCCL reads variables and /etc/nccl.conf on each node by itself. Ranks that choose another network,"
-    " algorithm or protocol than their peers wait for something that never comes.",
+    " algorithm or protocol than their peers hang or are slow.",
     leads_to=("software-variable",),
     fixes={
         "look": Command(
@@ -333,7 +332,7 @@ TOPOLOGY = Diagnosis(
         "Could not open XML topology file",
     ),
     explanation="In virtual machines NCCL can't see which adapter is near which GPU, so clouds ship a file that says"
-    " so. A node without it pairs them by chance, which costs half the bandwidth.",
+    " so. A node without it picks slow paths, which costs half the bandwidth.",
     fixes={
         "copy": Command("scp {source} {target}    # or unset NCCL_TOPO_FILE"),
         "copy-bind": Command("scp {source} {target}    # or unset NCCL_TOPO_FILE; bind it into the container too"),

@@ -23,10 +23,9 @@ COUNT = Diagnosis(
         "Multiple Ranks are using the same GPU",
         "No devices were found",
     ),
-    explanation="The number of slots says how many ranks start on a node, each with a GPU of its own. A GPU that fell"
-    " off the bus, one that a container or Slurm hides, or a number that was copied from another node leaves a rank"
-    " without one, or two ranks with the same. So does a script that doesn't call"
-    " `torch.cuda.set_device(int(os.environ['LOCAL_RANK']))`.",
+    explanation="A rank without a GPU ends with `invalid device ordinal`; two on one with `Duplicate GPU detected`. A"
+    " GPU fell off the bus, a container or Slurm hides it, `slots:` was copied from another node, or the script doesn't"
+    " call `torch.cuda.set_device(int(os.environ['LOCAL_RANK']))`.",
     fixes={
         "look": Command(
             "nvidia-smi -L; lspci | grep -i nvidia    # on {node}; one that only lspci lists needs a reboot"
@@ -50,9 +49,9 @@ HIDDEN = Diagnosis(
         "CUDA error: invalid device ordinal",
         "RuntimeError: No CUDA GPUs are available",
     ),
-    explanation="The variable lists the GPUs that a program may see. A line in ~/.bashrc or /etc/environment that was"
-    " meant for one experiment, or an entry of aboard.yaml that was copied from a smaller machine, leaves fewer than"
-    " there are ranks. CUDA reads the list up to the first entry that it doesn't know.",
+    explanation="Ranks then share a GPU (`Duplicate GPU detected`), or end with `invalid device ordinal`. A line in"
+    " ~/.bashrc was meant for one experiment, or an entry of aboard.yaml was copied from a smaller machine; CUDA reads"
+    " the list up to the first entry that it doesn't know.",
     fixes={
         "ours": Advice("CUDA_VISIBLE_DEVICES: {gpus}    # in `env:` of {node} in aboard.yaml, where it is set"),
         "look": Command(
@@ -75,8 +74,7 @@ MODEL = Diagnosis(
     title="GPUs of different models",
     severity=Severity.WARN,
     symptoms=("CUDA out of memory on one node only", "one rank is always the slowest"),
-    explanation="All ranks do the same work in each step, so the slowest GPU sets the pace and the smallest memory the"
-    " size of the batch.",
+    explanation="All ranks wait for the slowest GPU, and the smallest memory decides how large a batch can be.",
     fixes={
         "odd": Command(
             "nvidia-smi -L    # on {where:shell}; leave them out with `exclude:` in aboard.yaml, or train on them alone"
@@ -94,8 +92,8 @@ DRIVER = Diagnosis(
         "The NVIDIA driver on your system is too old",
         "Cuda failure 'the provided PTX was compiled with an unsupported toolchain.'",
     ),
-    explanation="CUDA and NCCL choose features by the driver that they find; nodes that choose differently fail or hang"
-    " at their first collective.",
+    explanation="CUDA and NCCL choose features by the driver; nodes that choose differently hang or fail in their first"
+    " collective.",
     fixes={
         "odd": Command(
             "cat /proc/driver/nvidia/version    # on {where:shell}; install the version of the others there"
@@ -113,8 +111,8 @@ DRIVER_MISMATCH = Diagnosis(
         "NVRM: API mismatch: the client has the version 550.90.07, but this kernel module has the version",
         "CUDA error 803: system has unsupported display driver / cuda driver combination",
     ),
-    explanation="An upgrade, often an unattended one at night, replaced the libraries on disk; the module of the old"
-    " version stays in the kernel until it is loaded anew.",
+    explanation="An upgrade, often an unattended one at night, replaced the driver's libraries on disk, and the kernel"
+    " still has the module of the old version; CUDA won't start.",
     leads_to=_NO_ANSWER,
     fixes={
         "": Command(
@@ -146,8 +144,8 @@ LOST = Diagnosis(
         "GPU is lost. Reboot the system to recover this GPU",
         "CUDA error: unknown error",
     ),
-    explanation="The GPU stopped answering on the PCI bus: heat, power, a riser or a defect of its own. The kernel's"
-    " log has an Xid 79 with it.",
+    explanation="The GPU stopped answering on the PCI bus (Xid 79): heat, power, a riser or a defect of its own."
+    " Nothing can use it before a reboot, and often not after it; CUDA may not start at all on this node.",
     leads_to=_NO_ANSWER,
     fixes="sudo reboot    # on {node}; if it comes again, take {node} out of the run: it needs repair",
     log_fix="sudo dmesg -T | grep -i xid    # on {node}; then take the node out, and have the GPU looked at",
@@ -169,9 +167,9 @@ SMI = Diagnosis(
         "Failed to initialize NVML: Insufficient Permissions",
         "No devices were found",
     ),
-    explanation="The driver's module isn't loaded (a new kernel without a module built for it: `sudo dkms autoinstall`;"
-    " Secure Boot), this user may not open /dev/nvidia*, or a container was started without its GPU option (`--nv`,"
-    " `--gpus all`).",
+    explanation="Ranks won't find a GPU here either: the driver's module isn't loaded (a new kernel without one: `sudo"
+    " dkms autoinstall`; Secure Boot), this user may not open /dev/nvidia*, or a container was started without its GPU"
+    " option (`--nv`, `--gpus all`).",
     leads_to=_NO_ANSWER,
     fixes="nvidia-smi; sudo dmesg | grep -iE 'nvrm|nvidia'    # on {node}\n"
     "sudo modprobe nvidia    # on {node}; if that fails, install its driver anew, and reboot",
@@ -252,8 +250,8 @@ ECC = Diagnosis(
     title="a GPU's memory has errors that can't be corrected",
     severity=Severity.WARN,
     symptoms=("CUDA error: uncorrectable ECC error encountered", "NVRM: Xid (PCI:0000:3b:00): 48"),
-    explanation="Its memory returned wrong bits, was caught, and the program was ended. The row is taken out of use"
-    " only when the GPU is reset.",
+    explanation="Its memory returns wrong bits: a rank there will sooner or later die with `uncorrectable ECC error"
+    " encountered`. The row is taken out of use only when the GPU is reset.",
     fixes="sudo nvidia-smi --gpu-reset -i {gpu}    # on {node}; replaces the bad rows\n"
     "nvidia-smi -q -d ROW_REMAPPER,ECC    # on {node}; if it comes again: take {node} out",
     log_fix="nvidia-smi -q -d ECC,ROW_REMAPPER    # on {node}; which GPU? reset it, and replace it if they come back",
@@ -270,8 +268,8 @@ THROTTLED = Diagnosis(
     title="a GPU is slowed down by heat or power",
     severity=Severity.WARN,
     symptoms=("HW Thermal Slowdown : Active", "HW Power Brake Slowdown : Active", "one rank is slower than all others"),
-    explanation="Hardware lowers the clock when the GPU is too hot or its power supply calls for it. A power cap set by"
-    " software is normal and isn't reported here.",
+    explanation="Hardware lowers the clock when the GPU is too hot or its power supply calls for it. Its rank will be"
+    " the slowest, and every step takes as long as the slowest rank.",
     fixes="nvidia-smi -q -d PERFORMANCE,TEMPERATURE,POWER    # on {node}; fans, inlet air, power cables\n"
     "sudo ipmitool sdr type Fan; sudo ipmitool sel list | tail    # on {node}; what the machine says",
     patterns=odd(
@@ -291,10 +289,9 @@ FABRIC_MANAGER = Diagnosis(
         "Failed to bind NVLink SHARP (NVLS)",
         "Fabric State : In Progress",
     ),
-    explanation="On machines with NVSwitches a service joins GPUs and switches at boot, and CUDA refuses to start"
-    " before. It isn't running, or refuses because its version isn't the driver's to the last digit, mostly after an"
-    " upgrade of one of the two. If only NVLS fails, `NCCL_NVLS_ENABLE: '0'` in `env:` lets the run go on, somewhat"
-    " slower.",
+    explanation="CUDA fails with `Error 802: system not yet initialized` until the fabric manager has joined GPUs and"
+    " NVSwitches. It isn't running, or its version isn't the driver's to the last digit. If only NVLS fails,"
+    " `NCCL_NVLS_ENABLE: '0'` in `env:` lets the run go on, somewhat slower.",
     fixes="sudo systemctl enable --now nvidia-fabricmanager    # on {node}\n"
     "sudo journalctl -u nvidia-fabricmanager | tail    # on {node}; its version must be exactly the driver's",
     log_fix="systemctl status nvidia-fabricmanager    # on {node}; its version must be the driver's\n"
@@ -314,8 +311,8 @@ NVLINK = Diagnosis(
         "NVML: Unable to retrieve NVLink information as all links are inActive",
         "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up",
     ),
-    explanation="Links between GPUs, or to a switch, did not come up or were taken out of use after errors; traffic"
-    " between them goes over PCI, or over fewer links.",
+    explanation="Links between GPUs, or to a switch, did not come up or were taken out of use after errors. Traffic"
+    " between them takes the slower way, and all ranks wait for it.",
     fixes="nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which links, and their errors\n"
     "sudo nvidia-smi --gpu-reset    # on {node}; if they stay down: take {node} out, it needs repair",
     log_fix="nvidia-smi nvlink -s; nvidia-smi nvlink -e    # on {node}; which link has errors?",

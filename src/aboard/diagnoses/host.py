@@ -18,10 +18,8 @@ CLOCK = Diagnosis(
         "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed.",
         "slurm: error: Munge decode failed: Expired credential",
     ),
-    explanation="torchrun's rendezvous compares time stamps of different machines, and takes a peer whose clock is 15 s"
-    " off for dead: one node then trains alone. Munge refuses credentials, certificates look not yet valid, and logs of"
-    " several nodes can't be put in order. The offset is measured over the wire; if all nodes have the same one, this"
-    " machine's clock is wrong.",
+    explanation="torchrun takes a peer that is 15 s off for dead, so that one node trains alone; Slurm's munge refuses"
+    " its credentials, and logs can't be put in order. If all nodes are off by as much, this machine's clock is wrong.",
     fixes="sudo systemctl restart chrony || sudo systemctl restart systemd-timesyncd    # on {node}",
     log_fix="chronyc tracking    # on {node}; sudo systemctl restart chronyd; sudo chronyc makestep sets it at once",
     patterns=cause(
@@ -39,9 +37,8 @@ LEFTOVERS = Diagnosis(
         "The server socket has failed to listen on any local network address.",
         "code: -98, name: EADDRINUSE, message: address already in use",
     ),
-    explanation="Every rank carries its run's id (ABOARD_RUN_ID) in its environment, and a keeper ends all of them when"
-    " the run is over. A keeper and its guard that were both killed, by an out-of-memory killer or by hand, can't. What"
-    " carries the id of a run that has no keeper any more is a leftover.",
+    explanation="They carry the id of a run (ABOARD_RUN_ID) whose keeper was killed before it could end them. They hold"
+    " memory, accelerators and ports: the next run dies of `out of memory` or `Address already in use`.",
     fixes="aboard check --fix    # here; the same check as before: ends what carries the run's id on {node}",
     leads_to=("network-port-taken", "host-busy-gpu"),
 )
@@ -51,8 +48,8 @@ LEFTOVER_FILES = Diagnosis(
     title="a dead run's directory lies in /tmp",
     severity=Severity.INFO,
     symptoms=("a directory of a run that is over, as aboard-1000/RUN",),
-    explanation="A keeper has a private directory with the last output of its ranks, and removes it at its end. One"
-    " that was killed leaves it; copy what you need of that output first.",
+    explanation="Their keepers were killed and could not clear away; nothing of them runs. They hold the last output of"
+    " their ranks: copy what you need first.",
     fixes="aboard check --fix    # here; the same check as before: removes them on {node}",
 )
 
@@ -61,9 +58,9 @@ OTHER_RANKS = Diagnosis(
     title="ranks of another launcher run there",
     severity=Severity.WARN,
     symptoms=("EADDRINUSE", "CUDA out of memory", "python processes that survive `pkill deepspeed`"),
-    explanation="torchrun, DeepSpeed and mpirun don't always end what they started: when the launcher is killed or its"
-    " ssh is cut, ranks on the other nodes go on. They are known by RANK and MASTER_ADDR in their environment. Those"
-    " whose launcher is gone are a warning; those that have one may be a run of yours that is going well.",
+    explanation="They have RANK and MASTER_ADDR set, run as you, and were not started by Aboard; they may hold what the"
+    " next run needs. torchrun, DeepSpeed and mpirun leave ranks when their ssh is cut; those whose launcher is still"
+    " there may be a run of yours that is going well.",
     fixes="ps -o pid,etime,args -p {listed}    # on {node}; are they still wanted?\n"
     "kill {pids:words}    # on {node}; if not",
     leads_to=("network-port-taken", "host-busy-gpu"),
@@ -74,7 +71,7 @@ LEFTOVERS_ENDED = Diagnosis(
     title="leftovers were ended",
     severity=Severity.INFO,
     symptoms=("ended 3 processes of dead runs",),
-    explanation="`aboard check --fix` was given, and ended the processes that carry the id of a run without a keeper.",
+    explanation="You asked for it with --fix; only what carries a dead run's id was touched.",
     remedy="Nothing is left to do.",
 )
 
@@ -87,8 +84,8 @@ OWN_NAME = Diagnosis(
         "connect [127.0.1.1]:41896: Connection refused",
         "Unable to resolve hostname to a (local) address. Using the loopback address as fallback.",
     ),
-    explanation="Debian's and Ubuntu's installers write `127.0.1.1 HOSTNAME` into /etc/hosts. Gloo, and every program"
-    " that asks for the address of its own host name, then tells its peers 127.0.1.1, and each of them dials itself.",
+    explanation="Debian's and Ubuntu's installers write `127.0.1.1 HOSTNAME` into /etc/hosts. Gloo tells peers the"
+    " address of the node's own name, and each of them then dials itself.",
     fixes="sudo sed -i {edit} /etc/hosts    # on {node}\necho {line} | sudo tee -a /etc/hosts    # on {node}",
     log_fix="getent hosts $(hostname)    # on {node}; 127.0.1.1 must not be there\n"
     "export GLOO_SOCKET_IFNAME=eth0    # the interface that peers reach, in place of the name",
@@ -105,9 +102,9 @@ OPEN_FILES = Diagnosis(
     title="a rank may open too few files",
     severity=Severity.WARN,
     symptoms=("OSError: [Errno 24] Too many open files", "RuntimeError: received 0 items of ancdata"),
-    explanation="A process inherits its limits from sshd, slurmd or the container (`--ulimit nofile=1048576`), and they"
-    " are often 1024 open files where ranks need thousands: data loaders pass each tensor as an open file, and each"
-    " peer is a socket. What `ulimit -n` says in your terminal may be another figure than the one that ranks get.",
+    explanation="Every peer, data loader worker, tensor on its way and shard is an open file; past the limit a rank"
+    " dies with `Too many open files`. The limit is that of sshd, slurmd or the container (`--ulimit nofile=1048576`),"
+    " not of your terminal.",
     fixes={
         "setup": Advice("setup: {lines}    # in aboard.yaml, for {node}"),
         "raise": Command(
@@ -145,8 +142,8 @@ PROCESSES = Diagnosis(
         "OpenBLAS blas_thread_init: pthread_create failed for thread 12 of 64",
         "RuntimeError: can't start new thread",
     ),
-    explanation="The limit counts all processes and threads of the user on that machine, those of other runs too. Each"
-    " rank starts a thread for each core for its math, and more for communication and data.",
+    explanation="Each rank has dozens of threads, and so has each data loader worker; past the limit none can be"
+    " started. It counts all processes and threads of the user on that machine, those of other runs too.",
     fixes={
         "setup": Advice("setup: {lines}    # in aboard.yaml, for {node}"),
         "raise": Command(
@@ -174,9 +171,9 @@ SHM = Diagnosis(
         "Error: failed to extend /dev/shm/nccl-AbCdEf to 9637892 bytes",
         "OSError: [Errno 28] No space left on device: '/dev/shm/...'",
     ),
-    explanation="Data loader workers pass tensors to their rank through files in /dev/shm, and NCCL connects ranks of"
-    " one node through it. Docker gives a container 64 MiB unless told otherwise; in Kubernetes, mount an emptyDir with"
-    " `medium: Memory` there. Runs that were killed hard leave their segments there until the machine is rebooted.",
+    explanation="Data loaders hand over batches there, and NCCL's ranks of one node talk through it; when it is full"
+    " they die. Docker gives a container 64 MiB; in Kubernetes, mount an emptyDir with `medium: Memory` there. Killed"
+    " runs leave their segments.",
     fixes={
         "small": Command(
             "sudo mount -o remount,size=50% /dev/shm    # on {node}; and in /etc/fstab, for good\n"
@@ -221,8 +218,8 @@ MEMORY = Diagnosis(
         "Out of memory: Killed process 1234 (python3)",
         "RuntimeError: [enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory",
     ),
-    explanation="Other processes, often those of an earlier run, or files in /dev/shm hold the memory. Each rank loads"
-    " its part of the model through the node's memory, so the first to do so is killed.",
+    explanation="Other processes, often those of an earlier run, or files in /dev/shm hold the memory: ranks will be"
+    " killed when they load the model.",
     fixes="ps -eo user,pid,rss,args --sort=-rss | head    # on {node}; who holds it?",
     log_fix="free -g; cat /sys/fs/cgroup/memory.max    # on {node}; what is there, and what may be used of it",
     patterns=cause(
@@ -237,8 +234,8 @@ MEMORY_LIMIT = Diagnosis(
     title="a control group gives ranks far less memory than the machine has",
     severity=Severity.WARN,
     symptoms=("exitcode: -9", "Memory cgroup out of memory: Killed process", "slurmstepd: error: Detected 1 oom_kill"),
-    explanation="A container, a Slurm job or a systemd slice limits the memory of all that runs inside it. Data loader"
-    " workers, pinned buffers and the page cache of mapped files count as well.",
+    explanation="A container, a Slurm job or a systemd slice limits the memory of all that runs inside it. Above the"
+    " limit a rank is killed with SIGKILL (exit code -9), however empty the machine is.",
     fixes=Command(_MEMORY_MAX),
     leads_to=("host-oom-kills",),
 )
@@ -248,8 +245,8 @@ OOM_KILLS = Diagnosis(
     title="processes were killed within this memory limit",
     severity=Severity.WARN,
     symptoms=("exitcode: -9", "oom_kill 3 in memory.events"),
-    explanation="The kernel counts, for each control group, the processes that it killed because the group had used up"
-    " its memory. The count is that of the group in which ranks will run, since it was made.",
+    explanation="The control group in which ranks will run had used up its memory. The same will happen to ranks that"
+    " need as much.",
     fixes={
         "": Command(_MEMORY_MAX + "\n# or fewer data loader workers, a smaller batch, no copy per rank"),
         "worker": Command("sudo dmesg -T | grep -i 'killed process'    # on {node}; was it out of memory?"),
@@ -280,10 +277,9 @@ AFFINITY = Diagnosis(
     title="ranks may use only a few of the machine's cores",
     severity=Severity.WARN,
     symptoms=("all ranks slow, one core at 100 %", "Our suggested max number of worker in current system is 1"),
-    explanation="A process inherits the cores that it may use (`grep Cpus_allowed_list /proc/self/status`) from whoever"
-    " started it: sshd, a Slurm step, a container. Slurm gives one core for each task unless it is told more; a service"
-    " file or an outer `taskset` narrows sshd and all that it starts. Ranks, data loaders and NCCL's or Gloo's threads"
-    " then share that core.",
+    explanation="A rank may use the cores of the sshd, Slurm step or container that started it (`grep Cpus_allowed_list"
+    " /proc/self/status`). All ranks, data loaders and communication threads share them: every step is slow, and"
+    " nothing says why.",
     fixes="sudo systemctl restart ssh    # on {node}; what it starts has its cores. If that doesn't help: CPUAffinity="
     " of ssh.service, a cpuset, or --cpus-per-task of the Slurm job",
 )
@@ -293,9 +289,8 @@ CPU_QUOTA = Diagnosis(
     title="a control group gives ranks the time of a few cores only",
     severity=Severity.WARN,
     symptoms=("all ranks slow although most cores are idle", "nr_throttled grows in cpu.stat"),
-    explanation="A container or a service can be given the time of, say, two cores. Its processes still see and use all"
-    " cores, and are stopped together as soon as the share of each tenth of a second is used up, so data loaders and"
-    " communication stall in fits.",
+    explanation="The kernel stops all ranks whenever their share is used up: every step is slow. Each program still"
+    " sees all cores, and starts as many threads.",
     fixes="cat {group}/cpu.max {group}/cpu.cfs_quota_us    # on {node}; raise it where it is set: --cpus of Docker,"
     " limits.cpu of Kubernetes, CPUQuota= of the service",
 )
@@ -309,8 +304,8 @@ TASKS = Diagnosis(
         "RuntimeError: can't start new thread",
         "cgroup: fork rejected by pids controller",
     ),
-    explanation="A control group counts the processes and threads of all that runs inside it, beside the user's own"
-    " limit (`ulimit -u`). Containers and systemd's services often have such a limit.",
+    explanation="Each rank has dozens of threads, and so has each data loader worker; past the limit none can be"
+    " started. A control group counts those of all that runs inside it, beside the user's own limit (`ulimit -u`).",
     fixes="cat {group}/pids.max    # on {node}; raise it where it is set: --pids-limit of Docker, TasksMax= of the"
     " service or the user's slice",
 )
@@ -324,9 +319,9 @@ BUSY_GPU = Diagnosis(
         "Process 1234 has 77.98 GiB memory in use.",
         "CUDA error: out of memory",
     ),
-    explanation="A rank of an earlier run that was not ended, a notebook, or another user's job is on the GPU. Memory"
-    " that it holds is not given back until it ends. If nvidia-smi lists no process, it is in a container or a zombie:"
-    " look on the host.",
+    explanation="A rank of an earlier run, a notebook or another user's job holds what ranks can't have: CUDA runs out"
+    " of memory at once, or every step is slow. If nvidia-smi lists no process, it is in a container or a zombie: look"
+    " on the host.",
     fixes="ps -o user,pid,etime,args -p {listed}    # on {node}; whose are they?\n"
     "kill {pids:words}    # on {node}, if they are yours and not needed",
     log_fix="nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv    # on {node}; then end process {pid}",
@@ -344,7 +339,7 @@ CONNTRACK = Diagnosis(
     severity=Severity.WARN,
     symptoms=("nf_conntrack: table full, dropping packet", "connections that time out now and then, on one node"),
     explanation="A firewall, Docker or Kubernetes makes the kernel remember every connection. When its table is full,"
-    " the first packet of a new connection is dropped, which looks like a flaky network.",
+    " it drops new connections at random, and ranks time out.",
     fixes="sudo sysctl -w net.netfilter.nf_conntrack_max={most}    # on {node}; and in /etc/sysctl.d, for good",
     leads_to=("network-flaky",),
 )

@@ -19,7 +19,7 @@ _WHERE = {
 _HOW = {
     "dropped": (
         "Connections vanish",
-        "A firewall or a cloud's security group drops the packets, or the machine is not where its address says.",
+        "A firewall or a cloud's security group drops packets, or the machine is on another network: ranks time out.",
     ),
     "refused": (
         "Connections are refused",
@@ -27,7 +27,7 @@ _HOW = {
     ),
     "rejected": (
         "Connections are rejected",
-        "A firewall answers that the host is prohibited (`No route to host`), or the network has no route to it.",
+        "A firewall says no (`No route to host`), or there is no route. Ranks fail to connect, or retry for minutes.",
     ),
 }
 # How torch says that it can't connect; the number of the error follows.
@@ -68,7 +68,7 @@ def _connection(scope: str, outcome: str, *, shows: tuple[str, ...] = (), **more
         code=f"network-{scope}{outcome}",
         title=f"{title}{where}",
         symptoms=(*shows, *common) if scope == "ephemeral-" else (_TIMED_OUT, *common),
-        explanation=f"It is about {ports}. {why}",
+        explanation=f"{why} It is about {ports}.",
         fixes={**_OPEN, **more.pop("logged", {})},
         **more,
     )
@@ -201,8 +201,8 @@ RESET = Diagnosis(
     code="network-reset",
     title="Connections are made and then reset",
     symptoms=("Connection reset by peer", "Read error [10.0.0.3]:64737: Connection reset by peer"),
-    explanation="A proxy, an intrusion filter or a full connection table (`sudo dmesg | grep conntrack`) between the"
-    " nodes ends connections.",
+    explanation="Something in between ends connections: a proxy, an intrusion filter, or a full connection table (`sudo"
+    " dmesg | grep conntrack`).",
     remedy="Take nodes out of such filters. A larger table: `sudo sysctl -w net.netfilter.nf_conntrack_max=1048576`.",
     fixes=_OPEN,
     patterns=last_words(
@@ -214,8 +214,7 @@ SILENT = Diagnosis(
     code="network-silent",
     title="Connections are made, and not a byte comes back",
     symptoms=("Timed out waiting 5000ms for recv operation to complete",),
-    explanation="Something accepts connections in the node's place and passes nothing on, or packets with data are"
-    " lost.",
+    explanation="Something in between accepts connections for the node and passes nothing on: a proxy or a filter.",
     fixes=_OPEN,
 )
 
@@ -223,9 +222,8 @@ MTU = Diagnosis(
     code="network-mtu",
     title="Large packets vanish",
     symptoms=("Timed out waiting 5000ms for recv operation to complete", "hangs in the first big all-reduce"),
-    explanation="An interface sends packets that are larger than a switch, a tunnel or the peer lets through, and the"
-    " message that would say so (ICMP type 3, fragmentation needed) is filtered. Small messages pass, so logins and the"
-    " rendezvous work.",
+    explanation="Packets above some size vanish: the MTU differs along the way, and ICMP type 3, which would say so, is"
+    " filtered. A run starts well and hangs in its first large all-reduce.",
     leads_to=("network-loss", "network-slow", "network-flaky"),
     fixes="ping -M do -c 2 -s 1472 {address}    # on {where:shell}; does a full packet pass? (8972 for jumbo frames)\n"
     "sudo ip link set dev {interface} mtu 1400    # on {where:shell}; or raise the MTU of its switch port",
@@ -236,9 +234,8 @@ MTU_DIFFERS = Diagnosis(
     title="Interfaces send packets of different sizes",
     severity=Severity.INFO,
     symptoms=("mtu 9000 on one node, mtu 1500 on another", "ping: local error: message too long"),
-    explanation="The largest packet that an interface sends (its MTU) is not the same on all nodes of one network. TCP"
-    " agrees on the smaller of its two ends, so this often does no harm; a switch or tunnel between them that takes"
-    " less drops what is larger, and RoCE between such ends is slower or fails.",
+    explanation="TCP agrees on the smaller of its two ends, so this often does no harm. Packets that a switch or a"
+    " tunnel finds too large vanish without a word, and RoCE between such ends is slower or fails.",
     leads_to=("network-mtu",),
     fixes="sudo ip link set dev {interface} mtu {mtu}    # on {where:shell}; and where its network is set up, for good",
 )
@@ -247,7 +244,8 @@ LINK_DOWN = Diagnosis(
     code="network-link-down",
     title="An interface has no link",
     symptoms=("NO-CARRIER", "state DOWN"),
-    explanation="The cable is out, the switch port is off, or the card is broken. Its address stays, so peers try.",
+    explanation="The cable is out, the switch port is off, or the NIC is broken. Its address stays, so peers connect in"
+    " vain.",
     leads_to=_NO_CONNECTION,
     fixes="sudo ip link set dev {interface} up    # on {node}; then look at the cable and the switch port\n"
     "cat /sys/class/net/{interface}/operstate    # on {node}; must say up",
@@ -272,7 +270,8 @@ PEER_ON_LOOPBACK = Diagnosis(
     code="network-peer-on-loopback",
     title="A node takes a peer for itself",
     symptoms=("connectFullMesh failed … remote=[127.0.0.1]:41896",),
-    explanation="A line of its /etc/hosts gives the peer's name to 127.x, often from a copied image.",
+    explanation="A line of its /etc/hosts gives the peer's name to 127.x, often from a copied image. It would connect"
+    " to itself, and wait.",
     leads_to=_NO_CONNECTION,
     fixes=Command(_RENAMED),
 )
@@ -282,7 +281,8 @@ NAMES_DIFFER = Diagnosis(
     title="A name is not the same machine everywhere",
     severity=Severity.WARN,
     symptoms=("ranks wait for each other although every host is up",),
-    explanation="Copies of /etc/hosts have drifted apart, or a DNS answers differently to different nodes.",
+    explanation="Copies of /etc/hosts have drifted apart, or a DNS answers differently to different nodes. They don't"
+    " meet, or meet over different networks.",
     fixes=Command("getent ahosts {name}    # on {where:shell}; from /etc/hosts, or from a DNS?\n" + _RENAMED),
 )
 
@@ -305,7 +305,8 @@ INTERFACE_MISSING = Diagnosis(
     code="network-interface-missing",
     title="The env names an interface that a node doesn't have",
     symptoms=("Unable to find address for: ib0", "Bootstrap : no socket interface found"),
-    explanation="Interfaces are called differently on different machines, and one NCCL_SOCKET_IFNAME was given to all.",
+    explanation="Interfaces are called differently on different machines. NCCL ends with `no socket interface found`,"
+    " gloo with `Unable to find address for`.",
     fixes={
         "": Advice("env: {{{variable}: {interface}}}    # in aboard.yaml, for {node}"),
         "nccl": Command(
@@ -335,7 +336,7 @@ INTERFACE = Diagnosis(
     severity=Severity.INFO,
     symptoms=("wrong NIC used", "NET/Socket : Using [0]docker0"),
     explanation="NCCL and gloo take the first interface that looks right, which may be a container bridge or the slow"
-    " one.",
+    " one, unless they are told.",
     fixes=Advice("{variable}: {interface}    # under `env:` of {nodes} in aboard.yaml"),
 )
 
@@ -344,8 +345,8 @@ FLAKY = Diagnosis(
     title="Connections fail at first and work when tried again",
     severity=Severity.WARN,
     symptoms=("intermittent timeouts",),
-    explanation="Packets are lost, or a machine is so busy that it doesn't answer for seconds. Data that came back only"
-    " in part within the time counts, too.",
+    explanation="Packets are lost, or a machine is too busy to answer for seconds. A collective waits for its worst"
+    " link.",
     fixes="aboard check --only network    # measures rate and loss of the links of {nodes:shell}",
 )
 
@@ -374,7 +375,8 @@ SPARSE = Diagnosis(
     title="Not every pair was tried",
     severity=Severity.INFO,
     symptoms=("a single bad pair may be missed",),
-    explanation="Above 64 nodes, each node tries O(log n) peers, in a pattern that connects all of them.",
+    explanation="Above 64 nodes all pairs take long; each node tries O(log n) peers, so that every node and every half"
+    " is covered.",
     fixes="aboard check --all-pairs",
 )
 

@@ -288,9 +288,9 @@ SETUP = Diagnosis(
         "module: command not found",
         "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.",
     ),
-    explanation="A rank is not started from a login shell, so ~/.bashrc, ~/.profile and /etc/profile.d are not read"
-    " there: a PATH, `module` or `conda activate` that works at your terminal is missing. The lines under `setup` in"
-    " aboard.yaml are run in a plain `bash` before each rank, and one of them failed.",
+    explanation="Ranks get a plain `bash`, not a login shell: a PATH, `module` or `conda activate` that ~/.bashrc or"
+    " /etc/profile gives you at a terminal is not there. The `setup` lines of aboard.yaml are run in it before each"
+    " rank, and one of them failed.",
     remedy="For `module`, put `. /etc/profile.d/modules.sh` (or lmod.sh) first; for conda `."
     " /opt/conda/etc/profile.d/conda.sh`. Mostly no line is needed if `python:` is the environment's own interpreter,"
     " as /opt/venv/bin/python. `ssh NODE bash -c \"'LINE'\"` tries a line as a rank would.",
@@ -306,10 +306,8 @@ SLOW_LOGIN = Diagnosis(
     title="a login takes many seconds",
     severity=Severity.WARN,
     symptoms=("ssh takes 10 to 60 seconds to log in", "the launch of one node lags behind the others"),
-    explanation="A login has phases: the TCP connection, sshd's greeting, the key exchange, the login, the shell. Each"
-    " waits for something else. Most often sshd asks a name server that doesn't answer (UseDNS, GSSAPI), or the home"
-    " directory is on a file server that doesn't. What this machine's own load may explain, since all nodes are dialled"
-    " at once, is taken off by comparing with the other nodes.",
+    explanation="Every launch waits for it, and it is often the first sign of a dead name server (UseDNS, GSSAPI) or"
+    " file server. What this machine's own load explains is taken off by comparing with the other nodes.",
     fixes={
         "connect": Command(
             "getent hosts {target}    # here; is the name slow, or the way there?\nping -c 3 {target}    # here"

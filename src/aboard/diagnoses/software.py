@@ -35,10 +35,9 @@ INTERPRETER = Diagnosis(
     code="software-interpreter",
     title="The active Python environment is on some nodes only",
     symptoms=("ModuleNotFoundError: No module named 'torch'", "No such file or directory: '/home/me/venv/bin/python'"),
-    explanation="Ranks use the environment that is active on the head ($VIRTUAL_ENV, $CONDA_PREFIX, or the one that"
-    " runs aboard) on every node that has it at the same path. If only some nodes have it, ranks would run different"
-    " packages. It is a warning if python3 of the others has the same versions of torch and of everything that the"
-    " script imports.",
+    explanation="Ranks use the environment that is active where you typed the command, at the same path on every node;"
+    " if only some have it, they would run different packages. It is a warning if python3 of the others has the same"
+    " versions of torch and of what the script imports.",
     remedy="Make the environment at the same path on all nodes, or on a shared directory. `--set cluster.python=PATH`,"
     " or `python: PATH` under `cluster:` in aboard.yaml, uses another one; `python3` means the login shell's.",
     fixes={
@@ -53,8 +52,8 @@ INTERPRETER_LOGIN = Diagnosis(
     title="The active Python environment is on none of the nodes",
     severity=Severity.WARN,
     symptoms=("ModuleNotFoundError: No module named 'torch'",),
-    explanation="Ranks use the environment that is active on the head where nodes have it at the same path. No node has"
-    " it, so ranks use python3 of the login shell.",
+    explanation="The environment that is active where you typed the command is not on the nodes, so ranks use python3"
+    " of the login shell.",
     remedy="Make the environment on the nodes, or write the path of theirs under `cluster:` in aboard.yaml: `python:"
     " PATH`, or `python: python3` to keep it so.",
     fixes={
@@ -68,9 +67,8 @@ INTERPRETER_UNSAFE = Diagnosis(
     code="software-interpreter-unsafe",
     title="Another user can change the active Python environment",
     symptoms=("is not used: ", "is writable for the group"),
-    explanation="The interpreter, its packages or a directory above them belong to another user who is not root, or can"
-    " be written by one. That user could make your ranks run any code with your rights. Aboard does not choose such an"
-    " environment by itself.",
+    explanation="Another user, who is not root, owns or may write the interpreter, its packages or a directory above"
+    " them, and could change the code that your ranks run. Aboard does not choose such an environment by itself.",
     fixes="--set cluster.python={path}    # add this if you trust them\n"
     "--set cluster.python=python3    # or this, to use python3 of the login shell",
     leads_to=_FOLLOWS,
@@ -80,8 +78,8 @@ PROGRAM = Diagnosis(
     code="software-program",
     title="The script, module or program is not on a node",
     symptoms=("can't open file 'train.py': [Errno 2] No such file or directory", "No module named"),
-    explanation="Every node runs its own copy. A script that exists only where the command was typed can't start"
-    " elsewhere, and the ranks that do start would wait for the others.",
+    explanation="Every node runs its own copy. Ranks can't start where it is missing, and the others would wait for"
+    " them.",
     remedy="Copy it to the node, or let `workdir:` in aboard.yaml name a directory that all nodes share.",
     fixes={
         "copy": Command("{lines:shell}"),
@@ -95,8 +93,8 @@ PROGRAM_DIFFERS = Diagnosis(
     code="software-program-differs",
     title="The script is not the same on all nodes",
     symptoms=("Detected mismatch between collectives on ranks",),
-    explanation="It was edited on one node only, or copied before the last change. Ranks of different scripts issue"
-    " different collectives.",
+    explanation="It was edited on one node only, or copied before the last change. Ranks that run different code issue"
+    " different collectives: they crash or hang.",
     remedy="Copy the script of most nodes to the others; if the odd one is right, copy that one.",
     fixes="{lines:shell}",
     leads_to=("software-code",),
@@ -107,8 +105,8 @@ IMPORT = Diagnosis(
     title="The script imports a package that a node does not have",
     severity=Severity.WARN,
     symptoms=("ModuleNotFoundError: No module named",),
-    explanation="The import stands at the top level of the script, and the interpreter of the node finds no such"
-    " module. The script may still make it importable by itself, so this is a warning.",
+    explanation="The node's interpreter finds no such module: ranks there end with ModuleNotFoundError, unless the"
+    " script itself makes it importable.",
     fixes="{try_it:shell}    # install what provides {them} on {nodes:shell}\n"
     "--set cluster.python=/path/to/python    # or add this, with a Python that has it",
 )
@@ -117,9 +115,9 @@ PYTHON = Diagnosis(
     code="software-python",
     title="Nodes run different versions of Python",
     symptoms=("ModuleNotFoundError: No module named 'torch'", "ValueError: unsupported pickle protocol"),
-    explanation="Over ssh, a command gets a shell that is neither a login shell nor interactive, so `conda activate` or"
-    " `module load` lines of a start-up file often don't run there, and `python3` is the system's. Each version of"
-    " Python has its own packages, so nearly everything else differs too.",
+    explanation="Ranks of different Pythons load different packages, and what one pickles the other may not read. Over"
+    " ssh a command gets no login shell: `conda activate` or `module load` lines of a start-up file often don't run,"
+    " and `python3` is the system's.",
     remedy="Give the whole path of the right Python as `python:` in aboard.yaml, or put what activates it under"
     " `setup:`. `ssh NODE 'command -v python3; python3 --version'` shows what a rank would get.",
     fixes=_SAME_PYTHON,
@@ -144,8 +142,7 @@ TORCH = Diagnosis(
         "Received data size doesn't match expected size. Is there a distributed collective mismatch",
         "Detected mismatch between collectives on ranks",
     ),
-    explanation="torch brings NCCL, CUDA and the code that decides which collective comes next. Two versions may meet"
-    " and then wait for each other, crash, or sum what doesn't belong together.",
+    explanation="Collectives of different torch versions don't fit together: they hang, crash, or give wrong numbers.",
     remedy=_SAME,
     fixes=_PIP,
 )
@@ -154,9 +151,8 @@ NCCL = Diagnosis(
     code="software-nccl",
     title="Nodes have different versions of NCCL",
     symptoms=("Mismatched NCCL version detected : rank", "NCCL WARN Mismatched NCCL version"),
-    explanation="All ranks of a communicator must run the same NCCL. Since 2.23 it says so and ends; earlier versions"
-    " hang while they connect. The version is that of the package which torch brings; LD_LIBRARY_PATH and LD_PRELOAD"
-    " can put another library before it.",
+    explanation="NCCL refuses to talk to another version of itself, and before 2.23 it just hangs. torch brings its"
+    " own; LD_LIBRARY_PATH and LD_PRELOAD can put another library before it.",
     remedy=f"{_SAME} Look for a libnccl of the system that comes first: `ldconfig -p | grep nccl`,"
     " `echo $LD_LIBRARY_PATH $LD_PRELOAD`.",
     fixes={**_PIP, "paths": Command("echo $LD_LIBRARY_PATH $LD_PRELOAD    # on each node, where ranks start")},
@@ -178,8 +174,8 @@ CUDA = Diagnosis(
         "CUDA error: no kernel image is available for execution on the device",
         "AssertionError: Torch not compiled with CUDA enabled",
     ),
-    explanation="The same torch comes in builds for several CUDA versions and one for the CPU only. They bring other"
-    " NCCL versions and kernels, and need other drivers.",
+    explanation="torch built for another CUDA, or for the CPU only, brings other NCCL and kernel libraries, or finds no"
+    " driver that fits.",
     remedy=_SAME,
     fixes=_PIP,
     log_fix="python -c 'import torch; print(torch.version.cuda, torch.cuda.get_arch_list())'    # on {node}",
@@ -195,7 +191,7 @@ ROCM = Diagnosis(
     code="software-rocm",
     title="torch is built for different versions of ROCm",
     symptoms=("HIP error: invalid device function",),
-    explanation="The same torch comes in builds for several ROCm versions; they bring other RCCL versions and kernels.",
+    explanation="torch built for another ROCm brings other RCCL and kernel libraries.",
     remedy=_SAME,
     fixes=_PIP,
 )
@@ -205,8 +201,8 @@ PACKAGE = Diagnosis(
     title="Nodes have different versions of a training library",
     severity=Severity.WARN,
     symptoms=("ImportError: cannot import name", "KeyError: 'qwen3'", "unexpected keyword argument"),
-    explanation="transformers, accelerate, DeepSpeed, flash-attn and the like decide what a rank computes and when it"
-    " calls a collective. Small differences often do no harm, and sometimes one rank takes another path and all wait.",
+    explanation="Ranks that run different library code may take different paths, and then wait for each other for"
+    " ever.",
     remedy=_SAME,
     fixes=_PIP,
 )
@@ -216,7 +212,7 @@ ENVIRONMENT = Diagnosis(
     title="Nodes have different versions of other packages",
     severity=Severity.INFO,
     symptoms=("pip freeze differs from node to node",),
-    explanation="None of them is a library that training usually stands on, so this is worth a line and no more.",
+    explanation="Small packages seldom matter to collectives, but results may differ from node to node.",
     remedy=_SAME,
     fixes="{pip:shell}",
 )
@@ -229,8 +225,8 @@ CODE = Diagnosis(
         "RuntimeError: [1] is setting up NCCL communicator and retrieving ncclUniqueId from [0]",
         "ModuleNotFoundError: No module named",
     ),
-    explanation="Each node runs the files that it has. After an edit on one node only, ranks make different"
-    " collectives, and the error that comes of it names neither the file nor the node.",
+    explanation="Each node runs the files that it has. Ranks that run different code make different collectives: they"
+    " crash with sizes that don't match, or wait for ever.",
     remedy="Copy the files from a node that has what most have, or from the edited one if it is right. A working"
     " directory on shared storage can't differ.",
     fixes=_FILES,
@@ -242,8 +238,7 @@ CONFIG = Diagnosis(
     severity=Severity.WARN,
     symptoms=("ds_config.json differs", "batch size or sequence length isn't the same on all ranks"),
     explanation="A DeepSpeed, Accelerate or trainer file that differs gives ranks different batch sizes or stages. JSON"
-    " and YAML files may also be results of earlier runs, so this does not stop a launch. If the files could not be"
-    " listed, it is not known which they are.",
+    " and YAML files may also be results of earlier runs, so this does not stop a launch.",
     remedy="Copy the file to all nodes. Directories called `outputs`, `runs` or `logs` are not compared: keep results"
     " there.",
     fixes=_FILES,
@@ -254,9 +249,8 @@ VARIABLE = Diagnosis(
     title="A variable of NCCL, CUDA or torch is not the same everywhere",
     severity=Severity.WARN,
     symptoms=("NCCL_DEBUG", "NCCL_IB_DISABLE", "NCCL_PROTO", "OMP_NUM_THREADS", "LD_LIBRARY_PATH"),
-    explanation="Variables come from start-up files, PAM or sshd, and one node's may be left from an experiment. Ranks"
-    " that disagree about NCCL_IB_DISABLE, NCCL_PROTO or NCCL_ALGO don't find each other or hang in the first"
-    " collective. Tokens and keys are compared by a digest and never shown.",
+    explanation="Ranks that are configured differently may choose different algorithms or networks and not meet."
+    " Variables come from start-up files, PAM or sshd. Tokens and keys are compared by a digest and never shown.",
     remedy="Write it once under `env:` in aboard.yaml, which wins, or take it out of the file that sets it: `grep -n"
     " NAME ~/.bashrc ~/.profile /etc/environment`.",
     fixes={

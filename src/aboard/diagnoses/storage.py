@@ -14,8 +14,8 @@ MISSING = Diagnosis(
     code="storage-missing",
     title="The working directory is not there",
     symptoms=("FileNotFoundError: [Errno 2] No such file or directory", "can't open file", "cd: No such file"),
-    explanation="Ranks start in the same directory on every node. It was never made on this one, its disk or share"
-    " isn't mounted, its name is spelled another way, or this user may not enter it.",
+    explanation="Ranks start in the working directory, so none can start there. It was never made on this node, isn't"
+    " mounted, is spelled another way, or this user may not enter it.",
     remedy="Mount it (`findmnt DIRECTORY` on a node that has it shows from where), or make it and copy the code there,"
     " or set `workdir:` of the node in aboard.yaml.",
     fixes="{lines:shell}    # or mount what should be there, or correct `workdir:` in aboard.yaml",
@@ -38,9 +38,8 @@ NOT_SHARED = Diagnosis(
         "on one node only",
         "checkpoint shards are missing",
     ),
-    explanation="One node wrote a small file, and this node doesn't see it although others do. The share isn't mounted"
-    " here, or another export is (compare `findmnt -T DIRECTORY`), so the directory below it shows: empty, or with what"
-    " somebody once put there.",
+    explanation="Ranks there read other files, and what they write (checkpoints, caches) the others never see. The"
+    " share isn't mounted on this node, or another export is (compare `findmnt -T DIRECTORY`).",
     fixes="sudo mount {how:shell}    # on {nodes:shell}",
     leads_to=("software-code", "software-config"),
 )
@@ -49,8 +48,8 @@ NOT_MOUNTED = Diagnosis(
     code="storage-not-mounted",
     title="Nothing is mounted where other nodes have a mount",
     symptoms=("df shows / for a directory that is a share elsewhere", "No space left on device on one node only"),
-    explanation="The working directory lies on a mount of its own on most nodes, and on this node on the disk of the"
-    " system. The mount did not come up at boot, or was never set up; or the node has no such disk, and needs none.",
+    explanation="Ranks there find an empty or an old directory where the others find their files: its mount did not"
+    " come up at boot, or was never set up; or the node has no such disk, and needs none.",
     fixes="sudo mount {how:shell}    # on {node}",
     leads_to=("software-code", "software-config"),
 )
@@ -60,8 +59,7 @@ PRIVATE = Diagnosis(
     title="Every node has a working directory of its own",
     severity=Severity.INFO,
     symptoms=("a file written on one node isn't on the others",),
-    explanation="That works: each node reads its own copy of the code. But a change must be copied to all of them, and"
-    " checkpoints are spread over the nodes.",
+    explanation="Code must then be copied to every node, and each node keeps its own checkpoint files.",
     fixes=Advice("workdir: PATH    # in aboard.yaml, if there is a directory that all nodes share"),
 )
 
@@ -69,8 +67,8 @@ FULL = Diagnosis(
     code="storage-full",
     title="A disk is full",
     symptoms=("OSError: [Errno 28] No space left on device", "[Errno 122] Disk quota exceeded", "write failed"),
-    explanation="The rank that writes fails, and the others wait for it until their time-out, with an error that says"
-    " nothing about a disk. A quota may be used up although the disk has room.",
+    explanation="What ranks write there (checkpoints, logs, caches) fails, and the others then wait for the rank that"
+    " died. A quota may be used up although the disk has room.",
     remedy=_REMOVE,
     fixes=_LARGEST,
     log_fix="df -h; df -i; quota -s    # on {node}; which one? remove old checkpoints, and start from the last good"
@@ -86,9 +84,9 @@ SPACE = Diagnosis(
     code="storage-space",
     title="The disk has less room than the run will write",
     symptoms=("OSError: [Errno 28] No space left on device", "PytorchStreamWriter failed writing file"),
-    explanation="`run:` in aboard.yaml says where the run writes and how much, and the disk there has less than that"
-    " free. A disk that the nodes share must have room for what all of them write, a node's own for what is written on"
-    " that node. A quota for each user doesn't show in what is free; one for the directory mostly does.",
+    explanation="When the disk is full, the checkpoint that was being written is lost, and the other ranks wait for the"
+    " one that died of it. A disk that nodes share must have room for what all of them write. A quota for each user"
+    " doesn't show in what is free; one for the directory mostly does.",
     remedy=f"{_REMOVE} Or write elsewhere (`output:`), or correct `writes:`.",
     fixes="{look:shell}    # here; what is largest there? Remove what nobody needs\n"
     "run: {{output: PATH, writes: SIZE}}    # in aboard.yaml, if it shall write elsewhere, or less",
@@ -98,9 +96,8 @@ OUTPUT = Diagnosis(
     code="storage-output",
     title="The run can't write where it was told to",
     symptoms=("PermissionError: [Errno 13] Permission denied", "OSError: [Errno 30] Read-only file system"),
-    explanation="`output:` under `run:` in aboard.yaml is a directory that this user may not write to, that can't be"
-    " made there, or that is no directory. Rank 0 is on the first node, so it stops a run there; on others it is a"
-    " warning, since some programs write on the first node alone.",
+    explanation="The run writes its checkpoints to `output:` under `run:` in aboard.yaml, and ends when it can't. On"
+    " nodes other than the first it is a warning, since some programs write on the first node alone.",
     remedy="`namei -l PATH` shows the owner and the rights of each directory on the way. Make it, or correct"
     " `output:`.",
     fixes="{look:shell}    # here; whose is it? Make it, or correct `output:` under `run:` in aboard.yaml",
@@ -112,7 +109,8 @@ LOW = Diagnosis(
     severity=Severity.WARN,
     symptoms=("OSError: [Errno 28] No space left on device",),
     explanation="A checkpoint of a model with its optimizer takes about 14 bytes per parameter, and the old one is kept"
-    " until the new one is whole. Less than 1 GiB, or a hundredth of the disk, is soon used up.",
+    " until the new one is whole. When the disk is full, what ranks write fails, and the others wait for the rank that"
+    " died.",
     remedy=_REMOVE,
     fixes=_LARGEST,
 )
@@ -121,8 +119,8 @@ INODES = Diagnosis(
     code="storage-inodes",
     title="A file system can hold hardly any more files",
     symptoms=("OSError: [Errno 28] No space left on device", "although df -h shows free space"),
-    explanation="Many file systems have room for a fixed number of files. Caches and unpacked datasets use them up, and"
-    " then nothing can be created, however much space is left.",
+    explanation="Many file systems hold a fixed number of files, and caches and unpacked datasets use them up. Then"
+    " nothing can be created, however much space is left.",
     remedy="`du --inodes -x --max-depth=2 DIRECTORY | sort -n | tail` shows where they are; pack them into archives.",
     fixes=_LARGEST,
 )
@@ -132,8 +130,9 @@ READ_ONLY = Diagnosis(
     title="A directory can't be written to",
     severity=Severity.WARN,
     symptoms=("OSError: [Errno 30] Read-only file system", "PermissionError: [Errno 13] Permission denied"),
-    explanation="The file system is mounted read-only, which the kernel also does by itself after disk errors, or the"
-    " user has another number on this node than the owner of the directory has, which on NFS is what counts.",
+    explanation="Checkpoints, logs and caches that ranks write there fail. The file system is mounted read-only, which"
+    " the kernel also does by itself after disk errors, or the user has another number here than the owner, which"
+    " counts on NFS.",
     remedy="`findmnt -T DIRECTORY` shows the mount's options, `sudo dmesg | tail` disk errors, `id` the user's number.",
     fixes={
         "mend": Command(
@@ -159,8 +158,8 @@ DEAD_MOUNT = Diagnosis(
         "Stale file handle",
         "nfs: server not responding, still trying",
     ),
-    explanation="The server of an NFS, Lustre, sshfs or other network mount is gone, or the program behind a FUSE mount"
-    " has stopped. Whatever touches the mount hangs in the kernel. Even `df`, or a login whose home is there, does.",
+    explanation="Every process that touches it hangs in state D and can't be killed: ranks, `df`, a login whose home is"
+    " there. Its server is gone, or the program behind a FUSE mount has stopped.",
     fixes={
         "": Command(
             "sudo umount -l {point}    # on {nodes:shell}; frees what hangs on it (FUSE: fusermount3 -uz)\n"
@@ -191,8 +190,8 @@ NO_MMAP = Diagnosis(
     title="Files can't be mapped into memory",
     severity=Severity.WARN,
     symptoms=("OSError: [Errno 19] No such device", "Bus error (core dumped)", "ArrowInvalid: mmap"),
-    explanation="Arrow datasets and safetensors are read through shared memory maps. Some FUSE file systems, and those"
-    " that are mounted with direct_io, refuse them.",
+    explanation="Arrow datasets and safetensors are read through memory maps. Some FUSE file systems, and those mounted"
+    " with direct_io, refuse them: the rank fails or crashes.",
     remedy="Mount it without `direct_io`, or set `HF_HOME` and `HF_DATASETS_CACHE` to another file system.",
     fixes="{look:shell}    # if FUSE: mount it without direct_io",
 )

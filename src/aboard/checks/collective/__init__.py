@@ -24,7 +24,6 @@ def no_rank(facts: Facts) -> Iterator[Finding]:
         yield collective.NO_RANK.finding(
             nodes=names,
             seen=f"a rank there comes to nothing: {why}",
-            why="Ranks are started this way. The others would wait for it until they time out, and not know for whom.",
             fix=join_fixes(*(collective.NO_RANK.fix(command=each) for each in tries_of_torch(facts, names))),
         )
 
@@ -35,7 +34,6 @@ def failed(facts: Facts) -> Iterator[Finding]:
         yield collective.FAILED.finding(
             nodes=blame.nodes,
             seen=f"an all-reduce fails {who(blame.nodes, _held(facts).nodes)}: {blame.seen}",
-            why="A run would wait in its first collective, for minutes, and end without a name.",
             fix=collective.FAILED.fix(where=fold_quoted(blame.nodes), interface=card(facts, blame.nodes)),
         )
 
@@ -47,7 +45,6 @@ def wrong(facts: Facts) -> Iterator[Finding]:
         yield collective.WRONG.finding(
             nodes=blame.nodes,
             seen=f"a collective gives wrong values {who(blame.nodes, _held(facts).nodes)}: {blame.seen}",
-            why="Gradients would be wrong without a word: bad memory, a bad adapter, or another torch.",
             fix=join_fixes(*tries, collective.WRONG.fix("hardware", where=fold_quoted(blame.nodes))),
         )
 
@@ -71,7 +68,6 @@ def only_once(facts: Facts) -> Iterator[Finding]:
         yield collective.ONCE.finding(
             nodes=(),
             seen=f"the job failed at first and went well when it was tried again: {outcome.once}",
-            why="A machine that was busy for seconds, or a network that loses packets now and then.",
             fix=collective.ONCE.fix(),
         )
 
@@ -119,7 +115,6 @@ def not_known(facts: Facts) -> Iterator[Finding]:
         yield collective.UNKNOWN_COLLECTIVE.finding(
             nodes=tuple(filter(None, names)),
             seen=f"the collective came to no end: {why}",
-            why="What can't be asked can't be vouched for.",
             fix=collective.UNKNOWN_COLLECTIVE.fix(),
         )
 

@@ -66,11 +66,7 @@ def send_echoes(facts: Facts) -> Script[Rails]:
     if not plans:
         return Rails()
     replies = yield {
-        name: Ask(
-            op="run",
-            fields={"argv": ["sh", "-c", PINGS, "sh", *plan], "timeout": _SECONDS},
-            within=_SECONDS + 5,
-        )
+        name: Ask(op="run", fields={"argv": ["sh", "-c", PINGS, "sh", *plan], "timeout": _SECONDS}, within=_SECONDS + 5)
         for name, plan in plans.items()
     }
     echoes: list[Echo] = []
@@ -103,7 +99,6 @@ def rail_cut(facts: Facts) -> Iterator[Finding]:
                 nodes=(frm, to),
                 seen=f"no echo comes back from {to} to {frm} on {listed(ends, 4)};"
                 f" on {many(len(echoes) - len(lost), 'other rail')} it does",
-                why="Connections on this rail end with `failed with 110 Connection timed out`, after minutes.",
                 fix=join_fixes(
                     fabric.RAIL_CUT.fix("echo", own=own, peer=peer, node=frm),
                     fabric.RAIL_CUT.fix("without", adapters=yaml_text(f"^={','.join(echo.rails[0] for echo in lost)}")),
@@ -128,7 +123,6 @@ def rails_apart(facts: Facts) -> Iterator[Finding]:
         seen=f"rails are not connected with each other: {cross.rails[0]} of {cross.frm} ({cross.addresses[0]}) gets no"
         f" echo from {cross.rails[1]} of {cross.to} ({cross.addresses[1]}), along the rails it does"
         + ("; NCCL_CROSS_NIC=1 makes NCCL send across" if crossing else ""),
-        why="A ring that changes its rail between two nodes ends with `failed with 110 Connection timed out`.",
         fix=fabric.RAILS.fix(where=fold(names)),
     )
 

@@ -45,9 +45,7 @@ def parse_accelerators(answer: Answer) -> tuple[Untrusted, ...]:
 
 KERNEL = Probe(name="kernel", question=Files(globs=("/proc/sys/kernel/osrelease",)), parse=parse_kernel)
 ACCELERATORS = Probe(
-    name="accelerators",
-    question=Files(globs=("/proc/driver/nvidia/gpus/*/information",)),
-    parse=parse_accelerators,
+    name="accelerators", question=Files(globs=("/proc/driver/nvidia/gpus/*/information",)), parse=parse_accelerators
 )
 
 
@@ -64,8 +62,6 @@ def clock_offset(facts: Facts) -> Iterator[Finding]:
                 severity=Severity.BLOCK if surely >= CLOCK_BLOCK_SECONDS else Severity.WARN,
                 nodes=(name,),
                 seen=f"its clock is {abs(contact.clock_offset):.1f} s {side} this machine's",
-                why="torchrun takes a peer that is 15 s off for dead, Slurm's munge refuses its credentials,"
-                " and logs can't be put in order.",
                 fix=host.CLOCK.fix(node=name),
             )
 

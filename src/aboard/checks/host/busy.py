@@ -57,15 +57,9 @@ def busy_accelerators(facts: Facts) -> Iterator[Finding]:
                 nodes=(name,),
                 seen=f"{len(pids)} {'process holds' if len(pids) == 1 else 'processes hold'}"
                 f" {f'{mib} MiB of ' if mib else ''}GPU memory: {shown}",
-                why="What they hold ranks can't have: CUDA runs out of memory at once, or every step is slow.",
                 about=tuple(f"pid {pid}" for pid in pids),
                 fix=host.BUSY_GPU.fix(listed=",".join(map(str, pids)), pids=list(map(str, pids)), node=name),
             )
 
 
-PART = Subject(
-    name="busy",
-    title="accelerators are free",
-    probes=(HOLDERS,),
-    rules=(busy_accelerators,),
-)
+PART = Subject(name="busy", title="accelerators are free", probes=(HOLDERS,), rules=(busy_accelerators,))

@@ -44,14 +44,8 @@ def full_conntrack(facts: Facts) -> Iterator[Finding]:
             yield host.CONNTRACK.finding(
                 nodes=(name,),
                 seen=f"{table.count} of {table.most} tracked connections are in use",
-                why="When the table is full the kernel drops new connections at random, and ranks time out.",
                 fix=host.CONNTRACK.fix(most=max(table.most, table.count) * 4, node=name),
             )
 
 
-PART = Subject(
-    name="conntrack",
-    title="there is room for connections",
-    probes=(CONNTRACK,),
-    rules=(full_conntrack,),
-)
+PART = Subject(name="conntrack", title="there is room for connections", probes=(CONNTRACK,), rules=(full_conntrack,))

@@ -37,8 +37,6 @@ def narrow_affinity(facts: Facts) -> Iterator[Finding]:
             yield host.AFFINITY.finding(
                 nodes=(name,),
                 seen=f"a process started there may use {_cores(allowed)} of {online[name]}",
-                why="All ranks, data loaders and communication threads share what is allowed: every step is slow,"
-                " and nothing says why.",
                 fix=host.AFFINITY.fix(node=name),
             )
 
@@ -59,8 +57,5 @@ def _count(listed: str) -> int:
 
 
 PART = Subject(
-    name="cores",
-    title="ranks may use the cores that are there",
-    probes=(CORES, ONLINE),
-    rules=(narrow_affinity,),
+    name="cores", title="ranks may use the cores that are there", probes=(CORES, ONLINE), rules=(narrow_affinity,)
 )

@@ -94,8 +94,6 @@ def left_running(facts: Facts) -> Iterator[Finding]:
                 nodes=(name,),
                 seen=f"{count} {'process' if count == 1 else 'processes'} of run {remains.run} without a keeper:"
                 f" {remains.what.visible()}, {_listed(remains.pids)}",
-                why="They hold memory, accelerators and ports: the next run dies of `out of memory` or"
-                " `Address already in use`.",
                 about=tuple(f"pid {pid}" for pid in remains.pids),
                 fix=host.LEFTOVERS.fix(node=name),
             )
@@ -111,7 +109,6 @@ def left_lying(facts: Facts) -> Iterator[Finding]:
                 nodes=(name,),
                 seen=f"logs of {len(lying)} dead {'run' if len(lying) == 1 else 'runs'} in /tmp:"
                 f" {', '.join(lying[:_SHOWN])}",
-                why="Their keepers were killed and could not clear away; nothing of them runs.",
                 fix=host.LEFTOVER_FILES.fix(node=name),
             )
 
@@ -129,8 +126,6 @@ def other_ranks(facts: Facts) -> Iterator[Finding]:
                     nodes=(name,),
                     seen=f"{len(strays)} {'rank' if len(strays) == 1 else 'ranks'} {state}: {strays[0].what.visible()},"
                     f" {_listed(pids)}",
-                    why="They have RANK and MASTER_ADDR set, run as you, and were not started by Aboard; they may hold"
-                    " what the next run needs.",
                     about=tuple(f"pid {pid}" for pid in pids),
                     fix=host.OTHER_RANKS.fix(listed=",".join(map(str, pids)), pids=list(map(str, pids)), node=name),
                 )
@@ -141,9 +136,7 @@ def were_ended(facts: Facts) -> Iterator[Finding]:
     for name, left in _now(facts).items():
         if left.ended:
             yield host.LEFTOVERS_ENDED.finding(
-                nodes=(name,),
-                seen=f"ended {left.ended} {'process' if left.ended == 1 else 'processes'} of dead runs",
-                why="You asked for it with --fix; only what carries a dead run's id was touched.",
+                nodes=(name,), seen=f"ended {left.ended} {'process' if left.ended == 1 else 'processes'} of dead runs"
             )
 
 
@@ -154,7 +147,6 @@ def unknown_leftovers(facts: Facts) -> Iterator[Finding]:
             yield unknown.LEFTOVERS.finding(
                 nodes=(name,),
                 seen=f"what earlier runs left stayed unknown: {left.why}",
-                why=unknown.WHY,
                 fix=unknown.LEFTOVERS.fix(target=facts.cluster.node(name).target),
             )
 

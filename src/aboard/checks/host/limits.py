@@ -70,8 +70,6 @@ def few_files(facts: Facts) -> Iterator[Finding]:
                 nodes=(name,),
                 seen=f"a rank may have {soft} open files"
                 + (f", and raise that to {hard or 'any number'}" if may else ""),
-                why="Every peer, data loader worker, tensor on its way and shard is an open file; past the limit a rank"
-                " dies with `Too many open files`.",
                 fix=host.OPEN_FILES.fix("setup", lines=_with(facts, name, f"ulimit -n {wanted}"), node=name)
                 if may
                 else host.OPEN_FILES.fix("raise", node=name),
@@ -87,8 +85,6 @@ def few_processes(facts: Facts) -> Iterator[Finding]:
             yield host.PROCESSES.finding(
                 nodes=(name,),
                 seen=f"the user may have {soft} processes and threads",
-                why="Each rank has dozens of threads, and so has each data loader worker; past the limit none can be"
-                " started.",
                 fix=host.PROCESSES.fix("setup", lines=_with(facts, name, f"ulimit -u {hard or 'unlimited'}"), node=name)
                 if may
                 else host.PROCESSES.fix("raise", node=name),
@@ -109,8 +105,5 @@ def _limit(text: str, title: str) -> Limit:
 
 
 PART = Subject(
-    name="limits",
-    title="ranks may start and open what they need",
-    probes=(LIMITS,),
-    rules=(few_files, few_processes),
+    name="limits", title="ranks may start and open what they need", probes=(LIMITS,), rules=(few_files, few_processes)
 )

@@ -90,7 +90,6 @@ def little_memory(facts: Facts) -> Iterator[Finding]:
             yield host.MEMORY.finding(
                 nodes=(name,),
                 seen=f"{size(available)} of {size(total[name])} memory can be had",
-                why="Something else holds the memory: ranks will be killed when they load the model.",
                 fix=host.MEMORY.fix(node=name),
             )
 
@@ -108,8 +107,6 @@ def low_limit(facts: Facts) -> Iterator[Finding]:
                 nodes=(name,),
                 seen=f"ranks may have {size(lowest.limit or 0)} of {size(total[name])} memory,"
                 f" by {lowest.path.visible()}",
-                why="Above the limit of its control group a rank is killed with SIGKILL (exit code -9), however empty"
-                " the machine is.",
                 fix=host.MEMORY_LIMIT.fix(node=name),
             )
         kills = max(group.kills for group in limited)
@@ -118,7 +115,6 @@ def low_limit(facts: Facts) -> Iterator[Finding]:
                 nodes=(name,),
                 seen=f"{kills} {'process was' if kills == 1 else 'processes were'} killed there for want of memory,"
                 f" within a limit of {size(lowest.limit or 0)}",
-                why="The same will happen to ranks that need as much.",
                 fix=host.OOM_KILLS.fix(node=name),
             )
 

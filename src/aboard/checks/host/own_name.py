@@ -63,7 +63,6 @@ def own_name_on_loopback(facts: Facts) -> Iterator[Finding]:
         yield host.OWN_NAME.finding(
             nodes=(name,),
             seen=f"its own name {own.name.visible()} {f'is {first}' if first else 'means nothing'} there",
-            why="Gloo tells peers the address of the node's own name, and each of them then dials itself.",
             fix=host.OWN_NAME.fix(
                 edit=rf"/^127\..*\b{_SPECIAL.sub(_ESCAPED, own.name.raw())}\b/d",
                 line=f"{address} {own.name.raw()}",

@@ -87,8 +87,6 @@ def little_time(facts: Facts) -> Iterator[Finding]:
                 nodes=(name,),
                 seen=f"{many(ranks, 'rank')} may have the time of {quota.cores:g} of"
                 f" {allowed[name]} cores, by {quota.cores_by.visible()}",
-                why="The kernel stops all of them whenever their share is used up: every step is slow, and each"
-                " program starts as many threads as it sees cores.",
                 fix=host.CPU_QUOTA.fix(group=quota.cores_by, node=name),
             )
 
@@ -100,15 +98,8 @@ def few_tasks(facts: Facts) -> Iterator[Finding]:
             yield host.TASKS.finding(
                 nodes=(name,),
                 seen=f"all ranks together may have {quota.tasks} processes and threads, by {quota.tasks_by.visible()}",
-                why="Each rank has dozens of threads, and so has each data loader worker; past the limit none can be"
-                " started.",
                 fix=host.TASKS.fix(group=quota.tasks_by, node=name),
             )
 
 
-PART = Subject(
-    name="quota",
-    title="ranks may have the machine's time",
-    probes=(QUOTA,),
-    rules=(little_time, few_tasks),
-)
+PART = Subject(name="quota", title="ranks may have the machine's time", probes=(QUOTA,), rules=(little_time, few_tasks))

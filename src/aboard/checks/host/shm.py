@@ -47,15 +47,7 @@ def small_shm(facts: Facts) -> Iterator[Finding]:
 
 
 def _finding(node: str, seen: str, fix: Fix) -> Finding:
-    why = (
-        "Data loaders hand over batches there, and NCCL's ranks of one node talk through it; when it is full they die."
-    )
-    return host.SHM.finding(nodes=(node,), seen=seen, why=why, fix=fix)
+    return host.SHM.finding(nodes=(node,), seen=seen, fix=fix)
 
 
-PART = Subject(
-    name="shm",
-    title="shared memory is large enough",
-    probes=(SHM,),
-    rules=(small_shm,),
-)
+PART = Subject(name="shm", title="shared memory is large enough", probes=(SHM,), rules=(small_shm,))

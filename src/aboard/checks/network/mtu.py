@@ -30,7 +30,5 @@ def mtu_differs(facts: Facts) -> Iterator[Finding]:
         yield network.MTU_DIFFERS.finding(
             nodes=nodes,
             seen=f"{card} of {fold(nodes)} sends packets of up to {mtu} bytes, the others of up to {usually}",
-            why="Packets that a switch or a peer finds too large vanish without a word, and smaller ones than needed"
-            " are slower.",
             fix=network.MTU_DIFFERS.fix(interface=card, mtu=str(usually), where=fold_quoted(nodes)),
         )

@@ -35,7 +35,6 @@ def slow_login(facts: Facts) -> Iterator[Finding]:
             yield reach.SLOW_LOGIN.finding(
                 nodes=(name,),
                 seen=f"{what} took {seconds[name]:.1f} s",
-                why="Every launch waits for it, and it is often the first sign of a dead name server or file server.",
                 fix=reach.SLOW_LOGIN.fix(variant, node=name, target=node.target, python=node.python),
             )
 

@@ -58,11 +58,7 @@ def script_of(node: Node) -> str:
     for number, line in enumerate(node.setup, 1):
         # Each in an eval: a line that can't be parsed must not take those before it along.
         steps += [f"echo 'at {number}' >&9", f"eval {shlex.quote(line)} || exit"]
-    steps += [
-        "echo 'at 0' >&9",
-        rf"printf 'python %s\n' {find}",
-        "cat /proc/self/limits >&9",
-    ]
+    steps += ["echo 'at 0' >&9", rf"printf 'python %s\n' {find}", "cat /proc/self/limits >&9"]
     return "\n".join(steps)
 
 
@@ -104,7 +100,6 @@ def failed_setup(facts: Facts) -> Iterator[Finding]:
             yield unknown.SHELL.finding(
                 nodes=(name,),
                 seen=f"the shell that ranks get stayed unknown: {shell.why}",
-                why=unknown.WHY,
                 fix=unknown.SHELL.fix(target=facts.cluster.node(name).target),
             )
     for (setup, shell), names in failed.items():
@@ -112,8 +107,6 @@ def failed_setup(facts: Facts) -> Iterator[Finding]:
         yield reach.SETUP.finding(
             nodes=tuple(names),
             seen=f"line {shell.line} of `setup`, `{visible(line)}`, failed: {shell.said.visible(200)}",
-            why="Ranks get a plain `bash`, not a login shell: what ~/.bashrc, /etc/profile or conda gives you at a"
-            " terminal is not there.",
             fix=_fix(facts, names, shell.line),
         )
 
@@ -125,10 +118,7 @@ def lost_python(facts: Facts) -> Iterator[Finding]:
         if isinstance(shell, Ready) and not shell.python:
             after = "after its `setup` lines, " if node.setup else ""
             yield reach.NO_PYTHON.finding(
-                nodes=(name,),
-                seen=f"{after}the shell finds no {node.python}",
-                why="The shell that ranks will get finds no such Python.",
-                fix=_found_again(facts, node, shell),
+                nodes=(name,), seen=f"{after}the shell finds no {node.python}", fix=_found_again(facts, node, shell)
             )
 
 

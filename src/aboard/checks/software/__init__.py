@@ -41,17 +41,6 @@ OWN_VARIABLES = {
 _SAME_EVERYWHERE = {"torch", "nccl", "cuda", "rocm"}
 _FIXES_SHOWN = 4
 
-_WHY = {
-    "python": "Ranks of different Pythons load different packages, and what one pickles the other may not read.",
-    "torch": "Collectives of different torch versions don't fit together: they hang, crash, or give wrong numbers.",
-    "nccl": "NCCL refuses to talk to another version of itself, and before 2.23 it just hangs.",
-    "cuda": "torch built for another CUDA brings other NCCL and kernel libraries, or finds no driver that fits.",
-    "rocm": "torch built for another ROCm brings other RCCL and kernel libraries.",
-    "package": "Ranks that run different library code may take different paths, and then wait for each other for ever.",
-    "variable": "Ranks that are configured differently may choose different algorithms or networks and not meet.",
-}
-
-
 _DIAGNOSES = {
     "python": software.PYTHON,
     "torch": software.TORCH,
@@ -93,7 +82,6 @@ def differing_variables(facts: Facts) -> Iterator[Finding]:
                 severity=difference.severity,
                 nodes=nodes,
                 seen=difference.sentence(),
-                why=_WHY["variable"],
                 about=(name,),
                 fix=join_fixes(
                     software.VARIABLE.fix("look", look=typed(facts.cluster.node(nodes[0]), look)),
@@ -108,10 +96,7 @@ def unknown_software(facts: Facts) -> Iterator[Finding]:
     for name, answer in facts.unknown(SOFTWARE).items():
         line = typed_python(facts.cluster.node(name), shell("-c 'import sys; print(sys.path)'"))
         yield fact.finding(
-            nodes=(name,),
-            seen=f"its software stayed unknown: {answer.why}",
-            why="What can't be asked can't be compared with the other nodes.",
-            fix=fact.fix("by-hand", line=line),
+            nodes=(name,), seen=f"its software stayed unknown: {answer.why}", fix=fact.fix("by-hand", line=line)
         )
 
 
@@ -181,7 +166,6 @@ def _version_finding(facts: Facts, difference: Difference) -> Finding:
         severity=difference.severity,
         nodes=difference.odd,
         seen=difference.sentence(),
-        why=_WHY[difference.kind],
         fix=_fix(facts, diagnosis, difference),
     )
 

@@ -20,11 +20,6 @@ _NAMED = 5
 _COPIED = 20
 _FIXES_SHOWN = 4
 
-_WHY = (
-    "Ranks that run different code make different collectives:"
-    " they crash with sizes that don't match, or wait for ever."
-)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Strangers:
@@ -89,7 +84,6 @@ def differing_environment(facts: Facts) -> Iterator[Finding]:
             yield software.ENVIRONMENT.finding(
                 nodes=strangers.nodes,
                 seen=f"compared with {strangers.model}: {listed(told, _NAMED)}",
-                why="Small packages seldom matter to collectives, but results may differ from node to node.",
                 fix=software.ENVIRONMENT.fix(pip=typed_python(node, words)),
             )
 
@@ -126,7 +120,6 @@ def _code_finding(facts: Facts, strangers: Strangers, note: str) -> Finding:
         return software.CONFIG.finding(
             nodes=strangers.nodes,
             seen=f"{where} holds other code or settings than {source} of {model.name}{note}",
-            why=_WHY,
             fix=software.CONFIG.fix("look", look=typed(node, shell("cd {where} && git status", where=where))),
         )
     theirs, model_s = strangers.theirs.files, strangers.model_s.files
@@ -151,7 +144,6 @@ def _code_finding(facts: Facts, strangers: Strangers, note: str) -> Finding:
         severity=Severity.BLOCK if harmful else Severity.WARN if wrong else Severity.INFO,
         nodes=strangers.nodes,
         seen=f"in {where}, compared with {model.name}: {'; '.join(parts)}{note}{git}",
-        why=_WHY,
         fix=diagnosis.fix("copy", lines=_copy(facts, strangers, wrong))
         if wrong
         else diagnosis.fix("look", look=typed(node, look)),

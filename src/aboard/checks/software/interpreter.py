@@ -32,7 +32,6 @@ def interpreter_missing(facts: Facts) -> Iterator[Finding]:
             nodes=tuple(lacking),
             seen=f"{path} is on {nodeset.fold(having)}, but not on {nodeset.fold(lacking)}"
             + ("; python3 there has the same packages" if alike else ""),
-            why="Ranks use the environment that is active where you typed the command, at the same path on every node.",
             fix=_copy_environment(facts, software.INTERPRETER, path, lacking),
         )
     else:
@@ -42,7 +41,6 @@ def interpreter_missing(facts: Facts) -> Iterator[Finding]:
             nodes=tuple(lacking),
             seen=f"{path} is on none of the nodes, so ranks use python3 of the login shell"
             + (f"; {nodeset.fold(without)} {'has' if len(without) == 1 else 'have'} no torch there" if without else ""),
-            why="The environment that is active where you typed the command is not on the nodes.",
             fix=_copy_environment(facts, software.INTERPRETER_LOGIN, path, lacking),
         )
 
@@ -57,7 +55,6 @@ def interpreter_unsafe(facts: Facts) -> Iterator[Finding]:
         yield software.INTERPRETER_UNSAFE.finding(
             nodes=tuple(names),
             seen=f"{path} is not used: {reason.visible(300)}",
-            why="Another user could change the code that your ranks run.",
             fix=software.INTERPRETER_UNSAFE.fix(path=path),
         )
 
@@ -96,7 +93,6 @@ def program_missing(facts: Facts) -> Iterator[Finding]:
         yield software.PROGRAM.finding(
             nodes=tuple(names),
             seen=f"{path} {problem} on {nodeset.fold(names)}{also}",
-            why="Ranks there can't start, and the others would wait for them.",
             fix=software.PROGRAM.fix("copy", lines=_copy(facts, folder or path, names, there))
             if "/" in path
             else software.PROGRAM.fix(
@@ -119,7 +115,6 @@ def module_missing(facts: Facts) -> Iterator[Finding]:
             nodes=tuple(asked),
             seen=f"{told.executable.visible(500)} finds no module {told.asked_module} in {node.workdir} or its"
             " packages",
-            why="Ranks there can't start, and the others would wait for them.",
             fix=software.PROGRAM.fix("module", try_it=typed_python(node, ask, go)),
         )
 
@@ -137,7 +132,6 @@ def program_differs(facts: Facts) -> Iterator[Finding]:
         yield software.PROGRAM_DIFFERS.finding(
             nodes=odd,
             seen=f"{path} on {nodeset.fold(odd)} is not the same file as on {nodeset.fold(usual)}",
-            why="Ranks that run different code issue different collectives: they crash or hang.",
             fix=software.PROGRAM_DIFFERS.fix(lines=_copy(facts, path, odd, usual)),
         )
 
@@ -156,7 +150,6 @@ def imports_missing(facts: Facts) -> Iterator[Finding]:
         yield software.IMPORT.finding(
             nodes=tuple(names),
             seen=f"the script imports {listed(missing)}, which {executable} does not have",
-            why="Ranks there end with ModuleNotFoundError, unless the script itself makes it importable.",
             fix=software.IMPORT.fix(
                 try_it=try_it, them="it" if len(missing) == 1 else "them", nodes=fold_quoted(names)
             ),

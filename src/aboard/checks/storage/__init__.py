@@ -31,7 +31,6 @@ def missing(facts: Facts) -> Iterator[Finding]:
         yield storage.MISSING.finding(
             nodes=tuple(nodes),
             seen=f"{path.visible(500)}: {trouble.visible(500)}{others}",
-            why="Ranks start in the working directory, so none can start there.",
             fix=storage.MISSING.fix(lines=lines),
         )
 
@@ -53,7 +52,6 @@ def dead_mounts(facts: Facts) -> Iterator[Finding]:
             severity=Severity.BLOCK if needed_there else Severity.WARN,
             nodes=tuple(nodes),
             seen=f"{mount} ({mount.shown_source}): {told_why}",
-            why="Every process that touches it hangs in state D and can't be killed, ranks as well.",
             fix=storage.DEAD_MOUNT.fix(point=mount.point, how=how_to_mount(mount), nodes=fold_quoted(nodes)),
         )
 
@@ -67,7 +65,6 @@ def not_mounted(facts: Facts) -> Iterator[Finding]:
                 nodes=(name,),
                 seen=f"nothing is mounted at {mount}, so {place} is part of {place.mount} there;"
                 f" {share} nodes have {mount.type} mounted there",
-                why="Ranks there find an empty or an old directory where the others find their files.",
                 fix=storage.NOT_MOUNTED.fix(how=how_to_mount(mount), node=name),
             )
 
@@ -95,8 +92,6 @@ def read_only(facts: Facts) -> Iterator[Finding]:
             severity=Severity.INFO if everywhere else Severity.WARN,
             nodes=tuple(nodes),
             seen=seen,
-            why="Checkpoints, logs and caches that ranks write there fail."
-            " A disk that had errors is often mounted read-only by the kernel itself.",
             fix=storage.READ_ONLY.fix("mend", mend=mend, nodes=fold_quoted(nodes)),
         )
 
@@ -108,7 +103,6 @@ def unknown_storage(facts: Facts) -> Iterator[Finding]:
         yield fact.finding(
             nodes=(name,),
             seen=f"its storage stayed unknown: {answer.why}",
-            why=unknown.WHY,
             fix=fact.fix("by-hand", line=typed(facts.cluster.node(name), shell("timeout 5 df -h"))),
         )
 

@@ -79,7 +79,6 @@ def not_writable(facts: Facts) -> Iterator[Finding]:
             severity=Severity.BLOCK if name == first else Severity.WARN,
             nodes=(name,),
             seen=f"nothing can be written to {place} ({place.mount.type} on {place.mount}): {trouble}",
-            why="The run writes its checkpoints there, and ends when it can't.",
             fix=storage.OUTPUT.fix(look=typed(facts.cluster.node(name), shell("namei -l {path}", path=place.path))),
         )
 
@@ -101,7 +100,6 @@ def unknown_room(facts: Facts) -> Iterator[Finding]:
             nodes=tuple(whys),
             seen=f"whether {wanted.path} has room for {size(wanted.size)} stayed unknown:"
             f" {listed(sorted(set(whys.values())), 2)}",
-            why=unknown.WHY,
             fix=unknown.STORAGE_ROOM.fix(look=typed(facts.cluster.node(first), look)),
         )
 
@@ -133,7 +131,5 @@ def _too_small(facts: Facts, wanted: Writes, places: Mapping[str, Place]) -> Fin
         nodes=names,
         seen=f"the run will write {size(wanted.size)} to {wanted.path}; {size(free)} of {size(whole)} are free there"
         f" ({place.mount.type} on {place.mount}{shared}), {size(wanted.size - free)} too little",
-        why="When the disk is full, the checkpoint that was being written is lost, and the other ranks wait for the one"
-        " that died of it.",
         fix=storage.SPACE.fix(look=typed(facts.cluster.node(names[0]), look)),
     )

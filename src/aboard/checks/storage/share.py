@@ -102,14 +102,12 @@ def not_shared(facts: Facts) -> Iterator[Finding]:
             nodes=lost,
             seen=f"{place} there is not the {model} that {nodeset.fold(inside)} share: a file written on"
             f" {inside[0]} isn't there; it is {_what(place)}, on {inside[0]} it is {_what(model)}",
-            why="Ranks there read other files, and what they write (checkpoints, caches) the others never see.",
             fix=storage.NOT_SHARED.fix(how=how_to_mount(model.mount), nodes=fold_quoted(lost)),
         )
     elif len(sharing.alone) > 1:
         yield storage.PRIVATE.finding(
             nodes=sharing.alone,
             seen=f"{places[sharing.alone[0]]} is not shared: each node has its own",
-            why="Code must then be copied to every node, and each node keeps its own checkpoint files.",
             fix=storage.PRIVATE.fix(),
         )
 
@@ -122,7 +120,6 @@ def not_mapped(facts: Facts) -> Iterator[Finding]:
             yield storage.NO_MMAP.finding(
                 nodes=(name,),
                 seen=f"a file in {place} ({_what(place)}) can't be mapped into memory: {error}",
-                why="Arrow datasets and safetensors are read through memory maps; there they fail or crash the rank.",
                 fix=storage.NO_MMAP.fix(look=typed(node, shell("findmnt -T {path}", path=place.path))),
             )
         elif trial.step == "write" and error in {"No space left on device", "Disk quota exceeded"}:
@@ -135,7 +132,6 @@ def not_mapped(facts: Facts) -> Iterator[Finding]:
             yield storage.READ_ONLY.finding(
                 nodes=(name,),
                 seen=f"nothing can be written to {place}: {error}",
-                why="Checkpoints, logs and caches that ranks write there fail.",
                 fix=storage.READ_ONLY.fix("try", try_it=typed(node, try_it)),
             )
 

@@ -19,8 +19,6 @@ ROOM_ENOUGH = 100 * GIB
 LOW_TMP = 64 << 20
 LOW_INODES = 10_000
 
-FULL_WHY = "What ranks write there (checkpoints, logs, caches) fails, and the others then wait for the rank that died."
-
 
 @dataclass(frozen=True, kw_only=True)
 class Shortage:
@@ -58,7 +56,6 @@ def full(facts: Facts, shortage: Shortage, nodes: tuple[str, ...]) -> Finding:
         severity=shortage.severity,
         nodes=nodes,
         seen=shortage.seen,
-        why=FULL_WHY,
         fix=shortage.diagnosis.fix(look=typed(facts.cluster.node(nodes[0]), look)),
     )
 
