@@ -15,6 +15,7 @@ from aboard.core.reach import Contact, Reached, Unreached
 from aboard.core.words import carried, visible
 from aboard.diagnoses import AskError, Unreachable, WireError
 from aboard.diagnoses.reason import Reason
+from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 from aboard.wires.fleet import Dialled, Fleet
 from aboard.wires.link import SAID, Link
@@ -119,7 +120,7 @@ async def _meet(dialled: Dialled, on_contact: Callable[[Dialled, Reached], None]
     contact = Reached(
         hostname=_word(link.hello.get("hostname")),
         user=_word(link.hello.get("user")),
-        address=_word(link.hello.get("address")),
+        address=Untrusted(_word(link.hello.get("address"))).as_address() or "",
         python=_word(link.hello.get("python")),
         round_trip=best[0],
         clock_offset=best[1],
