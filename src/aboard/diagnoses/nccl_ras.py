@@ -3,12 +3,12 @@
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Command
 from aboard.diagnoses.messages import cause, odd
-from aboard.diagnoses.steps import CHECK, LOGS
+from aboard.diagnoses.steps import LOGS
 
 _PROCESS = r" -- GPU .{1,40}? managed by process (?P<pid>\d+) on node (?P<node>\S+)"
 _LOOK = {
     "logs": Command(LOGS),
-    "check": CHECK,
+    "check": Command("{check:shell aboard check NODES}"),
     "ras": Command("ncclras -v    # on a node; all that RAS knows; or: echo verbose status | nc localhost 28028"),
 }
 

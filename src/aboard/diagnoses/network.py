@@ -5,7 +5,7 @@ from typing import Any
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, Command
 from aboard.diagnoses.messages import NCCL_PEER, cause, hint, last_words
-from aboard.diagnoses.steps import CHECK, OPEN, SLOW_NIC
+from aboard.diagnoses.steps import SLOW_NIC
 
 _TIMED_OUT = "The client socket has timed out after 600000ms while trying to connect to"
 _RETRYING = "connect to 10.0.0.3<42713> returned Connection timed out, retrying (1/34)"
@@ -48,8 +48,8 @@ _OPEN = {
         " --zone=trusted --add-source={net} && sudo firewall-cmd --reload"
     ),
     "route": Command("ip route get {address}    # on {node}; is it the right network?"),
-    "let-in": OPEN,
-    "check": CHECK,
+    "let-in": Command("{rules:shell}"),
+    "check": Command("{check:shell}"),
 }
 _NAMED = "echo {entry} | sudo tee -a /etc/hosts    # on {where:shell}"
 _RENAMED = "sudo sed -i -E {script} /etc/hosts    # on {where:shell}\n" + _NAMED

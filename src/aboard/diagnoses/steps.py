@@ -2,7 +2,6 @@
 
 from aboard.diagnoses.fixes import Command
 
-CHECK = Command("{check:shell aboard check NODES}")
 CHECK_NETWORK = Command("{check:shell aboard check NODES --only network    # what can't reach what}")
 # The lines that let a node's peers through its firewall.
 OPEN = Command("{rules:shell sudo iptables -I INPUT -p tcp -s NETWORK --dport 1024:65535 -j ACCEPT    # on NODE}")
