@@ -39,7 +39,6 @@ def sockets(facts: Facts) -> Iterator[Finding]:
             nodes=names,
             seen=f"NCCL took sockets ({', '.join(cards) or 'no interface named'}), although {reason}"
             + (": NET/IB found no device it may use" if all(logs[name].no_device for name in names) else ""),
-            why="Sockets carry a tenth of what the fabric does, and every collective waits for the slowest node.",
             fix=collective.SOCKETS.fix(where=fold_quoted(names)),
         )
 
@@ -60,12 +59,7 @@ def plugin_not_found(facts: Facts) -> Iterator[Finding]:
                 f"NCCL finds no network plugin, and {nodeset.fold(loaded)} loaded {min(loaded.values()).visible()}"
             )
     for seen, names in together(absent).items():
-        yield collective.PLUGIN.finding(
-            nodes=names,
-            seen=seen,
-            why="Without it NCCL goes on with what it has built in, on a cloud's own fabric that is TCP.",
-            fix=collective.PLUGIN.fix(where=fold_quoted(names)),
-        )
+        yield collective.PLUGIN.finding(nodes=names, seen=seen, fix=collective.PLUGIN.fix(where=fold_quoted(names)))
 
 
 def wrong_topology(facts: Facts) -> Iterator[Finding]:
@@ -92,7 +86,6 @@ def no_direct(facts: Facts) -> Iterator[Finding]:
         yield collective.NO_GPUDIRECT.finding(
             nodes=names,
             seen=f"NCCL goes through the host's memory: GPU Direct RDMA is disabled for {hcas}",
-            why="Data between a GPU and the fabric is copied twice; large collectives lose up to half of their rate.",
             fix=collective.NO_GPUDIRECT.fix(where=fold_quoted(names)),
         )
 
@@ -105,7 +98,6 @@ def fabric_errors(facts: Facts) -> Iterator[Finding]:
             yield collective.FABRIC_ERRORS.finding(
                 nodes=(name,),
                 seen=f"NCCL's work on the fabric ended with errors: {told}",
-                why="A link that flaps, a peer that died, or packets that the switch dropped; a run ends with them.",
                 fix=collective.FABRIC_ERRORS.fix(counters=_counters(log), node=name),
             )
 
@@ -127,9 +119,4 @@ def _logs(facts: Facts) -> dict[str, NcclLog]:
 
 
 def _topology(names: tuple[str, ...], seen: str) -> Finding:
-    return collective.TOPOLOGY.finding(
-        nodes=names,
-        seen=seen,
-        why="NCCL pairs GPUs with the wrong adapters without it, and ranks that see different machines may not agree.",
-        fix=collective.TOPOLOGY.fix(where=fold_quoted(names)),
-    )
+    return collective.TOPOLOGY.finding(nodes=names, seen=seen, fix=collective.TOPOLOGY.fix(where=fold_quoted(names)))

@@ -83,8 +83,6 @@ def no_gpudirect(facts: Facts) -> Iterator[Finding]:
         yield fabric.NO_GPUDIRECT.finding(
             nodes=lacking,
             seen="GPUs and RDMA, but nvidia_peermem isn't loaded, and this driver has no DMA-BUF",
-            why="The adapters can't read the GPUs' memory, so all traffic takes a detour through the CPU's: about half"
-            " the bandwidth.",
             fix=fabric.NO_GPUDIRECT.fix(where=fold_quoted(lacking)),
         )
 
@@ -99,8 +97,6 @@ def acs_on(facts: Facts) -> Iterator[Finding]:
         yield fabric.ACS.finding(
             nodes=names,
             seen=f"ACS is on at {len(bridges)} PCI bridges: {listed(bridges, 4)}",
-            why="GPUDirect then goes through the CPU, is slow, or fails with `status 4` (LOC_PROT_ERR). Only virtual"
-            " machines need it.",
             fix=fabric.ACS.fix(bridge=bridges[0], where=fold_quoted(names)),
         )
     unread = tuple(name for name, acs in known.items() if not acs.readable)
@@ -127,7 +123,6 @@ def memlock(facts: Facts) -> Iterator[Finding]:
         yield fabric.MEMLOCK.finding(
             nodes=names,
             seen=f"a rank may lock {size(limit)} of memory, and RDMA must lock its buffers",
-            why="Registering them fails with `Call to ibv_reg_mr failed with error Cannot allocate memory`.",
             fix=fabric.MEMLOCK.fix("setup", where=fold(names))
             if may
             else fabric.MEMLOCK.fix("limits", where=fold_quoted(names)),

@@ -30,8 +30,6 @@ def would_use_sockets(facts: Facts) -> Iterator[Finding]:
             nodes=(name,),
             seen=f"NCCL would use TCP sockets here: {_why_sockets(all_ports[name], ports, told[name])}"
             + (f"; {many(len(up), 'other node')} {'has' if len(up) == 1 else 'have'} RDMA" if up else ""),
-            why="NCCL says `NET/IB : No device found.` at most, and trains on over the slow network, or hangs when"
-            " its peers take the fast one.",
             fix=_mend_sockets(name, all_ports[name], ports),
         )
 
@@ -79,8 +77,6 @@ def ports_down(facts: Facts) -> Iterator[Finding]:
             yield fabric.PORT_DOWN.finding(
                 nodes=(name,),
                 seen=f"not ACTIVE: {listed([_state(port) for port in down])}",
-                why="NCCL skips such a port without a word; this node then has less bandwidth than its peers, and all"
-                " wait for it.",
                 fix=_mend_down(fabric.PORT_DOWN, name, down),
             )
 
@@ -109,8 +105,6 @@ def ports_missing(facts: Facts) -> Iterator[Finding]:
                     nodes=(name,),
                     seen=f"{many(len(own), f'{layer} port')}, the others have {len(expected)}; no"
                     f" {listed(sorted(expected - own))} here",
-                    why="NCCL gives ranks fewer adapters here than on the other nodes; new versions refuse that, older"
-                    " ones are slow on all nodes.",
                     fix=fabric.PORT_MISSING.fix(node=name),
                 )
 
@@ -130,10 +124,7 @@ def slow_rate(facts: Facts) -> Iterator[Finding]:
         if slow:
             first = next(iter(slow)).partition(":")[0]
             yield fabric.RATE.finding(
-                nodes=(name,),
-                seen=listed(list(slow.values())),
-                why="A collective is as fast as its slowest link, so all nodes wait for this one.",
-                fix=fabric.RATE.fix(device=first, node=name),
+                nodes=(name,), seen=listed(list(slow.values())), fix=fabric.RATE.fix(device=first, node=name)
             )
 
 
@@ -177,7 +168,6 @@ def flapping(facts: Facts) -> Iterator[Finding]:
             severity=Severity.WARN if grave else Severity.INFO,
             nodes=(name,),
             seen=listed([_counters(port) for port in bad]) + f"; usual is {many(flaps, 'link-down')}",
-            why="A link that comes and goes ends a run with `error 12` or `status=12` once its retries are used up.",
             fix=fabric.FLAPS.fix(device=bad[0].device, node=name),
         )
 

@@ -71,8 +71,6 @@ def plugin_missing(facts: Facts) -> Iterator[Finding]:
                 nodes=(name,),
                 seen=f"{reason}, but the loader finds no {wanted.visible()} here"
                 + (f"; there is one at {aside.visible(200)}" if aside else ""),
-                why="NCCL then says `NET/Plugin: Could not find` at most, and trains over TCP, or over another network"
-                " than its peers.",
                 fix=_mend(name, wanted, aside, known),
             )
 

@@ -13,7 +13,6 @@ from aboard.diagnoses import Finding, Fix, fabric
 from aboard.diagnoses.untrusted import NO_TEXT
 
 # From NCCL 2.21 on it looks for a RoCE v2 address by itself when the variable is not set.
-_SELF = "NCCL finds it by itself from 2.21 on, if the variable is not set"
 
 
 def _roce(facts: Facts) -> dict[str, tuple[Port, ...]]:
@@ -34,8 +33,6 @@ def no_gid(facts: Facts) -> Iterator[Finding]:
             yield fabric.GID_NONE.finding(
                 nodes=(name,),
                 seen=f"no RoCE v2 address on {listed([_with_interface(port) for port in bad])}",
-                why="NCCL then takes an address that its peers can't answer; connecting ends with"
-                " `ibv_modify_qp failed`.",
                 fix=fabric.GID_NONE.fix(device=bad[0].device, port=bad[0].number, node=name),
             )
 
@@ -55,13 +52,7 @@ def gid_index(facts: Facts) -> Iterator[Finding]:
         told = settings_of[name].get("NCCL_IB_GID_INDEX", NO_TEXT).match(r"\A[0-9]{1,9}\Z")
         seen = _told_wrong(ports, int(told[0])) if told else _differs(ports, expected or ())
         if seen:
-            yield fabric.GID_INDEX.finding(
-                nodes=(name,),
-                seen=seen,
-                why="An index that points at a RoCE v1 or an empty entry gives `ibv_modify_qp failed with 22"
-                f" Invalid argument`; {_SELF}.",
-                fix=_propose(name, ports),
-            )
+            yield fabric.GID_INDEX.finding(nodes=(name,), seen=seen, fix=_propose(name, ports))
 
 
 def _indices(ports: tuple[Port, ...]) -> tuple[int, ...]:
@@ -106,7 +97,6 @@ def mixed_layers(facts: Facts) -> Iterator[Finding]:
             yield fabric.MIXED.finding(
                 nodes=(name,),
                 seen=f"its ports are {next(iter(layers))}, those of the others {keep}",
-                why="The two can't speak with each other: `Attempted to connect incompatible devices`.",
                 fix=fabric.MIXED.fix("mode", device=every[name][0].device, node=name),
             )
 
@@ -125,8 +115,6 @@ def _mixed(names: tuple[str, ...], kept: int, others: tuple[str, ...], keep: str
     return fabric.MIXED.finding(
         nodes=names,
         seen=f"ports that are up: {kept} {keep}, {len(others)} {other} ({listed(others)}); NCCL would use them all",
-        why="NCCL may pair an InfiniBand port with a RoCE one, which can't speak with each other, and the odd one is"
-        " mostly the slow management network.",
         # `=` after `^`: without it mlx5_1 would mean mlx5_10 too.
         fix=fabric.MIXED.fix("exclude", adapters=yaml_text(f"^={','.join(others)}"), where=fold(names)),
     )

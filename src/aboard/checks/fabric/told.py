@@ -65,7 +65,6 @@ def hca_absent(facts: Facts) -> Iterator[Finding]:
                 nodes=(name,),
                 seen=f"NCCL_IB_HCA={spec.visible()} names {names}, which it hasn't got:"
                 f" it has {listed([port.name for port in ports])}",
-                why="NCCL uses the others without a word, so this node has less bandwidth, or none at all.",
                 fix=fabric.HCA_ABSENT.fix(adapters=yaml_text(adapters), node=name),
             )
 
@@ -80,7 +79,6 @@ def settings_differ(facts: Facts) -> Iterator[Finding]:
             yield fabric.NCCL_SETTINGS.finding(
                 nodes=odd,
                 seen=seen,
-                why="NCCL must be told the same everywhere; ranks that decide differently hang or are slow.",
                 about=(key,),
                 fix=join_fixes(
                     fabric.NCCL_SETTINGS.fix("look", key=key, where=fold_quoted(odd)),
@@ -145,15 +143,9 @@ def _other_text(digests: Mapping[str, str | None], what: str) -> Iterator[Findin
             yield _topology(name, f"{seen}; the others agree", fabric.TOPOLOGY.fix("other", node=name))
     if not settled:
         yield fabric.TOPOLOGY.finding(
-            nodes=tuple(digests),
-            seen=f"{what} is not the same on these nodes",
-            why=_WHY_TOPOLOGY,
-            fix=fabric.TOPOLOGY.fix("unequal"),
+            nodes=tuple(digests), seen=f"{what} is not the same on these nodes", fix=fabric.TOPOLOGY.fix("unequal")
         )
 
 
-_WHY_TOPOLOGY = "NCCL builds its rings from it; nodes that see another machine than they are pick slow paths."
-
-
 def _topology(name: str, seen: str, fix: Fix) -> Finding:
-    return fabric.TOPOLOGY.finding(nodes=(name,), seen=seen, why=_WHY_TOPOLOGY, fix=fix)
+    return fabric.TOPOLOGY.finding(nodes=(name,), seen=seen, fix=fix)

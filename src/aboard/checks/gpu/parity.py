@@ -43,7 +43,6 @@ def _short(name: str, count: int, seen: str) -> Finding:
     return gpu.COUNT.finding(
         nodes=(name,),
         seen=seen,
-        why="A rank without a GPU ends with `invalid device ordinal`; two on one with `Duplicate GPU detected`.",
         fix=join_fixes(gpu.COUNT.fix("look", node=name), gpu.COUNT.fix("slots", count=count, node=name)),
     )
 
@@ -60,19 +59,13 @@ def models_differ(facts: Facts) -> Iterator[Finding]:
         name: tuple(card.model.visible() for card in smi.gpus) for name, smi in facts.of(GPUS).items() if smi.gpus
     }
     kinds = {name: tuple(sorted(set(kind))) for name, kind in models.items()}
-    yield from _odd_ones(
-        kinds,
-        gpu.MODEL,
-        what="GPUs",
-        why="All ranks wait for the slowest GPU, and the smallest memory decides how large a batch can be.",
-    )
+    yield from _odd_ones(kinds, gpu.MODEL, what="GPUs")
     for name, kind in kinds.items():
         if len(kind) > 1:
             counts = Counter(models[name])
             yield gpu.MODEL.finding(
                 nodes=(name,),
                 seen="GPUs of several models: " + listed([f"{count} × {model}" for model, count in counts.items()]),
-                why="All ranks wait for the slowest GPU; NCCL between different models is slower too.",
                 fix=gpu.MODEL.fix("several", node=name),
             )
 
@@ -80,15 +73,10 @@ def models_differ(facts: Facts) -> Iterator[Finding]:
 def drivers_differ(facts: Facts) -> Iterator[Finding]:
     """Another driver is another CUDA: what runs on one node may not even start on the next."""
     versions = {name: driver.version for name, driver in facts.of(DRIVER).items() if driver.version}
-    yield from _odd_ones(
-        {name: (version,) for name, version in versions.items()},
-        gpu.DRIVER,
-        what="driver",
-        why="NCCL and CUDA choose features by the driver; nodes that choose differently hang or fail.",
-    )
+    yield from _odd_ones({name: (version,) for name, version in versions.items()}, gpu.DRIVER, what="driver")
 
 
-def _odd_ones(values: Mapping[str, tuple[str, ...]], diagnosis: Diagnosis, *, what: str, why: str) -> Iterator[Finding]:
+def _odd_ones(values: Mapping[str, tuple[str, ...]], diagnosis: Diagnosis, *, what: str) -> Iterator[Finding]:
     """One finding for each node that differs from most; one for all when there is no most."""
     if len(set(values.values())) <= 1:
         return
@@ -97,11 +85,9 @@ def _odd_ones(values: Mapping[str, tuple[str, ...]], diagnosis: Diagnosis, *, wh
     if most is None:
         seen = f"{what}: " + listed([f"{name} has {text}" for name, text in shown.items()])
         names = tuple(values)
-        yield diagnosis.finding(nodes=names, seen=seen, why=why, fix=diagnosis.fix("odd", where=fold_quoted(names)))
+        yield diagnosis.finding(nodes=names, seen=seen, fix=diagnosis.fix("odd", where=fold_quoted(names)))
         return
     for name, value in values.items():
         if value != most:
             seen = f"{what}: {shown[name]}, on the others {' and '.join(most)}"
-            yield diagnosis.finding(
-                nodes=(name,), seen=seen, why=why, fix=diagnosis.fix("odd", where=fold_quoted([name]))
-            )
+            yield diagnosis.finding(nodes=(name,), seen=seen, fix=diagnosis.fix("odd", where=fold_quoted([name])))

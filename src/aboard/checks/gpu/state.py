@@ -55,12 +55,7 @@ def lost_gpus(facts: Facts) -> dict[str, Finding]:
 
 
 def _lost(name: str, smi: Smi) -> Finding:
-    return gpu.LOST.finding(
-        nodes=(name,),
-        seen=smi.complaint.visible(_SHOWN),
-        why="Nothing can use it before a reboot, and often not after it; CUDA may not start at all on this node.",
-        fix=gpu.LOST.fix(node=name),
-    )
+    return gpu.LOST.finding(nodes=(name,), seen=smi.complaint.visible(_SHOWN), fix=gpu.LOST.fix(node=name))
 
 
 def smi_complains(facts: Facts) -> Iterator[Finding]:
@@ -74,20 +69,14 @@ def smi_complains(facts: Facts) -> Iterator[Finding]:
             yield _driver_mismatch(name, smi.complaint, driver)
         elif smi.complaint and not smi.complaint.match(_LOST) and (somewhere or driver is None or driver.cards):
             yield gpu.SMI.finding(
-                nodes=(name,),
-                seen=f"nvidia-smi says: {smi.complaint.visible(_SHOWN)}",
-                why="It and CUDA speak with the driver in the same way: ranks won't find a GPU here either.",
-                fix=gpu.SMI.fix(node=name),
+                nodes=(name,), seen=f"nvidia-smi says: {smi.complaint.visible(_SHOWN)}", fix=gpu.SMI.fix(node=name)
             )
 
 
 def _driver_mismatch(name: str, complaint: Untrusted, driver: Driver | None) -> Finding:
     loaded = f"; the loaded kernel module is {driver.version}" if driver and driver.version else ""
     return gpu.DRIVER_MISMATCH.finding(
-        nodes=(name,),
-        seen=complaint.visible(_SHOWN) + loaded,
-        why="The driver's libraries were upgraded under a running kernel module of the old version; CUDA won't start.",
-        fix=gpu.DRIVER_MISMATCH.fix(node=name),
+        nodes=(name,), seen=complaint.visible(_SHOWN) + loaded, fix=gpu.DRIVER_MISMATCH.fix(node=name)
     )
 
 
@@ -101,7 +90,6 @@ def smi_missing(facts: Facts) -> Iterator[Finding]:
                 nodes=(name,),
                 seen=f"driver {driver.version} is loaded, with {many(driver.cards, 'GPU')}, but there is"
                 " no nvidia-smi to ask",
-                why="What can't be asked can't be vouched for.",
                 fix=gpu.UNKNOWN_GPUS.fix(node=name),
             )
 
@@ -115,7 +103,6 @@ def ecc_errors(facts: Facts) -> Iterator[Finding]:
                 nodes=(name,),
                 seen="memory errors that could not be corrected since the last boot: "
                 + listed([f"GPU {card.index} has {card.uncorrected}" for card in bad]),
-                why="A rank there will sooner or later die with `uncorrectable ECC error encountered`.",
                 fix=gpu.ECC.fix(gpu=bad[0].index, node=name),
             )
 
@@ -126,10 +113,7 @@ def throttled(facts: Facts) -> Iterator[Finding]:
         slow = [f"{health.bus} ({', '.join(health.slowed)})" for health in gpus if health.slowed]
         if slow:
             yield gpu.THROTTLED.finding(
-                nodes=(name,),
-                seen=f"slowed down right now: {listed(slow, 4)}",
-                why="Its rank will be the slowest, and every step takes as long as the slowest rank.",
-                fix=gpu.THROTTLED.fix(node=name),
+                nodes=(name,), seen=f"slowed down right now: {listed(slow, 4)}", fix=gpu.THROTTLED.fix(node=name)
             )
 
 
@@ -161,13 +145,7 @@ def _no_manager(name: str, switches: int, service: str, waiting: list[str]) -> F
     seen = [f"{switches} NVSwitches"] if switches else []
     seen += [f"nvidia-fabricmanager is {service}"] if service else []
     seen += [f"the GPUs' fabric state is {listed(waiting)}"] if waiting else []
-    return gpu.FABRIC_MANAGER.finding(
-        nodes=(name,),
-        seen=", ".join(seen),
-        why="CUDA on such a machine fails with `Error 802: system not yet initialized` until the fabric manager has"
-        " joined GPUs and switches.",
-        fix=gpu.FABRIC_MANAGER.fix(node=name),
-    )
+    return gpu.FABRIC_MANAGER.finding(nodes=(name,), seen=", ".join(seen), fix=gpu.FABRIC_MANAGER.fix(node=name))
 
 
 def nvlinks_down(facts: Facts) -> Iterator[Finding]:
@@ -186,7 +164,6 @@ def nvlinks_down(facts: Facts) -> Iterator[Finding]:
                 nodes=(name,),
                 seen=listed([f"GPU {links.gpu} has {links.up} NVLinks up" for links in bad])
                 + f", its like have {usually[bad[0].model]}",
-                why="Traffic between the GPUs of the node takes the slower way; all ranks wait for it.",
                 fix=gpu.NVLINK.fix(node=name),
             )
 

@@ -52,7 +52,6 @@ def gpus_hidden(facts: Facts) -> Iterator[Finding]:
                 nodes=(node.name,),
                 seen=f"{NAME}={value.visible() or 'nothing'} leaves {left} of {many(count, 'GPU')}"
                 f" to {many(wanted, 'rank')}",
-                why="Ranks then share a GPU (`Duplicate GPU detected`), or end with `invalid device ordinal`.",
                 fix=_mend(node, left, count),
             )
 

@@ -5,14 +5,14 @@ from dataclasses import replace
 
 from aboard.checks.blanks import named
 from aboard.checks.listed import listed
-from aboard.checks.network.exercise import ALL_PAIRS_UP_TO, MESH, mesh
+from aboard.checks.network.exercise import MESH, mesh
 from aboard.checks.network.fold import Shape, fold
 from aboard.checks.network.interfaces import INTERFACES, chosen, interface_missing, link_down
 from aboard.checks.network.mesh import Mesh
 from aboard.checks.network.mtu import mtu_differs
 from aboard.checks.network.names import names_differ, peer_on_loopback, unresolved
 from aboard.checks.network.rates import RATES, bad_links
-from aboard.checks.network.words import DIAGNOSES, WHY, fix, seen
+from aboard.checks.network.words import DIAGNOSES, fix, seen
 from aboard.checks.unknown import unknown_facts, unknown_stories
 from aboard.core.facts import Facts, Unknown
 from aboard.core.rule import Subject
@@ -30,12 +30,7 @@ def connections(facts: Facts) -> Iterator[Finding]:
         if blame.shape is Shape.PAIRS:
             # Who doesn't accept comes first: that is where the fix is typed.
             nodes = tuple(dict.fromkeys([to for _, to in sorted(blame.pairs)] + list(nodes)))
-        yield diagnosis.finding(
-            nodes=nodes,
-            seen=seen(outcome, blame),
-            why=WHY[blame.outcome],
-            fix=fix(diagnosis, outcome, blame),
-        )
+        yield diagnosis.finding(nodes=nodes, seen=seen(outcome, blame), fix=fix(diagnosis, outcome, blame))
 
 
 def port_taken(facts: Facts) -> Iterator[Finding]:
@@ -74,7 +69,6 @@ def flaky(facts: Facts) -> Iterator[Finding]:
         nodes=common if len(pairs) > 1 else pairs[0],
         seen=f"{listed([f'{frm} → {to}' for frm, to in pairs])} failed at first"
         f" ({listed(sorted({each.outcome for each in outcome.flaky.values()}))}) and did better then",
-        why="Packets are lost, or a machine is too busy to answer for seconds. A collective waits for its worst link.",
         fix=network.FLAKY.fix(nodes=named(common)),
     )
 
@@ -87,7 +81,6 @@ def sparse(facts: Facts) -> Iterator[Finding]:
         yield network.SPARSE.finding(
             nodes=(),
             seen=f"each of {len(outcome.targets)} nodes tried {each} of its peers; a single bad pair may be missed",
-            why=f"Above {ALL_PAIRS_UP_TO} nodes all pairs take long; every node and every half of them is covered.",
             fix=network.SPARSE.fix(),
         )
 
@@ -104,7 +97,6 @@ def not_held(facts: Facts) -> Iterator[Finding]:
         yield network.UNKNOWN_MESH.finding(
             nodes=tuple(missing),
             seen=f"connections of {listed(list(missing))} stayed unknown: {next(iter(missing.values()))}",
-            why="What can't be asked can't be vouched for.",
             fix=network.UNKNOWN_MESH.fix(),
         )
 

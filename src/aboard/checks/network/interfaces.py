@@ -67,7 +67,6 @@ def link_down(facts: Facts) -> Iterator[Finding]:
             yield network.LINK_DOWN.finding(
                 nodes=(node,),
                 seen=f"{card} of {node} ({address(outcome, node)}) has no link: it is {known[node][card].state}",
-                why="The cable is out, the switch port is off, or the far end is. Peers connect to it in vain.",
                 fix=network.LINK_DOWN.fix(interface=card, node=node),
             )
 
@@ -86,7 +85,6 @@ def interface_missing(facts: Facts) -> Iterator[Finding]:
                 yield network.INTERFACE_MISSING.finding(
                     nodes=(node.name,),
                     seen=f"{variable}={node.env[variable]}, but {node.name} has no {missing}; it has {listed(there)}",
-                    why="NCCL ends with `no socket interface found`, gloo with `Unable to find address for`.",
                     fix=network.INTERFACE_MISSING.fix(variable=variable, interface=yaml_word(use), node=node.name),
                 )
 
@@ -111,10 +109,7 @@ def chosen(facts: Facts) -> Iterator[Finding]:
     ]
     said = "; ".join(f"{name} on {listed(nodes)}" for name, nodes in groups.items())
     yield network.INTERFACE.finding(
-        nodes=tuple(several),
-        seen=f"peers reach each other over {said}",
-        why="There is more than one interface to choose from; NCCL and gloo may take another one if they aren't told.",
-        fix=join_fixes(*lines),
+        nodes=tuple(several), seen=f"peers reach each other over {said}", fix=join_fixes(*lines)
     )
 
 

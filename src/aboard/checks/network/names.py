@@ -72,7 +72,6 @@ def peer_on_loopback(facts: Facts) -> Iterator[Finding]:
                 nodes=(node, *wrong),
                 seen=f"{node} takes {listed(list(wrong))} for itself:"
                 f" {outcome.targets[next(iter(wrong))]} is {listed(next(iter(wrong.values())))} there",
-                why="It would connect to itself instead of its peer, and wait.",
                 fix=join_fixes(*lines),
             )
 
@@ -97,7 +96,6 @@ def names_differ(facts: Facts) -> Iterator[Finding]:
             yield network.NAMES_DIFFER.finding(
                 nodes=tuple(odd),
                 seen=f"{target} is {said}",
-                why="Nodes that mean different machines by one name don't meet, or meet over different networks.",
                 fix=network.NAMES_DIFFER.fix(
                     name=target, script=_forget(target), entry=f"{ranked[0][0][0]} {target}", where=fold_quoted(odd)
                 ),

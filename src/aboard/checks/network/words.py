@@ -32,16 +32,6 @@ HOW = {
     "silent": "they are made, and then not a byte comes back",
     "stalled": "small messages pass, 64 KiB do not come back",
 }
-WHY = {
-    "dropped": "A firewall swallows the packets, or the machine is on another network. Ranks would wait for minutes"
-    " and then time out without a name.",
-    "refused": "A firewall answers with a reset, or the address belongs to another machine.",
-    "rejected": "A firewall says no, or there is no route. Ranks would fail to connect, or retry for minutes.",
-    "reset": "Something in between ends connections: a proxy, an intrusion filter, or a full connection table.",
-    "silent": "Something in between accepts connections for the node and passes nothing on: a proxy or a filter.",
-    "stalled": "Packets above some size vanish: the MTU differs along the way, and nobody says so. A run starts"
-    " well and hangs in its first large all-reduce.",
-}
 PORTS = {"every": "any port", "rendezvous": "the rendezvous port {port}", "ephemeral": "ephemeral ports"}
 _PREPOSITIONS = {Shape.IN: "to", Shape.OUT: "from", Shape.BOTH: "to and from"}
 _ALL_PORTS = "1024:65535"
