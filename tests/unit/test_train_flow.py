@@ -505,7 +505,10 @@ def test_the_trainer_is_asked_in_a_process_of_its_own() -> None:
     assert asyncio.run(asked("answers", "good", given={"a": 1}, seconds=30)) == {"got": {"a": 1}}
     with pytest.raises(AboardError, match="s") as caught:
         asyncio.run(asked("answers", "bad", seconds=30))
-    assert (caught.value.code, caught.value.fix) == ("model-damaged", "rm 'a b'   # then fetch the model again")
+    assert (caught.value.code, caught.value.fix) == (
+        "model-damaged",
+        "rm 'a b'   # then fetch the model again: hf download ORG/NAME, or git lfs pull in a clone",
+    )
     with pytest.raises(AboardError, match="ValueError: no"):
         asyncio.run(asked("answers", "crash", seconds=30))
     with pytest.raises(AboardError, match=r"did not answer within 0\.5 s"):

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from aboard.cli import cli
 from aboard.core.rule import Subject
-from aboard.diagnoses import AboardError, Diagnosis, InputError, Severity
+from aboard.diagnoses import AboardError, Advice, Command, Diagnosis, InputError, Severity
 from aboard.flows.why import the_run
 from aboard.record.runs import Runs
 from aboard.ui.story import CodesView, StoryView
@@ -61,6 +61,19 @@ def listed(width: int) -> str:
 def test_a_story(width: int) -> None:
     """Title, how it shows, why, how to mend it; what stands between backticks is never broken."""
     assert told(width) == (GOLDEN / f"story-{width}.txt").read_text("utf-8")
+
+
+def test_a_story_without_a_remedy() -> None:
+    """Its fixes say what to do: commands between backticks, remarks and advice as they are, and no guess at a word."""
+    fixes = {
+        "near": Advice("did you mean '{near}'?"),
+        "look": Command("df -h {folder}  # on {node}\naboard check"),
+        "write": Advice("slots: 8"),
+    }
+    story = Diagnosis(code="x", title="x", explanation="x", symptoms=("x",), fixes=fixes)
+    out = io.StringIO()
+    Console(file=out, width=80, color_system=None, highlight=False).print(StoryView(HOST, story), crop=False)
+    assert "  mend   `df -h FOLDER`  # on NODE\n         `aboard check`\n         slots: 8\n\n" in out.getvalue()
 
 
 def test_the_list() -> None:

@@ -3,27 +3,24 @@
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, Command
 
-_WHOLE = "The last published checkpoint is whole: nothing that has a marker is ever written to again."
-_REPORT = "Please report it, with `aboard bundle RUN`."
+_INTACT = "The last published checkpoint is intact: the same command resumes from it."
+_SAME_LAYOUT = "  # on {here}; or resume with the nodes and ranks that saved it"
 
 DISK_FULL = Diagnosis(
     code="checkpoint-disk-full",
     title="a rank's disk is full",
     symptoms=("OSError: [Errno 28] No space left on device", "OSError: [Errno 122] Disk quota exceeded"),
-    explanation=f"A checkpoint in float32 with AdamW has 12 bytes a parameter, and while it is written there is"
-    f" one more than `save_total_limit`. All ranks stop with the node, the rank and the path. {_WHOLE}",
-    remedy="`df -h DIR` and `df -i DIR` on that node, `quota -s` for a quota. Make room, set"
-    " `train.save_total_limit`, then give the same command again: it resumes.",
-    fixes="df -h {folder}  # on {node}; make room, or set save_total_limit; then start again: it resumes",
+    explanation=f"A checkpoint in float32 with AdamW takes 12 bytes per parameter, and while one is written there is"
+    f" one more than `save_total_limit`. {_INTACT}",
+    fixes="df -h {folder}; df -i {folder}; quota -s  # on {node}; make room, or set save_total_limit; then start again",
 )
 
 NOT_WRITABLE = Diagnosis(
     code="checkpoint-not-writable",
     title="a rank may not write into output_dir",
     symptoms=("PermissionError: [Errno 13] Permission denied", "OSError: [Errno 30] Read-only file system"),
-    explanation=f"The directory belongs to somebody else on that node, or its disk is mounted read-only. {_WHOLE}",
-    remedy="`ls -ld DIR` and `namei -l DIR` on that node; `dmesg | tail` if it became read-only by itself, which is"
-    " what a file system does after an error of its disk.",
+    explanation=f"The directory belongs to another user on that node, or its disk is mounted read-only, which a file"
+    f" system does by itself after a disk error (`dmesg | tail`). {_INTACT}",
     fixes="ls -ld {folder} {path}  # on {node}; the run's user must be able to write there",
 )
 
@@ -31,8 +28,7 @@ WRITE = Diagnosis(
     code="checkpoint-write",
     title="a rank's disk did not take a file",
     symptoms=("OSError: [Errno 5] Input/output error", "OSError: [Errno 116] Stale file handle"),
-    explanation=f"The file system gave an error that is neither a full disk nor missing rights. {_WHOLE}",
-    remedy="`dmesg | tail` on that node; for a network disk, see its server. Then give the same command again.",
+    explanation=f"The file system reported neither a full disk nor missing permissions. {_INTACT}",
     fixes="ls -l {folder}; dmesg | tail  # on {node}",
 )
 
@@ -44,22 +40,19 @@ NONE_SOUND = Diagnosis(
         "its sha256 differs",
         "SafetensorError: Error while deserializing header",
     ),
-    explanation="Every file has the size and the hash that were written, or the checkpoint is not used. Each that"
-    " is there is listed with its reason. Weeks of training are not begun anew in silence, so it is an error.",
-    remedy="Mend one from a copy, and give the same command again. To begin anew on purpose: `--set"
-    " train.resume=none` and another `output_dir`.",
-    fixes="ls -l {folder}  # mend it from a copy; or set resume: none and another output_dir, to start anew",
+    explanation="In each checkpoint a file is missing, or its size or hash isn't what was written; all are listed with"
+    " the reason. Training never starts over silently, so this is an error.",
+    fixes="ls -l {folder}  # restore it from a copy; or set resume: none and another output_dir, to start anew",
 )
 
 DIFFERS = Diagnosis(
     code="checkpoint-differs",
     title="the checkpoint is of another training",
     symptoms=("can't be continued with these settings", "size mismatch for model.embed_tokens.weight"),
-    explanation="Other data, another mix, `max_length` or `seed` would let the cursor point at other samples;"
-    " another number of sequences a step makes a step another amount of data; another model doesn't fit the"
-    " weights. What else differs is shown and taken.",
-    remedy="Type what stands behind `fix` to keep it as it was; with `global_batch_size` the number of ranks may"
-    " change freely. Or start anew: `--set train.resume=none` and another `output_dir`.",
+    explanation="With other data, another mix, `max_length` or `seed` the cursor would point at other samples; another"
+    " number of sequences per step changes what a step is; another model doesn't fit the weights.",
+    remedy="Set back what differs (`global_batch_size` keeps the sequences per step on any number of ranks), or start"
+    " anew: `--set train.resume=none` and another `output_dir`.",
     fixes={
         "keep": Command("{keep:--set}    # as it was; to start anew, set resume: none and another output_dir"),
         "back": Advice("set them back as they were; to start anew, set resume: none and another output_dir"),
@@ -73,17 +66,12 @@ ELSEWHERE = Diagnosis(
     code="checkpoint-elsewhere",
     title="files of the checkpoint are on another node's disk",
     symptoms=("was saved onto several disks, and this layout needs files that aren't on this one",),
-    explanation="Without a shared disk each node keeps what its own ranks wrote. The same nodes and ranks resume"
-    " from that; a layout that needs the parts of others must be given them.",
-    remedy="Type the `rsync` that the message has, on the node that it names; or resume with the nodes and ranks"
-    " that saved it. `output_dir` on a shared disk avoids it, and so do `sharding: none` and `hybrid`.",
+    explanation="Without a shared disk each node keeps what its own ranks wrote, and another layout needs parts of"
+    " others. `output_dir` on a shared disk avoids it, and so do `sharding: none` and `hybrid`.",
     fixes={
-        "one": Command(
-            "rsync -a {nodes:words}:{folder}/ {folder}/  # on {here}; or resume with the nodes and ranks that saved it"
-        ),
+        "one": Command(f"rsync -a {{nodes:words}}:{{folder}}/ {{folder}}/{_SAME_LAYOUT}"),
         "several": Command(
-            'for node in {nodes:words}; do rsync -a "$node":{folder}/ {folder}/; done'
-            "  # on {here}; or resume with the nodes and ranks that saved it"
+            f'for node in {{nodes:words}}; do rsync -a "$node":{{folder}}/ {{folder}}/; done{_SAME_LAYOUT}'
         ),
     },
 )
@@ -93,8 +81,6 @@ FOLDER_BUSY = Diagnosis(
     title="another run writes into the same output_dir",
     symptoms=("writes checkpoints into",),
     explanation="Two trainings in one directory would take each other's checkpoints for their own.",
-    remedy="`aboard status` and `ps -p PID` on the node that is named: end the other one, or choose another"
-    " `train.output_dir`. A process that is gone holds no lock.",
     fixes="ps -p {process}  # on {node}; end it, or choose another output_dir",
 )
 
@@ -102,8 +88,7 @@ PEER_LOST = Diagnosis(
     code="checkpoint-peer-lost",
     title="a rank stopped answering while a checkpoint was made",
     symptoms=("Connection closed by peer", "another rank stopped answering while a checkpoint was made"),
-    explanation=f"A checkpoint needs all ranks. One of them died, or its node is gone. {_WHOLE}",
-    remedy="`aboard why` names the rank and what became of it. Then give the same command again: it resumes.",
+    explanation=f"A checkpoint needs all ranks. One of them died, or its node is gone. {_INTACT}",
     fixes="aboard why  # names the rank; the last published checkpoint is untouched",
 )
 
@@ -111,28 +96,24 @@ STUCK = Diagnosis(
     code="checkpoint-stuck",
     title="a checkpoint isn't written after an hour",
     symptoms=("a checkpoint isn't written after 3600 s", "nfs: server not responding, still trying"),
-    explanation=f"A disk or a file server doesn't answer. {_WHOLE}",
-    remedy="`timeout 5 df -h DIR` and `dmesg | tail` on the nodes; `aboard check --only storage` finds dead mounts.",
-    fixes="dmesg | tail  # a disk or a file server that doesn't answer?",
+    explanation=f"A disk or a file server doesn't answer. {_INTACT}",
+    fixes="aboard check --only storage; dmesg | tail  # finds a disk or a file server that doesn't answer",
 )
 
 OUT_OF_STEP = Diagnosis(
     code="checkpoint-out-of-step",
     title="ranks save different steps",
     symptoms=("rank 1 saves step 40 while rank 0 saves step 41",),
-    explanation="All ranks do the same steps. That they don't is an error of ours, or of the network between them.",
-    remedy=f"`aboard why` shows where each stands. {_REPORT}",
-    fixes="aboard why  # the ranks have drifted apart",
+    explanation="All ranks do the same steps. That they don't is a bug of ours, or an error of the network.",
+    fixes="aboard why  # the ranks have drifted apart; please report it with: aboard bundle",
 )
 
 UNUSABLE = Diagnosis(
     code="checkpoint-unusable",
     title="what was named is no checkpoint",
     symptoms=("is no checkpoint: it was never published", "is no checkpoint: there is no such folder"),
-    explanation="A checkpoint is a directory with a manifest.json, which is written last. Without it the save was"
-    " cut off.",
-    remedy="`ls OUTPUT_DIR` has the others; `train.resume: auto` takes the newest that verifies.",
-    fixes="ls {parent}  # has the others; see docs/checkpoints.md",
+    explanation="A checkpoint has a manifest.json, which is written last: without it the save was cut off.",
+    fixes="ls {parent}  # has the others; resume: auto takes the newest that verifies",
 )
 
 DAMAGED = Diagnosis(
@@ -143,9 +124,8 @@ DAMAGED = Diagnosis(
         "SafetensorError",
         "has another shape of it than the manifest",
     ),
-    explanation="Sizes and hashes of all files are in manifest.json. A copy that broke off, a disk that lies or a"
-    " hand that edited it shows there.",
-    remedy="Copy it again from where it is whole, or take an older one. `dmesg | tail` tells of a disk that fails.",
+    explanation="A size or hash isn't that of manifest.json: a copy broke off, a disk fails (`dmesg | tail`), or an"
+    " edit.",
     fixes={
         "resume": Command("ls -l {folder}  # resume: auto takes the newest that verifies"),
         "export": Command("ls {folder}   # and export an older one"),
@@ -156,10 +136,8 @@ LAYOUT = Diagnosis(
     code="checkpoint-layout",
     title="a tensor is spread in a way that checkpoints don't know",
     symptoms=("is placed as _StridedShard, which checkpoints don't know",),
-    explanation="Checkpoints know tensors that are whole, or cut along their dimensions, as `full`, `hybrid` and"
-    " `none` do it.",
-    remedy=f"Use one of those. If it came with one of them: {_REPORT.lower()}",
-    fixes=Advice("sharding: full  # or hybrid, or none"),
+    explanation="Checkpoints know whole tensors, and those that `full`, `hybrid` and `none` cut along dimensions.",
+    fixes=Advice("sharding: full  # or hybrid, or none; if it came with one of these, please report it"),
 )
 
 STATE = Diagnosis(
@@ -167,7 +145,6 @@ STATE = Diagnosis(
     title="the optimizer keeps something that is no tensor",
     symptoms=("the optimizer's step of model.norm.weight is a int, not a tensor",),
     explanation="Only tensors are saved: nothing in a checkpoint is ever run.",
-    remedy="Use an optimizer whose state is tensors, such as torch.optim.AdamW.",
     fixes=Advice("use an optimizer whose state is tensors, such as torch.optim.AdamW"),
 )
 
@@ -175,9 +152,8 @@ FAILED = Diagnosis(
     code="checkpoint-failed",
     title="a checkpoint could not be made",
     symptoms=("couldn't make a checkpoint: RuntimeError",),
-    explanation=f"An error that has no name yet, on the rank that is named. {_WHOLE}",
-    remedy=f"`aboard logs --rank N` has its trace. {_REPORT}",
-    fixes="aboard logs --rank {rank}",
+    explanation=f"An error without a name yet, on the rank that is named. {_INTACT}",
+    fixes="aboard logs --rank {rank}    # has its traceback; please report it with: aboard bundle",
 )
 
 EXPORT_TO = Diagnosis(
@@ -185,21 +161,15 @@ EXPORT_TO = Diagnosis(
     title="where it was to be exported there is something",
     symptoms=("is there already, and not empty",),
     explanation="An export writes a directory whole or not at all, and overwrites nothing.",
-    remedy="Name a directory that is not there yet: `aboard export RUN --to ./trained-2`.",
-    fixes={
-        "": Advice("name a directory that is not there"),
-        "typed": Advice("name a directory that is not there yet"),
-    },
+    fixes=Advice("name a directory that is not there yet"),
 )
 
 EXPORT_NONE = Diagnosis(
     code="export-none",
     title="there is no whole checkpoint to export",
     symptoms=("there is no whole checkpoint in DIR on this machine",),
-    explanation="The run has saved nothing yet, or on another node's disk: `output_dir` is the same path on every"
-    " node.",
-    remedy="`aboard logs RUN` tells what was published, and where. Export on that node, or bring the directory"
-    " here. `touch OUTPUT_DIR/SAVE` asks a running training for one now.",
+    explanation="The run has saved nothing yet (`touch OUTPUT_DIR/SAVE` makes it save now), or it saved on another"
+    " node's disk: export there, or copy the directory here.",
     fixes={
         "folder": Command("aboard export {folder} --to DIR"),
         "run": Command("aboard logs {run}    # did it save anything, and on which node?"),
@@ -211,7 +181,6 @@ EXPORT_RUN = Diagnosis(
     title="the run is no training of ours",
     symptoms=("is no training of `aboard train`",),
     explanation="`aboard launch` runs your script, and only that knows what it saved.",
-    remedy="Name a checkpoint of `aboard train` instead: `aboard export output/step-000200 --to ./trained`.",
     fixes="aboard export CHECKPOINT --to DIR    # a directory step-…",
 )
 
@@ -220,6 +189,5 @@ EXPORT_MODEL = Diagnosis(
     title="the model's directory isn't that of the checkpoint",
     symptoms=("is not the model of this checkpoint",),
     explanation="An export takes config.json from where the model was, and its tensors are others by now.",
-    remedy="Export on a machine that has the model's config.json as it was when it was trained.",
     fixes="aboard export …   # on a machine that has the model's config.json as it was",
 )

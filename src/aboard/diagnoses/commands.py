@@ -2,9 +2,7 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, Command
-
-_NEAR = Advice("did you mean '{near}'?")
-_KNOWN = Advice("known here: {known:words}")
+from aboard.diagnoses.steps import SUGGESTED
 
 COMMAND = Diagnosis(
     code="command",
@@ -28,7 +26,6 @@ LAUNCH_DRY = Diagnosis(
     title="an option that only shows a plan",
     symptoms=("it shows a plan, and this would start one",),
     explanation="`--as` and `--json` are for looking.",
-    remedy="Add `--dry-run`, or leave them out.",
     fixes={
         "as": Command("aboard launch --dry-run --as {launcher} -- …"),
         "json": Command("aboard launch --dry-run --json -- …"),
@@ -41,7 +38,6 @@ LAUNCH_ENV = Diagnosis(
     title="a variable can't be given to ranks",
     symptoms=("is not set here",),
     explanation="`--env NAME` takes it from this shell, where it is not set; `--env NAME=value` gives it.",
-    remedy="Set it here, or write its value.",
     fixes={"file": Command("ls -l {file}"), "value": Command("--env {name}=VALUE")},
 )
 
@@ -51,7 +47,7 @@ CHECK_SUBJECT = Diagnosis(
     symptoms=("no subject",),
     explanation="`--only` and `--skip` name subjects.",
     remedy="`aboard check --help` lists them.",
-    fixes={"near": _NEAR, "known": _KNOWN},
+    fixes=SUGGESTED,
 )
 
 CHECK_FIX = Diagnosis(
@@ -59,7 +55,6 @@ CHECK_FIX = Diagnosis(
     title="--fix has nothing to mend",
     symptoms=("--fix ends leftovers",),
     explanation="It ends what earlier runs left on the nodes, which the subject `host` looks for.",
-    remedy="Leave `--fix` out, or let `host` be asked.",
     fixes=Advice("leave --fix out, or let 'host' be asked"),
 )
 
@@ -68,7 +63,6 @@ INIT = Diagnosis(
     title="it is not clear which nodes are meant",
     symptoms=("no node is named",),
     explanation="aboard.yaml is written for nodes that are named, or that a hostfile has; one of both.",
-    remedy="`aboard init 'gpu[01-16]'`, or `aboard init --hostfile FILE`.",
     fixes=Advice("type: aboard init gpu[01-16], or: aboard init --hostfile FILE"),
 )
 
@@ -77,7 +71,6 @@ INIT_EXISTS = Diagnosis(
     title="there is an aboard.yaml already",
     symptoms=("the file is already there",),
     explanation="It is never overwritten.",
-    remedy="Keep it, or choose another name: `-o FILE`.",
     fixes="keep it, or choose another name: aboard init … -o {other}",
 )
 
@@ -86,7 +79,6 @@ INIT_WRITE = Diagnosis(
     title="aboard.yaml can't be written here",
     symptoms=("can't be written: Permission denied",),
     explanation="The directory is not yours, or its disk is full.",
-    remedy="Choose another place: `aboard init … -o FILE`.",
     fixes="aboard init … -o FILE",
 )
 
@@ -95,8 +87,7 @@ STOP_NONE = Diagnosis(
     title="there is nothing to stop",
     symptoms=("no run of yours is under way from here",),
     explanation="No run of this user on this machine is alive.",
-    remedy="`aboard status` lists those that were. Stop a run where it was started.",
-    fixes="aboard status",
+    fixes="aboard status    # lists the runs; stop one where it was started",
 )
 
 STOP_WHICH = Diagnosis(
@@ -119,14 +110,12 @@ LOGS_NOTHING = Diagnosis(
     code="logs-nothing",
     title="nobody of that name has printed anything",
     symptoms=("has printed anything",),
-    explanation="The rank or node isn't one of the run's, or said nothing yet.",
-    remedy="`aboard logs RUN` without the filter shows who has.",
+    explanation="The rank or node isn't one of the run's, or said nothing yet; `aboard logs RUN` shows who has.",
     fixes={
         "ranks": Advice("name some of those that have: {ranks}"),
         "wait": Command("aboard logs --follow    # waits for what is to come"),
-        "near": _NEAR,
-        "known": _KNOWN,
         "nobody": Advice("no node has printed anything"),
+        **SUGGESTED,
     },
 )
 
@@ -135,7 +124,6 @@ LOGS_GREP = Diagnosis(
     title="the pattern is no regular expression",
     symptoms=("is no regular expression",),
     explanation="`--grep` takes Python's regular expressions, in which ( [ * + ? mean something.",
-    remedy="Put a backslash before them.",
     fixes="aboard logs --grep {pattern}    # finds it as it stands",
 )
 
@@ -144,7 +132,6 @@ LOGS_LINES = Diagnosis(
     title="the number of lines is none",
     symptoms=("is no number of lines",),
     explanation="`-n` takes a number, or `all`.",
-    remedy="`aboard logs -n 500`.",
     fixes=Advice("write it as in: -n 500, or -n all"),
 )
 
@@ -153,10 +140,9 @@ WHY_CODE = Diagnosis(
     title="there is no such code and no such run",
     symptoms=("no code and no run",),
     explanation="`aboard why` takes one code, or one run.",
-    remedy="`aboard why --codes` lists all codes, `aboard status` all runs.",
     fixes={
         "near": Command("aboard why {code}    # did you mean this?"),
-        "list": Command("aboard why --codes    # lists all codes"),
+        "list": Command("aboard why --codes    # lists all codes; aboard status lists all runs"),
     },
 )
 
@@ -165,7 +151,6 @@ WHY_WORDS = Diagnosis(
     title="several things were asked about at once",
     symptoms=("runs or codes at once",),
     explanation="`aboard why` takes one code, or one run; files go behind `--log`.",
-    remedy="Ask one after the other.",
     fixes="aboard why {word}    # files go behind --log",
 )
 
@@ -174,7 +159,6 @@ WHY_OPTIONS = Diagnosis(
     title="options that don't go together",
     symptoms=("each stand alone",),
     explanation="A run, a log, a bundle and processes of others are different questions.",
-    remedy="Ask one after the other.",
     fixes={
         "alone": Command("aboard why --nodes NODES…    # or one of the others"),
         "json": Command("aboard why --json --log FILE…"),
@@ -186,7 +170,6 @@ WHY_LOG = Diagnosis(
     title="the logs can't be looked at",
     symptoms=("files are more than",),
     explanation="A file is missing, is no text, or there are too many.",
-    remedy="Name those of the run that failed: `aboard why --log slurm-123.out`.",
     fixes={
         "empty": Command("aboard why --log FILE…"),
         "look": Command("ls -l {path}"),
@@ -199,8 +182,7 @@ WHY_PID = Diagnosis(
     title="a process is named by its number",
     symptoms=("is no process number",),
     explanation="`--pid` takes numbers as `ps` shows them.",
-    remedy="`ps -u $USER -o pid,etime,args`, then: `aboard why --pid PID`.",
-    fixes="aboard why --pid 4711    # as ps shows it",
+    fixes="aboard why --pid 4711    # as shown by: ps -u $USER -o pid,etime,args",
 )
 
 WHY_NO_PROCESS = Diagnosis(
@@ -216,7 +198,6 @@ WHY_NOT_PERMITTED = Diagnosis(
     title="the process is somebody else's",
     symptoms=("may not be looked at",),
     explanation="The kernel shows a process to its own user and to root only.",
-    remedy="Ask as that user, or `sudo aboard why --pid PID`.",
     fixes="sudo aboard why --pid {pid}",
 )
 
@@ -244,6 +225,5 @@ WHY_NO_NODE = Diagnosis(
     title="none of the nodes answers",
     symptoms=("none of the nodes answers",),
     explanation="Whatever runs there can only be looked at through ssh.",
-    remedy="`aboard check --only reach` tells why for each node.",
     fixes="aboard check {nodes:words} --only reach",
 )

@@ -4,9 +4,8 @@ import re
 
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, Command, Shell, shell
+from aboard.diagnoses.steps import NEAR, SUGGESTED
 
-_NEAR = Advice("did you mean '{near}'?")
-_KNOWN = Advice("known here: {known:words}")
 _KEEP_ONE = Advice("keep one of the two")
 _FEWER = Advice("leave some of them out")
 # What means the same between double quotes as between single ones.
@@ -22,12 +21,10 @@ CONFIG = Diagnosis(
     code="config",
     title="aboard.yaml says something that can't be",
     symptoms=("unknown key 'slot' in cluster",),
-    explanation="Every value is looked at before anything starts, and all mistakes are told at once, each at line"
-    " and column. Nothing that is written is ignored.",
-    remedy="Write what stands behind each `fix`. `aboard init --schema` describes every key, for editors too.",
+    explanation="Every value is checked before anything starts, and all mistakes are listed, with line and column.",
+    remedy="Write what each `fix` says. `aboard init --schema` describes every key, for editors too.",
     fixes={
-        "near": _NEAR,
-        "known": _KNOWN,
+        **SUGGESTED,
         "missing": Advice("add a line: {key}: …"),
         "node-or-mapping": Advice('write "gpu01", or {{name: gpu01, slots: 8}}'),
         "source-or-mapping": Advice("write train.jsonl, or {{path: train.jsonl, weight: 1}}"),
@@ -72,10 +69,7 @@ CONFIG_SET = Diagnosis(
     code="config-set",
     title="--set can't be used as it is",
     symptoms=("can't read 'cluster.slots'",),
-    explanation="`--set` gives one key of the file another value for once: the names of the sections with dots"
-    " between, then `=`.",
-    remedy="`--set train.learning_rate=2e-5`. A key below a value that is written in the file as a whole has to be"
-    " changed there.",
+    explanation="`--set train.learning_rate=2e-5` gives one key of the file another value, with dots between sections.",
     fixes={
         "form": Advice("write --set cluster.slots=8"),
         "section": Advice("change it in {file}, or set all of it at once"),
@@ -86,8 +80,7 @@ CONFIG_TWICE = Diagnosis(
     code="config-twice",
     title="two files say the same",
     symptoms=("cluster.user is also given at a.yaml:2:9",),
-    explanation="Several files make one document. Which of two values would win is nothing to guess about.",
-    remedy="Keep one of the two; for once, `--set` wins over all files.",
+    explanation="Several files make one document, and none of them wins; for once, `--set` wins over all files.",
     fixes=_KEEP_ONE,
 )
 
@@ -95,8 +88,7 @@ YAML = Diagnosis(
     code="yaml",
     title="the file is no YAML that can be read",
     symptoms=("found character '\\t' that cannot start any token",),
-    explanation="YAML has rules about blanks, quotes and colons; the place is where reading stopped, and the slip"
-    " may stand a line above.",
+    explanation="YAML has rules about blanks, quotes and colons. Reading stopped here; the slip may be a line above.",
     remedy="Indent with blanks, not tabs; put quotes around values with `: `, `#`, `{` or `[`.",
     fixes={
         "escapes": Advice("check the \\ escapes between double quotes"),
@@ -120,7 +112,7 @@ FILE = Diagnosis(
     explanation="It is not there, is a directory, is no text, or may not be read.",
     remedy="`ls -l FILE`, and name the right one.",
     fixes={
-        "near": _NEAR,
+        "near": NEAR,
         "directory": Advice("name a file in it"),
         "long": Advice("name the right file"),
         "encoding": Advice("save it as UTF-8, or name the right file"),
@@ -138,7 +130,6 @@ HOSTFILE = Diagnosis(
     title="the hostfile can't be read",
     symptoms=("the hostfile names no host",),
     explanation="A line is `HOST slots=N`, as DeepSpeed and MPI have it.",
-    remedy="Write one line for each host: `worker-0 slots=8`.",
     fixes={
         "fewer": _FEWER,
         "empty": Advice("add a line: worker-0 slots=8"),
@@ -152,7 +143,6 @@ ENVFILE = Diagnosis(
     title="the file of variables can't be read",
     symptoms=("is no NAME=value",),
     explanation="A line of .deepspeed_env is `NAME=value`.",
-    remedy="Mend the line that is named, or leave it out.",
     fixes=Advice("write NAME=value, e.g. NCCL_DEBUG=INFO"),
 )
 
@@ -160,8 +150,7 @@ NODESET = Diagnosis(
     code="nodeset",
     title="a set of nodes can't be read",
     symptoms=("gpu[01-",),
-    explanation="`gpu[01-16]`, `gpu01,gpu02`, `gpu[1-4,7]`, as Slurm and ClusterShell write them; zeros in front"
-    " count.",
+    explanation="Slurm and ClusterShell write it as `gpu[01-16]`, `gpu01,gpu02`, `gpu[1-4,7]`; leading zeros count.",
     remedy="Put quotes around it in a shell: `aboard check 'gpu[01-16]'`.",
     fixes={
         "none": Advice("name a node, for example gpu01 or gpu[01-16]"),
@@ -194,8 +183,7 @@ NODE_TWICE = Diagnosis(
     code="node-twice",
     title="a node is named twice",
     symptoms=("gpu03 is named twice",),
-    explanation="It would get twice its ranks, on the same GPUs.",
-    remedy="Name it once. One machine under two names is one node.",
+    explanation="It would get twice its ranks, on the same GPUs. One machine under two names is one node.",
     fixes=Advice("name {nodes} once"),
 )
 
@@ -204,7 +192,6 @@ CLUSTER_TWICE = Diagnosis(
     title="the nodes are given in two ways",
     symptoms=("the nodes are given twice, by aboard.yaml and by --hostfile",),
     explanation="Which of them is meant is nothing to guess about.",
-    remedy="Keep one; to use a part of the nodes: `--include NODES`.",
     fixes=Advice("keep one of them; to use a part of the nodes, add --include NODES"),
 )
 
@@ -212,8 +199,7 @@ HEAD_TWICE = Diagnosis(
     code="head-twice",
     title="this machine is named twice",
     symptoms=("localhost",),
-    explanation="Under `localhost` and its own name it would be two nodes.",
-    remedy="Name it once, by the name that other nodes reach it by.",
+    explanation="`localhost` and its own name would make two nodes; keep the name that other nodes reach it by.",
     fixes=Advice("keep one of them: leave out {node}"),
 )
 
@@ -221,8 +207,7 @@ HEAD_ADDRESS = Diagnosis(
     code="head-address",
     title="other nodes have no way to this machine",
     symptoms=("MASTER_ADDR=127.0.0.1",),
-    explanation="It is a node of the run, and has no address that the others could reach.",
-    remedy="Give it one: `fabric_address` in aboard.yaml. `ip addr` lists what it has.",
+    explanation="It is a node of the run, and others can't reach it; `fabric_address` in aboard.yaml gives an address.",
     fixes=Advice("write the head's name or address instead of {node}, or connect it: ip addr"),
 )
 
@@ -233,7 +218,7 @@ FILTER = Diagnosis(
     explanation="They name nodes of the cluster, and slots of them: `worker-0@worker-1:0,2`, as DeepSpeed has it.",
     remedy="Name only what to use: `--include NODES`.",
     fixes={
-        "near": _NEAR,
+        "near": NEAR,
         "nodes": Advice("the nodes are {nodes}"),
         "one": Advice("name only what to use: --include NODES"),
         "none-left": Advice("leave {option} out, or name other nodes"),
@@ -250,7 +235,6 @@ DURATION = Diagnosis(
     title="a length of time has no unit",
     symptoms=("is no length of time",),
     explanation="Of a number alone, half of the people would mean minutes.",
-    remedy="Write it as in `10m`, `2h`, `30s`, `1d`.",
     fixes=Advice("write it as in: {option} 10m (d, h, m, s)"),
 )
 
@@ -259,7 +243,6 @@ RANKS = Diagnosis(
     title="the ranks that were asked for can't be read",
     symptoms=("0-3,7",),
     explanation="Ranks are numbers and ranges.",
-    remedy="Write them as in `0-3,7`.",
     fixes=Advice("write it as in: {option} 3,5-7"),
 )
 
@@ -268,6 +251,5 @@ SHELL_NUL = Diagnosis(
     title="an argument has a character that no program can be given",
     symptoms=("ValueError: embedded null byte",),
     explanation="A NUL ends a string for the kernel.",
-    remedy="Leave it out.",
     fixes=Advice("leave the NUL byte out; put binary data in a file and pass its path"),
 )

@@ -4,7 +4,7 @@ from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, Command
 from aboard.diagnoses.messages import cause
 
-_ALLOW = "If it is meant to be so, let it pass: `--allow {code}`, or `data: {{allow: [{code}]}}` in aboard.yaml."
+_ALLOW = "If it is meant to be so: `--allow CODE`, or `data: {allow: [CODE]}` in aboard.yaml."
 
 # `again` is the command that was given, with one option more.
 _PASS = {"allow": Command("{again:shell}    # if it is meant to be so")}
@@ -19,7 +19,6 @@ NO_ROWS = Diagnosis(
     title="There is no row in the files",
     symptoms=("ValueError: num_samples should be a positive integer value, but got num_samples=0", "0 examples"),
     explanation="The file is empty, its name is that of another one, or the split that was asked for is empty.",
-    remedy="Look at it with `ls -l FILE` and `head -c 300 FILE`, and name the right one.",
     fixes="ls -l {file}    # is this the file that was meant?",
 )
 
@@ -31,12 +30,10 @@ BROKEN = Diagnosis(
         "pyarrow.lib.ArrowInvalid: JSON parse error: Missing a closing quotation mark in string",
         "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset",
     ),
-    explanation="A line is no JSON, no UTF-8, or no row of the format: a column is missing or has another type, a"
-    " role is unknown. A broken last line means a copy or a download that broke off, and then nobody knows how"
-    " much is missing. Aboard reads on and counts them, with file and line, instead of stopping at the first.",
-    remedy="Look at a line with `sed -n '17p' FILE | cut -c 1-300`. Compare the size with that of the source, and"
-    " copy again if it differs. Delete single lines with `sed -i '17d' FILE`, or keep what can be read with"
-    " `jq -cR 'fromjson? | objects' FILE > KEPT`. " + _ALLOW.format(code="data-broken"),
+    explanation="A line is no JSON, no UTF-8, or no row of the format: a column is missing or has another type, a role"
+    " is unknown. A broken last line means that a copy broke off, and an unknown part is missing.",
+    remedy=f"Copy a cut-off file again. `sed -n 17p FILE | cut -c 1-300` shows a line, `jq -cR 'fromjson? | objects'"
+    f" FILE > KEPT` keeps what can be read. {_ALLOW}",
     leads_to=("data-no-rows",),
     fixes={
         **_LOOK,
@@ -58,10 +55,8 @@ EMPTY = Diagnosis(
     code="data-empty",
     title="Rows hold no text",
     symptoms=("loss is nan", "the model answers with nothing"),
-    explanation="All texts of the row are blank, or its list of tokens is empty. Often a part of the file has its"
-    " text in a column of another name.",
-    remedy="Look at one with `aboard data FILE --show 5`. Take them out with"
-    " `jq -c 'select(.text != \"\")' FILE > KEPT`. " + _ALLOW.format(code="data-empty"),
+    explanation="All texts of the row are blank, or it has no tokens. Often the text is in a column of another name.",
+    remedy="Take them out: `jq -c 'select(.text != \"\")' FILE > KEPT`. " + _ALLOW,
     leads_to=("data-no-loss",),
     fixes={**_LOOK, **_PASS},
 )
@@ -74,14 +69,12 @@ TEMPLATE = Diagnosis(
         "Cannot use chat template functions because tokenizer.chat_template is not set",
         "assistant_masks is all zeros",
     ),
-    explanation="A loss on answers needs to know which tokens are answers. A template says so by"
-    " `{{% generation %}}…{{% endgeneration %}}` around them; most published ones don't, and then other trainers may"
-    " train on nothing (Liquid4All/liquid-finetune#37). Aboard also finds answers by what the template writes"
-    " around them. That fails where there is no template, where it refuses the conversation (two users in a row),"
-    " or where it renders an answer otherwise once other turns follow, as those do that drop earlier thoughts.",
-    remedy="Give a template that has the markers: `--template FILE`, or `data: {template: FILE}`. Put"
-    " `{% generation %}` before the content of the assistant and `{% endgeneration %}` behind its end token. Where"
-    " earlier answers are rendered otherwise, train on the last one only: `--loss-on last`.",
+    explanation="A loss on answers needs to know which tokens are answers. A template says so by `{{% generation"
+    " %}}…{{% endgeneration %}}` around them; without these, Aboard finds answers by what the template writes around"
+    " them. That fails without a template, where it refuses the conversation (two users in a row), or where it renders"
+    " an answer differently once other turns follow, as those do that drop earlier thoughts.",
+    remedy="Give a template that has `{% generation %}` before the assistant's content and `{% endgeneration %}` behind"
+    " its end token: `--template FILE`. If earlier answers are rendered differently: `--loss-on last`.",
     leads_to=("data-no-loss", "data-eos"),
     fixes={
         "none": Command("{again:shell}    # the tokenizer has none of its own"),
@@ -95,10 +88,10 @@ NO_LOSS = Diagnosis(
     code="data-no-loss",
     title="Rows have no supervised token",
     symptoms=("loss is 0.0", "loss is nan", "UserWarning: This instance will be ignored in loss calculation"),
-    explanation="The loss is taken of none of their tokens: nobody answers in them, the answer is empty, or the"
-    " mask covers all. They cost as much time as other rows, and the curve looks fine.",
-    remedy="See which tokens are supervised with `aboard data FILE --show 5`. Take rows without an answer out, or"
-    " take the loss of all tokens: `--loss-on all`. " + _ALLOW.format(code="data-no-loss"),
+    explanation="No token of theirs has a loss: nobody answers, the answer is empty, or the mask covers all. They cost"
+    " as much time as other rows, and the curve looks fine.",
+    remedy=f"`aboard data FILE --show 5` shows the mask. Drop such rows, or train on all tokens: `--loss-on all`."
+    f" {_ALLOW}",
     fixes={
         "all": Command("{again:shell}    # `data: {{loss_on: all}}`, if prompts shall be learned too"),
         "answered": Command(
@@ -113,17 +106,13 @@ EOS = Diagnosis(
     code="data-eos",
     title="The end token is never supervised",
     symptoms=("the fine-tuned model doesn't stop", "generates until max_new_tokens", "repeats itself endlessly"),
-    explanation="A model learns to stop by being shown the end token behind answers, with a loss on it. It is"
-    " masked when padding is the same token and padding is masked (huggingface/trl#1623), when the template closes"
-    " its marker before the end token (huggingface/trl#5988), or it isn't written at all.",
-    remedy="Look at how a row ends: `aboard data FILE --show 1`. In the template, put the end token before"
-    " `{% endgeneration %}`; of plain text, see that the tokenizer has an `eos_token`. "
-    + _ALLOW.format(code="data-eos"),
+    explanation="A model learns to stop from the end token behind answers. It is missing, or masked because padding is"
+    " the same token (huggingface/trl#1623) or the template closes its marker before it (huggingface/trl#5988).",
+    remedy=f"In the template, put the end token before `{{% endgeneration %}}`; for plain text, see that the tokenizer"
+    f" has an `eos_token`. {_ALLOW}",
     fixes={
         "no-token": Command("grep eos_token tokenizer_config.json    # beside the tokenizer; name the token there"),
-        "hidden": Command(
-            "{again:shell}    # a template with the end token before {{% endgeneration %}}, not behind it"
-        ),
+        "hidden": Command("{again:shell}    # a template with the end token before {{% endgeneration %}}"),
         "chat": Command("{again:shell}    # a template that writes the end token behind each answer"),
         **_PASS,
     },
@@ -136,10 +125,8 @@ DOUBLE_BOS = Diagnosis(
         "the model got worse after fine-tuning",
         "Added a BOS token to the prompt as specified by the model but the prompt also starts with a BOS token",
     ),
-    explanation="The chat template writes the token, and the tokenizer or the text itself adds another. The model"
-    " has never been shown two and won't be when it is used.",
-    remedy="Take `{{ bos_token }}` out of the template, or the token out of the text: it is added anyway. "
-    + _ALLOW.format(code="data-double-bos"),
+    explanation="The template writes the token, and the tokenizer or the text adds one; the model has never seen two.",
+    remedy=f"Take `{{{{ bos_token }}}}` out of the template, or the token out of the text. {_ALLOW}",
     fixes={"chat": Command("{again:shell}    # a template that writes {{{{ bos_token }}}} once"), **_PASS},
 )
 
@@ -147,10 +134,9 @@ CUT = Diagnosis(
     code="data-cut",
     title="Answers are cut off",
     symptoms=("answers break off in the middle of a sentence", "Token indices sequence length is longer than"),
-    explanation="The row is longer than `max_length`, and what is cut off is the end of its answer, with the token"
-    " that says stop. Where the prompt alone is longer, nothing of the answer is left.",
-    remedy="Ask for longer rows: `--max-length N`, or `data: {max_length: N}`; `aboard data FILE --stats` shows how"
-    " long they are. Or take the longest rows out. " + _ALLOW.format(code="data-cut"),
+    explanation="The row is longer than `max_length`, and the end of its answer is cut off, with the token that says"
+    " stop. If the prompt alone is longer, nothing of the answer is left.",
+    remedy=f"`aboard data FILE --stats` shows how long rows are; allow longer ones: `--max-length N`. {_ALLOW}",
     fixes={
         "most": Command("{again:shell}    # `data: {{max_length: {length}}}`, enough for 99 % of the rows"),
         "every": Command("{again:shell}    # `data: {{max_length: {length}}}`, enough for all"),
@@ -162,12 +148,10 @@ FORMAT = Diagnosis(
     code="data-format",
     title="The format looks guessed wrong",
     symptoms=("the model answers with questions", "the model speaks as the user", "all prompts are empty"),
-    explanation="The columns of the file fit a format, but what they hold doesn't look like it: prompts are empty,"
-    " answers are questions, the assistant speaks first, or a text is a conversation that somebody rendered"
-    " before.",
-    remedy="Look at it with `aboard data FILE --show 2`. Name the format, `--format NAME` or `data: {format:"
-    " NAME}`, or rename the columns: `jq -c '{prompt: .answer, completion: .question}' FILE > SWAPPED`. "
-    + _ALLOW.format(code="data-format"),
+    explanation="The columns fit a format, but what they hold doesn't look like it: prompts are empty, answers are"
+    " questions, the assistant speaks first, or a text is a conversation that was rendered before.",
+    remedy=f"Name the format, `--format NAME`, or rename columns: `jq -c '{{prompt: .answer, completion: .question}}'"
+    f" FILE`. {_ALLOW}",
     leads_to=("data-no-loss", "data-broken"),
     fixes={
         "several": Advice("say which: {formats}"),
@@ -178,9 +162,7 @@ FORMAT = Diagnosis(
         "plain": Advice("for plain text write text_column: {column}"),
         "columns": Advice("rename the columns"),
         "show": Command("{again:shell}    # shows what is taken for what"),
-        "json": Command(
-            "jq -c '{{messages: (.text | fromjson)}}' FILE.jsonl > messages.jsonl    # makes rows of the strings"
-        ),
+        "json": Command("jq -c '{{messages: (.text | fromjson)}}' FILE.jsonl > messages.jsonl    # makes rows"),
         "other": Command("{again:shell}    # `data: {{format: NAME}}`, with the right one"),
         **_PASS,
     },
@@ -190,13 +172,11 @@ LEAK = Diagnosis(
     code="data-leak",
     title="Validation rows are trained on",
     symptoms=("validation loss is lower than training loss", "eval_loss falls and the model gets worse"),
-    explanation="Rows with equal content are in both. The validation loss then says how well rows were learned by"
-    " heart.",
-    remedy="Take them out of the training set: `grep -vxFf VALIDATION TRAIN > KEPT` where lines are equal. "
-    + _ALLOW.format(code="data-leak"),
+    explanation="Rows with equal content are in both: the validation loss then measures what was memorised.",
+    remedy=f"Take equal lines out of the training set: `grep -vxFf VALIDATION TRAIN > KEPT`. {_ALLOW}",
     fixes={
         "apart": Command(
-            "grep -hvxFf {held} {files:words} > train-only.jsonl    # leaves lines out that are held back"
+            "grep -hvxFf {held} {files:words} > train-only.jsonl    # leaves out lines that are held back"
         ),
         **_PASS,
     },
@@ -206,10 +186,9 @@ DUPLICATES = Diagnosis(
     code="data-duplicates",
     title="Rows are there more than once",
     symptoms=("loss drops at the start of the second epoch", "the model recites training rows"),
-    explanation="Content is equal to the letter, whatever other columns say; what is nearly equal isn't counted. A"
-    " file that was named twice, or whose parts overlap, shows as a third of the rows or more. To say"
-    " a row counts twice, weights are the better way.",
-    remedy="Keep the first of equal lines: `awk '!seen[$0]++' FILE > ONCE`. " + _ALLOW.format(code="data-duplicates"),
+    explanation="Their content is exactly equal, whatever other columns say. A file that was named twice, or whose"
+    " parts overlap, shows as a third of the rows or more. To make a row count twice, use weights.",
+    remedy=f"Keep the first of equal lines: `awk '!seen[$0]++' FILE > ONCE`. {_ALLOW}",
     fixes={
         "once": Command("awk '!seen[$0]++' {files:words} > once.jsonl    # keeps the first of equal lines"),
         **_PASS,
@@ -221,15 +200,10 @@ SPECIAL_TEXT = Diagnosis(
     title="Control tokens stand in the data as text",
     severity=Severity.WARN,
     symptoms=("<|im_end|> in the middle of a message", "<|endoftext|> in a document", "roles are confused"),
-    explanation="To the tokenizer, the text `<|im_end|>` is the token: a turn ends where it stands, and whoever"
-    " writes it into a prompt speaks as somebody else. Often rows have been through a template before, and go"
-    " through it twice.",
-    remedy="See it with `aboard data FILE --show 5`. Give rendered rows as plain text, or take the tokens out:"
-    " `sed 's/<|im_end|>//g' FILE > KEPT`. " + _ALLOW.format(code="data-special-text"),
-    fixes={
-        "mend": Command("sed {script} {file} > mended.jsonl    # takes that token out"),
-        **_PASS,
-    },
+    explanation="To the tokenizer, the text `<|im_end|>` is the token: a turn ends there, and whoever writes it into a"
+    " prompt speaks as somebody else. Often rows have been through a template before.",
+    remedy=f"Give rendered rows as plain text, or take the tokens out: `sed 's/<|im_end|>//g' FILE > KEPT`. {_ALLOW}",
+    fixes={"mend": Command("sed {script} {file} > mended.jsonl    # takes that token out"), **_PASS},
 )
 
 OUTLIER = Diagnosis(
@@ -237,9 +211,7 @@ OUTLIER = Diagnosis(
     title="A row is far longer than the others",
     severity=Severity.INFO,
     symptoms=("one step takes far longer than the others", "CUDA out of memory at one step only"),
-    explanation="It is more than twenty times as long as 99 % of the rows: two files in one row, a page of binary"
-    " data.",
-    remedy="Look at it: `sed -n '17p' FILE | cut -c 1-300`.",
+    explanation="It is over twenty times as long as 99 % of the rows: two files in one row, a page of binary data.",
     fixes={
         "line": Command("sed -n {script:shell} {file} | cut -c 1-300    # shows it"),
         "lengths": Command("{again:shell}    # shows how long rows are"),

@@ -10,6 +10,8 @@ from aboard.diagnoses.messages import Message, Source
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy import dataclass
 
+_BLANK = re.compile(r"{\w+:shell}")
+
 
 class Severity(IntEnum):
     """`BLOCK` stops a launch, `WARN` doesn't, `INFO` is worth a line."""
@@ -82,10 +84,11 @@ class Diagnosis:
         return next(((message, match) for message, match in found if match), None)
 
     @property
-    def steps(self) -> tuple[str, ...]:
-        """The lines of all its fixes, each once, with the names of blanks in capitals; not those that are a blank."""
-        lines = (line for template in self.templates.values() for line in template.text.split("\n"))
-        return tuple(dict.fromkeys(name_blanks(line) for line in lines if not re.fullmatch(r"{\w+:shell}", line)))
+    def steps(self) -> tuple[Template, ...]:
+        """The lines of its fixes, each once, with blanks in capitals; none that is a blank or a guess at a word."""
+        shown = [template for variant, template in self.templates.items() if variant not in {"near", "known"}]
+        lines = ((type(each), line) for each in shown for line in each.text.split("\n"))
+        return tuple(dict.fromkeys(kind(name_blanks(line)) for kind, line in lines if not _BLANK.fullmatch(line)))
 
     @property
     def templates(self) -> Mapping[str, Template]:

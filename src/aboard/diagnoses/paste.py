@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, Command, Shell
+from aboard.diagnoses.steps import NEAR, SUGGESTED
 from aboard.diagnoses.untrusted import visible
 
 _MOST_WORDS, _LONGEST = 400, 4096
@@ -25,11 +26,10 @@ FLAG = Diagnosis(
     code="paste-flag",
     title="a flag of another launcher can't be obeyed",
     symptoms=("torchrun --nproc_per_node",),
-    explanation="Commands of torchrun, deepspeed and accelerate can be pasted behind `--`. What one of their flags"
-    " says contradicts the nodes, or would be ignored.",
+    explanation="Commands of torchrun, deepspeed and accelerate can be pasted behind `--`, but not with this flag.",
     remedy="Type what stands behind `fix`: most often, leave the flag out.",
     fixes={
-        "near": Advice("did you mean '{near}'?"),
+        "near": NEAR,
         "of-script": Advice("flags of the script itself go behind the script"),
         "alone": Advice("write {flag}"),
         "value": Advice("write {flag} VALUE; if it came from a shell variable, that variable is empty"),
@@ -40,9 +40,7 @@ FLAG = Diagnosis(
         "leave-one": Advice("leave one of the two flags out"),
         "filtered": Advice("leave --{counted} out: --{filter} says which nodes and slots to use"),
         "no-restarts": Advice("leave {flag} out, or write {flag} 0"),
-        "slurm": Command(
-            'leave --launcher out; in a Slurm allocation type: aboard launch "$SLURM_JOB_NODELIST" -- deepspeed …'
-        ),
+        "slurm": Command('leave --launcher out; under Slurm type: aboard launch "$SLURM_JOB_NODELIST" -- deepspeed …'),
         "ssh-config": Advice("leave --launcher_args out; what ssh needs goes into ~/.ssh/config"),
         "autotuning": Advice("leave --autotuning out, or tune with deepspeed itself"),
         "cores": Advice("leave --bind_core_list out, and keep --bind_cores_to_rank"),
@@ -70,8 +68,7 @@ CONFIG = Diagnosis(
     explanation="It says something that contradicts the nodes, or that would be ignored.",
     remedy="Change the lines that are named, or give the script alone: `aboard launch -- train.py`.",
     fixes={
-        "near": Advice("did you mean '{near}'?"),
-        "known": Advice("known here: {known:words}"),
+        **SUGGESTED,
         "section": Advice("write its keys below it, or {key}: {{}}"),
         "number": Advice("write {key}: 2"),
         "type": Advice("add a line: distributed_type: FSDP"),
@@ -85,7 +82,6 @@ MASTER = Diagnosis(
     title="the master of the pasted command is no node of ours",
     symptoms=("--master_addr",),
     explanation="Aboard picks the first node, and a port that it has just seen bind. A pasted one must agree.",
-    remedy="Leave `--master_addr` and `--master_port` out.",
     fixes={
         "host": Advice("write {option} with the name or address of the first node"),
         "port": Advice("leave the port out: one is chosen"),
@@ -98,7 +94,6 @@ SCRIPT = Diagnosis(
     title="the pasted command has no script",
     symptoms=("starts no run; accelerate launch does",),
     explanation="There is nothing that ranks could run.",
-    remedy="Put the script behind the launcher: `aboard launch -- torchrun train.py`.",
     fixes={
         "none": Advice("write the script behind the flags: {launcher} … train.py"),
         "launch": Advice("write accelerate launch … train.py"),
@@ -109,17 +104,13 @@ WRAPPED = Diagnosis(
     code="paste-wrapped",
     title="the pasted command starts a launcher by itself",
     symptoms=("starts deepspeed by itself, so every rank would start a run of its own",),
-    explanation="A script around deepspeed or torchrun (deepy.py of gpt-neox, a shell script) would be run by every"
-    " rank.",
-    remedy="Type what it starts: `aboard launch -- deepspeed train.py …`.",
+    explanation="Every rank would run a script around deepspeed or torchrun (deepy.py of gpt-neox, a shell script).",
     fixes={
         "sbatch": Command("type the command that the script starts: aboard launch -- accelerate launch …"),
         "container": Command("let each rank start the container: aboard launch -- {command:shell}"),
         "starter": Command("leave {starter} out: aboard launch -- {command:shell}"),
         "deepy": Command("let gpt-neox print that command: eval aboard launch -- deepspeed {printed:shell}"),
-        "script": Command(
-            "type what it starts, with the script and arguments from it: aboard launch -- deepspeed {flags:shell} …"
-        ),
+        "script": Command("type what it starts, script and arguments too: aboard launch -- deepspeed {flags:shell} …"),
     },
 )
 
@@ -128,6 +119,5 @@ SLOTS = Diagnosis(
     title="the pasted command asks for more slots than there are",
     symptoms=("has fewer slots than",),
     explanation="It names GPUs by number, and a node has fewer.",
-    remedy="Ask for fewer, or give the nodes more slots in aboard.yaml.",
     fixes=Advice("ask for fewer, or give these nodes more slots"),
 )

@@ -10,8 +10,7 @@ PLAN = Diagnosis(
     code="launch-plan",
     title="these nodes can't carry what is asked for",
     symptoms=("no node would start a rank",),
-    explanation="The number of ranks, slots and variables is settled before anything starts, and doesn't come out.",
-    remedy="See what would be started: `aboard launch --dry-run -- …`.",
+    explanation="The ranks, slots, nodes or variables that were asked for don't fit together.",
     fixes={
         "no-slots": Advice("give a node slots: `slots: 8` in aboard.yaml"),
         "nodes": Advice("name as many nodes as are to take part; a smaller run is never started in silence"),
@@ -25,9 +24,7 @@ EXPORT_DEEPSPEED = Diagnosis(
     code="export-deepspeed",
     title="the plan can't be said to DeepSpeed's launcher",
     symptoms=("deepspeed --hostfile",),
-    explanation="It starts one command on all nodes, through a shell: what a node has of its own, and some"
-    " characters, can't be said to it.",
-    remedy="Give all nodes the same, or look at it otherwise: `aboard launch --dry-run --as torchrun -- …`.",
+    explanation="It passes one command to all nodes through a shell: nodes can't differ, and some characters get lost.",
     fixes={
         "spelling": Advice(f"spell it in letters and digits, {_OTHERWISE}"),
         "different": Advice(f"give all nodes the same {{what}}, {_OTHERWISE}"),
@@ -39,11 +36,10 @@ SLURM_NODES = Diagnosis(
     code="slurm-nodes",
     title="a Slurm job has several nodes, and none was named",
     symptoms=("this is a Slurm job of 2 nodes (n[1-2]), and Aboard can't take them from Slurm by itself yet",),
-    explanation="Without nodes on the command line, in a hostfile or in aboard.yaml, Aboard uses the machine that"
-    " it runs on. In a job of several nodes, the others would stay idle without a word.",
-    remedy="Name the nodes: `aboard launch $(scontrol show hostnames) -- train.py`. Aboard reaches them over ssh,"
-    " so each must let you log in without a password (many clusters allow it on nodes of your own job). To use one"
-    " node alone: `aboard launch localhost -- train.py`.",
+    explanation="Without nodes on the command line, in a hostfile or in aboard.yaml, Aboard uses this machine alone,"
+    " and the other nodes of the job would silently stay idle.",
+    remedy="`aboard launch $(scontrol show hostnames) -- train.py` reaches them over ssh, so each must let you log in"
+    " without a password. To use one node alone: `aboard launch localhost -- train.py`.",
     fixes={
         "named": Command(f"{{named:shell}}    # over ssh: each must let you log in without a password\n{_ANY_JOB}"),
         "any-job": Command(_ANY_JOB),

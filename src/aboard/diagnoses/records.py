@@ -2,13 +2,13 @@
 
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, Command
+from aboard.diagnoses.steps import SUGGESTED
 
 RUN_NONE = Diagnosis(
     code="run-none",
     title="there is no run yet",
     symptoms=("there is no run yet under",),
-    explanation="Runs are remembered on the machine, and for the user, that started them.",
-    remedy="`aboard launch -- train.py` makes one. `XDG_STATE_HOME` may point elsewhere than it did then.",
+    explanation="Runs are recorded on the machine and for the user that started them, below `XDG_STATE_HOME`.",
     fixes={
         "launch": Command("aboard launch -- train.py    # makes one"),
         "others": Command(
@@ -23,13 +23,11 @@ RUN_NAME = Diagnosis(
     code="run-name",
     title="there is no run of that name",
     symptoms=("fits 2 runs",),
-    explanation="A run is named by its whole name, or by a part that no other has.",
-    remedy="`aboard status` lists them.",
+    explanation="A run is named by its whole name, or by a part that no other has; `aboard status` lists all.",
     fixes={
         "longer": Advice("type more of its name"),
-        "near": Advice("did you mean '{near}'?"),
-        "known": Advice("known here: {known:words}"),
         "first": Command("aboard launch -- train.py    # makes a first one"),
+        **SUGGESTED,
     },
 )
 
@@ -38,7 +36,6 @@ RUN_DIRECTORY = Diagnosis(
     title="no run directory can be made",
     symptoms=("no run directory can be made under",),
     explanation="What a run sees is kept below `~/.local/state/aboard`, which can't be written.",
-    remedy="`df -h ~/.local/state`; or elsewhere: `XDG_STATE_HOME=/a/disk/with/room aboard launch …`.",
     fixes={
         "wait": Advice("wait a minute, and type it again"),
         "elsewhere": Command("XDG_STATE_HOME=/a/disk/with/room aboard launch …"),
@@ -59,8 +56,7 @@ RUN_OVER = Diagnosis(
     title="the run is over",
     symptoms=("no conductor of RUN answers",),
     explanation="What was asked for is only there while it runs.",
-    remedy="`aboard logs RUN` and `aboard why RUN` tell what it came to.",
-    fixes="aboard logs {run}",
+    fixes="aboard logs {run}    # or: aboard why {run}",
 )
 
 RUN_SILENT = Diagnosis(
@@ -68,8 +64,7 @@ RUN_SILENT = Diagnosis(
     title="the run's conductor doesn't answer",
     symptoms=("did not answer within",),
     explanation="Its process is there and busy, or stopped: a head that swaps, or one on which it got SIGSTOP.",
-    remedy="`aboard logs RUN`; look at the head: `free -g`, and `top` for a process in state T or D.",
-    fixes="aboard logs {run}",
+    fixes="aboard logs {run}    # then look at the head: free -g, and top for a process in state T or D",
 )
 
 BUNDLE_ASK = Diagnosis(
@@ -85,7 +80,6 @@ BUNDLE_THERE = Diagnosis(
     title="there is a bundle of that name already",
     symptoms=("is there already",),
     explanation="It is never overwritten.",
-    remedy="Remove it, or choose another name: `-o FILE`.",
     fixes="rm {path}    # or another name: -o",
 )
 
@@ -109,7 +103,6 @@ BUNDLE_BROKEN = Diagnosis(
     code="bundle-broken",
     title="the bundle can't be read",
     symptoms=("is no bundle that can be read",),
-    explanation="It broke off while it was copied, or is something else.",
-    remedy="Compare its size with that of the original; copy it as binary.",
+    explanation="It broke off while it was copied, or is something else: compare its size with the original's.",
     fixes="aboard bundle RUN    # makes one",
 )

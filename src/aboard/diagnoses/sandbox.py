@@ -3,16 +3,14 @@
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, Command
 
-_DOWN = "`sudo aboard sandbox down` takes all of it away, and `up` makes it anew."
-_TAKE_DOWN = Command("aboard sandbox down")
+_TAKE_DOWN = Command("aboard sandbox down    # then make it anew: aboard sandbox up")
+_DOWN = {"usual": _TAKE_DOWN, "named": Command("aboard sandbox down --name {name}")}
 
 ROOT = Diagnosis(
     code="sandbox-root",
     title="a sandbox needs root",
     symptoms=("needs root",),
-    explanation="A practice host has a network, mounts and an sshd of its own, and only root may make those."
-    " Training runs as an ordinary user in it.",
-    remedy="`sudo aboard sandbox up`.",
+    explanation="Only root may make hosts with a network, mounts and an sshd; training runs as an ordinary user.",
     fixes="sudo {aboard} sandbox {verb}",
 )
 
@@ -21,7 +19,6 @@ LINUX = Diagnosis(
     title="a sandbox needs Linux",
     symptoms=("a sandbox is made of Linux namespaces",),
     explanation="Other systems have no namespaces.",
-    remedy="Use a Linux machine, or a virtual one.",
     fixes=Advice("run `aboard sandbox up` on a Linux machine or in a Linux virtual machine"),
 )
 
@@ -30,7 +27,6 @@ PRIVILEGES = Diagnosis(
     title="root may not make namespaces here",
     symptoms=("unshare failed: Operation not permitted",),
     explanation="The root of a container often lacks CAP_SYS_ADMIN.",
-    remedy="Run it on the machine itself, or in a container that was started with `--privileged`.",
     fixes=Advice("run it on the machine itself, or in a container started with --privileged"),
 )
 
@@ -39,7 +35,6 @@ KERNEL = Diagnosis(
     title="the kernel lacks a part that is needed",
     symptoms=("RTNETLINK answers: Operation not supported",),
     explanation="Bridges, veth pairs, connection tracking and the like are modules that this kernel doesn't have.",
-    remedy="`sudo modprobe NAME`, or a kernel that has it; the message names the part.",
     fixes={
         "module": Command("sudo modprobe {part}"),
         "boot": Advice("boot a kernel with {option}"),
@@ -52,7 +47,6 @@ PROGRAM = Diagnosis(
     title="a program is missing",
     symptoms=("not installed here",),
     explanation="Hosts are made of real programs: sshd, ip, nft, and some faults of others.",
-    remedy="Type what stands behind `fix`: it installs all that are missing.",
     fixes="sudo apt-get install -y {packages:words}",
 )
 
@@ -61,7 +55,6 @@ SOURCE = Diagnosis(
     title="other users can't read this Aboard",
     symptoms=("can't be read by other users",),
     explanation="On a practice host you are an ordinary user, who must be able to run it.",
-    remedy="`chmod -R o+rX DIR`, as the message has it.",
     fixes="chmod -R o+rX {source}",
 )
 
@@ -70,7 +63,6 @@ BUILD = Diagnosis(
     title="the sandbox could not be made",
     symptoms=("no namespaces could be made",),
     explanation="A part of it failed, which the message names.",
-    remedy=_DOWN,
     fixes=_TAKE_DOWN,
 )
 
@@ -79,7 +71,6 @@ NETWORK = Diagnosis(
     title="the sandbox's network could not be made",
     symptoms=("RTNETLINK answers: File exists",),
     explanation="`ip` refused a part of it; most often something of an earlier one is left.",
-    remedy=_DOWN,
     fixes=_TAKE_DOWN,
 )
 
@@ -88,7 +79,6 @@ SSHD = Diagnosis(
     title="an sshd of the sandbox doesn't start",
     symptoms=("sshd: no hostkeys available",),
     explanation="The message has its own words.",
-    remedy=_DOWN,
     fixes=_TAKE_DOWN,
 )
 
@@ -97,11 +87,7 @@ SLURM = Diagnosis(
     title="Slurm of the sandbox doesn't start",
     symptoms=("slurmctld: fatal",),
     explanation="The message has the daemon's own words.",
-    remedy=_DOWN,
-    fixes={
-        "daemon": _TAKE_DOWN,
-        "late": Command("aboard sandbox up --slurm --nodes {nodes} --name {name}"),
-    },
+    fixes={"daemon": _TAKE_DOWN, "late": Command("aboard sandbox up --slurm --nodes {nodes} --name {name}")},
 )
 
 STUCK = Diagnosis(
@@ -109,11 +95,7 @@ STUCK = Diagnosis(
     title="a process of the sandbox doesn't end",
     symptoms=("doesn't end",),
     explanation="It waits in the kernel, most often for a disk.",
-    remedy=_DOWN,
-    fixes={
-        "host": _TAKE_DOWN,
-        "named": Command("aboard sandbox down --name {name}"),
-    },
+    fixes=_DOWN,
 )
 
 BUSY = Diagnosis(
@@ -121,7 +103,6 @@ BUSY = Diagnosis(
     title="another command works on the sandbox",
     symptoms=("another aboard has been",),
     explanation="One at a time builds, breaks and heals.",
-    remedy="Wait until it is done, then: `aboard sandbox status`.",
     fixes={
         "host": Advice("wait until it is done, then: aboard sandbox status"),
         "named": Advice("wait until it is done, then: aboard sandbox {verb} --name {name}"),
@@ -133,11 +114,7 @@ DOWN = Diagnosis(
     title="no sandbox is up",
     symptoms=("no sandbox 'sandbox' is up",),
     explanation="It was never made, or the machine was started anew since.",
-    remedy="`sudo aboard sandbox up`.",
-    fixes={
-        "usual": Command("aboard sandbox up"),
-        "named": Command("aboard sandbox up --name {name}"),
-    },
+    fixes={"usual": Command("aboard sandbox up"), "named": Command("aboard sandbox up --name {name}")},
 )
 
 DIFFERS = Diagnosis(
@@ -145,19 +122,14 @@ DIFFERS = Diagnosis(
     title="a sandbox of another shape is up",
     symptoms=("that isn't what you ask for",),
     explanation="It has another number of nodes or slots, and is never changed while it is up.",
-    remedy=_DOWN,
-    fixes={
-        "usual": _TAKE_DOWN,
-        "named": Command("aboard sandbox down --name {name}"),
-    },
+    fixes=_DOWN,
 )
 
 NAME = Diagnosis(
     code="sandbox-name",
     title="a sandbox can't have that name",
     symptoms=("can't name a sandbox",),
-    explanation="It becomes the name of a directory.",
-    remedy="Small letters, digits, '.', '_' and '-'.",
+    explanation="It becomes the name of a directory: small letters, digits, '.', '_' and '-'.",
     fixes="aboard sandbox up --name sandbox",
 )
 
@@ -166,7 +138,6 @@ NODES = Diagnosis(
     title="a sandbox can't have so many nodes",
     symptoms=("nodes asked for",),
     explanation="There is a most, which the message has.",
-    remedy="`sudo aboard sandbox up --nodes 4`.",
     fixes="aboard sandbox up --nodes 4",
 )
 
@@ -175,7 +146,6 @@ SLOTS = Diagnosis(
     title="a node has at least one slot",
     symptoms=("slots asked for",),
     explanation="Without one it would start no rank.",
-    remedy="`sudo aboard sandbox up --slots 2`.",
     fixes="aboard sandbox up --slots 2",
 )
 
@@ -192,7 +162,6 @@ HOST_OFF = Diagnosis(
     title="the host is off",
     symptoms=("is off",),
     explanation="A fault switched it off.",
-    remedy="`sudo aboard sandbox heal`.",
     fixes="aboard sandbox heal --name {name}",
 )
 
@@ -201,7 +170,6 @@ FAULT = Diagnosis(
     title="the fault could not be made",
     symptoms=("ended with 1",),
     explanation="What was to break the host failed itself; the message has its words.",
-    remedy="`sudo aboard sandbox heal`, then again.",
     fixes="aboard sandbox heal",
 )
 
@@ -247,7 +215,6 @@ FAULT_CLASH = Diagnosis(
     title="the host is broken already in a way that goes against it",
     symptoms=("is broken already",),
     explanation="Two faults that change the same part can't be healed one by one.",
-    remedy="Heal the one that is there first: `sudo aboard sandbox heal NAME`.",
     fixes="aboard sandbox heal {fault} --node {node} --name {name}",
 )
 
@@ -256,7 +223,6 @@ NO_PROCESS = Diagnosis(
     title="no process of the host is like that",
     symptoms=("no process of n1 has",),
     explanation="The fault is done to a process, and there is none with that number or variable.",
-    remedy="`sudo aboard sandbox exec --node n1 -- ps -ef`.",
     fixes="aboard sandbox exec --node {node} -- ps -ef",
 )
 
@@ -265,6 +231,5 @@ PATH_TAKEN = Diagnosis(
     title="what was moved away can't come back",
     symptoms=("something new is there",),
     explanation="While the fault lasted, something was written under the same name.",
-    remedy="Move that aside, as the message says, then heal again.",
-    fixes="aboard sandbox exec --node {node} --root -- mv {path} {path}.new",
+    fixes="aboard sandbox exec --node {node} --root -- mv {path} {path}.new    # then heal again",
 )

@@ -1,7 +1,9 @@
 """Templates that several families share."""
 
-from aboard.diagnoses.fixes import Command
+from aboard.diagnoses.fixes import Advice, Command
 
+NEAR = Advice("did you mean '{near}'?")
+SUGGESTED = {"near": NEAR, "known": Advice("known here: {known:words}")}
 CHECK_NETWORK = Command("{check:shell aboard check NODES --only network    # what can't reach what}")
 # The lines that let a node's peers through its firewall.
 OPEN = Command("{rules:shell sudo iptables -I INPUT -p tcp -s NETWORK --dport 1024:65535 -j ACCEPT    # on NODE}")

@@ -7,8 +7,7 @@ WIRE_PROTOCOL = Diagnosis(
     title="what a node sent is no frame of ours",
     symptoms=("ProtocolError",),
     explanation="Something on the way changed the bytes, or another program answers.",
-    remedy="`aboard check --only reach` tells which.",
-    fixes="aboard check",
+    fixes="aboard check --only reach    # tells which",
 )
 
 AGENT_ASK = Diagnosis(

@@ -41,7 +41,7 @@ async def export(what: str, to: Path, runs: Runs, *, dtype: str | None) -> Expor
 def _must_be_free(to: Path) -> None:
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         seen = f"{to} is there already, and not empty"
-        problem = Problem(where="--to", seen=seen, fix=checkpoints.EXPORT_TO.fix("typed"))
+        problem = Problem(where="--to", seen=seen, fix=checkpoints.EXPORT_TO.fix())
         raise InputError(checkpoints.EXPORT_TO, [problem])
 
 

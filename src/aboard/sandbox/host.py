@@ -89,7 +89,7 @@ class Host:
         for port in self.ports:
             self._box.switch(["ip", "link", "delete", port])
         if not first.kill(timeout=_OFF_TIMEOUT):
-            raise SandboxError(sandbox.STUCK, f"{self.name} doesn't end", "host")
+            raise SandboxError(sandbox.STUCK, f"{self.name} doesn't end", "usual")
 
     def power_on(self) -> None:
         """Boot it again from the disk it had; what lay in memory file systems is gone."""

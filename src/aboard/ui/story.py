@@ -1,5 +1,6 @@
 """The long story of a code on a terminal, and the list of all codes."""
 
+import re
 from collections.abc import Sequence
 
 from rich.console import Console, ConsoleOptions, RenderResult
@@ -7,9 +8,12 @@ from rich.text import Text
 
 from aboard.core.rule import Subject
 from aboard.diagnoses import Diagnosis
-from aboard.diagnoses.fixes import name_blanks
+from aboard.diagnoses.fixes import Command, Template, name_blanks
 from aboard.ui.hanging import hanging
 from aboard.ui.marks import OF_SEVERITY
+
+# A line up to its remark; none, if it is one.
+_COMMAND = re.compile(r"^[^#].*?(?= +# |$)")
 
 
 class StoryView:
@@ -30,17 +34,18 @@ class StoryView:
             yield from hanging(Text(label, style="dim"), shown, width)
             label = " " * len(label)
         yield from hanging(Text("  why    ", style="dim"), name_blanks(story.explanation), width)
-        yield from hanging(Text("  mend   ", style="dim"), story.remedy or _steps(story), width)
+        yield from hanging(
+            Text("  mend   ", style="dim"), story.remedy or "\n".join(map(_show_step, story.steps)), width
+        )
         if story.leads_to:
             yield from hanging(Text("  then also  ", style="dim"), ", ".join(story.leads_to), width)
         yield ""
         yield Text(f"  {self._subject.command}    # asks again", style="dim")
 
 
-def _steps(story: Diagnosis) -> str:
-    """What to type, a command a line: between backticks, where it isn't broken; and remarks."""
-    parts = (line.partition("    # ") for line in story.steps)
-    return "\n".join(f"`{each}`{gap}{remark}" if each[0] != "#" else each for each, gap, remark in parts)
+def _show_step(step: Template) -> str:
+    """A command between backticks, where it isn't broken, with its remark behind them; or a piece of advice."""
+    return _COMMAND.sub(r"`\g<0>`", step.text, count=1) if isinstance(step, Command) else step.text
 
 
 class CodesView:

@@ -25,7 +25,7 @@ def pages(subjects: Sequence[Subject]) -> Mapping[str, str]:
 
 def _page(subject: Subject, story: Diagnosis) -> str:
     shows = "\n".join(story.symptoms)
-    remedy = story.remedy or "\n".join(("```text", *story.steps, "```"))
+    remedy = story.remedy or "\n".join(("```text", *(step.text for step in story.steps), "```"))
     links = ", ".join(f"[{code}]({code}.md)" for code in story.leads_to)
     leads_to = f"\nIt leads to {links}; mended, they are gone too.\n" if links else ""
     return f"""\

@@ -71,7 +71,7 @@ def end(host: Host, key: str) -> None:
     for process in _residents(host, key):
         if not process.kill(timeout=_END_TIMEOUT):
             seen = f"{host.name}: process {process.pid} doesn't end"
-            raise SandboxError(sandbox.STUCK, seen, "host")
+            raise SandboxError(sandbox.STUCK, seen, "usual")
 
 
 def main(handle: int) -> None:
