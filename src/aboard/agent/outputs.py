@@ -23,12 +23,7 @@ class Output:
     """One stream of one child. The child never waits for us, and we never hold more than `limit` of it."""
 
     def __init__(
-        self,
-        loop: Loop,
-        name: tuple[str, str],
-        spool: Spool,
-        secrets: Iterable[str],
-        on_more: Callable[[], None],
+        self, loop: Loop, name: tuple[str, str], spool: Spool, secrets: Iterable[str], on_more: Callable[[], None]
     ) -> None:
         self.name = name
         self.finished = False

@@ -77,12 +77,7 @@ def check(
         report = _watched(cluster, subjects, console, quick=quick)
         console.print(
             CheckView(
-                report.facts,
-                subjects,
-                report.by_subject,
-                report.findings,
-                seconds=report.seconds,
-                verbose=verbose,
+                report.facts, subjects, report.by_subject, report.findings, seconds=report.seconds, verbose=verbose
             ),
             crop=False,
         )

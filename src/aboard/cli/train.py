@@ -37,13 +37,7 @@ FAREWELL_SECONDS = 300.0
 )
 @click.option("-d", "--detach", is_flag=True, help="Go on in the background: aboard status, logs, stop.")
 def train(
-    where: NodeWords,
-    print_config: bool,
-    dry: bool,
-    ranks: int | None,
-    envs: tuple[str, ...],
-    how: str,
-    detach: bool,
+    where: NodeWords, print_config: bool, dry: bool, ranks: int | None, envs: tuple[str, ...], how: str, detach: bool
 ) -> None:
     """Train a model, on this machine or over all nodes, and say beforehand what would spoil it.
 

@@ -53,10 +53,7 @@ def _word(text: str) -> str:
 
 def _path(text: str) -> str:
     if not _line(text).startswith("/"):
-        refuse(
-            f"'{visible(text)}' is no absolute path",
-            configuration.CONFIG.fix("path", path=text.removeprefix("~/")),
-        )
+        refuse(f"'{visible(text)}' is no absolute path", configuration.CONFIG.fix("path", path=text.removeprefix("~/")))
     return text
 
 

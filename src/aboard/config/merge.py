@@ -56,9 +56,7 @@ def _empty(tree: Tree) -> bool:
 
 def _both(path: tuple[str, ...], first: str, second: str) -> Problem:
     return Problem(
-        where=second,
-        seen=f"{visible('.'.join(path))} is also given at {first}",
-        fix=configuration.CONFIG_TWICE.fix(),
+        where=second, seen=f"{visible('.'.join(path))} is also given at {first}", fix=configuration.CONFIG_TWICE.fix()
     )
 
 
@@ -70,9 +68,7 @@ def _path(text: str) -> tuple[str, ...]:
 
 def _malformed(text: str) -> Problem:
     return Problem(
-        where="--set",
-        seen=f"can't read '{visible(text.partition('=')[0])}'",
-        fix=configuration.CONFIG_SET.fix("form"),
+        where="--set", seen=f"can't read '{visible(text.partition('=')[0])}'", fix=configuration.CONFIG_SET.fix("form")
     )
 
 
@@ -85,9 +81,7 @@ def _put(table: Table, path: tuple[str, ...], leaf: Leaf) -> Table:
             raise InputError(configuration.CONFIG_SET, [_no_section(leaf, key, table.keys[key])])
         value = _put(below if isinstance(below, Table) else NOTHING, tuple(rest), leaf)
     return Table(
-        values={**table.values, key: value},
-        keys={**table.keys, key: leaf.where},
-        where=table.where or leaf.where,
+        values={**table.values, key: value}, keys={**table.keys, key: leaf.where}, where=table.where or leaf.where
     )
 
 

@@ -78,10 +78,7 @@ def _kind(value: object) -> str:
     return NODE_LINE if isinstance(value, str) else NODE_MAPPING
 
 
-NodeEntry = Annotated[
-    Annotated[Line, Tag(NODE_LINE)] | Annotated[NodeSection, Tag(NODE_MAPPING)],
-    Discriminator(_kind),
-]
+NodeEntry = Annotated[Annotated[Line, Tag(NODE_LINE)] | Annotated[NodeSection, Tag(NODE_MAPPING)], Discriminator(_kind)]
 
 
 class ClusterSection(Defaults):
@@ -121,8 +118,7 @@ def _source_kind(value: object) -> str:
 
 
 SourceEntry = Annotated[
-    Annotated[Line, Tag(SOURCE_LINE)] | Annotated[SourceSection, Tag(SOURCE_MAPPING)],
-    Discriminator(_source_kind),
+    Annotated[Line, Tag(SOURCE_LINE)] | Annotated[SourceSection, Tag(SOURCE_MAPPING)], Discriminator(_source_kind)
 ]
 
 

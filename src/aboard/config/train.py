@@ -56,13 +56,7 @@ class TrainWords:
     source: str
 
     def training(
-        self,
-        *,
-        model: str,
-        tokenizer: str,
-        data: Sequence[DataPart],
-        validation: Sequence[DataPart],
-        bf16: bool,
+        self, *, model: str, tokenizer: str, data: Sequence[DataPart], validation: Sequence[DataPart], bf16: bool
     ) -> Training:
         """Settled, with the paths that ranks will read."""
         return Training(

@@ -84,11 +84,7 @@ _NOT: tuple[tuple[str, str, Fix], ...] = (
         _write("sharding: full (ZeRO-3) or none; a script of your own runs with: aboard launch -- deepspeed …"),
     ),
     ("optim optim_args optim_target_modules adafactor", "the optimizer is AdamW, fused", _LEAVE),
-    (
-        "average_tokens_across_devices",
-        "the loss is always divided once, by the supervised tokens of all ranks",
-        _LEAVE,
-    ),
+    ("average_tokens_across_devices", "the loss is always divided once, by the supervised tokens of all ranks", _LEAVE),
     (
         "label_smoothing_factor neftune_noise_alpha loss_type router_aux_loss_coef",
         "the loss is the cross entropy of the supervised tokens, and nothing else",

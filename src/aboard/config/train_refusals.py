@@ -10,12 +10,7 @@ from aboard.diagnoses import Fix, Problem, training
 
 def refusals(written: Written, section: TrainSection, data: DataWords) -> list[Problem]:
     """All of them; what depends on the number of ranks is judged when the nodes are known."""
-    found = (
-        *_twice(section),
-        *_schedule(section),
-        *_evaluation(section, data),
-        *_model(section),
-    )
+    found = (*_twice(section), *_schedule(section), *_evaluation(section, data), *_model(section))
     return [Problem(where=written.where("train", key), seen=seen, fix=fix) for key, seen, fix in found]
 
 

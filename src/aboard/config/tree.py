@@ -61,10 +61,7 @@ def read_tree(text: str, *, file: str, base: str = ".") -> Table:
         raise InputError(configuration.YAML, [_too_deep(f"{file}:{error.args[0]}")]) from None
     except yaml.YAMLError as error:
         raise InputError(configuration.YAML, [_syntax(error, text, file)]) from None
-    except (
-        ValueError,
-        OverflowError,
-    ) as error:  # PyYAML on escapes such as "\\UFFFFFFFF" that are no character
+    except (ValueError, OverflowError) as error:  # PyYAML on escapes such as "\\UFFFFFFFF" that are no character
         seen = f"no YAML: {visible(str(error))}"
         problem = Problem(where=file, seen=seen, fix=configuration.YAML.fix("escapes"))
         raise InputError(configuration.YAML, [problem]) from None
@@ -152,8 +149,7 @@ class _Reader:
         if self._values > MAX_VALUES:
             seen = f"the file holds more than {MAX_VALUES:,} values once its aliases are written out"
             raise InputError(
-                configuration.YAML,
-                [Problem(where=self.file, seen=seen, fix=configuration.YAML.fix("aliases"))],
+                configuration.YAML, [Problem(where=self.file, seen=seen, fix=configuration.YAML.fix("aliases"))]
             )
         if depth > MAX_DEPTH:  # an alias to what it stands in
             raise InputError(configuration.YAML, [_too_deep(where)])

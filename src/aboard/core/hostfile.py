@@ -93,7 +93,5 @@ def _malformed(line: str, place: str) -> Problem:
 
 def _twice(name: str, place: str, first: int) -> Problem:
     return Problem(
-        where=place,
-        seen=f"{name} is already on line {first}",
-        fix=configuration.HOSTFILE.fix("twice", hosts=name),
+        where=place, seen=f"{name} is already on line {first}", fix=configuration.HOSTFILE.fix("twice", hosts=name)
     )

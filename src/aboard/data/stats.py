@@ -23,9 +23,7 @@ class Lengths:
 
     def __add__(self, other: "Lengths") -> "Lengths":
         return Lengths(
-            counts=self.counts + other.counts,
-            total=self.total + other.total,
-            longest=max(self.longest, other.longest),
+            counts=self.counts + other.counts, total=self.total + other.total, longest=max(self.longest, other.longest)
         )
 
     @property

@@ -27,14 +27,7 @@ class AboardError(Exception):
     """
 
     def __init__(
-        self,
-        diagnosis: Diagnosis,
-        seen: str,
-        variant: str | None = None,
-        /,
-        *,
-        fix: Fix | None = None,
-        **values: Value,
+        self, diagnosis: Diagnosis, seen: str, variant: str | None = None, /, *, fix: Fix | None = None, **values: Value
     ) -> None:
         self.diagnosis = diagnosis
         self.seen = seen

@@ -17,12 +17,7 @@ HASHES = "fingerprints.json"
 
 
 async def bring(
-    plan: Plan,
-    fleet: Fleet,
-    folders: Sequence[Path],
-    *,
-    cache: Path,
-    on_progress: Callable[[Progress], None],
+    plan: Plan, fleet: Fleet, folders: Sequence[Path], *, cache: Path, on_progress: Callable[[Progress], None]
 ) -> Spread | None:
     """To every node but this machine; None where there is no other."""
     nodes = [part.node for part in plan.parts if not part.node.local]

@@ -31,12 +31,7 @@ class Record:
     @classmethod
     def open(cls, run: RunDirectory, *, ranks: int, limits: LogLimits = DEFAULT_LIMITS) -> Self:
         """`ranks` is how many there will be, by which the room for logs is shared out."""
-        return cls(
-            run,
-            EventLog(run.events),
-            SampleLog(run.samples),
-            LogWriter(run.logs, ranks=ranks, limits=limits),
-        )
+        return cls(run, EventLog(run.events), SampleLog(run.samples), LogWriter(run.logs, ranks=ranks, limits=limits))
 
     def event(self, event: Event) -> None:
         self._events.append(event)

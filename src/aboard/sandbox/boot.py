@@ -68,12 +68,7 @@ def boot(place: Place, blueprint: Blueprint, keys: Keys) -> None:
 def run_ip(ip: str, batch: str) -> None:
     """Carry out a batch; its first failure is the error."""
     done = subprocess.run(
-        [ip, "-batch", "-"],
-        input=batch,
-        text=True,
-        capture_output=True,
-        check=False,
-        timeout=_COMMAND_TIMEOUT,
+        [ip, "-batch", "-"], input=batch, text=True, capture_output=True, check=False, timeout=_COMMAND_TIMEOUT
     )
     if done.returncode != 0:
         seen = done.stderr.strip().replace("\n", "; ")

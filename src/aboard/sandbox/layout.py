@@ -58,10 +58,7 @@ class Layout:
         subnet, last = divmod(number - 1, _PER_SUBNET) if number else (255, 0)
         tail = f"{subnet}.{last + 1}"
         return Place(
-            name=name,
-            number=number,
-            address=f"10.77.{tail}",
-            fabric_address=f"10.78.{tail}" if self.fabric else None,
+            name=name, number=number, address=f"10.77.{tail}", fabric_address=f"10.78.{tail}" if self.fabric else None
         )
 
 

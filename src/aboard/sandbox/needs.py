@@ -71,11 +71,7 @@ def find_programs() -> Programs:
         raise SandboxError(sandbox.LINUX, f"a sandbox is made of Linux namespaces; this is {sys.platform}")
     where = _find(_PACKAGES, _SEARCH)
     return Programs(
-        sshd=where["sshd"],
-        ssh_keygen=where["ssh-keygen"],
-        ip=where["ip"],
-        tini=where["tini"],
-        sleep=where["sleep"],
+        sshd=where["sshd"], ssh_keygen=where["ssh-keygen"], ip=where["ip"], tini=where["tini"], sleep=where["sleep"]
     )
 
 

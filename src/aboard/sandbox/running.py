@@ -45,11 +45,7 @@ def start(target: Process, command: Command, **streams: Any) -> subprocess.Popen
     spec = inside.spec_file(command.spec(target, own_session=True))
     try:
         return subprocess.Popen(
-            inside.argv("enter", spec),
-            env=inside.environment(),
-            pass_fds=(spec,),
-            start_new_session=True,
-            **streams,
+            inside.argv("enter", spec), env=inside.environment(), pass_fds=(spec,), start_new_session=True, **streams
         )
     finally:
         os.close(spec)

@@ -160,10 +160,7 @@ class Sandbox:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.down()
 
@@ -207,12 +204,7 @@ def _build(
 
 
 def _boot(
-    layout: Layout,
-    hull_process: Process,
-    crew_id: int,
-    programs: needs.Programs,
-    names: list[str],
-    progress: Progress,
+    layout: Layout, hull_process: Process, crew_id: int, programs: needs.Programs, names: list[str], progress: Progress
 ) -> dict[str, Process]:
     trees = _trees()
     blueprint = Blueprint(

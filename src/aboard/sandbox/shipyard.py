@@ -26,12 +26,7 @@ _KEYGEN_TIMEOUT = 30.0
 
 
 def build(
-    hull: Process,
-    blueprint: Blueprint,
-    names: Iterable[str],
-    *,
-    progress: Callable[[int], None],
-    timeout: float,
+    hull: Process, blueprint: Blueprint, names: Iterable[str], *, progress: Callable[[int], None], timeout: float
 ) -> dict[str, Process]:
     """Bring up these hosts in a hull; `progress` hears how many are up."""
     wanted = list(names)

@@ -65,10 +65,7 @@ def _spread(world: World) -> str:
 
 def _checkpoint(model: PreTrainedModel) -> None:
     if not model.supports_gradient_checkpointing:
-        raise AboardError(
-            training.CHECKPOINTING_UNKNOWN,
-            f"a {type(model).__name__} can't recompute its activations",
-        )
+        raise AboardError(training.CHECKPOINTING_UNKNOWN, f"a {type(model).__name__} can't recompute its activations")
     model.gradient_checkpointing_enable({"use_reentrant": False})
 
 

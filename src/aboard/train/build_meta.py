@@ -50,7 +50,6 @@ def _config(training: Training) -> PreTrainedConfig:
         ) from error
     if getattr(config, "quantization_config", None) is not None and not training.from_scratch:
         raise AboardError(
-            models.QUANTIZED,
-            f"{training.model} is quantized, and a quantized model can't be trained in full",
+            models.QUANTIZED, f"{training.model} is quantized, and a quantized model can't be trained in full"
         )
     return config

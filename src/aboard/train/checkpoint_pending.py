@@ -95,7 +95,4 @@ class Pending:
 
 
 def _stuck(patience: float) -> AboardError:
-    return AboardError(
-        checkpoint.STUCK,
-        f"a checkpoint isn't written after {patience:.0f} s",
-    )
+    return AboardError(checkpoint.STUCK, f"a checkpoint isn't written after {patience:.0f} s")

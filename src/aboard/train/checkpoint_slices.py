@@ -113,10 +113,7 @@ def _place(name: str, tensor: DTensor) -> tuple[Box, tuple[int, ...]]:
         elif type(placement) is Replicate:
             index.append(slice(None))
         else:
-            raise AboardError(
-                checkpoint.LAYOUT,
-                f"{name} is placed as {placement}, which checkpoints don't know",
-            )
+            raise AboardError(checkpoint.LAYOUT, f"{name} is placed as {placement}, which checkpoints don't know")
     return (tuple(start), tuple(size)), tuple(mesh.mesh[tuple(index)].flatten().tolist())
 
 

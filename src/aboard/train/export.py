@@ -95,8 +95,7 @@ def _built(saved: Saved, model: Path) -> PreTrainedModel:
     if shapes != wanted:
         other = sorted(name for name in stored | wanted.keys() if shapes.get(name) != wanted.get(name))
         raise AboardError(
-            checkpoints.EXPORT_MODEL,
-            f"{model} is not the model of this checkpoint: {', '.join(other[:3])} differ",
+            checkpoints.EXPORT_MODEL, f"{model} is not the model of this checkpoint: {', '.join(other[:3])} differ"
         )
     return built
 

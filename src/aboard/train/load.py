@@ -110,8 +110,7 @@ def _same_shapes(plain: Mapping[str, str], files: Mapping[str, Stored], its: Map
     ]
     if wrong:
         raise AboardError(
-            model.SHAPES,
-            f"{len(wrong)} tensors have another shape than the model's: {'; '.join(wrong[:3])}",
+            model.SHAPES, f"{len(wrong)} tensors have another shape than the model's: {'; '.join(wrong[:3])}"
         )
 
 

@@ -57,10 +57,7 @@ def weights(folder: Path) -> Mapping[str, Stored]:
     files = _files(folder, "pytorch_model.bin")
     if files:
         return {name: Pickled(tensor) for file in files for name, tensor in _pickle(file).items()}
-    raise AboardError(
-        model.NO_WEIGHTS,
-        f"{folder} has no model.safetensors, nor its index",
-    )
+    raise AboardError(model.NO_WEIGHTS, f"{folder} has no model.safetensors, nor its index")
 
 
 def whole(stored: Stored) -> torch.Tensor:
@@ -179,10 +176,7 @@ def _slab(file: OpenFile, name: str, entry: Mapping[str, Any], base: int) -> Sla
             f"{visible(name)} in {file.path} is of type {visible(str(entry['dtype']))}, which can't be trained in full",
         )
     return Slab(
-        file=file,
-        shape=tuple(entry["shape"]),
-        dtype=DTYPES[entry["dtype"]],
-        offset=base + entry["data_offsets"][0],
+        file=file, shape=tuple(entry["shape"]), dtype=DTYPES[entry["dtype"]], offset=base + entry["data_offsets"][0]
     )
 
 
@@ -192,8 +186,4 @@ def _pickle(path: Path) -> dict[str, torch.Tensor]:
 
 
 def _damaged(path: Path, how: str) -> AboardError:
-    return AboardError(
-        model.DAMAGED,
-        f"{visible(str(path), 400)} can't be used: {how}",
-        path=path,
-    )
+    return AboardError(model.DAMAGED, f"{visible(str(path), 400)} can't be used: {how}", path=path)

@@ -64,8 +64,7 @@ def fill(model: PreTrainedModel, acts: Mapping[str, list[Act]], world: World, *,
     left_out = [name for name in parts(model, world) if name not in acts and tied(model).get(name) not in acts]
     if left_out:
         raise AboardError(
-            models.NO_START,
-            f"a {type(model).__name__} doesn't say how these begin: {', '.join(left_out[:5])}",
+            models.NO_START, f"a {type(model).__name__} doesn't say how these begin: {', '.join(left_out[:5])}"
         )
     for name, part in parts(model, world).items():
         if name in acts:
@@ -99,8 +98,7 @@ class _Recorder(TorchDispatchMode):
         name = self._names.get(_storage(target))
         if any(isinstance(each, torch.Tensor) and each.is_meta for each in (*args[1:], *named.values())):
             raise AboardError(
-                models.NO_START,
-                f"how {name or 'a tensor'} begins depends on other tensors, which isn't supported",
+                models.NO_START, f"how {name or 'a tensor'} begins depends on other tensors, which isn't supported"
             )
         if name:
             self.acts[name].append(

@@ -85,10 +85,7 @@ def named(bad: Sequence[Bad], stream: Stream, peers: Peers) -> str:
 
 
 def stopped(words: str) -> AboardError:
-    return AboardError(
-        training.NONFINITE,
-        f"{words}. No such step was applied to the weights",
-    )
+    return AboardError(training.NONFINITE, f"{words}. No such step was applied to the weights")
 
 
 def _words(bad: Bad, stream: Stream) -> str:

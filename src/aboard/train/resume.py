@@ -43,11 +43,7 @@ class _Offer:
 
 
 def resume(
-    party: Party,
-    how: str,
-    module: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    now: Callable[[], Present],
+    party: Party, how: str, module: nn.Module, optimizer: torch.optim.Optimizer, now: Callable[[], Present]
 ) -> Resumed:
     """By `resume:` of the training: `auto`, `none`, or one checkpoint. All ranks ask together, and get the same."""
     found = Resumed()
@@ -175,11 +171,7 @@ def _said(saved: Saved, changed: list[Difference]) -> list[str]:
 
 def _nothing(path: Path, notes: list[str]) -> AboardError:
     reasons = "".join(f"\n  {note}" for note in notes)
-    return AboardError(
-        checkpoint.NONE_SOUND,
-        f"no checkpoint in {path} can be used:{reasons}",
-        folder=path,
-    )
+    return AboardError(checkpoint.NONE_SOUND, f"no checkpoint in {path} can be used:{reasons}", folder=path)
 
 
 def _threads(mates: int) -> int:

@@ -89,8 +89,7 @@ class CheckTable:
     def _marks(self, name: str) -> tuple[Mark, ...]:
         return tuple(
             mark_node(
-                self._worst[subject].get(name),
-                tested=name in self._met and name not in self._untested.get(subject, ()),
+                self._worst[subject].get(name), tested=name in self._met and name not in self._untested.get(subject, ())
             )
             for subject in self._subjects
         )

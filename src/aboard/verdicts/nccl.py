@@ -135,10 +135,7 @@ def work_of(text: str) -> Work | None:
         return None
     numel, limit = found["numel"], found["limit"]
     return Work(
-        seq=int(found["seq"]),
-        op=found["op"],
-        numel=int(numel) if numel else None,
-        limit=int(limit) if limit else None,
+        seq=int(found["seq"]), op=found["op"], numel=int(numel) if numel else None, limit=int(limit) if limit else None
     )
 
 

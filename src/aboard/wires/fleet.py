@@ -104,10 +104,7 @@ class Fleet:
                 now = monotonic()
                 try:
                     link = await open_link(
-                        node,
-                        self._wire_of(node),
-                        self._seconds,
-                        lambda phase: self.on_phase(node, phase),
+                        node, self._wire_of(node), self._seconds, lambda phase: self.on_phase(node, phase)
                     )
                 except Unreachable as error:
                     if error.reason is not Reason.DROPPED or drops == TRIES - 1:

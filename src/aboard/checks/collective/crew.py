@@ -40,10 +40,7 @@ def parse_about(answer: Answer) -> About:
 
 
 TORCH = Probe(
-    name="torch",
-    question=lambda node: Command(argv=as_a_rank(node, "-c", ABOUT)),
-    parse=parse_about,
-    quick=False,
+    name="torch", question=lambda node: Command(argv=as_a_rank(node, "-c", ABOUT)), parse=parse_about, quick=False
 )
 
 

@@ -28,10 +28,7 @@ def parse_conf(answer: Answer) -> Conf:
     if not isinstance(answer, Contents):
         raise Unparsed("not a list of files")
     topology = answer.files.get(TOPOLOGY)
-    return Conf(
-        settings=_pairs(answer.files.get(CONF, "")),
-        topology=None if topology is None else digest(topology),
-    )
+    return Conf(settings=_pairs(answer.files.get(CONF, "")), topology=None if topology is None else digest(topology))
 
 
 def parse_env(answer: Answer) -> Mapping[str, Untrusted]:

@@ -97,11 +97,7 @@ def _deepspeed(settings: Settings) -> dict[str, str]:
 def _plain(settings: Settings) -> dict[str, str]:
     if not (settings.on("cpu") or settings.on("use_cpu")):
         return {"ACCELERATE_USE_CPU": "False"}
-    return {
-        "ACCELERATE_USE_CPU": "True",
-        "KMP_AFFINITY": "granularity=fine,compact,1,0",
-        "KMP_BLOCKTIME": "1",
-    }
+    return {"ACCELERATE_USE_CPU": "True", "KMP_AFFINITY": "granularity=fine,compact,1,0", "KMP_BLOCKTIME": "1"}
 
 
 def _parallelism(settings: Settings) -> dict[str, str]:

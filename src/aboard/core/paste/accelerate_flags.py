@@ -41,11 +41,7 @@ WHERE = (
     ours("--log_dir", says=OWN_LOGS),
     ours("--quiet", "-q", takes=Takes.NOTHING, says="is not needed: Aboard has messages of its own"),
     restarts("--max_restarts"),
-    refused(
-        "--mpirun_hostfile",
-        says="Aboard doesn't use mpirun",
-        fix=paste.FLAG.fix("mpirun-hostfile"),
-    ),
+    refused("--mpirun_hostfile", says="Aboard doesn't use mpirun", fix=paste.FLAG.fix("mpirun-hostfile")),
 )
 
 HOW = (

@@ -65,14 +65,9 @@ FLAGS = (
         says="Aboard passes on SIGTERM and SIGINT, and no others",
         fine=("sigterm,sigint,sighup,sigquit", "sigterm,sigint", "sigterm", "sigint"),
     ),
+    refused("--shutdown-timeout", says="how long ranks have to end after a SIGTERM is Aboard's own"),
     refused(
-        "--shutdown-timeout",
-        says="how long ranks have to end after a SIGTERM is Aboard's own",
-    ),
-    refused(
-        "--virtual-local-rank",
-        takes=Takes.NOTHING,
-        says="LOCAL_RANK is the rank's number on its node, and stays so",
+        "--virtual-local-rank", takes=Takes.NOTHING, says="LOCAL_RANK is the rank's number on its node, and stays so"
     ),
 )
 GRAMMAR = Grammar(launcher=NAME, flags=FLAGS, either_dash=True)

@@ -94,14 +94,8 @@ _SAID = {
         "have a prompt that asks nothing and an answer that ends in a question mark",
         "The two columns look swapped: the model would learn to ask what it should answer.",
     ),
-    ANSWERS_FIRST: (
-        "begin with the assistant",
-        "The roles look swapped: the model would learn to speak as the user.",
-    ),
-    ASKS_LAST: (
-        "end with the user, unanswered",
-        "The roles look swapped, or the last answer is missing in the file.",
-    ),
+    ANSWERS_FIRST: ("begin with the assistant", "The roles look swapped: the model would learn to speak as the user."),
+    ASKS_LAST: ("end with the user, unanswered", "The roles look swapped, or the last answer is missing in the file."),
     JSON_TEXT: (
         "are taken as plain text, and the text is JSON",
         "The model would learn brackets and keys. A conversation was probably written as a string.",

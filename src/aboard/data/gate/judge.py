@@ -45,10 +45,7 @@ RULES: tuple[Rule, ...] = (
 # The rows in which a finding of this code is to be seen.
 SIGNS = {
     data_quality.EMPTY.code: (broken.EMPTY,),
-    data_quality.TEMPLATE.code: (
-        template.UNTOLD,
-        supervised.UNSUPERVISED,
-    ),
+    data_quality.TEMPLATE.code: (template.UNTOLD, supervised.UNSUPERVISED),
     data_quality.NO_LOSS.code: (supervised.UNSUPERVISED,),
     data_quality.EOS.code: (stops.HIDDEN, stops.ENDLESS),
     data_quality.DOUBLE_BOS.code: (bos.DOUBLE_BOS,),

@@ -50,11 +50,7 @@ class Reading:
         chunks = [(at, place, chunk) for at, source in enumerate(opened) for place, chunk in enumerate(source.chunks)]
         self._orders = [
             LookOrder(
-                number=number,
-                chunk=chunk,
-                form=opened[at].format,
-                terms=terms,
-                show=show if place < _SHOWN_FROM else 0,
+                number=number, chunk=chunk, form=opened[at].format, terms=terms, show=show if place < _SHOWN_FROM else 0
             )
             for number, (at, place, chunk) in enumerate(chunks)
         ]
