@@ -12,6 +12,7 @@ from rich.console import Console
 from aboard.cli import cli
 from aboard.core.rule import Subject
 from aboard.diagnoses import AboardError, Advice, Command, Diagnosis, InputError, Severity
+from aboard.diagnoses.fixes import Template
 from aboard.flows.why import the_run
 from aboard.record.runs import Runs
 from aboard.ui.story import CodesView, StoryView
@@ -65,7 +66,7 @@ def test_a_story(width: int) -> None:
 
 def test_a_story_without_a_remedy() -> None:
     """Its fixes say what to do: commands between backticks, remarks and advice as they are, and no guess at a word."""
-    fixes = {
+    fixes: dict[str, Template] = {
         "near": Advice("did you mean '{near}'?"),
         "look": Command("df -h {folder}  # on {node}\naboard check"),
         "write": Advice("slots: 8"),
