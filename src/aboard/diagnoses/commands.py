@@ -17,8 +17,7 @@ LAUNCH_COMMAND = Diagnosis(
     title="nothing is to be launched",
     symptoms=("there is no command behind --",),
     explanation="What stands behind `--` is what every rank runs.",
-    remedy="`aboard launch -- train.py --lr 1e-5`.",
-    fixes="{typed:shell}",
+    fixes="{typed:shell aboard launch -- train.py --lr 1e-5}",
 )
 
 LAUNCH_DRY = Diagnosis(

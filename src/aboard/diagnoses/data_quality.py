@@ -4,13 +4,13 @@ from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, Command
 from aboard.diagnoses.messages import cause
 
-_ALLOW = "If it is meant to be so: `--allow CODE`, or `data: {allow: [CODE]}` in aboard.yaml."
-
 # `again` is the command that was given, with one option more.
-_PASS = {"allow": Command("{again:shell}    # if it is meant to be so")}
+_PASS = {"allow": Command("{again:shell aboard data --allow CODE}    # if it is meant to be so")}
+_TEMPLATE = "{again:shell aboard data --template FILE}"
+_LENGTH = "{again:shell aboard data --max-length LENGTH}"
 # `script` is in quotes already.
 _LOOK = {
-    "line": Command("sed -n {script:shell} {file} | cut -c 1-300    # shows the first of them"),
+    "line": Command("sed -n {script:shell 17p} {file} | cut -c 1-300    # shows the first of them"),
     "rows": Command("aboard data {file} --show 5    # shows what rows hold"),
 }
 
@@ -31,14 +31,12 @@ BROKEN = Diagnosis(
         "datasets.exceptions.DatasetGenerationError: An error occurred while generating the dataset",
     ),
     explanation="A line is no JSON, no UTF-8, or no row of the format: a column is missing or has another type, a role"
-    " is unknown. A broken last line means that a copy broke off, and an unknown part is missing.",
-    remedy=f"Copy a cut-off file again. `sed -n 17p FILE | cut -c 1-300` shows a line, `jq -cR 'fromjson? | objects'"
-    f" FILE > KEPT` keeps what can be read. {_ALLOW}",
+    " is unknown. A broken last line means that a copy broke off, and an unknown part is missing: copy it again.",
     leads_to=("data-no-rows",),
     fixes={
         **_LOOK,
         "names": Command("aboard data {file} --json    # names them; write the file anew without them"),
-        "delete": Command("sed -i {script:shell} {file}    # deletes them"),
+        "delete": Command("sed -i {script:shell 17d} {file}    # deletes them"),
         "keep": Command("jq -cR 'fromjson? | objects' {file} > {kept}    # keeps what can be read"),
         **_PASS,
     },
@@ -56,7 +54,7 @@ EMPTY = Diagnosis(
     title="Rows hold no text",
     symptoms=("loss is nan", "the model answers with nothing"),
     explanation="All texts of the row are blank, or it has no tokens. Often the text is in a column of another name.",
-    remedy="Take them out: `jq -c 'select(.text != \"\")' FILE > KEPT`. " + _ALLOW,
+    remedy="Take them out: `jq -c 'select(.text != \"\")' FILE > KEPT`. Or let them pass: `--allow data-empty`.",
     leads_to=("data-no-loss",),
     fixes={**_LOOK, **_PASS},
 )
@@ -73,13 +71,11 @@ TEMPLATE = Diagnosis(
     " %}}…{{% endgeneration %}}` around them; without these, Aboard finds answers by what the template writes around"
     " them. That fails without a template, where it refuses the conversation (two users in a row), or where it renders"
     " an answer differently once other turns follow, as those do that drop earlier thoughts.",
-    remedy="Give a template that has `{% generation %}` before the assistant's content and `{% endgeneration %}` behind"
-    " its end token: `--template FILE`. If earlier answers are rendered differently: `--loss-on last`.",
     leads_to=("data-no-loss", "data-eos"),
     fixes={
-        "none": Command("{again:shell}    # the tokenizer has none of its own"),
-        "markers": Command("{again:shell}    # with {{% generation %}} … {{% endgeneration %}} around answers"),
-        "last": Command("{again:shell}    # `data: {{loss_on: last}}`, the last answer only"),
+        "none": Command(_TEMPLATE + "    # the tokenizer has none of its own"),
+        "markers": Command(_TEMPLATE + "    # with {{% generation %}} … {{% endgeneration %}} around answers"),
+        "last": Command("{again:shell aboard data --loss-on last}    # `data: {{loss_on: last}}`, last answer only"),
         **_PASS,
     },
 )
@@ -89,11 +85,9 @@ NO_LOSS = Diagnosis(
     title="Rows have no supervised token",
     symptoms=("loss is 0.0", "loss is nan", "UserWarning: This instance will be ignored in loss calculation"),
     explanation="No token of theirs has a loss: nobody answers, the answer is empty, or the mask covers all. They cost"
-    " as much time as other rows, and the curve looks fine.",
-    remedy=f"`aboard data FILE --show 5` shows the mask. Drop such rows, or train on all tokens: `--loss-on all`."
-    f" {_ALLOW}",
+    " as much time as other rows, and the curve looks fine; `aboard data FILE --show 5` shows the mask.",
     fixes={
-        "all": Command("{again:shell}    # `data: {{loss_on: all}}`, if prompts shall be learned too"),
+        "all": Command("{again:shell aboard data --loss-on all}    # `data: {{loss_on: all}}`, to learn prompts too"),
         "answered": Command(
             "jq -c 'select(any(.messages[]; .role == \"assistant\"))' {file} > answered.jsonl"
             "    # keeps rows that have an answer"
@@ -108,12 +102,10 @@ EOS = Diagnosis(
     symptoms=("the fine-tuned model doesn't stop", "generates until max_new_tokens", "repeats itself endlessly"),
     explanation="A model learns to stop from the end token behind answers. It is missing, or masked because padding is"
     " the same token (huggingface/trl#1623) or the template closes its marker before it (huggingface/trl#5988).",
-    remedy=f"In the template, put the end token before `{{% endgeneration %}}`; for plain text, see that the tokenizer"
-    f" has an `eos_token`. {_ALLOW}",
     fixes={
         "no-token": Command("grep eos_token tokenizer_config.json    # beside the tokenizer; name the token there"),
-        "hidden": Command("{again:shell}    # a template with the end token before {{% endgeneration %}}"),
-        "chat": Command("{again:shell}    # a template that writes the end token behind each answer"),
+        "hidden": Command(_TEMPLATE + "    # a template with the end token before {{% endgeneration %}}"),
+        "chat": Command(_TEMPLATE + "    # a template that writes the end token behind each answer"),
         **_PASS,
     },
 )
@@ -126,8 +118,7 @@ DOUBLE_BOS = Diagnosis(
         "Added a BOS token to the prompt as specified by the model but the prompt also starts with a BOS token",
     ),
     explanation="The template writes the token, and the tokenizer or the text adds one; the model has never seen two.",
-    remedy=f"Take `{{{{ bos_token }}}}` out of the template, or the token out of the text. {_ALLOW}",
-    fixes={"chat": Command("{again:shell}    # a template that writes {{{{ bos_token }}}} once"), **_PASS},
+    fixes={"chat": Command(_TEMPLATE + "    # a template that writes {{{{ bos_token }}}} once"), **_PASS},
 )
 
 CUT = Diagnosis(
@@ -135,11 +126,10 @@ CUT = Diagnosis(
     title="Answers are cut off",
     symptoms=("answers break off in the middle of a sentence", "Token indices sequence length is longer than"),
     explanation="The row is longer than `max_length`, and the end of its answer is cut off, with the token that says"
-    " stop. If the prompt alone is longer, nothing of the answer is left.",
-    remedy=f"`aboard data FILE --stats` shows how long rows are; allow longer ones: `--max-length N`. {_ALLOW}",
+    " stop. If the prompt alone is longer, nothing of it is left; `--stats` shows lengths.",
     fixes={
-        "most": Command("{again:shell}    # `data: {{max_length: {length}}}`, enough for 99 % of the rows"),
-        "every": Command("{again:shell}    # `data: {{max_length: {length}}}`, enough for all"),
+        "most": Command(_LENGTH + "    # `data: {{max_length: {length}}}`, enough for 99 % of the rows"),
+        "every": Command(_LENGTH + "    # `data: {{max_length: {length}}}`, enough for all"),
         **_PASS,
     },
 )
@@ -150,8 +140,7 @@ FORMAT = Diagnosis(
     symptoms=("the model answers with questions", "the model speaks as the user", "all prompts are empty"),
     explanation="The columns fit a format, but what they hold doesn't look like it: prompts are empty, answers are"
     " questions, the assistant speaks first, or a text is a conversation that was rendered before.",
-    remedy=f"Name the format, `--format NAME`, or rename columns: `jq -c '{{prompt: .answer, completion: .question}}'"
-    f" FILE`. {_ALLOW}",
+    remedy="Type `--format NAME`, or rename columns: `jq -c '{prompt: .answer, completion: .question}' FILE`.",
     leads_to=("data-no-loss", "data-broken"),
     fixes={
         "several": Advice("say which: {formats}"),
@@ -161,9 +150,9 @@ FORMAT = Diagnosis(
         "preferences": Advice("make rows of prompt and completion from the chosen answers"),
         "plain": Advice("for plain text write text_column: {column}"),
         "columns": Advice("rename the columns"),
-        "show": Command("{again:shell}    # shows what is taken for what"),
+        "show": Command("{again:shell aboard data --show 2}    # shows what is taken for what"),
         "json": Command("jq -c '{{messages: (.text | fromjson)}}' FILE.jsonl > messages.jsonl    # makes rows"),
-        "other": Command("{again:shell}    # `data: {{format: NAME}}`, with the right one"),
+        "other": Command("{again:shell aboard data --format NAME}    # `data: {{format: NAME}}`, with the right one"),
         **_PASS,
     },
 )
@@ -173,11 +162,8 @@ LEAK = Diagnosis(
     title="Validation rows are trained on",
     symptoms=("validation loss is lower than training loss", "eval_loss falls and the model gets worse"),
     explanation="Rows with equal content are in both: the validation loss then measures what was memorised.",
-    remedy=f"Take equal lines out of the training set: `grep -vxFf VALIDATION TRAIN > KEPT`. {_ALLOW}",
     fixes={
-        "apart": Command(
-            "grep -hvxFf {held} {files:words} > train-only.jsonl    # leaves out lines that are held back"
-        ),
+        "apart": Command("grep -hvxFf {held} {files:words} > train-only.jsonl    # leaves out what is held back"),
         **_PASS,
     },
 )
@@ -188,7 +174,6 @@ DUPLICATES = Diagnosis(
     symptoms=("loss drops at the start of the second epoch", "the model recites training rows"),
     explanation="Their content is exactly equal, whatever other columns say. A file that was named twice, or whose"
     " parts overlap, shows as a third of the rows or more. To make a row count twice, use weights.",
-    remedy=f"Keep the first of equal lines: `awk '!seen[$0]++' FILE > ONCE`. {_ALLOW}",
     fixes={
         "once": Command("awk '!seen[$0]++' {files:words} > once.jsonl    # keeps the first of equal lines"),
         **_PASS,
@@ -201,8 +186,7 @@ SPECIAL_TEXT = Diagnosis(
     severity=Severity.WARN,
     symptoms=("<|im_end|> in the middle of a message", "<|endoftext|> in a document", "roles are confused"),
     explanation="To the tokenizer, the text `<|im_end|>` is the token: a turn ends there, and whoever writes it into a"
-    " prompt speaks as somebody else. Often rows have been through a template before.",
-    remedy=f"Give rendered rows as plain text, or take the tokens out: `sed 's/<|im_end|>//g' FILE > KEPT`. {_ALLOW}",
+    " prompt speaks as somebody else. Give rows that were rendered before as plain text.",
     fixes={"mend": Command("sed {script} {file} > mended.jsonl    # takes that token out"), **_PASS},
 )
 
@@ -213,7 +197,7 @@ OUTLIER = Diagnosis(
     symptoms=("one step takes far longer than the others", "CUDA out of memory at one step only"),
     explanation="It is over twenty times as long as 99 % of the rows: two files in one row, a page of binary data.",
     fixes={
-        "line": Command("sed -n {script:shell} {file} | cut -c 1-300    # shows it"),
-        "lengths": Command("{again:shell}    # shows how long rows are"),
+        "line": Command("sed -n {script:shell 17p} {file} | cut -c 1-300    # shows it"),
+        "lengths": Command("{again:shell aboard data --stats}    # shows how long rows are"),
     },
 )

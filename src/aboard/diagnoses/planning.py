@@ -4,7 +4,11 @@ from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, Command
 
 _OTHERWISE = "or type: aboard launch --dry-run --as torchrun -- …"
-_ANY_JOB = "{everywhere:shell}    # the same, for any job\n{alone:shell}    # to use this node alone"
+_ANY_JOB = (
+    "{everywhere:shell aboard launch $(scontrol show hostnames) -- train.py}    # the same, for any job\n"
+    "{alone:shell aboard launch localhost -- train.py}    # to use this node alone"
+)
+_NAMED = "{named:shell aboard launch n1 n2 -- train.py}    # over ssh: each must let you log in without a password"
 
 PLAN = Diagnosis(
     code="launch-plan",
@@ -38,10 +42,8 @@ SLURM_NODES = Diagnosis(
     symptoms=("this is a Slurm job of 2 nodes (n[1-2]), and Aboard can't take them from Slurm by itself yet",),
     explanation="Without nodes on the command line, in a hostfile or in aboard.yaml, Aboard uses this machine alone,"
     " and the other nodes of the job would silently stay idle.",
-    remedy="`aboard launch $(scontrol show hostnames) -- train.py` reaches them over ssh, so each must let you log in"
-    " without a password. To use one node alone: `aboard launch localhost -- train.py`.",
     fixes={
-        "named": Command(f"{{named:shell}}    # over ssh: each must let you log in without a password\n{_ANY_JOB}"),
+        "named": Command(f"{_NAMED}\n{_ANY_JOB}"),
         "any-job": Command(_ANY_JOB),
     },
 )
@@ -51,6 +53,6 @@ SLURM_COPIES = Diagnosis(
     title="srun started several copies of aboard",
     symptoms=("2 copies of aboard were started by srun; start one: it starts the ranks on all nodes itself",),
     explanation="Each copy would start every rank on every node. One command is enough.",
-    fixes="{command:shell}    # in the batch script or the shell of salloc, without srun\n"
-    "srun --nodes=1 --ntasks=1 {command:shell}    # or with srun, as one task",
+    fixes="{command:shell aboard launch -- train.py}    # in the batch script or the shell of salloc, without srun\n"
+    "srun --nodes=1 --ntasks=1 {command:shell aboard launch -- train.py}    # or with srun, as one task",
 )

@@ -34,9 +34,8 @@ class StoryView:
             yield from hanging(Text(label, style="dim"), shown, width)
             label = " " * len(label)
         yield from hanging(Text("  why    ", style="dim"), name_blanks(story.explanation), width)
-        yield from hanging(
-            Text("  mend   ", style="dim"), story.remedy or "\n".join(map(_show_step, story.steps)), width
-        )
+        remedy = story.remedy or "\n".join(map(_show_step, story.steps))
+        yield from hanging(Text("  mend   ", style="dim"), remedy, width)
         if story.leads_to:
             yield from hanging(Text("  then also  ", style="dim"), ", ".join(story.leads_to), width)
         yield ""
