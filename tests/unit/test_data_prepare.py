@@ -315,7 +315,11 @@ class Unknown(Bytes):
 @pytest.mark.parametrize(
     ("encoder", "code", "fix"),
     [
-        (Refused(), "data-disk", "df -h '/a b; id'"),
+        (
+            Refused(),
+            "data-disk",
+            "df -h '/a b; id'    # make room, or prepare elsewhere: XDG_CACHE_HOME=/other/disk aboard train",
+        ),
         (Forged(), "data-disk", ""),
         (Unknown(), "data-worker", "please report it"),
     ],
