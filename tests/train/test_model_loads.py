@@ -205,7 +205,8 @@ def test_an_index_names_only_files_of_its_model(tmp_path: Path, name: object) ->
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": name}}))
     with pytest.raises(AboardError, match="it names a file outside of its directory") as error:
         weights(tmp_path)
-    assert error.value.fix == f"rm {index}   # then fetch the model again"
+    again = "then fetch the model again: hf download ORG/NAME, or git lfs pull in a clone"
+    assert error.value.fix == f"rm {index}   # {again}"
 
 
 def test_a_quantized_model_is_refused(crew: Crew, library: Path, tmp_path: Path) -> None:
