@@ -89,6 +89,11 @@ def decode(kind: type[T], given: object, *, strict: bool = False) -> T:
     return decoded
 
 
+def make_decoder(kind: Any, *, strict: bool = False) -> Decoder:
+    """The same for a hot place: to look a decoder up by its annotation takes longer than to decode most values."""
+    return _decoder(kind, strict)
+
+
 def try_decode(kind: type[T], given: object) -> T | None:
     """As `decode`; None for what it isn't."""
     try:

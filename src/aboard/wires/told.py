@@ -1,10 +1,10 @@
 """What a keeper tells, decoded at the border: a frame that is none of a keeper's breaks the protocol, and says so."""
 
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from aboard.agent import frames
-from aboard.core.decoding import DecodeError, Limit, Signed, decode
+from aboard.core.decoding import DecodeError, Decoder, Limit, Signed, make_decoder
 from aboard.core.event import Event
 from aboard.core.metrics import METRICS
 from aboard.diagnoses.untrusted import Untrusted
@@ -20,18 +20,28 @@ MOST = 2**53
 MOST_CHILDREN = 4096
 NAME_CHARS = 200
 NO_STACKS = "no stacks: "
-_Text = Annotated[Untrusted, Limit(2000)]
-_Trace = Annotated[Untrusted, Limit(8000)]
-_Stack = Annotated[Untrusted, Limit(64 * 1024)]
+_count: Callable[[object], int] = make_decoder(int, strict=True)
+_clock: Callable[[object], float] = make_decoder(float, strict=True)
+_text: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, Limit(2000)], strict=True)
+_trace: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, Limit(8000)], strict=True)
+_stacks: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, Limit(64 * 1024)], strict=True)
 # What each kind of event says besides who, when and of which child.
-KINDS: Mapping[str, Mapping[str, Any]] = {
-    "started": {"pid": int},
-    "exited": {"code": Signed},
-    "failed": {"why": _Text},
-    "ending": {"why": _Text},
-    "ended": {"killed": int, "stubborn": Annotated[tuple[int, ...], Limit(MOST_CHILDREN)]},
-    "phase": {"phase": Phase},
-    "raised": {"type": Annotated[Untrusted, Limit(200)], "message": _Text, "trace": _Trace, "error": _Trace},
+KINDS: Mapping[str, Mapping[str, Decoder]] = {
+    "started": {"pid": _count},
+    "exited": {"code": make_decoder(Signed, strict=True)},
+    "failed": {"why": _text},
+    "ending": {"why": _text},
+    "ended": {
+        "killed": _count,
+        "stubborn": make_decoder(Annotated[tuple[int, ...], Limit(MOST_CHILDREN)], strict=True),
+    },
+    "phase": {"phase": make_decoder(Phase, strict=True)},
+    "raised": {
+        "type": make_decoder(Annotated[Untrusted, Limit(200)], strict=True),
+        "message": _text,
+        "trace": _trace,
+        "error": _trace,
+    },
 }
 # Without these the event says nothing.
 NEEDED = ("code", "phase")
@@ -72,7 +82,7 @@ def event_of(message: frames.Message, node: str, clock_offset: float, children: 
         at=clock_of(message.get("wall")) - clock_offset,
         kind=str(kind),
         child=_known(message.get("child"), children) if kind not in ("ending", "ended") else "",
-        data={key: _field(hint, message, key) for key, hint in fields.items() if key in message or key in NEEDED},
+        data={key: _field(decoder, message, key) for key, decoder in fields.items() if key in message or key in NEEDED},
     )
 
 
@@ -127,17 +137,17 @@ def children_of(reply: frames.Message) -> set[str]:
 
 
 def count_of(message: frames.Message, key: str) -> int:
-    return _field(int, message, key)
+    return _field(_count, message, key)
 
 
 def clock_of(given: object) -> float:
     """A node's clock as it was sent."""
-    return _field(float, {"clock": given}, "clock")
+    return _field(_clock, {"clock": given}, "clock")
 
 
-def _field(hint: type[T], message: Mapping[str, Any], key: str) -> T:
+def _field(decoder: Callable[[object], T], message: Mapping[str, Any], key: str) -> T:
     try:
-        return decode(hint, message.get(key), strict=True)
+        return decoder(message.get(key))
     except DecodeError as error:
         raise frames.FrameError(f"a frame with no such {key}: {error}") from None
 
@@ -156,8 +166,8 @@ def _object(given: object) -> dict[str, Any]:
 
 def _stack(given: object) -> Untrusted:
     if isinstance(given, str):
-        return _field(_Stack, {"stack": given}, "stack")
-    return Untrusted(NO_STACKS + _field(_Text, {"why": "", **_object(given)}, "why").raw())
+        return _field(_stacks, {"stack": given}, "stack")
+    return Untrusted(NO_STACKS + _field(_text, {"why": "", **_object(given)}, "why").raw())
 
 
 def _figures(given: object, known: Mapping[str, type[float]]) -> dict[str, Any]:
@@ -178,5 +188,5 @@ def _child_figures(given: object) -> dict[str, Any]:
     found = _figures(given, CHILD_FIGURES)
     if isinstance(given, dict) and "metrics" in given:
         told = _object(given["metrics"])
-        found["metrics"] = {name: _field(float, told, name) for name in METRICS if name in told}
+        found["metrics"] = {name: _field(_clock, told, name) for name in METRICS if name in told}
     return found
