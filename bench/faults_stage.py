@@ -124,7 +124,7 @@ class Stage:
         self._launches += 1
         port = str(29400 + self._launches % 500)
         where = ("--master-address", str(self.box.nodes[0].fabric_address), "--master-port", port)
-        argv = ["aboard", "launch", "--check", look, *where, *envs, *words, "--", "fault_job.py"]
+        argv = ["aboard", "launch", "--check", look, *where, *envs, *words, "--", f"{FOLDER}/fault_job.py"]
         before = self._runs()
         with tempfile.TemporaryFile("w+") as said:
             process = self.box.head.popen(
