@@ -19,11 +19,11 @@ from aboard.diagnoses import AboardError, Advice, Command, Diagnosis, Severity, 
 from aboard.diagnoses.catalogue import (
     all_diagnoses,
     all_messages,
-    pack_error,
     read_error,
     recall_diagnosis,
     unpack_error,
 )
+from aboard.diagnoses.errors import pack_error
 from aboard.diagnoses.fixes import blanks, name_blanks
 from aboard.diagnoses.messages import Role, Source
 from aboard.verdicts.logs.reader import RAISED, SUMMED_UP, SUMMED_UP_KILLED

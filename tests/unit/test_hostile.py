@@ -20,6 +20,7 @@ from aboard.agent import frames
 from aboard.core.decoding import try_decode
 from aboard.core.evidence import Evidence
 from aboard.core.look import Answer, witness_of
+from aboard.core.phase import Phase
 from aboard.core.roster import Roster, roster
 from aboard.core.run import Run
 from aboard.core.stranger import Stranger
@@ -210,3 +211,12 @@ def test_a_decoder_gives_plain_text_only_if_it_can_be_shown(kind: type, hostile:
     for text in texts_in(decoded):
         assert len(text) <= 256 * 1024
         assert isinstance(text, Untrusted) or all(line.isprintable() for line in text.split("\n"))
+
+
+def test_a_decoder_takes_no_number_for_true() -> None:
+    """To Python 1 is true: what a node calls true, and what it numbers, are told apart."""
+    for given in (1, 0, "true", None):
+        assert try_decode(bool, given) is None
+    assert try_decode(bool, False) is False  # noqa: FBT003 - the value itself
+    assert try_decode(Phase, True) is None  # noqa: FBT003 - the value itself
+    assert try_decode(Phase, 1) is Phase.STARTED

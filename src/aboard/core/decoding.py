@@ -21,7 +21,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from aboard.diagnoses.untrusted import Untrusted, visible
+from aboard.diagnoses.untrusted import Untrusted, visible, visible_lines
 from aboard.lazy import dataclass
 
 T = TypeVar("T")
@@ -39,6 +39,13 @@ class Limit:
 
     most: int
     last: bool = False
+
+
+@dataclass(frozen=True)
+class Least:
+    """The smallest number that is taken; without it, zero."""
+
+    least: int
 
 
 @dataclass(frozen=True)
@@ -77,7 +84,7 @@ Lines = Annotated[str, _Lines(), Limit(20_000)]
 Word = Annotated[str, Matching(r"[\w.:@/+-]{0,200}")]
 Address = Annotated[str, Matching(r"[0-9A-Fa-f.:]{0,45}(%[\w.-]{1,20})?")]
 Endpoint = Annotated[str, Matching(r"(\[?[0-9A-Fa-f.:]{0,45}(%[\w.-]{1,20})?\]?|\*):\d{1,5}")]
-Signed = Annotated[int, Limit(-_EXACT)]
+Signed = Annotated[int, Least(-_EXACT)]
 
 
 def decode(kind: type[T], given: object, *, strict: bool = False) -> T:
@@ -129,10 +136,10 @@ def _decode_plain(hint: Any, marks: tuple[Any, ...], strict: bool) -> Decoder:  
     if hint in (str, Untrusted):
         return _decode_text(hint, marks)
     if hint is bool:
-        return _decode_choice({True: True, False: False})
+        return _decode_bool
     if hint is int:
-        limit = _mark(marks, Limit)
-        return _decode_number(int, int, 0 if limit is None else limit.most)
+        least = _mark(marks, Least)
+        return _decode_number(int, int, 0 if least is None else least.least)
     if hint is float:
         return _decode_number(float, int | float, -_EXACT)
     if hint is Any:
@@ -157,7 +164,7 @@ def _decode_text(hint: Any, marks: tuple[Any, ...]) -> Decoder:
         text = given[-limit.most :] if limit.last else given[: limit.most]
         if hint is Untrusted:
             return Untrusted(text)
-        return "\n".join(visible(line, len(line)) for line in text.split("\n")) if lines else visible(text, limit.most)
+        return visible_lines(text) if lines else visible(text, limit.most)
 
     return read
 
@@ -171,9 +178,16 @@ def _decode_number(kind: type, accepted: Any, least: float) -> Decoder:
     return read
 
 
+def _decode_bool(given: object) -> bool:
+    if isinstance(given, bool):
+        return given
+    raise DecodeError("true or false is wanted")
+
+
 def _decode_choice(choices: Mapping[Any, Any]) -> Decoder:
     def read(given: object) -> Any:
-        if isinstance(given, str | int) and given in choices:
+        # To Python, true is the number 1.
+        if isinstance(given, str | int) and not isinstance(given, bool) and given in choices:
             return choices[given]
         raise DecodeError("another value is wanted")
 

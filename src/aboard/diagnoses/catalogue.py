@@ -19,7 +19,7 @@ from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.errors import AboardError
 from aboard.diagnoses.fixes import NO_FIX, Fix
 from aboard.diagnoses.messages import Message, Source
-from aboard.diagnoses.untrusted import encode_text, visible
+from aboard.diagnoses.untrusted import visible, visible_lines
 
 _SEEN, _VALUE, _VALUES = 8000, 4096, 32
 _PROBE = re.compile(r"[a-z0-9-]{1,40}")
@@ -58,7 +58,7 @@ def recall_diagnosis(code: str) -> Diagnosis:
 
 def recall_fix(code: str, text: str) -> Fix:
     """What a record says to type; nothing for a code that this version doesn't know, since it may be anybody's."""
-    return Fix(_clean(text)) if _known(code) else NO_FIX
+    return Fix(visible_lines(text[:_SEEN])) if _known(code) else NO_FIX
 
 
 def _known(code: str) -> Diagnosis | None:
@@ -72,12 +72,6 @@ def diagnoses_in(family: ModuleType) -> tuple[Diagnosis, ...]:
     return tuple(value for value in vars(family).values() if isinstance(value, Diagnosis))
 
 
-def pack_error(error: AboardError) -> dict[str, Any]:
-    """The error as plain data, for `unpack_error` in another process."""
-    values = {name: _plain(value) for name, value in error.fix.values.items()}
-    return {"code": error.code, "seen": error.seen, "variant": error.fix.variant, "values": values}
-
-
 def unpack_error(packed: object) -> AboardError | None:
     """The error with a fix of our own; None if it is none of ours. Nothing in it is believed but what we declared."""
     if not isinstance(packed, Mapping) or not isinstance(packed.get("code"), str):
@@ -85,7 +79,7 @@ def unpack_error(packed: object) -> AboardError | None:
     diagnosis = all_diagnoses().get(packed["code"])
     if diagnosis is None or not isinstance(packed.get("seen"), str):
         return None
-    return AboardError(diagnosis, _clean(packed["seen"]), fix=_unpack_fix(diagnosis, packed))
+    return AboardError(diagnosis, visible_lines(packed["seen"][:_SEEN]), fix=_unpack_fix(diagnosis, packed))
 
 
 def read_error(text: str) -> AboardError | None:
@@ -107,17 +101,7 @@ def _unpack_fix(diagnosis: Diagnosis, packed: Mapping[str, Any]) -> Fix:
         return NO_FIX
 
 
-def _clean(text: str) -> str:
-    return "\n".join(visible(line, _SEEN) for line in text[:_SEEN].split("\n"))
-
-
 def _received(value: object) -> str | int | float | list[str]:
     if isinstance(value, list):
         return [str(each)[:_VALUE] for each in value[:_VALUE]]
     return value if isinstance(value, (int, float)) else str(value)[:_VALUE]
-
-
-def _plain(value: object) -> str | int | float | list[str]:
-    if isinstance(value, (str, int, float)):
-        return value
-    return list(map(encode_text, value)) if isinstance(value, (list, tuple)) else encode_text(value)

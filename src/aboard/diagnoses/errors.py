@@ -11,11 +11,13 @@ AboardError             a diagnosis, what was seen, what to type
 
 import json
 from collections.abc import Iterable
+from typing import Any
 
 from aboard.diagnoses import reach, transport
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import NO_FIX, Fix, Value
 from aboard.diagnoses.reason import Reason
+from aboard.diagnoses.untrusted import encode_text
 from aboard.lazy import dataclass
 
 
@@ -44,9 +46,19 @@ class AboardError(Exception):
     @property
     def packed(self) -> str:
         """The error for another process, which reads it with `catalogue.read_error`."""
-        from aboard.diagnoses.catalogue import pack_error  # noqa: PLC0415 - it needs this class
-
         return json.dumps(pack_error(self))
+
+
+def pack_error(error: AboardError) -> dict[str, Any]:
+    """The error as plain data, for `catalogue.unpack_error` in another process."""
+    values = {name: _plain(value) for name, value in error.fix.values.items()}
+    return {"code": error.code, "seen": error.seen, "variant": error.fix.variant, "values": values}
+
+
+def _plain(value: object) -> str | int | float | list[str]:
+    if isinstance(value, (str, int, float)):
+        return value
+    return list(map(encode_text, value)) if isinstance(value, (list, tuple)) else encode_text(value)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,11 +16,8 @@ from os import PathLike
 from string import Formatter
 from typing import Self, TypeAlias
 
-from aboard.diagnoses.untrusted import Untrusted, quote_word, visible
+from aboard.diagnoses.untrusted import LONGEST_WORD, Untrusted, encode_text, quote_word, visible
 from aboard.lazy import dataclass
-
-# Longer than any path that a kernel takes.
-_MOST = 4096
 
 
 class Shell(str):
@@ -119,22 +116,19 @@ def _as_shell(value: Value, how: str) -> str:
         return value
     if how == "words" or how.startswith("-"):
         option = "" if how == "words" else f"{how} "
-        return " ".join(option + quote_word(_plain(each)) for each in _several(value))
+        return " ".join(option + quote_word(encode_text(each)) for each in _several(value))
     # A piece of shell has been cut and cleaned already, and must keep its closing quotes.
     return shlex.quote(value) if isinstance(value, Shell) else quote_word(_single(value))
 
 
 def _as_text(value: Value, how: str) -> str:
-    return ", ".join(visible(_plain(each), _MOST) for each in _several(value)) if how == "words" else _shown(value)
-
-
-def _shown(value: Value) -> str:
-    return visible(_single(value), _MOST)
+    parts = map(encode_text, _several(value)) if how == "words" else [_single(value)]
+    return ", ".join(visible(part, LONGEST_WORD) for part in parts)
 
 
 def _single(value: Value) -> str:
     if isinstance(value, _SINGLE):
-        return _plain(value)
+        return encode_text(value)
     raise TypeError("several words where one is wanted")
 
 
@@ -142,7 +136,3 @@ def _several(value: Value) -> Iterable[str | Untrusted]:
     if isinstance(value, _SINGLE):
         raise TypeError("one word where several are wanted")
     return value
-
-
-def _plain(value: str | float | PathLike[str] | Untrusted) -> str:
-    return value.raw() if isinstance(value, Untrusted) else str(value)

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 _SHOWN = 80
 # Longer than any path that a kernel takes.
-_WORD = 4096
+LONGEST_WORD = 4096
 
 
 def visible(text: str, limit: int = _SHOWN) -> str:
@@ -23,9 +23,14 @@ def visible(text: str, limit: int = _SHOWN) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in short)
 
 
+def visible_lines(text: str) -> str:
+    """Each line made visible, as long as it is: for texts of ours that have several, such as a fix."""
+    return "\n".join(visible(line, len(line)) for line in text.split("\n"))
+
+
 def quote_word(text: str) -> str:
     """The text as one word of a shell's command, and never as an option."""
-    clean = visible(text, _WORD)
+    clean = visible(text, LONGEST_WORD)
     if clean.startswith("-"):
         clean = f"./{clean}"
     quoted = shlex.quote(clean)

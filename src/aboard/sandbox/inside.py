@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from aboard.diagnoses import SandboxError, sandbox
-from aboard.diagnoses.catalogue import pack_error, unpack_error
+from aboard.diagnoses.catalogue import unpack_error
+from aboard.diagnoses.errors import pack_error
 from aboard.sandbox.files import ROOT_PATH
 
 SOURCE = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.catalogue import pack_error
+from aboard.diagnoses.errors import pack_error
 
 REFUSED = 3
 

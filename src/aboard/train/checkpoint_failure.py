@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from aboard.diagnoses import AboardError, checkpoint
-from aboard.diagnoses.catalogue import pack_error, unpack_error
+from aboard.diagnoses.catalogue import unpack_error
+from aboard.diagnoses.errors import pack_error
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _CLOSED = {errno.EACCES, errno.EPERM, errno.EROFS}

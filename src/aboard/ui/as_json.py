@@ -13,7 +13,7 @@ from aboard.core.facts import Facts, Unknown
 from aboard.core.node import Node
 from aboard.core.reach import Reached
 from aboard.diagnoses import Diagnosis, Finding, Severity
-from aboard.diagnoses.untrusted import Untrusted, visible
+from aboard.diagnoses.untrusted import Untrusted, visible_lines
 from aboard.ui.verdict import Outcome
 
 # Stand beside `facts` as well, where they have been from the beginning; null is what isn't known.
@@ -82,7 +82,7 @@ def as_plain(value: Any) -> Any:
 def _text(value: str | Untrusted) -> str:
     if isinstance(value, Untrusted):
         return value.visible(_SHOWN)
-    return "\n".join(visible(line, len(line)) for line in value.split("\n"))
+    return visible_lines(value)
 
 
 def _named(value: Any) -> Iterator[tuple[str, Any]]:

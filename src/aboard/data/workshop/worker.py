@@ -24,7 +24,7 @@ from aboard.data.workshop.glass import terms_of
 from aboard.data.workshop.look import Looked, LookOrder, look_at
 from aboard.data.workshop.unit import Encode, UnitRecord, write_unit
 from aboard.diagnoses import AboardError, data
-from aboard.diagnoses.catalogue import pack_error
+from aboard.diagnoses.errors import pack_error
 from aboard.lazy import dataclass
 
 _EVERY = 0.2
