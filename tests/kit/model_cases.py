@@ -14,12 +14,11 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from aboard.core.training import Training
 from aboard.diagnoses import AboardError
 from aboard.train.auto import best
-from aboard.train.build import build
+from aboard.train.build import build, flops_per_token
 from aboard.train.build_meta import on_meta
 from aboard.train.checkpoints import Checkpoints
 from aboard.train.engine import Engine
 from aboard.train.export import export, main
-from aboard.train.flops import flops_per_token
 from aboard.train.needs import tell
 from aboard.train.needs_advice import changes
 from aboard.train.needs_estimate import model, needs

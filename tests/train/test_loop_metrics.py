@@ -16,8 +16,7 @@ from train_cases import curve, lines, trained
 from train_crew import Crew
 
 from aboard.core.training import Training
-from aboard.train.metrics_file import continued
-from aboard.train.report import Report
+from aboard.train.report import Report, continued
 
 PATIENCE = 120.0
 

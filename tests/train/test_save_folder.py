@@ -9,7 +9,7 @@ from saving import checkpoints, progress, put, resumed, save, standing, wrong
 from aboard.diagnoses import AboardError
 from aboard.train import checkpoint_folder
 from aboard.train.checkpoint_failure import failure, raise_any
-from aboard.train.retention import superfluous
+from aboard.train.checkpoint_writer import superfluous
 from aboard.train.saved import Saved
 
 

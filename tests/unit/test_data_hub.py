@@ -9,9 +9,8 @@ import pytest
 from deadlines import within
 from huggingface_hub import constants
 
-from aboard.data.intake.hub import hub_chunks, is_hub_name
 from aboard.data.intake.read import format_of, read
-from aboard.data.intake.sources import SourceSpec, sources
+from aboard.data.intake.sources import SourceSpec, hub_chunks, is_hub_name, sources
 from aboard.data.rows import Row
 from aboard.diagnoses import AboardError
 

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import aboard.data.intake.cut
 import aboard.data.intake.lines
 import aboard.data.intake.listed
+import aboard.data.intake.sources
 from aboard.data.intake.chunks import Chunk
 from aboard.data.intake.formats import Format
 from aboard.data.intake.read import format_of, read, records
@@ -144,7 +144,7 @@ def test_any_cut(tmp_path_factory: pytest.TempPathFactory, texts: list[str], end
     path = put(folder / "a.jsonl", end.join(texts) + end * ends)
     whole = [row for chunk in sources(SourceSpec(path=path), chunk_bytes=1 << 30) for row in read(chunk, TEXT)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aboard.data.intake.cut, "_BLOCK", 64)
+        patch.setattr(aboard.data.intake.sources, "_BLOCK", 64)
         chunks = pickle.loads(pickle.dumps(sources(SourceSpec(path=path), chunk_bytes=every)))  # noqa: S301 - our own
     parts = {chunk: list(read(chunk, TEXT)) for chunk in reversed(chunks)}
     assert [row for chunk in chunks for row in parts[chunk]] == whole

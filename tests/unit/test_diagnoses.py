@@ -253,7 +253,7 @@ HANDMADE = """
 checks/blanks.py checks/collective/nccl_rules.py checks/reach/words.py checks/scripted.py checks/software/code.py
 checks/train/boarding.py checks/unknown.py core/nodeset.py core/retyped.py core/shell.py flows/replay.py flows/status.py
 flows/train_model.py ui/folded.py verdicts/commands.py verdicts/death/explain.py verdicts/foreign.py
-verdicts/logs/unknown.py
+verdicts/logs/judge.py
 """
 
 

@@ -25,8 +25,8 @@ from aboard.flows.status import summary
 from aboard.flows.why import why_again
 from aboard.record import Record, RunDirectory, Runs
 from aboard.record.events import replay
-from aboard.record.names import new_run_id
 from aboard.record.places import RunState
+from aboard.record.runs import new_run_id
 
 NOW = datetime(2026, 11, 15, 5, 7, tzinfo=UTC)
 HOLD = """

@@ -26,9 +26,8 @@ from aboard.flows.spread import Progress, Spread, spread
 from aboard.wires import bootstrap
 from aboard.wires.fleet import Fleet
 from aboard.wires.link import open_link
-from aboard.wires.porter import Porter
+from aboard.wires.porter import LEAST, MOST, SPAN_SECONDS, Porter, Window
 from aboard.wires.process import start
-from aboard.wires.window import LEAST, MOST, SPAN_SECONDS, Window
 from aboard.wires.wire import OnPhase, Stream
 
 SOON = 5.0

@@ -32,8 +32,7 @@ from aboard.core.training import Training
 from aboard.diagnoses import AboardError, Finding, Severity, shell
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.flows.export import checkpoint_of
-from aboard.flows.train import Provisions, TrainCargo, can_bf16, request, told_path
-from aboard.flows.train_code import code
+from aboard.flows.train import Provisions, TrainCargo, can_bf16, code, request, told_path
 from aboard.flows.train_data import Part, Stock, stock
 from aboard.flows.train_model import fetched, model_facts
 from aboard.flows.train_resume import TrainingFinished

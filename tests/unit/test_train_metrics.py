@@ -18,7 +18,7 @@ from aboard.core.metrics import MOST_POINTS, Curve, StepTime, Way
 from aboard.core.plan import Start
 from aboard.core.run import Run as Fold
 from aboard.flows.status import summary
-from aboard.flows.train_code import code
+from aboard.flows.train import code
 from aboard.record.record import Record
 from aboard.record.runs import Runs
 from aboard.train.beacon import tell

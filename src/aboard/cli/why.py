@@ -2,20 +2,28 @@
 
 import asyncio
 import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import click
 from rich.console import Console
 
 from aboard import __version__
 from aboard.cli.why_foreign import tell_nodes, tell_pids
-from aboard.cli.why_log import tell_bundle, tell_logs
 from aboard.core.words import nearest, visible
 from aboard.diagnoses import AboardError, InputError, Problem, commands
 from aboard.flows.control import ask_why
 from aboard.flows.status import summary
+from aboard.flows.unpack import replay_bundle
 from aboard.flows.why import the_run, why_again
+from aboard.flows.why_log import Explained, explain
 from aboard.record.places import RunDirectory
 from aboard.record.runs import Runs
+from aboard.ui.as_json import dump_json
+from aboard.ui.figures import many
+from aboard.ui.findings import FindingsView
+from aboard.ui.log_live import LogReading
 from aboard.ui.replayed import ReplayedView
 from aboard.ui.story import CodesView, StoryView
 from aboard.ui.why import WhyView
@@ -133,3 +141,41 @@ def _tell_run(console: Console, run: RunDirectory, *, verbose: bool) -> None:
     code = told.why.findings[0].code if told.why.findings else ""
     if code in STORIES:
         console.print(StoryView(*STORIES[code]), crop=False)
+
+
+EXIT_FOUND = 2
+
+
+def tell_logs(names: Sequence[str], *, as_json: bool) -> None:
+    """Explains the logs and ends the program: 0 nothing is wrong, 2 something is."""
+    told = _read(names)
+    if as_json:
+        click.echo(dump_json(told))
+    elif told.findings:
+        console = Console(highlight=False)
+        console.print(FindingsView(told.findings, in_full=True), crop=False)
+        click.secho(f"aboard why {told.findings[0].code}    # the whole story of it", dim=True)
+    else:
+        click.echo(f"nothing wrong in {many(told.lines, 'line')} of {many(len(told.files), 'file')}")
+        if told.last:
+            click.secho(f"the last one is: {told.last[-1].visible(400)}", dim=True)
+    sys.exit(EXIT_FOUND if told.findings else 0)
+
+
+def _read(names: Sequence[str]) -> Explained:
+    if not sys.stderr.isatty():
+        return explain(names)
+    with LogReading(Console(stderr=True, highlight=False)) as reading:
+        return explain(names, progress=reading.update)
+
+
+def tell_bundle(name: str, *, verbose: bool) -> None:
+    """Judges what somebody packed, and ends the program with the same codes."""
+    unpacked = replay_bundle(Path(name))
+    told = unpacked.replayed
+    click.secho(f"{told.run}, packed by aboard {unpacked.version}", dim=True)
+    if told.why.findings or told.changed:
+        Console(highlight=False).print(ReplayedView(told, now=__version__, verbose=verbose), crop=False)
+    else:
+        click.echo("nothing was found wrong with it")
+    sys.exit(EXIT_FOUND if told.why.findings else 0)

@@ -2,15 +2,18 @@
 
 import gc
 
+import torch
+
 from aboard.core.metrics import StepTime
+from aboard.train.batches import Batches
 from aboard.train.checkpoints import Checkpoints
-from aboard.train.evaluate import evaluate
 from aboard.train.metrics import Meter
 from aboard.train.nonfinite import named, stopped
 from aboard.train.peers import Peers
+from aboard.train.prefetch import Ahead
 from aboard.train.progress import Progress
 from aboard.train.report import Report
-from aboard.train.step import Stepper
+from aboard.train.step import Maker, Stepper, forward
 from aboard.train.stream import Stream, opened
 
 # Steps between two collections of garbage, at the same step on all ranks, so that none waits for another.
@@ -83,3 +86,32 @@ class Between:
         self._report.saved(self._checkpoints.published)
         seconds, wall = self._stepper.ledger.total()
         self._report.line({"step": progress.step, "steps": self._steps, "wall": wall, "seconds": seconds})
+
+
+def evaluate(stepper: Stepper, stream: Stream, peers: Peers) -> float:
+    """All ranks run as many forwards, those without bins an empty one; the model's mode is left as it was."""
+    world, engine = stepper.world, stepper.engine
+    rows = stepper.training.per_device_eval_batch_size
+    batches = Batches(
+        cursor=stream.in_order(),
+        counts=stream.counts,
+        size=rows * world.size,
+        rows=rows,
+        total=len(stream),
+        rank=world.rank,
+        world=world.size,
+    )
+    make = Maker(read=stream.read, collate=stepper.masks.collate(), device=world.device)
+    total = torch.zeros((), dtype=torch.float64, device=world.device)
+    supervised = 0
+    was = engine.model.training
+    engine.model.eval()
+    try:
+        with torch.no_grad(), Ahead(batches.walk(Progress()), make) as steps:
+            for ready in steps:
+                supervised = ready.planned.after.supervised
+                for micro in ready.micro:
+                    total += forward(engine, stepper.masks, micro)
+    finally:
+        engine.model.train(was)
+    return peers.sums([float(total)])[0] / max(1, supervised)

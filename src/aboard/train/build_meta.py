@@ -1,5 +1,7 @@
 """A model without its weights: shapes only."""
 
+from importlib.util import find_spec
+
 import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
@@ -9,7 +11,6 @@ from aboard.core.training import Training
 from aboard.diagnoses import AboardError
 from aboard.diagnoses import model as models
 from aboard.diagnoses.untrusted import visible
-from aboard.train.attention import attention
 
 
 def on_meta(training: Training, device: torch.device) -> PreTrainedModel:
@@ -53,3 +54,11 @@ def _config(training: Training) -> PreTrainedConfig:
             models.QUANTIZED, f"{training.model} is quantized, and a quantized model can't be trained in full"
         )
     return config
+
+
+def attention(training: Training, device: torch.device) -> str | None:
+    """As asked; `auto` is flash-attn on a GPU in bf16 where it is installed, else None: the model's own choice."""
+    if training.attn_implementation != "auto":
+        return training.attn_implementation
+    flash = device.type == "cuda" and training.bf16 and find_spec("flash_attn") is not None
+    return "flash_attention_2" if flash else None

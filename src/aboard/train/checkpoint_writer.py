@@ -1,6 +1,6 @@
 """One save as a rank carries it out behind the training's back: open, write, publish; each step agreed by all ranks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -16,7 +16,6 @@ from aboard.train.checkpoint_party import Party
 from aboard.train.checkpoint_stage import Draft
 from aboard.train.checkpoint_write import sync_folder, write_all, write_marker
 from aboard.train.marker import Part, Whole
-from aboard.train.retention import superfluous
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -141,3 +140,14 @@ def _removed(path: Path, why: str) -> str:
     except OSError as error:
         return f"{path.name} couldn't be removed ({error.strerror}: {error.filename}); {why}"
     return f"{path.name} is removed: {why}"
+
+
+def superfluous(good: Mapping[str, int], *, keep: int | None, newest: str, broken: Collection[str]) -> list[str]:
+    """The oldest, by their serials; never `newest`, which was just written, nor one that is known to be broken.
+
+    A broken one doesn't count either: else it would push a good one out.
+    """
+    if keep is None:
+        return []
+    older = sorted(good.keys() - {newest, *broken}, key=lambda name: good[name])
+    return older[: max(0, len(older) - max(0, keep - 1))]

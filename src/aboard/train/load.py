@@ -1,6 +1,6 @@
 """Into a model that is built and spread but empty: each rank reads its own part of every tensor, and no more."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,6 @@ from aboard.diagnoses import AboardError, model
 from aboard.lazy import dataclass
 from aboard.train.load_files import Stored, weights, whole
 from aboard.train.load_names import Match, Mixture, match, tied
-from aboard.train.load_tied import untied
 from aboard.train.world import World
 
 # Reading waits for disks more than for cores; more than a few at once help nobody (transformers uses four, too).
@@ -128,3 +127,23 @@ def _mixed(mixture: Mixture, files: Mapping[str, Stored], its: Mapping[str, Part
 
 def _size(stored: Stored) -> int:
     return int(torch.Size(stored.shape).numel()) * stored.dtype.itemsize
+
+
+def untied(model: PreTrainedModel, found: Match, files: Mapping[str, Stored]) -> Iterator[str]:
+    """Unties, on meta, what the files have with different values, as transformers does; says so for each."""
+    for name, source in list(tied(model).items()):
+        both = name in found.plain and source in found.plain
+        if both and not _equal(files[found.plain[name]], files[found.plain[source]]):
+            parent, _, own = name.rpartition(".")
+            module = model.get_submodule(parent)
+            setattr(module, own, torch.nn.Parameter(torch.empty_like(getattr(module, own))))
+            del tied(model)[name]
+            model.config.tie_word_embeddings = False
+            yield f"{name} and {source} differ in the files, so they aren't tied, whatever config.json says"
+
+
+def _equal(one: Stored, other: Stored) -> bool:
+    if one.shape != other.shape:
+        return False
+    rows = one.shape[0]
+    return all(map(torch.equal, one.rows(0, rows), other.rows(0, rows)))

@@ -2,8 +2,10 @@
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,7 +16,6 @@ from aboard.core.training import Training
 from aboard.lazy import dataclass
 from aboard.train.auto import Layout, layout
 from aboard.train.mesh import Spread, mesh, nodes
-from aboard.train.needs_device import memory
 
 if TYPE_CHECKING:
     from torch.distributed.distributed_c10d import ProcessGroup
@@ -101,3 +102,24 @@ def _agree(local_size: int, room: int, device: torch.device) -> tuple[tuple[int,
 
 def _give_time(group: "ProcessGroup | None") -> None:
     dist.distributed_c10d._set_pg_timeout(COLLECTIVE, group)  # noqa: SLF001 - torch has no public name for it
+
+
+# The limit of a container, in cgroup v2 and v1; without one, "max" or a number past all memory.
+LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def memory(device: torch.device, local_size: int) -> int:
+    """In bytes; ranks on a CPU share what the host has, in even parts."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return _host() // local_size
+
+
+def _host() -> int:
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    total = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal"))
+    limits = [total]
+    for name in LIMITS:
+        with suppress(OSError, ValueError):
+            limits.append(int(Path(name).read_text(encoding="ascii")))
+    return min(limits)

@@ -8,7 +8,6 @@ from typing import TypeAlias
 from aboard.data.gate.prints import Prints, prints_of
 from aboard.data.gate.seen import Example, Seen, example
 from aboard.data.gate.terms import Terms
-from aboard.data.gate.texts import texts
 from aboard.data.rows import Broken, Encoded, Row, Where
 from aboard.data.stats import Lengths, lengths_of
 from aboard.diagnoses.untrusted import Untrusted
@@ -163,3 +162,18 @@ def _tokens(item: Item) -> Encoded | None:
 def _seen(number: int, examples: Iterable[Example]) -> Seen:
     first = (Seen() + Seen(count=number, examples=tuple(examples))).examples
     return Seen(count=number, examples=tuple(example(each.where, each.note, each.encoded) for each in first))
+
+
+PROMPT, ANSWER, TEXT = "prompt", "answer", "text"
+
+
+def texts(row: Row) -> Iterator[tuple[str, str]]:
+    """Every text that the user's file has for this row, with its role; a pair's are a prompt and an answer."""
+    if row.messages is not None and row.kind == "chat":
+        for message in row.messages:
+            content = message.get("content")
+            if isinstance(content, str):
+                yield str(message.get("role")), content
+    for who, text in ((PROMPT, row.prompt), (ANSWER, row.completion), (TEXT, row.text)):
+        if text is not None:
+            yield who, text

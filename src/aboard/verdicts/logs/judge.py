@@ -3,13 +3,14 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from aboard.diagnoses import Finding, Severity
+from aboard.core.nodeset import fold
+from aboard.core.words import many
+from aboard.diagnoses import Finding, Severity, Shell, collective, logs, shell, software
 from aboard.diagnoses.messages import Role
-from aboard.verdicts.logs.network import network_findings
 from aboard.verdicts.logs.order import clearly_before, in_order, near
 from aboard.verdicts.logs.sighting import Reading, Sighting
 from aboard.verdicts.logs.told import code_of, finding_of, followed, odd_findings
-from aboard.verdicts.logs.unknown import incomplete, peer_lost, unknown
+from aboard.verdicts.nccl import NcclLog, missing_ranks, named_ranks
 
 # A run that printed so much progress after an error has survived it; what buffers held back is less.
 _SURVIVED = 100
@@ -112,3 +113,85 @@ def _survived(sighting: Sighting, reading: Reading) -> bool:
 
 def _of(sightings: Iterable[Sighting], role: Role) -> list[Sighting]:
     return [each for each in sightings if each.message.role is role]
+
+
+_SOCKET = "Socket"
+
+
+def network_findings(log: NcclLog) -> Iterator[Finding]:
+    """Sockets on some nodes while others have the fabric, or although the same node names its adapters."""
+    took: dict[str, set[str]] = {}
+    hcas: dict[str, tuple[str, ...]] = {}
+    for each in log.ranks.values():
+        if each.network:
+            took.setdefault(each.network, set()).add(each.host)
+        if each.hcas:
+            hcas[each.host] = each.hcas
+    slow = sorted(took.get(_SOCKET, ()))
+    fast = sorted(host for network, hosts in took.items() if network != _SOCKET for host in hosts)
+    with_hcas = [host for host in slow if host in hcas]
+    named = [host for host in slow if host not in fast] if fast else with_hcas
+    if named:
+        reason = f"{fold(fast)} took the fabric" if fast else f"{', '.join(hcas[named[0]][:4])} are there"
+        yield collective.SOCKETS.finding(
+            severity=Severity.WARN,
+            nodes=tuple(named),
+            seen=f"NCCL took sockets on {fold(named)}, although {reason}",
+            why="Sockets carry a tenth of what the fabric does, and every collective waits for the slowest node.",
+            fix=collective.SOCKETS.fix("log", where=shell("{names}", names=fold(named))),
+        )
+    versions = {each.version: each.host for each in log.ranks.values() if each.version}
+    if len(versions) > 1:
+        told = ", ".join(f"{version} on {host}" for version, host in sorted(versions.items()))
+        yield software.NCCL.finding(
+            severity=Severity.WARN,
+            nodes=tuple(sorted(versions.values())),
+            seen=f"NCCL is {told}",
+            why="Nodes that load different versions of NCCL often can't talk to each other.",
+            fix=software.NCCL.fix("paths"),
+        )
+
+
+def incomplete(reading: Reading) -> Finding | None:
+    """NCCL's set-up began and never ended: who is in it, and who never came."""
+    waiting = reading.nccl.open()
+    if not waiting or reading.progress:
+        return None
+    there = list(reading.nccl.ranks.values())
+    missing = missing_ranks(there, reading.nccl.world)
+    ranks = [each.rank for each in waiting if each.rank is not None]
+    seen = f"{named_ranks(ranks)} began to set up NCCL, and the log ends before that was done"
+    if missing:
+        seen += f"; {named_ranks(missing)} of {reading.nccl.world} never came"
+    nodes = tuple(dict.fromkeys(each.host for each in waiting)) if not missing else ()
+    return logs.INIT_INCOMPLETE.finding(
+        nodes=nodes[:8],
+        ranks=missing or tuple(sorted(ranks)),
+        seen=seen,
+        fix=logs.INIT_INCOMPLETE.fix(ranks=Shell(named_ranks(missing) if missing else "each rank")),
+    )
+
+
+def peer_lost(echoes: list[Sighting]) -> Finding | None:
+    """Only echoes: who died first is in another log."""
+    if not echoes:
+        return None
+    first = in_order(echoes)[0]
+    return logs.PEER_LOST.finding(
+        nodes=(first.node,) if first.node else (),
+        ranks=() if first.rank is None else (first.rank,),
+        seen=f'the log says "{first.text.visible(300)}", and no cause before it',
+        fix=logs.PEER_LOST.fix(),
+    )
+
+
+def unknown(reading: Reading) -> Finding | None:
+    """Something went wrong, in words that have no name here."""
+    if not reading.unknown:
+        return None
+    seen = "; ".join(f'"{text.visible(200)}"' for text in dict.fromkeys(reading.unknown[-3:]))
+    return logs.UNKNOWN.finding(
+        nodes=(),
+        seen=f"{many(reading.lines, 'line')}, no known cause; the last errors are {seen}",
+        fix=logs.UNKNOWN.fix(),
+    )
