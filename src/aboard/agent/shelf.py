@@ -22,14 +22,15 @@ ModuleSpec: Any = type(sys.__spec__)
 class Shelf:
     """Finds and loads modules from a dictionary of sources."""
 
-    def __init__(self, sources: dict[str, str], compiled: dict[str, bytes], magic: bytes) -> None:
+    def __init__(self, sources: dict[str, str], packages: set[str], compiled: dict[str, bytes], magic: bytes) -> None:
         self._sources = sources
+        self._packages = packages
         # Bytecode is good for one version of it only, as in a .pyc file.
         self._compiled = compiled if magic == MAGIC_NUMBER else {}
 
     def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> Any:
         if name in self._sources:
-            return ModuleSpec(name, self, is_package=name in ("aboard", "aboard.agent"))
+            return ModuleSpec(name, self, is_package=name in self._packages)
         return None
 
     def get_source(self, name: str) -> str:

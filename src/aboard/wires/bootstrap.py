@@ -3,9 +3,11 @@
 import marshal
 import secrets
 import zlib
+from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from importlib.machinery import SourceFileLoader
+from importlib.resources.abc import Traversable
 from importlib.util import MAGIC_NUMBER
 from types import CodeType
 
@@ -56,48 +58,58 @@ def _bundle() -> bytes:
     from our own .pyc files: compiling it would cost the head 70 ms at every start.
     """
     room = resources.files("aboard.agent")
-    sources = {"aboard": "", "aboard.agent": ""}
-    for file in room.iterdir():
-        if file.name.endswith(".py") and file.name not in ("__init__.py", "shelf.py"):
-            sources[f"aboard.agent.{file.name.removesuffix('.py')}"] = file.read_text("utf-8")
-    for name in _BEACON:
-        sources[f"aboard.agent.beacon.{name}"] = room.joinpath("beacon", f"{name}.py").read_text("utf-8")
+    sources = {"aboard": "", **dict(_sources(room, "aboard.agent"))}
+    packages = {name for name in sources if any(other.startswith(f"{name}.") for other in sources)}
     shelf = room.joinpath("shelf.py").read_text("utf-8")
-    modules = (sources, {name: marshal.dumps(_code(name)) for name in _EARLY}, MAGIC_NUMBER)
+    modules = (sources, packages, {name: marshal.dumps(_code(name)) for name in _EARLY}, MAGIC_NUMBER)
     parts = (zlib.compress(part, _LEVEL) for part in (f"{shelf}\n{_READ}\n".encode(), marshal.dumps(modules)))
     return b"".join(b"%d\n%s" % (len(part), part) for part in parts)
 
 
+def _sources(folder: Traversable, package: str) -> Iterator[tuple[str, str]]:
+    """Every module below a package, by its name; a package's own docstring stays here."""
+    yield package, ""
+    for file in folder.iterdir():
+        if file.is_dir() and file.name != "__pycache__":
+            yield from _sources(file, f"{package}.{file.name}")
+        elif file.name.endswith(".py") and file.name not in ("__init__.py", "shelf.py"):
+            yield f"{package}.{file.name.removesuffix('.py')}", file.read_text("utf-8")
+
+
 def _code(name: str) -> CodeType:
-    loader = SourceFileLoader(name, str(resources.files("aboard.agent").joinpath(f"{name.rpartition('.')[2]}.py")))
-    code = loader.get_code(name)
+    path = resources.files("aboard").joinpath(*name.split(".")[1:-1], f"{name.rpartition('.')[2]}.py")
+    code = SourceFileLoader(name, str(path)).get_code(name)
     assert code is not None  # noqa: S101 - only a loader without source has none
     return code
 
 
-# For the keeper to pass on, as text: its ranks run under a Python of their own.
-_BEACON = ("sitecustomize", "aboard_beacon", "aboard_beacon_torch")
 # What a launch imports on every node; a check imports the first half.
-_EARLY = [
-    f"aboard.agent.{name}"
-    for name in (
-        *(
-            "asks",
-            "bridge",
-            "channel",
-            "environment",
-            "frames",
-            "hello",
-            "leftovers",
-            "loop",
-            "peers",
-            "place",
-            "spawn",
-        ),
-        *("telling", "tree"),
-        *("beacons", "children", "gauges", "guard", "keeper", "lease", "marks", "outputs", "ports", "redact", "spool"),
-        *("stacks",),
-    )
-]
+_EARLY = (
+    "aboard.agent.asks",
+    "aboard.agent.bridge",
+    "aboard.agent.channel",
+    "aboard.agent.environment",
+    "aboard.agent.frames",
+    "aboard.agent.hello",
+    "aboard.agent.leftovers",
+    "aboard.agent.loop",
+    "aboard.agent.peers",
+    "aboard.agent.place",
+    "aboard.agent.spawn",
+    "aboard.agent.telling",
+    "aboard.agent.tree",
+    "aboard.agent.beacons",
+    "aboard.agent.children",
+    "aboard.agent.gauges",
+    "aboard.agent.guard",
+    "aboard.agent.keeper",
+    "aboard.agent.lease",
+    "aboard.agent.marks",
+    "aboard.agent.outputs",
+    "aboard.agent.ports",
+    "aboard.agent.redact",
+    "aboard.agent.spool",
+    "aboard.agent.stacks",
+)
 # A slow uplink sends this once for each node, 195 KB; the best level takes 90 ms more for a tenth less.
 _LEVEL = 3
