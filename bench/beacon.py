@@ -9,13 +9,13 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from aboard.agent import tree
-from aboard.agent.gauges import Gauges
-from aboard.core.lease import Lease
-from aboard.core.node import Node
-from aboard.core.plan import Start
-from aboard.wires.fleet import Fleet
-from aboard.wires.hold import Hold
+from aboard.agent import process_tree
+from aboard.agent.supervisor.resource_usage import ResourceSampler
+from aboard.core.cluster.node import Node
+from aboard.core.plan.plan import Start
+from aboard.core.run.lease import Lease
+from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.node_session import NodeSession
 from figures import Figures, main
 
 CHILDREN = 8
@@ -114,13 +114,13 @@ def _ratio(ours: list[float], bare: list[float]) -> float:
 
 async def _looking(figures: Figures, seconds: int) -> None:
     """Eight ranks that report five times a second: what the gauges use, and what the whole keeper uses."""
-    gauges = Gauges()
+    gauges = ResourceSampler()
     async with _Held() as held:
         for number in range(CHILDREN):
             await held.start(f"rank{number}", TALKER)
         await held.until(lambda: len(held.steps) == CHILDREN)
         roots = dict(held.pids)
-        keeper = tree.parents()[roots["rank0"]]
+        keeper = process_tree.read_parents()[roots["rank0"]]
         gauges.children(roots)
         began, before, spent = time.monotonic(), _runtime(keeper), 0.0
         for _ in range(seconds):
@@ -130,7 +130,7 @@ async def _looking(figures: Figures, seconds: int) -> None:
             gauges.node()
             spent += time.process_time() - since
         took, used = time.monotonic() - began, _runtime(keeper) - before
-    processes = len(tree.parents())
+    processes = len(process_tree.read_parents())
     note = f"{CHILDREN} ranks with a worker each, {processes} processes on the node, {took:.0f} s"
     figures.add("gauges, share of a core", 100 * spent / took, 0.5, unit="%", note=note)
     figures.add("the whole keeper, share of a core", 100 * used / took, 1.5, unit="%", note="beats and reports too")
@@ -149,9 +149,9 @@ class _Held:
         self.steps: set[str] = set()
         self._ended: dict[str, bool] = {}
         self._printed: dict[str, bytes] = {}
-        self._hold = Hold(
+        self._hold = NodeSession(
             Node(name="here", local=True),
-            Fleet(),
+            NodeDialer(),
             run=f"bench-{secrets.token_hex(6)}",
             key=secrets.token_hex(8),
             lease=Lease(seconds=30.0, beat=2.0, grace=0.1),

@@ -16,20 +16,20 @@ NAME = f"bench-check-{os.getpid()}"
 SIMULATED = """
 import asyncio, json, sys
 from time import monotonic
-from aboard.checks import network, reach
-from aboard.core.cluster import Cluster
-from aboard.core.node import Node
-from aboard.flows.check import check
-from aboard.wires.limits import raise_files
-from aboard.wires.simulated import SimulatedWire, simulator
+from aboard.checks import (network, reach)
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.flows.check.check_cluster import check_cluster
+from aboard.transport.open_file_limit import raise_open_file_limit
+from aboard.testing.simulated_transport import (SimulatedTransport, run_simulator)
 
 async def measure(count):
     cluster = Cluster(nodes=tuple(Node(name=f"s{number}") for number in range(count)))
-    raise_files(count)
-    async with simulator() as path:
+    raise_open_file_limit(count)
+    async with run_simulator() as path:
         began = monotonic()
         subjects = (reach.SUBJECT, network.SUBJECT)
-        report = await check(cluster, subjects, quick=True, wire_of=lambda node: SimulatedWire(path))
+        report = await check_cluster(cluster, subjects, quick=True, wire_of=lambda node: SimulatedTransport(path))
         seconds = monotonic() - began
     codes = sorted({finding.code for finding in report.findings})
     return seconds, "network-sparse" in codes, [f.code for f in report.findings if f.severity > Severity.INFO][:5]

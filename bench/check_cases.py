@@ -6,16 +6,16 @@ from types import MappingProxyType
 from typing import Any
 
 from aboard.sandbox.faults import Fault
-from aboard.sandbox.faults.clock import ClockOffset
-from aboard.sandbox.faults.disk import DiskFull, PathMissing
-from aboard.sandbox.faults.firewall import Drop, Reject
-from aboard.sandbox.faults.limits import LowLimits, SmallShm
-from aboard.sandbox.faults.link import LinkDown, Loss, MtuBlackHole, Rate
-from aboard.sandbox.faults.names import OwnNameOnLoopback, Unresolved
-from aboard.sandbox.faults.process import PortTaken, PowerLoss
-from aboard.sandbox.faults.python import NoPython, OldPython
-from aboard.sandbox.faults.shell import NoisyShell
-from aboard.sandbox.faults.sshd import KeyRemoved, MaxStartups, OtherHostKey, SshdSlow, SshdStopped
+from aboard.sandbox.faults.host.clock import ClockOffset
+from aboard.sandbox.faults.host.disk import DiskFull, PathMissing
+from aboard.sandbox.faults.host.login_shell import NoisyShell
+from aboard.sandbox.faults.host.processes import PortTaken, PowerLoss
+from aboard.sandbox.faults.host.python_interpreter import NoPython, OldPython
+from aboard.sandbox.faults.host.resource_limits import LowLimits, SmallShm
+from aboard.sandbox.faults.host.ssh_server import KeyRemoved, MaxStartups, OtherHostKey, SshdSlow, SshdStopped
+from aboard.sandbox.faults.network.firewall import FirewallDrop, FirewallReject
+from aboard.sandbox.faults.network.links import LinkDown, LinkRateLimit, MtuBlackHole, PacketLoss
+from aboard.sandbox.faults.network.name_resolution import OwnNameOnLoopback, UnresolvedName
 from mishaps import DEAD_DNS, HANGING_MOUNT, STRANGERS, Mishap, leave_behind
 
 ALL = "1024-65535"
@@ -85,8 +85,8 @@ REACH = (
         "n2",
     ),
     _one(3, "n2", SshdStopped(), "reach-refused"),
-    _one(4, "n2", Drop(network="management"), "reach-timeout"),
-    _one(4, "n2", Reject(network="management", answer="host-prohibited"), "reach-no-route"),
+    _one(4, "n2", FirewallDrop(network="management"), "reach-timeout"),
+    _one(4, "n2", FirewallReject(network="management", answer="host-prohibited"), "reach-no-route"),
     _one(
         4,
         "n4",
@@ -95,8 +95,8 @@ REACH = (
         or_codes={"reach-timeout": "reach-no-route"},
         by_hand="somebody must press the button",
     ),
-    _one(5, "head", Unresolved(peer="n2"), "reach-unresolved", "n2"),
-    _one(5, "n2", Unresolved(peer="n3"), "network-unresolved"),
+    _one(5, "head", UnresolvedName(peer="n2"), "reach-unresolved", "n2"),
+    _one(5, "n2", UnresolvedName(peer="n3"), "network-unresolved"),
     _one(6, "n2", SshdSlow(seconds=5), "reach-slow-login"),
     _one(6, "n2", DEAD_DNS, "reach-slow-login"),
     Case(row=7, broken=(("n2", MaxStartups()), ("n2", STRANGERS)), named=(("reach-dropped", ("n2",)),)),
@@ -177,18 +177,25 @@ NETWORK = (
         "network-interface-missing",
         settings=(("for n2", "env: {GLOO_SOCKET_IFNAME: ib0}"),),
     ),
-    _one(21, "n3", Drop(ports="29500"), "network-rendezvous-dropped"),
-    _one(21, "n3", Drop(ports=ALL), "network-dropped"),
-    _one(21, "n3", Drop(ports=ALL, way="out"), "network-dropped"),
-    _one(21, "n2", Drop(ports=ALL, peer="n1"), "network-dropped", "n1", "n2"),
-    _one(22, "n3", Reject(ports=ALL), "network-refused"),
-    _one(22, "n3", Reject(ports="29500"), "network-rendezvous-refused"),
-    _one(22, "n3", Reject(ports=ALL, answer="host-prohibited"), "network-rejected"),
+    _one(21, "n3", FirewallDrop(ports="29500"), "network-rendezvous-dropped"),
+    _one(21, "n3", FirewallDrop(ports=ALL), "network-dropped"),
+    _one(21, "n3", FirewallDrop(ports=ALL, way="out"), "network-dropped"),
+    _one(21, "n2", FirewallDrop(ports=ALL, peer="n1"), "network-dropped", "n1", "n2"),
+    _one(22, "n3", FirewallReject(ports=ALL), "network-refused"),
+    _one(22, "n3", FirewallReject(ports="29500"), "network-rendezvous-refused"),
+    _one(22, "n3", FirewallReject(ports=ALL, answer="host-prohibited"), "network-rejected"),
     _one(24, "n1", PortTaken(), "network-port-taken"),
-    _one(25, "n3", Drop(ports=NOT_RENDEZVOUS), "network-ephemeral-dropped"),
+    _one(25, "n3", FirewallDrop(ports=NOT_RENDEZVOUS), "network-ephemeral-dropped"),
     _one(26, "n3", MtuBlackHole(network="fabric"), "network-mtu"),
-    _one(27, "n3", Rate(mbit=50, network="fabric"), "network-slow", full=True, by_hand="another cable or switch port"),
-    _one(27, "n3", Loss(percent=5, network="fabric"), "network-loss", full=True, by_hand="another cable"),
+    _one(
+        27,
+        "n3",
+        LinkRateLimit(mbit=50, network="fabric"),
+        "network-slow",
+        full=True,
+        by_hand="another cable or switch port",
+    ),
+    _one(27, "n3", PacketLoss(percent=5, network="fabric"), "network-loss", full=True, by_hand="another cable"),
     _one(29, "n3", LinkDown(network="fabric"), "network-link-down", folds=True, by_hand="the cable must be plugged in"),
     _one(29, "n3", _typed("eth1 is set down", "ip link set dev eth1 down"), "network-link-down", folds=True),
 )
@@ -240,7 +247,7 @@ STORAGE = (
 TWO_AT_ONCE = (
     Case(
         row=21,
-        broken=(("n3", Drop(ports="29500")), ("n2", OwnNameOnLoopback())),
+        broken=(("n3", FirewallDrop(ports="29500")), ("n2", OwnNameOnLoopback())),
         named=(("network-rendezvous-dropped", ("n3",)), ("host-own-name", ("n2",))),
     ),
     Case(

@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from time import monotonic, perf_counter
 
-from aboard.data.feed.order import permutation
+from aboard.data.sampling.epoch_permutation import build_permutation
 from data_corpus import made_tokenizer, write_corpus
 from figures import Figures, main
 
@@ -27,10 +27,10 @@ OURS = """
 import json, sys
 from pathlib import Path
 from time import monotonic
-from aboard.data.tokens.encode import Encoder
-from aboard.data.workshop.prepare import Source, prepare
-from aboard.data.intake.read import format_of
-from aboard.data.intake.sources import SourceSpec, sources
+from aboard.data.tokens.encoder import Encoder
+from aboard.data.tokenize_workers.prepare_data import (PreparationSource, prepare_data)
+from aboard.data.intake.read_chunk import detect_format
+from aboard.data.intake.source_chunks import (SourceSpec, list_source_chunks)
 
 if __name__ == "__main__":
     folder, cache, tokenizer, workers, chunk = sys.argv[1:]
@@ -39,9 +39,9 @@ if __name__ == "__main__":
     steps = []
     given = []
     for path in sorted(Path(folder).iterdir()):
-        chunks = sources(SourceSpec(path=str(path)), chunk_bytes=int(chunk))
-        given.append(Source(form=format_of(chunks), chunks=tuple(chunks)))
-    made = prepare(given, encoder, Path(cache), max_length=2048, workers=int(workers),
+        chunks = list_source_chunks(SourceSpec(path=str(path)), chunk_bytes=int(chunk))
+        given.append(PreparationSource(form=detect_format(chunks), chunks=tuple(chunks)))
+    made = prepare_data(given, encoder, Path(cache), max_length=2048, workers=int(workers),
                    progress=lambda step: steps.append((monotonic(), step.tokens)))
     seconds = monotonic() - began
     first = next((step for step in steps if step[1]), (began, 0))
@@ -126,7 +126,7 @@ def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001 - the bench'
 
 def _order(figures: Figures) -> None:
     """The best of several rounds at each place: what is left is the work itself."""
-    near, far = permutation(1, 0, 10**13), permutation(1, 0, 10**13)
+    near, far = build_permutation(1, 0, 10**13), build_permutation(1, 0, 10**13)
     costs = {10: float("inf"), 10**12: float("inf")}
     for _ in range(20):
         for index, order in ((10, near), (10**12, far)):

@@ -9,8 +9,8 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from aboard.sandbox.faults.firewall import Drop, Reject
-from aboard.sandbox.faults.groups import MemoryLimit
+from aboard.sandbox.faults.host.control_groups import MemoryLimit
+from aboard.sandbox.faults.network.firewall import FirewallDrop, FirewallReject
 from faults_cases import MEMORY, UNHEARD, Case, outside, own
 from faults_stage import Stage
 from faults_troubles import Broken, Helper
@@ -93,7 +93,7 @@ _CASES: tuple[Case, ...] = (
     own("data worker hangs", 63, "run", "worker", "hang-data"),
     own("raises, and its child lives on", 9, "run", "raise-with-child", "run-raised"),
     outside("node frozen", 66, "run", Frozen(), *UNHEARD, by_hand="whoever paused the machine must let it go on"),
-    outside("connections reset", 22, "run", Reject(network="fabric"), "hang-link-cut", "network-reset"),
+    outside("connections reset", 22, "run", FirewallReject(network="fabric"), "hang-link-cut", "network-reset"),
     own("barrier of one rank", 68, "checkpoint", "barrier", "hang-mismatch", victim=0),
     own("leaves with code 0", 64, "checkpoint", "leave", "hang-uneven", "run-exited"),
     # Nothing is sent until the evaluation is over.
@@ -101,7 +101,7 @@ _CASES: tuple[Case, ...] = (
         "network dropped on the way out",
         21,
         "evaluation",
-        Drop(network="fabric", way="out"),
+        FirewallDrop(network="fabric", way="out"),
         "hang-link-cut",
         env=(("EVALUATION_SECONDS", "3"),),
     ),

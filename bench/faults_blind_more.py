@@ -7,9 +7,9 @@ does what its name says was seen under bare torchrun.
 import signal
 from dataclasses import replace
 
-from aboard.sandbox.faults.firewall import Drop
-from aboard.sandbox.faults.groups import FewTasks, MemoryLimit
-from aboard.sandbox.faults.link import Delay
+from aboard.sandbox.faults.host.control_groups import FewTasks, MemoryLimit
+from aboard.sandbox.faults.network.firewall import FirewallDrop
+from aboard.sandbox.faults.network.links import LinkDelay
 from faults_blind_troubles import (
     ADDRESS_LOST,
     FORGETFUL,
@@ -47,7 +47,7 @@ _OWN: tuple[Case, ...] = (
         "hub",
         "init-rank-late",
         "hang-outside",
-        beneath=Broken(fault=Drop(ports="8767", network="management", way="out")),
+        beneath=Broken(fault=FirewallDrop(ports="8767", network="management", way="out")),
     ),
     own(
         "data's mount is dead", 61, "init", "file", "hang-mount", "init-rank-late", beneath=dead_mount("/private/data")
@@ -133,7 +133,7 @@ _OUTSIDE: tuple[Case, ...] = (
     outside("address lost", 28, "run", ADDRESS_LOST, "hang-link-cut", lasts=True),
     outside("smaller packets on one card", 26, "run", SmallerPackets(), "hang-big-packets", lasts=True),
     outside("loose cable", 29, "run", LooseCable(), "hang-link-down", "hang-link-cut", "slow-link", lasts=True),
-    outside("long way", 27, "run", Delay(ms=60, network="fabric"), "slow-link", lasts=True),
+    outside("long way", 27, "run", LinkDelay(ms=60, network="fabric"), "slow-link", lasts=True),
     outside("data's mount slow", 69, "run", SLOW_MOUNT, "slow-disk", "slow-data"),
     outside("data's mount severed", 61, "run", SEVERED, "run-raised", "storage-dead-mount"),
     outside(

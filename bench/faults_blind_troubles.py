@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from aboard.sandbox.faults import broken
-from aboard.sandbox.faults.link import LinkDown
+from aboard.sandbox.faults import inject_temporarily
+from aboard.sandbox.faults.network.links import LinkDown
 from faults_stage import Stage, wait
 from faults_troubles import Both, Helper, Typed, pids_of
 
@@ -146,7 +146,7 @@ class LooseCable:
 
         def shake() -> None:
             while not over.is_set():
-                with broken(stage.box, stage.box.host(node), LinkDown(network="fabric")):
+                with inject_temporarily(stage.box, stage.box.host(node), LinkDown(network="fabric")):
                     over.wait(3.0)
                 over.wait(1.0)
 

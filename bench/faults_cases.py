@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 
 from aboard.sandbox.faults import Fault
-from aboard.sandbox.faults.clock import ClockOffset
-from aboard.sandbox.faults.disk import DiskFull, PathMissing
-from aboard.sandbox.faults.firewall import Drop, Reject
-from aboard.sandbox.faults.groups import CpuQuota, MemoryLimit
-from aboard.sandbox.faults.limits import LowLimits, SmallShm
-from aboard.sandbox.faults.link import LinkDown, Loss, MtuBlackHole, Rate
-from aboard.sandbox.faults.names import Unresolved
-from aboard.sandbox.faults.process import PowerLoss
-from aboard.sandbox.faults.sshd import KeyRemoved, OtherHostKey, SshdSlow, SshdStopped
+from aboard.sandbox.faults.host.clock import ClockOffset
+from aboard.sandbox.faults.host.control_groups import CpuQuota, MemoryLimit
+from aboard.sandbox.faults.host.disk import DiskFull, PathMissing
+from aboard.sandbox.faults.host.processes import PowerLoss
+from aboard.sandbox.faults.host.resource_limits import LowLimits, SmallShm
+from aboard.sandbox.faults.host.ssh_server import KeyRemoved, OtherHostKey, SshdSlow, SshdStopped
+from aboard.sandbox.faults.network.firewall import FirewallDrop, FirewallReject
+from aboard.sandbox.faults.network.links import LinkDown, LinkRateLimit, MtuBlackHole, PacketLoss
+from aboard.sandbox.faults.network.name_resolution import UnresolvedName
 from faults_stage import node_of
 from faults_troubles import SERVICE, Broken, Signalled, Trouble, Typed, dead_mount
 
@@ -122,16 +122,16 @@ BEFORE = (
     _before("key removed", 1, KeyRemoved(), "reach-key-refused", by_hand=KEY),
     _before("another host key", 2, OtherHostKey(), "reach-host-key-changed"),
     _before("sshd stopped", 3, SshdStopped(), "reach-refused"),
-    _before("management network dropped", 4, Drop(network="management"), "reach-timeout"),
+    _before("management network dropped", 4, FirewallDrop(network="management"), "reach-timeout"),
     _before("power lost", 4, PowerLoss(), "reach-timeout", "reach-no-route", by_hand=BUTTON),
-    _before("peer's name unknown", 5, Unresolved(peer="next"), "network-unresolved", "reach-unresolved"),
+    _before("peer's name unknown", 5, UnresolvedName(peer="next"), "network-unresolved", "reach-unresolved"),
     _before("slow login", 6, SshdSlow(seconds=6), "reach-slow-login"),
     _before("clock ahead", 12, ClockOffset(seconds=30), "host-clock", by_hand=CLOCK),
     _before("few open files", 14, LowLimits(nofile=256), "host-open-files"),
     _before("small shared memory", 15, SmallShm(mib=16), "host-shm"),
-    _before("all ports dropped", 21, Drop(ports="1024-65535", network="fabric"), *NO_WAY),
-    _before("all ports refused", 22, Reject(ports="1024-65535", network="fabric"), "network-refused"),
-    _before("only the store's port open", 25, Drop(ports="32768-60999", network="fabric"), *NO_WAY),
+    _before("all ports dropped", 21, FirewallDrop(ports="1024-65535", network="fabric"), *NO_WAY),
+    _before("all ports refused", 22, FirewallReject(ports="1024-65535", network="fabric"), "network-refused"),
+    _before("only the store's port open", 25, FirewallDrop(ports="32768-60999", network="fabric"), *NO_WAY),
     _before("large packets vanish", 26, MtuBlackHole(network="fabric"), "network-mtu"),
     _before("cable pulled", 29, LinkDown(network="fabric"), "network-link-down", by_hand=CABLE),
     _before(
@@ -178,12 +178,19 @@ INIT = (
             undo="mv /private/data/t /private/data/tokenizer.json",
         ),
     ),
-    outside("store dropped at rank 0", 21, "init", Drop(ports=STORE, network="fabric"), "init-store-dropped", victim=0),
+    outside(
+        "store dropped at rank 0",
+        21,
+        "init",
+        FirewallDrop(ports=STORE, network="fabric"),
+        "init-store-dropped",
+        victim=0,
+    ),
     outside(
         "store dropped on the way out",
         21,
         "init",
-        Drop(ports=STORE, network="fabric", way="out"),
+        FirewallDrop(ports=STORE, network="fabric", way="out"),
         "init-store-dropped",
         victim=5,
     ),
@@ -191,7 +198,7 @@ INIT = (
         "store refused at rank 0",
         22,
         "init",
-        Reject(ports=STORE, network="fabric"),
+        FirewallReject(ports=STORE, network="fabric"),
         "init-store-refused",
         "init-store-rejected",
         victim=0,
@@ -200,23 +207,27 @@ INIT = (
         "store prohibited at rank 0",
         22,
         "init",
-        Reject(ports=STORE, network="fabric", answer="host-prohibited"),
+        FirewallReject(ports=STORE, network="fabric", answer="host-prohibited"),
         "init-store-rejected",
         "init-store-no-route",
         victim=0,
     ),
-    outside("peers dropped", 25, "init", Drop(ports=ANY, network="fabric"), "network-ephemeral-dropped"),
+    outside("peers dropped", 25, "init", FirewallDrop(ports=ANY, network="fabric"), "network-ephemeral-dropped"),
     outside(
         "peers refused",
         25,
         "init",
-        Reject(ports=ANY, network="fabric"),
+        FirewallReject(ports=ANY, network="fabric"),
         "network-ephemeral-refused",
         "network-ephemeral-dropped",
         victim=2,
     ),
     outside(
-        "one pair dropped", 25, "init", Drop(ports=ANY, network="fabric", peer="next"), "network-ephemeral-dropped"
+        "one pair dropped",
+        25,
+        "init",
+        FirewallDrop(ports=ANY, network="fabric", peer="next"),
+        "network-ephemeral-dropped",
     ),
     own("another port", 58, "init", "port", "init-elsewhere"),
     own("unknown name of rank 0", 23, "init", "name", "init-name", by_hand=""),
@@ -270,29 +281,29 @@ GOING = (
     own("sleeps", 69, "run", "sleep", "hang-absent", lasts=True),
     own("slow rank", 69, "run", "slower", "slow-rank", lasts=True),
     own("loss is no number", 70, "run", "nan", "loss-no-number", lasts=True, victim=0, by_hand=""),
-    outside("network dropped", 21, "run", Drop(network="fabric"), "hang-link-cut", lasts=True),
+    outside("network dropped", 21, "run", FirewallDrop(network="fabric"), "hang-link-cut", lasts=True),
     outside(
         "network dropped to one peer",
         21,
         "run",
-        Drop(network="fabric", peer="next", way="both"),
+        FirewallDrop(network="fabric", peer="next", way="both"),
         "hang-link-cut",
         lasts=True,
     ),
     outside("large packets vanish", 26, "run", MtuBlackHole(network="fabric"), "hang-big-packets", lasts=True),
     outside("cable pulled", 29, "run", LinkDown(network="fabric"), "hang-link-down", lasts=True, by_hand=CABLE),
-    outside("slow link", 27, "run", Rate(mbit=8, network="fabric"), "slow-link", lasts=True, by_hand=CABLE),
+    outside("slow link", 27, "run", LinkRateLimit(mbit=8, network="fabric"), "slow-link", lasts=True, by_hand=CABLE),
     outside(
         "packets lost",
         27,
         "run",
-        Loss(percent=30, network="fabric"),
+        PacketLoss(percent=30, network="fabric"),
         "slow-link",
         "hang-link-cut",
         lasts=True,
         by_hand=CABLE,
     ),
-    outside("management network dropped", 4, "run", Drop(network="management"), *UNHEARD, lasts=True),
+    outside("management network dropped", 4, "run", FirewallDrop(network="management"), *UNHEARD, lasts=True),
 )
 ENDING = (
     own("raises", 63, "run", "raise", "run-raised"),

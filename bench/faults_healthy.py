@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from aboard.sandbox.faults import broken
-from aboard.sandbox.faults.firewall import Drop
-from aboard.sandbox.faults.link import LinkDown
-from aboard.sandbox.faults.sshd import SshdStopped
+from aboard.sandbox.faults import inject_temporarily
+from aboard.sandbox.faults.host.ssh_server import SshdStopped
+from aboard.sandbox.faults.network.firewall import FirewallDrop
+from aboard.sandbox.faults.network.links import LinkDown
 from faults_stage import RANKS, START_SECONDS, Running, Stage, wait
 from faults_troubles import HOG
 from faults_try import Session
@@ -34,15 +34,15 @@ class Disturbance:
 
 
 def _flap(stage: Stage, node: str) -> "contextlib.AbstractContextManager[Any]":
-    return broken(stage.box, stage.box.host(node), Drop(network="management"))
+    return inject_temporarily(stage.box, stage.box.host(node), FirewallDrop(network="management"))
 
 
 def _no_logins(stage: Stage, node: str) -> "contextlib.AbstractContextManager[Any]":
-    return broken(stage.box, stage.box.host(node), SshdStopped())
+    return inject_temporarily(stage.box, stage.box.host(node), SshdStopped())
 
 
 def _blink(stage: Stage, node: str) -> "contextlib.AbstractContextManager[Any]":
-    return broken(stage.box, stage.box.host(node), LinkDown(network="fabric"))
+    return inject_temporarily(stage.box, stage.box.host(node), LinkDown(network="fabric"))
 
 
 def _hog(stage: Stage, node: str) -> "contextlib.AbstractContextManager[Any]":

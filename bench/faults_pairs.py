@@ -7,10 +7,10 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from aboard.sandbox.faults.firewall import Drop
-from aboard.sandbox.faults.limits import SmallShm
-from aboard.sandbox.faults.link import LinkDown, MtuBlackHole
-from aboard.sandbox.faults.process import PowerLoss
+from aboard.sandbox.faults.host.processes import PowerLoss
+from aboard.sandbox.faults.host.resource_limits import SmallShm
+from aboard.sandbox.faults.network.firewall import FirewallDrop
+from aboard.sandbox.faults.network.links import LinkDown, MtuBlackHole
 from faults_cases import CASES, Case
 from faults_stage import RANKS, START_SECONDS, Stage, node_of, wait
 from faults_troubles import Broken, Signalled, Trouble
@@ -39,8 +39,8 @@ class Pair:
         return replace(next(case for case in CASES if case.name == self.first), victim=self.rank, lasts=False)
 
 
-DROP, DOWN = Broken(fault=Drop(network="fabric")), Broken(fault=LinkDown(network="fabric"))
-BLIND = Broken(fault=Drop(network="management"))
+DROP, DOWN = Broken(fault=FirewallDrop(network="fabric")), Broken(fault=LinkDown(network="fabric"))
+BLIND = Broken(fault=FirewallDrop(network="management"))
 PAIRS = (
     Pair(first="deadlock, run", rank=3, second=DROP, what="network dropped", other=6),
     Pair(first="data doesn't come, run", rank=5, second=DOWN, what="cable pulled", other=2),

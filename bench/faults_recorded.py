@@ -12,7 +12,7 @@ from pathlib import Path
 
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.catalogue import all_diagnoses
-from aboard.flows.why_log import explain
+from aboard.flows.why.log_files import diagnose_logs
 from figures import Figures, main
 
 CASES = Path(__file__).parents[1] / "tests" / "cases" / "logs"
@@ -72,7 +72,7 @@ def cases(folder: Path = CASES) -> list[Case]:
 
 
 def score(wanted: Iterable[Case]) -> list[Scored]:
-    return [Scored(case=case, findings=explain(case.logs).findings) for case in wanted]
+    return [Scored(case=case, findings=diagnose_logs(case.logs).findings) for case in wanted]
 
 
 def measure(figures: Figures, quick: bool) -> None:  # noqa: FBT001, ARG001 - the bench's one switch; it is always quick

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aboard.core.nodeset import expand
+from aboard.core.cluster.node_sets import expand_node_set
 from aboard.diagnoses import AboardError
 from aboard.sandbox import Sandbox
-from aboard.sandbox.faults import active, heal_all
+from aboard.sandbox.faults import heal_all_faults, list_active_faults
 from faults_wheel import MISSING, empty_wheel
 
 # As it was started, not where links lead: a virtual environment's interpreter is a link.
@@ -149,8 +149,8 @@ class Stage:
     def mend(self, *names: str) -> None:
         """Everything that was broken on purpose is whole again; all nodes are tidied up, or only these."""
         try:
-            for name in active(self.box):
-                heal_all(self.box, self.box.host(name))
+            for name in list_active_faults(self.box):
+                heal_all_faults(self.box, self.box.host(name))
         except AboardError:
             # What a fix has mended can't be healed once more.
             return self.renew()
@@ -226,7 +226,10 @@ class Running:
     def looked(self) -> list[Finding]:
         """What the look before the launch says on the screen, above info."""
         found = _FINDING.finditer(self.said)
-        return [{"code": each[2], "nodes": expand(each[3]), "ranks": [], "seen": each[0], "fix": ""} for each in found]
+        return [
+            {"code": each[2], "nodes": expand_node_set(each[3]), "ranks": [], "seen": each[0], "fix": ""}
+            for each in found
+        ]
 
     def step(self) -> int:
         try:

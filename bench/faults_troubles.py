@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from aboard.sandbox import Host
-from aboard.sandbox.faults import Fault, broken
+from aboard.sandbox.faults import Fault, inject_temporarily
 from faults_stage import Stage, wait
 
 # A file system whose server never answers: mounted by a process that holds its end, and reads nothing.
@@ -52,7 +52,7 @@ class Broken:
         fault = self.fault
         if getattr(fault, "peer", None) == "next":
             fault = replace(fault, peer=f"n{int(node[1:]) % 4 + 1}")  # type: ignore[call-arg]
-        with broken(stage.box, stage.box.host(node), fault):
+        with inject_temporarily(stage.box, stage.box.host(node), fault):
             yield
 
 

@@ -16,19 +16,20 @@ EXCHANGES = {"default kex": "", "curve25519": "KexAlgorithms curve25519-sha256\n
 SIMULATED = """
 import asyncio, json, resource, sys
 from time import monotonic
-from aboard.checks import host, reach
-from aboard.core.cluster import Cluster
-from aboard.core.node import Node
-from aboard.flows.check import check
-from aboard.wires.limits import raise_files
-from aboard.wires.simulated import SimulatedWire, simulator
+from aboard.checks import (host, reach)
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.flows.check.check_cluster import check_cluster
+from aboard.transport.open_file_limit import raise_open_file_limit
+from aboard.testing.simulated_transport import (SimulatedTransport, run_simulator)
 
 async def measure(count):
     cluster = Cluster(nodes=tuple(Node(name=f"s{number}") for number in range(count)))
-    raise_files(count)
-    async with simulator() as path:
+    raise_open_file_limit(count)
+    async with run_simulator() as path:
         began = monotonic()
-        report = await check(cluster, (reach.SUBJECT, host.SUBJECT), wire_of=lambda node: SimulatedWire(path))
+        subjects = (reach.SUBJECT, host.SUBJECT)
+        report = await check_cluster(cluster, subjects, wire_of=lambda node: SimulatedTransport(path))
         seconds = monotonic() - began
     assert not report.findings, report.findings[:3]
     return seconds

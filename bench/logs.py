@@ -9,10 +9,10 @@ from itertools import cycle, islice
 from pathlib import Path
 from time import monotonic, process_time
 
-from aboard.core.logline import fold
-from aboard.record.logs import LogLimits, LogWriter
-from aboard.record.merged import Selection, merged, merged_backward
-from aboard.record.reading import LogReader
+from aboard.core.text.log_lines import fold_lines
+from aboard.record.rank_logs.log_reader import LogReader
+from aboard.record.rank_logs.log_writer import LogLimits, LogWriter
+from aboard.record.rank_logs.merged_logs import LineSelection, merge_logs, merge_logs_backward
 from figures import Figures, main
 
 PIECE = 32_768  # what a keeper sends in one frame
@@ -25,17 +25,18 @@ from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from time import monotonic
-from aboard.core.logline import fold
-from aboard.record.merged import Selection, merged, merged_backward
-from aboard.record.reading import LogReader
+from aboard.core.text.log_lines import fold_lines
+from aboard.record.rank_logs.merged_logs import (LineSelection, merge_logs, merge_logs_backward)
+from aboard.record.rank_logs.log_reader import LogReader
 
 began = monotonic()
 with closing(LogReader(Path(sys.argv[1]))) as reader:
-    last = list(islice(fold(islice(merged_backward(reader, reader.snapshot(), Selection()), 100_000)), 200))
+    lines = merge_logs_backward(reader, reader.list_segments(), LineSelection())
+    last = list(islice(fold_lines(islice(lines, 100_000)), 200))
 tail = monotonic() - began
 count = 0
 with closing(LogReader(Path(sys.argv[1]))) as reader:
-    for line in merged(reader, reader.snapshot(), Selection()):
+    for line in merge_logs(reader, reader.list_segments(), LineSelection()):
         count += 1
 print(json.dumps([tail, monotonic() - began - tail, count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3]))
 """
@@ -111,9 +112,11 @@ def _reading(figures: Figures, folder: Path, ranks: int, lines: int) -> None:
     )
     figures.add("memory of the reader", memory, 300, unit="MB")
     with closing(LogReader(folder)) as reader:
-        snapshot = reader.snapshot()
-        forward = [told.ranks for told in islice(fold(merged(reader, snapshot, Selection())), 3)]
-        backward = [told.ranks for told in islice(fold(merged_backward(reader, snapshot, Selection())), 3)]
+        snapshot = reader.list_segments()
+        forward = [told.ranks for told in islice(fold_lines(merge_logs(reader, snapshot, LineSelection())), 3)]
+        backward = [
+            told.ranks for told in islice(fold_lines(merge_logs_backward(reader, snapshot, LineSelection())), 3)
+        ]
     assert [len(each) for each in forward + backward] == [ranks] * 6, "equal lines of all ranks are one"
 
 

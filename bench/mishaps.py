@@ -35,14 +35,14 @@ class Mishap:
 # A real keeper with a real child, held by a head that then goes away.
 _HOLD = """
 import asyncio, sys
-from aboard.core.lease import Lease
-from aboard.core.node import Node
-from aboard.core.plan import Start
-from aboard.wires.fleet import Fleet
-from aboard.wires.hold import Hold
+from aboard.core.run.lease import Lease
+from aboard.core.cluster.node import Node
+from aboard.core.plan.plan import Start
+from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.node_session import NodeSession
 async def main():
     lease = Lease(seconds=60, beat=5, grace=1)
-    hold = Hold(Node(name=sys.argv[1]), Fleet(), run="left-1", key="k" * 32, lease=lease)
+    hold = NodeSession(Node(name=sys.argv[1]), NodeDialer(), run="left-1", key="k" * 32, lease=lease)
     await hold.begin()
     await hold.start(Start(child="rank", argv=("sh", "-c", "setsid sleep 7200 & exec sleep 7200")))
     print("ready", flush=True)

@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any
 
 from aboard.sandbox import Host, Sandbox
-from aboard.sandbox.faults import Fault, heal, inject
+from aboard.sandbox.faults import Fault, heal_fault, inject_fault
 from check_cases import WORKDIR, Case
 from mishaps import Mishap
 from typed_fixes import CONFIG, Typed, type_fix, write_config
@@ -75,7 +75,7 @@ def try_case(case: Case, name: str) -> Outcome:
             if isinstance(fault, Mishap):
                 fault.inject(box, box.host(where))
             else:
-                inject(box, box.host(where), fault)
+                inject_fault(box, box.host(where), fault)
         flags = [] if case.full else ["--quick"]
         began = monotonic()
         findings = check(box.head, *flags)
@@ -117,4 +117,4 @@ def _mend(box: Sandbox, case: Case, findings: Findings) -> Iterator[Typed]:
 def _heal(box: Sandbox, case: Case) -> None:
     for where, fault in reversed(case.broken):
         if isinstance(fault, Fault):
-            heal(box, box.host(where), fault)
+            heal_fault(box, box.host(where), fault)

@@ -14,26 +14,26 @@ from time import monotonic, process_time, time
 
 from rich.console import Console
 
-from aboard.core.cluster import Cluster
-from aboard.core.event import Event
-from aboard.core.lease import Lease
-from aboard.core.node import Node
-from aboard.core.phase import Phase
-from aboard.core.program import Kind, Program
-from aboard.core.request import Request
-from aboard.flows.conductor import Conductor
-from aboard.flows.control import roster_of
-from aboard.flows.launch import Launched, Look, launch
-from aboard.flows.watcher import Unwatched
-from aboard.record.record import Record
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.plan.program import Program, ProgramKind
+from aboard.core.run.events import Event
+from aboard.core.run.lease import Lease
+from aboard.core.run.rank_phases import Phase
+from aboard.flows.check.check_observer import NullCheckObserver
+from aboard.flows.launch.conductor import Conductor
+from aboard.flows.launch.control_socket import build_live_roster
+from aboard.flows.launch.launch_run import LaunchResult, Preflight, launch
+from aboard.record.run_record import Record
 from aboard.record.runs import Runs
-from aboard.ui.roster import RosterView
-from aboard.wires.acted_keeper import Part
-from aboard.wires.limits import raise_files
-from aboard.wires.simulated import SimulatedWire, simulator
+from aboard.testing.fake_supervisor import FakeNodeFaults
+from aboard.testing.simulated_transport import SimulatedTransport, run_simulator
+from aboard.transport.open_file_limit import raise_open_file_limit
+from aboard.ui.launch.roster_view import RosterView
 
 RANKS = 8
-WELL = Part()
+WELL = FakeNodeFaults()
 # Until the last rank trains: what the acted ranks take, and what we may take for each node.
 START_SECONDS, START_SECONDS_A_NODE = 4.0, 0.02
 SETTLE_SECONDS = 2.0
@@ -97,7 +97,7 @@ class Watch:
         if steady and self._drawn:
             self._cost.picture_gap = max(self._cost.picture_gap, monotonic() - self._drawn)
         before = process_time()
-        self._console.print(RosterView(roster_of(conductor)))
+        self._console.print(RosterView(build_live_roster(conductor)))
         self._console.file = io.StringIO()
         self._drawn = monotonic()
         self._pictures += process_time() - before
@@ -130,12 +130,12 @@ def since(then: tuple[float, float]) -> tuple[float, float]:
 async def measure(nodes: int, steady: float) -> Cost:
     """A run in which a rank dies after some time of training, then one that is stopped."""
     cluster = Cluster(nodes=tuple(Node(name=f"s{number}", slots=RANKS) for number in range(nodes)))
-    raise_files(nodes)
+    raise_open_file_limit(nodes)
     cost = Cost()
     victim = nodes // 2 * RANKS + 3
     after = START_SECONDS + START_SECONDS_A_NODE * nodes + SETTLE_SECONDS + steady
-    part = Part(dies={str(victim): after})
-    async with simulator() as path:
+    part = FakeNodeFaults(dies={str(victim): after})
+    async with run_simulator() as path:
         with tempfile.TemporaryDirectory(prefix="aboard-scale-") as folder:
             watch = Watch(cost, stop=False)
             launched = await _launch(cluster, watch, Path(folder), path, {f"s{victim // RANKS}": part})
@@ -149,27 +149,31 @@ async def measure(nodes: int, steady: float) -> Cost:
     return cost
 
 
-async def _launch(cluster: Cluster, watch: Watch, folder: Path, path: Path, parts: dict[str, Part]) -> Launched:
+async def _launch(
+    cluster: Cluster, watch: Watch, folder: Path, path: Path, parts: dict[str, FakeNodeFaults]
+) -> LaunchResult:
     run = Runs(folder).create(datetime.now(UTC), Random())  # noqa: S311 - a name, no secret
     record = Record.open(run, ranks=len(cluster) * RANKS)
-    request = Request(program=Program(kind=Kind.SCRIPT, target="train.py", args=("--config", "llama-8b.yaml")))
+    request = LaunchRequest(
+        program=Program(kind=ProgramKind.SCRIPT, target="train.py", args=("--config", "llama-8b.yaml"))
+    )
     try:
         return await launch(
             cluster,
             request,
-            Look(subjects=()),
+            Preflight(subjects=()),
             record,
-            watcher=Unwatched(),
+            watcher=NullCheckObserver(),
             viewer=watch,
             lease=Lease(),
-            wire_of=lambda node: SimulatedWire(path, part=parts.get(node.name, WELL)),
+            wire_of=lambda node: SimulatedTransport(path, part=parts.get(node.name, WELL)),
         )
     finally:
         record.close()
         assert not record.dropped, record.dropped
 
 
-def _wrong(launched: Launched, watch: Watch, victim: tuple[int, ...]) -> str:
+def _wrong(launched: LaunchResult, watch: Watch, victim: tuple[int, ...]) -> str:
     """What a run did not do as it should: name the rank that died, hear the end of every node."""
     assert launched.outcome is not None
     assert watch.conductor is not None

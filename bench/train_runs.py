@@ -22,11 +22,11 @@ from time import monotonic, sleep
 
 import numpy as np
 
-from aboard.core.training import DataPart, Training
-from aboard.data.intake.read import format_of
-from aboard.data.intake.sources import SourceSpec, sources
-from aboard.data.tokens.encode import Encoder
-from aboard.data.workshop.prepare import Source, prepare
+from aboard.core.plan.training_settings import DataPart, Training
+from aboard.data.intake.read_chunk import detect_format
+from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.data.tokenize_workers.prepare_data import PreparationSource, prepare_data
+from aboard.data.tokens.encoder import Encoder
 from data_corpus import made_tokenizer
 
 PEERS = Path(__file__).with_name("train_peers")
@@ -90,9 +90,11 @@ def given(folder: Path, size: Size, rows: int = 256) -> Given:
     ids = np.random.default_rng(0).integers(4, 900, (rows, size.length))
     np.save(folder / "rows.npy", ids)
     (folder / "rows.jsonl").write_text("".join(json.dumps({"input_ids": row.tolist()}) + "\n" for row in ids))
-    chunks = sources(SourceSpec(path=str(folder / "rows.jsonl")))
-    source = Source(form=format_of(chunks), chunks=tuple(chunks))
-    made = prepare([source], Encoder(str(folder / "tokenizer")), folder / "cache", max_length=size.length, workers=1)
+    chunks = list_source_chunks(SourceSpec(path=str(folder / "rows.jsonl")))
+    source = PreparationSource(form=detect_format(chunks), chunks=tuple(chunks))
+    made = prepare_data(
+        [source], Encoder(str(folder / "tokenizer")), folder / "cache", max_length=size.length, workers=1
+    )
     part = DataPart(name="rows", shards=str(made.shards.folder), bins=str(made.bins.folder))
     training = Training(
         model=str(folder / "model"),

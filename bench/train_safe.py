@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
-from aboard.core.training import Training
+from aboard.core.plan.training_settings import Training
 from figures import Figures
 
 # The harnesses of the tests do the work here too.

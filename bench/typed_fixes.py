@@ -16,7 +16,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from aboard.core.nodeset import expand
+from aboard.core.cluster.node_sets import expand_node_set
 from aboard.sandbox import Host, Sandbox
 
 CONFIG = "aboard.yaml"
@@ -45,7 +45,9 @@ def type_fix(box: Sandbox, fix: str, folder: str | None = None) -> list[Typed]:
 def write_config(head: Host, whose: str, line: str, folder: str | None = None) -> None:
     """Puts a line into aboard.yaml `under cluster:` or `for NODES`, in place of one with the same key there."""
     text = head.run(["cat", CONFIG], cwd=folder).stdout
-    for heading in ["cluster:"] if whose == "under cluster:" else [f"- name: {name}" for name in expand(whose[4:])]:
+    for heading in (
+        ["cluster:"] if whose == "under cluster:" else [f"- name: {name}" for name in expand_node_set(whose[4:])]
+    ):
         text = _put(text.splitlines(), heading, line)
     head.run(["sh", "-c", f"cat > {CONFIG}"], input=text, cwd=folder)
 
@@ -59,7 +61,7 @@ def _type(box: Sandbox, line: str, folder: str | None) -> Iterator[Typed]:
         write_config(box.head, place.removeprefix("in aboard.yaml, "), command, folder)
         yield Typed(where=CONFIG, line=line, code=0, said="")
         return
-    for name in expand(place[3:]) if place.startswith("on ") else ["head"]:
+    for name in expand_node_set(place[3:]) if place.startswith("on ") else ["head"]:
         root = re.search(r"\bsudo\b", command) is not None
         argv = ["bash", "-c", (_SUDO if root else "") + command]
         host, cwd = box.host(name), folder if name == "head" else None

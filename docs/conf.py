@@ -10,8 +10,8 @@ from sphinx.application import Sphinx
 # Codes of this checkout, whatever is installed.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from aboard.ui.story_page import pages
-from aboard.verdicts.told import TOLD
+from aboard.ui.why.diagnosis_pages import build_pages
+from aboard.verdicts.code_subjects import ALL_SUBJECTS
 
 project = "Aboard"
 html_title = "Aboard"
@@ -25,7 +25,7 @@ html_show_copyright = False
 smartquotes = False
 myst_heading_anchors = 3
 nitpicky = True
-PAGES = pages(TOLD)
+PAGES = build_pages(ALL_SUBJECTS)
 
 
 def setup(app: Sphinx) -> None:

@@ -9,7 +9,7 @@ from typing import Protocol
 import pytest
 from launching import build_sandbox
 
-from aboard.sandbox import Sandbox, down
+from aboard.sandbox import Sandbox, take_down_sandbox
 
 
 class MakeBox(Protocol):
@@ -30,7 +30,7 @@ def box_name(request: pytest.FixtureRequest) -> Iterator[str]:
     """A name that no other test has; whatever is up under it is taken down when the test is over."""
     name = f"test-{os.getpid()}-{abs(hash(request.node.nodeid)) % 10**8}"
     yield name
-    down(name)
+    take_down_sandbox(name)
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 from deadlines import until, wait_until
 from keeping import Run, held
 
-from aboard.core.plan import Start
+from aboard.core.plan.plan import Start
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
-from aboard.wires.hold import Hold
+from aboard.transport.node_session import NodeSession
 
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_c")]
 
@@ -35,7 +35,7 @@ def job(run: Run, source: str, *, ranks: int, then: Any = None, **env: str) -> l
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         hold._on_samples = lambda _node, told: samples.append(told)
         for rank in range(ranks):
             shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), **env}
@@ -125,7 +125,7 @@ def test_collectives_that_are_not_pythons_are_seen_too(run: Run, source: str) ->
 def test_steps_are_those_of_the_first_optimizer(run: Run) -> None:
     """However many there are, whatever is accumulated; a compiled step is not disturbed, and counts for nothing."""
 
-    async def counted(hold: Hold, samples: list[dict[str, Any]]) -> None:
+    async def counted(hold: NodeSession, samples: list[dict[str, Any]]) -> None:
         await until(lambda: b"done" in run.output("rank0") or "exited" in run.kinds("rank0"), 120)
         await until(lambda: samples[-1]["children"]["rank0"].get("step") == 7)
 
@@ -204,7 +204,7 @@ def test_stacks_of_a_rank_that_waits_for_another(run: Run) -> None:
     """One is in a collective that the other never joins: both say where they are."""
     found: dict[str, Untrusted] = {}
 
-    async def stuck(hold: Hold, _samples: list[dict[str, Any]]) -> None:
+    async def stuck(hold: NodeSession, _samples: list[dict[str, Any]]) -> None:
         await until(lambda: run.output("rank0") and run.output("rank1"), 120)
         async with asyncio.timeout(20):
             while "in all_reduce" not in found.get("rank0", NO_TEXT) or "in elsewhere" not in found.get(

@@ -9,9 +9,9 @@ import pytest
 from deadlines import slowness
 
 from aboard.sandbox import Sandbox
-from aboard.sandbox.faults import broken
-from aboard.sandbox.faults.firewall import Drop
-from aboard.sandbox.faults.link import Rate
+from aboard.sandbox.faults import inject_temporarily
+from aboard.sandbox.faults.network.firewall import FirewallDrop
+from aboard.sandbox.faults.network.links import LinkRateLimit
 
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_c")]
 
@@ -85,7 +85,7 @@ def test_healthy(box: Sandbox) -> None:
 
 def test_dropped_ports(box: Sandbox) -> None:
     """A node that accepts nothing is named by the collective itself, within half a minute; mended, all is well."""
-    with broken(box, box.host("n3"), Drop(ports=NOT_RENDEZVOUS)):
+    with inject_temporarily(box, box.host("n3"), FirewallDrop(ports=NOT_RENDEZVOUS)):
         report = check(box)
     assert told(report) == [("collective-failed", {"n3"})]
     assert "10.77.0.3" in report["findings"][0]["seen"]
@@ -97,7 +97,7 @@ def test_dropped_ports(box: Sandbox) -> None:
 @pytest.mark.nightly
 def test_a_slow_link(box: Sandbox) -> None:
     """A node whose link carries a fraction is named, with both figures."""
-    with broken(box, box.host("n3"), Rate(mbit=50)):
+    with inject_temporarily(box, box.host("n3"), LinkRateLimit(mbit=50)):
         report = check(box)
     assert told(report) == [("collective-slow-node", {"n3"})]
     assert "Mbit/s where" in report["findings"][0]["seen"]

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from aboard.sandbox import Sandbox
-from aboard.sandbox.faults import broken
-from aboard.sandbox.faults.clock import ClockOffset
-from aboard.sandbox.faults.disk import PathMissing
-from aboard.sandbox.faults.firewall import Drop
-from aboard.sandbox.faults.limits import SmallShm
-from aboard.sandbox.faults.process import PortTaken
+from aboard.sandbox.faults import inject_temporarily
+from aboard.sandbox.faults.host.clock import ClockOffset
+from aboard.sandbox.faults.host.disk import PathMissing
+from aboard.sandbox.faults.host.processes import PortTaken
+from aboard.sandbox.faults.host.resource_limits import SmallShm
+from aboard.sandbox.faults.network.firewall import FirewallDrop
 from aboard.sandbox.host import Host
 
 pytestmark = pytest.mark.ground
@@ -46,7 +46,7 @@ def test_code_that_differs_because_its_share_is_missing(box: Sandbox, how: str, 
     """The share is what is missing; a warning by itself, it stops a run as the code that differs does."""
     box.head.run(["sh", "-c", "echo 'print(1)' > /shared/train.py; echo '{}' > /shared/ds_config.json"])
     try:
-        with broken(box, box.host("n2"), PathMissing(path="/shared")):
+        with inject_temporarily(box, box.host("n2"), PathMissing(path="/shared")):
             status, findings = check(box, how, workdir="/shared")
             assert told(findings) == [(code, ["n2"], ["software-code"])]
             assert (status, findings[0]["severity"]) == (2, "block")
@@ -67,7 +67,7 @@ def test_a_port_that_a_leftover_holds(box: Sandbox) -> None:
         assert check(box, "--quick") == (0, [])
     sleeper = n1.popen(["sleep", "600"], env={"ABOARD_RUN_ID": "dead-2"})
     try:
-        with broken(box, n1, PortTaken()):
+        with inject_temporarily(box, n1, PortTaken()):
             found = told(check(box, "--quick")[1])
         assert sorted(found) == [("host-leftovers", ["n1"], []), ("network-port-taken", ["n1"], [])]
     finally:
@@ -78,7 +78,11 @@ def test_a_port_that_a_leftover_holds(box: Sandbox) -> None:
 def test_two_faults_at_once(box: Sandbox) -> None:
     """On two nodes and on one: each is named on its own node, and neither hides the other."""
     n2, n3 = box.host("n2"), box.host("n3")
-    with broken(box, n2, ClockOffset(seconds=30)), broken(box, n3, Drop(ports="29500")), broken(box, n3, SmallShm()):
+    with (
+        inject_temporarily(box, n2, ClockOffset(seconds=30)),
+        inject_temporarily(box, n3, FirewallDrop(ports="29500")),
+        inject_temporarily(box, n3, SmallShm()),
+    ):
         status, findings = check(box, "--quick")
     assert status == 2
     assert sorted(told(findings)) == [

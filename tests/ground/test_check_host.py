@@ -15,12 +15,12 @@ import pytest
 from deadlines import wait_until
 
 from aboard.sandbox import Sandbox
-from aboard.sandbox.boot import SSHD_PID_FILE
-from aboard.sandbox.faults import broken
-from aboard.sandbox.faults.limits import LowLimits, SmallShm
-from aboard.sandbox.faults.names import OwnNameOnLoopback
-from aboard.sandbox.faults.sshd import SshdSlow
+from aboard.sandbox.faults import inject_temporarily
+from aboard.sandbox.faults.host.resource_limits import LowLimits, SmallShm
+from aboard.sandbox.faults.host.ssh_server import SshdSlow
+from aboard.sandbox.faults.network.name_resolution import OwnNameOnLoopback
 from aboard.sandbox.host import Host
+from aboard.sandbox.host_setup.boot_host import SSHD_PID_FILE
 
 pytestmark = pytest.mark.ground
 
@@ -65,7 +65,7 @@ def test_healthy(box: Sandbox) -> None:
 
 def test_small_shm(box: Sandbox) -> None:
     """A /dev/shm as Docker gives it is named, and remounting it mends it."""
-    with broken(box, box.host("n2"), SmallShm(mib=64)):
+    with inject_temporarily(box, box.host("n2"), SmallShm(mib=64)):
         (finding,) = findings = check(box)
         assert told(findings) == [("host-shm", "warn", ["n2"])]
         assert "64 MiB" in finding["seen"]
@@ -78,7 +78,7 @@ def test_own_name_on_loopback(box: Sandbox) -> None:
     n2 = box.host("n2")
     kept = n2.run(["cat", "/etc/hosts"]).stdout
     try:
-        with broken(box, n2, OwnNameOnLoopback()):
+        with inject_temporarily(box, n2, OwnNameOnLoopback()):
             (finding,) = findings = check(box)
             assert told(findings) == [("host-own-name", "warn", ["n2"])]
             assert "127.0.1.1" in finding["seen"]
@@ -95,7 +95,7 @@ def test_own_name_on_loopback(box: Sandbox) -> None:
 )
 def test_low_limits(box: Sandbox, fault: LowLimits, code: str) -> None:
     """An sshd that was started with low limits hands them to ranks; starting it anew mends it, as the fix says."""
-    with broken(box, box.host("n3"), fault):
+    with inject_temporarily(box, box.host("n3"), fault):
         (finding,) = findings = check(box)
         assert told(findings) == [(code, "warn", ["n3"])]
         assert "systemctl restart ssh" in finding["fix"]
@@ -134,7 +134,7 @@ def test_affinity(box: Sandbox) -> None:
 
 def test_slow_login(box: Sandbox) -> None:
     """A slow sshd is named with the phase that it held up; the other nodes are not."""
-    with broken(box, box.host("n2"), SshdSlow(seconds=5)):
+    with inject_temporarily(box, box.host("n2"), SshdSlow(seconds=5)):
         (finding,) = findings = check(box)
     assert told(findings) == [("reach-slow-login", "warn", ["n2"])]
     assert "first word of its sshd" in finding["seen"]
@@ -160,14 +160,14 @@ def test_setup_line_that_fails(box: Sandbox) -> None:
 
 HOLD = """
 import asyncio, sys
-from aboard.core.lease import Lease
-from aboard.core.node import Node
-from aboard.core.plan import Start
-from aboard.wires.fleet import Fleet
-from aboard.wires.hold import Hold
+from aboard.core.run.lease import Lease
+from aboard.core.cluster.node import Node
+from aboard.core.plan.plan import Start
+from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.node_session import NodeSession
 async def main():
     lease = Lease(seconds=60, beat=5, grace=1)
-    hold = Hold(Node(name="n2"), Fleet(), run="left-1", key="k" * 32, lease=lease)
+    hold = NodeSession(Node(name="n2"), NodeDialer(), run="left-1", key="k" * 32, lease=lease)
     await hold.begin()
     await hold.start(Start(child="rank", argv=("sh", "-c", "setsid sleep 7200 & exec sleep 7200")))
     print("ready", flush=True)

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from launching import build_sandbox
 
-from aboard.core.nodeset import expand
+from aboard.core.cluster.node_sets import expand_node_set
 from aboard.sandbox import Sandbox
-from aboard.sandbox.faults import broken
+from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.fault import Fault
-from aboard.sandbox.faults.firewall import Drop, Reject
-from aboard.sandbox.faults.link import LinkDown, Loss, MtuBlackHole, Rate
-from aboard.sandbox.faults.names import Unresolved
-from aboard.sandbox.faults.process import PortTaken
+from aboard.sandbox.faults.host.processes import PortTaken
+from aboard.sandbox.faults.network.firewall import FirewallDrop, FirewallReject
+from aboard.sandbox.faults.network.links import LinkDown, LinkRateLimit, MtuBlackHole, PacketLoss
+from aboard.sandbox.faults.network.name_resolution import UnresolvedName
 
 pytestmark = pytest.mark.ground
 
@@ -28,16 +28,16 @@ NOT_RENDEZVOUS = "1024-29499,29501-65535"
 CHECK = """
 import asyncio, json, sys
 from aboard.checks.network import SUBJECT
-from aboard.checks.network.exercise import MESH
-from aboard.core.cluster import Cluster
-from aboard.core.node import Node
-from aboard.flows.check import check
+from aboard.checks.network.mesh_probe import MESH
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.flows.check.check_cluster import check_cluster
 count, quick, fabric, env = json.loads(sys.argv[1])
 nodes = [
     Node(name=f"n{at}", fabric_address=f"n{at}i" if fabric else None, env=env if at == 2 else {})
     for at in range(1, count + 1)
 ]
-report = asyncio.run(check(Cluster(nodes=tuple(nodes)), (SUBJECT,), quick=quick))
+report = asyncio.run(check_cluster(Cluster(nodes=tuple(nodes)), (SUBJECT,), quick=quick))
 print(json.dumps({
     "seconds": report.seconds,
     "interfaces": report.facts.outcome(MESH).interfaces,
@@ -106,18 +106,18 @@ def test_sixteen_healthy_nodes(make_box: Any) -> None:
 
 # Where which fault is put, and what is then named.
 CASES: list[tuple[str, Fault, str, set[str]]] = [
-    ("n3", Drop(ports=ALL), "network-dropped", {"n3"}),
-    ("n3", Drop(ports=ALL, way="out"), "network-dropped", {"n3"}),
-    ("n3", Drop(ports="29500"), "network-rendezvous-dropped", {"n3"}),
-    ("n3", Drop(ports=NOT_RENDEZVOUS), "network-ephemeral-dropped", {"n3"}),
-    ("n2", Drop(ports=ALL, peer="n1"), "network-dropped", {"n1", "n2"}),
-    ("n2", Drop(peer="n1"), "network-dropped", {"n1", "n2"}),
-    ("n2", Drop(peer="n[1,4]", ports=ALL), "network-dropped", {"n1", "n2", "n4"}),
-    ("n3", Reject(ports=ALL), "network-refused", {"n3"}),
-    ("n3", Reject(ports="29500"), "network-rendezvous-refused", {"n3"}),
-    ("n3", Reject(ports=ALL, answer="host-prohibited"), "network-rejected", {"n3"}),
-    ("n3", Reject(ports=NOT_RENDEZVOUS, answer="host-prohibited"), "network-ephemeral-rejected", {"n3"}),
-    ("n2", Unresolved(peer="n3"), "network-unresolved", {"n2"}),
+    ("n3", FirewallDrop(ports=ALL), "network-dropped", {"n3"}),
+    ("n3", FirewallDrop(ports=ALL, way="out"), "network-dropped", {"n3"}),
+    ("n3", FirewallDrop(ports="29500"), "network-rendezvous-dropped", {"n3"}),
+    ("n3", FirewallDrop(ports=NOT_RENDEZVOUS), "network-ephemeral-dropped", {"n3"}),
+    ("n2", FirewallDrop(ports=ALL, peer="n1"), "network-dropped", {"n1", "n2"}),
+    ("n2", FirewallDrop(peer="n1"), "network-dropped", {"n1", "n2"}),
+    ("n2", FirewallDrop(peer="n[1,4]", ports=ALL), "network-dropped", {"n1", "n2", "n4"}),
+    ("n3", FirewallReject(ports=ALL), "network-refused", {"n3"}),
+    ("n3", FirewallReject(ports="29500"), "network-rendezvous-refused", {"n3"}),
+    ("n3", FirewallReject(ports=ALL, answer="host-prohibited"), "network-rejected", {"n3"}),
+    ("n3", FirewallReject(ports=NOT_RENDEZVOUS, answer="host-prohibited"), "network-ephemeral-rejected", {"n3"}),
+    ("n2", UnresolvedName(peer="n3"), "network-unresolved", {"n2"}),
     ("n1", PortTaken(), "network-port-taken", {"n1"}),
     ("n2", PortTaken(owner="root"), "network-port-taken", {"n2"}),
 ]
@@ -140,12 +140,12 @@ _FIRST = {case[2]: case for case in reversed(CASES)}
 )
 def test_named_and_mended(box: Sandbox, where: str, fault: Fault, code: str, nodes: set[str]) -> None:
     """One finding, with the right code and node or pair, and nothing else; mended, the next check is green."""
-    with broken(box, box.host(where), fault):
+    with inject_temporarily(box, box.host(where), fault):
         report = check(box)
     assert report.named == [(code, nodes)]
     on = re.search(r"# on ([^ :;]+)", report.findings[0][4])
     assert on
-    assert where in expand(on[1], where="the fix")
+    assert where in expand_node_set(on[1], where="the fix")
     assert check(box).findings == []
 
 
@@ -154,16 +154,16 @@ LINKS: list[tuple[Fault, bool, str, list[str]]] = [
     (LinkDown(network="fabric"), True, "network-link-down", ["network-dropped"]),
     (MtuBlackHole(network="fabric"), True, "network-mtu", []),
     (MtuBlackHole(network="fabric", way="in"), True, "network-mtu", []),
-    (Rate(mbit=50, network="fabric"), False, "network-slow", []),
-    (Loss(percent=5, network="fabric"), False, "network-loss", []),
-    (Drop(network="fabric"), True, "network-dropped", []),
+    (LinkRateLimit(mbit=50, network="fabric"), False, "network-slow", []),
+    (PacketLoss(percent=5, network="fabric"), False, "network-loss", []),
+    (FirewallDrop(network="fabric"), True, "network-dropped", []),
 ]
 
 
 @pytest.mark.parametrize(("fault", "quick", "code", "under"), LINKS, ids=[case[0].describe() for case in LINKS])
 def test_links(fabric_box: Sandbox, fault: Fault, *, quick: bool, code: str, under: list[str]) -> None:
     """A bad cable, port or switch is named by its node, with what follows from it below; mended, all is green."""
-    with broken(fabric_box, fabric_box.host("n3"), fault):
+    with inject_temporarily(fabric_box, fabric_box.host("n3"), fault):
         report = check(fabric_box, fabric=True, quick=quick)
     assert (code, {"n3"}) in report.named
     assert {name for name, _ in report.named} <= {code, "network-flaky"}
@@ -189,10 +189,10 @@ def test_a_rule_of_iptables_mends_it(box: Sandbox) -> None:
 
 def test_two_faults_at_once(box: Sandbox) -> None:
     """Each is named with its own code and node."""
-    faults: dict[str, Fault] = {"n1": PortTaken(), "n3": Drop(ports=ALL), "n4": Unresolved(peer="n2")}
+    faults: dict[str, Fault] = {"n1": PortTaken(), "n3": FirewallDrop(ports=ALL), "n4": UnresolvedName(peer="n2")}
     with ExitStack() as stack:
         for name, fault in faults.items():
-            stack.enter_context(broken(box, box.host(name), fault))
+            stack.enter_context(inject_temporarily(box, box.host(name), fault))
         report = check(box)
     assert sorted(report.named, key=lambda each: each[0]) == [
         ("network-dropped", {"n3"}),
@@ -211,7 +211,7 @@ def test_an_interface_that_is_not_there(box: Sandbox) -> None:
 
 def test_the_interface_that_the_env_names_is_tried(fabric_box: Sandbox) -> None:
     """A firewall on the other network is found, and one on the network that isn't used is not."""
-    with broken(fabric_box, fabric_box.host("n2"), Drop(ports=ALL, network="fabric")):
+    with inject_temporarily(fabric_box, fabric_box.host("n2"), FirewallDrop(ports=ALL, network="fabric")):
         assert check(fabric_box).findings == []
         asked = check(fabric_box, env={"NCCL_SOCKET_IFNAME": "eth1", "GLOO_SOCKET_IFNAME": "eth1"})
     assert asked.named == [("network-dropped", {"n2"})]

@@ -13,15 +13,15 @@ import pytest
 from deadlines import slowness, wait_until, within
 
 from aboard.sandbox import Sandbox
-from aboard.sandbox.faults import broken
-from aboard.sandbox.faults.clock import ClockOffset
+from aboard.sandbox.faults import inject_temporarily
 from aboard.sandbox.faults.fault import Fault
-from aboard.sandbox.faults.firewall import Drop, Reject
-from aboard.sandbox.faults.names import Unresolved
-from aboard.sandbox.faults.process import PowerLoss
-from aboard.sandbox.faults.python import NoPython, OldPython
-from aboard.sandbox.faults.shell import LoginShell, NoisyShell
-from aboard.sandbox.faults.sshd import KeyRemoved, MaxStartups, OtherHostKey, SshdSlow, SshdStopped
+from aboard.sandbox.faults.host.clock import ClockOffset
+from aboard.sandbox.faults.host.login_shell import LoginShell, NoisyShell
+from aboard.sandbox.faults.host.processes import PowerLoss
+from aboard.sandbox.faults.host.python_interpreter import NoPython, OldPython
+from aboard.sandbox.faults.host.ssh_server import KeyRemoved, MaxStartups, OtherHostKey, SshdSlow, SshdStopped
+from aboard.sandbox.faults.network.firewall import FirewallDrop, FirewallReject
+from aboard.sandbox.faults.network.name_resolution import UnresolvedName
 
 pytestmark = pytest.mark.ground
 
@@ -65,10 +65,10 @@ def test_healthy(box: Sandbox) -> None:
 # Where the fault is put, whom the check then names, with which code.
 CASES = [
     ("n2", SshdStopped(), "n2", "reach-refused"),
-    ("n2", Drop(), "n2", "reach-timeout"),
-    ("n2", Reject(answer="host-prohibited"), "n2", "reach-no-route"),
-    ("n2", Reject(answer="tcp-reset"), "n2", "reach-refused"),
-    ("head", Unresolved(peer="n2"), "n2", "reach-unresolved"),
+    ("n2", FirewallDrop(), "n2", "reach-timeout"),
+    ("n2", FirewallReject(answer="host-prohibited"), "n2", "reach-no-route"),
+    ("n2", FirewallReject(answer="tcp-reset"), "n2", "reach-refused"),
+    ("head", UnresolvedName(peer="n2"), "n2", "reach-unresolved"),
     ("n2", KeyRemoved(), "n2", "reach-key-refused"),
     ("n2", OtherHostKey(), "n2", "reach-host-key-changed"),
     ("n2", NoPython(), "n2", "reach-no-python"),
@@ -83,7 +83,7 @@ CASES = [
 def test_told_apart(box: Sandbox, where: str, fault: Fault, node: str, code: str) -> None:
     """A node that doesn't answer is named with its own reason and a fix; the other nodes answer as ever."""
     # The node's own timeout, not the sum of all that ssh would wait for.
-    with broken(box, box.hosts[where], fault), within(30):
+    with inject_temporarily(box, box.hosts[where], fault), within(30):
         report = check(box)
     assert report["exit"] == 2
     assert codes(report) == {node: code}
@@ -110,7 +110,7 @@ def test_no_key_at_all(box: Sandbox) -> None:
 
 def test_power_loss(box: Sandbox) -> None:
     """A node without power is named within seconds."""
-    with broken(box, box.host("n3"), PowerLoss()):
+    with inject_temporarily(box, box.host("n3"), PowerLoss()):
         report = check(box)
     assert codes(report)["n3"] in ("reach-timeout", "reach-no-route")
     assert reached(report) == set(NODES) - {"n3"}
@@ -121,7 +121,7 @@ def test_all_at_once(box: Sandbox) -> None:
     faults: dict[str, Fault] = {"n1": KeyRemoved(), "n2": SshdStopped(), "n3": NoPython(), "n4": OtherHostKey()}
     with ExitStack() as stack:
         for node, fault in faults.items():
-            stack.enter_context(broken(box, box.host(node), fault))
+            stack.enter_context(inject_temporarily(box, box.host(node), fault))
         report = check(box)
     assert codes(report) == {
         "n1": "reach-key-refused",
@@ -144,7 +144,7 @@ def test_unknown_host_key(box: Sandbox) -> None:
 
 def test_noisy_shell(box: Sandbox) -> None:
     """A login shell that prints is skipped over and mentioned, no more."""
-    with broken(box, box.host("n2"), NoisyShell()):
+    with inject_temporarily(box, box.host("n2"), NoisyShell()):
         report = check(box)
     assert report["exit"] == 0
     assert reached(report) == set(NODES)
@@ -154,7 +154,7 @@ def test_noisy_shell(box: Sandbox) -> None:
 @pytest.mark.parametrize("fault", [LoginShell(shell="csh"), LoginShell(shell="fish"), LoginShell(shell="dash")])  # noqa: S604 - not that shell
 def test_login_shells(box: Sandbox, fault: LoginShell) -> None:
     """The agent starts under any login shell."""
-    with broken(box, box.host("n2"), fault):
+    with inject_temporarily(box, box.host("n2"), fault):
         report = check(box)
     assert report["findings"] == []
     assert reached(report) == set(NODES)
@@ -162,14 +162,14 @@ def test_login_shells(box: Sandbox, fault: LoginShell) -> None:
 
 def test_no_python_under_csh(box: Sandbox) -> None:
     """A missing Python is told apart under csh too, which says it in other words and with another exit code."""
-    with broken(box, box.host("n2"), LoginShell(shell="csh"), NoPython()):  # noqa: S604 - not that shell
+    with inject_temporarily(box, box.host("n2"), LoginShell(shell="csh"), NoPython()):  # noqa: S604 - not that shell
         report = check(box)
     assert codes(report) == {"n2": "reach-no-python"}
 
 
 def test_max_startups(box: Sandbox) -> None:
     """A handshake that sshd drops is tried again until it gets in, and is mentioned."""
-    with broken(box, box.host("n2"), MaxStartups(limit=2)):
+    with inject_temporarily(box, box.host("n2"), MaxStartups(limit=2)):
         crowd = box.host("n2").popen(["python3", "-c", CROWD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         with crowd:
             assert crowd.stdout is not None
@@ -194,18 +194,18 @@ sys.stdin.read()
 CHECK_ALOUD = """
 import asyncio
 from aboard.checks import reach
-from aboard.core.cluster import Cluster
-from aboard.core.node import Node
-from aboard.flows.check import check
-from aboard.flows.watcher import Unwatched
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.flows.check.check_cluster import check_cluster
+from aboard.flows.check.check_observer import NullCheckObserver
 drops = []
-class Aloud(Unwatched):
+class Aloud(NullCheckObserver):
     def dialling(self, node, phase):
         if phase.startswith("dropped"):
             drops.append(node)
             if len(drops) == 1:
                 print("dropped", flush=True)
-report = asyncio.run(check(Cluster(nodes=(Node(name="n2"),)), (reach.SUBJECT,), watcher=Aloud()))
+report = asyncio.run(check_cluster(Cluster(nodes=(Node(name="n2"),)), (reach.SUBJECT,), watcher=Aloud()))
 print(*(finding.code for finding in report.findings))
 """
 
@@ -213,7 +213,7 @@ print(*(finding.code for finding in report.findings))
 @pytest.mark.parametrize(("seconds", "severity"), [(5, "warn"), (-30, "block")])
 def test_clock_offset(box: Sandbox, seconds: int, severity: str) -> None:
     """A clock that is off is named, with its offset, and the more it is off the worse."""
-    with broken(box, box.host("n2"), ClockOffset(seconds=seconds)):
+    with inject_temporarily(box, box.host("n2"), ClockOffset(seconds=seconds)):
         report = check(box)
     (finding,) = report["findings"]
     assert (finding["code"], finding["nodes"], finding["severity"]) == ("host-clock", ["n2"], severity)
@@ -241,7 +241,7 @@ def test_nothing_is_left(box: Sandbox) -> None:
 
 def test_interrupted(box: Sandbox) -> None:
     """Ctrl-C in the middle leaves no ssh behind and ends with 130."""
-    with broken(box, box.host("n2"), Drop()):
+    with inject_temporarily(box, box.host("n2"), FirewallDrop()):
         before = set(box.head.pids())
         with box.head.popen(["aboard", "check", *NODES], stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as checking:
             wait_until(lambda: _dials(box), 15, "the broken node is dialled")

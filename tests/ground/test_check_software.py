@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from aboard.sandbox import Sandbox
-from aboard.sandbox.faults import broken
-from aboard.sandbox.faults.python import OtherPython
+from aboard.sandbox.faults import inject_temporarily
+from aboard.sandbox.faults.host.python_interpreter import OtherPython
 
 pytestmark = pytest.mark.ground
 
@@ -124,7 +124,7 @@ def test_another_torch(box: Sandbox, library: None) -> None:
 
 def test_torch_is_missing(box: Sandbox, library: None) -> None:
     """A Python that can't find torch is as bad as one without it."""
-    with broken(box, box.host("n2"), OtherPython(without="torch")):
+    with inject_temporarily(box, box.host("n2"), OtherPython(without="torch")):
         findings = check(box)
         assert told(findings) == [("software-torch", "block", ["n2"]), ("software-python-path", "info", ["n2"])]
         assert findings[0]["seen"] == "torch: n2 has none, n[1,3-4] have 2.7.1"
@@ -144,7 +144,7 @@ def test_another_library(box: Sandbox, library: None) -> None:
 
 def test_another_python(box: Sandbox, library: None) -> None:
     """A python3 that is another program is named, with its version."""
-    with broken(box, box.host("n4"), OtherPython(program=sys.executable)):
+    with inject_temporarily(box, box.host("n4"), OtherPython(program=sys.executable)):
         findings = [each for each in check(box) if each["code"].startswith("software-python")]
         assert [each["nodes"] for each in findings] == [["n4"]]
     assert check(box) == []

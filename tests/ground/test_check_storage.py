@@ -14,8 +14,8 @@ import pytest
 from deadlines import wait_until, within
 
 from aboard.sandbox import Sandbox
-from aboard.sandbox.faults import broken
-from aboard.sandbox.faults.disk import DiskFull, PathMissing
+from aboard.sandbox.faults import inject_temporarily
+from aboard.sandbox.faults.host.disk import DiskFull, PathMissing
 from aboard.sandbox.host import Host
 
 pytestmark = pytest.mark.ground
@@ -61,7 +61,7 @@ def test_healthy(box: Sandbox, workdir: str | None, how: str) -> None:
 
 def test_missing(box: Sandbox, job: str) -> None:
     """A directory that one node lacks is named, and the fix makes it."""
-    with broken(box, box.host("n2"), PathMissing(path=job)):
+    with inject_temporarily(box, box.host("n2"), PathMissing(path=job)):
         findings = check(box, job, "quick")
         assert told(findings) == [("storage-missing", "block", ["n2"])]
         assert "n[1,3-4] have it" in findings[0]["seen"]
@@ -78,7 +78,7 @@ def test_missing_everywhere(box: Sandbox) -> None:
 @pytest.mark.parametrize("node", ["n1", "n3"])
 def test_not_shared(box: Sandbox, node: str) -> None:
     """A share that one node hasn't mounted is named, whoever it is; mounted again, all is well."""
-    with broken(box, box.host(node), PathMissing(path="/shared")):
+    with inject_temporarily(box, box.host(node), PathMissing(path="/shared")):
         assert told(check(box, "/shared", "quick")) == [("storage-not-mounted", "warn", [node])]
         findings = check(box, "/shared")
         assert told(findings) == [("storage-not-shared", "block", [node])]
@@ -89,7 +89,7 @@ def test_not_shared(box: Sandbox, node: str) -> None:
 @pytest.mark.parametrize(("free", "code", "severity"), [(0, "storage-full", "block"), (10, "storage-low", "warn")])
 def test_full(box: Sandbox, job: str, free: int, code: str, severity: str) -> None:
     """A full disk stops a run, one that is nearly full is a warning."""
-    with broken(box, box.host("n2"), DiskFull(path=job, free_mib=free)):
+    with inject_temporarily(box, box.host("n2"), DiskFull(path=job, free_mib=free)):
         for how in ("quick", "full"):
             findings = check(box, job, how)
             assert told(findings) == [(code, severity, ["n2"])]
@@ -100,7 +100,7 @@ def test_full(box: Sandbox, job: str, free: int, code: str, severity: str) -> No
 def test_less_room_than_the_run_will_write(box: Sandbox, job: str) -> None:
     """A disk that looks well is too small for what `run:` says; the fix shows what fills it."""
     run = [f"run.output={job}/new/out", "run.writes=3GiB"]
-    with broken(box, box.host("n2"), DiskFull(path=job, free_mib=2048)):
+    with inject_temporarily(box, box.host("n2"), DiskFull(path=job, free_mib=2048)):
         box.host("n2").run(["sh", "-c", f"head -c 30M /dev/zero > {job}/old.ckpt"])
         assert told(check(box, job)) == []
         for how in ("quick", "full"):

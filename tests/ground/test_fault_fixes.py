@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from aboard.sandbox import Sandbox
-from aboard.sandbox.faults.disk import DiskFull
-from aboard.sandbox.faults.sshd import SshdStopped
+from aboard.sandbox.faults.host.disk import DiskFull
+from aboard.sandbox.faults.host.ssh_server import SshdStopped
 from faults_cases import Case
 from faults_fix import NOT_MENDED, SILENT, carry_out_before, type_out
 from faults_stage import NODES, SLOTS, Stage

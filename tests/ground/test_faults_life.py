@@ -10,29 +10,37 @@ import pytest
 
 from aboard.diagnoses import AboardError, SandboxError
 from aboard.sandbox import Host, Sandbox
-from aboard.sandbox.faults import FAULTS, Fault, active, broken, heal, heal_all, inject
-from aboard.sandbox.faults.clock import ClockOffset
-from aboard.sandbox.faults.conntrack import ConntrackFull
-from aboard.sandbox.faults.disk import DiskFull, PathMissing
-from aboard.sandbox.faults.firewall import Drop, Reject
-from aboard.sandbox.faults.groups import CpuQuota, FewTasks, MemoryLimit
-from aboard.sandbox.faults.limits import LowLimits, SmallShm
-from aboard.sandbox.faults.link import Delay, LinkDown, Loss, MtuBlackHole, Rate
-from aboard.sandbox.faults.names import OwnNameOnLoopback, Unresolved
-from aboard.sandbox.faults.process import PortTaken, PowerLoss, ProcessKilled, ProcessStopped
-from aboard.sandbox.faults.python import HostilePython, NoPython, OldPython, OtherPython
-from aboard.sandbox.faults.shell import LoginShell, NoisyShell
-from aboard.sandbox.faults.sshd import KeyRemoved, MaxStartups, OtherHostKey, SshdSlow, SshdStopped
+from aboard.sandbox.faults import (
+    FAULTS,
+    Fault,
+    heal_all_faults,
+    heal_fault,
+    inject_fault,
+    inject_temporarily,
+    list_active_faults,
+)
+from aboard.sandbox.faults.host.clock import ClockOffset
+from aboard.sandbox.faults.host.control_groups import CpuQuota, FewTasks, MemoryLimit
+from aboard.sandbox.faults.host.disk import DiskFull, PathMissing
+from aboard.sandbox.faults.host.login_shell import LoginShell, NoisyShell
+from aboard.sandbox.faults.host.processes import PortTaken, PowerLoss, ProcessKilled, ProcessStopped
+from aboard.sandbox.faults.host.python_interpreter import HostilePython, NoPython, OldPython, OtherPython
+from aboard.sandbox.faults.host.resource_limits import LowLimits, SmallShm
+from aboard.sandbox.faults.host.ssh_server import KeyRemoved, MaxStartups, OtherHostKey, SshdSlow, SshdStopped
+from aboard.sandbox.faults.network.connection_tracking import ConntrackFull
+from aboard.sandbox.faults.network.firewall import FirewallDrop, FirewallReject
+from aboard.sandbox.faults.network.links import LinkDelay, LinkDown, LinkRateLimit, MtuBlackHole, PacketLoss
+from aboard.sandbox.faults.network.name_resolution import OwnNameOnLoopback, UnresolvedName
 
 pytestmark = pytest.mark.ground
 
 EXAMPLES: tuple[Fault, ...] = (
-    Drop(ports="29500", peer="n1", way="both"),
-    Reject(answer="host-prohibited"),
+    FirewallDrop(ports="29500", peer="n1", way="both"),
+    FirewallReject(answer="host-prohibited"),
     LinkDown(),
-    Rate(mbit=10),
-    Loss(percent=5),
-    Delay(ms=5),
+    LinkRateLimit(mbit=10),
+    PacketLoss(percent=5),
+    LinkDelay(ms=5),
     MtuBlackHole(),
     ConntrackFull(percent=10),
     SshdStopped(),
@@ -40,7 +48,7 @@ EXAMPLES: tuple[Fault, ...] = (
     MaxStartups(),
     OtherHostKey(),
     KeyRemoved(),
-    Unresolved(peer="n1"),
+    UnresolvedName(peer="n1"),
     OwnNameOnLoopback(),
     ClockOffset(seconds=60),
     SmallShm(),
@@ -82,7 +90,7 @@ grep . /proc/"$(cat /run/sshd.pid)"/limits
 def well(box: Sandbox) -> Iterator[None]:
     """Each test leaves the shared hosts as it found them."""
     yield
-    assert active(box) == {}
+    assert list_active_faults(box) == {}
 
 
 def look(host: Host) -> list[str]:
@@ -117,11 +125,11 @@ def test_examples_are_complete() -> None:
 # One of each mechanism: firewall, queue, link, sshd, lines of a file, clock, limits, disk, program, process,
 # power. The others use the same, and are nightly.
 _EVERY_TIME = (
-    Drop,
-    Rate,
+    FirewallDrop,
+    LinkRateLimit,
     LinkDown,
     SshdStopped,
-    Unresolved,
+    UnresolvedName,
     ClockOffset,
     LowLimits,
     DiskFull,
@@ -152,12 +160,12 @@ def test_no_trace(box: Sandbox, fault: Fault) -> None:
     # As when the process that injects is killed after it has recorded and before it has begun.
     fault.heal(box, n4)
     assert looks(n4, before)
-    assert inject(box, n4, fault)
+    assert inject_fault(box, n4, fault)
     assert not n4.on or _look(n4) != before
-    assert active(box) == {"n4": [fault]}
-    assert heal(box, n4, fault)
+    assert list_active_faults(box) == {"n4": [fault]}
+    assert heal_fault(box, n4, fault)
     assert looks(n4, before)
-    assert not heal(box, n4, fault)
+    assert not heal_fault(box, n4, fault)
     if sleeper:
         sleeper.kill()
         sleeper.wait(timeout=10)
@@ -166,27 +174,27 @@ def test_no_trace(box: Sandbox, fault: Fault) -> None:
 def test_twice(box: Sandbox) -> None:
     """The same fault once more changes nothing; another one in its place is refused with the way out."""
     n2 = box.host("n2")
-    with broken(box, n2, Rate(mbit=5)):
+    with inject_temporarily(box, n2, LinkRateLimit(mbit=5)):
         before = look(n2)
-        assert not inject(box, n2, Rate(mbit=5))
+        assert not inject_fault(box, n2, LinkRateLimit(mbit=5))
         assert looks(n2, before)
         with pytest.raises(SandboxError, match="rate --mbit 5") as caught:
-            inject(box, n2, Rate(mbit=6))
+            inject_fault(box, n2, LinkRateLimit(mbit=6))
         assert caught.value.fix == f"aboard sandbox heal rate --node n2 --name {box.name}"
         assert looks(n2, before)
 
 
 _REFUSED = (
-    Drop(peer="n99"),
-    Rate(mbit=1, network="fabric"),
+    FirewallDrop(peer="n99"),
+    LinkRateLimit(mbit=1, network="fabric"),
     DiskFull(path="/nowhere"),
     ProcessStopped(environ="nobody has this"),
 )
 _REFUSED_NIGHTLY = (
-    Drop(ports="high"),
-    Rate(mbit=0),
-    Loss(percent=101),
-    Delay(ms=-1),
+    FirewallDrop(ports="high"),
+    LinkRateLimit(mbit=0),
+    PacketLoss(percent=101),
+    LinkDelay(ms=-1),
     DiskFull(path="/shared"),
     PathMissing(path="private"),
     OtherPython(),
@@ -210,9 +218,9 @@ def test_refused(box: Sandbox, fault: Fault) -> None:
     n2 = box.host("n2")
     before = look(n2)
     with pytest.raises(AboardError) as caught:
-        inject(box, n2, fault)
+        inject_fault(box, n2, fault)
     assert caught.value.fix
-    assert active(box) == {}
+    assert list_active_faults(box) == {}
     assert looks(n2, before)
 
 
@@ -220,15 +228,15 @@ def test_two_faults_in_one_file(box: Sandbox) -> None:
     """Two faults that edit one file heal in any order, and a line of the user's stays."""
     n2 = box.host("n2")
     before = look(n2)
-    names, own = Unresolved(peer="n1"), OwnNameOnLoopback()
+    names, own = UnresolvedName(peer="n1"), OwnNameOnLoopback()
     for first, second in ((names, own), (own, names)):
-        inject(box, n2, names)
-        inject(box, n2, own)
+        inject_fault(box, n2, names)
+        inject_fault(box, n2, own)
         n2.run(["sh", "-c", "echo 10.77.9.9 mine >> /etc/hosts"], root=True)
-        heal(box, n2, first)
+        heal_fault(box, n2, first)
         assert (n2.run(["getent", "ahostsv4", "n2"]).stdout.split()[0] == "127.0.1.1") == (first is names)
         assert (n2.run(["getent", "hosts", "n1"]).returncode == 0) == (first is names)
-        heal(box, n2, second)
+        heal_fault(box, n2, second)
         assert n2.run(["getent", "hosts", "mine"]).returncode == 0
         n2.run(["sed", "-i", "/mine/d", "/etc/hosts"], root=True)
     assert sorted(set(look(n2)) - set(before)) == [line for line in look(n2) if line.endswith("  /etc/hosts")]
@@ -237,9 +245,9 @@ def test_two_faults_in_one_file(box: Sandbox) -> None:
 def test_heal_all_boots(box: Sandbox) -> None:
     """Healing all of a host gives it power, too, whoever took it."""
     n2 = box.host("n2")
-    with broken(box, n2, MaxStartups()):
+    with inject_temporarily(box, n2, MaxStartups()):
         n2.kill_power()
-        assert [type(fault) for fault in heal_all(box, n2)] == [MaxStartups]
+        assert [type(fault) for fault in heal_all_faults(box, n2)] == [MaxStartups]
     assert n2.on
     assert box.head.run(["ssh", "-oBatchMode=yes", "n2", "true"]).returncode == 0
 
@@ -247,11 +255,11 @@ def test_heal_all_boots(box: Sandbox) -> None:
 def test_off_is_refused(box: Sandbox) -> None:
     """A host without power can't be broken further, and the way out is said."""
     n2 = box.host("n2")
-    with broken(box, n2, PowerLoss()):
+    with inject_temporarily(box, n2, PowerLoss()):
         with pytest.raises(SandboxError, match="is off") as caught:
-            inject(box, n2, MaxStartups())
+            inject_fault(box, n2, MaxStartups())
         assert "aboard sandbox heal" in caught.value.fix
-        assert active(box) == {"n2": [PowerLoss()]}
+        assert list_active_faults(box) == {"n2": [PowerLoss()]}
 
 
 def test_typed(box: Sandbox) -> None:
@@ -264,10 +272,13 @@ def test_typed(box: Sandbox) -> None:
     )
     assert "already" in aboard(box, "break", "drop", "--node", "n2", "--ports", "29500").stdout
     aboard(box, "break", "max-startups", "--node", "n2", "--limit", "3")
-    assert active(box) == {"n2": [Drop(ports="29500"), MaxStartups(limit=3)], "n3": [Drop(ports="29500")]}
+    assert list_active_faults(box) == {
+        "n2": [FirewallDrop(ports="29500"), MaxStartups(limit=3)],
+        "n3": [FirewallDrop(ports="29500")],
+    }
     assert f"(aboard sandbox heal max-startups --node n2 --name {box.name})" in aboard(box, "status").stdout
     assert aboard(box, "heal", "drop", "--node", "n2").stdout == "n2 is healed: drop --ports 29500\n"
-    assert active(box) == {"n2": [MaxStartups(limit=3)], "n3": [Drop(ports="29500")]}
+    assert list_active_faults(box) == {"n2": [MaxStartups(limit=3)], "n3": [FirewallDrop(ports="29500")]}
     assert aboard(box, "heal").stdout.splitlines() == [
         "n2 is healed: max-startups --limit 3",
         "n3 is healed: drop --ports 29500",
@@ -280,15 +291,15 @@ def test_typed_wrong(box: Sandbox) -> None:
     assert "did you mean 'link-down'?" in aboard(box, "break", "link-donw", "--node", "n2").stderr
     assert "has no host 'n9'" in aboard(box, "break", "drop", "--node", "n[2,9]").stderr
     assert "'sideways' is not one of" in aboard(box, "break", "drop", "--node", "n2", "--way", "sideways").stderr
-    assert active(box) == {}
+    assert list_active_faults(box) == {}
 
 
 def test_down_needs_no_heal(box_name: str) -> None:
     """A sandbox that is broken in many ways goes down like any other, programs of faults included."""
     with Sandbox.up(box_name, nodes=1) as small:
         n1 = small.host("n1")
-        for fault in (Delay(ms=5), PortTaken(), SshdSlow(), DiskFull(), PathMissing(path="/shared"), LinkDown()):
-            inject(small, n1, fault)
+        for fault in (LinkDelay(ms=5), PortTaken(), SshdSlow(), DiskFull(), PathMissing(path="/shared"), LinkDown()):
+            inject_fault(small, n1, fault)
         pids = n1.pids()
         assert len(pids) > 3
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]

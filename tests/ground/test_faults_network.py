@@ -9,9 +9,9 @@ import pytest
 from deadlines import slowness, wait_until
 
 from aboard.sandbox import Host, Sandbox
-from aboard.sandbox.faults import active, broken
-from aboard.sandbox.faults.firewall import Drop, Reject
-from aboard.sandbox.faults.link import Delay, LinkDown, Loss, MtuBlackHole, Rate
+from aboard.sandbox.faults import inject_temporarily, list_active_faults
+from aboard.sandbox.faults.network.firewall import FirewallDrop, FirewallReject
+from aboard.sandbox.faults.network.links import LinkDelay, LinkDown, LinkRateLimit, MtuBlackHole, PacketLoss
 
 pytestmark = pytest.mark.ground
 
@@ -63,7 +63,7 @@ for line in sys.stdin:
 def well(box: Sandbox) -> Iterator[None]:
     """Each test leaves the shared hosts as it found them."""
     yield
-    assert active(box) == {}
+    assert list_active_faults(box) == {}
 
 
 @contextmanager
@@ -111,7 +111,7 @@ def test_drop(box: Sandbox) -> None:
     """A dropped packet is silence on this host, and nothing on the next."""
     n2, n3 = box.host("n2"), box.host("n3")
     with serving(n2), serving(n3):
-        with broken(box, n2, Drop()):
+        with inject_temporarily(box, n2, FirewallDrop()):
             assert connects(box.head, "n2") == "TimeoutError"
             assert connects(box.head, "n3") == "0"
             # A host's talk to itself passes no firewall.
@@ -121,14 +121,14 @@ def test_drop(box: Sandbox) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "error"),
-    [(Reject(), "ECONNREFUSED"), (Reject(answer="host-prohibited"), "EHOSTUNREACH")],
+    [(FirewallReject(), "ECONNREFUSED"), (FirewallReject(answer="host-prohibited"), "EHOSTUNREACH")],
     ids=["tcp-reset", "host-prohibited"],
 )
-def test_reject(box: Sandbox, fault: Reject, error: str) -> None:
+def test_reject(box: Sandbox, fault: FirewallReject, error: str) -> None:
     """A reject is told at once, each kind as what it is."""
     n2 = box.host("n2")
     with serving(n2):
-        with broken(box, n2, fault):
+        with inject_temporarily(box, n2, fault):
             answer, seconds = send(box.head, "n2")
             assert (answer, seconds < slowness()) == (error, True)
         assert connects(box.head, "n2") == "0"
@@ -137,7 +137,7 @@ def test_reject(box: Sandbox, fault: Reject, error: str) -> None:
 def test_ports_and_peers(box: Sandbox) -> None:
     """Only the port and the peer that were named are shut."""
     n1, n2 = box.host("n1"), box.host("n2")
-    with serving(n2), serving(n2, 29600), broken(box, n2, Drop(ports="29500-29599", peer="n[1,3]")):
+    with serving(n2), serving(n2, 29600), inject_temporarily(box, n2, FirewallDrop(ports="29500-29599", peer="n[1,3]")):
         assert connects(n1, "n2") == "TimeoutError"
         assert connects(n1, "n2", 29600) == "0"
         assert connects(box.head, "n2") == "0"
@@ -147,7 +147,11 @@ def test_ports_and_peers(box: Sandbox) -> None:
 def test_one_way(box: Sandbox, way: str) -> None:
     """A firewall that blocks one way lets the answers of the other way through, to high ports too."""
     n1, n2 = box.host("n1"), box.host("n2")
-    with serving(n1), serving(n2), broken(box, n2, Drop(ports="1024-65535", way="in" if way == "in" else "out")):
+    with (
+        serving(n1),
+        serving(n2),
+        inject_temporarily(box, n2, FirewallDrop(ports="1024-65535", way="in" if way == "in" else "out")),
+    ):
         into, out_of = connects(n1, "n2"), connects(n2, "n1")
         assert {"in": into, "out": out_of}[way] == "TimeoutError"
         assert {"in": out_of, "out": into}[way] == "0"
@@ -163,7 +167,7 @@ def test_open_connections(box: Sandbox, open_too: bool, word: str) -> None:  # n
         )
         try:
             assert said(holder) == "open"
-            with broken(box, n2, Drop(ports="29500", open_too=open_too)):
+            with inject_temporarily(box, n2, FirewallDrop(ports="29500", open_too=open_too)):
                 tell(holder, "go")
                 assert said(holder) == word
         finally:
@@ -176,7 +180,7 @@ def test_link_down(box: Sandbox) -> None:
     n2, n3 = box.host("n2"), box.host("n3")
     carrier = ["cat", "/sys/class/net/eth0/carrier"]
     with serving(n2):
-        with broken(box, n2, LinkDown()):
+        with inject_temporarily(box, n2, LinkDown()):
             assert n2.run(carrier).stdout == "0\n"
             assert n3.run(carrier).stdout == "1\n"
             assert connects(box.head, "n2") in {"TimeoutError", "EHOSTUNREACH"}
@@ -189,7 +193,7 @@ def test_rate(box: Sandbox) -> None:
     n1, n2 = box.host("n1"), box.host("n2")
     size, mbit = 6_000_000, 24.0
     with serving(n1), serving(n2):
-        with broken(box, n2, Rate(mbit=mbit, way="in")):
+        with inject_temporarily(box, n2, LinkRateLimit(mbit=mbit, way="in")):
             answer, seconds = send(n1, "n2", size=size, timeout=20)
             assert answer == str(size)
             assert 0.8 * mbit / slowness() < size * 8 / 1e6 / seconds < 1.2 * mbit
@@ -200,7 +204,7 @@ def test_rate(box: Sandbox) -> None:
 def test_rate_both_ways(box: Sandbox) -> None:
     """Both ways means the way out, too."""
     n1, n2 = box.host("n1"), box.host("n2")
-    with serving(n1), broken(box, n2, Rate(mbit=24)):
+    with serving(n1), inject_temporarily(box, n2, LinkRateLimit(mbit=24)):
         assert 18 / slowness() < 3_000_000 * 8 / 1e6 / send(n2, "n1", size=3_000_000, timeout=20)[1] < 30
 
 
@@ -214,7 +218,7 @@ def test_loss(box: Sandbox) -> None:
         assert found, output
         return float(found[1])
 
-    with broken(box, n2, Loss(percent=20, way="in")):
+    with inject_temporarily(box, n2, PacketLoss(percent=20, way="in")):
         assert 12 <= lost() <= 28
     assert lost() == 0
 
@@ -224,7 +228,7 @@ def test_delay(box: Sandbox, ms: float) -> None:
     """A round trip takes so much longer, within a fifth; for TCP as for ping; on this host only."""
     n1, n2 = box.host("n1"), box.host("n2")
     with serving(n2):
-        with broken(box, n2, Delay(ms=ms)):
+        with inject_temporarily(box, n2, LinkDelay(ms=ms)):
             assert 0.8 * ms < round_trip(box.head, "n2") < 1.2 * ms * slowness()
             # To connect is one round trip, to say all and hear the answer is the second.
             assert 1.4 * ms < send(n1, "n2", timeout=10)[1] * 1000 < 2.6 * ms * slowness()
@@ -235,7 +239,7 @@ def test_delay(box: Sandbox, ms: float) -> None:
 def test_delay_carries_data(box: Sandbox) -> None:
     """Much data passes a long link whole, with no packet lost or stuck."""
     n1, n2 = box.host("n1"), box.host("n2")
-    with serving(n2), broken(box, n2, Delay(ms=20)):
+    with serving(n2), inject_temporarily(box, n2, LinkDelay(ms=20)):
         assert send(n1, "n2", size=50_000_000, timeout=40)[0] == "50000000"
 
 
@@ -247,11 +251,11 @@ def test_mtu_black_hole(box: Sandbox) -> None:
         return n1.run(["ping", "-c", "1", "-W", "1", "-M", "do", "-s", str(size), "n2"]).returncode
 
     with serving(n2):
-        with broken(box, n2, MtuBlackHole(limit=1400)):
+        with inject_temporarily(box, n2, MtuBlackHole(limit=1400)):
             assert (ping(1300), ping(1460)) == (0, 1)
             assert send(n1, "n2", size=1000, piece=1000)[0] == "1000"
             assert send(n1, "n2", size=1_000_000)[0] == "TimeoutError"
-        with broken(box, n2, MtuBlackHole(limit=1500)):
+        with inject_temporarily(box, n2, MtuBlackHole(limit=1500)):
             # The kernel hands bundles of up to 64 KB on as one; a black hole that counts those swallows everything.
             assert send(n1, "n2", size=1_000_000, timeout=10)[0] == "1000000"
             assert send(n2, "n2", size=1_000_000, timeout=10)[0] == "1000000"
@@ -268,19 +272,24 @@ def test_machine_is_untouched(box: Sandbox) -> None:
         return [subprocess.run(argv, capture_output=True, text=True, check=True).stdout for argv in commands]
 
     before = looks()
-    with broken(box, n2, Drop(), Rate(mbit=5), Delay(ms=10), Loss(percent=1), LinkDown()):
+    with inject_temporarily(
+        box, n2, FirewallDrop(), LinkRateLimit(mbit=5), LinkDelay(ms=10), PacketLoss(percent=1), LinkDown()
+    ):
         assert looks() == before
 
 
 def test_two_faults_heal_apart(box: Sandbox) -> None:
     """Of two faults on one host, healing one leaves the other."""
     n2 = box.host("n2")
-    with serving(n2), broken(box, n2, Delay(ms=40)):
-        with broken(box, n2, Drop(ports="29500")):
+    with serving(n2), inject_temporarily(box, n2, LinkDelay(ms=40)):
+        with inject_temporarily(box, n2, FirewallDrop(ports="29500")):
             assert connects(box.head, "n2") == "TimeoutError"
         assert connects(box.head, "n2") == "0"
         assert 32 < round_trip(box.head, "n2") < 48 * slowness()
-        with broken(box, n2, Drop(ports="29500", peer="n1")), broken(box, n2, Drop(ports="29501")):
+        with (
+            inject_temporarily(box, n2, FirewallDrop(ports="29500", peer="n1")),
+            inject_temporarily(box, n2, FirewallDrop(ports="29501")),
+        ):
             pass
         assert connects(box.host("n1"), "n2") == "0"
 
@@ -290,12 +299,12 @@ def test_fabric_only(box_name: str) -> None:
     with Sandbox.up(box_name, nodes=2, fabric=True) as small:
         n1, n2 = small.nodes
         with serving(n2):
-            with broken(small, n2, Drop(network="fabric")):
+            with inject_temporarily(small, n2, FirewallDrop(network="fabric")):
                 assert connects(n1, "n2i") == "TimeoutError"
                 assert connects(n1, "n2") == "0"
-            with broken(small, n2, LinkDown(network="fabric")):
+            with inject_temporarily(small, n2, LinkDown(network="fabric")):
                 assert n2.run(["cat", "/sys/class/net/eth0/carrier", "/sys/class/net/eth1/carrier"]).stdout == "1\n0\n"
-            with broken(small, n2, Delay(ms=30, network="fabric")):
+            with inject_temporarily(small, n2, LinkDelay(ms=30, network="fabric")):
                 assert 24 < round_trip(n1, "n2i") < 36 * slowness()
                 assert round_trip(n1, "n2") < 10
             wait_until(lambda: connects(n1, "n2i") == "0", 10)

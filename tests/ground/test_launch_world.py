@@ -8,8 +8,8 @@ import pytest
 from deadlines import wait_until
 from launching import Launches, build_sandbox
 
-from aboard.sandbox.faults import broken
-from aboard.sandbox.faults.firewall import Drop
+from aboard.sandbox.faults import inject_temporarily
+from aboard.sandbox.faults.network.firewall import FirewallDrop
 
 pytestmark = pytest.mark.ground
 
@@ -87,7 +87,7 @@ def test_a_management_network_that_is_cut_for_15_seconds(four: Launches) -> None
     with four.going("launch", "--", "clock.py", "25") as process:
         run = _started(four, before)
         cut = time.monotonic()
-        with broken(four.box, four.box.host("n2"), Drop(network="management")):
+        with inject_temporarily(four.box, four.box.host("n2"), FirewallDrop(network="management")):
             four.box.host("n3").sshd_restart()
             wait_until(lambda: "cut" in four.read(run, "events.jsonl"), 15, "the cut is noticed")
             wait_until(lambda: time.monotonic() > cut + 15, 20, "15 seconds are over")

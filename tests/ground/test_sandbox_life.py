@@ -13,8 +13,8 @@ import pytest
 from deadlines import wait_until
 
 from aboard.diagnoses import SandboxError
-from aboard.sandbox import Host, Sandbox, down, state
-from aboard.sandbox.inside import SOURCE
+from aboard.sandbox import Host, Sandbox, saved_state, take_down_sandbox
+from aboard.sandbox.namespaces.helper_program import SOURCE
 
 pytestmark = pytest.mark.ground
 
@@ -44,7 +44,7 @@ def namespaces(pids: set[int]) -> set[str]:
 
 def traces(name: str) -> list[str]:
     """Everything that is left of a sandbox: files, and processes that see its disks or its spec."""
-    found = [str(path) for path in (state.directory(name),) if path.exists()]
+    found = [str(path) for path in (saved_state.get_directory(name),) if path.exists()]
     for pid in _pids():
         for file in ("mountinfo", "cmdline"):
             try:
@@ -70,7 +70,7 @@ def test_the_machine_is_untouched_and_nothing_is_left(box_name: str) -> None:
     """Network and mounts of the machine are the same before, during and after; all else is gone."""
     before = machine()
     box = Sandbox.up(box_name, nodes=4, fabric=True)
-    inhabitants = {box.hull.pid, *(pid for host in box.hosts.values() for pid in host.pids())}
+    inhabitants = {box.outer_init.pid, *(pid for host in box.hosts.values() for pid in host.pids())}
     theirs = namespaces(inhabitants)
     assert len(theirs) == 5 * (1 + 5), "a mount, net, PID, UTS and IPC namespace for the hull and each host"
     assert machine() == before
@@ -87,7 +87,7 @@ def test_nothing_of_our_environment_stays_behind(box_name: str, monkeypatch: pyt
     monkeypatch.setenv("ABOARD_TEST_TOKEN", "s3cr3t-8181")
     with Sandbox.up(box_name, nodes=1) as box, box.hosts["n1"].popen(["sleep", "8181"]) as process:
         wait_until(lambda: len(box.hosts["n1"].pids()) == 5, 20)
-        pids = [box.hull.pid, process.pid, *box.head.pids(), *box.hosts["n1"].pids()]
+        pids = [box.outer_init.pid, process.pid, *box.head.pids(), *box.hosts["n1"].pids()]
         assert not [pid for pid in pids if "s3cr3t-8181" in Path(f"/proc/{pid}/environ").read_text()]
         process.kill()
 
@@ -96,13 +96,13 @@ def test_up_twice_is_the_same_sandbox(box_name: str) -> None:
     """The second finds the first; of another size, it says how to end it; down twice is fine."""
     first = Sandbox.up(box_name, nodes=2)
     second = Sandbox.up(box_name, nodes=2)
-    assert (first.found, second.found, second.hull) == (False, True, first.hull)
+    assert (first.found, second.found, second.outer_init) == (False, True, first.outer_init)
     with pytest.raises(SandboxError) as caught:
         Sandbox.up(box_name, nodes=3)
     assert caught.value.code == "sandbox-differs"
     assert caught.value.fix == f"aboard sandbox down --name {box_name}"
-    assert down(box_name)
-    assert not down(box_name)
+    assert take_down_sandbox(box_name)
+    assert not take_down_sandbox(box_name)
     first.down()
     assert traces(box_name) == []
 
@@ -120,7 +120,7 @@ _EVERY_TIME = {("hull", signal.SIGKILL), ("5", signal.SIGKILL), ("1", signal.SIG
 )
 def test_an_up_that_is_killed_leaves_nothing_in_the_way(box_name: str, moment: str, how: signal.Signals) -> None:
     """Its hull ends with it at any moment, and the next `up` and `down` work."""
-    directory = state.directory(box_name)
+    directory = saved_state.get_directory(box_name)
     with building(box_name) as process:
         assert process.stdout is not None
         if moment == "directory":
@@ -132,7 +132,7 @@ def test_an_up_that_is_killed_leaves_nothing_in_the_way(box_name: str, moment: s
                 assert process.poll() is None
         process.send_signal(how)
         ended = process.wait(timeout=20)
-    there = state.read(box_name)
+    there = saved_state.read_state(box_name)
     # Past the last host, the cluster may have been done before the signal came.
     if not (moment == "9" and there is not None and there.ready):
         assert ended != 0
@@ -142,7 +142,7 @@ def test_an_up_that_is_killed_leaves_nothing_in_the_way(box_name: str, moment: s
         with Sandbox.up(box_name, nodes=2) as box:
             assert not box.found
             assert box.hosts["n2"].run(["hostname"]).stdout == "n2\n"
-    down(box_name)
+    take_down_sandbox(box_name)
     wait_until(lambda: traces(box_name) == [], 20)
 
 
@@ -154,14 +154,14 @@ def test_a_temporary_sandbox_ends_with_the_process_that_built_it(box_name: str) 
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as builder:
         assert builder.stdout is not None
         assert builder.stdout.readline() == b"\n"
-        left = Sandbox.attach(box_name).hull
+        left = Sandbox.attach(box_name).outer_init
         assert left.alive()
         builder.kill()
     wait_until(lambda: not left.alive() and not _mounted(box_name), 20)
-    dropped = Sandbox.up(box_name, nodes=1, temporary=True).hull
+    dropped = Sandbox.up(box_name, nodes=1, temporary=True).outer_init
     gc.collect()
     wait_until(lambda: not dropped.alive(), 20)
-    kept = Sandbox.up(box_name, nodes=1).hull
+    kept = Sandbox.up(box_name, nodes=1).outer_init
     with Sandbox.up(box_name, nodes=1, temporary=True) as box:
         assert not box.found
         assert not kept.alive()
@@ -179,11 +179,11 @@ def test_a_wreck_of_another_boot_is_cleared_away(box_name: str) -> None:
     """A state whose process numbers now belong to others kills nobody."""
     with subprocess.Popen(["sleep", "60"]) as bystander:
         box = Sandbox.up(box_name, nodes=1)
-        written = (state.directory(box_name) / "state.json").read_text()
+        written = (saved_state.get_directory(box_name) / "state.json").read_text()
         box.down()
-        state.directory(box_name).mkdir(parents=True)
-        wreck = written.replace(f'"pid": {box.hull.pid}', f'"pid": {bystander.pid}')
-        (state.directory(box_name) / "state.json").write_text(wreck)
+        saved_state.get_directory(box_name).mkdir(parents=True)
+        wreck = written.replace(f'"pid": {box.outer_init.pid}', f'"pid": {bystander.pid}')
+        (saved_state.get_directory(box_name) / "state.json").write_text(wreck)
         with Sandbox.up(box_name, nodes=1) as again:
             assert not again.found
         assert bystander.poll() is None
@@ -194,7 +194,7 @@ def test_a_wreck_of_another_boot_is_cleared_away(box_name: str) -> None:
 def test_two_at_once_are_told_apart(box_name: str) -> None:
     """A second `up` during the first is told to wait."""
     with building(box_name) as process:
-        wait_until((state.directory(box_name) / "state.json").exists, 20)
+        wait_until((saved_state.get_directory(box_name) / "state.json").exists, 20)
         with pytest.raises(SandboxError) as caught:
             Sandbox.up(box_name, nodes=8)
         assert caught.value.code == "sandbox-busy"

@@ -10,8 +10,8 @@ from launching import build_sandbox
 
 from aboard.diagnoses import SandboxError
 from aboard.sandbox import Host, Sandbox
-from aboard.sandbox.process import Process
-from aboard.sandbox.slurm import ready
+from aboard.sandbox.namespaces.process_identity import ProcessIdentity
+from aboard.sandbox.slurm import wait_until_ready
 
 # On one worker: what the fixture sets up is dear.
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("slurm")]
@@ -90,17 +90,17 @@ def test_crew_cannot_read_the_munge_key(cluster: Sandbox) -> None:
 
 def test_a_node_that_is_not_idle_is_named_with_its_log(cluster: Sandbox) -> None:
     """Whoever waits for Slurm in vain is told for which node, in what state, and what its slurmd said last."""
-    hosts = {name: Process.of(host.pid) for name, host in cluster.hosts.items()}
+    hosts = {name: ProcessIdentity.of(host.pid) for name, host in cluster.hosts.items()}
     control(cluster, "state=drain", "reason=test")
     try:
         with pytest.raises(SandboxError) as caught:
-            ready.wait(cluster.layout, hosts, crew_id=cluster.crew_id, timeout=0.5)
+            wait_until_ready.wait_until_idle(cluster.layout, hosts, crew_id=cluster.crew_id, timeout=0.5)
     finally:
         control(cluster, "state=resume")
     assert caught.value.code == "sandbox-slurm"
     assert "not idle: n3 is drained. The last lines of slurmd's log on n3:" in caught.value.seen
     assert ok(cluster.host("n3"), "tail", "-n1", "/var/log/slurm/slurmd.log", root=True) in caught.value.seen
-    ready.wait(cluster.layout, hosts, crew_id=cluster.crew_id, timeout=10)
+    wait_until_ready.wait_until_idle(cluster.layout, hosts, crew_id=cluster.crew_id, timeout=10)
 
 
 def test_power_loss_fails_the_job_and_the_node_comes_back(cluster: Sandbox) -> None:
@@ -130,7 +130,9 @@ def test_down_leaves_nothing_of_slurm(box_name: str) -> None:
     before = machine_files()
     with Sandbox.up(box_name, nodes=2, slurm=True) as made:
         assert states(made) == {"n1": "idle", "n2": "idle"}
-        found = {Process.of(pid) for host in made.hosts.values() for pid in host.pids() if name_of(pid) in DAEMONS}
+        found = {
+            ProcessIdentity.of(pid) for host in made.hosts.values() for pid in host.pids() if name_of(pid) in DAEMONS
+        }
         # A daemon's first half, which ended when the daemon went to the background, may not be reaped yet.
         ours = {process for process in found if process.alive()}
         assert len(ours) == len(["munged"] * 3 + ["slurmctld"] + ["slurmd"] * 2)
@@ -154,7 +156,7 @@ def ok(host: Host, *argv: str, root: bool = False) -> str:
 
 def states(box: Sandbox) -> dict[str, str]:
     """By sinfo; empty while slurmctld is away."""
-    return ready.node_states(box.head.run(["sinfo", "--noheader", "--Node", "--format=%N %T"]).stdout)
+    return wait_until_ready.parse_node_states(box.head.run(["sinfo", "--noheader", "--Node", "--format=%N %T"]).stdout)
 
 
 def job_state(head: Host, job: str) -> str:

@@ -14,10 +14,10 @@ import pytest
 from deadlines import slowness, wait_until, within
 
 from aboard.sandbox import Host, Sandbox
-from aboard.sandbox.faults import broken
-from aboard.sandbox.faults.disk import DiskFull
-from aboard.sandbox.faults.link import Rate
-from aboard.sandbox.faults.process import PowerLoss
+from aboard.sandbox.faults import inject_temporarily
+from aboard.sandbox.faults.host.disk import DiskFull
+from aboard.sandbox.faults.host.processes import PowerLoss
+from aboard.sandbox.faults.network.links import LinkRateLimit
 
 pytestmark = pytest.mark.ground
 
@@ -161,7 +161,7 @@ def test_a_damaged_part_is_sent_again(box: Sandbox, clean: None) -> None:
 def test_a_full_disk_is_named_before_anything_is_sent(box: Sandbox, clean: None) -> None:
     """The node, what is needed and what is free; no other node has got anything by then."""
     made(box, 30 * MB)
-    with broken(box, box.host("n3"), DiskFull(path="/private", free_mib=20)):
+    with inject_temporarily(box, box.host("n3"), DiskFull(path="/private", free_mib=20)):
         said = spread(box)
     assert said["code"] == "spread-disk-full"
     assert said["seen"].startswith("n3: 93 MiB must go to /private, and 20 MiB is free there")
@@ -174,7 +174,7 @@ def test_a_disk_that_fills_up_meanwhile_is_named(box: Sandbox, clean: None) -> N
     made(box, 30 * MB)
     n3 = box.host("n3")
     with (
-        broken(box, n3, DiskFull(path="/private", free_mib=150), Rate(mbit=80)),
+        inject_temporarily(box, n3, DiskFull(path="/private", free_mib=150), LinkRateLimit(mbit=80)),
         sending(box, nodes=("n3",)) as process,
     ):
         until_half(process, "n3")
@@ -224,7 +224,7 @@ def test_a_lost_node_is_named(box: Sandbox, clean: None) -> None:
     made(box, 80 * MB)
     with sending(box) as process:
         until_half(process, "n2")
-        with within(60), broken(box, box.host("n2"), PowerLoss()):
+        with within(60), inject_temporarily(box, box.host("n2"), PowerLoss()):
             said = told(process)
     assert (said["code"], said["seen"][:27]) == ("spread-lost", "n2: it was lost 3 times whi")
 
@@ -232,7 +232,7 @@ def test_a_lost_node_is_named(box: Sandbox, clean: None) -> None:
 def test_beats_are_not_delayed_by_a_slow_link(box: Sandbox, clean: None) -> None:
     """On a link of 2 MB/s that is full of a file, an answer still comes within two seconds."""
     made(box, 10 * MB)
-    with broken(box, box.host("n1"), Rate(mbit=16)):
+    with inject_temporarily(box, box.host("n1"), LinkRateLimit(mbit=16)):
         done = spread(box, nodes=("n1",))
     assert done["nodes"]["n1"]["sent"] == 10 * MB
     assert done["seconds"] > 3

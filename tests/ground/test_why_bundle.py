@@ -11,9 +11,9 @@ from deadlines import wait_until
 from launching import Launches, build_sandbox
 from stalls import Training, told, training
 
-from aboard.core.size import KIB
-from aboard.sandbox.faults import broken
-from aboard.sandbox.faults.link import MtuBlackHole
+from aboard.core.text.byte_sizes import KIB
+from aboard.sandbox.faults import inject_temporarily
+from aboard.sandbox.faults.network.links import MtuBlackHole
 
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_a")]
 
@@ -60,7 +60,7 @@ def verdict(said: str) -> tuple[str, str, str]:
 )
 def test_a_hang_is_judged_again(four: Launches, kind: str, rank: int, code: str) -> None:
     """The same code, node and rank live, from the record of the run that was stopped, and from its bundle."""
-    fault = nullcontext() if kind else broken(four.box, four.box.host("n3"), MtuBlackHole(network="fabric"))
+    fault = nullcontext() if kind else inject_temporarily(four.box, four.box.host("n3"), MtuBlackHole(network="fabric"))
     with training(four, env={"SIZE": "100000", **PLANTED}) as going:
         wait_until(lambda: going.step() > 15, 120, lambda: f"it makes steps: {going.going.said[-2000:]}")
         with fault:

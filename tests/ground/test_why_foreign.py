@@ -11,10 +11,10 @@ from deadlines import wait_until
 from launching import PYTHON, Launches, build_sandbox
 from stalls import JOB
 
-from aboard.flows.why_foreign import WATCH_SECONDS
+from aboard.flows.why.external_jobs import WATCH_SECONDS
 from aboard.sandbox import Sandbox
-from aboard.sandbox.faults import broken
-from aboard.sandbox.faults.firewall import Drop
+from aboard.sandbox.faults import inject_temporarily
+from aboard.sandbox.faults.network.firewall import FirewallDrop
 from aboard.sandbox.host import Host
 
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_b")]
@@ -133,7 +133,7 @@ def test_a_training_that_goes_on(two: Launches) -> None:
 def test_a_store_that_is_dropped(two: Launches) -> None:
     """Ranks that a script started can't reach the store: the way, the ranks and the firewall's node are told."""
     host = two.box.nodes[0]
-    with broken(two.box, host, Drop(ports=str(PORT))), by_hand(two):
+    with inject_temporarily(two.box, host, FirewallDrop(ports=str(PORT))), by_hand(two):
         found = verdict(two, "init-store-dropped", 90)
     assert (found["nodes"], found["ranks"]) == (["n1"], [1])
 
@@ -141,7 +141,7 @@ def test_a_store_that_is_dropped(two: Launches) -> None:
 def test_launchers_that_do_not_meet(two: Launches) -> None:
     """With the port closed torchrun starts no rank at all; its launchers are looked at in their place."""
     host = two.box.nodes[0]
-    with broken(two.box, host, Drop(ports=str(PORT))), torchrun(two):
+    with inject_temporarily(two.box, host, FirewallDrop(ports=str(PORT))), torchrun(two):
         found = verdict(two, "init-store-dropped", 60)
     assert found["nodes"] == ["n1"]
     assert found["seen"].startswith("launcher 1 on n2 gets no answer from")

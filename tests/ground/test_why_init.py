@@ -9,8 +9,8 @@ from deadlines import wait_until
 from launching import Launches, build_sandbox
 from stalls import told, training
 
-from aboard.sandbox.faults import Fault, broken
-from aboard.sandbox.faults.firewall import Drop
+from aboard.sandbox.faults import Fault, inject_temporarily
+from aboard.sandbox.faults.network.firewall import FirewallDrop
 
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_b")]
 
@@ -31,9 +31,11 @@ def four() -> Iterator[Launches]:
     ("node", "fault", "env", "code", "ranks"),
     [
         pytest.param(
-            "n1", Drop(ports=STORE, network="fabric"), {}, "init-store-dropped", [2, 3, 4, 5, 6, 7], id="store"
+            "n1", FirewallDrop(ports=STORE, network="fabric"), {}, "init-store-dropped", [2, 3, 4, 5, 6, 7], id="store"
         ),
-        pytest.param("n2", Drop(ports=ANY, network="fabric"), {}, "network-ephemeral-dropped", [2, 3], id="peers"),
+        pytest.param(
+            "n2", FirewallDrop(ports=ANY, network="fabric"), {}, "network-ephemeral-dropped", [2, 3], id="peers"
+        ),
         pytest.param("n1", None, {"TROUBLE": "world"}, "init-world", [0, 1, 2, 3, 4, 5, 6, 7], id="world"),
         # Nightly, as the bench of faults is, which has them all and more.
         *(
@@ -41,7 +43,7 @@ def four() -> Iterator[Launches]:
             for name, case in {
                 "store-from-one": (
                     "n3",
-                    Drop(ports=STORE, network="fabric", way="out"),
+                    FirewallDrop(ports=STORE, network="fabric", way="out"),
                     {},
                     "init-store-dropped",
                     [4, 5],
@@ -70,7 +72,7 @@ def test_ranks_that_do_not_meet(
 ) -> None:
     """What torch tells with one sentence after minutes has its own name each, with node and rank."""
     host = four.box.host(node)
-    with training(four, env=env) as going, broken(four.box, host, fault) if fault else nullcontext():
+    with training(four, env=env) as going, inject_temporarily(four.box, host, fault) if fault else nullcontext():
         wait_until(lambda: '"torch"' in four.read(going.run, "events.jsonl"), 90, "torch is imported")
         since = time.time()
         seconds, found = going.verdict(since, SOON + 30)

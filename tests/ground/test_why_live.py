@@ -8,9 +8,9 @@ from deadlines import wait_until
 from launching import Launches, build_sandbox
 from stalls import Training, dead_mount, told, training
 
-from aboard.sandbox.faults import Fault, broken
-from aboard.sandbox.faults.firewall import Drop
-from aboard.sandbox.faults.link import LinkDown, MtuBlackHole, Rate
+from aboard.sandbox.faults import Fault, inject_temporarily
+from aboard.sandbox.faults.network.firewall import FirewallDrop
+from aboard.sandbox.faults.network.links import LinkDown, LinkRateLimit, MtuBlackHole
 
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_a")]
 
@@ -68,16 +68,16 @@ def test_a_rank_that_computes_for_ever(going: Training) -> None:
 @pytest.mark.parametrize(
     ("fault", "node", "code"),
     [
-        (Drop(network="fabric"), "n3", "hang-link-cut"),
+        (FirewallDrop(network="fabric"), "n3", "hang-link-cut"),
         pytest.param(MtuBlackHole(network="fabric"), "n4", "hang-big-packets", marks=pytest.mark.nightly),
         (LinkDown(network="fabric"), "n2", "hang-link-down"),
-        pytest.param(Rate(mbit=20, network="fabric"), "n3", "slow-link", marks=pytest.mark.nightly),
+        pytest.param(LinkRateLimit(mbit=20, network="fabric"), "n3", "slow-link", marks=pytest.mark.nightly),
     ],
     ids=lambda given: given.name if isinstance(given, Fault) else None,
 )
 def test_a_network_that_breaks(going: Training, fault: Fault, node: str, code: str) -> None:
     """The node whose packets are lost is named, and in which way, while torch says nothing for half an hour."""
-    with broken(going.launches.box, going.launches.box.host(node), fault):
+    with inject_temporarily(going.launches.box, going.launches.box.host(node), fault):
         seconds, found = going.verdict(time.time(), 2 * SOON)
         told(f"{fault.name}: {seconds:.1f} s")
         assert found["code"] == code

@@ -8,8 +8,8 @@ from deadlines import wait_until
 from launching import Launches, build_sandbox
 from stalls import told, training
 
-from aboard.sandbox.faults import broken
-from aboard.sandbox.faults.groups import CpuQuota, MemoryLimit
+from aboard.sandbox.faults import inject_temporarily
+from aboard.sandbox.faults.host.control_groups import CpuQuota, MemoryLimit
 
 pytestmark = [pytest.mark.ground, pytest.mark.xdist_group("torch_a")]
 
@@ -45,7 +45,7 @@ def test_a_node_whose_cores_are_rationed(four: Launches) -> None:
         "TROUBLE_SECONDS": "0.1",
         "STEP_SECONDS": "0",
     }
-    with broken(four.box, four.box.host("n3"), CpuQuota(cores=0.15)), training(four, env=env) as going:
+    with inject_temporarily(four.box, four.box.host("n3"), CpuQuota(cores=0.15)), training(four, env=env) as going:
         wait_until(lambda: going.step() >= 8, 300, lambda: f"it makes steps: {going.going.said[-2000:]}")
         said = ""
 
@@ -63,6 +63,6 @@ def test_a_node_whose_cores_are_rationed(four: Launches) -> None:
 def test_a_rank_that_the_kernel_kills_for_memory(four: Launches) -> None:
     """A SIGKILL is the kernel's when its own counter has grown, and is told with the limit."""
     env = {"TROUBLE": "memory", "TROUBLE_RANK": "3", "TROUBLE_STEP": "5"}
-    with broken(four.box, four.box.host("n2"), MemoryLimit(mib=1500)), training(four, env=env) as going:
+    with inject_temporarily(four.box, four.box.host("n2"), MemoryLimit(mib=1500)), training(four, env=env) as going:
         assert going.going.wait(240) == 137
         assert "block run-out-of-memory n2" in going.going.said

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from aboard.data.rows import Encoded
+from aboard.data.rows import EncodedRow
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -156,7 +156,7 @@ def made(family: Family, *, template: str | None = None, adds_bos: bool = True) 
 
 def told(tokenizer: "PreTrainedTokenizerFast", encoded: object) -> str:
     """The tokens of a row between dots, those that are supervised behind a ^."""
-    assert isinstance(encoded, Encoded), encoded
+    assert isinstance(encoded, EncodedRow), encoded
     assert encoded.ids.shape == encoded.mask.shape
     tokens = [tokenizer.backend_tokenizer.decode([int(token)], skip_special_tokens=False) for token in encoded.ids]
     return "·".join(("^" if on else "") + token for token, on in zip(tokens, encoded.mask, strict=True))

@@ -7,8 +7,8 @@ from typing import Any
 
 from chats import CHATML, Family, made
 
-from aboard.data.gate.report import DataReport
-from aboard.flows.data import Question, look
+from aboard.data.quality.data_report import DataReport
+from aboard.flows.data import DataCheckRequest, inspect_data
 
 
 def conversation(number: int, *, ask: str = "Who are you", answer: str = "I am fine") -> dict[str, Any]:
@@ -35,4 +35,4 @@ def tokenizer(folder: Path, family: Family = CHATML, template: str | None = None
 
 
 def looked(*files: str, **asked: Any) -> DataReport:
-    return look(Question(files=files, command=f"aboard data {' '.join(files)}", **asked))
+    return inspect_data(DataCheckRequest(files=files, command=f"aboard data {' '.join(files)}", **asked))

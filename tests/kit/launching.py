@@ -12,9 +12,9 @@ from typing import IO, Any
 
 from deadlines import slowness, wait_until
 
-from aboard.agent import tree
+from aboard.agent import process_tree
 from aboard.sandbox import Sandbox
-from aboard.sandbox.files import CREW_HOME
+from aboard.sandbox.host_setup.system_files import CREW_HOME
 
 # As it was started, not where links lead: a virtual environment's interpreter is a link.
 PYTHON = sys.executable
@@ -89,7 +89,7 @@ class Launches:
 
     def orphans(self, run: str) -> dict[str, set[int]]:
         """Processes that carry the run's id, by node."""
-        marked = tree.marked(run)
+        marked = process_tree.find_run_processes(run)
         found = {host.name: marked.intersection(host.pids()) for host in self.box.nodes if marked and host.on}
         return {name: pids for name, pids in found.items() if pids}
 

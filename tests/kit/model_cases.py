@@ -11,21 +11,21 @@ import torch
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from aboard.core.training import Training
+from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError
-from aboard.train.auto import best
-from aboard.train.build import build, flops_per_token
-from aboard.train.build_meta import on_meta
-from aboard.train.checkpoints import Checkpoints
-from aboard.train.engine import Engine
-from aboard.train.export import export, main
-from aboard.train.needs import tell
-from aboard.train.needs_advice import changes
-from aboard.train.needs_estimate import model, needs
-from aboard.train.needs_measure import LiveBytes
-from aboard.train.optimizer import adamw, update
-from aboard.train.progress import Progress
-from aboard.train.world import World, join, leave
+from aboard.train.checkpoint.manager import CheckpointManager
+from aboard.train.distributed.auto_sharding import find_best_layout
+from aboard.train.distributed.rank_context import RankContext, join_process_group, leave_process_group
+from aboard.train.memory.advice import list_changes
+from aboard.train.memory.estimate import estimate_memory, profile_model
+from aboard.train.memory.live_bytes import LiveByteCounter
+from aboard.train.memory.worker import answer_request
+from aboard.train.model.build_model import build_engine, count_flops_per_token
+from aboard.train.model.engine import Engine
+from aboard.train.model.export import export_model, main
+from aboard.train.model.meta_model import build_on_meta
+from aboard.train.model.optimizer import build_adamw, update_weights
+from aboard.train.progress import TrainingProgress
 
 LENGTH = 24
 MICRO = 2
@@ -77,14 +77,14 @@ class Seen:
 def seen(shelf: Path, families: Sequence[str]) -> list[Seen]:
     """Everything about each family in each layout that this world allows."""
     found = [_seen(shelf / family, sharding) for family in families for sharding in LAYOUTS]
-    leave(join(training(shelf / families[0], sharding="none")))
+    leave_process_group(join_process_group(training(shelf / families[0], sharding="none")))
     return found
 
 
 def _seen(folder: Path, sharding: Any) -> Seen:
     its = training(folder, sharding=sharding)
-    world = join(its)
-    engine = build(its, world)
+    world = join_process_group(its)
+    engine = build_engine(its, world)
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     wrong = [name for name, value in plain.state_dict().items() if not torch.equal(whole(engine, name), value)]
     buffers = dict(engine.module.named_buffers())
@@ -97,8 +97,8 @@ def _seen(folder: Path, sharding: Any) -> Seen:
     norm = _reference(plain, world)
     ours = _backward(engine)
     gradients = max(_apart(_full(each.grad), other.grad) for each, other in _pairs(engine, plain))
-    optimizer = adamw(its, engine.module)
-    update(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-3)
+    optimizer = build_adamw(its, engine.module)
+    update_weights(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-3)
     thrifty = replace(its, gradient_checkpointing=True)
     return Seen(
         family=folder.name,
@@ -111,7 +111,7 @@ def _seen(folder: Path, sharding: Any) -> Seen:
         read=engine.bytes_read,
         norm=ours / norm - 1,
         gradients=gradients,
-        norm_thrifty=_backward(build(thrifty, replace(world, keep=False, hold=False))) / norm - 1,
+        norm_thrifty=_backward(build_engine(thrifty, replace(world, keep=False, hold=False))) / norm - 1,
         scratch=_scratch(its, world),
         half=_half(its, world),
     )
@@ -146,7 +146,7 @@ def _backward(engine: Engine) -> float:
     return float(engine.norm())
 
 
-def _reference(plain: Any, world: World) -> float:
+def _reference(plain: Any, world: RankContext) -> float:
     for rank in range(world.size):
         for number in range(MICRO):
             _loss(plain, _batch(rank, number, plain.config.vocab_size)).backward()
@@ -161,18 +161,18 @@ def _apart(one: Tensor, other: Tensor) -> float:
     return float((one - other).norm() / (other.norm() + 1e-12))
 
 
-def _scratch(its: Training, world: World) -> str:
+def _scratch(its: Training, world: RankContext) -> str:
     """A hash over all new weights, whatever part of them is here."""
-    engine = build(replace(its, from_scratch=True), world)
+    engine = build_engine(replace(its, from_scratch=True), world)
     found = hashlib.sha256()
     for name in sorted(engine.module.state_dict()):
         found.update(whole(engine, name).contiguous().numpy().tobytes())
     return found.hexdigest()
 
 
-def _half(its: Training, world: World) -> set[str]:
+def _half(its: Training, world: RankContext) -> set[str]:
     """With bf16: the types of weights, gradients, and of what comes out."""
-    engine = build(replace(its, bf16=True), world)
+    engine = build_engine(replace(its, bf16=True), world)
     ids = _batch(world.rank, 0, engine.module.config.vocab_size)
     engine.micro(last=True)
     out = engine.model(input_ids=ids, use_cache=False).logits
@@ -191,12 +191,12 @@ def _half(its: Training, world: World) -> set[str]:
 def bytes_read(folder: Path, sharding: Any) -> tuple[int, int]:
     """What the engine says that it read, and what the kernel says that this process did."""
     its = training(folder, sharding=sharding)
-    world = join(its)
-    build(its, world)
+    world = join_process_group(its)
+    build_engine(its, world)
     before = _kernel()
-    engine = build(its, world)
+    engine = build_engine(its, world)
     told = (engine.bytes_read, _kernel() - before)
-    leave(world)
+    leave_process_group(world)
     return told
 
 
@@ -214,7 +214,7 @@ def refusal(folder: Path, *, uneven: bool = False, own: bool = False) -> str:
         os.environ["LOCAL_WORLD_SIZE"] = "1" if rank == 2 else "2"
     its = training(folder / f"rank-{rank}" if own else folder, sharding="hybrid" if uneven else "none")
     try:
-        build(its, join(its))
+        build_engine(its, join_process_group(its))
     except AboardError as error:
         return f"{error.code}: {error.seen}"
     finally:
@@ -225,7 +225,7 @@ def refusal(folder: Path, *, uneven: bool = False, own: bool = False) -> str:
 
 def loads_as_transformers(folder: Path) -> tuple[list[str], tuple[str, ...]]:
     """Names whose values differ from an ordinary load's, and the engine's notes."""
-    engine = build(training(folder), join(training(folder)))
+    engine = build_engine(training(folder), join_process_group(training(folder)))
     plain = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     wrong = [name for name, value in plain.state_dict().items() if not torch.equal(whole(engine, name), value)]
     return wrong, engine.notes
@@ -253,7 +253,7 @@ def without_weights(folder: Path, kind: str, **fields: Any) -> None:
 
 def first_weights(folder: Path) -> dict[str, tuple[float, float]]:
     """Mean and deviation of each new tensor."""
-    engine = build(training(folder, from_scratch=True), join(training(folder)))
+    engine = build_engine(training(folder, from_scratch=True), join_process_group(training(folder)))
     return {name: (float(each.mean()), float(each.std())) for name, each in engine.module.named_parameters()}
 
 
@@ -281,21 +281,21 @@ def estimated_and_measured(
         for sharding in layouts
     ]
     found = [_weighed(each, _world(each, ample=ample), nodes) for each in trainings]
-    leave(join(trainings[0]))
+    leave_process_group(join_process_group(trainings[0]))
     return found
 
 
-def _world(its: Training, *, ample: bool) -> World:
-    world = join(its)
+def _world(its: Training, *, ample: bool) -> RankContext:
+    world = join_process_group(its)
     return world if ample else replace(world, keep=False, hold=False)
 
 
-def _weighed(its: Training, world: World, nodes: tuple[int, ...]) -> Weighed:
-    told = needs(model(its), its, nodes, sharding=world.sharding, keep=world.keep, hold=world.hold)
-    meter = LiveBytes()
+def _weighed(its: Training, world: RankContext, nodes: tuple[int, ...]) -> Weighed:
+    told = estimate_memory(profile_model(its), its, nodes, sharding=world.sharding, keep=world.keep, hold=world.hold)
+    meter = LiveByteCounter()
     with meter:
-        engine = build(its, world)
-        optimizer = adamw(its, engine.module)
+        engine = build_engine(its, world)
+        optimizer = build_adamw(its, engine.module)
         meter.peak = 0
         micro = its.micro_batches(world.size)
         for number in range(2 * micro):
@@ -304,7 +304,7 @@ def _weighed(its: Training, world: World, nodes: tuple[int, ...]) -> Weighed:
             ids = torch.zeros(1, 4, dtype=torch.int64)
             engine.model(input_ids=ids, use_cache=False).logits.float().sum().backward()
             if number % micro == micro - 1:
-                update(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-4)
+                update_weights(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-4)
     layout = f"{world.sharding} keep={world.keep} hold={world.hold} micro={micro}"
     return Weighed(family=Path(its.model).name, layout=layout, told=told.states, measured=meter.peak)
 
@@ -312,11 +312,11 @@ def _weighed(its: Training, world: World, nodes: tuple[int, ...]) -> Weighed:
 def activations_told_and_kept(folder: Path, **changed: Any) -> tuple[int, int]:
     """Of one forward: what was told, and by how much more there is at its end than before."""
     its = training(folder, from_scratch=True, gradient_accumulation_steps=1, **changed)
-    world = join(its)
-    engine = build(its, world)
-    told = needs(model(its), its, (1,), sharding="none", keep=False, hold=False)
+    world = join_process_group(its)
+    engine = build_engine(its, world)
+    told = estimate_memory(profile_model(its), its, (1,), sharding="none", keep=False, hold=False)
     ids = torch.zeros(its.per_device_train_batch_size, its.max_length, dtype=torch.int64)
-    meter = LiveBytes()
+    meter = LiveByteCounter()
     with meter:
         # Kept: it holds the graph, and that the activations.
         loss = engine.model(input_ids=ids, use_cache=False).logits[:, :1].float().sum()
@@ -336,8 +336,8 @@ class Choice:
 
 def chosen(folder: Path, nodes: tuple[int, ...], rooms: Sequence[int]) -> list[Choice]:
     its = training(folder, sharding="auto", bf16=True, gradient_checkpointing=True, gradient_accumulation_steps=1)
-    about = model(its)
-    found = [(best(about, its, nodes, room=room), room) for room in rooms]
+    about = profile_model(its)
+    found = [(find_best_layout(about, its, nodes, room=room), room) for room in rooms]
     return [Choice(sharding=each.sharding, keep=each.keep, fits=each.fits(room)) for each, room in found]
 
 
@@ -355,22 +355,22 @@ class Advised:
 def advised(folder: Path, nodes: tuple[int, ...], room: int, **changed: Any) -> Advised:
     usual: dict[str, Any] = {"sharding": "auto", "bf16": True, "gradient_accumulation_steps": 1, "max_length": 4096}
     its = training(folder, **{**usual, **changed})
-    told = tell({"training": asdict(its), "ranks": dict(enumerate(nodes)), "memory": room})
-    about = model(its)
-    changes_of = {change.typed: change.training for change in changes(its)}
+    told = answer_request({"training": asdict(its), "ranks": dict(enumerate(nodes)), "memory": room})
+    about = profile_model(its)
+    changes_of = {change.typed: change.training for change in list_changes(its)}
     after = [changes_of[line.split("   #")[0]] for line in told["fits"]]
     return Advised(
         fitted=told["enough"],
         words=told["words"],
         says=told["says"],
         lines=told["fits"],
-        after=[best(about, each, nodes, room=room).fits(room) for each in after],
+        after=[find_best_layout(about, each, nodes, room=room).fits(room) for each in after],
     )
 
 
 def flops(folder: Path, length: int) -> float:
     its = training(folder, max_length=length)
-    return flops_per_token(on_meta(its, torch.device("cpu")), length)
+    return count_flops_per_token(build_on_meta(its, torch.device("cpu")), length)
 
 
 # -- export -----------------------------------------------------------------------------------------------------------
@@ -379,17 +379,17 @@ def flops(folder: Path, length: int) -> float:
 def saved_after_a_step(folder: Path, out: Path, sharding: Any) -> dict[str, Tensor]:
     """Trains one step and saves; every whole tensor as the model has it then."""
     its = training(folder, sharding=sharding, gradient_accumulation_steps=1, output_dir=str(out))
-    world = join(its)
-    engine = build(its, world)
-    optimizer = adamw(its, engine.module)
+    world = join_process_group(its)
+    engine = build_engine(its, world)
+    optimizer = build_adamw(its, engine.module)
     engine.micro(last=True)
     _loss(engine.model, _batch(world.rank, 0, engine.module.config.vocab_size)).backward()
-    update(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-2)
-    checkpoints = Checkpoints(out, world, its, None)
-    checkpoints.save(engine, optimizer, Progress(), wait=True)
+    update_weights(optimizer, norm=engine.norm(), max_norm=1.0, learning_rate=1e-2)
+    checkpoints = CheckpointManager(out, world, its, None)
+    checkpoints.save(engine, optimizer, TrainingProgress(), wait=True)
     checkpoints.close()
     found = {name: whole(engine, name).clone() for name in engine.module.state_dict()}
-    leave(world)
+    leave_process_group(world)
     return found
 
 
@@ -404,7 +404,7 @@ def exported(checkpoint: Path, out: Path, dtype: str | None) -> tuple[dict[str, 
 def not_exported(checkpoint: Path, out: Path) -> str:
     """The error's code."""
     try:
-        export(checkpoint, Path("/nowhere"), out)
+        export_model(checkpoint, Path("/nowhere"), out)
     except AboardError as error:
         return error.code
     return ""

@@ -6,10 +6,10 @@ import torch
 from train_packed import rows
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from aboard.data.feed.bins import Bin
+from aboard.data.sampling.packed_sequences import PackedSequence
 from aboard.diagnoses import AboardError
-from aboard.train.apart import why_not_apart
-from aboard.train.masks import masks
+from aboard.train.model.attention_masks import build_masks
+from aboard.train.model.packing_support import find_packing_obstacle
 
 _SHAPE: dict[str, Any] = {
     "vocab_size": 264,
@@ -63,7 +63,7 @@ def difference(family: str, *, packed: bool) -> float | str:
             for row in given
             for one in _documents(row)
         ]
-        how = masks(model, torch.float32)
+        how = build_masks(model, torch.float32)
         micro = how.collate()(given)
         try:
             logits = model(**how.inputs(micro)).logits
@@ -72,11 +72,11 @@ def difference(family: str, *, packed: bool) -> float | str:
     return float((logits[micro.labels != -100] - torch.cat(alone)).abs().max())
 
 
-def _documents(row: Bin) -> list[Bin]:
+def _documents(row: PackedSequence) -> list[PackedSequence]:
     parts = torch.from_numpy(row.ids.astype("int64")).split(list(row.lengths))
     masked = torch.from_numpy(row.mask).split(list(row.lengths))
     return [
-        Bin(
+        PackedSequence(
             ids=ids.numpy().astype("uint32"),
             mask=mask.numpy(),
             lengths=(len(ids),),
@@ -88,4 +88,4 @@ def _documents(row: Bin) -> list[Bin]:
 
 
 def reasons() -> dict[str, str | None]:
-    return {family: why_not_apart(odd(family)) for family in (*PACK, *PACK_NOT)}
+    return {family: find_packing_obstacle(odd(family)) for family in (*PACK, *PACK_NOT)}

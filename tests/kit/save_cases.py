@@ -13,15 +13,15 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim import AdamW
 
-from aboard.core.training import Training
+from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError
-from aboard.train.build import build
-from aboard.train.checkpoint_slices import names
-from aboard.train.checkpoints import Checkpoints
-from aboard.train.engine import Engine
-from aboard.train.optimizer import adamw
-from aboard.train.progress import Progress
-from aboard.train.world import join, leave
+from aboard.train.checkpoint.manager import CheckpointManager
+from aboard.train.checkpoint.tensor_slices import collect_tensors
+from aboard.train.distributed.rank_context import join_process_group, leave_process_group
+from aboard.train.model.build_model import build_engine
+from aboard.train.model.engine import Engine
+from aboard.train.model.optimizer import build_adamw
+from aboard.train.progress import TrainingProgress
 
 # The whole of each tensor, hashed.
 Hashes = dict[str, str]
@@ -31,7 +31,7 @@ Hashes = dict[str, str]
 class Came:
     """What a rank had after it resumed, or why it couldn't."""
 
-    progress: Progress | None = None
+    progress: TrainingProgress | None = None
     notes: tuple[str, ...] = ()
     hashes: Hashes | None = None
     error: tuple[str, str, str] | None = None
@@ -42,7 +42,7 @@ def save(training: Training, steps: int = 2, folder: str = "") -> Hashes:
     with ready(training, folder) as (engine, optimizer, store):
         for step in range(1, steps + 1):
             one_step(engine, optimizer, step)
-            store.save(engine, optimizer, Progress(step=step, index=4 * step, ids=f"{step:032x}"))
+            store.save(engine, optimizer, TrainingProgress(step=step, index=4 * step, ids=f"{step:032x}"))
         return hashes(engine, optimizer)
 
 
@@ -64,7 +64,7 @@ def save_on_a_small_disk(training: Training, rank: int, room: int) -> list[tuple
             limit = room if step == 2 and engine.world.rank == rank else resource.RLIM_INFINITY
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
             try:
-                store.save(engine, optimizer, Progress(step=step), wait=True)
+                store.save(engine, optimizer, TrainingProgress(step=step), wait=True)
             except AboardError as error:
                 told.append((error.code, error.seen))
         return told
@@ -75,24 +75,24 @@ def save_beside_training(training: Training) -> tuple[Hashes, Hashes]:
     with ready(training, "") as (engine, optimizer, store):
         one_step(engine, optimizer, 1)
         then = hashes(engine, optimizer)
-        store.save(engine, optimizer, Progress(step=1))
+        store.save(engine, optimizer, TrainingProgress(step=1))
         one_step(engine, optimizer, 2)
         return then, hashes(engine, optimizer)
 
 
 @contextmanager
-def ready(training: Training, folder: str) -> Iterator[tuple[Engine, AdamW, Checkpoints]]:
+def ready(training: Training, folder: str) -> Iterator[tuple[Engine, AdamW, CheckpointManager]]:
     """An engine and its checkpoints; `{node}` in the folder gives each node a disk of its own."""
-    world = join(training)
+    world = join_process_group(training)
     try:
-        engine = build(training, world)
-        optimizer = adamw(training, engine.module)
+        engine = build_engine(training, world)
+        optimizer = build_adamw(training, engine.module)
         place = (folder or training.output_dir).format(node=os.environ.get("GROUP_RANK", "0"))
-        store = Checkpoints(Path(place), world, training, training.save_total_limit)
+        store = CheckpointManager(Path(place), world, training, training.save_total_limit)
         yield engine, optimizer, store
         store.close()
     finally:
-        leave(world)
+        leave_process_group(world)
 
 
 def one_step(engine: Engine, optimizer: AdamW, step: int) -> None:
@@ -107,7 +107,7 @@ def one_step(engine: Engine, optimizer: AdamW, step: int) -> None:
 
 def hashes(engine: Engine, optimizer: AdamW) -> Hashes:
     found: Hashes = {}
-    for name, tensor in names(engine.module).tensors.items():
+    for name, tensor in collect_tensors(engine.module).tensors.items():
         found[name] = _hash(tensor)
         for key, value in sorted(optimizer.state.get(tensor, {}).items()):
             found[f"{key} of {name}"] = _hash(value)

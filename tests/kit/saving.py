@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
-from aboard.core.training import Training
-from aboard.train.checkpoints import Checkpoints
-from aboard.train.progress import Progress
-from aboard.train.world import World
+from aboard.core.plan.training_settings import Training
+from aboard.train.checkpoint.manager import CheckpointManager
+from aboard.train.distributed.rank_context import RankContext
+from aboard.train.progress import TrainingProgress
 
 WIDTH = 256
 
@@ -40,9 +40,9 @@ def standing(width: int = WIDTH, layers: int = 2) -> tuple[Standing, AdamW]:
     return Standing(module=module), AdamW(module.parameters(), fused=True)
 
 
-def world(rank: int = 0, size: int = 1, **changed: Any) -> World:
+def world(rank: int = 0, size: int = 1, **changed: Any) -> RankContext:
     place: dict[str, Any] = {"rank": rank, "size": size, "local_rank": rank, "local_size": size, "sharding": "none"}
-    return World(**{**place, "device": torch.device("cpu"), **changed})
+    return RankContext(**{**place, "device": torch.device("cpu"), **changed})
 
 
 def training(folder: Path, **changed: Any) -> Training:
@@ -50,12 +50,14 @@ def training(folder: Path, **changed: Any) -> Training:
     return Training(**{**fields, "global_batch_size": 4, **changed})
 
 
-def checkpoints(folder: Path, *, keep: int | None = None, place: World | None = None, **changed: Any) -> Checkpoints:
-    return Checkpoints(folder, place or world(), training(folder, **changed), keep)
+def checkpoints(
+    folder: Path, *, keep: int | None = None, place: RankContext | None = None, **changed: Any
+) -> CheckpointManager:
+    return CheckpointManager(folder, place or world(), training(folder, **changed), keep)
 
 
-def progress(step: int) -> Progress:
-    return Progress(step=step, index=step * 4, tokens=step * 100, supervised=step * 10, ids=f"{step:032x}")
+def progress(step: int) -> TrainingProgress:
+    return TrainingProgress(step=step, index=step * 4, tokens=step * 100, supervised=step * 10, ids=f"{step:032x}")
 
 
 @torch.no_grad()

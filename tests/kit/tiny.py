@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from aboard.core.training import DataPart
-from aboard.data.feed.bins import Packing
-from aboard.data.intake.formats import Format
-from aboard.data.intake.sources import SourceSpec, sources
-from aboard.data.rows import Broken, Encoded, Row
-from aboard.data.workshop.prepare import Source, prepare
+from aboard.core.plan.training_settings import DataPart
+from aboard.data.intake.row_formats import RowFormat
+from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.data.rows import DataRow, EncodedRow, InvalidRow
+from aboard.data.sampling.packed_sequences import Packing
+from aboard.data.tokenize_workers.prepare_data import PreparationSource, prepare_data
 
 # Those that the loop is proven with: tied and not, with a window of 8 tokens in all layers (mistral) or in every other.
 FAMILIES = ("llama", "qwen2", "gemma2", "mistral")
@@ -84,9 +84,9 @@ def tiny_data(
 
     rows = [f"{words('abcdefgh ', 25)}={words('stuvw', 14)}" for _ in range(documents)]
     path.write_text("".join(json.dumps({"text": row}) + "\n" for row in (*rows, *added)), "utf-8")
-    form = Format(name="text", why="given", columns=("text",))
-    source = Source(form=form, chunks=tuple(sources(SourceSpec(path=str(path)))))
-    made = prepare([source], Answers(), folder / "cache", max_length=max_length, packing=packing, workers=1)
+    form = RowFormat(name="text", why="given", columns=("text",))
+    source = PreparationSource(form=form, chunks=tuple(list_source_chunks(SourceSpec(path=str(path)))))
+    made = prepare_data([source], Answers(), folder / "cache", max_length=max_length, packing=packing, workers=1)
     return DataPart(name=name, shards=str(made.shards.folder), bins=str(made.bins.folder), weight=weight)
 
 
@@ -102,11 +102,11 @@ class Answers:
     identity: str = "answers"
     vocabulary: Size = Size()
 
-    def __call__(self, rows: Sequence[Row]) -> list[Encoded | Broken]:
-        found: list[Encoded | Broken] = []
+    def __call__(self, rows: Sequence[DataRow]) -> list[EncodedRow | InvalidRow]:
+        found: list[EncodedRow | InvalidRow] = []
         for row in rows:
             ids = np.frombuffer((row.text or "").encode(), np.uint8).astype(np.uint32)
             mask = np.cumsum(ids == ord("=")) > 0
             mask[:-1] &= ids[:-1] != ord("=")
-            found.append(Encoded(where=row.where, ids=ids, mask=mask))
+            found.append(EncodedRow(where=row.where, ids=ids, mask=mask))
         return found

@@ -11,21 +11,21 @@ from typing import Any
 import torch
 from train_waits import Waits
 
-from aboard.core.training import Training
+from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError
+from aboard.train.distributed.rank_context import join_process_group, leave_process_group
 from aboard.train.loop import train
-from aboard.train.world import join, leave
 
 PATIENCE = 120.0
 
 
 def trained(training: Training) -> str:
     """A whole training on this rank; how it ended."""
-    world = join(training)
+    world = join_process_group(training)
     try:
         return train(training, world).name
     finally:
-        leave(world)
+        leave_process_group(world)
 
 
 def failed(training: Training) -> tuple[str, str]:

@@ -10,13 +10,13 @@ from transformers import AttentionInterface, AutoModelForCausalLM
 from transformers.integrations.sdpa_attention import repeat_kv
 from transformers.masking_utils import create_masks_for_generate
 
-from aboard.data.feed.bins import Bin
-from aboard.train.masks import masks
+from aboard.data.sampling.packed_sequences import PackedSequence
+from aboard.train.model.attention_masks import build_masks
 
 LENGTHS = ((5, 19, 9), (30,), (2, 2, 2, 25))
 
 
-def rows() -> list[Bin]:
+def rows() -> list[PackedSequence]:
     """Rows of several documents, longer than the window, all but their first tokens supervised."""
     draw = np.random.default_rng(3)
     made = []
@@ -24,7 +24,11 @@ def rows() -> list[Bin]:
         ids = draw.integers(3, 260, sum(lengths)).astype(np.uint32)
         mask = np.ones(len(ids), np.bool_)
         mask[np.cumsum((0, *lengths[:-1]))] = False
-        made.append(Bin(ids=ids, mask=mask, lengths=lengths, documents=(0,) * len(lengths), supervised=int(mask.sum())))
+        made.append(
+            PackedSequence(
+                ids=ids, mask=mask, lengths=lengths, documents=(0,) * len(lengths), supervised=int(mask.sum())
+            )
+        )
     return made
 
 
@@ -32,7 +36,7 @@ def apart(folder: Path, attention: str, keeps: str) -> float:
     """The largest difference between logits of packed rows and those of their documents, one by one."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention).eval()
     plain = [_separate(model, row) for row in rows()]
-    how = masks(model, torch.float32)
+    how = build_masks(model, torch.float32)
     made = how.collate()
     micro = type(made)(flat=made.flat, keeps=keeps)(rows())  # type: ignore[arg-type]
     with torch.no_grad():
@@ -52,7 +56,7 @@ def flat_apart(folder: Path) -> float:
     wanted = torch.cat([_separate(model, row)[torch.from_numpy(np.flatnonzero(row.mask) - 1)] for row in rows()])
     AttentionInterface.register("flash_attention_2", _by_ends)
     model.config._attn_implementation_internal = "flash_attention_2"
-    how = masks(model, torch.float32)
+    how = build_masks(model, torch.float32)
     micro = how.collate()(rows())
     assert micro.input_ids.shape[0] == 1
     with torch.no_grad():
@@ -91,7 +95,7 @@ def _by_ends(
     return torch.cat(made, 1).transpose(0, 1)[None], None
 
 
-def _separate(model: torch.nn.Module, row: Bin) -> torch.Tensor:
+def _separate(model: torch.nn.Module, row: PackedSequence) -> torch.Tensor:
     with torch.no_grad():
         ids = torch.from_numpy(row.ids.astype(np.int64)).split(list(row.lengths))
         return torch.cat([model(input_ids=each[None], use_cache=False).logits[0] for each in ids])
@@ -101,7 +105,7 @@ def masks_alike(folder: Path, attention: str) -> bool:
     """Whether our masks are those that transformers makes of the same rows by itself."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention)
     embeds = torch.empty(len(LENGTHS), 48, 1)
-    how = masks(model, torch.float32)
+    how = build_masks(model, torch.float32)
     micro = how.collate()(rows())
     ours = how.inputs(micro)["attention_mask"]
     model.set_attn_implementation(attention)

@@ -7,10 +7,10 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
-from aboard.core.training import DataPart, Training
-from aboard.data.feed.bins import Bins
-from aboard.data.feed.mix import mix
-from aboard.data.store.shards import TokenShards
+from aboard.core.plan.training_settings import DataPart, Training
+from aboard.data.sampling.packed_sequences import PackedSequences
+from aboard.data.sampling.source_mixing import mix_sources
+from aboard.data.store.token_shards import TokenShards
 
 
 def reference(training: Training, size: int) -> list[tuple[float, float]]:
@@ -56,8 +56,8 @@ def reference_of(training: Training, sizes: list[int]) -> list[tuple[float, floa
 
 def documents_of(parts: tuple[DataPart, ...], seed: int, indices: range) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """The documents of the bins at these places, each with its mask."""
-    sources = {part.name: Bins(Path(part.bins), TokenShards(Path(part.shards))) for part in parts}
-    order = mix({name: len(bins) for name, bins in sources.items()}, seed)
+    sources = {part.name: PackedSequences(Path(part.bins), TokenShards(Path(part.shards))) for part in parts}
+    order = mix_sources({name: len(bins) for name, bins in sources.items()}, seed)
     found = []
     for index in indices:
         draw = order(index)
@@ -65,7 +65,7 @@ def documents_of(parts: tuple[DataPart, ...], seed: int, indices: range) -> list
     return found
 
 
-def _documents(bins: Bins, number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _documents(bins: PackedSequences, number: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     one = bins.bin(number)
     ids, mask = torch.from_numpy(one.ids.astype("int64")), torch.from_numpy(one.mask)
     return list(zip(ids.split(list(one.lengths)), mask.split(list(one.lengths)), strict=True))
@@ -74,7 +74,7 @@ def _documents(bins: Bins, number: int) -> list[tuple[torch.Tensor, torch.Tensor
 def loss_of(folder: str, part: DataPart) -> float:
     """The mean loss over the supervised tokens of all bins."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
-    bins = Bins(Path(part.bins), TokenShards(Path(part.shards)))
+    bins = PackedSequences(Path(part.bins), TokenShards(Path(part.shards)))
     total, count = 0.0, 0
     with torch.no_grad():
         for number in range(len(bins)):

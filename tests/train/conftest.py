@@ -8,7 +8,7 @@ import pytest
 from tiny import FAMILIES, MAX_LENGTH, dropping_model, tiny_data, tiny_model
 from train_crew import Crew
 
-from aboard.core.training import Training
+from aboard.core.plan.training_settings import Training
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,10 @@ from train_crew import Crew
 from train_packed import apart, flat_apart, masks_alike
 from train_reference import loss_of, reference_of, references
 
-from aboard.core.training import Training
-from aboard.train.batches import Batches
-from aboard.train.progress import Progress
-from aboard.train.stream import opened
+from aboard.core.plan.training_settings import Training
+from aboard.train.batch_plan import BatchPlanner
+from aboard.train.progress import TrainingProgress
+from aboard.train.training_data import open_training_data
 
 Settled = Callable[..., Training]
 CLOSE = 1e-5
@@ -59,7 +59,7 @@ def test_bug_4_the_last_partial_step_is_divided_by_its_own_count(
     """ms-swift#10084: the last 5 of 77 bins are a step of their own weight, also where a rank has none of them."""
     training = settled(max_steps=None, num_train_epochs=1.0, global_batch_size=8, sharding=sharding, logging_steps=1)
     found = run(crew, training, "own", world)
-    total = len(opened(training.data))
+    total = len(open_training_data(training.data))
     sizes = [8] * (total // 8) + [total % 8] * (total % 8 > 0)
     assert sizes[-1] < 8
     assert same(found, crew.run(1, reference_of, training, sizes)[0])
@@ -78,7 +78,7 @@ def test_bug_6_and_21_evaluation_over_uneven_shards(settled: Settled, shelf: Pat
     """transformers#48167, torchtitan#1618: eval loss is one mean over tokens on any world; nobody waits."""
     held_out = tiny_data(shelf / "validation", documents=40, name="validation", seed=2)
     (truth,) = crew.run(1, loss_of, str(shelf / "llama"), held_out)
-    assert len(opened((held_out,))) % 3
+    assert len(open_training_data((held_out,))) % 3
     for world, sharding in ((1, "none"), (2, "full"), (3, "full"), (3, "none")):
         training = settled(
             max_steps=2,
@@ -97,12 +97,14 @@ def test_bug_6_and_21_evaluation_over_uneven_shards(settled: Settled, shelf: Pat
 def test_bug_7_an_epoch_is_every_bin_once(settled: Settled, crew: Crew) -> None:
     """axolotl#3444: on 3 ranks an epoch has all bins, none of them twice, and is reported as one."""
     training = settled(max_steps=None, num_train_epochs=1.0, per_device_train_batch_size=4, sharding="none")
-    stream = opened(training.data)
+    stream = open_training_data(training.data)
     order = stream.shuffled(training.seed)
     seen = []
     for rank in range(3):
-        batches = Batches(cursor=order, counts=stream.counts, size=12, rows=4, total=len(stream), rank=rank, world=3)
-        seen += [draw.bin for planned in batches.walk(Progress()) for micro in planned.micro for draw in micro]
+        batches = BatchPlanner(
+            cursor=order, counts=stream.counts, size=12, rows=4, total=len(stream), rank=rank, world=3
+        )
+        seen += [draw.bin for planned in batches.walk(TrainingProgress()) for micro in planned.micro for draw in micro]
     assert sorted(seen) == list(range(len(stream)))
     crew.run(3, trained, training)
     *_, last, _ = lines(training)

@@ -16,7 +16,7 @@ from train_cases import curve, failed, lines, poisoned, terminated, touched, tra
 from train_crew import Crew
 from train_reference import references
 
-from aboard.core.training import DataPart, Training
+from aboard.core.plan.training_settings import DataPart, Training
 
 Settled = Callable[..., Training]
 CLOSE = 1e-5

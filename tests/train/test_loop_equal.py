@@ -8,7 +8,7 @@ from train_cases import curve, trained
 from train_crew import Crew
 from train_reference import references
 
-from aboard.core.training import Training
+from aboard.core.plan.training_settings import Training
 
 CLOSE = 1e-5
 # bf16 has 8 bits: a rounding is up to 2^-9 of a value, and the mean over tokens hides most of them.

@@ -12,8 +12,8 @@ from train_cases import curve, failed, lines, trained
 from train_crew import Crew
 from train_reference import references
 
-from aboard.core.training import Training
-from aboard.train.needs import tell
+from aboard.core.plan.training_settings import Training
+from aboard.train.memory.worker import answer_request
 
 CLOSE = 1e-5
 
@@ -65,7 +65,7 @@ def test_packed_data_ends_it_before_the_first_step(bloom: str, settled: Callable
     assert [code for code, _ in answers] == ["train-packing-unknown"] * 2
     assert "takes no position_ids" in answers[0][1]
     assert lines(training) == []
-    told = tell({"training": asdict(training), "ranks": {"n1": 1}, "memory": None})
+    told = answer_request({"training": asdict(training), "ranks": {"n1": 1}, "memory": None})
     assert "takes no position_ids" in told["why_not_apart"]
-    assert tell({"training": asdict(settled("llama")), "ranks": {"n1": 1}})["why_not_apart"] is None
+    assert answer_request({"training": asdict(settled("llama")), "ranks": {"n1": 1}})["why_not_apart"] is None
     assert not list(Path(training.output_dir).glob("step-*"))

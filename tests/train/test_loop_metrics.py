@@ -15,8 +15,8 @@ from deadlines import wait_until
 from train_cases import curve, lines, trained
 from train_crew import Crew
 
-from aboard.core.training import Training
-from aboard.train.report import Report, continued
+from aboard.core.plan.training_settings import Training
+from aboard.train.metrics_report import MetricsReporter, drop_lost_lines
 
 PATIENCE = 120.0
 
@@ -57,16 +57,16 @@ def test_nothing_changes_where_nothing_was_lost(tmp_path: Path) -> None:
     """A run that ended well is gone on with as it is, its evaluations and its end included."""
     text = '{"step": 9, "loss": 1.0}\n{"step": 9, "eval_loss": 1.0}\n{"step": 9, "wall": 1.0}\n'
     (tmp_path / "metrics.jsonl").write_text(text)
-    assert continued(tmp_path, 9) is None
+    assert drop_lost_lines(tmp_path, 9) is None
     assert (tmp_path / "metrics.jsonl").read_text() == text
-    assert continued(tmp_path / "new", 0) is None
+    assert drop_lost_lines(tmp_path / "new", 0) is None
 
 
 @pytest.mark.parametrize("torn", ['{"step": 3, "lo', '{"step": 3, "loss": 1.0}', "\0\0\0\n", "[]\n"])
 def test_half_a_line_does_not_spoil_the_next(torn: str, tmp_path: Path) -> None:
     """What a power cut left of the last line goes aside; else the next one would be glued to it."""
     (tmp_path / "metrics.jsonl").write_text('{"step": 2}\n' + torn)
-    assert continued(tmp_path, 5) == tmp_path / "metrics.old-1.jsonl"
+    assert drop_lost_lines(tmp_path, 5) == tmp_path / "metrics.old-1.jsonl"
     assert (tmp_path / "metrics.jsonl").read_text() == '{"step": 2}\n'
     assert (tmp_path / "metrics.old-1.jsonl").read_text() == torn
 
@@ -74,8 +74,8 @@ def test_half_a_line_does_not_spoil_the_next(torn: str, tmp_path: Path) -> None:
 def test_what_was_put_aside_before_stays(tmp_path: Path) -> None:
     """Each attempt has a file of its own; a training that begins anew has none of the old lines."""
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step": 2}\n{"step": 3}\n')
-    continued(tmp_path, 2)
-    continued(tmp_path, 0)
+    drop_lost_lines(tmp_path, 2)
+    drop_lost_lines(tmp_path, 0)
     found = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert found == {
         "metrics.jsonl": "",
@@ -91,7 +91,7 @@ def test_the_head_is_told_all_of_a_step(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "aboard_beacon", SimpleNamespace(armed=armed))
     training = Training(model="m", data=(), output_dir=str(tmp_path), max_length=8)
     logged = {"loss": 2.0, "learning_rate": 1.0, "grad_norm": 1.0, "tokens_per_second": 1.0, "mfu": None, "eta": 1.0}
-    with Report(training, main=True) as report:
+    with MetricsReporter(training, main=True) as report:
         report.begin(0)
         report.line({"step": 4, "steps": 5, **logged})
         report.line({"step": 4, "steps": 5, "eval_loss": 3.0})

@@ -9,11 +9,11 @@ from tiny import tiny_data
 from train_cases import curve, failed, touched, trained
 from train_crew import Crew
 
-from aboard.core.training import DataPart, Training
-from aboard.train.checkpoint_folder import published
-from aboard.train.progress import Progress
-from aboard.train.saved import Saved
-from aboard.train.stream import opened
+from aboard.core.plan.training_settings import DataPart, Training
+from aboard.train.checkpoint.checkpoint_folder import list_published
+from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
+from aboard.train.progress import TrainingProgress
+from aboard.train.training_data import open_training_data
 
 Settled = Callable[..., Training]
 STEPS, BATCH = 8, 4
@@ -27,8 +27,8 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> tuple[DataPart, ...]:
     return large, tiny_data(folder, documents=12, name="small", weight=3.0, seed=3)
 
 
-def last(training: Training) -> Progress:
-    return Progress.of(Saved.open(published(Path(training.output_dir))[-1]).marker.progress)
+def last(training: Training) -> TrainingProgress:
+    return TrainingProgress.of(SavedCheckpoint.open(list_published(Path(training.output_dir))[-1]).marker.progress)
 
 
 def test_ranks_and_a_resume_leave_the_samples_of_a_mix_as_they_are(
@@ -50,7 +50,7 @@ def test_ranks_and_a_resume_leave_the_samples_of_a_mix_as_they_are(
 
 def test_each_source_has_its_share(parts: tuple[DataPart, ...]) -> None:
     """Three of four sequences are of the small source, which comes again in another order when it is through."""
-    stream = opened(parts)
+    stream = open_training_data(parts)
     size = len(stream.sources["small"])
     drawn = [draw for draw in map(stream.shuffled(42), range(8 * size)) if draw.source == "small"]
     assert len(drawn) == 6 * size

@@ -10,24 +10,26 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from aboard.core.training import Training
-from aboard.data.feed.bins import Bin
-from aboard.data.feed.mix import Draw, mix
-from aboard.train.batches import Batches
-from aboard.train.collate import Collate
-from aboard.train.ledger import Ledger
-from aboard.train.loss import summed
-from aboard.train.prefetch import Ahead
-from aboard.train.progress import Progress
-from aboard.train.report import words
-from aboard.train.schedule import learning_rate
+from aboard.core.plan.training_settings import Training
+from aboard.data.sampling.packed_sequences import PackedSequence
+from aboard.data.sampling.source_mixing import SequenceDraw, mix_sources
+from aboard.train.batch_plan import BatchPlanner
+from aboard.train.collate import Collator
+from aboard.train.learning_rate import compute_learning_rate
+from aboard.train.metrics.time_ledger import TimeLedger
+from aboard.train.metrics_report import format_metrics
+from aboard.train.model.loss import compute_loss_sum
+from aboard.train.prefetch import Prefetcher
+from aboard.train.progress import TrainingProgress
 
 TRAINING = Training(model="m", data=(), output_dir="o", max_length=8, learning_rate=1.0)
 
 
-def batches(total: int, *, size: int = 7, rows: int = 2, rank: int = 0, world: int = 1, bins: int = 100) -> Batches:
-    return Batches(
-        cursor=mix({"one": bins}, 5),
+def batches(
+    total: int, *, size: int = 7, rows: int = 2, rank: int = 0, world: int = 1, bins: int = 100
+) -> BatchPlanner:
+    return BatchPlanner(
+        cursor=mix_sources({"one": bins}, 5),
         counts=lambda draw: (10, draw.bin % 4),
         size=size,
         rows=rows,
@@ -43,8 +45,10 @@ def batches(total: int, *, size: int = 7, rows: int = 2, rank: int = 0, world: i
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 9])
 def test_any_world_takes_the_same_bins_in_the_same_steps(world: int) -> None:
     """Together ranks have each bin of the step once, as many micro-batches each, and one divisor."""
-    alone = list(batches(40).walk(Progress()))
-    together = zip(*(batches(40, rank=rank, world=world).walk(Progress()) for rank in range(world)), strict=True)
+    alone = list(batches(40).walk(TrainingProgress()))
+    together = zip(
+        *(batches(40, rank=rank, world=world).walk(TrainingProgress()) for rank in range(world)), strict=True
+    )
     for one, ranks in zip(alone, together, strict=True):
         drawn = sorted(draw.bin for each in ranks for micro in each.micro for draw in micro)
         assert drawn == sorted(draw.bin for micro in one.micro for draw in micro)
@@ -54,15 +58,15 @@ def test_any_world_takes_the_same_bins_in_the_same_steps(world: int) -> None:
 
 def test_the_last_step_takes_what_is_left() -> None:
     """40 bins by 7 are five steps and one of 5."""
-    sizes = [sum(map(len, planned.micro)) for planned in batches(40).walk(Progress())]
+    sizes = [sum(map(len, planned.micro)) for planned in batches(40).walk(TrainingProgress())]
     assert sizes == [7, 7, 7, 7, 7, 5]
-    assert batches(40).steps(Progress()) == 6
+    assert batches(40).steps(TrainingProgress()) == 6
 
 
 def test_a_walk_goes_on_where_it_stopped_also_with_steps_of_another_size() -> None:
     """The hash of consumed bins shows neither where it was interrupted nor how many bins a step took."""
-    *_, whole = batches(42).walk(Progress())
-    third = list(islice(batches(42).walk(Progress()), 3))[-1]
+    *_, whole = batches(42).walk(TrainingProgress())
+    third = list(islice(batches(42).walk(TrainingProgress()), 3))[-1]
     *_, rest = batches(42, size=3, rank=1, world=2).walk(third.after)
     assert (rest.after.ids, rest.after.index) == (whole.after.ids, 42)
     assert rest.number == 3 + 7
@@ -81,7 +85,7 @@ def test_resume_costs_the_same_at_any_index() -> None:
 
         sys.setprofile(count)
         try:
-            next(stream.walk(Progress(step=index // 64, index=index)))
+            next(stream.walk(TrainingProgress(step=index // 64, index=index)))
         finally:
             sys.setprofile(None)
         return calls
@@ -91,24 +95,26 @@ def test_resume_costs_the_same_at_any_index() -> None:
 
 def test_progress_survives_being_written_down() -> None:
     """What a checkpoint holds is what is read from it."""
-    progress = Progress().after([Draw(source="one", bin=3, epoch=0)], bins=1, tokens=5, supervised=2)
-    assert Progress.of(progress.content()) == progress
+    progress = TrainingProgress().after([SequenceDraw(source="one", bin=3, epoch=0)], bins=1, tokens=5, supervised=2)
+    assert TrainingProgress.of(progress.content()) == progress
 
 
 # -- which tensors ---------------------------------------------------------------------------------------------------
 
 
-def row(*lengths: int, supervised: tuple[int, ...]) -> Bin:
+def row(*lengths: int, supervised: tuple[int, ...]) -> PackedSequence:
     count = sum(lengths)
     mask = np.zeros(count, np.bool_)
     mask[list(supervised)] = True
     ids = np.arange(100, 100 + count, dtype=np.uint32)
-    return Bin(ids=ids, mask=mask, lengths=lengths, documents=(0,) * len(lengths), supervised=len(supervised))
+    return PackedSequence(
+        ids=ids, mask=mask, lengths=lengths, documents=(0,) * len(lengths), supervised=len(supervised)
+    )
 
 
 def test_rows_are_padded_to_the_longest_and_positions_restart() -> None:
     """Padding is a document of its own, and lengths are multiples of 16."""
-    micro = Collate()([row(3, 2, supervised=(1, 4)), row(17, supervised=(16,))])
+    micro = Collator()([row(3, 2, supervised=(1, 4)), row(17, supervised=(16,))])
     assert micro.input_ids.shape == (2, 32)
     assert micro.position_ids[0, :8].tolist() == [0, 1, 2, 0, 1, 0, 1, 2]
     assert micro.documents is not None
@@ -118,7 +124,7 @@ def test_rows_are_padded_to_the_longest_and_positions_restart() -> None:
 
 def test_positions_are_asked_for_where_the_next_token_is_supervised() -> None:
     """Each row has its own; those that ask for fewer ask for one that is ignored."""
-    micro = Collate()([row(3, 2, supervised=(1, 4)), row(4, supervised=(3,))])
+    micro = Collator()([row(3, 2, supervised=(1, 4)), row(4, supervised=(3,))])
     assert micro.keep is not None
     assert micro.keep.tolist() == [[0, 3], [2, 0]]
     assert micro.labels.tolist() == [[101, 104], [103, -100]]
@@ -126,7 +132,7 @@ def test_positions_are_asked_for_where_the_next_token_is_supervised() -> None:
 
 def test_rows_share_positions_where_the_model_wants_it() -> None:
     """The union of all rows' positions."""
-    micro = Collate(keeps="all")([row(3, 2, supervised=(1, 4)), row(4, supervised=(3,))])
+    micro = Collator(keeps="all")([row(3, 2, supervised=(1, 4)), row(4, supervised=(3,))])
     assert micro.keep is not None
     assert micro.keep.tolist() == [0, 2, 3]
     assert micro.labels.tolist() == [[101, -100, 104], [-100, 103, -100]]
@@ -134,7 +140,7 @@ def test_rows_share_positions_where_the_model_wants_it() -> None:
 
 def test_an_empty_micro_batch_is_one_row_that_weighs_nothing() -> None:
     """It has a shape for the collectives, and no label."""
-    micro = Collate()([])
+    micro = Collator()([])
     assert micro.input_ids.shape == (1, 16)
     assert set(micro.labels.flatten().tolist()) == {-100}
     assert (micro.tokens, micro.supervised) == (0, 0)
@@ -142,12 +148,12 @@ def test_an_empty_micro_batch_is_one_row_that_weighs_nothing() -> None:
 
 def test_a_single_document_needs_no_mask() -> None:
     """Causality alone keeps it from its padding."""
-    assert Collate()([row(5, supervised=(1,)), row(9, supervised=(1,))]).documents is None
+    assert Collator()([row(5, supervised=(1,)), row(9, supervised=(1,))]).documents is None
 
 
 def test_laid_end_to_end_the_ends_of_documents_are_told() -> None:
     """For kernels that take lengths instead of masks: padding is the last document."""
-    micro = Collate(flat=True)([row(3, 2, supervised=(1, 4)), row(4, supervised=(3,))])
+    micro = Collator(flat=True)([row(3, 2, supervised=(1, 4)), row(4, supervised=(3,))])
     assert micro.input_ids.shape == (1, 16)
     assert micro.ends is not None
     assert micro.ends.tolist() == [0, 3, 5, 9, 16]
@@ -168,14 +174,14 @@ def test_the_loss_and_its_gradient_are_torchs_own(dtype: torch.dtype, close: flo
     theirs = ours.detach().clone().requires_grad_()
     labels = torch.randint(0, 4000, (5, 301))
     labels[0] = -100
-    (summed(ours, labels) * 0.25).backward()
+    (compute_loss_sum(ours, labels) * 0.25).backward()
     wanted = cross_entropy(theirs.float().flatten(0, 1), labels.flatten(), reduction="sum")
     (wanted * 0.25).backward()
-    assert summed(ours, labels).item() == pytest.approx(wanted.item(), rel=1e-6)
+    assert compute_loss_sum(ours, labels).item() == pytest.approx(wanted.item(), rel=1e-6)
     torch.testing.assert_close(ours.grad, theirs.grad, rtol=close, atol=close / 100)
     with torch.no_grad():
         ours[0] = torch.nan
-    assert torch.isfinite(summed(ours, labels))
+    assert torch.isfinite(compute_loss_sum(ours, labels))
 
 
 # -- the rate --------------------------------------------------------------------------------------------------------
@@ -183,7 +189,7 @@ def test_the_loss_and_its_gradient_are_torchs_own(dtype: torch.dtype, close: flo
 
 def rates(steps: int, **changed: object) -> list[float]:
     training = replace(TRAINING, **changed)  # type: ignore[arg-type]
-    return [round(learning_rate(training, step, steps), 6) for step in range(1, steps + 1)]
+    return [round(compute_learning_rate(training, step, steps), 6) for step in range(1, steps + 1)]
 
 
 def test_the_schedules() -> None:
@@ -209,10 +215,10 @@ def test_what_is_made_ahead_comes_in_order_and_errors_where_they_belong() -> Non
         return number * number
 
     seen: list[int] = []
-    with Ahead(iter(range(10)), make) as ahead, pytest.raises(ValueError, match="five"):
+    with Prefetcher(iter(range(10)), make) as ahead, pytest.raises(ValueError, match="five"):
         seen.extend(ahead)
     assert seen == [0, 1, 4, 9, 16]
-    with Ahead(iter(range(4)), make) as ahead:
+    with Prefetcher(iter(range(4)), make) as ahead:
         assert list(ahead) == [0, 1, 4, 9]
 
 
@@ -227,7 +233,7 @@ def test_an_endless_plan_is_made_a_few_steps_ahead_and_ends_with_its_reader() ->
             yield number
             number += 1
 
-    with Ahead(plan(), str) as ahead:
+    with Prefetcher(plan(), str) as ahead:
         assert next(iter(ahead)) == "0"
     assert not ahead._thread.is_alive()
     assert len(asked) <= 5
@@ -239,8 +245,8 @@ def test_an_endless_plan_is_made_a_few_steps_ahead_and_ends_with_its_reader() ->
 def test_the_ledger_knows_one_class_at_a_time() -> None:
     """What is nested is taken from what it is nested in."""
     clock = iter([0.0, 2.0, 3.0, 7.0, 8.0, 9.0])
-    ledger = Ledger(lambda: next(clock))
-    ledger.spend("data")
+    ledger = TimeLedger(lambda: next(clock))
+    ledger.switch_to("data")
     with ledger.spent("checkpoint"):
         pass
     taken = ledger.take()
@@ -252,8 +258,11 @@ def test_the_words_of_a_line() -> None:
     """Short enough to be read in passing."""
     line = {"step": 20, "steps": 100, "loss": 2.34567, "learning_rate": 2e-5, "grad_norm": 1.234, "mfu": 0.4}
     line |= {"tokens_per_second": 12345.0, "eta": 7200.0}
-    assert words(line) == "step 20/100 · loss 2.3457 · lr 2.00e-05 · norm 1.23 · 12.3k tokens/s · MFU 40% · 2 h left"
-    assert words({"step": 20, "steps": 100, "eval_loss": 2.0}) == "step 20/100 · eval loss 2.0000"
+    assert (
+        format_metrics(line)
+        == "step 20/100 · loss 2.3457 · lr 2.00e-05 · norm 1.23 · 12.3k tokens/s · MFU 40% · 2 h left"
+    )
+    assert format_metrics({"step": 20, "steps": 100, "eval_loss": 2.0}) == "step 20/100 · eval loss 2.0000"
     spent = {"data": 1.0, "forward_backward": 98.5, "other": 0.5}
-    ended = words({"step": 9, "steps": 9, "wall": 100.0, "seconds": spent})
+    ended = format_metrics({"step": 9, "steps": 9, "wall": 100.0, "seconds": spent})
     assert ended == "step 9/9 · ended after 1 min 40 s: forward + backward 98%, data 1%"

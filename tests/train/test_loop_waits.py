@@ -10,9 +10,9 @@ from tiny import tiny_data
 from train_cases import lines, trained, waited
 from train_crew import Crew
 
-from aboard.core.training import Training
-from aboard.train.checkpoint_pending import Copied
-from aboard.train.ledger import Ledger
+from aboard.core.plan.training_settings import Training
+from aboard.train.checkpoint.background_save import CopyBarrier
+from aboard.train.metrics.time_ledger import TimeLedger
 
 Settled = Callable[..., Training]
 
@@ -77,7 +77,7 @@ def test_waiting_for_a_copy_is_no_time_of_the_optimizer() -> None:
     optimizer = torch.optim.AdamW([parameter])
     parameter.grad = torch.ones(1)
     now = [0.0]
-    ledger = Ledger(lambda: now[0])
+    ledger = TimeLedger(lambda: now[0])
 
     @contextmanager
     def spent() -> Iterator[None]:
@@ -86,9 +86,9 @@ def test_waiting_for_a_copy_is_no_time_of_the_optimizer() -> None:
             copied.done()
             yield
 
-    copied = Copied(patience=1.0, spent=spent)
+    copied = CopyBarrier(patience=1.0, spent=spent)
     copied.guard(optimizer)
-    ledger.spend("optimizer")
+    ledger.switch_to("optimizer")
     optimizer.step()
     now[0] += 1.0
     copied.leave()

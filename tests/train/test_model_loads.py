@@ -15,9 +15,9 @@ from deadlines import slowness
 from model_cases import Seen, bytes_read, first_weights, loads_as_transformers, made, pickled, refusal, seen
 from train_crew import Crew
 
-from aboard.core.training import Training
+from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError
-from aboard.train.load_files import weights
+from aboard.train.model.weight_files import open_weights
 
 SHAPE: dict[str, Any] = {
     # Odd on purpose: rows don't divide by 2, 3 or 4, and a third or fourth rank may have none of a tensor.
@@ -204,7 +204,7 @@ def test_an_index_names_only_files_of_its_model(tmp_path: Path, name: object) ->
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": name}}))
     with pytest.raises(AboardError, match="it names a file outside of its directory") as error:
-        weights(tmp_path)
+        open_weights(tmp_path)
     again = "then fetch the model again: hf download ORG/NAME, or git lfs pull in a clone"
     assert error.value.fix == f"rm {index}   # {again}"
 
@@ -248,12 +248,12 @@ def _config(folder: Path, **fields: Any) -> None:
 # What a rank does, and what the head imports and asks for; then whether any of it has brought DeepSpeed along.
 WITHOUT_DEEPSPEED = """
 import json, os, sys
-import aboard.cli.training, aboard.cli.launching
+import aboard.cli.runs.training, aboard.cli.runs.attached_and_detached
 from accelerate.utils import is_deepspeed_available
 from aboard.train.__main__ import main
-from aboard.train.needs import tell
+from aboard.train.memory.worker import answer_request
 assert is_deepspeed_available()
-tell({"training": json.loads(os.environ["ABOARD_TRAINING"]), "ranks": {"n1": 1}, "memory": None})
+answer_request({"training": json.loads(os.environ["ABOARD_TRAINING"]), "ranks": {"n1": 1}, "memory": None})
 assert main() == 0
 print(sorted(name for name in sys.modules if name.startswith("deepspeed")))
 """

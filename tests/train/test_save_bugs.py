@@ -11,13 +11,13 @@ from saving import checkpoints, progress, put, save, standing
 from train_cases import curve, touched, trained
 from train_crew import Crew
 
-from aboard.core.training import Training
-from aboard.data.feed.mix import Draw, mix
-from aboard.train.batches import Batches
-from aboard.train.checkpoint_folder import published
-from aboard.train.progress import Progress
-from aboard.train.saved import Saved
-from aboard.train.stream import opened
+from aboard.core.plan.training_settings import Training
+from aboard.data.sampling.source_mixing import SequenceDraw, mix_sources
+from aboard.train.batch_plan import BatchPlanner
+from aboard.train.checkpoint.checkpoint_folder import list_published
+from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
+from aboard.train.progress import TrainingProgress
+from aboard.train.training_data import open_training_data
 
 Settled = Callable[..., Training]
 
@@ -27,9 +27,9 @@ def beside(training: Training, name: str) -> Training:
     return replace(training, output_dir=f"{training.output_dir}-{name}")
 
 
-def last(training: Training) -> Progress:
+def last(training: Training) -> TrainingProgress:
     """What the last checkpoint of a training says of how far it is."""
-    return Progress.of(Saved.open(published(Path(training.output_dir))[-1]).marker.progress)
+    return TrainingProgress.of(SavedCheckpoint.open(list_published(Path(training.output_dir))[-1]).marker.progress)
 
 
 @pytest.mark.parametrize(("family", "tied"), [("llama", True), ("qwen2", False)])
@@ -41,7 +41,7 @@ def test_bug_15_a_tied_head_comes_back_tied(family: str, tied: bool, settled: Se
     assert len(curve(training)) < 6
     crew.run(2, trained, training)
     assert curve(training) == curve(beside(training, "whole"))
-    saved = Saved.open(published(Path(training.output_dir))[-1])
+    saved = SavedCheckpoint.open(list_published(Path(training.output_dir))[-1])
     assert ("lm_head.weight" in saved.marker.ties) is tied
     assert ("lm_head.weight" in saved.model()) is not tied
 
@@ -58,7 +58,7 @@ def test_bug_16_an_interrupted_save_does_not_stop_later_ones(settled: Settled, c
     assert [each.hashes for each in came] == saved
     assert all(each.notes[0].startswith("step-000002 is skipped: it was never published") for each in came)
     crew.run(2, save_cases.save, training, 2)
-    assert crew.run(2, save_cases.resume, training)[1].progress == Progress(step=2, index=8, ids=f"{2:032x}")
+    assert crew.run(2, save_cases.resume, training)[1].progress == TrainingProgress(step=2, index=8, ids=f"{2:032x}")
 
 
 def test_bug_17_fewer_ranks_go_on_with_all_of_the_data(settled: Settled, crew: Crew) -> None:
@@ -74,22 +74,22 @@ def test_bug_17_fewer_ranks_go_on_with_all_of_the_data(settled: Settled, crew: C
 def test_bug_19_a_save_at_the_end_of_an_epoch_drops_no_epoch(settled: Settled, crew: Crew) -> None:
     """data#1437: resumed exactly between two epochs, all bins of both come, each once."""
     training = settled(max_steps=None, num_train_epochs=3, save_steps=1, global_batch_size=1)
-    bins = len(opened(training.data))
+    bins = len(open_training_data(training.data))
     training = replace(training, global_batch_size=bins)
     whole = beside(training, "whole")
     crew.run(1, trained, whole)
     crew.run(1, trained, replace(training, resume=f"{whole.output_dir}/step-000001"))
     assert last(whole).index == 3 * bins
     assert last(training) == last(whole)
-    assert [path.name for path in published(Path(training.output_dir))] == ["step-000002", "step-000003"]
+    assert [path.name for path in list_published(Path(training.output_dir))] == ["step-000002", "step-000003"]
 
 
 def test_bug_20_resume_is_a_seek(tmp_path: Path) -> None:
     """transformers#11284: at sample 10 and at sample 10⁹ the next step asks for its own bins, and for no others."""
     asked: list[int] = []
-    order = mix({"a": 1_000_003}, 1)
+    order = mix_sources({"a": 1_000_003}, 1)
 
-    def counted(index: int) -> Draw:
+    def counted(index: int) -> SequenceDraw:
         asked.append(index)
         return order(index)
 
@@ -97,13 +97,13 @@ def test_bug_20_resume_is_a_seek(tmp_path: Path) -> None:
     for step, index in ((1, 10), (2, 10**9)):
         put(engine, optimizer, step)
         store = checkpoints(tmp_path)
-        store.save(engine, optimizer, Progress(step=step, index=index), wait=True)
+        store.save(engine, optimizer, TrainingProgress(step=step, index=index), wait=True)
         store.close()
         store = checkpoints(tmp_path)
         found = store.resume(engine, optimizer)
         store.close()
         assert found is not None
-        Batches(cursor=counted, counts=lambda _: (9, 5), size=4, rows=1, total=10**10).plan(found)
+        BatchPlanner(cursor=counted, counts=lambda _: (9, 5), size=4, rows=1, total=10**10).plan(found)
         assert asked == [index, index + 1, index + 2, index + 3]
         asked.clear()
 
@@ -111,7 +111,7 @@ def test_bug_20_resume_is_a_seek(tmp_path: Path) -> None:
 def test_bug_25_no_rank_gets_the_random_state_of_another(tmp_path: Path) -> None:
     """miles#3187: a checkpoint has none, each step draws from (seed, step, rank); resuming leaves it as it was."""
     save(tmp_path, 1)
-    names = Saved.open(tmp_path / "step-000001").marker.tensors
+    names = SavedCheckpoint.open(tmp_path / "step-000001").marker.tensors
     assert {name.partition("/")[0] for name in names} == {"model", "optimizer"}
     engine, optimizer = standing()
     store = checkpoints(tmp_path)

@@ -8,8 +8,8 @@ import pytest
 from saving import checkpoints, progress, put, resumed, save, standing
 
 from aboard.diagnoses import AboardError
-from aboard.train import marker
-from aboard.train.saved import Saved
+from aboard.train.checkpoint import commit_marker
+from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
 
 FILE = "rank-00000-000.safetensors"
 MARKER = "manifest.json"
@@ -67,7 +67,7 @@ def test_every_flipped_bit_of_a_marker_is_seen(folder: Path, at: int) -> None:
     for start in range(at, len(text), 509):
         path.write_bytes(text[:start] + bytes([text[start] ^ 1]) + text[start + 1 :])
         with pytest.raises(AboardError) as caught:
-            Saved.open(folder / "step-000002")
+            SavedCheckpoint.open(folder / "step-000002")
         assert caught.value.code == "checkpoint-unusable"
 
 
@@ -125,8 +125,8 @@ def test_a_marker_names_no_files_elsewhere(folder: Path) -> None:
     """A checkpoint from a stranger reads nothing outside of its folder."""
     text = (folder / "step-000002" / MARKER).read_text()
     _, _, body = text.partition("\n")
-    with pytest.raises(marker.NoMarker, match="cut off or damaged"):
-        marker.read(text.replace(FILE, "../../etc/passwd").encode())
+    with pytest.raises(commit_marker.MarkerError, match="cut off or damaged"):
+        commit_marker.parse_marker(text.replace(FILE, "../../etc/passwd").encode())
     body = body.replace(FILE, "../../etc/passwd")
-    with pytest.raises(marker.NoMarker, match="no plain file name"):
-        marker.read(f'{{"sha256":"{sha256(body.encode()).hexdigest()}",\n{body}'.encode())
+    with pytest.raises(commit_marker.MarkerError, match="no plain file name"):
+        commit_marker.parse_marker(f'{{"sha256":"{sha256(body.encode()).hexdigest()}",\n{body}'.encode())

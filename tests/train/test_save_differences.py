@@ -8,8 +8,8 @@ import pytest
 from saving import checkpoints, resumed, save, standing, training
 
 from aboard.diagnoses import AboardError
-from aboard.train.differences import Present, differences, refuse
-from aboard.train.saved import Saved
+from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
+from aboard.train.checkpoint.setting_differences import RunSettings, find_differences, refuse_differences
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +80,14 @@ def test_another_model_is_refused(folder: Path) -> None:
 
 def test_other_data_and_another_configuration_are_refused(folder: Path) -> None:
     """Compared by content; what only one version of transformers knows doesn't count, nor how it was loaded."""
-    marker = replace(Saved.open(folder / "step-000001").marker, config={"rope": 1, "use_cache": True, "old": 1})
-    same = {name: getattr(marker, name) for name in Present.__dataclass_fields__}
-    now = Present(**same | {"data": "f" * 64, "config": {"rope": 2, "use_cache": False, "new": 2, "pad_token_id": 3}})
-    found = differences(marker, now)
+    marker = replace(
+        SavedCheckpoint.open(folder / "step-000001").marker, config={"rope": 1, "use_cache": True, "old": 1}
+    )
+    same = {name: getattr(marker, name) for name in RunSettings.__dataclass_fields__}
+    now = RunSettings(
+        **same | {"data": "f" * 64, "config": {"rope": 2, "use_cache": False, "new": 2, "pad_token_id": 3}}
+    )
+    found = find_differences(marker, now)
     assert [each.name for each in found if each.refused] == ["data", "model's rope"]
     with pytest.raises(AboardError, match="the prepared data has another content"):
-        refuse(found, "step-000001")
+        refuse_differences(found, "step-000001")

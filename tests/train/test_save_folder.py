@@ -7,10 +7,10 @@ import torch
 from saving import checkpoints, progress, put, resumed, save, standing, wrong
 
 from aboard.diagnoses import AboardError
-from aboard.train import checkpoint_folder
-from aboard.train.checkpoint_failure import failure, raise_any
-from aboard.train.checkpoint_writer import superfluous
-from aboard.train.saved import Saved
+from aboard.train.checkpoint import checkpoint_folder
+from aboard.train.checkpoint.checkpoint_writer import find_superfluous
+from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
+from aboard.train.distributed.rank_failures import pack_failure, raise_first_failure
 
 
 def names(folder: Path) -> list[str]:
@@ -27,10 +27,10 @@ def test_old_ones_go(tmp_path: Path) -> None:
 def test_the_newest_good_one_stays_whatever_the_limit(tmp_path: Path) -> None:
     """By serial and not by step: a run that went back to step 5 keeps what it saved since."""
     good = {"step-000009": 1, "step-000005": 2, "step-000006": 3}
-    assert superfluous(good, keep=1, newest="step-000006", broken=()) == ["step-000009", "step-000005"]
-    assert superfluous(good, keep=2, newest="step-000006", broken=()) == ["step-000009"]
-    assert superfluous(good, keep=2, newest="step-000006", broken={"step-000005"}) == []
-    assert superfluous(good, keep=None, newest="step-000006", broken=()) == []
+    assert find_superfluous(good, keep=1, newest="step-000006", broken=()) == ["step-000009", "step-000005"]
+    assert find_superfluous(good, keep=2, newest="step-000006", broken=()) == ["step-000009"]
+    assert find_superfluous(good, keep=2, newest="step-000006", broken={"step-000005"}) == []
+    assert find_superfluous(good, keep=None, newest="step-000006", broken=()) == []
 
 
 def test_leftovers_of_saves_and_removals_go(tmp_path: Path) -> None:
@@ -81,13 +81,13 @@ def test_a_save_that_fails_is_raised_at_the_next_call(tmp_path: Path) -> None:
 )
 def test_what_the_disk_said_becomes_a_fix(number: int, code: str, fix: str) -> None:
     """A full disk and a closed one have names, and the node to type the fix on."""
-    told = failure(OSError(number, "said", "/out/a"), rank=3, node="n2", folder=Path("/out"))
+    told = pack_failure(OSError(number, "said", "/out/a"), rank=3, node="n2", folder=Path("/out"))
     assert told["code"] == code
     assert told["seen"] == "rank 3 on n2 can't write /out/a: said"
     # To the other ranks it goes without the text of a fix, which each fills in by itself.
     assert "fix" not in told
     with pytest.raises(AboardError) as caught:
-        raise_any([{}, {"failed": told}])
+        raise_first_failure([{}, {"failed": told}])
     assert caught.value.fix.startswith(fix)
     assert "# on n2" in caught.value.fix
 
@@ -95,7 +95,7 @@ def test_what_the_disk_said_becomes_a_fix(number: int, code: str, fix: str) -> N
 def test_a_checkpoint_can_be_read_without_its_training(tmp_path: Path) -> None:
     """What an export needs: names, ties, whole tensors, and whether all files are sound."""
     save(tmp_path, 3)
-    saved = Saved.open(tmp_path / "step-000003")
+    saved = SavedCheckpoint.open(tmp_path / "step-000003")
     assert saved.verify() == []
     assert saved.marker.ties == {"head.weight": "embedding.weight"}
     assert "head.weight" not in saved.model()

@@ -8,7 +8,7 @@ import pytest
 import save_cases
 from train_crew import Crew
 
-from aboard.core.training import Sharding, Training
+from aboard.core.plan.training_settings import Sharding, Training
 
 Settled = Callable[..., Training]
 # Ranks, nodes, sharding.

@@ -3,17 +3,24 @@
 from collections.abc import Mapping
 from typing import Any
 
-from aboard.core.evidence import Evidence
-from aboard.core.node import Node
-from aboard.core.phase import Phase
-from aboard.core.plan import Master, NodePlan, Plan, Start
-from aboard.core.program import Kind, Program
-from aboard.core.run import Child, Place, Run
-from aboard.core.witness import Collective, Group, NodeWitness, Process, RankWitness, Socket
+from aboard.core.cluster.node import Node
+from aboard.core.evidence.node_snapshot import (
+    CollectiveRecord,
+    NodeSnapshot,
+    ProcessGroupRecord,
+    ProcessSnapshot,
+    RankSnapshot,
+    TcpConnection,
+)
+from aboard.core.evidence.run_evidence import Evidence
+from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
+from aboard.core.plan.program import Program, ProgramKind
+from aboard.core.run.rank_phases import Phase
+from aboard.core.run.run_state import NodeConnection, RankProcess, Run
 from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.verdicts.death.rules import DEATH_RULES
-from aboard.verdicts.judge import judge
+from aboard.verdicts.judge_evidence import judge_evidence
 
 NOW = 1000.0
 WAITING = Untrusted(
@@ -27,36 +34,38 @@ def stack(*frames: tuple[str, int, str]) -> Untrusted:
     return Untrusted(f"Current thread 0x0000 (most recent call first):\n{lines}")
 
 
-def process(**given: Any) -> Process:
+def process(**given: Any) -> ProcessSnapshot:
     """`name` and `file` may be given as plain text."""
     given = {"pid": 4711, "name": "python", "state": "S", "states": "SSSSSSSS", "file": "", **given}
-    return Process(**{**given, "name": Untrusted(given["name"]), "file": Untrusted(given["file"])})
+    return ProcessSnapshot(**{**given, "name": Untrusted(given["name"]), "file": Untrusted(given["file"])})
 
 
 def at_collective(
     seq: int, *, over: bool = False, op: str = "gloo:all_reduce", sizes: str = "", at: float = 990.0
-) -> Group:
+) -> ProcessGroupRecord:
     """A rank's record of the one group, of which the last entry is this."""
     done = [
-        Collective(seq=each, op="gloo:all_reduce", at=at - (seq - each), over=True)
+        CollectiveRecord(seq=each, op="gloo:all_reduce", at=at - (seq - each), over=True)
         for each in range(max(1, seq - 9), seq)
     ]
-    last = Collective(seq=seq, op=op, at=at, over=over, sizes=sizes)
-    return Group(name="0", what="default_pg", enqueued=seq, completed=seq if over else seq - 1, entries=(*done, last))
+    last = CollectiveRecord(seq=seq, op=op, at=at, over=over, sizes=sizes)
+    return ProcessGroupRecord(
+        name="0", what="default_pg", enqueued=seq, completed=seq if over else seq - 1, entries=(*done, last)
+    )
 
 
-def in_collective(seq: int = 20, **given: Any) -> RankWitness:
+def in_collective(seq: int = 20, **given: Any) -> RankSnapshot:
     given = {"process": process(), "stack": WAITING, "groups": (at_collective(seq),), **given}
-    return RankWitness(**given)
+    return RankSnapshot(**given)
 
 
 def ending(given: Evidence) -> tuple[Finding, ...]:
     """What the rules say of a run's end."""
-    return judge(given, DEATH_RULES).findings
+    return judge_evidence(given, DEATH_RULES).findings
 
 
 def evidence(
-    ranks: Mapping[int, RankWitness],
+    ranks: Mapping[int, RankSnapshot],
     *,
     per_node: int = 2,
     phases: Mapping[int, Phase] | None = None,
@@ -71,24 +80,24 @@ def evidence(
     run = Run(id="brave-otter")
     run.generation.number = 1
     for number, name in enumerate(names):
-        run.generation.places[name] = Place(state="held", at=NOW - 60)
+        run.generation.places[name] = NodeConnection(state="held", at=NOW - 60)
         own = range(number * per_node, min(world, (number + 1) * per_node))
         starts = tuple(Start(child=str(rank), argv=("python", "train.py"), rank=rank) for rank in own)
         parts.append(NodePlan(node=Node(name=name, address=f"10.0.0.{number + 1}"), starts=starts))
         for rank in own:
             phase = (phases or {}).get(rank, default)
-            run.generation.children[name, str(rank)] = Child(
+            run.generation.children[name, str(rank)] = RankProcess(
                 node=name, name=str(rank), state="started", phase=phase, since=NOW - 30
             )
             run.generation.phases[phase] += 1
     plan = Plan(
         run="brave-otter",
-        program=Program(kind=Kind.SCRIPT, target="train.py"),
-        master=Master(node="n1", address="10.0.0.1", port=29500),
+        program=Program(kind=ProgramKind.SCRIPT, target="train.py"),
+        master=MasterAddress(node="n1", address="10.0.0.1", port=29500),
         parts=tuple(parts),
     )
     witness = {
-        name: NodeWitness(
+        name: NodeSnapshot(
             at=NOW,
             ranks={rank: ranks[rank] for rank in range(number * per_node, min(world, (number + 1) * per_node))},
             **{"addresses": (("eth0", f"10.0.0.{number + 1}"),), **seen_around((nodes or {}).get(name, {}))},
@@ -115,5 +124,5 @@ def seen_around(given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def stuck_socket(local: str, remote: str, *, tx: int = 500_000) -> Socket:
-    return Socket(local=local, remote=remote, state="ESTABLISHED", tx=tx, resent=4, silent=5.0, rtt=0.001)
+def stuck_socket(local: str, remote: str, *, tx: int = 500_000) -> TcpConnection:
+    return TcpConnection(local=local, remote=remote, state="ESTABLISHED", tx=tx, resent=4, silent=5.0, rtt=0.001)

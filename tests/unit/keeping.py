@@ -11,13 +11,13 @@ from pathlib import Path
 
 from deadlines import slowness, until
 
-from aboard.agent import tree
-from aboard.core.event import Event
-from aboard.core.lease import Lease
-from aboard.core.node import Node
-from aboard.wires.fleet import Fleet
-from aboard.wires.hold import Hold, State
-from aboard.wires.told import Piece
+from aboard.agent import process_tree
+from aboard.core.cluster.node import Node
+from aboard.core.run.events import Event
+from aboard.core.run.lease import Lease
+from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.node_session import NodeSession, SessionState
+from aboard.transport.supervisor_messages import OutputChunk
 
 HERE = Node(name="here", local=True)
 LONG = Lease(seconds=30.0, beat=1.0, grace=0.1)
@@ -48,17 +48,17 @@ class Run:
         self.key = secrets.token_hex(8)
         self.lease = lease
         self.events: list[Event] = []
-        self.pieces: list[Piece] = []
-        self.states: list[State] = []
+        self.pieces: list[OutputChunk] = []
+        self.states: list[SessionState] = []
 
     @property
     def place(self) -> Path:
         return Path(f"/tmp/aboard-{os.getuid()}") / self.id
 
-    def hold(self, key: str | None = None) -> Hold:
-        return Hold(
+    def hold(self, key: str | None = None) -> NodeSession:
+        return NodeSession(
             HERE,
-            Fleet(),
+            NodeDialer(),
             run=self.id,
             key=key or self.key,
             lease=self.lease,
@@ -78,17 +78,17 @@ class Run:
 
     def alive(self) -> set[int]:
         """What carries the run's id; a zombie has no environment."""
-        return tree.marked(self.id)
+        return process_tree.find_run_processes(self.id)
 
     def keeper(self) -> int:
         child = next(event.data["pid"] for event in self.events if event.kind == "started")
-        return tree.parents()[child]
+        return process_tree.read_parents()[child]
 
     def gone(self) -> bool:
         return not self.alive() and not self.place.exists()
 
 
-def held(run: Run, story: Callable[[Hold], Awaitable[None]]) -> None:
+def held(run: Run, story: Callable[[NodeSession], Awaitable[None]]) -> None:
     """Tells a story with a held run, and ends the run afterwards."""
 
     async def tell() -> None:
@@ -96,7 +96,7 @@ def held(run: Run, story: Callable[[Hold], Awaitable[None]]) -> None:
         await hold.begin()
         try:
             await story(hold)
-            if hold.state is State.HELD and not run.kinds():
+            if hold.state is SessionState.CONNECTED and not run.kinds():
                 await hold.end(grace=0.0)
             await asyncio.wait_for(hold.wait_gone(), 10 * slowness())
         finally:
@@ -105,12 +105,12 @@ def held(run: Run, story: Callable[[Hold], Awaitable[None]]) -> None:
     asyncio.run(tell())
 
 
-async def cut(run: Run, hold: Hold) -> None:
+async def cut(run: Run, hold: NodeSession) -> None:
     """Kills the bridge, and waits until another is attached."""
-    held = run.states.count(State.HELD)
+    held = run.states.count(SessionState.CONNECTED)
     assert hold._link is not None
     os.kill(hold._link.hello["pid"], signal.SIGKILL)
-    await until(lambda: run.states.count(State.HELD) > held)
+    await until(lambda: run.states.count(SessionState.CONNECTED) > held)
 
 
 def holding(secret: str, run: Run) -> list[Path]:

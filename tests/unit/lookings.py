@@ -8,18 +8,18 @@ from typing import Any
 
 from evidences import NOW
 
-from aboard.core.event import Event
-from aboard.core.evidence import Evidence
-from aboard.core.look import Answer, look_at
-from aboard.core.phase import TOLD
-from aboard.core.plan import Plan
-from aboard.core.witness import DOINGS, Collective, NodeWitness, RankWitness
+from aboard.core.evidence.node_snapshot import ACTIVITIES, CollectiveRecord, NodeSnapshot, RankSnapshot
+from aboard.core.evidence.run_evidence import Evidence
+from aboard.core.evidence.snapshot import NodeAnswer, build_snapshot
+from aboard.core.plan.plan import Plan
+from aboard.core.run.events import Event
+from aboard.core.run.rank_phases import BEACON_PHASES
 from aboard.diagnoses import Finding
 from aboard.diagnoses.untrusted import encode_text
-from aboard.record.documents import findings_document
-from aboard.record.places import RunDirectory
-from aboard.record.record import Record
-from aboard.verdicts.judge import judge
+from aboard.record.json_documents import build_findings_document
+from aboard.record.run_directory import RunDirectory
+from aboard.record.run_record import Record
+from aboard.verdicts.judge_evidence import judge_evidence
 
 RUN = "20261115-0800-brave-otter"
 _PLAIN = (
@@ -28,9 +28,9 @@ _PLAIN = (
 )  # fmt: skip
 
 
-def answers_of(evidence: Evidence) -> dict[str, Answer]:
+def answers_of(evidence: Evidence) -> dict[str, NodeAnswer]:
     """What the agents would have sent, so that it is read as it was made."""
-    return {name: Answer(told=_told(node), offset=node.offset) for name, node in evidence.witness.items()}
+    return {name: NodeAnswer(told=_told(node), offset=node.offset) for name, node in evidence.witness.items()}
 
 
 def kept_run(
@@ -40,7 +40,7 @@ def kept_run(
     told: tuple[Finding, ...] | None = None,
     after: Iterable[Event] = (),
     ended: Iterable[Finding] | None = None,
-    answers: Mapping[str, Answer] | None = None,
+    answers: Mapping[str, NodeAnswer] | None = None,
 ) -> RunDirectory:
     """The record of a run that came to this, was looked at, and judged by the watch or, if a rank has died, at its end.
 
@@ -52,10 +52,10 @@ def kept_run(
     record.write_plan(_plan(evidence.plan))
     for event in _events(evidence):
         record.event(event)
-    findings = judge(evidence).findings if told is None else told
+    findings = judge_evidence(evidence).findings if told is None else told
     died = any(child.dead for child in evidence.run.generation.children.values())
     given = answers_of(evidence) if answers is None else answers
-    record.keep(look_at(evidence, given, findings, number=1, ended=died))
+    record.keep(build_snapshot(evidence, given, findings, number=1, ended=died))
     record.event(Event(node="", seq=0, at=NOW, kind="looked", data={"number": 1}))
     if not died:
         record.event(verdict(findings[:1]))
@@ -68,7 +68,7 @@ def kept_run(
 
 
 def verdict(findings: Iterable[Finding]) -> Event:
-    return Event(node="", seq=0, at=NOW, kind="verdict", data={"findings": findings_document(findings)})
+    return Event(node="", seq=0, at=NOW, kind="verdict", data={"findings": build_findings_document(findings)})
 
 
 def stopped(evidence: Evidence) -> list[Event]:
@@ -86,7 +86,7 @@ def stopped(evidence: Evidence) -> list[Event]:
 
 
 def _events(evidence: Evidence) -> Iterable[Event]:
-    words = {phase: word for word, phase in TOLD.items()}
+    words = {phase: word for word, phase in BEACON_PHASES.items()}
     generation = evidence.run.generation
     yield Event(node="", seq=0, at=generation.at, kind="generation", data={"number": generation.number})
     for name, place in generation.places.items():
@@ -106,7 +106,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
     return {"run": plan.run, "world": plan.world, "nodes": nodes}
 
 
-def _told(node: NodeWitness) -> dict[str, Any]:
+def _told(node: NodeSnapshot) -> dict[str, Any]:
     answer = {
         "wall": node.at + node.offset,
         "node": {
@@ -128,7 +128,7 @@ def _told(node: NodeWitness) -> dict[str, Any]:
     return told
 
 
-def _child(seen: RankWitness) -> dict[str, Any]:
+def _child(seen: RankSnapshot) -> dict[str, Any]:
     groups = {
         group.name: {
             "what": group.what,
@@ -145,10 +145,10 @@ def _child(seen: RankWitness) -> dict[str, Any]:
         "stack": seen.stack,
         "flight": {"groups": groups} if seen.groups is not None else {},
         "joining": asdict(seen.joining) if seen.joining is not None else {},
-        "doing": DOINGS.index(seen.doing),
+        "doing": ACTIVITIES.index(seen.doing),
     }
 
 
-def _entry(entry: Collective) -> list[Any]:
+def _entry(entry: CollectiveRecord) -> list[Any]:
     row = [entry.seq, entry.seq, entry.p2p, entry.op, "", entry.over, entry.at * 1e9]
     return [*row, entry.sizes] if entry.sizes else row

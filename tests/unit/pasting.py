@@ -3,8 +3,8 @@
 import shlex
 from collections.abc import Mapping
 
-from aboard.config.accelerate import read_settings
-from aboard.core.paste import Pasted, paste
+from aboard.config.accelerate_config import parse_accelerate_config
+from aboard.core.launchers import LauncherCommand, parse_launcher_command
 from aboard.diagnoses import InputError
 
 
@@ -21,12 +21,16 @@ class TextFiles:
         return self._texts[path]
 
     def settings(self, path: str) -> Mapping[str, object]:
-        return read_settings(self._texts[path], file=path)
+        return parse_accelerate_config(self._texts[path], file=path)
 
 
-def pasted(command: str, *, files: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None) -> Pasted:
+def pasted(
+    command: str, *, files: Mapping[str, str] | None = None, environ: Mapping[str, str] | None = None
+) -> LauncherCommand:
     """What a launcher's command line, as a shell would split it, asks for."""
-    got = paste(shlex.split(command), TextFiles(files or {}), environ=environ or {}, cwd="/home/me/project")
+    got = parse_launcher_command(
+        shlex.split(command), TextFiles(files or {}), environ=environ or {}, cwd="/home/me/project"
+    )
     assert got is not None
     return got
 
@@ -39,7 +43,7 @@ def as_text(command: str, files: Mapping[str, str], environ: Mapping[str, str] |
         return "".join(f"refused [{error.code}] {problem}\n  fix: {problem.fix}\n" for problem in error.problems)
 
 
-def _lines(got: Pasted) -> list[str]:
+def _lines(got: LauncherCommand) -> list[str]:
     request, program = got.request, got.request.program
     rows = {
         "launcher": got.launcher,

@@ -10,12 +10,12 @@ from threading import Event
 
 import numpy as np
 
-from aboard.data.intake.formats import Format
-from aboard.data.intake.sources import SourceSpec, sources
-from aboard.data.rows import Broken, Encoded, Row
-from aboard.data.workshop.prepare import Source
+from aboard.data.intake.row_formats import RowFormat
+from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.data.rows import DataRow, EncodedRow, InvalidRow
+from aboard.data.tokenize_workers.prepare_data import PreparationSource
 
-TEXT = Format(name="text", why="given", columns=("text",))
+TEXT = RowFormat(name="text", why="given", columns=("text",))
 CHUNK = 8 << 10
 SHARD = 3 * CHUNK
 
@@ -34,18 +34,18 @@ class Bytes:
     identity: str = "bytes"
     vocabulary: Size = Size()
 
-    def __call__(self, rows: Sequence[Row]) -> list[Encoded | Broken]:
-        found: list[Encoded | Broken] = []
+    def __call__(self, rows: Sequence[DataRow]) -> list[EncodedRow | InvalidRow]:
+        found: list[EncodedRow | InvalidRow] = []
         for row in rows:
             ids = np.frombuffer((row.text or "").encode(), np.uint8).astype(np.uint32)
-            found.append(Encoded(where=row.where, ids=ids, mask=ids != ord(" ")))
+            found.append(EncodedRow(where=row.where, ids=ids, mask=ids != ord(" ")))
         return found
 
 
 class Stuck(Bytes):
     """An encoder that never comes back."""
 
-    def __call__(self, rows: Sequence[Row]) -> list[Encoded | Broken]:
+    def __call__(self, rows: Sequence[DataRow]) -> list[EncodedRow | InvalidRow]:
         Event().wait(300)
         return []
 
@@ -67,8 +67,8 @@ def write_rows(path: Path, rows: int, *, first: int = 1) -> Path:
     return path
 
 
-def source(path: Path) -> Source:
-    return Source(form=TEXT, chunks=tuple(sources(SourceSpec(path=str(path)), chunk_bytes=CHUNK)))
+def source(path: Path) -> PreparationSource:
+    return PreparationSource(form=TEXT, chunks=tuple(list_source_chunks(SourceSpec(path=str(path)), chunk_bytes=CHUNK)))
 
 
 def hashes(folder: Path) -> dict[str, str]:

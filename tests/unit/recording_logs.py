@@ -6,37 +6,37 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from aboard.core.logline import Line
-from aboard.record.logs import LogLimits, LogWriter
-from aboard.record.merged import Selection, merged, merged_backward
-from aboard.record.reading import LogReader
-from aboard.ui.logs import raw
+from aboard.core.text.log_lines import OutputLine
+from aboard.record.rank_logs.log_reader import LogReader
+from aboard.record.rank_logs.log_writer import LogLimits, LogWriter
+from aboard.record.rank_logs.merged_logs import LineSelection, merge_logs, merge_logs_backward
+from aboard.ui.log_lines import format_raw
 
 ROOMY = LogLimits()
-ALL = Selection()
+ALL = LineSelection()
 
 
 def writer(folder: Path, *, ranks: int = 8, limits: LogLimits = ROOMY) -> LogWriter:
     return LogWriter(folder, ranks=ranks, limits=limits)
 
 
-def read(folder: Path, selection: Selection = ALL) -> list[Line]:
+def read(folder: Path, selection: LineSelection = ALL) -> list[OutputLine]:
     """All lines, merged."""
     with closing(LogReader(folder)) as reader:
-        return list(merged(reader, reader.snapshot(selection.ranks), selection))
+        return list(merge_logs(reader, reader.list_segments(selection.ranks), selection))
 
 
-def read_backward(folder: Path) -> list[Line]:
+def read_backward(folder: Path) -> list[OutputLine]:
     """The same from the end."""
     with closing(LogReader(folder)) as reader:
-        return list(merged_backward(reader, reader.snapshot(), ALL))
+        return list(merge_logs_backward(reader, reader.list_segments(), ALL))
 
 
-def bytes_of(lines: list[Line]) -> dict[tuple[int, str], bytes]:
+def bytes_of(lines: list[OutputLine]) -> dict[tuple[int, str], bytes]:
     """What each stream of each rank wrote."""
     found: defaultdict[tuple[int, str], list[bytes]] = defaultdict(list)
     for line in lines:
-        found[line.rank, line.stream].append(raw(line))
+        found[line.rank, line.stream].append(format_raw(line))
     return {key: b"".join(parts) for key, parts in found.items()}
 
 

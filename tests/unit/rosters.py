@@ -4,24 +4,24 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aboard.core.cluster import Cluster
-from aboard.core.event import Event, Sample
-from aboard.core.node import Node
-from aboard.core.phase import TOLD, Phase
-from aboard.core.plan import Master, Plan
-from aboard.core.planning import plan
-from aboard.core.program import Kind, Program
-from aboard.core.request import Request
-from aboard.core.roster import Roster, roster
-from aboard.core.run import Run
-from aboard.core.seat import Seat
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_resources import NodeResources
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.plan.plan import MasterAddress, Plan
+from aboard.core.plan.plan_builder import build_plan
+from aboard.core.plan.program import Program, ProgramKind
+from aboard.core.run.events import Event, Measurement
+from aboard.core.run.rank_phases import BEACON_PHASES, Phase
+from aboard.core.run.run_progress import RunProgress, build_run_progress
+from aboard.core.run.run_state import Run
 from aboard.diagnoses.untrusted import Untrusted
 
 RUN = "20261115-0507-brave-otter"
-PROGRAM = Program(kind=Kind.SCRIPT, target="train.py", args=("--lr", "2e-5", "--name", "it's mine"))
+PROGRAM = Program(kind=ProgramKind.SCRIPT, target="train.py", args=("--lr", "2e-5", "--name", "it's mine"))
 BEGAN = 1000.0
 GIB = 1024.0**3
-TELLING = {phase: word for word, phase in TOLD.items()}
+TELLING = {phase: word for word, phase in BEACON_PHASES.items()}
 
 
 def names(count: int) -> list[str]:
@@ -29,11 +29,13 @@ def names(count: int) -> list[str]:
     return [f"n{number:0{width}}" for number in range(1, count + 1)]
 
 
-def plan_of(nodes: Cluster, *, ranks: int | None = None, seat: Seat | None = None, **request: Any) -> Plan:
-    seats = {node.name: seat or Seat(address=f"{node.name}.example", interface="ib0", cores=64) for node in nodes}
-    wanted = Request(program=request.pop("program", PROGRAM), ranks=ranks, **request)
+def plan_of(nodes: Cluster, *, ranks: int | None = None, seat: NodeResources | None = None, **request: Any) -> Plan:
+    seats = {
+        node.name: seat or NodeResources(address=f"{node.name}.example", interface="ib0", cores=64) for node in nodes
+    }
+    wanted = LaunchRequest(program=request.pop("program", PROGRAM), ranks=ranks, **request)
     first = nodes.nodes[0].name
-    return plan(nodes, wanted, seats, run=RUN, master=Master(node=first, address="10.0.0.1", port=29500))
+    return build_plan(nodes, wanted, seats, run=RUN, master=MasterAddress(node=first, address="10.0.0.1", port=29500))
 
 
 def cluster(count: int, **node: Any) -> Cluster:
@@ -88,15 +90,15 @@ class Scene:
                 continue
             told = {"step": step + rank % 2, "step_seconds": 0.35} if step else {}
             values = {**told, "rss": 4.2 * GIB, "cpu": 0.9 + rank % 3 / 10}
-            self.run.take(Sample(node=node, at=BEGAN + at, child=start.child, values=values))
+            self.run.take(Measurement(node=node, at=BEGAN + at, child=start.child, values=values))
         for index, part in enumerate(self.plan.parts):
             name = part.node.name
             share = (memory or {}).get(name, 0.41 + index % 3 / 100)
             values = {"load": 8.0 + index % 4 / 2, "memory": share}
-            self.run.take(Sample(node=name, at=BEGAN + at, values=values))
+            self.run.take(Measurement(node=name, at=BEGAN + at, values=values))
 
-    def at(self, seconds: float, tail: tuple[str, ...] = ()) -> Roster:
-        return roster(self.plan, self.run, BEGAN + seconds, tail=tuple(map(Untrusted, tail)))
+    def at(self, seconds: float, tail: tuple[str, ...] = ()) -> RunProgress:
+        return build_run_progress(self.plan, self.run, BEGAN + seconds, tail=tuple(map(Untrusted, tail)))
 
 
 TRACE = (
@@ -107,7 +109,7 @@ TRACE = (
 )
 
 
-def starting(nodes: int, ranks: int) -> Roster:
+def starting(nodes: int, ranks: int) -> RunProgress:
     """All but the last quarter have their store; the last rank is slow with torch, a node has not started."""
     scene = Scene(nodes, ranks)
     world = nodes * ranks
@@ -120,7 +122,7 @@ def starting(nodes: int, ranks: int) -> Roster:
     return scene.at(6.2)
 
 
-def training(nodes: int, ranks: int, *, full: str = "") -> Roster:
+def training(nodes: int, ranks: int, *, full: str = "") -> RunProgress:
     scene = Scene(nodes, ranks)
     scene.held()
     for phase in (Phase.STARTED, Phase.PYTHON, Phase.TORCH, Phase.STORE, Phase.GROUP, Phase.COLLECTIVE):
@@ -129,7 +131,7 @@ def training(nodes: int, ranks: int, *, full: str = "") -> Roster:
     return scene.at(192.0, ("epoch 0 \rstep 1200 \x1b[32mloss 2.31\x1b[0m",))
 
 
-def dead(nodes: int, ranks: int) -> Roster:
+def dead(nodes: int, ranks: int) -> RunProgress:
     """A rank in the middle died while importing; the run is being ended."""
     scene = Scene(nodes, ranks)
     world = nodes * ranks
@@ -143,7 +145,7 @@ def dead(nodes: int, ranks: int) -> Roster:
     return scene.at(5.0, TRACE)
 
 
-def silent(nodes: int, ranks: int) -> Roster:
+def silent(nodes: int, ranks: int) -> RunProgress:
     """All are in the group, while the last node's wire is cut since 14 s."""
     scene = Scene(nodes, ranks)
     scene.held()

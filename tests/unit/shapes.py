@@ -2,12 +2,12 @@
 
 import shlex
 
-from aboard.diagnoses.untrusted import visible
+from aboard.diagnoses.untrusted import escape_text
 
 
 def shape(command: str, value: str) -> list[str]:
     """The words and operators of each line, with the value taken out; what stands behind `#` is a remark."""
-    shown = visible(value, 4096)
+    shown = escape_text(value, 4096)
     taken = f"./{shown}" if shown.startswith("-") else shown
     return [word.replace(taken, "") for line in command.split("\n") for word in split(line)]
 

@@ -2,18 +2,18 @@
 
 import pytest
 
-from aboard.agent.lease import deadline
-from aboard.core.lease import Lease
+from aboard.agent.supervisor.lease_deadline import compute_lease_deadline
+from aboard.core.run.lease import Lease
 
 
 def test_a_lost_bridge_starts_the_lease() -> None:
     """From the loss on, whenever the last word was."""
-    assert deadline(heard=100.0, lost=110.0, seconds=20.0, beat=2.0) == 130.0
+    assert compute_lease_deadline(last_contact=100.0, lost_at=110.0, seconds=20.0, beat=2.0) == 130.0
 
 
 def test_silence_on_an_open_bridge_gives_the_beat_on_top() -> None:
     """The cut may have come right before the next beat: that beat isn't taken off the lease."""
-    assert deadline(heard=100.0, lost=None, seconds=20.0, beat=2.0) == 122.0
+    assert compute_lease_deadline(last_contact=100.0, lost_at=None, seconds=20.0, beat=2.0) == 122.0
 
 
 @pytest.mark.parametrize(

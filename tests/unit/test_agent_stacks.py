@@ -10,29 +10,29 @@ import pytest
 # A process of its own session: a signal to the whole group would reach nobody but it.
 ASKS = r"""
 import json, os, signal, subprocess, sys, tempfile, time
-from aboard.agent import stacks
-from aboard.agent.beacons import STACKS_SIGNAL, Heard
-from aboard.agent.loop import Loop
+from aboard.agent.inspect import rank_stacks
+from aboard.agent.beacon.report_receiver import (STACKS_SIGNAL, BeaconState)
+from aboard.agent.event_loop import EventLoop
 
 hits = []
 signal.signal(STACKS_SIGNAL, lambda number, frame: hits.append(number))
 folder = tempfile.mkdtemp()
-heard = Heard(0, folder, [])
+heard = BeaconState(0, folder, [])
 open(heard.stacks, "w").close()
 code = "import signal, sys; keep = open(sys.argv[1], 'a'); signal.signal(int(sys.argv[2]), lambda *_: None);"
 code += "signal.signal(signal.SIGUSR1, lambda *_: signal.signal(int(sys.argv[2]), signal.SIG_DFL));"
 code += "print('ready', flush=True)\nwhile True: pass"
 rank = subprocess.Popen([sys.executable, "-c", code, heard.stacks, str(int(STACKS_SIGNAL))], stdout=subprocess.PIPE)
 rank.stdout.readline()
-heard.pid, heard.phase = rank.pid, stacks.MET
-loop, found = Loop(), []
+heard.pid, heard.phase = rank.pid, rank_stacks.GROUP_PHASE
+loop, found = EventLoop(), []
 
 def told(answer):
     found.append(answer)
     loop.stop()
 
 began = time.monotonic()
-stacks.take(loop, {"0": (rank.pid, heard)}, 8.0, told)
+rank_stacks.collect_stacks(loop, {"0": (rank.pid, heard)}, 8.0, told)
 
 def end():
     if sys.argv[1] == "leaving":
@@ -90,7 +90,7 @@ def test_what_stands_below_the_beacons_handler_kills_nobody(tmp_path: Path) -> N
     code = (
         "import contextlib, faulthandler, os, sys\n"
         "from aboard.agent.beacon.aboard_beacon import _show_stacks\n"
-        "from aboard.agent.beacons import STACKS_SIGNAL\n"
+        "from aboard.agent.beacon.report_receiver import STACKS_SIGNAL\n"
         "with contextlib.suppress(FileNotFoundError):\n"
         "    _show_stacks(str(int(STACKS_SIGNAL)), str(os.getppid()), sys.argv[1])\n"
         "faulthandler.unregister(STACKS_SIGNAL)\n"

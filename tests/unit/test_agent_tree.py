@@ -9,7 +9,7 @@ from pathlib import Path
 
 from deadlines import wait_until
 
-from aboard.agent import tree
+from aboard.agent import process_tree
 
 FORKS = """
 import os, sys, time
@@ -44,10 +44,10 @@ def test_descendants_are_found_across_sessions() -> None:
     """A child's child in a session of its own is below us; we ourselves are not."""
     with _start(FORKS) as process:
         grandchild = int(_first_line(process))
-        assert {process.pid, grandchild} <= tree.descendants(os.getpid())
-        assert tree.descendants(process.pid) == {grandchild}
-        assert os.getpid() not in tree.descendants(os.getpid())
-        tree.send([grandchild, process.pid], signal.SIGKILL)
+        assert {process.pid, grandchild} <= process_tree.list_descendants(os.getpid())
+        assert process_tree.list_descendants(process.pid) == {grandchild}
+        assert os.getpid() not in process_tree.list_descendants(os.getpid())
+        process_tree.send_signal([grandchild, process.pid], signal.SIGKILL)
 
 
 def test_the_dead_are_not_counted() -> None:
@@ -55,9 +55,9 @@ def test_the_dead_are_not_counted() -> None:
     with _start("print()") as process:
         _first_line(process)
         wait_until(lambda: _state(process.pid) == "Z", 5)
-        assert process.pid not in tree.parents()
+        assert process.pid not in process_tree.read_parents()
         process.wait()
-        tree.send([process.pid], signal.SIGTERM)
+        process_tree.send_signal([process.pid], signal.SIGTERM)
 
 
 def test_a_process_without_its_first_thread_is_alive() -> None:
@@ -65,7 +65,7 @@ def test_a_process_without_its_first_thread_is_alive() -> None:
     with _start(THREADS) as process:
         _first_line(process)
         wait_until(lambda: _state(process.pid) == "Z", 5)
-        assert process.pid in tree.parents()
+        assert process.pid in process_tree.read_parents()
         process.kill()
 
 
@@ -78,7 +78,7 @@ def test_a_run_is_found_by_its_mark_and_no_other_by_a_part_of_it() -> None:
     ):
         _first_line(own)
         _first_line(other)
-        assert tree.marked(run) == {own.pid}
+        assert process_tree.find_run_processes(run) == {own.pid}
         own.kill()
         other.kill()
 
@@ -89,10 +89,10 @@ def test_a_sweep_returns_what_would_not_die() -> None:
     script = f"""
 import sys; sys.path[:0] = {sys.path!r}
 import os, subprocess
-from aboard.agent import tree
+from aboard.agent import process_tree
 subprocess.Popen(["setsid", "sleep", "60"], env={{**os.environ, "ABOARD_RUN_ID": {run!r}}})
-print(tree.sweep({run!r}, 5.0, tree.reap))
+print(process_tree.kill_run({run!r}, 5.0, process_tree.reap_children))
 """
     with _start(script) as process:
         assert _first_line(process) == b"set()\n"
-        assert not tree.marked(run)
+        assert not process_tree.find_run_processes(run)

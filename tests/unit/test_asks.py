@@ -9,21 +9,21 @@ from typing import Any
 import pytest
 from deadlines import wait_until, within
 
-from aboard.agent import tree
-from aboard.agent.asks import FILES_LIMIT, OUTPUT_LIMIT
-from aboard.core.node import Node
-from aboard.diagnoses import AskError
-from aboard.wires.fleet import Fleet
-from aboard.wires.link import Link
+from aboard.agent import process_tree
+from aboard.agent.requests import FILES_LIMIT, OUTPUT_LIMIT
+from aboard.core.cluster.node import Node
+from aboard.diagnoses import AgentRequestError
+from aboard.transport.agent_link import AgentLink
+from aboard.transport.node_dialer import NodeDialer
 
 HERE = Node(name="here", local=True)
 
 
-def _asked(story: Callable[[Link], Awaitable[None]]) -> None:
+def _asked(story: Callable[[AgentLink], Awaitable[None]]) -> None:
     """Tells a story with a link to this machine's own agent, which must leave no process behind."""
 
     async def tell() -> int:
-        link = (await Fleet().dial(HERE)).link
+        link = (await NodeDialer().dial(HERE)).link
         try:
             await story(link)
         finally:
@@ -31,14 +31,14 @@ def _asked(story: Callable[[Link], Awaitable[None]]) -> None:
         return int(link.hello["pid"])
 
     pid = asyncio.run(tell())
-    assert pid not in tree.parents()
+    assert pid not in process_tree.read_parents()
 
 
 def _run(*argv: str, **fields: Any) -> dict[str, Any]:
     """One command's outcome."""
     outcome: dict[str, Any] = {}
 
-    async def story(link: Link) -> None:
+    async def story(link: AgentLink) -> None:
         outcome.update(await link.ask("run", 10, argv=list(argv), **fields))
 
     _asked(story)
@@ -49,7 +49,7 @@ def _run(*argv: str, **fields: Any) -> dict[str, Any]:
 def _read(*globs: str, **fields: Any) -> dict[str, Any]:
     outcome: dict[str, Any] = {}
 
-    async def story(link: Link) -> None:
+    async def story(link: AgentLink) -> None:
         outcome.update(await link.ask("read", 10, globs=list(globs), **fields))
 
     _asked(story)
@@ -111,7 +111,7 @@ def test_a_link_that_closes_ends_what_is_under_way() -> None:
     """The head hangs up in the middle of a question: its command doesn't outlive the bridge."""
     mark = f"33{os.getpid()}"
 
-    async def story(link: Link) -> None:
+    async def story(link: AgentLink) -> None:
         asking = asyncio.create_task(link.ask("run", 10, argv=["sleep", mark]))
         # Answered in order: when this one is, the other is under way.
         await link.ask("ping", 5)
@@ -127,7 +127,7 @@ def test_a_link_that_closes_ends_what_is_under_way() -> None:
 def test_two_hundred_questions_leave_no_descriptor_open() -> None:
     """Commands that work, that can't start, and files, again and again."""
 
-    async def story(link: Link) -> None:
+    async def story(link: AgentLink) -> None:
         async def round_of(count: int) -> int:
             for _ in range(count):
                 await link.ask("run", 5, argv=["true"])
@@ -166,7 +166,7 @@ def test_more_files_than_fit_an_answer_do_not_break_it(tmp_path: Path) -> None:
 def test_questions_of_the_wrong_shape_are_answered() -> None:
     """Each is one error for whoever asked; the agent serves on."""
 
-    async def story(link: Link) -> None:
+    async def story(link: AgentLink) -> None:
         for op, fields in (
             ("run", {}),
             ("run", {"argv": 5}),
@@ -178,7 +178,7 @@ def test_questions_of_the_wrong_shape_are_answered() -> None:
             ("beat", {}),
             ("dance", {}),
         ):
-            with pytest.raises(AskError):
+            with pytest.raises(AgentRequestError):
                 await link.ask(op, 5, **fields)
         assert (await link.ask("read", 5, globs=7))["files"] is None
         assert (await link.ask("ping", 5))["wall"] > 0

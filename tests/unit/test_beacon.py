@@ -16,10 +16,10 @@ import pytest
 from deadlines import slowness, until
 from keeping import Run, held
 
-from aboard.agent import tree
-from aboard.agent.beacons import STACKS_SIGNAL
-from aboard.core.plan import Start
-from aboard.wires.hold import NO_STACKS, Hold
+from aboard.agent import process_tree
+from aboard.agent.beacon.report_receiver import STACKS_SIGNAL
+from aboard.core.plan.plan import Start
+from aboard.transport.node_session import NO_STACKS, NodeSession
 
 # What a process of the rank's sees of us.
 LOOK = """
@@ -51,7 +51,7 @@ def rank(source: str, *, child: str = "a", beacon: bool = True, **more: Any) -> 
 def ran(run: Run, start: Start) -> None:
     """Runs one child to its end."""
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         await hold.start(replace(start, beacon=True))
         await until(lambda: "exited" in run.kinds(start.child) and run.finished(start.child), 20)
 
@@ -103,7 +103,7 @@ def test_without_a_beacon_there_is_nothing_at_all(clean: list[Run]) -> None:
     clean.append(run)
     seen: list[set[str]] = []
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         await hold.start(rank(LOOK + "sys.stdin.read()\nimport time\ntime.sleep(300)", beacon=False))
         await until(lambda: run.output("a"))
         seen.append({path.name for path in run.place.iterdir()})
@@ -254,7 +254,7 @@ def test_the_beacon_is_believed_before_the_error_file(clean: list[Run], tmp_path
     clean.append(run)
     write = f"import os\nopen(os.environ['TORCHELASTIC_ERROR_FILE'], 'w').write({json.dumps(ERROR)!r})\n"
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         await hold.start(rank(write + "raise KeyError('b')", child="both"))
         await hold.start(rank(write, child="good"))
         env = {"TORCHELASTIC_ERROR_FILE": str(tmp_path / "mine.json")}
@@ -284,7 +284,7 @@ def test_stacks_of_a_rank_that_is_stuck(clean: list[Run], where: str) -> None:
     # On one line, so that it stands there as soon as it has printed.
     source = f"import os\ndef deep():\n    print('ready', flush=True); {STUCK[where]}\ndeep()"
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         await hold.start(rank(source))
         await until(lambda: run.output("a"))
         for _ in range(2):
@@ -303,7 +303,7 @@ def test_why_there_are_no_stacks(clean: list[Run]) -> None:
     clean.append(run)
     ready = "print('ready', flush=True)\ntime.sleep(300)"
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         sources = {
             "stopped": ready,
             "deaf": f"import faulthandler\nfaulthandler.unregister({STACKS_SIGNAL})\n{ready}",
@@ -345,13 +345,13 @@ print(time.monotonic() - began, flush=True)
 raise ValueError("unheard")
 """
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         argv = (sys.executable, "-c", source, str(run.place / "go"))
         await hold.start(Start(child="a", argv=argv, beacon=True))
         await until(lambda: run.output("a"))
         pid = next(event.data["pid"] for event in run.events if event.kind == "started")
         keeper = run.keeper()
-        guard = tree.parents()[keeper]
+        guard = process_tree.read_parents()[keeper]
         # The guard first, since it would wake the keeper.
         for stopped in (guard, keeper):
             os.kill(stopped, signal.SIGSTOP)
@@ -373,7 +373,7 @@ def test_a_socket_that_is_gone_breaks_no_rank(clean: list[Run]) -> None:
     run = Run()
     clean.append(run)
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         await hold.start(rank("import time\ntime.sleep(300)", child="first"))
         await until(lambda: told(run, "phase"))
         (run.place / "beacon.sock").unlink()
@@ -400,7 +400,7 @@ def test_what_is_no_report_is_ignored(clean: list[Run]) -> None:
         )
     )]  # fmt: skip
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         await hold.start(rank("import time\ntime.sleep(300)"))
         await until(lambda: told(run, "phase"))
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as talk:
@@ -421,7 +421,7 @@ def test_samples_come_once_a_second(clean: list[Run]) -> None:
     clean.append(run)
     samples: list[dict[str, Any]] = []
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         hold._on_samples = lambda _node, told: samples.append(told)
         await hold.start(rank("while True: pass"))
         await until(lambda: told(run, "phase"))

@@ -11,14 +11,14 @@ import pytest
 from deadlines import slowness
 
 from aboard.agent import frames
-from aboard.wires import bootstrap
+from aboard.transport import agent_bootstrap
 
 
 @contextmanager
 def _bridge(silence: float = 30.0) -> Iterator[subprocess.Popen[bytes]]:
     """A bridge on pipes, as sshd would start it, that has said its marker and hello."""
-    start = bootstrap.bootstrap(silence)
-    argv = bootstrap.argv(sys.executable)
+    start = agent_bootstrap.build_bootstrap(silence)
+    argv = agent_bootstrap.build_argv(sys.executable)
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None

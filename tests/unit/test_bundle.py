@@ -12,16 +12,16 @@ import pytest
 from commands import aboard
 from made_findings import made_finding
 
-from aboard.core.event import Event
-from aboard.core.scrub import MASK, Scrub
+from aboard.core.run.events import Event
+from aboard.core.text.secret_scrubber import MASK, SecretScrubber
 from aboard.diagnoses import AboardError, Finding, Severity
-from aboard.flows import unpack
-from aboard.flows.bundle import LEFT_OUT, pack, write
-from aboard.flows.kept import kept_of
-from aboard.flows.replay import replay
-from aboard.flows.unpack import replay_bundle
-from aboard.record.places import RunDirectory
-from aboard.record.record import Record
+from aboard.flows.bundle import REDACTED, pack_run, write_bundle
+from aboard.flows.why import bundle_replay
+from aboard.flows.why.bundle_replay import replay_bundle
+from aboard.flows.why.recorded_run import parse_recorded_run
+from aboard.flows.why.replay_run import replay_run
+from aboard.record.run_directory import RunDirectory
+from aboard.record.run_record import Record
 
 # Made up, each in the shape of its kind.
 SECRETS = {
@@ -126,7 +126,7 @@ def judged_again(
         "events.jsonl": "".join(f"{json.dumps(each)}\n" for each in told).encode(),
         "logs.jsonl": "".join(f"{json.dumps(each)}\n" for each in logs).encode(),
     }
-    return replay(kept_of("r", parts)).why.findings
+    return replay_run(parse_recorded_run("r", parts)).why.findings
 
 
 def refused(path: Path) -> str:
@@ -140,7 +140,7 @@ def refused(path: Path) -> str:
 
 def test_no_planted_secret_is_in_a_bundle(run: RunDirectory) -> None:
     """Keys of all kinds, passwords, homes and users are gone from every part of it."""
-    bundle = pack(run, Scrub(users=["adalove"]))
+    bundle = pack_run(run, SecretScrubber(users=["adalove"]))
     whole = b"\n".join(bundle.parts.values()).decode()
     for kind, secret in SECRETS.items():
         assert secret not in whole, kind
@@ -151,24 +151,24 @@ def test_no_planted_secret_is_in_a_bundle(run: RunDirectory) -> None:
 
 def test_addresses_go_on_request_and_stay_apart(run: RunDirectory) -> None:
     """The same address is the same made-up one everywhere; loopback tells nobody anything and stays."""
-    bundle = pack(run, Scrub(hide_addresses=True))
+    bundle = pack_run(run, SecretScrubber(hide_addresses=True))
     assert b"10.20.30.40" not in b"".join(bundle.parts.values())
-    scrub = Scrub(hide_addresses=True)
+    scrub = SecretScrubber(hide_addresses=True)
     assert scrub.text("10.0.0.1 10.0.0.2 10.0.0.1 127.0.0.1") == "198.18.0.1 198.18.0.2 198.18.0.1 127.0.0.1"
 
 
 def test_of_the_environment_names_stay(run: RunDirectory) -> None:
     """Values stay only where they say how ranks talk to each other."""
-    plan = json.loads(pack(run, Scrub()).parts["plan.json"])
-    assert plan["env"] == {"HF_TOKEN": MASK, "NCCL_DEBUG": "INFO", "EDITOR": LEFT_OUT}
-    assert plan["command"] == LEFT_OUT
+    plan = json.loads(pack_run(run, SecretScrubber()).parts["plan.json"])
+    assert plan["env"] == {"HF_TOKEN": MASK, "NCCL_DEBUG": "INFO", "EDITOR": REDACTED}
+    assert plan["command"] == REDACTED
     assert plan["nodes"][1]["starts"][0]["env"] == {"RANK": "1"}
 
 
 def test_an_option_of_an_argv_is_masked() -> None:
     """Its name and its value are two words there."""
     argv = ["python", "train.py", "--hub-token", "abcdefgh12", "--lr", "0.001", f"--api-key={SECRETS['argument']}"]
-    assert Scrub().value({"argv": argv}) == {
+    assert SecretScrubber().value({"argv": argv}) == {
         "argv": ["python", "train.py", "--hub-token", MASK, "--lr", "0.001", f"--api-key={MASK}"]
     }
 
@@ -186,18 +186,18 @@ def test_an_option_of_an_argv_is_masked() -> None:
 )
 def test_ordinary_lines_are_left_alone(line: str) -> None:
     """A verdict needs words: only what is secret goes."""
-    assert Scrub().text(line) == line
+    assert SecretScrubber().text(line) == line
 
 
 def test_equal_records_give_equal_bytes(run: RunDirectory) -> None:
     """No time and no user of this machine is in the archive."""
-    assert pack(run, Scrub()).data() == pack(run, Scrub()).data()
+    assert pack_run(run, SecretScrubber()).data() == pack_run(run, SecretScrubber()).data()
 
 
 def test_a_bundle_replays_the_verdict(run: RunDirectory, tmp_path: Path) -> None:
     """From its events, by the rules of this version: the same cause, node and rank."""
     path = tmp_path / "b.tar.gz"
-    write(pack(run, Scrub()), path)
+    write_bundle(pack_run(run, SecretScrubber()), path)
     assert path.stat().st_mode & 0o777 == 0o600
     told = replay_bundle(path).replayed
     assert told.run == run.id
@@ -205,7 +205,7 @@ def test_a_bundle_replays_the_verdict(run: RunDirectory, tmp_path: Path) -> None
     assert (first.code, first.nodes, first.ranks) == ("run-raised", ("n2",), (1,))
     assert not told.changed
     with pytest.raises(AboardError):
-        write(pack(run, Scrub()), path)
+        write_bundle(pack_run(run, SecretScrubber()), path)
 
 
 def test_a_record_knows_the_interpreter_of_its_ranks() -> None:
@@ -299,7 +299,7 @@ def test_links_are_no_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE])
 def test_a_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: bytes) -> None:
     """What unpacks to more than the limit is not read to its end, be it a file or a header."""
-    monkeypatch.setattr(unpack, "MOST_UNPACKED", 10_000)
+    monkeypatch.setattr(bundle_replay, "MOST_UNPACKED", 10_000)
     entry = tarfile.TarInfo("aboard-bundle/logs.jsonl")
     entry.size, entry.type = 3_000_000, kind
     path = tmp_path / "b.tar.gz"

@@ -9,14 +9,14 @@ import pytest
 
 from aboard.agent import frames
 from aboard.agent.channel import Channel
-from aboard.agent.loop import Loop
+from aboard.agent.event_loop import EventLoop
 
 
 class Pair:
     """A channel, and the plain socket at its other end."""
 
     def __init__(self) -> None:
-        self.loop = Loop()
+        self.loop = EventLoop()
         ours, self.theirs = socket.socketpair()
         self.theirs.settimeout(0)
         fd = ours.detach()
@@ -76,7 +76,7 @@ def test_what_does_not_fit_waits_and_then_all_of_it_arrives(pair: Pair) -> None:
     for _ in range(4):
         pair.channel.send(message)
     assert pair.channel.unsent > 0
-    splitter = frames.Splitter()
+    splitter = frames.FrameSplitter()
     found: list[bytes] = []
 
     def take() -> None:
@@ -140,7 +140,7 @@ def test_a_paused_channel_reads_nothing_until_it_is_resumed(pair: Pair) -> None:
 
 def test_a_pipe_that_nobody_reads_is_the_end() -> None:
     """With a pipe for each direction, the one that is broken says nothing of the other: the wire is over."""
-    loop = Loop()
+    loop = EventLoop()
     (to_us, their_out), (their_in, from_us) = os.pipe(), os.pipe()
     closed: list[None] = []
     channel = Channel(loop, (to_us, from_us), lambda _body: None, lambda: closed.append(None))
@@ -153,7 +153,7 @@ def test_a_pipe_that_nobody_reads_is_the_end() -> None:
 
 def test_two_descriptors_make_a_channel_too() -> None:
     """OpenSSH gives a pipe for each direction: one channel reads the one and writes the other."""
-    loop = Loop()
+    loop = EventLoop()
     (to_us, their_out), (their_in, from_us) = os.pipe(), os.pipe()
     bodies: list[bytes] = []
     channel = Channel(loop, (to_us, from_us), bodies.append, loop.stop)

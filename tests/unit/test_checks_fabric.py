@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 
 from aboard.checks.fabric import SUBJECT
-from aboard.checks.fabric.direct import parse_acs, parse_direct
-from aboard.checks.fabric.nccl import absent, chosen, parse_env
-from aboard.checks.fabric.plugin import PLUGINS, parse_plugins
-from aboard.checks.fabric.ports import PORTS, Port, parse_ports
-from aboard.checks.fabric.rails import PINGS, RAILS, send_echoes
-from aboard.core.cluster import Cluster
-from aboard.core.facts import Facts, Unknown, read
-from aboard.core.node import Container, Node
-from aboard.core.probe import Command, Contents, Output, Unparsed
-from aboard.core.reach import Reached
-from aboard.core.recording import Recording, replay
+from aboard.checks.fabric.gpudirect import parse_acs, parse_gpudirect
+from aboard.checks.fabric.nccl_plugins import PLUGINS, parse_plugins
+from aboard.checks.fabric.nccl_settings import list_absent_hcas, parse_env, select_ports
+from aboard.checks.fabric.rdma_ports import PORTS, RdmaPort, parse_rdma_ports
+from aboard.checks.fabric.roce_rails import PINGS, RAILS, send_echoes
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.contact import ReachedNode
+from aboard.core.cluster.node import Container, Node
+from aboard.core.probes.facts import Facts, Unknown, parse_answer
+from aboard.core.probes.node_recording import NodeRecording, replay_recordings
+from aboard.core.probes.probe import CommandOutput, FileContents, ProbeCommand, ProbeParseError
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.wires import recorded
+from aboard.testing import recorded_node
 
 RECORDINGS = Path(__file__).parent / "recordings"
-load = cache(recorded.load)
+load = cache(recorded_node.load_recording)
 HEALTHY = "h100-infiniband"
 ROCE = "a100-roce"
 
@@ -35,16 +35,16 @@ def _facts(*names: str, env: dict[str, str] | None = None, odd_env: dict[str, st
     nodes = [Node(name=f"n{number}", env=env or {}) for number in range(1, len(names) + 1)]
     nodes[-1] = replace(nodes[-1], env={**(env or {}), **(odd_env or {})})
     recordings = {node.name: load(RECORDINGS / name) for node, name in zip(nodes, names, strict=True)}
-    return replay(Cluster(nodes=tuple(nodes)), SUBJECT, recordings)
+    return replay_recordings(Cluster(nodes=tuple(nodes)), SUBJECT, recordings)
 
 
 def _judge(*names: str, env: dict[str, str] | None = None, odd_env: dict[str, str] | None = None) -> list[Finding]:
     return SUBJECT.judge(_facts(*names, env=env, odd_env=odd_env))
 
 
-def _port(name: str, layer: str = "InfiniBand") -> Port:
+def _port(name: str, layer: str = "InfiniBand") -> RdmaPort:
     device, _, number = name.partition(":")
-    return Port(
+    return RdmaPort(
         device=device,
         number=int(number or 1),
         state="ACTIVE",
@@ -144,7 +144,7 @@ def test_a_card_that_is_gone_does_not_make_the_others_slow() -> None:
     } | {"/sys/class/infiniband/mlx5_6/ports/1/rate": "200 Gb/sec (4X HDR)\n"}
     nodes = tuple(Node(name=f"n{number}") for number in range(1, 5))
     recordings = {node.name: whole for node in nodes} | {"n4": replace(whole, files=moved)}
-    findings = SUBJECT.judge(replay(Cluster(nodes=nodes), SUBJECT, recordings))
+    findings = SUBJECT.judge(replay_recordings(Cluster(nodes=nodes), SUBJECT, recordings))
     assert [(finding.code, finding.nodes) for finding in findings] == [("fabric-port-missing", ("n4",))]
 
 
@@ -162,7 +162,7 @@ def test_how_often_a_link_went_down_decides_how_grave_it_is(downs: int, severity
     """Once or twice is a switch that was restarted."""
     whole = load(RECORDINGS / HEALTHY)
     files = {**whole.files, "/sys/class/infiniband/mlx5_1/ports/1/counters/link_downed": f"{downs}\n"}
-    facts = replay(Cluster(nodes=(Node(name="n1"),)), SUBJECT, {"n1": replace(whole, files=files)})
+    facts = replay_recordings(Cluster(nodes=(Node(name="n1"),)), SUBJECT, {"n1": replace(whole, files=files)})
     assert [finding.severity for finding in SUBJECT.judge(facts)] == ([severity] if severity else [])
 
 
@@ -170,7 +170,7 @@ def test_many_symbol_errors_are_told() -> None:
     """A link that never went down can still be a bad one."""
     whole = load(RECORDINGS / HEALTHY)
     files = {**whole.files, "/sys/class/infiniband/mlx5_1/ports/1/counters/symbol_error": "65535\n"}
-    facts = replay(Cluster(nodes=(Node(name="n1"),)), SUBJECT, {"n1": replace(whole, files=files)})
+    facts = replay_recordings(Cluster(nodes=(Node(name="n1"),)), SUBJECT, {"n1": replace(whole, files=files)})
     (finding,) = SUBJECT.judge(facts)
     assert finding.code == "fabric-flaps"
     assert "had 65535 symbol errors" in finding.seen
@@ -239,7 +239,7 @@ def _with_topology(texts: Sequence[str | None]) -> list[Finding]:
         node.name: replace(whole, files={**whole.files, **({} if text is None else {path: text})})
         for node, text in zip(nodes, texts, strict=True)
     }
-    return SUBJECT.judge(replay(Cluster(nodes=nodes), SUBJECT, recordings))
+    return SUBJECT.judge(replay_recordings(Cluster(nodes=nodes), SUBJECT, recordings))
 
 
 def test_a_topology_file_that_one_node_lacks_or_has_otherwise_is_told() -> None:
@@ -266,7 +266,7 @@ def test_root_is_not_held_to_the_limit_of_locked_memory() -> None:
     """The kernel lets who has CAP_IPC_LOCK lock as much as there is."""
     facts = _facts("low-memlock")
     met = facts.contacts["n1"]
-    assert isinstance(met, Reached)
+    assert isinstance(met, ReachedNode)
     assert SUBJECT.judge(facts)
     assert SUBJECT.judge(replace(facts, contacts={"n1": replace(met, user="root")})) == []
 
@@ -285,10 +285,10 @@ def test_the_open_driver_on_a_new_kernel_needs_no_peermem() -> None:
     version = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  550.90.07  Release Build\n"
     files = {"/proc/driver/nvidia/version": version, "/proc/sys/kernel/osrelease": "5.12.0\n"}
     card = "/proc/driver/nvidia/gpus/0000:01:00.0/information"
-    assert parse_direct(Contents(files=files)).dma_buf
-    assert not parse_direct(Contents(files={**files, "/proc/sys/kernel/osrelease": "5.4.0-26\n"})).dma_buf
-    assert parse_direct(Contents(files={card: "Model: \t\t NVIDIA L40S\n"})).gpus == 1
-    assert parse_direct(Contents(files={card: "Model: \t\t NVIDIA GeForce RTX 4090\n"})).gpus == 0
+    assert parse_gpudirect(FileContents(files=files)).dma_buf
+    assert not parse_gpudirect(FileContents(files={**files, "/proc/sys/kernel/osrelease": "5.4.0-26\n"})).dma_buf
+    assert parse_gpudirect(FileContents(files={card: "Model: \t\t NVIDIA L40S\n"})).gpus == 1
+    assert parse_gpudirect(FileContents(files={card: "Model: \t\t NVIDIA GeForce RTX 4090\n"})).gpus == 0
 
 
 def test_ports_are_read_in_the_order_of_their_numbers() -> None:
@@ -300,7 +300,7 @@ def test_ports_are_read_in_the_order_of_their_numbers() -> None:
         files[f"/sys/class/infiniband/{device}/ports/1/link_layer"] = (
             "Unspecified\n" if device == "rdmap0s6" else "Ethernet\n"
         )
-    ports = parse_ports(Contents(files=files))
+    ports = parse_rdma_ports(FileContents(files=files))
     assert [port.name for port in ports] == ["mlx5_2", "mlx5_10"]
     assert (ports[0].rate, ports[0].link_downed) == (0.0, None)
 
@@ -309,12 +309,12 @@ def test_ports_are_read_in_the_order_of_their_numbers() -> None:
 def test_a_state_that_can_not_be_read_is_unknown(state: str) -> None:
     """Neither up nor down: it is said, with a command to look."""
     files = {"/sys/class/infiniband/mlx5_0/ports/1/state": state}
-    with pytest.raises(Unparsed):
-        parse_ports(Contents(files=files))
+    with pytest.raises(ProbeParseError):
+        parse_rdma_ports(FileContents(files=files))
     facts = Facts(
         cluster=Cluster(nodes=(Node(name="n1"),)),
         contacts={},
-        answers={PORTS.name: {"n1": read(PORTS, Contents(files=files))}},
+        answers={PORTS.name: {"n1": parse_answer(PORTS, FileContents(files=files))}},
     )
     assert [finding.code for finding in SUBJECT.judge(facts)] == ["unknown-rdma-ports"]
 
@@ -322,8 +322,8 @@ def test_a_state_that_can_not_be_read_is_unknown(state: str) -> None:
 @pytest.mark.parametrize("probe", SUBJECT.probes, ids=lambda probe: probe.name)
 def test_an_answer_of_another_kind_stays_unknown(probe: object) -> None:
     """Files where a command was asked, and the other way round."""
-    wrong = [Output(code=0, stdout=""), Contents(files={})]
-    assert any(isinstance(read(probe, answer), Unknown) for answer in wrong)  # type: ignore[arg-type]
+    wrong = [CommandOutput(code=0, stdout=""), FileContents(files={})]
+    assert any(isinstance(parse_answer(probe, answer), Unknown) for answer in wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -341,33 +341,33 @@ def test_an_answer_of_another_kind_stays_unknown(probe: object) -> None:
 def test_adapters_are_chosen_as_nccl_does(spec: str, names: list[str]) -> None:
     """A name is a prefix unless `=` says whole, and `^` refuses."""
     ports = (_port("mlx5_1"), _port("mlx5_1:2"), _port("mlx5_10"))
-    assert [port.name for port in chosen(ports, {"NCCL_IB_HCA": Untrusted(spec)})] == names
-    assert absent(ports, Untrusted(spec)) == []
-    assert absent(ports, Untrusted("=mlx5_1,mlx5_3")) == ["mlx5_3"]
+    assert [port.name for port in select_ports(ports, {"NCCL_IB_HCA": Untrusted(spec)})] == names
+    assert list_absent_hcas(ports, Untrusted(spec)) == []
+    assert list_absent_hcas(ports, Untrusted("=mlx5_1,mlx5_3")) == ["mlx5_3"]
 
 
 def test_only_nccl_variables_are_taken_from_an_environment() -> None:
     """None set is what grep says with 1; what else it says is unknown."""
-    assert parse_env(Output(code=0, stdout="NCCL_IB_HCA=mlx5\nNCCL_DEBUG=INFO\n")) == {
+    assert parse_env(CommandOutput(code=0, stdout="NCCL_IB_HCA=mlx5\nNCCL_DEBUG=INFO\n")) == {
         "NCCL_IB_HCA": "mlx5",
         "NCCL_DEBUG": "INFO",
     }
-    assert parse_env(Output(code=1, stdout="")) == {}
-    with pytest.raises(Unparsed):
-        parse_env(Output(code=127, stdout=""))
+    assert parse_env(CommandOutput(code=1, stdout="")) == {}
+    with pytest.raises(ProbeParseError):
+        parse_env(CommandOutput(code=127, stdout=""))
 
 
 def test_acs_counts_at_bridges_only() -> None:
     """A card of its own may have it; it is switches that send traffic astray."""
     text = "19:00.0 3D controller: NVIDIA\n\t\tACSCtl:\tSrcValid+ ReqRedir+\n"
-    assert parse_acs(Output(code=0, stdout=text)).bridges == ()
-    assert parse_acs(Output(code=0, stdout=text)).readable
+    assert parse_acs(CommandOutput(code=0, stdout=text)).bridges == ()
+    assert parse_acs(CommandOutput(code=0, stdout=text)).readable
 
 
 def test_no_rule_speaks_about_what_was_not_asked() -> None:
     """Without a single answer there is no finding, and no stumble."""
     assert SUBJECT.judge(Facts(cluster=Cluster(nodes=(Node(name="n1"),)), contacts={})) == []
-    assert SUBJECT.judge(replay(Cluster(nodes=(Node(name="n1"),)), SUBJECT, {"n1": Recording()})) != []
+    assert SUBJECT.judge(replay_recordings(Cluster(nodes=(Node(name="n1"),)), SUBJECT, {"n1": NodeRecording()})) != []
 
 
 def test_a_plugin_that_the_loader_does_not_find_is_told() -> None:
@@ -416,9 +416,9 @@ def test_the_search_for_plugins_for_real(tmp_path: Path) -> None:
         setup=(f"export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:{tmp_path}/more",),
     )
     question = PLUGINS.asked(node)
-    assert isinstance(question, Command)
+    assert isinstance(question, ProbeCommand)
     done = subprocess.run(question.argv, capture_output=True, text=True, check=True, timeout=20)
-    found = parse_plugins(Output(code=0, stdout=done.stdout)).found
+    found = parse_plugins(CommandOutput(code=0, stdout=done.stdout)).found
     assert {f"{tmp_path}/libnccl-net-x.so", f"{tmp_path}/more/libnccl-net.so"} <= set(found)
 
 

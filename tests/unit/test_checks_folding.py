@@ -4,10 +4,10 @@ import pytest
 from made_findings import made_finding
 
 from aboard.checks import SUBJECTS
-from aboard.core.cascade import cascade
+from aboard.core.evidence.consequences import fold_consequences
 from aboard.diagnoses import Finding, Severity
 
-STORIES = tuple(story for subject in SUBJECTS for story in subject.stories)
+STORIES = tuple(story for subject in SUBJECTS for story in subject.diagnoses)
 CODES = {story.code for story in STORIES}
 
 
@@ -44,9 +44,9 @@ def test_what_a_cause_leads_to_exists() -> None:
 def test_folded_on_the_same_node_and_not_on_another(cause: str, consequence: str) -> None:
     """Whichever was found first."""
     for findings in ([_finding(cause), _finding(consequence)], [_finding(consequence), _finding(cause)]):
-        (found,) = cascade(findings, STORIES)
+        (found,) = fold_consequences(findings, STORIES)
         assert (found.code, [each.code for each in found.consequences]) == (cause, [consequence])
-    assert len(cascade([_finding(cause), _finding(consequence, "n3")], STORIES)) == 2
+    assert len(fold_consequences([_finding(cause), _finding(consequence, "n3")], STORIES)) == 2
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,11 @@ def test_folded_on_the_same_node_and_not_on_another(cause: str, consequence: str
 )
 def test_folded_where_both_are_about_the_same(cause: str, consequence: str) -> None:
     """A process or a variable: another one on the same node is another matter."""
-    assert len(cascade([_finding(consequence, "n2", "it"), _finding(cause, "n2", "it", "more")], STORIES)) == 1
-    assert len(cascade([_finding(consequence, "n2", "other"), _finding(cause, "n2", "it")], STORIES)) == 2
-    assert len(cascade([_finding(consequence, "n2"), _finding(cause, "n2", "it")], STORIES)) == 2
+    assert (
+        len(fold_consequences([_finding(consequence, "n2", "it"), _finding(cause, "n2", "it", "more")], STORIES)) == 1
+    )
+    assert len(fold_consequences([_finding(consequence, "n2", "other"), _finding(cause, "n2", "it")], STORIES)) == 2
+    assert len(fold_consequences([_finding(consequence, "n2"), _finding(cause, "n2", "it")], STORIES)) == 2
 
 
 @pytest.mark.parametrize(
@@ -78,4 +80,4 @@ def test_folded_where_both_are_about_the_same(cause: str, consequence: str) -> N
 )
 def test_two_faults_that_have_nothing_to_do_with_each_other_stay_two(one: str, other: str) -> None:
     """On the same node as well."""
-    assert len(cascade([_finding(one), _finding(other)], STORIES)) == 2
+    assert len(fold_consequences([_finding(one), _finding(other)], STORIES)) == 2

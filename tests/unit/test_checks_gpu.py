@@ -7,39 +7,39 @@ from pathlib import Path
 import pytest
 
 from aboard.checks.gpu import SUBJECT
-from aboard.checks.gpu.smi import DRIVER, GPUS, parse_driver, parse_gpus, parse_health
-from aboard.checks.gpu.state import NVLINK, parse_links, parse_service
-from aboard.checks.gpu.visible import NAME, parse_visible, shown
-from aboard.checks.gpu.xid import KERNEL_LOG, parse_log
-from aboard.core.cluster import Cluster
-from aboard.core.facts import Facts, Unknown, read
-from aboard.core.node import Node
-from aboard.core.probe import Command, Contents, Output, Unparsed
-from aboard.core.recording import Recording, replay
-from aboard.core.xid import XIDS
+from aboard.checks.gpu.hardware_health import NVLINK, parse_nvlinks, parse_service_state
+from aboard.checks.gpu.nvidia_smi import DRIVER, GPUS, parse_driver, parse_gpus, parse_health
+from aboard.checks.gpu.visible_devices import VARIABLE, count_visible_gpus, parse_visible_devices
+from aboard.checks.gpu.xid_errors import KERNEL_LOG, parse_xid_log
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.evidence.gpu_errors import XIDS
+from aboard.core.probes.facts import Facts, Unknown, parse_answer
+from aboard.core.probes.node_recording import NodeRecording, replay_recordings
+from aboard.core.probes.probe import CommandOutput, FileContents, ProbeCommand, ProbeParseError
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.wires import recorded
+from aboard.testing import recorded_node
 
 RECORDINGS = Path(__file__).parent / "recordings"
-load = cache(recorded.load)
+load = cache(recorded_node.load_recording)
 HEALTHY = "h100-infiniband"
 ROCE = "a100-roce"
 
 
-def _judge(*names: str, slots: int | None = None, last: Recording | None = None) -> list[Finding]:
+def _judge(*names: str, slots: int | None = None, last: NodeRecording | None = None) -> list[Finding]:
     """Nodes n1, n2, … that answer as recorded; `last` is what the last one answers."""
     nodes = tuple(Node(name=f"n{number}", slots=slots) for number in range(1, len(names) + 1))
     recordings = {node.name: load(RECORDINGS / name) for node, name in zip(nodes, names, strict=True)}
     if last is not None:
         recordings[nodes[-1].name] = last
-    return SUBJECT.judge(replay(Cluster(nodes=nodes), SUBJECT, recordings))
+    return SUBJECT.judge(replay_recordings(Cluster(nodes=nodes), SUBJECT, recordings))
 
 
-def _healthy_but(**outputs: Output) -> Recording:
+def _healthy_but(**outputs: CommandOutput) -> NodeRecording:
     """The healthy node, with some of its probes answered otherwise."""
     whole = load(RECORDINGS / HEALTHY)
-    argvs = {probe.name: probe.question.argv for probe in SUBJECT.probes if isinstance(probe.question, Command)}
+    argvs = {probe.name: probe.question.argv for probe in SUBJECT.probes if isinstance(probe.question, ProbeCommand)}
     return replace(
         whole,
         commands={**whole.commands, **{argvs[name.replace("_", "-")]: output for name, output in outputs.items()}},
@@ -57,7 +57,7 @@ def test_nodes_that_are_alike_and_well_yield_nothing(name: str, gpus: int, count
 @pytest.mark.parametrize(("name", "tested"), [(HEALTHY, True), ("driver-not-loaded", True), ("plain-cpu", False)])
 def test_a_node_without_a_gpu_was_not_tested(name: str, *, tested: bool) -> None:
     """No finding on such a node is no pass; a GPU whose driver isn't loaded is found, not passed over."""
-    facts = replay(Cluster(nodes=(Node(name="n1"),)), SUBJECT, {"n1": load(RECORDINGS / name)})
+    facts = replay_recordings(Cluster(nodes=(Node(name="n1"),)), SUBJECT, {"n1": load(RECORDINGS / name)})
     assert SUBJECT.untested(facts) == ({} if tested else {"n1": "no NVIDIA GPU and no driver for one"})
 
 
@@ -114,7 +114,9 @@ def test_fewer_gpus_than_slots_are_told_with_the_right_number() -> None:
 
 def test_picked_slots_count_by_their_highest_number() -> None:
     """Slot 3 needs a fourth GPU, though only one slot was picked."""
-    facts = replay(Cluster(nodes=(Node(name="n1", slots=4, picked=(3,)),)), SUBJECT, {"n1": load(RECORDINGS / ROCE)})
+    facts = replay_recordings(
+        Cluster(nodes=(Node(name="n1", slots=4, picked=(3,)),)), SUBJECT, {"n1": load(RECORDINGS / ROCE)}
+    )
     (finding,) = SUBJECT.judge(facts)
     assert finding.seen == "2 GPUs, but 4 slots"
 
@@ -136,7 +138,7 @@ def test_no_nvidia_smi_beside_a_driver_is_an_unknown() -> None:
 
 def test_an_nvidia_smi_that_hangs_is_an_unknown() -> None:
     """A lost GPU often makes it hang; that is said, and no number of GPUs is guessed."""
-    hung = Output(code=-9, stdout="", timed_out=True)
+    hung = CommandOutput(code=-9, stdout="", timed_out=True)
     findings = _judge(HEALTHY, HEALTHY, HEALTHY, slots=8, last=_healthy_but(gpus=hung, gpu_health=hung, nvlink=hung))
     assert [finding.code for finding in findings] == ["unknown-gpus", "unknown-gpu-health", "unknown-nvlink"]
     assert {finding.nodes for finding in findings} == {("n3",)}
@@ -159,7 +161,7 @@ def test_two_drivers_on_two_nodes_name_both() -> None:
 def test_two_models_in_one_node_are_told() -> None:
     """With how many there are of each."""
     mixed = load(RECORDINGS / ROCE).commands[_argv(GPUS.question)].stdout.replace("A100-PCIE-40GB", "L40S", 1)
-    node = replace(load(RECORDINGS / ROCE), commands={_argv(GPUS.question): Output(code=0, stdout=mixed)})
+    node = replace(load(RECORDINGS / ROCE), commands={_argv(GPUS.question): CommandOutput(code=0, stdout=mixed)})
     found = [finding for finding in _judge(ROCE, last=node) if finding.code == "gpu-model"]
     assert [finding.seen for finding in found] == [
         "GPUs of several models: 1 × NVIDIA L40S and 1 × NVIDIA A100-PCIE-40GB"
@@ -167,19 +169,19 @@ def test_two_models_in_one_node_are_told() -> None:
 
 
 def _argv(question: object) -> tuple[str, ...]:
-    assert isinstance(question, Command)
+    assert isinstance(question, ProbeCommand)
     return question.argv
 
 
 def test_a_guest_whose_host_runs_the_fabric_manager_is_fine() -> None:
     """Its GPUs say that they have joined, which counts more than a service that isn't there."""
-    assert _judge(HEALTHY, last=_healthy_but(fabric_manager=Output(code=4, stdout="inactive\n"))) == []
+    assert _judge(HEALTHY, last=_healthy_but(fabric_manager=CommandOutput(code=4, stdout="inactive\n"))) == []
 
 
 def test_switches_without_anyone_to_ask_are_information() -> None:
     """A system without systemd, and a driver that doesn't know the fabric's state."""
     health = load(RECORDINGS / ROCE).commands[("nvidia-smi", "-q")]
-    node = _healthy_but(fabric_manager=Output(code=127, stdout=""), gpu_health=health)
+    node = _healthy_but(fabric_manager=CommandOutput(code=127, stdout=""), gpu_health=health)
     (finding,) = _judge(HEALTHY, last=node)
     assert (finding.code, finding.severity) == ("unknown-fabric-manager", Severity.INFO)
 
@@ -187,7 +189,7 @@ def test_switches_without_anyone_to_ask_are_information() -> None:
 def test_a_service_that_is_down_is_told_where_the_fabric_s_state_is_not_known() -> None:
     """Drivers before 535 don't show it."""
     health = load(RECORDINGS / ROCE).commands[("nvidia-smi", "-q")]
-    node = _healthy_but(fabric_manager=Output(code=3, stdout="inactive\n"), gpu_health=health)
+    node = _healthy_but(fabric_manager=CommandOutput(code=3, stdout="inactive\n"), gpu_health=health)
     (finding,) = _judge(HEALTHY, last=node)
     assert finding.code == "gpu-fabric-manager"
     assert finding.seen == "4 NVSwitches, nvidia-fabricmanager is inactive"
@@ -196,7 +198,7 @@ def test_a_service_that_is_down_is_told_where_the_fabric_s_state_is_not_known() 
 @pytest.mark.parametrize("xid", [48, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140, 145])
 def test_xids_of_the_hardware_warn(xid: int) -> None:
     """Each with what it means, and with a way to mend it."""
-    log = Output(code=0, stdout=f"[1.0] NVRM: Xid (PCI:0000:3b:00): {xid}, pid=1, name=python\n" * 2 + "dmesg\n")
+    log = CommandOutput(code=0, stdout=f"[1.0] NVRM: Xid (PCI:0000:3b:00): {xid}, pid=1, name=python\n" * 2 + "dmesg\n")
     (finding,) = _judge(HEALTHY, last=_healthy_but(kernel_log=log))
     assert finding.severity is Severity.WARN
     assert f"Xid {xid} for 0000:3b:00 2 times ({XIDS[xid].what})" in finding.seen
@@ -205,7 +207,7 @@ def test_xids_of_the_hardware_warn(xid: int) -> None:
 @pytest.mark.parametrize("xid", [13, 31, 43, 45, 999])
 def test_xids_of_programs_and_unknown_ones_are_information(xid: int) -> None:
     """What we have no name for isn't held against the GPU."""
-    log = Output(code=0, stdout=f"NVRM: Xid (0000:03:00): {xid}, Channel 00000001\njournal\n")
+    log = CommandOutput(code=0, stdout=f"NVRM: Xid (0000:03:00): {xid}, Channel 00000001\njournal\n")
     (finding,) = _judge(HEALTHY, last=_healthy_but(kernel_log=log))
     assert finding.severity is Severity.INFO
 
@@ -214,8 +216,8 @@ def test_an_error_of_a_switch_warns_where_it_is_fatal() -> None:
     """An SXid names the switch; those that it calls non-fatal, and its registers behind them, are nothing to say."""
     line = "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): {}, {}, Link 48 LTSSM Fault Up\n"
     calm = line.format("22013", "Non-fatal") + line.format("22013", "Severity 0 Engine instance 60")
-    assert _judge(HEALTHY, last=_healthy_but(kernel_log=Output(code=0, stdout=calm + "dmesg\n"))) == []
-    log = Output(code=0, stdout=calm + line.format("20034", "Fatal") + "dmesg\n")
+    assert _judge(HEALTHY, last=_healthy_but(kernel_log=CommandOutput(code=0, stdout=calm + "dmesg\n"))) == []
+    log = CommandOutput(code=0, stdout=calm + line.format("20034", "Fatal") + "dmesg\n")
     (finding,) = _judge(HEALTHY, last=_healthy_but(kernel_log=log))
     assert (finding.code, finding.severity) == ("gpu-xid", Severity.WARN)
     assert "SXid 20034 for 0000:06:00 (a fatal error of an NVSwitch" in finding.seen
@@ -224,33 +226,33 @@ def test_an_error_of_a_switch_warns_where_it_is_fatal() -> None:
 
 def test_the_log_says_who_read_it_last() -> None:
     """`none` is unreadable; silence is a node without a driver."""
-    assert not parse_log(Output(code=0, stdout="none\n")).readable
-    assert parse_log(Output(code=0, stdout="")).readable
-    assert parse_log(Output(code=0, stdout="journal\n")).errors == ()
-    with pytest.raises(Unparsed):
-        parse_log(Output(code=-9, stdout="", timed_out=True))
+    assert not parse_xid_log(CommandOutput(code=0, stdout="none\n")).readable
+    assert parse_xid_log(CommandOutput(code=0, stdout="")).readable
+    assert parse_xid_log(CommandOutput(code=0, stdout="journal\n")).errors == ()
+    with pytest.raises(ProbeParseError):
+        parse_xid_log(CommandOutput(code=-9, stdout="", timed_out=True))
 
 
 def test_lines_of_nvidia_smi_are_gpus() -> None:
     """A card without ECC has no count of errors, which isn't none of them."""
     line = "0, NVIDIA GeForce RTX 4090, GPU-1, 00000000:01:00.0, 550.90.07, [N/A]\n"
-    (gpu,) = parse_gpus(Output(code=0, stdout=line)).gpus
+    (gpu,) = parse_gpus(CommandOutput(code=0, stdout=line)).gpus
     assert (gpu.index, gpu.model.visible(), gpu.uncorrected) == (0, "NVIDIA GeForce RTX 4090", None)
-    assert parse_gpus(Output(code=6, stdout="No devices were found\n")).complaint == "No devices were found"
+    assert parse_gpus(CommandOutput(code=6, stdout="No devices were found\n")).complaint == "No devices were found"
 
 
 @pytest.mark.parametrize(
     "output",
     [
-        Output(code=0, stdout="garbage\n"),
-        Output(code=0, stdout="0, a, b\n"),
-        Output(code=2, stdout='Field "ecc.errors" is not a valid field to query.\n'),
-        Output(code=1, stdout=""),
+        CommandOutput(code=0, stdout="garbage\n"),
+        CommandOutput(code=0, stdout="0, a, b\n"),
+        CommandOutput(code=2, stdout='Field "ecc.errors" is not a valid field to query.\n'),
+        CommandOutput(code=1, stdout=""),
     ],
 )
-def test_what_nvidia_smi_never_said_before_is_unknown(output: Output) -> None:
+def test_what_nvidia_smi_never_said_before_is_unknown(output: CommandOutput) -> None:
     """It is neither GPUs nor a complaint that we know."""
-    with pytest.raises(Unparsed):
+    with pytest.raises(ProbeParseError):
         parse_gpus(output)
 
 
@@ -265,7 +267,7 @@ def test_what_nvidia_smi_never_said_before_is_unknown(output: Output) -> None:
 )
 def test_the_driver_s_version_is_read_from_both_kinds(text: str, version: str) -> None:
     """The closed one and the open one word it differently."""
-    assert parse_driver(Contents(files={"/proc/driver/nvidia/version": text})).version == version
+    assert parse_driver(FileContents(files={"/proc/driver/nvidia/version": text})).version == version
 
 
 def test_throttling_is_read_under_both_titles_and_not_from_its_counters() -> None:
@@ -278,7 +280,7 @@ def test_throttling_is_read_under_both_titles_and_not_from_its_counters() -> Non
         "    Clocks Event Reasons Counters\n"
         "        SW Thermal Slowdown               : Active\n"
     )
-    (health,) = parse_health(Output(code=0, stdout=text))
+    (health,) = parse_health(CommandOutput(code=0, stdout=text))
     assert health.slowed == ("HW Power Brake Slowdown",)
     assert (health.fabric, health.status) == ("N/A", "N/A")
 
@@ -286,22 +288,22 @@ def test_throttling_is_read_under_both_titles_and_not_from_its_counters() -> Non
 def test_links_without_speed_are_not_up() -> None:
     """Inactive, or at zero; a machine without NVLink lists none."""
     text = "GPU 0: NVIDIA H100 PCIe (UUID: GPU-1)\n\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\n\t Link 2: 0 GB/s\n"
-    (links,) = parse_links(Output(code=0, stdout=text))
+    (links,) = parse_nvlinks(CommandOutput(code=0, stdout=text))
     assert (links.model.visible(), links.up, links.all) == ("NVIDIA H100 PCIe", 1, 3)
-    assert parse_links(Output(code=127, stdout="")) == ()
+    assert parse_nvlinks(CommandOutput(code=127, stdout="")) == ()
 
 
 def test_a_word_of_systemctl_or_none() -> None:
     """In a container it prints a sentence instead."""
-    assert parse_service(Output(code=3, stdout="inactive\n")) == "inactive"
-    assert parse_service(Output(code=1, stdout="System has not been booted with systemd\n")) == ""
+    assert parse_service_state(CommandOutput(code=3, stdout="inactive\n")) == "inactive"
+    assert parse_service_state(CommandOutput(code=1, stdout="System has not been booted with systemd\n")) == ""
 
 
 @pytest.mark.parametrize("probe", SUBJECT.probes, ids=lambda probe: probe.name)
 def test_an_answer_of_another_kind_stays_unknown(probe: object) -> None:
     """Files where a command was asked, and the other way round."""
-    wrong = [Output(code=0, stdout=""), Contents(files={})]
-    assert any(isinstance(read(probe, answer), Unknown) for answer in wrong)  # type: ignore[arg-type]
+    wrong = [CommandOutput(code=0, stdout=""), FileContents(files={})]
+    assert any(isinstance(parse_answer(probe, answer), Unknown) for answer in wrong)  # type: ignore[arg-type]
 
 
 def test_no_rule_speaks_about_what_was_not_asked() -> None:
@@ -328,7 +330,7 @@ def test_no_rule_speaks_about_what_was_not_asked() -> None:
 )
 def test_gpus_are_counted_as_cuda_does(value: str, left: int) -> None:
     """Up to the first entry that is no GPU of eight, or that comes again."""
-    assert shown(Untrusted(value), 8) == left
+    assert count_visible_gpus(Untrusted(value), 8) == left
 
 
 def test_hidden_gpus_matter_only_to_ranks_that_need_them() -> None:
@@ -336,17 +338,17 @@ def test_hidden_gpus_matter_only_to_ranks_that_need_them() -> None:
     hidden = {"n1": load(RECORDINGS / "gpus-hidden")}
 
     def codes(node: Node) -> list[str]:
-        facts = replay(Cluster(nodes=(node,)), SUBJECT, hidden)
+        facts = replay_recordings(Cluster(nodes=(node,)), SUBJECT, hidden)
         return [finding.code for finding in SUBJECT.judge(facts)]
 
     assert codes(Node(name="n1")) == ["gpu-hidden"]
     assert codes(Node(name="n1", slots=1)) == []
-    assert codes(Node(name="n1", slots=2, env={NAME: "3,4"})) == []
-    assert codes(Node(name="n1", slots=4, env={NAME: "3,4"})) == ["gpu-hidden"]
+    assert codes(Node(name="n1", slots=2, env={VARIABLE: "3,4"})) == []
+    assert codes(Node(name="n1", slots=4, env={VARIABLE: "3,4"})) == ["gpu-hidden"]
     assert codes(Node(name="n1", slots=2, picked=(0, 1))) == []
 
 
 def test_a_variable_that_is_not_set_hides_nothing() -> None:
     """An empty one hides all."""
-    assert parse_visible(Output(code=0, stdout="all\n")) is None
-    assert parse_visible(Output(code=0, stdout="\n")) == ""
+    assert parse_visible_devices(CommandOutput(code=0, stdout="all\n")) is None
+    assert parse_visible_devices(CommandOutput(code=0, stdout="\n")) == ""

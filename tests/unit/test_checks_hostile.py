@@ -17,23 +17,23 @@ import pytest
 from shapes import split
 
 from aboard.checks import SUBJECTS
-from aboard.checks.train.boarding import Boarding, Needs, judged
-from aboard.core.cluster import Cluster
+from aboard.checks.train.training_rules import RankMemoryNeeds, TrainingPreflight, judge_training
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.contact import Contact, ReachedNode, UnreachedNode
+from aboard.core.cluster.interpreter import HeadEnvironment, InterpreterSource
+from aboard.core.cluster.node import Node
+from aboard.core.cluster.planned_writes import PlannedWrites
 from aboard.core.decoding import decode
-from aboard.core.exercise import Ask
-from aboard.core.facts import Facts, Unknown, read
-from aboard.core.interpreter import HeadEnvironment, Origin
-from aboard.core.node import Node
-from aboard.core.probe import Answer, Contents, Output, Unparsed
-from aboard.core.program import Kind, Program
-from aboard.core.rank_environment import RankEnvironment, RankSpec, read_environment
-from aboard.core.reach import Contact, Reached, Unreached
-from aboard.core.rule import Subject
-from aboard.core.training import Training
-from aboard.core.writes import Writes
-from aboard.diagnoses import Command, Finding
-from aboard.diagnoses.reason import Reason
-from aboard.lazy import dataclass
+from aboard.core.plan.program import Program, ProgramKind
+from aboard.core.plan.training_settings import Training
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts, Unknown, parse_answer
+from aboard.core.probes.multi_node_probe import ProbeRequest
+from aboard.core.probes.probe import CommandOutput, FileContents, ProbeAnswer, ProbeParseError
+from aboard.core.probes.rank_environment import RankEnvironment, RankSpec, parse_environment
+from aboard.diagnoses import Finding, FixCommand
+from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.lazy_dataclass import dataclass
 
 Reply = Mapping[str, Any]
 
@@ -51,10 +51,10 @@ VICTIM = "n2"
 MOST = 20_000
 WORD, PART = re.compile(r"[^\s,=]+"), re.compile(r"[^\s,=:/]+")
 GIB = 1 << 30
-MET = Reached(hostname="h", user="ann", address="10.0.0.7", python="3.12", round_trip=0.01, clock_offset=0.0)
+MET = ReachedNode(hostname="h", user="ann", address="10.0.0.7", python="3.12", round_trip=0.01, clock_offset=0.0)
 SPEC = RankSpec(
-    environment=HeadEnvironment(python="/venv/bin/python", origin=Origin.VIRTUAL_ENV),
-    program=Program(kind=Kind.SCRIPT, target="train.py"),
+    environment=HeadEnvironment(python="/venv/bin/python", origin=InterpreterSource.VIRTUAL_ENV),
+    program=Program(kind=ProgramKind.SCRIPT, target="train.py"),
 )
 
 
@@ -68,11 +68,11 @@ class Case:
 
     answers: Mapping[str, Reply] = field(default_factory=dict)
     usual: Mapping[str, Reply] = field(default_factory=dict)
-    replies: Mapping[str, Callable[[Ask], Reply]] = field(default_factory=dict)
+    replies: Mapping[str, Callable[[ProbeRequest], Reply]] = field(default_factory=dict)
     environment: Reply = field(default_factory=dict)
     cluster: Cluster = Cluster(
         nodes=tuple(Node(name=name, slots=4, workdir="/job", setup=("module load x",)) for name in ("n1", VICTIM)),
-        writes=Writes(path="/job/out", size=900 * GIB),
+        writes=PlannedWrites(path="/job/out", size=900 * GIB),
     )
     contacts: Mapping[str, Contact] = field(default_factory=lambda: {"n1": MET, VICTIM: MET})
 
@@ -124,13 +124,13 @@ HOST = Case(
 )
 
 
-def _shell(ask: Ask) -> Reply:
+def _shell(ask: ProbeRequest) -> Reply:
     if "first" in ask.fields["argv"][2]:
         return _ran("first /usr/bin/python3\nat 1\n", 127, "bash: eval: line 1: module: command not found\n")
     return _ran()
 
 
-def _elsewhere(_ask: Ask) -> Reply:
+def _elsewhere(_ask: ProbeRequest) -> Reply:
     return _ran("of n3\n10.0.0.9 STREAM n3\nfe80::1%eth0 STREAM\n")
 
 
@@ -138,7 +138,7 @@ THREE = Cluster(nodes=(*HOST.cluster.nodes, Node(name="n3")))
 REACH = Case(
     replies={"shell": _shell, "elsewhere": _elsewhere},
     cluster=THREE,
-    contacts={"n3": Unreached(reason=Reason.UNRESOLVED, said="Name or service not known"), VICTIM: MET},
+    contacts={"n3": UnreachedNode(reason=UnreachableReason.UNRESOLVED, said="Name or service not known"), VICTIM: MET},
 )
 LOST = replace(
     REACH,
@@ -207,7 +207,7 @@ def _storage(place: Mapping[str, Any], *dead: Mapping[str, Any]) -> Reply:
     return _told({"uid": 1000, "places": {"workdir": place, "home": PLACE | {"path": "/home/ann"}}, "dead": list(dead)})
 
 
-def _exchange(ask: Ask) -> Reply:
+def _exchange(ask: ProbeRequest) -> Reply:
     what = next(word for word in ask.fields["argv"] if word in {"write", "read", "remove"})
     if what == "write":
         return _told({"name": ".aboard-nonce-0123", "nonce": "abc"})
@@ -270,10 +270,10 @@ def _escaped(text: str) -> str:
     return json.dumps(text)[1:-1]
 
 
-def _answer(reply: Reply) -> Answer:
+def _answer(reply: Reply) -> ProbeAnswer:
     if "files" in reply:
-        return Contents(files=reply["files"])
-    return Output(code=reply.get("code", 0), stdout=reply.get("stdout", ""), stderr=reply.get("stderr", ""))
+        return FileContents(files=reply["files"])
+    return CommandOutput(code=reply.get("code", 0), stdout=reply.get("stdout", ""), stderr=reply.get("stderr", ""))
 
 
 def _framed(reply: Any) -> Any:
@@ -284,9 +284,9 @@ def _framed(reply: Any) -> Any:
     }
 
 
-def _hold(case: Case, subject: Subject, facts: Facts, changed: Mapping[str, Callable[[Ask], Reply]]) -> Facts:
+def _hold(case: Case, subject: Subject, facts: Facts, changed: Mapping[str, Callable[[ProbeRequest], Reply]]) -> Facts:
     """The facts with the outcomes of all exercises; the victim replies as `changed` has it."""
-    for exercise in subject.exercises:
+    for exercise in subject.multi_node_probes:
         script = exercise.script(facts)
         usual, others = case.replies[exercise.name], changed.get(exercise.name, case.replies[exercise.name])
         try:
@@ -303,7 +303,7 @@ def _facts(case: Case, subject: Subject) -> Facts:
     """Before any exercise, with every node honest."""
     answers = {
         probe.name: {
-            name: read(probe, _answer(given[probe.name]))
+            name: parse_answer(probe, _answer(given[probe.name]))
             for name, given in (("n1", case.usual), (VICTIM, case.answers))
             if probe.name in given
         }
@@ -317,19 +317,19 @@ def _with_environment(case: Case, facts: Facts, reply: Reply) -> Facts:
     if not case.environment:
         return facts
     try:
-        found: RankEnvironment | Unknown = read_environment(case.cluster.node(VICTIM), SPEC, reply)
-    except Unparsed as error:
+        found: RankEnvironment | Unknown = parse_environment(case.cluster.node(VICTIM), SPEC, reply)
+    except ProbeParseError as error:
         found = Unknown(why=str(error))
     return replace(facts, environments={VICTIM: found})
 
 
 def _changed(case: Case, subject: Subject, facts: Facts, change: "Change", text: str) -> Facts:
     """What is known where the victim answers otherwise in one place."""
-    replies: dict[str, Callable[[Ask], Reply]] = {}
+    replies: dict[str, Callable[[ProbeRequest], Reply]] = {}
     match change:
         case Change(part="answers", name=name, at=at):
             probe = next(each for each in subject.probes if each.name == name)
-            given = {**facts.answers[name], VICTIM: read(probe, _answer(_planted(at, text)))}
+            given = {**facts.answers[name], VICTIM: parse_answer(probe, _answer(_planted(at, text)))}
             facts = replace(facts, answers={**facts.answers, name: given})
         case Change(part="environment", at=at):
             facts = _with_environment(case, facts, _planted(at, text))
@@ -369,7 +369,7 @@ def _changes(case: Case, subject: Subject, facts: Facts) -> list[Change]:
     return found + [Change(part="replies", name=name, at=at) for name, count in most.items() for at in range(count)]
 
 
-def _count(most: dict[str, int], name: str, usual: Callable[[Ask], Reply], ask: Ask) -> Reply:
+def _count(most: dict[str, int], name: str, usual: Callable[[ProbeRequest], Reply], ask: ProbeRequest) -> Reply:
     reply = usual(ask)
     most[name] = max(most[name], sum(1 for _ in _marked(reply)))
     return reply
@@ -380,7 +380,7 @@ def _words(finding: Finding) -> list[list[str]]:
     templates = finding.diagnosis.templates
     template = templates.get(finding.fix.variant)
     commands = [template] if template is not None else list(templates.values())
-    if not all(isinstance(each, Command) for each in commands):
+    if not all(isinstance(each, FixCommand) for each in commands):
         return []
     return _split(finding.fix)
 
@@ -419,7 +419,7 @@ PAIRS = [
 def test_an_honest_answer_is_judged(subject: Subject, case: Case) -> None:
     """Each probe and exercise of the subject has one, and findings come of them."""
     assert set(case.answers) == {probe.name for probe in subject.probes}
-    assert set(case.replies) == {exercise.name for exercise in subject.exercises}
+    assert set(case.replies) == {exercise.name for exercise in subject.multi_node_probes}
     assert _judge(subject, _hold(case, subject, _facts(case, subject), {}))
 
 
@@ -446,10 +446,12 @@ def test_no_answer_is_obeyed(subject: Subject, case: Case) -> None:
 def test_the_trainer_s_process_is_not_obeyed(text: str) -> None:
     """It has run the code of a model: what it says of memory is shown, and no advice of its own gets into a fix."""
     told = {"states": 90 * GIB, "total": 95 * GIB, "says": text, "fits": [text], "why_not_apart": text}
-    needs = decode(Needs, told, strict=True)
+    needs = decode(RankMemoryNeeds, told, strict=True)
     training = Training(model="m", data=(), output_dir="/out", max_length=128)
-    findings = judged(Boarding(training=training, ranks={"n1": 1}, cards={"n1": ()}, memory={"n1": GIB}, needs=needs))
-    packed = judged(Boarding(training=training, ranks={"n1": 1}, needs=needs, packed=True))
+    findings = judge_training(
+        TrainingPreflight(training=training, ranks={"n1": 1}, cards={"n1": ()}, memory={"n1": GIB}, needs=needs)
+    )
+    packed = judge_training(TrainingPreflight(training=training, ranks={"n1": 1}, needs=needs, packed=True))
     assert [finding.code for finding in (*findings, *packed)] == ["train-memory", "train-packing-unknown"]
     for finding in (*findings, *packed):
         _assert_safe(finding)

@@ -12,26 +12,26 @@ import pytest
 from shapes import split
 
 from aboard.checks import collective, fabric, gpu, network
-from aboard.checks.collective.crew import TORCH, parse_about
-from aboard.checks.collective.exercise import COLLECTIVE, Collective
-from aboard.checks.collective.nccl_log import NcclLog, parse_log
+from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveResult
+from aboard.checks.collective.nccl_init_log import NcclInitLog, parse_init_log
 from aboard.checks.collective.nccl_rules import NCCL_RULES
-from aboard.checks.collective.report import Report
-from aboard.checks.network.exercise import MESH
+from aboard.checks.collective.participants import TORCH, parse_capabilities
+from aboard.checks.collective.rank_report import RankReport
 from aboard.checks.network.interfaces import INTERFACES
-from aboard.checks.network.mesh import Mesh
-from aboard.core.cluster import Cluster
+from aboard.checks.network.mesh_probe import MESH
+from aboard.checks.network.mesh_result import MeshResult
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.contact import ReachedNode
+from aboard.core.cluster.node import Node
 from aboard.core.decoding import decode
-from aboard.core.exercise import Ask, Exercise
-from aboard.core.facts import Facts, read
-from aboard.core.node import Node
-from aboard.core.probe import Answer, Contents, Output, Probe
-from aboard.core.ras import RasStatus, ras_status
-from aboard.core.reach import Reached
-from aboard.core.recording import replay
-from aboard.core.rule import Subject
+from aboard.core.evidence.nccl_ras import RasStatus, parse_ras_status
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts, parse_answer
+from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest
+from aboard.core.probes.node_recording import replay_recordings
+from aboard.core.probes.probe import CommandOutput, FileContents, Probe, ProbeAnswer
 from aboard.diagnoses import Advice, Finding
-from aboard.wires import recorded
+from aboard.testing import recorded_node
 
 HERE = Path(__file__).parent
 HARMLESS = "qzq"
@@ -41,8 +41,8 @@ MOST = 20_000
 NODES = tuple(Node(name=name) for name in ("n1", "n2", "n3"))
 CLUSTER = Cluster(nodes=NODES)
 LAST = "n3"
-REACHED = Reached(hostname="h", user="u", address="10.0.0.9", python="3.11", round_trip=0.0, clock_offset=0.0)
-load = cache(recorded.load)
+REACHED = ReachedNode(hostname="h", user="u", address="10.0.0.9", python="3.11", round_trip=0.0, clock_offset=0.0)
+load = cache(recorded_node.load_recording)
 
 MARK = "\x01"
 
@@ -113,8 +113,8 @@ def _in_text(text: str, known: set[str]) -> Iterator[str]:
                 yield text[:start] + MARK + text[start + len(word[0]) :]
 
 
-def _in_answer(answer: Answer, known: set[str]) -> Iterator[Answer]:
-    if isinstance(answer, Output):
+def _in_answer(answer: ProbeAnswer, known: set[str]) -> Iterator[ProbeAnswer]:
+    if isinstance(answer, CommandOutput):
         yield from (replace(answer, stdout=text) for text in _in_text(answer.stdout, known))
         yield from (replace(answer, stderr=text) for text in _in_text(answer.stderr, known))
         return
@@ -123,10 +123,10 @@ def _in_answer(answer: Answer, known: set[str]) -> Iterator[Answer]:
         if kind not in known:
             known.add(kind)
             others = {name: each for name, each in answer.files.items() if name != path}
-            yield from (Contents(files={**others, path: each}) for each in _in_text(text, set()))
+            yield from (FileContents(files={**others, path: each}) for each in _in_text(text, set()))
             parts = path.split("/")
             for at, part in enumerate(parts):
-                yield Contents(files={**others, "/".join([*parts[:at], part + MARK, *parts[at + 1 :]]): text})
+                yield FileContents(files={**others, "/".join([*parts[:at], part + MARK, *parts[at + 1 :]]): text})
 
 
 def _in_json(value: Any) -> Iterator[Any]:
@@ -149,9 +149,9 @@ def _fill(marked: Any, value: str) -> Any:
         return {_fill(key, value): _fill(each, value) for key, each in marked.items()}
     if isinstance(marked, list):
         return [_fill(each, value) for each in marked]
-    if isinstance(marked, Contents):
-        return Contents(files=_fill(marked.files, value))
-    if isinstance(marked, Output):
+    if isinstance(marked, FileContents):
+        return FileContents(files=_fill(marked.files, value))
+    if isinstance(marked, CommandOutput):
         return replace(marked, stdout=_fill(marked.stdout, value), stderr=_fill(marked.stderr, value))
     return marked
 
@@ -168,22 +168,22 @@ def test_no_word_of_a_recorded_answer_gets_out(subject: Subject) -> None:
     usual, *odd = (load(HERE / "recordings" / name) for name in RECORDED[subject])
     known: dict[str, set[str]] = {probe.name: set() for probe in subject.probes}
     for recording in odd:
-        facts = replay(CLUSTER, subject, {"n1": usual, LAST: recording})
+        facts = replay_recordings(CLUSTER, subject, {"n1": usual, LAST: recording})
         for probe in subject.probes:
             for marked in _in_answer(recording.answer(probe.asked(NODES[0])), known[probe.name]):
                 _check_answer(subject, facts, probe, marked)
 
 
-def _check_answer(subject: Subject, facts: Facts, probe: Probe[Any], marked: Answer) -> None:
+def _check_answer(subject: Subject, facts: Facts, probe: Probe[Any], marked: ProbeAnswer) -> None:
     given = facts.answers[probe.name]
 
     def judge(fact: Any) -> list[Finding]:
         return subject.judge(replace(facts, answers={**facts.answers, probe.name: {**given, LAST: fact}}))
 
-    _check(lambda value: read(probe, _fill(marked, value)), judge, given[LAST])
+    _check(lambda value: parse_answer(probe, _fill(marked, value)), judge, given[LAST])
 
 
-def _hold(exercise: Exercise[Any], facts: Facts, answer: Callable[[str, Ask], Any]) -> Facts:
+def _hold(exercise: MultiNodeProbe[Any], facts: Facts, answer: Callable[[str, ProbeRequest], Any]) -> Facts:
     script = exercise.script(facts)
     try:
         asked = next(script)
@@ -196,7 +196,7 @@ def _hold(exercise: Exercise[Any], facts: Facts, answer: Callable[[str, Ask], An
 def _met() -> Facts:
     link = {f"/sys/class/net/eth0/{name}": text for name, text in (("operstate", "down"), ("mtu", "1500"))}
     facts = Facts(cluster=CLUSTER, contacts={node.name: REACHED for node in NODES})
-    return replace(facts, answers={INTERFACES.name: {LAST: read(INTERFACES, Contents(files=link))}})
+    return replace(facts, answers={INTERFACES.name: {LAST: parse_answer(INTERFACES, FileContents(files=link))}})
 
 
 OWNER = {"user": "ann", "name": "python3", "pid": 77, "ours": False}
@@ -217,7 +217,7 @@ CONNECTED = {
 
 
 def _mesh(listening: Any, connected: Any, value: str) -> Facts:
-    def answer(name: str, ask: Ask) -> Any:
+    def answer(name: str, ask: ProbeRequest) -> Any:
         place = f"10.0.0.{name[1:]}"
         if ask.op == "listen":
             fine = {"addresses": [["eth0", place, 24]], "ports": [{"port": 29500}, {"port": 40000}]}
@@ -246,7 +246,7 @@ def test_no_word_about_interfaces_gets_out() -> None:
     """Neither a name nor a state."""
     files = {f"/sys/class/net/eth0/{name}": text for name, text in (("operstate", "down"), ("mtu", "1500"))}
     facts = _mesh(LISTENING, CONNECTED, "")
-    for marked in _in_answer(Contents(files=files), set()):
+    for marked in _in_answer(FileContents(files=files), set()):
         _check_answer(network.SUBJECT, facts, INTERFACES, marked)
 
 
@@ -267,16 +267,16 @@ REPORT = {
 
 
 def _collective(about: Any, report: Any, value: str) -> Facts:
-    def answer(name: str, ask: Ask) -> Any:
+    def answer(name: str, ask: ProbeRequest) -> Any:
         own = {"rank": 0, "phase": "all_reduce", "told": True, "log": REPORT["log"]}
         told = _fill(report, value) if name == LAST else own
         return {"code": 0, "stdout": json.dumps(told, ensure_ascii=False), "stderr": ""}
 
-    output = Output(code=0, stdout=json.dumps(_fill(about, value), ensure_ascii=False))
+    output = CommandOutput(code=0, stdout=json.dumps(_fill(about, value), ensure_ascii=False))
     facts = Facts(cluster=Cluster(nodes=NODES[::2]), contacts={node.name: REACHED for node in NODES[::2]})
-    fine = parse_about(Output(code=0, stdout=json.dumps(ABOUT)))
-    facts = replace(facts, answers={TORCH.name: {"n1": fine, LAST: read(TORCH, output)}})
-    return _hold(COLLECTIVE, replace(facts, outcomes={MESH.name: Mesh(targets={}, tries={})}), answer)
+    fine = parse_capabilities(CommandOutput(code=0, stdout=json.dumps(ABOUT)))
+    facts = replace(facts, answers={TORCH.name: {"n1": fine, LAST: parse_answer(TORCH, output)}})
+    return _hold(COLLECTIVE, replace(facts, outcomes={MESH.name: MeshResult(targets={}, tries={})}), answer)
 
 
 def test_no_word_of_a_collective_gets_out() -> None:
@@ -304,8 +304,8 @@ def test_no_word_of_a_log_of_nccl_gets_out() -> None:
     """Whatever stands in it for an adapter, a plugin, a file or a complaint."""
     usual, *odd = ((HERE / "nccl_logs" / f"{name}.log").read_text("utf-8") for name in ("2.24-infiniband", *LOGS))
 
-    def judge(log: NcclLog) -> list[Finding]:
-        outcome = Collective(logs={"n1": _read_log(usual), LAST: log})
+    def judge(log: NcclInitLog) -> list[Finding]:
+        outcome = CollectiveResult(logs={"n1": _read_log(usual), LAST: log})
         facts = Facts(cluster=CLUSTER, contacts={}, outcomes={COLLECTIVE.name: outcome})
         return [each for rule in NCCL_RULES for each in rule(facts)]
 
@@ -315,9 +315,9 @@ def test_no_word_of_a_log_of_nccl_gets_out() -> None:
             _check(partial(_read_log, marked), judge, _read_log(text))
 
 
-def _read_log(marked: str, value: str = "") -> NcclLog:
+def _read_log(marked: str, value: str = "") -> NcclInitLog:
     lines = _fill(marked, value).splitlines()
-    return parse_log(decode(Report, {"rank": 0, "phase": "done", "log": lines}).log)
+    return parse_init_log(decode(RankReport, {"rank": 0, "phase": "done", "log": lines}).log)
 
 
 def test_no_word_of_ras_gets_out() -> None:
@@ -326,8 +326,8 @@ def test_no_word_of_ras_gets_out() -> None:
     for name in ("error", "missing"):
         text = (HERE / "ras" / f"{name}.txt").read_text("utf-8")
         for marked in _in_text(text, known):
-            _check(partial(_ask_ras, marked), lambda _status: [], ras_status(text))
+            _check(partial(_ask_ras, marked), lambda _status: [], parse_ras_status(text))
 
 
 def _ask_ras(marked: str, value: str) -> RasStatus | None:
-    return ras_status(_fill(marked, value))
+    return parse_ras_status(_fill(marked, value))

@@ -12,19 +12,27 @@ from typing import Any
 import pytest
 from deadlines import wait_until
 
-from aboard.agent import leftovers, place, tree
+from aboard.agent import process_tree, run_directory
+from aboard.agent.inspect import leftover_runs
 from aboard.checks.host import SUBJECT
-from aboard.checks.host.leftovers import END_LEFTOVERS, LEFTOVERS, Leftovers, Stray, end, parse_leftovers
-from aboard.core.cluster import Cluster
-from aboard.core.exercise import Ask
-from aboard.core.facts import Facts, Unknown
-from aboard.core.node import Node
-from aboard.core.reach import Reached
+from aboard.checks.host.leftovers import (
+    END_LEFTOVERS,
+    LEFTOVERS,
+    Leftovers,
+    StrayRank,
+    parse_leftovers,
+    terminate_leftovers,
+)
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.contact import ReachedNode
+from aboard.core.cluster.node import Node
+from aboard.core.probes.facts import Facts, Unknown
+from aboard.core.probes.multi_node_probe import ProbeRequest
 from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
 
 CLUSTER = Cluster(nodes=(Node(name="n1"), Node(name="n2")))
-MET = Reached(hostname="", user="", address="", python="", round_trip=0.01, clock_offset=0.0)
+MET = ReachedNode(hostname="", user="", address="", python="", round_trip=0.01, clock_offset=0.0)
 # Prints the number of a grandchild that has lost its parent.
 ORPHAN = """
 import os, sys
@@ -59,56 +67,56 @@ def orphans() -> Iterator[list[int]]:
     """Numbers of processes that end with the test."""
     found: list[int] = []
     yield found
-    tree.send(found, signal.SIGKILL)
+    process_tree.send_signal(found, signal.SIGKILL)
 
 
 def _wait_until_gone(pid: int) -> None:
-    wait_until(lambda: pid not in tree.parents(), 5)
+    wait_until(lambda: pid not in process_tree.read_parents(), 5)
 
 
 def test_a_process_without_a_keeper_is_found_and_ended_by_run_id(run: str, orphans: list[int]) -> None:
     """Only the runs that are named are ended, and only by their id."""
     mine, other = _orphan(ABOARD_RUN_ID=run), _orphan(ABOARD_RUN_ID=f"{run}-b")
     orphans += [mine, other]
-    found = leftovers.find()["runs"]
+    found = leftover_runs.find_leftovers()["runs"]
     assert found[run] == {"pids": [mine], "what": "sleep 3600"}
-    assert leftovers.clear([run]) == {"ended": 1, "left": []}
+    assert leftover_runs.clear_leftovers([run]) == {"ended": 1, "left": []}
     _wait_until_gone(mine)
-    assert leftovers.find()["runs"][f"{run}-b"]["pids"] == [other]
+    assert leftover_runs.find_leftovers()["runs"][f"{run}-b"]["pids"] == [other]
 
 
 def test_a_run_with_a_keeper_is_left_alone(run: str, orphans: list[int]) -> None:
     """Whoever answers in the run's directory keeps it; that it stopped answering makes it a leftover."""
     orphans.append(_orphan(ABOARD_RUN_ID=run))
-    directory = place.make(run)
+    directory = run_directory.make_directory(run)
     with socket.socket(socket.AF_UNIX) as keeper:
-        keeper.bind(f"{directory}/{place.SOCKET}")
+        keeper.bind(f"{directory}/{run_directory.SOCKET}")
         keeper.listen(8)
-        assert run not in leftovers.find()["runs"]
-        assert leftovers.clear([run]) == {"ended": 0, "left": []}
-    found = leftovers.find()
+        assert run not in leftover_runs.find_leftovers()["runs"]
+        assert leftover_runs.clear_leftovers([run]) == {"ended": 0, "left": []}
+    found = leftover_runs.find_leftovers()
     assert run in found["runs"]
     assert run in found["places"]
-    assert leftovers.clear([run])["ended"] == 1
-    assert run not in place.runs()
+    assert leftover_runs.clear_leftovers([run])["ended"] == 1
+    assert run not in run_directory.list_runs()
 
 
 def test_a_keeper_that_is_about_to_listen_is_waited_for(run: str) -> None:
     """A new directory without a socket belongs to a run that begins; an old one to nobody."""
-    directory = place.make(run)
+    directory = run_directory.make_directory(run)
     try:
-        assert run not in leftovers.find()["places"]
+        assert run not in leftover_runs.find_leftovers()["places"]
         os.utime(directory, (1, 1))
-        assert run in leftovers.find()["places"]
+        assert run in leftover_runs.find_leftovers()["places"]
     finally:
-        place.clear(directory)
+        run_directory.remove_directory(directory)
 
 
 def test_a_question_of_a_check_is_no_leftover(orphans: list[int]) -> None:
     """As long as its agent lives; a mark whose agent is gone is one."""
     orphans.append(_orphan(ABOARD_RUN_ID="ask-999999999-1"))
-    assert "ask-999999999-1" in leftovers.find()["runs"]
-    assert leftovers.clear(["ask-999999999-1"])["ended"] == 1
+    assert "ask-999999999-1" in leftover_runs.find_leftovers()["runs"]
+    assert leftover_runs.clear_leftovers(["ask-999999999-1"])["ended"] == 1
     # What an agent is known by is on its command line.
     line = "print(1, flush=True); input()  # aboard: python"
     with subprocess.Popen(
@@ -117,14 +125,14 @@ def test_a_question_of_a_check_is_no_leftover(orphans: list[int]) -> None:
         assert agent.stdout is not None
         assert agent.stdout.readline()
         orphans.append(_orphan(ABOARD_RUN_ID=f"ask-{agent.pid}-1"))
-        assert f"ask-{agent.pid}-1" not in leftovers.find()["runs"]
+        assert f"ask-{agent.pid}-1" not in leftover_runs.find_leftovers()["runs"]
 
 
 def test_ranks_of_other_launchers_are_told_and_never_ended(orphans: list[int]) -> None:
     """By RANK and MASTER_ADDR; one of the two alone is nothing."""
     rank = _orphan(RANK="0", MASTER_ADDR="n1")
     orphans += [rank, _orphan(RANK="0")]
-    strays = {pid: what for pid, _orphan_, what in leftovers.find()["strays"]}
+    strays = {pid: what for pid, _orphan_, what in leftover_runs.find_leftovers()["strays"]}
     assert strays[rank] == "sleep 3600"
     assert orphans[1] not in strays
 
@@ -132,7 +140,7 @@ def test_ranks_of_other_launchers_are_told_and_never_ended(orphans: list[int]) -
 def test_the_environment_stays_on_the_node(run: str, orphans: list[int]) -> None:
     """Of what a process has in it only the run id leaves, of its arguments only the script's name."""
     orphans.append(_orphan(ABOARD_RUN_ID=run, RANK="0", MASTER_ADDR="secret-host", KEY_OF_SOMETHING="a secret"))
-    assert "secret" not in str(leftovers.find())
+    assert "secret" not in str(leftover_runs.find_leftovers())
 
 
 FOUND = {
@@ -160,14 +168,14 @@ def test_what_is_said_of_it() -> None:
 
 def test_the_end_is_asked_of_those_that_have_some() -> None:
     """By run id, then they look again, and what was done is said."""
-    script = end(_facts(**{LEFTOVERS.name: {"n1": parse_leftovers(FOUND), "n2": Leftovers()}}))
-    assert next(script) == {"n1": Ask(op="clear", fields={"runs": ["run-7", "run-8"]})}
-    assert script.send({"n1": {"ended": 2, "left": []}}) == {"n1": Ask(op="leftovers")}
+    script = terminate_leftovers(_facts(**{LEFTOVERS.name: {"n1": parse_leftovers(FOUND), "n2": Leftovers()}}))
+    assert next(script) == {"n1": ProbeRequest(op="clear", fields={"runs": ["run-7", "run-8"]})}
+    assert script.send({"n1": {"ended": 2, "left": []}}) == {"n1": ProbeRequest(op="leftovers")}
     with pytest.raises(StopIteration) as done:
         script.send({"n1": {"runs": {}, "places": [], "strays": FOUND["strays"]}})
     strays = (
-        Stray(pid=21, orphan=True, what=Untrusted("python3 a.py")),
-        Stray(pid=22, orphan=False, what=Untrusted("python3 b.py")),
+        StrayRank(pid=21, orphan=True, what=Untrusted("python3 a.py")),
+        StrayRank(pid=22, orphan=False, what=Untrusted("python3 b.py")),
     )
     assert done.value.value == {"n1": Leftovers(ended=2, strays=strays), "n2": Leftovers()}
     findings = SUBJECT.judge(_facts(**{LEFTOVERS.name: {}, END_LEFTOVERS.name: {"n1": Leftovers(ended=2)}}))
@@ -178,7 +186,7 @@ def test_nothing_to_end_asks_nobody() -> None:
     """A clean cluster, or one that wasn't looked at, is left in peace."""
     for outcomes in ({}, {LEFTOVERS.name: {"n1": Leftovers(), "n2": Unknown(why="x")}}):
         with pytest.raises(StopIteration):
-            next(end(_facts(**outcomes)))
+            next(terminate_leftovers(_facts(**outcomes)))
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,10 @@
 import pytest
 
 from aboard.checks.reach import SUBJECT
-from aboard.core.cluster import Cluster
-from aboard.core.facts import Facts
-from aboard.core.node import Node
-from aboard.core.reach import Reached
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.contact import ReachedNode
+from aboard.core.cluster.node import Node
+from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding, Severity
 
 QUICK = {"connected": 0.01, "greeted": 0.05, "keys": 0.2, "logged-in": 0.3, "agent": 0.4}
@@ -14,7 +14,7 @@ QUICK = {"connected": 0.01, "greeted": 0.05, "keys": 0.2, "logged-in": 0.3, "age
 
 def _judge(phases: dict[str, dict[str, float]]) -> list[Finding]:
     contacts = {
-        name: Reached(hostname=name, user="", address="", python="", round_trip=0.01, clock_offset=0.0, phases=ends)
+        name: ReachedNode(hostname=name, user="", address="", python="", round_trip=0.01, clock_offset=0.0, phases=ends)
         for name, ends in phases.items()
     }
     return SUBJECT.judge(Facts(cluster=Cluster(nodes=tuple(Node(name=name) for name in phases)), contacts=contacts))

@@ -6,30 +6,30 @@ from dataclasses import replace
 import pytest
 
 from aboard.checks.reach import SUBJECT
-from aboard.checks.reach.elsewhere import ELSEWHERE
-from aboard.core.cluster import Cluster
-from aboard.core.facts import Facts
-from aboard.core.node import Node
-from aboard.core.reach import NO_KEY, Contact, Reached, Unreached
-from aboard.diagnoses import Finding, Severity, worst_first
-from aboard.diagnoses.reason import Reason
+from aboard.checks.reach.address_lookup import ADDRESS_LOOKUP
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.contact import NO_KEY, Contact, ReachedNode, UnreachedNode
+from aboard.core.cluster.node import Node
+from aboard.core.probes.facts import Facts
+from aboard.diagnoses import Finding, Severity, sort_by_severity
+from aboard.diagnoses.unreachable_reason import UnreachableReason
 
 NODE = Node(name="n1", address="10.0.0.1", user="me", port=2222, python="/opt/py")
 
 
-def _met(**fields: object) -> Reached:
+def _met(**fields: object) -> ReachedNode:
     usual = {"hostname": "n1", "user": "me", "address": "", "python": "3.11.0", "round_trip": 0.01, "clock_offset": 0.0}
-    return Reached(**{**usual, **fields})  # type: ignore[arg-type]
+    return ReachedNode(**{**usual, **fields})  # type: ignore[arg-type]
 
 
 def _judge(contact: Contact, node: Node = NODE) -> list[Finding]:
     return SUBJECT.judge(Facts(cluster=Cluster(nodes=(node,)), contacts={node.name: contact}))
 
 
-@pytest.mark.parametrize("reason", Reason)
-def test_every_reason_has_a_story(reason: Reason) -> None:
+@pytest.mark.parametrize("reason", UnreachableReason)
+def test_every_reason_has_a_story(reason: UnreachableReason) -> None:
     """What was seen, why it matters and what to type, with no blank left to fill in."""
-    (finding,) = _judge(Unreached(reason=reason, said="what ssh said"))
+    (finding,) = _judge(UnreachedNode(reason=reason, said="what ssh said"))
     assert finding.code == f"reach-{reason.value}"
     assert finding.severity is Severity.BLOCK
     assert finding.seen == "what ssh said"
@@ -39,17 +39,17 @@ def test_every_reason_has_a_story(reason: Reason) -> None:
 
 def test_a_fix_names_the_node_as_ssh_reaches_it() -> None:
     """User, address and port are in it, so that it can be typed as it stands."""
-    (finding,) = _judge(Unreached(reason=Reason.HOST_KEY_CHANGED, said=""))
+    (finding,) = _judge(UnreachedNode(reason=UnreachableReason.HOST_KEY_CHANGED, said=""))
     assert "ssh-keygen -R '[10.0.0.1]:2222'" in finding.fix
     assert "ssh -p 2222 me@10.0.0.1" in finding.fix
-    (plain,) = _judge(Unreached(reason=Reason.HOST_KEY_CHANGED, said=""), Node(name="n1"))
+    (plain,) = _judge(UnreachedNode(reason=UnreachableReason.HOST_KEY_CHANGED, said=""), Node(name="n1"))
     assert "ssh-keygen -R n1 " in plain.fix
 
 
 @pytest.mark.parametrize("python", ["python3", "/opt/my env/bin/python", "/it's/python", '"; $(x)!'])
 def test_a_login_is_asked_for_python_by_one_word(python: str) -> None:
     """However its path is spelled, the far end gets one command, and in it one word."""
-    (finding,) = _judge(Unreached(reason=Reason.NO_PYTHON, said=""), Node(name="n1", python=python))
+    (finding,) = _judge(UnreachedNode(reason=UnreachableReason.NO_PYTHON, said=""), Node(name="n1", python=python))
     (_, _, there) = shlex.split(finding.fix.partition("    # ")[0])
     (*login, find) = shlex.split(there)
     assert (login, shlex.split(find)) == (["bash", "-lc"], ["command", "-v", python])
@@ -59,7 +59,7 @@ def test_a_key_file_that_others_may_read_is_one_finding() -> None:
     """It is wrong here, whoever is dialled, and the fix has its real path."""
     said = "Permissions 0644 for '/home/me/my keys/id' are too open."
     cluster = Cluster(nodes=(Node(name="n1"), Node(name="n2")))
-    contacts = {node.name: Unreached(reason=Reason.KEY_REFUSED, said=said) for node in cluster}
+    contacts = {node.name: UnreachedNode(reason=UnreachableReason.KEY_REFUSED, said=said) for node in cluster}
     (finding,) = SUBJECT.judge(Facts(cluster=cluster, contacts=contacts))
     assert finding.nodes == ("n1", "n2")
     assert finding.fix.startswith("chmod 600 '/home/me/my keys/id'    # here")
@@ -69,7 +69,7 @@ def test_a_user_without_any_key_makes_one_first() -> None:
     """One finding for all nodes: ssh-keygen, then one loop for those that share a port."""
     cluster = Cluster(nodes=(Node(name="n1"), Node(name="n2", user="me"), Node(name="n3", port=2222)))
     said = f"{NO_KEY}; me@n1: Permission denied (publickey)."
-    contacts = {node.name: Unreached(reason=Reason.KEY_REFUSED, said=said) for node in cluster}
+    contacts = {node.name: UnreachedNode(reason=UnreachableReason.KEY_REFUSED, said=said) for node in cluster}
     (finding,) = SUBJECT.judge(Facts(cluster=cluster, contacts=contacts))
     assert (finding.code, finding.nodes) == ("reach-key-refused", ("n1", "n2", "n3"))
     assert finding.seen == f"{NO_KEY}; me@n1: Permission denied (publickey)."
@@ -91,28 +91,32 @@ def test_a_user_without_any_key_makes_one_first() -> None:
 )
 def test_an_old_python_has_a_newer_one_beside_it(said: str, fix: str) -> None:
     """Then that one is proposed, by its path."""
-    (finding,) = _judge(Unreached(reason=Reason.OLD_PYTHON, said=said))
+    (finding,) = _judge(UnreachedNode(reason=UnreachableReason.OLD_PYTHON, said=said))
     assert finding.fix.startswith(fix)
 
 
 def test_another_node_knows_the_address() -> None:
     """Who can't resolve a name asks those who answer; what is no address that others can dial doesn't count."""
     lost, first, second = Node(name="n1"), Node(name="n2"), Node(name="n3")
-    contacts: dict[str, Contact] = {"n1": Unreached(reason=Reason.UNRESOLVED, said=""), "n2": _met(), "n3": _met()}
+    contacts: dict[str, Contact] = {
+        "n1": UnreachedNode(reason=UnreachableReason.UNRESOLVED, said=""),
+        "n2": _met(),
+        "n3": _met(),
+    }
     facts = Facts(cluster=Cluster(nodes=(lost, first, second)), contacts=contacts)
-    script = ELSEWHERE.script(facts)
+    script = ADDRESS_LOOKUP.script(facts)
     assert list(next(script)) == ["n2"]
     assert list(script.send({"n2": {"stdout": "of n1\n127.0.1.1 STREAM n1\nnonsense\n"}})) == ["n3"]
     with pytest.raises(StopIteration) as done:
         script.send({"n3": {"stdout": "of n1\n10.0.0.1      STREAM n1\nof other\n10.0.0.9 STREAM\n"}})
-    (finding,) = SUBJECT.judge(replace(facts, outcomes={ELSEWHERE.name: done.value.value}))
+    (finding,) = SUBJECT.judge(replace(facts, outcomes={ADDRESS_LOOKUP.name: done.value.value}))
     assert finding.fix.startswith("echo '10.0.0.1 n1' | sudo tee -a /etc/hosts    # here")
 
 
 def test_nobody_is_asked_for_names_that_are_known() -> None:
     """Where all could be resolved, there is no round."""
     with pytest.raises(StopIteration):
-        next(ELSEWHERE.script(Facts(cluster=Cluster(nodes=(NODE,)), contacts={"n1": _met()})))
+        next(ADDRESS_LOOKUP.script(Facts(cluster=Cluster(nodes=(NODE,)), contacts={"n1": _met()})))
 
 
 def test_a_node_that_answers_is_no_finding() -> None:
@@ -131,6 +135,6 @@ def test_drops_and_noise_are_worth_a_line() -> None:
 
 def test_the_worst_comes_first_and_else_the_order_stays() -> None:
     """Of equal weight, the rule that spoke first stands first."""
-    bad = _judge(Unreached(reason=Reason.REFUSED, said=""))
+    bad = _judge(UnreachedNode(reason=UnreachableReason.REFUSED, said=""))
     mild = _judge(_met(drops=2, noise="Welcome"))
-    assert worst_first([*mild, *bad]) == [*bad, *mild]
+    assert sort_by_severity([*mild, *bad]) == [*bad, *mild]

@@ -7,21 +7,21 @@ from typing import Any
 import pytest
 
 from aboard.checks.reach import SUBJECT
-from aboard.checks.reach.shell import SHELL, Failed, Ready, _outcome
-from aboard.core.cluster import Cluster
-from aboard.core.facts import Facts, Unknown
-from aboard.core.node import Node
+from aboard.checks.reach.rank_shell import SHELL, SetupFailure, ShellReady, _parse_shell_reply
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.probes.facts import Facts, Unknown
 from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.check import Report, check
+from aboard.flows.check.check_cluster import CheckReport, check_cluster
 
 
-def _check(*setup: str, **fields: Any) -> Report:
+def _check(*setup: str, **fields: Any) -> CheckReport:
     node = Node(name="me", local=True, setup=setup, **fields)
-    return asyncio.run(check(Cluster(nodes=(node,)), (SUBJECT,)))
+    return asyncio.run(check_cluster(Cluster(nodes=(node,)), (SUBJECT,)))
 
 
-def _seen(report: Report) -> list[tuple[str, str]]:
+def _seen(report: CheckReport) -> list[tuple[str, str]]:
     return [(finding.code, finding.seen) for finding in report.findings]
 
 
@@ -32,7 +32,7 @@ def test_lines_that_work() -> None:
     shells = report.facts.outcome(SHELL)
     assert shells is not None
     assert not isinstance(shells, Unknown)
-    assert isinstance(shells["me"], Ready)
+    assert isinstance(shells["me"], ShellReady)
     assert "Max open files" in shells["me"].limits
 
 
@@ -80,8 +80,10 @@ def test_the_fix_is_the_whole_setting() -> None:
 def test_nodes_that_fail_alike_are_one_finding() -> None:
     """A line of the whole cluster that fails everywhere is said once."""
     nodes = tuple(Node(name=name, setup=("module load x",)) for name in ("n1", "n2", "n3"))
-    failed = Failed(line=1, said=Untrusted("module: command not found"))
-    held: dict[str, Any] = {SHELL.name: {"n1": failed, "n2": failed, "n3": Failed(line=1, said=Untrusted("other"))}}
+    failed = SetupFailure(line=1, said=Untrusted("module: command not found"))
+    held: dict[str, Any] = {
+        SHELL.name: {"n1": failed, "n2": failed, "n3": SetupFailure(line=1, said=Untrusted("other"))}
+    }
     findings = SUBJECT.judge(Facts(cluster=Cluster(nodes=nodes), contacts={}, outcomes=held))
     assert [finding.nodes for finding in findings] == [("n1", "n2"), ("n3",)]
     assert "in aboard.yaml, for n[1-2];" in findings[0].fix
@@ -112,13 +114,15 @@ def test_a_secret_is_not_repeated() -> None:
 def test_a_reply_that_makes_no_sense_is_unknown(reply: Mapping[str, Any]) -> None:
     """It is told as such, never a pass."""
     node = Node(name="n1", setup=("true",))
-    assert isinstance(_outcome(node, reply), Unknown)
-    facts = Facts(cluster=Cluster(nodes=(node,)), contacts={}, outcomes={SHELL.name: {"n1": _outcome(node, reply)}})
+    assert isinstance(_parse_shell_reply(node, reply), Unknown)
+    facts = Facts(
+        cluster=Cluster(nodes=(node,)), contacts={}, outcomes={SHELL.name: {"n1": _parse_shell_reply(node, reply)}}
+    )
     (finding,) = SUBJECT.judge(facts)
     assert (finding.code, finding.severity) == ("unknown-shell", Severity.WARN)
 
 
 def test_a_line_that_does_not_end() -> None:
     """The time-out names the line at which it was."""
-    outcome = _outcome(Node(name="n1", setup=("a", "b")), {"stdout": "at 1\nat 2\n", "timed_out": True})
-    assert outcome == Failed(line=2, said=Untrusted("it did not end within 20 s"))
+    outcome = _parse_shell_reply(Node(name="n1", setup=("a", "b")), {"stdout": "at 1\nat 2\n", "timed_out": True})
+    assert outcome == SetupFailure(line=2, said=Untrusted("it did not end within 20 s"))

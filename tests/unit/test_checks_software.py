@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.checks.scripted import as_a_rank, said
-from aboard.checks.software import SUBJECT, differences
-from aboard.checks.software.code import LISTINGS
-from aboard.checks.software.facts import Listing, parse_listing, parse_software, question
-from aboard.checks.software.script import SCRIPT
-from aboard.core.cluster import Cluster
-from aboard.core.facts import Facts, Unknown
-from aboard.core.interpreter import Interpreter, Origin
-from aboard.core.node import Node
-from aboard.core.probe import Contents, Output, Unparsed
+from aboard.checks.node_scripts import build_rank_argv, parse_script_output
+from aboard.checks.software import SUBJECT, list_differences
+from aboard.checks.software.code_differences import LISTINGS
+from aboard.checks.software.inventory_script import SCRIPT
+from aboard.checks.software.node_software import SoftwareListing, build_inventory_command, parse_listing, parse_software
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
+from aboard.core.cluster.node import Node
+from aboard.core.probes.facts import Facts, Unknown
+from aboard.core.probes.probe import CommandOutput, FileContents, ProbeParseError
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
 
@@ -41,11 +41,11 @@ RECORDED: dict[str, Any] = {
 }
 
 
-def _said(told: object) -> Output:
-    return Output(code=0, stdout=json.dumps(told) + "\n")
+def _said(told: object) -> CommandOutput:
+    return CommandOutput(code=0, stdout=json.dumps(told) + "\n")
 
 
-def _facts(*changes: dict[str, Any], listings: dict[str, Listing] | None = None, **node: Any) -> Facts:
+def _facts(*changes: dict[str, Any], listings: dict[str, SoftwareListing] | None = None, **node: Any) -> Facts:
     """Nodes n1, n2, … that told what is recorded, but for these changes."""
     names = [f"n{number}" for number in range(1, len(changes) + 1)]
     answers = {name: parse_software(_said({**RECORDED, **change})) for name, change in zip(names, changes, strict=True)}
@@ -132,7 +132,7 @@ def test_a_warning_hides_no_block() -> None:
 
 def test_a_tie_goes_to_the_first_node() -> None:
     """Of two nodes, the first one is the measure, since rank 0 is there."""
-    (difference,) = differences(_facts({}, _packages(nccl="2.21.5")))
+    (difference,) = list_differences(_facts({}, _packages(nccl="2.21.5")))
     assert (difference.usual, difference.odd) == ("2.26.2", ("n2",))
     assert difference.sentence() == "nccl: n2 has 2.21.5, n1 has 2.26.2"
 
@@ -140,7 +140,7 @@ def test_a_tie_goes_to_the_first_node() -> None:
 def test_many_versions_are_folded() -> None:
     """A sentence names a few versions and counts the others."""
     many = [_packages(nccl=f"2.{number}.0") for number in range(9)]
-    difference = differences(_facts({}, {}, *many))[0]
+    difference = list_differences(_facts({}, {}, *many))[0]
     assert difference.sentence() == (
         "nccl: n3 has 2.0.0, n4 has 2.1.0, n5 has 2.2.0, 6 more versions elsewhere, n[1-2] have 2.26.2"
     )
@@ -183,8 +183,8 @@ def test_secrets_are_not_shown() -> None:
 def test_files_that_differ(files: dict[str, str], code: str, severity: Severity, words: str) -> None:
     """Other code stops a run, other settings are a warning, more files worth a line."""
     listings = {
-        "n1": Listing(packages={}, files={Untrusted("a.py"): "1", Untrusted("b.json"): "1"}),
-        "n3": Listing(packages={}, files={Untrusted(path): digest for path, digest in files.items()}),
+        "n1": SoftwareListing(packages={}, files={Untrusted("a.py"): "1", Untrusted("b.json"): "1"}),
+        "n3": SoftwareListing(packages={}, files={Untrusted(path): digest for path, digest in files.items()}),
     }
     (finding,) = SUBJECT.judge(_facts({}, {}, {"code": "dd"}, listings=listings))
     assert (finding.code, finding.severity, finding.nodes) == (code, severity, ("n3",))
@@ -194,7 +194,7 @@ def test_files_that_differ(files: dict[str, str], code: str, severity: Severity,
 def test_many_files_are_copied_by_their_endings() -> None:
     """The fix stays short, however much differs."""
     usual = {Untrusted(f"{number}.py"): "1" for number in range(50)}
-    listings = {"n1": Listing(packages={}, files=usual), "n3": Listing(packages={}, files={})}
+    listings = {"n1": SoftwareListing(packages={}, files=usual), "n3": SoftwareListing(packages={}, files={})}
     (finding,) = SUBJECT.judge(_facts({}, {}, {"code": "dd", "commit": "ff"}, listings=listings))
     assert "0.py, 1.py, 10.py, 11.py, 12.py and 45 more missing; git: ff, not 0123456789ab" in finding.seen
     assert len(finding.fix) < 300
@@ -212,7 +212,7 @@ def test_listings_are_asked_where_digests_differ() -> None:
     listing = {"code": 0, "stdout": json.dumps({"packages": {}, "files": {"a.py": "1"}}), "stderr": ""}
     with pytest.raises(StopIteration) as done:
         script.send({"n1": listing, "n2": Unknown(why="gone"), "n4": {"code": "?"}})
-    assert done.value.value == {"n1": Listing(packages={}, files={Untrusted("a.py"): "1"})}
+    assert done.value.value == {"n1": SoftwareListing(packages={}, files={Untrusted("a.py"): "1"})}
 
 
 def test_unknown_is_said() -> None:
@@ -226,11 +226,11 @@ def test_unknown_is_said() -> None:
 @pytest.mark.parametrize(
     "answer",
     [
-        Contents(files={}),
-        Output(code=1, stdout="", stderr="Traceback\nSyntaxError: \x1b[31minvalid"),
-        Output(code=0, stdout="{}", timed_out=True),
-        Output(code=0, stdout=""),
-        Output(code=0, stdout="[" * 100_000),
+        FileContents(files={}),
+        CommandOutput(code=1, stdout="", stderr="Traceback\nSyntaxError: \x1b[31minvalid"),
+        CommandOutput(code=0, stdout="{}", timed_out=True),
+        CommandOutput(code=0, stdout=""),
+        CommandOutput(code=0, stdout="[" * 100_000),
         _said([]),
         _said({**RECORDED, "count": -1}),
         _said({**RECORDED, "packages": {"torch": 2}}),
@@ -238,7 +238,7 @@ def test_unknown_is_said() -> None:
 )
 def test_other_answers_are_unknown(answer: Any) -> None:
     """Never a pass, and fit for a screen."""
-    with pytest.raises(Unparsed) as error:
+    with pytest.raises(ProbeParseError) as error:
         parse_software(answer)
     assert str(error.value).isprintable()
 
@@ -250,21 +250,21 @@ def test_no_answer_breaks_the_parsers(told: object) -> None:
         for answer in (_said(told), _said({**RECORDED, "packages": told, "variables": told})):
             try:
                 parse(answer)
-            except Unparsed:
+            except ProbeParseError:
                 continue
 
 
 @given(st.text())
 def test_noise_before_the_answer(noise: str) -> None:
     """What start-up files print before it does no harm."""
-    assert said(Output(code=0, stdout=f"{noise}\n" + json.dumps(RECORDED) + "\n")) == RECORDED
+    assert parse_script_output(CommandOutput(code=0, stdout=f"{noise}\n" + json.dumps(RECORDED) + "\n")) == RECORDED
 
 
 def test_setup_comes_first() -> None:
     """Its lines run in bash, and what they print stays out of the answer."""
     node = Node(name="n1", python=sys.executable, setup=("echo noise", "export NCCL_DEBUG=TRACE"))
-    done = subprocess.run(as_a_rank(node, "-Sc", SCRIPT, "facts", ""), capture_output=True, text=True, check=True)
-    told = parse_software(Output(code=0, stdout=done.stdout))
+    done = subprocess.run(build_rank_argv(node, "-Sc", SCRIPT, "facts", ""), capture_output=True, text=True, check=True)
+    told = parse_software(CommandOutput(code=0, stdout=done.stdout))
     assert done.stdout.count("\n") == 1
     assert told.variables["NCCL_DEBUG"] == "TRACE"
 
@@ -323,13 +323,13 @@ def test_a_child_of_the_agent_sees_what_ranks_see(bare: Path, tmp_path: Path) ->
 
 def test_a_node_whose_agent_runs_on_the_ranks_python_starts_no_other() -> None:
     """With `setup` lines or another interpreter, that one is started and asked."""
-    assert question(Node(name="n1", python="/opt/python")).source == SCRIPT
+    assert build_inventory_command(Node(name="n1", python="/opt/python")).source == SCRIPT
     for other in (
         Node(name="n1", setup=("module load cuda",)),
-        Node(name="n1", interpreter=Interpreter(path="/venv/bin/python", origin=Origin.VIRTUAL_ENV)),
+        Node(name="n1", interpreter=Interpreter(path="/venv/bin/python", origin=InterpreterSource.VIRTUAL_ENV)),
         Node(name="n1", local=True),
     ):
-        assert question(other).source is None
+        assert build_inventory_command(other).source is None
 
 
 def test_the_script_reads_packages_without_importing_them(bare: Path, tmp_path: Path) -> None:
@@ -406,7 +406,7 @@ def test_a_directory_that_is_not_there_has_no_code() -> None:
 
 def test_every_code_has_a_story() -> None:
     """Also those that no other test here meets."""
-    codes = {story.code for story in SUBJECT.stories}
+    codes = {story.code for story in SUBJECT.diagnoses}
     assert codes == {
         *(f"software-{word}" for word in ("python", "python-path", "torch", "nccl", "cuda", "rocm")),
         *(f"software-{word}" for word in ("package", "environment", "code", "config", "variable")),

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.checks.storage import SUBJECT
-from aboard.checks.storage.facts import parse_storage
-from aboard.checks.storage.script import SCRIPT
-from aboard.checks.storage.share import EXCHANGE, Sharing, Trial
-from aboard.core.cluster import Cluster
-from aboard.core.exercise import Ask
-from aboard.core.facts import Facts, Unknown
-from aboard.core.node import Node
-from aboard.core.probe import Output, Unparsed
+from aboard.checks.storage.filesystem_script import SCRIPT
+from aboard.checks.storage.node_storage import parse_storage
+from aboard.checks.storage.shared_workdir import EXCHANGE, WorkdirSharing, WriteTrial
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.probes.facts import Facts, Unknown
+from aboard.core.probes.multi_node_probe import ProbeRequest
+from aboard.core.probes.probe import CommandOutput, ProbeParseError
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
 
@@ -45,8 +45,8 @@ PLACE: dict[str, Any] = {
 DEAD = {"point": "/mnt/a b", "type": "nfs", "source": "old:/x", "network": True, "why": "no answer within 3 s"}
 
 
-def _said(told: object) -> Output:
-    return Output(code=0, stdout=json.dumps(told) + "\n")
+def _said(told: object) -> CommandOutput:
+    return CommandOutput(code=0, stdout=json.dumps(told) + "\n")
 
 
 def _recorded(change: dict[str, Any], dead: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
@@ -55,7 +55,7 @@ def _recorded(change: dict[str, Any], dead: tuple[dict[str, Any], ...] = ()) -> 
 
 
 def _facts(
-    *changes: dict[str, Any], dead: dict[int, dict[str, Any]] | None = None, sharing: Sharing | None = None
+    *changes: dict[str, Any], dead: dict[int, dict[str, Any]] | None = None, sharing: WorkdirSharing | None = None
 ) -> Facts:
     names = [f"n{number}" for number in range(1, len(changes) + 1)]
     gone = {index: (each,) for index, each in (dead or {}).items()}
@@ -75,7 +75,7 @@ def _told(findings: list[Finding]) -> list[tuple[str, str, tuple[str, ...]]]:
 def test_healthy() -> None:
     """Room, rights and mounts as they should be: nothing to say."""
     assert SUBJECT.judge(_facts({}, {}, {})) == []
-    assert SUBJECT.judge(_facts(NFS, NFS, sharing=Sharing(groups=(("n1", "n2"),)))) == []
+    assert SUBJECT.judge(_facts(NFS, NFS, sharing=WorkdirSharing(groups=(("n1", "n2"),)))) == []
 
 
 @pytest.mark.parametrize(
@@ -152,33 +152,33 @@ def test_not_mounted() -> None:
 @pytest.mark.parametrize(
     ("sharing", "told"),
     [
-        (Sharing(groups=(("n1", "n3"),), alone=("n2",)), [("storage-not-shared", "block", ("n2",))]),
-        (Sharing(groups=(("n2", "n3"),), alone=("n1",)), [("storage-not-shared", "block", ("n1",))]),
-        (Sharing(groups=(("n1", "n2", "n3"),)), []),
-        (Sharing(alone=("n1", "n2", "n3")), [("storage-private", "info", ("n1", "n2", "n3"))]),
+        (WorkdirSharing(groups=(("n1", "n3"),), alone=("n2",)), [("storage-not-shared", "block", ("n2",))]),
+        (WorkdirSharing(groups=(("n2", "n3"),), alone=("n1",)), [("storage-not-shared", "block", ("n1",))]),
+        (WorkdirSharing(groups=(("n1", "n2", "n3"),)), []),
+        (WorkdirSharing(alone=("n1", "n2", "n3")), [("storage-private", "info", ("n1", "n2", "n3"))]),
         (
-            Sharing(trials={"n2": Trial(step="map", error=Untrusted("No such device"))}),
+            WorkdirSharing(trials={"n2": WriteTrial(step="map", error=Untrusted("No such device"))}),
             [("storage-no-mmap", "warn", ("n2",))],
         ),
         (
-            Sharing(trials={"n2": Trial(step="write", error=Untrusted("Disk quota exceeded"))}),
+            WorkdirSharing(trials={"n2": WriteTrial(step="write", error=Untrusted("Disk quota exceeded"))}),
             [("storage-full", "block", ("n2",))],
         ),
         (
-            Sharing(trials={"n2": Trial(step="write", error=Untrusted("Bad thing"))}),
+            WorkdirSharing(trials={"n2": WriteTrial(step="write", error=Untrusted("Bad thing"))}),
             [("storage-read-only", "warn", ("n2",))],
         ),
-        (Sharing(trials={"n2": Trial(step="", error=Untrusted(""))}), []),
+        (WorkdirSharing(trials={"n2": WriteTrial(step="", error=Untrusted(""))}), []),
     ],
 )
-def test_sharing(sharing: Sharing, told: list[tuple[str, str, tuple[str, ...]]]) -> None:
+def test_sharing(sharing: WorkdirSharing, told: list[tuple[str, str, tuple[str, ...]]]) -> None:
     """Who has another directory than those who share one is named; nobody, if each has its own."""
     assert _told(SUBJECT.judge(_facts({}, {}, {}, sharing=sharing))) == told
 
 
 def test_alone_beside_a_network_mount() -> None:
     """Of two nodes that don't see each other's files, the one without the network mount is wrong."""
-    told = _told(SUBJECT.judge(_facts(NFS, {}, sharing=Sharing(alone=("n1", "n2")))))
+    told = _told(SUBJECT.judge(_facts(NFS, {}, sharing=WorkdirSharing(alone=("n1", "n2")))))
     assert told == [("storage-not-shared", "block", ("n2",))]
 
 
@@ -190,7 +190,7 @@ class Shares:
         self.files: dict[str, set[str]] = {}
         self.rounds: list[tuple[str, tuple[str, ...]]] = []
 
-    def reply(self, node: str, ask: Ask) -> dict[str, Any] | Unknown:
+    def reply(self, node: str, ask: ProbeRequest) -> dict[str, Any] | Unknown:
         what, name = ask.fields["argv"][3], (*ask.fields["argv"], "", "")[5]
         share = self.shares[node]
         files = self.files.setdefault(share or node, set())
@@ -207,7 +207,7 @@ class Shares:
             files.discard(name)
         return {"code": 0, "stdout": json.dumps(told), "stderr": ""}
 
-    def run(self) -> Sharing:
+    def run(self) -> WorkdirSharing:
         script = EXCHANGE.script(_facts(*({} for _share in self.shares)))
         asked = next(script)
         while True:
@@ -215,7 +215,7 @@ class Shares:
             try:
                 asked = script.send({node: self.reply(node, ask) for node, ask in asked.items()})
             except StopIteration as done:
-                outcome: Sharing = done.value
+                outcome: WorkdirSharing = done.value
                 return outcome
 
 
@@ -254,7 +254,7 @@ def test_no_answer_breaks_the_parser(told: object) -> None:
     for answer in (told, {**whole, "places": told}, {**whole, "places": {"workdir": told}}, {**whole, "dead": [told]}):
         try:
             parse_storage(_said(answer))
-        except Unparsed:
+        except ProbeParseError:
             continue
 
 
@@ -293,7 +293,7 @@ def test_the_script_writes_reads_and_removes(tmp_path: Path) -> None:
 def test_every_code_has_a_story() -> None:
     """Each code that a rule can find is told at length."""
     words = "missing not-shared not-mounted private full low inodes read-only dead-mount no-mmap space output"
-    assert {story.code for story in SUBJECT.stories} == {
+    assert {story.code for story in SUBJECT.diagnoses} == {
         *(f"storage-{word}" for word in words.split(" ")),
         "unknown-storage",
         "unknown-storage-room",

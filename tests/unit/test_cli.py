@@ -11,7 +11,7 @@ import pytest
 from commands import aboard
 from deadlines import slowness
 
-from aboard.cli.errand import typed_command
+from aboard.cli.runs.launch_arguments import format_typed_command
 
 
 def test_help_lists_the_verbs_in_the_order_of_the_story() -> None:
@@ -126,7 +126,7 @@ def test_a_broken_file_shows_every_problem(tmp_path: Path, monkeypatch: pytest.M
 )
 def test_a_command_can_be_typed_again(argv: list[str], typed: str) -> None:
     """Quoted for a shell, with all of its options; our own options leave out the values of secrets."""
-    assert typed_command(argv) == f"aboard {typed}"
+    assert format_typed_command(argv) == f"aboard {typed}"
 
 
 @pytest.mark.ci
@@ -134,7 +134,7 @@ def test_a_run_in_the_background_holds_no_stream_of_the_terminal() -> None:
     """Data that was prepared in worker processes leaves a helper of multiprocessing; it ends with the command."""
     script = """
 import multiprocessing.resource_tracker, os, sys
-from aboard.cli.launching import leave_resource_tracker
+from aboard.cli.runs.attached_and_detached import leave_resource_tracker
 multiprocessing.resource_tracker.ensure_running()
 if os.fork() == 0:
     null = os.open(os.devnull, os.O_RDWR)

@@ -12,10 +12,10 @@ from data_files import conversation, tokenizer, written
 
 from aboard.cli import cli
 from aboard.cli.data import LOSS_ON
-from aboard.config.data import DataWords, load_data
-from aboard.config.sections import DataSection
-from aboard.data.intake import formats
-from aboard.data.tokens.encode import LossOn
+from aboard.config.schema.aboard_yaml import DataSection
+from aboard.config.training.data_settings import DataSettings, load_data_settings
+from aboard.data.intake import row_formats
+from aboard.data.tokens.encoder import LossOn
 from aboard.diagnoses import AboardError, InputError
 
 
@@ -97,10 +97,10 @@ def test_the_section_of_aboard_yaml() -> None:
 
 def test_every_key_of_the_section_is_obeyed() -> None:
     """What may be written is what is handed on; files are handed on as sources."""
-    handed = {field if field != "sources" else "files" for field in DataWords.__dataclass_fields__}
+    handed = {field if field != "sources" else "files" for field in DataSettings.__dataclass_fields__}
     assert set(DataSection.model_fields) == handed
     Path("a.yaml").write_text("data: {loss_on: last, format: text, text_column: body, template: t.jinja}\n")
-    words = load_data(["a.yaml"])
+    words = load_data_settings(["a.yaml"])
     assert (words.loss_on, words.format, words.text_column, words.template) == ("last", "text", "body", "t.jinja")
 
 
@@ -108,7 +108,7 @@ def test_words_that_stand_in_two_rooms_are_the_same() -> None:
     """The formats and the losses, where the light install needs them and where they are obeyed."""
     losses = get_args(get_args(DataSection.model_fields["loss_on"].annotation)[0])
     assert len({losses, get_args(LossOn), LOSS_ON}) == 1
-    assert get_args(get_args(DataSection.model_fields["format"].annotation)[0]) == formats.NAMES
+    assert get_args(get_args(DataSection.model_fields["format"].annotation)[0]) == row_formats.FORMAT_NAMES
 
 
 @pytest.mark.ci

@@ -7,37 +7,39 @@ from typing import Any
 import pytest
 
 from aboard.checks.collective import SUBJECT
-from aboard.checks.collective.crew import TORCH, About
-from aboard.checks.collective.exercise import COLLECTIVE, Collective, collective
-from aboard.checks.collective.report import parse_reports, row
-from aboard.checks.network.exercise import MESH
-from aboard.checks.network.mesh import Address, Mesh, Port, Try
-from aboard.core.cluster import Cluster
-from aboard.core.exercise import Ask, Replies, Round
-from aboard.core.facts import Facts, Unknown
-from aboard.core.node import Node
-from aboard.core.probe import Output, Unparsed
-from aboard.core.reach import Reached
+from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveResult, build_collective_probe
+from aboard.checks.collective.participants import TORCH, NodeCapabilities
+from aboard.checks.collective.rank_report import compute_bandwidth, parse_rank_reports
+from aboard.checks.network.mesh_probe import MESH
+from aboard.checks.network.mesh_result import ConnectionAttempt, InterfaceAddress, MeshResult, PortKind
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.contact import ReachedNode
+from aboard.core.cluster.node import Node
+from aboard.core.probes.facts import Facts, Unknown
+from aboard.core.probes.multi_node_probe import ProbeRequest, Replies, Round
+from aboard.core.probes.probe import CommandOutput, ProbeParseError
 from aboard.diagnoses import Finding
 
 FAST, SLOW = 9_000.0, 50.0
 
 
-def _about(**more: Any) -> About:
+def _about(**more: Any) -> NodeCapabilities:
     given = {"torch": True, "cuda": False, "gpus": 0, "cores": 2, "port": 20_500, "token": "t", "machine": ""}
-    return About(**{**given, **more})
+    return NodeCapabilities(**{**given, **more})
 
 
-def _mesh(names: list[str], *, cut: tuple[str, ...] = ()) -> Mesh:
+def _mesh(names: list[str], *, cut: tuple[str, ...] = ()) -> MeshResult:
     place = {name: f"10.0.0.{at}" for at, name in enumerate(names, start=1)}
-    return Mesh(
+    return MeshResult(
         targets=place,
-        addresses={name: (Address(interface="eth0", address=f"{place[name]}/24"),) for name in names},
+        addresses={name: (InterfaceAddress(interface="eth0", address=f"{place[name]}/24"),) for name in names},
         tries={
-            (one, other, kind): Try(outcome="dropped" if other in cut else "ok", local=place[one], remote=place[other])
+            (one, other, kind): ConnectionAttempt(
+                outcome="dropped" if other in cut else "ok", local=place[one], remote=place[other]
+            )
             for one in names
             for other in names
-            for kind in Port
+            for kind in PortKind
             if one != other
         },
     )
@@ -46,10 +48,12 @@ def _mesh(names: list[str], *, cut: tuple[str, ...] = ()) -> Mesh:
 class World:
     """Nodes that answer the rounds of the exercise; each test says what is wrong with them."""
 
-    def __init__(self, count: int = 4, *, cut: tuple[str, ...] = (), about: Mapping[str, About] | None = None) -> None:
+    def __init__(
+        self, count: int = 4, *, cut: tuple[str, ...] = (), about: Mapping[str, NodeCapabilities] | None = None
+    ) -> None:
         self.names = [f"n{at}" for at in range(1, count + 1)]
         nodes = tuple(Node(name=name) for name in self.names)
-        reached = Reached(hostname="h", user="u", address="", python="3.11", round_trip=0.0, clock_offset=0.0)
+        reached = ReachedNode(hostname="h", user="u", address="", python="3.11", round_trip=0.0, clock_offset=0.0)
         self.facts = Facts(
             cluster=Cluster(nodes=nodes),
             contacts=dict.fromkeys(self.names, reached),
@@ -61,7 +65,7 @@ class World:
 
     def hold(self, answer: Callable[[str, dict[str, Any], Mapping[str, int]], Any], *, every: bool = False) -> Facts:
         """`answer` is asked for each node: its name, its task, and who has which rank in its job."""
-        script = collective(every=every).script(self.facts)
+        script = build_collective_probe(every=every).script(self.facts)
         try:
             asked = next(script)
             while True:
@@ -88,7 +92,7 @@ class World:
         return replies
 
 
-def _task(ask: Ask) -> dict[str, Any]:
+def _task(ask: ProbeRequest) -> dict[str, Any]:
     task: dict[str, Any] = json.loads(ask.fields["argv"][3])
     return task
 
@@ -111,9 +115,9 @@ def _findings(facts: Facts) -> list[tuple[str, str, tuple[str, ...]]]:
     return [(each.code, each.severity.word, each.nodes) for each in SUBJECT.judge(facts)]
 
 
-def _outcome(facts: Facts) -> Collective:
+def _outcome(facts: Facts) -> CollectiveResult:
     outcome = facts.outcome(COLLECTIVE)
-    assert isinstance(outcome, Collective)
+    assert isinstance(outcome, CollectiveResult)
     return outcome
 
 
@@ -137,7 +141,7 @@ def test_all_is_well() -> None:
 
 def test_bandwidths_are_those_of_nccl_tests() -> None:
     """1 GB in 1 s over 4 ranks: 1 GB/s, 1.5 on the bus of an all-reduce, 0.75 of an all-gather."""
-    reduce, gather = (row(op, 10**9, 1, 1.0, 4) for op in ("all_reduce", "all_gather"))
+    reduce, gather = (compute_bandwidth(op, 10**9, 1, 1.0, 4) for op in ("all_reduce", "all_gather"))
     assert (reduce.algorithm, reduce.bus) == (1.0, 1.5)
     assert (gather.algorithm, gather.bus) == (1.0, 0.75)
 
@@ -348,8 +352,8 @@ def test_gpus_make_ranks() -> None:
 )
 def test_what_no_rank_says(said: str) -> None:
     """Unparsed, never a pass."""
-    with pytest.raises(Unparsed):
-        parse_reports(Output(code=0, stdout=said))
+    with pytest.raises(ProbeParseError):
+        parse_rank_reports(CommandOutput(code=0, stdout=said))
 
 
 def test_an_exercise_that_stumbled() -> None:

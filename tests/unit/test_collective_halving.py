@@ -6,7 +6,7 @@ from math import ceil, log2
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aboard.checks.collective.halving import Group, locate
+from aboard.checks.collective.fault_bisection import NodeGroup, locate_faults
 
 Pair = tuple[str, str]
 
@@ -21,11 +21,11 @@ class World:
         self.rounds = 0
         self.largest = 0
 
-    def well(self, group: Group) -> bool:
+    def well(self, group: NodeGroup) -> bool:
         return not self.nodes & set(group) and not any(link <= set(group) for link in self.links)
 
     def search(self, told: Iterable[Pair] = ()) -> list[set[str]]:
-        search = locate(self.names, told)
+        search = locate_faults(self.names, told)
         try:
             groups = next(search)
             while True:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from aboard.checks.collective.exercise import COLLECTIVE, Collective
-from aboard.checks.collective.nccl_log import NcclLog, parse_log
-from aboard.checks.collective.nccl_rules import NCCL_RULES, _counters
-from aboard.checks.fabric.ports import PORTS, Port
-from aboard.core.cluster import Cluster
-from aboard.core.facts import Facts
-from aboard.core.node import Node
+from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveResult
+from aboard.checks.collective.nccl_init_log import NcclInitLog, parse_init_log
+from aboard.checks.collective.nccl_rules import NCCL_RULES, _format_counter_command
+from aboard.checks.fabric.rdma_ports import PORTS, RdmaPort
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
 
@@ -20,18 +20,18 @@ RECORDINGS = Path(__file__).parent / "nccl_logs"
 HEALTHY = ("2.14", "2.18", "2.24", "2.27", "2.30")
 
 
-def _log(name: str) -> NcclLog:
-    return parse_log(Untrusted((RECORDINGS / f"{name}.log").read_text("utf-8")).lines())
+def _log(name: str) -> NcclInitLog:
+    return parse_init_log(Untrusted((RECORDINGS / f"{name}.log").read_text("utf-8")).lines())
 
 
-def _judge(*names: str, ports: Mapping[str, tuple[Port, ...]] | None = None) -> list[Finding]:
+def _judge(*names: str, ports: Mapping[str, tuple[RdmaPort, ...]] | None = None) -> list[Finding]:
     nodes = tuple(Node(name=f"n{at}") for at in range(1, len(names) + 1))
     logs = {node.name: _log(name) for node, name in zip(nodes, names, strict=True)}
     facts = Facts(
         cluster=Cluster(nodes=nodes),
         contacts={},
         answers={PORTS.name: ports or {}},
-        outcomes={COLLECTIVE.name: Collective(logs=logs)},
+        outcomes={COLLECTIVE.name: CollectiveResult(logs=logs)},
     )
     return [finding for rule in NCCL_RULES for finding in rule(facts)]
 
@@ -40,8 +40,8 @@ def _told(findings: list[Finding]) -> list[tuple[str, tuple[str, ...]]]:
     return [(finding.code, finding.nodes) for finding in findings]
 
 
-def _port(device: str) -> Port:
-    return Port(
+def _port(device: str) -> RdmaPort:
+    return RdmaPort(
         device=device,
         number=1,
         state="ACTIVE",
@@ -130,7 +130,7 @@ def test_a_topology_file_that_is_not_there() -> None:
     assert _told(findings) == [("collective-topology", ("n2",))]
     assert "/opt/microsoft/ndv4-topo.xml: No such file or directory" in findings[0].seen
     line = "n1:1:1 [0] NCCL INFO Could not open XML topology file /x.xml : Permission denied"
-    assert parse_log([Untrusted(line)]).no_topology == "/x.xml: Permission denied"
+    assert parse_init_log([Untrusted(line)]).no_topology == "/x.xml: Permission denied"
 
 
 def test_topology_files_that_differ() -> None:
@@ -156,13 +156,13 @@ def test_completions_with_errors(name: str, hca: str) -> None:
 @pytest.mark.parametrize("line", ["", "NCCL", "NCCL INFO ", "\x1b[31mNCCL INFO Channel 00", "Channel 00/0 : via"])
 def test_other_lines_are_nobodys_business(line: str) -> None:
     """What isn't NCCL's own, or is cut, leaves nothing."""
-    assert parse_log([Untrusted(line)]) == NcclLog()
+    assert parse_init_log([Untrusted(line)]) == NcclInitLog()
 
 
 def test_an_adapter_whose_name_is_no_name_stays_out_of_the_fix() -> None:
     """It comes from a node's log, and the fix is for a shell."""
-    log = parse_log(())
-    assert "/infiniband/mlx5_0/device" in _counters(replace(log, completions={"mlx5_0:1": 1}))
+    log = parse_init_log(())
+    assert "/infiniband/mlx5_0/device" in _format_counter_command(replace(log, completions={"mlx5_0:1": 1}))
     warning = "n1:1:1 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.1<1> with error 12 hca $(id);curl|sh"
-    assert parse_log([Untrusted(warning)]).completions == {"": 1}
-    assert _counters(parse_log([Untrusted(warning)])) == ""
+    assert parse_init_log([Untrusted(warning)]).completions == {"": 1}
+    assert _format_counter_command(parse_init_log([Untrusted(warning)])) == ""

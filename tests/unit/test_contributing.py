@@ -11,15 +11,15 @@ ROOT = Path(__file__).parents[2]
 ASK = """
 from aboard.checks import host
 from aboard.checks.host.bad_memory import ERRORS
-from aboard.core.cluster import Cluster
-from aboard.core.facts import Facts
-from aboard.core.node import Node
-from aboard.core.probe import Contents
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.probes.facts import Facts
+from aboard.core.cluster.node import Node
+from aboard.core.probes.probe import FileContents
 from aboard.diagnoses.catalogue import all_diagnoses
 
 assert "host-bad-memory" in all_diagnoses()
 for count, expected in (("0", []), ("2", ["sudo edac-util -v    # on n1; which module is it? Replace it"])):
-    answer = ERRORS.parse(Contents(files={"/sys/devices/system/edac/mc/mc0/ue_count": count}))
+    answer = ERRORS.parse(FileContents(files={"/sys/devices/system/edac/mc/mc0/ue_count": count}))
     facts = Facts(cluster=Cluster(nodes=(Node(name="n1"),)), contacts={}, answers={ERRORS.name: {"n1": answer}})
     assert [each.fix for each in host.SUBJECT.judge(facts) if each.code == "host-bad-memory"] == expected
 print("ok")
@@ -30,7 +30,7 @@ def test_a_check_of_a_counter_takes_two_edits(tmp_path: Path) -> None:
     """Applied to a copy of the source, the diff gives a check that fires, and one that doesn't."""
     first = re.findall(r"```diff\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.DOTALL)[0]
     assert len(re.findall(r"^\+\+\+ ", first, re.MULTILINE)) == 2
-    for room in ("lazy.py", "__init__.py", "diagnoses", "core", "checks", "agent"):
+    for room in ("lazy_dataclass.py", "__init__.py", "diagnoses", "core", "checks", "agent"):
         source, target = ROOT / "src/aboard" / room, tmp_path / "src/aboard" / room
         target.parent.mkdir(parents=True, exist_ok=True)
         if source.is_dir():

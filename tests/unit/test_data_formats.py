@@ -10,27 +10,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from aboard.data.intake.formats import Format, recognise
-from aboard.data.intake.parts import Part
-from aboard.data.intake.read import format_of, read
-from aboard.data.intake.shape import ALPACA_INPUT, shape
-from aboard.data.intake.sources import SourceSpec, sources
-from aboard.data.rows import Broken, Row, Where, fingerprint
+from aboard.data.intake.read_chunk import detect_format, read_rows
+from aboard.data.intake.record_to_row import ALPACA_INPUT_PROMPT, build_row
+from aboard.data.intake.row_formats import RowFormat, recognize_format
+from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.data.intake.validation_split import SplitSide
+from aboard.data.rows import DataRow, InvalidRow, RowLocation, fingerprint_row
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted
 
-HERE = Where(file=Untrusted("a.jsonl"), line=7)
+HERE = RowLocation(file=Untrusted("a.jsonl"), line=7)
 ASKED = {"role": "user", "content": "Hi"}
 ANSWER = {"role": "assistant", "content": "Hello"}
 
 
-def shaped(fields: dict[str, Any], **given: Any) -> Row | Broken:
-    return shape((HERE, fields), recognise([fields], **given))
+def shaped(fields: dict[str, Any], **given: Any) -> DataRow | InvalidRow:
+    return build_row((HERE, fields), recognize_format([fields], **given))
 
 
-def row(fields: dict[str, Any], **given: Any) -> Row:
+def row(fields: dict[str, Any], **given: Any) -> DataRow:
     found = shaped(fields, **given)
-    assert isinstance(found, Row), found
+    assert isinstance(found, DataRow), found
     return found
 
 
@@ -48,7 +48,7 @@ def row(fields: dict[str, Any], **given: Any) -> Row:
 )
 def test_recognised(fields: dict[str, Any], name: str, why: str) -> None:
     """Columns tell the format, and the reason is said."""
-    found = recognise([{"other": 1}, fields])
+    found = recognize_format([{"other": 1}, fields])
     assert (found.name, found.why) == (name, why)
 
 
@@ -56,11 +56,11 @@ def test_ambiguous() -> None:
     """Columns of two formats are an error that says how to choose, and choosing settles it."""
     fields = {"instruction": "a", "output": "b", "text": "a b"}
     with pytest.raises(AboardError) as error:
-        recognise([fields])
+        recognize_format([fields])
     assert error.value.code == "data-format"
     assert error.value.fix == "say which: format: alpaca or format: text"
-    assert row(fields, given="alpaca").kind == "pair"
-    assert row(fields, given="text").kind == "text"
+    assert row(fields, format_name="alpaca").kind == "pair"
+    assert row(fields, format_name="text").kind == "text"
 
 
 @pytest.mark.parametrize(
@@ -68,14 +68,14 @@ def test_ambiguous() -> None:
     [
         ({"body": "a", "n": 1}, {}, "no format fits the columns body, n", "text_column: body"),
         ({"chosen": "a", "rejected": "b"}, {}, "preferences", "prompt and completion"),
-        ({"text": "a"}, {"given": "alpacca"}, "did you mean 'alpaca'?", "format: alpaca"),
-        ({"text": "a"}, {"given": "alpaca", "text_column": "x"}, "text_column goes with plain text", "leave one"),
+        ({"text": "a"}, {"format_name": "alpacca"}, "did you mean 'alpaca'?", "format: alpaca"),
+        ({"text": "a"}, {"format_name": "alpaca", "text_column": "x"}, "text_column goes with plain text", "leave one"),
     ],
 )
 def test_no_format(fields: dict[str, Any], given: dict[str, str], seen: str, fix: str) -> None:
     """What is no format says what was seen, and what to write."""
     with pytest.raises(AboardError) as error:
-        recognise([fields], **given)
+        recognize_format([fields], **given)
     assert seen in error.value.seen
     assert fix in error.value.fix
 
@@ -83,7 +83,7 @@ def test_no_format(fields: dict[str, Any], given: dict[str, str], seen: str, fix
 def test_no_rows_no_format() -> None:
     """Without a row nothing is recognised, and that is said."""
     with pytest.raises(AboardError, match="no row could be read"):
-        recognise([])
+        recognize_format([])
 
 
 def test_text_column() -> None:
@@ -94,7 +94,7 @@ def test_text_column() -> None:
 def test_alpaca() -> None:
     """Instruction and input are asked, in Stanford's words for a pair and as they are for a chat."""
     found = row({"instruction": "Add {input}", "input": "1 {instruction} 2", "output": "3", "system": "Be brief"})
-    words = ALPACA_INPUT.split("{input}")[0].replace("{instruction}", "Add {input}")
+    words = ALPACA_INPUT_PROMPT.split("{input}")[0].replace("{instruction}", "Add {input}")
     assert found.prompt == f"Be brief\n\n{words}1 {{instruction}} 2\n\n### Response:\n"
     assert found.completion == "3"
     assert found.messages == (
@@ -199,8 +199,8 @@ def test_pairs_of_messages() -> None:
 )
 def test_misshapen(given: str, fields: dict[str, Any], code: str, why: str) -> None:
     """A row that doesn't fit the format says its place, its kind of trouble, and what was seen."""
-    found = shaped(fields, given=given)
-    assert isinstance(found, Broken)
+    found = shaped(fields, format_name=given)
+    assert isinstance(found, InvalidRow)
     assert (found.where, found.code) == (HERE, code)
     assert why in found.why
 
@@ -223,14 +223,14 @@ def test_tokens_of_parquet(tmp_path: Path) -> None:
     """Lists of numbers in Parquet are read without a Python object for each."""
     columns = {"input_ids": [[1, 2, 3], [4], None, [5, 6]], "labels": [[-100, 2, 3], [4], None, [-100, -100]]}
     pq.write_table(pa.table(columns), tmp_path / "a.parquet", row_group_size=3)
-    chunks = sources(SourceSpec(path=str(tmp_path / "a.parquet")))
-    found = [each for chunk in chunks for each in read(chunk, format_of(chunks))]
-    assert [each.ids.tolist() for each in found if isinstance(each, Row) and each.ids is not None] == [
+    chunks = list_source_chunks(SourceSpec(path=str(tmp_path / "a.parquet")))
+    found = [each for chunk in chunks for each in read_rows(chunk, detect_format(chunks))]
+    assert [each.ids.tolist() for each in found if isinstance(each, DataRow) and each.ids is not None] == [
         [1, 2, 3],
         [4],
         [5, 6],
     ]
-    assert isinstance(found[2], Broken)
+    assert isinstance(found[2], InvalidRow)
     assert (found[2].where.line, found[2].code) == (3, "row-columns")
 
 
@@ -257,9 +257,9 @@ def test_megatron(tmp_path: Path, kind: int, dtype: str, layout: str) -> None:
     path = write_megatron(tmp_path, documents, kind=kind, dtype=dtype, table=table)
     wanted = [[1, 2, 3, 4], [5], [6, 7, 8, 9]] if table else [[1, 2, 3], [4], [5], [6, 7], [8, 9]]
     for every in (1, 1 << 20):
-        chunks = sources(SourceSpec(path=path.replace(".idx", ".bin")), chunk_bytes=every)
-        found = [each for chunk in chunks for each in read(chunk, format_of(chunks))]
-        assert [each.ids.tolist() for each in found if isinstance(each, Row) and each.ids is not None] == wanted
+        chunks = list_source_chunks(SourceSpec(path=path.replace(".idx", ".bin")), chunk_bytes=every)
+        found = [each for chunk in chunks for each in read_rows(chunk, detect_format(chunks))]
+        assert [each.ids.tolist() for each in found if isinstance(each, DataRow) and each.ids is not None] == wanted
         assert [each.where.line for each in found] == list(range(1, len(wanted) + 1))
 
 
@@ -267,10 +267,10 @@ def test_megatron_without_all_its_tokens(tmp_path: Path) -> None:
     """A document that the .bin file has not got is told; those that it has are read."""
     path = write_megatron(tmp_path, [[[1, 2]], [[3, 4]]], kind=8, dtype="<u2", table=True)
     (tmp_path / "a.bin").write_bytes((tmp_path / "a.bin").read_bytes()[:-1])
-    (chunk,) = sources(SourceSpec(path=path))
-    fine, broken = read(chunk, format_of([chunk]))
-    assert isinstance(fine, Row)
-    assert isinstance(broken, Broken)
+    (chunk,) = list_source_chunks(SourceSpec(path=path))
+    fine, broken = read_rows(chunk, detect_format([chunk]))
+    assert isinstance(fine, DataRow)
+    assert isinstance(broken, InvalidRow)
     assert "the .bin file has 7 bytes" in broken.why
 
 
@@ -279,30 +279,32 @@ def test_megatron_that_is_none(tmp_path: Path, content: bytes) -> None:
     """An index of another make is one broken row."""
     (tmp_path / "a.idx").write_bytes(content)
     (tmp_path / "a.bin").write_bytes(b"")
-    (chunk,) = sources(SourceSpec(path=str(tmp_path / "a.idx")))
-    (found,) = read(chunk, Format(name="tokens", why="given", columns=("input_ids",)))
-    assert isinstance(found, Broken)
+    (chunk,) = list_source_chunks(SourceSpec(path=str(tmp_path / "a.idx")))
+    (found,) = read_rows(chunk, RowFormat(name="tokens", why="given", columns=("input_ids",)))
+    assert isinstance(found, InvalidRow)
     assert found.code == "file-unreadable"
 
 
 def test_parts() -> None:
     """A share of the rows is validation, by content alone, whatever the order; what is broken is told once."""
-    rows: list[Row | Broken] = [Row(where=HERE, kind="text", text=str(number)) for number in range(2_000)]
-    broken = Broken(where=HERE, code="row-json", why=Untrusted("x"))
-    train = list(Part(name="train", share=0.1).of([*rows, broken]))
-    held = list(Part(name="validation", share=0.1).of([*reversed(rows), broken]))
+    rows: list[DataRow | InvalidRow] = [DataRow(where=HERE, kind="text", text=str(number)) for number in range(2_000)]
+    broken = InvalidRow(where=HERE, code="row-json", why=Untrusted("x"))
+    train = list(SplitSide(name="train", share=0.1).of([*rows, broken]))
+    held = list(SplitSide(name="validation", share=0.1).of([*reversed(rows), broken]))
     assert 140 < len(held) < 260
     assert broken in train
     assert broken not in held
-    assert {each.text for each in [*train, *held] if isinstance(each, Row)} == {str(number) for number in range(2_000)}
+    assert {each.text for each in [*train, *held] if isinstance(each, DataRow)} == {
+        str(number) for number in range(2_000)
+    }
     assert len(train) + len(held) == 2_001
 
 
 def test_fingerprints() -> None:
     """Equal content has one fingerprint wherever it stands; other content has another."""
-    there = Where(file=Untrusted("b.parquet"), line=1, unit="row")
-    assert fingerprint(row({"messages": [ASKED, ANSWER]})) == fingerprint(
-        Row(where=there, kind="chat", messages=(dict(reversed(ASKED.items())), ANSWER))
+    there = RowLocation(file=Untrusted("b.parquet"), line=1, unit="row")
+    assert fingerprint_row(row({"messages": [ASKED, ANSWER]})) == fingerprint_row(
+        DataRow(where=there, kind="chat", messages=(dict(reversed(ASKED.items())), ANSWER))
     )
     rows = [
         row({"messages": [ASKED, ANSWER]}),
@@ -313,7 +315,7 @@ def test_fingerprints() -> None:
         row({"input_ids": [1]}),
         row({"input_ids": [1], "loss_mask": [0]}),
     ]
-    assert len({fingerprint(each) for each in rows}) == len(rows)
+    assert len({fingerprint_row(each) for each in rows}) == len(rows)
 
 
 def test_rows_survive_json() -> None:

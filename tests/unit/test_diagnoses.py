@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from pkgutil import walk_packages
 from string import Formatter
 
 import pytest
@@ -15,18 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shapes import shape
 
-from aboard.diagnoses import AboardError, Advice, Command, Diagnosis, Severity, Shell, checkpoint, network, reach, shell
-from aboard.diagnoses.catalogue import (
-    all_diagnoses,
-    all_messages,
-    read_error,
-    recall_diagnosis,
-    unpack_error,
-)
+import aboard.diagnoses
+from aboard.diagnoses import AboardError, Advice, Diagnosis, FixCommand, Severity, Shell, format_shell
+from aboard.diagnoses.catalogue import all_diagnoses, all_messages, read_error, recall_diagnosis, unpack_error
 from aboard.diagnoses.errors import pack_error
-from aboard.diagnoses.fixes import blanks, name_blanks
-from aboard.diagnoses.messages import Role, Source
-from aboard.verdicts.logs.reader import RAISED, SUMMED_UP, SUMMED_UP_KILLED
+from aboard.diagnoses.fixes import list_blanks, name_blanks
+from aboard.diagnoses.messages import MessageRole, MessageSource
+from aboard.diagnoses.nodes import network, reach
+from aboard.diagnoses.trainer import checkpoint
+from aboard.verdicts.logs.log_scanner import RAISED, SUMMED_UP, SUMMED_UP_KILLED
 
 SOURCE = Path(__file__).parents[2] / "src" / "aboard"
 HOSTILE = ["'; $(x)", "a\nb", "\x1b]52;c;eA==\x07", "\u202e", "-rf", "=ls", "~root", "", "x" * 1_000_000, "`id`", "# a"]
@@ -40,10 +38,10 @@ ONE = Diagnosis(
     explanation="",
     remedy="",
     fixes={
-        "look": Command("ls -l {path}    # on {node}"),
-        "there": Command("ssh {node} {command}"),
-        "several": Command("rm -- {paths:words}"),
-        "piece": Command("cd {path} && {command:shell}"),
+        "look": FixCommand("ls -l {path}    # on {node}"),
+        "there": FixCommand("ssh {node} {command}"),
+        "several": FixCommand("rm -- {paths:words}"),
+        "piece": FixCommand("cd {path} && {command:shell}"),
         "advice": Advice("train:\n  model: {path}"),
     },
 )
@@ -67,14 +65,14 @@ def _is_one_word(value: str) -> None:
     assert len(fix) < 13_000
     assert len(shlex.split(fix.rpartition("    # ")[0])) == 3
     assert not shlex.split(fix)[2].startswith("-")
-    nested = ONE.fix("there", node="n1", command=shell("cat {path}", path=value))
+    nested = ONE.fix("there", node="n1", command=format_shell("cat {path}", path=value))
     assert len(shlex.split(nested)) == 3
     assert len(shlex.split(shlex.split(nested)[2])) == 2
     assert len(shlex.split(ONE.fix("several", paths=[value, "b"]))) == 4
     assert ONE.fix("advice", path=value).count("\n") == 1
 
 
-TEMPLATES: dict[str, Command | Advice] = {
+TEMPLATES: dict[str, FixCommand | Advice] = {
     f"{each.code}:{variant}": template
     for each in all_diagnoses().values()
     for variant, template in each.templates.items()
@@ -90,16 +88,16 @@ def test_no_value_changes_what_a_fix_does(name: str) -> None:
         filled = template.fill(_values(template, hostile))
         assert all(line.isprintable() for line in filled.split("\n"))
         assert filled.count("\n") == harmless.count("\n")
-        if isinstance(template, Command):
+        if isinstance(template, FixCommand):
             assert shape(filled, hostile) == shape(harmless, HARMLESS)
 
 
-def _values(template: Command | Advice, value: str) -> dict[str, str | list[str] | Shell]:
+def _values(template: FixCommand | Advice, value: str) -> dict[str, str | list[str] | Shell]:
     made: dict[str, str | list[str] | Shell] = {}
     for _, name, how, _ in Formatter().parse(template.text):
         if name is not None:
             several = how == "words" or (how or "").startswith("-")
-            made[name] = [value, value] if several else shell("cat {it}", it=value) if _is_shell(how) else value
+            made[name] = [value, value] if several else format_shell("cat {it}", it=value) if _is_shell(how) else value
     return made
 
 
@@ -109,16 +107,16 @@ def _is_shell(how: str | None) -> bool:
 
 def test_what_is_no_piece_of_shell_is_refused_as_one() -> None:
     """A plain string can't become a part of a command."""
-    assert ONE.fix("piece", path="/a b", command=shell("ls {x}", x="c d")) == "cd '/a b' && ls 'c d'"
+    assert ONE.fix("piece", path="/a b", command=format_shell("ls {x}", x="c d")) == "cd '/a b' && ls 'c d'"
     with pytest.raises(TypeError, match="is no piece of shell"):
         ONE.fix("piece", path="/", command="rm -rf /")
 
 
 def test_a_piece_of_shell_has_an_example_where_no_value_is_known() -> None:
     """A page shows the example that the blank holds, a finding shows the value."""
-    template = Command("{check:shell aboard check NODES    # is it back?}\nls {path}")
+    template = FixCommand("{check:shell aboard check NODES    # is it back?}\nls {path}")
     assert name_blanks(template.text) == "aboard check NODES    # is it back?\nls PATH"
-    assert template.fill({"check": shell("aboard check n1"), "path": "a b"}) == "aboard check n1\nls 'a b'"
+    assert template.fill({"check": format_shell("aboard check n1"), "path": "a b"}) == "aboard check n1\nls 'a b'"
 
 
 def test_an_error_crosses_processes_as_its_code_and_values() -> None:
@@ -147,20 +145,19 @@ def _trees() -> dict[Path, ast.Module]:
 def _constants() -> dict[tuple[str, str], Diagnosis]:
     """Each diagnosis of the catalogue by its module and its name."""
     found = {}
-    for path in (SOURCE / "diagnoses").glob("*.py"):
-        name = "aboard.diagnoses" if path.stem == "__init__" else f"aboard.diagnoses.{path.stem}"
-        for key, value in vars(import_module(name)).items():
+    for module in walk_packages(aboard.diagnoses.__path__, "aboard.diagnoses."):
+        for key, value in vars(import_module(module.name)).items():
             if isinstance(value, Diagnosis):
-                found[path.stem, key] = value
+                found[module.name, key] = value
     return found
 
 
 def _names(tree: ast.Module) -> dict[str, str]:
     """What modules of the catalogue are called in a file."""
     return {
-        alias.asname or alias.name: alias.name
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
         for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom) and node.module == "aboard.diagnoses"
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("aboard.diagnoses")
         for alias in node.names
     }
 
@@ -174,7 +171,7 @@ def _uses(tree: ast.Module) -> Iterator[tuple[tuple[str, str], ast.Attribute]]:
 
 def test_each_diagnosis_is_used() -> None:
     """What nobody finds or raises is not in the catalogue."""
-    others = {path: tree for path, tree in _trees().items() if path.parent.name != "diagnoses" or path.stem == "errors"}
+    others = {path: tree for path, tree in _trees().items() if "diagnoses" not in path.parts or path.stem == "errors"}
     used = {key for tree in others.values() for key, _ in _uses(tree)}
     # What programs print is found by its patterns.
     looked_up = {each.code for each in reach.UNREACHED.values()}
@@ -184,12 +181,14 @@ def test_each_diagnosis_is_used() -> None:
 
 def test_each_message_has_what_its_diagnosis_needs() -> None:
     """Its fix is a variant of the diagnosis, and every blank of the two sentences is a group of the pattern."""
-    for diagnosis, message in (*all_messages(Source.LOG), RAISED, *SUMMED_UP, *SUMMED_UP_KILLED):
+    for diagnosis, message in (*all_messages(MessageSource.LOG), RAISED, *SUMMED_UP, *SUMMED_UP_KILLED):
         known = {"node", "rank", *(name.rstrip("234") for name in message.regex.groupindex)}
         assert not message.fix or message.fix in diagnosis.templates, diagnosis.code
-        assert message.role is not Role.CAUSE or {message.fix or "log", ""} & set(diagnosis.templates), diagnosis.code
-        assert blanks(Advice(message.why or diagnosis.explanation)) <= known, diagnosis.code
-    for diagnosis, message in all_messages(Source.DEATH):
+        assert message.role is not MessageRole.CAUSE or {message.fix or "log", ""} & set(diagnosis.templates), (
+            diagnosis.code
+        )
+        assert list_blanks(Advice(message.why or diagnosis.explanation)) <= known, diagnosis.code
+    for diagnosis, message in all_messages(MessageSource.DEATH):
         assert not message.fix or message.fix in diagnosis.templates, diagnosis.code
 
 
@@ -197,10 +196,10 @@ def test_no_pattern_is_compiled_before_it_is_used() -> None:
     """The whole catalogue is loaded, and a reader made, without compiling any: a help page loads it, too."""
     code = """
 from aboard.diagnoses.catalogue import all_messages
-from aboard.diagnoses.messages import Source
-from aboard.verdicts.logs.reader import Reader
-Reader()
-messages = (*all_messages(Source.LOG), *all_messages(Source.DEATH))
+from aboard.diagnoses.messages import MessageSource
+from aboard.verdicts.logs.log_scanner import LogScanner
+LogScanner()
+messages = (*all_messages(MessageSource.LOG), *all_messages(MessageSource.DEATH))
 print(any("regex" in vars(message) for _, message in messages))
 """
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout == "False\n"
@@ -216,7 +215,7 @@ def test_each_fix_gets_the_values_that_it_needs() -> None:
             for diagnosis, words in _fills(call, used):
                 template = diagnosis.templates.get(str(words[0].value) if words else "")
                 names = {word.arg for word in call.keywords}
-                if template is None or blanks(template) != names:
+                if template is None or list_blanks(template) != names:
                     wrong.append(
                         f"{path.relative_to(SOURCE)}:{call.lineno}: {diagnosis.code} {sorted(map(str, names))}"
                     )
@@ -250,10 +249,11 @@ def test_a_code_that_was_merged_is_still_known(old: str, diagnosis: Diagnosis) -
 
 # These join pieces of shell, edit a fix that a template made, or quote for a node's own login shell.
 HANDMADE = """
-checks/blanks.py checks/collective/nccl_rules.py checks/reach/words.py checks/scripted.py checks/software/code.py
-checks/train/boarding.py checks/unknown.py core/nodeset.py core/retyped.py core/shell.py flows/replay.py flows/status.py
-flows/train_model.py ui/folded.py verdicts/commands.py verdicts/death/explain.py verdicts/foreign.py
-verdicts/logs/judge.py
+checks/fix_values.py checks/collective/nccl_rules.py checks/reach/ssh_fix_values.py checks/node_scripts.py
+checks/software/code_differences.py checks/train/training_rules.py checks/unknown_answers.py core/cluster/node_sets.py
+core/text/typed_command.py core/text/shell_quoting.py flows/why/replay_run.py flows/status.py
+flows/train/fetch_model.py ui/merge_findings.py verdicts/fix_commands.py verdicts/death/explain_death.py
+verdicts/live/external_jobs.py verdicts/logs/judge_log.py
 """
 
 
@@ -262,7 +262,7 @@ def test_a_fix_is_filled_in_from_a_template() -> None:
     makers = {
         str(path.relative_to(SOURCE))
         for path, tree in _trees().items()
-        if path.parent.name != "diagnoses"
+        if "diagnoses" not in path.parts
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in {"Fix", "Shell"}
     }

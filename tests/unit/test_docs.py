@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from aboard.ui.story_page import pages
-from aboard.verdicts.told import TOLD
+from aboard.ui.why.diagnosis_pages import build_pages
+from aboard.verdicts.code_subjects import ALL_SUBJECTS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-CODE_PAGES = {DOCS / "codes" / name: text for name, text in pages(TOLD).items()}
+CODE_PAGES = {DOCS / "codes" / name: text for name, text in build_pages(ALL_SUBJECTS).items()}
 SOURCES = (*ROOT.glob("*.md"), *DOCS.glob("*.md"), *DOCS.glob("decisions/*.md"))
 PAGES = {**{path: path.read_text("utf-8") for path in SOURCES}, **CODE_PAGES}
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from aboard.config.document import load_document, schema
+from aboard.config.config_loader import build_json_schema, load_config_files
 from aboard.diagnoses import InputError
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -63,14 +63,14 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def problems(*names: str, sets: tuple[str, ...] = ()) -> list[tuple[str, str]]:
     with pytest.raises(InputError) as caught:
-        load_document(names, sets)
+        load_config_files(names, sets)
     return [(str(problem), problem.fix) for problem in caught.value.problems]
 
 
 def test_all_keys(files: Path) -> None:
     """Every key is read, and env values stay as they were written."""
     (files / "a.yaml").write_text(ALL_KEYS)
-    document = load_document(["a.yaml"]).document
+    document = load_config_files(["a.yaml"]).document
     section, run = document.cluster, document.run
     assert section is not None
     assert run is not None
@@ -100,7 +100,7 @@ def test_merge(files: Path) -> None:
     (files / "nodes.yaml").write_text("cluster:\n  nodes: n[1-2]\n  env: {A: 1}\n")
     (files / "user.yaml").write_text("cluster:\n  user: alice\n  env: {B: 2}\n")
     (files / "empty.yaml").write_text("cluster:\n")
-    section = load_document(["empty.yaml", "nodes.yaml", "user.yaml"]).document.cluster
+    section = load_config_files(["empty.yaml", "nodes.yaml", "user.yaml"]).document.cluster
     assert section is not None
     assert (section.nodes, section.user, section.env) == (["n[1-2]"], "alice", {"A": "1", "B": "2"})
 
@@ -129,7 +129,7 @@ def test_wrong_files_at_once(files: Path) -> None:
 def test_set(files: Path) -> None:
     """--set wins over the files, makes sections that aren't there, and the last one wins."""
     (files / "a.yaml").write_text("cluster:\n  slots: 4\n")
-    section = load_document(
+    section = load_config_files(
         ["a.yaml"], ["cluster.slots=8", "cluster.nodes=n[1-4]", "cluster.env.A=010", "cluster.slots=2"]
     ).document.cluster
     assert section is not None
@@ -160,7 +160,7 @@ def test_wrong_set(files: Path, text: str, seen: str, fix: str) -> None:
 )
 def test_sizes(files: Path, text: str, size: int) -> None:
     """With a unit, of a thousand or of 1024, or in bytes."""
-    run = load_document([], ["run.output=/out", f"run.writes={text}"]).document.run
+    run = load_config_files([], ["run.output=/out", f"run.writes={text}"]).document.run
     assert run is not None
     assert run.writes == size
 
@@ -180,7 +180,7 @@ def test_a_run_says_both_where_and_how_much(files: Path) -> None:
 
 def test_schema_is_golden() -> None:
     """The schema for editors changes only on purpose: aboard init --schema > tests/unit/golden/schema.json."""
-    assert schema() == (GOLDEN / "schema.json").read_text()
+    assert build_json_schema() == (GOLDEN / "schema.json").read_text()
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -197,4 +197,4 @@ def test_any_document(files: Path, tree: object, sets: list[str]) -> None:
     """No document and no override ends the loader with anything but a document or an InputError."""
     (files / "a.yaml").write_text(json.dumps(tree))
     with suppress(InputError):
-        load_document(["a.yaml"], sets)
+        load_config_files(["a.yaml"], sets)

@@ -4,34 +4,36 @@ import asyncio
 
 import pytest
 
-from aboard.core.cluster import Cluster
-from aboard.core.exercise import Ask, Exercise, Script
-from aboard.core.facts import Facts, Unknown
-from aboard.core.node import Node
-from aboard.core.rule import Subject
-from aboard.flows import drill
-from aboard.flows.check import Report, check
-from aboard.wires import link
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts, Unknown
+from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
+from aboard.flows.check import run_multi_node_probe
+from aboard.flows.check.check_cluster import CheckReport, check_cluster
+from aboard.transport import agent_link
 
 CLUSTER = Cluster(nodes=(Node(name="a", local=True), Node(name="b", local=True)))
 
 
-def _check(exercise: "Exercise[object]") -> Report:
-    subject = Subject(name="x", title="", probes=(), rules=(), exercises=(exercise,))
-    return asyncio.run(check(CLUSTER, (subject,)))
+def _check(exercise: "MultiNodeProbe[object]") -> CheckReport:
+    subject = Subject(name="x", title="", probes=(), rules=(), multi_node_probes=(exercise,))
+    return asyncio.run(check_cluster(CLUSTER, (subject,)))
 
 
 def test_rounds_follow_each_other() -> None:
     """A script sees each round's replies, by node, before it says the next one."""
 
     def script(facts: Facts) -> "Script[object]":
-        first = yield {node.name: Ask(op="run", fields={"argv": ["echo", node.name]}) for node in facts.reached()}
+        first = yield {
+            node.name: ProbeRequest(op="run", fields={"argv": ["echo", node.name]}) for node in facts.reached()
+        }
         said = {name: reply["stdout"] for name, reply in first.items() if not isinstance(reply, Unknown)}
-        second = yield {"b": Ask(op="run", fields={"argv": ["echo", said["a"].strip() + "!"]})}
+        second = yield {"b": ProbeRequest(op="run", fields={"argv": ["echo", said["a"].strip() + "!"]})}
         reply = second["b"]
         return None if isinstance(reply, Unknown) else reply["stdout"]
 
-    exercise = Exercise(name="echo", script=script)
+    exercise = MultiNodeProbe(name="echo", script=script)
     assert _check(exercise).facts.outcome(exercise) == "a!\n"
 
 
@@ -39,10 +41,10 @@ def test_a_node_that_cannot_is_an_unknown() -> None:
     """An op that a node refuses, or a node that isn't there, is an Unknown in the replies."""
 
     def script(_facts: Facts) -> "Script[object]":
-        replies = yield {"a": Ask(op="no-such-op"), "nobody": Ask(op="ping")}
+        replies = yield {"a": ProbeRequest(op="no-such-op"), "nobody": ProbeRequest(op="ping")}
         return {name: isinstance(reply, Unknown) for name, reply in replies.items()}
 
-    exercise = Exercise(name="refused", script=script)
+    exercise = MultiNodeProbe(name="refused", script=script)
     assert _check(exercise).facts.outcome(exercise) == {"a": True, "nobody": True}
 
 
@@ -50,10 +52,10 @@ def test_a_script_that_stumbles_is_an_unknown() -> None:
     """A reply that a script never saw makes its outcome unknown, and the check goes on."""
 
     def script(_facts: Facts) -> "Script[object]":
-        replies = yield {"a": Ask(op="ping")}
+        replies = yield {"a": ProbeRequest(op="ping")}
         return replies["a"]["no such field"]  # type: ignore[index] # the mistake that this is about
 
-    exercise = Exercise(name="stumbles", script=script)
+    exercise = MultiNodeProbe(name="stumbles", script=script)
     outcome = _check(exercise).facts.outcome(exercise)
     assert isinstance(outcome, Unknown)
     assert "KeyError" in outcome.why
@@ -61,13 +63,13 @@ def test_a_script_that_stumbles_is_an_unknown() -> None:
 
 def test_a_long_round_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents end themselves when the head says nothing; while a round lasts it does, also to who isn't asked."""
-    monkeypatch.setattr(link, "SILENCE_SECONDS", 1.0)
-    monkeypatch.setattr(drill, "BEAT_SECONDS", 0.2)
+    monkeypatch.setattr(agent_link, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(run_multi_node_probe, "BEAT_SECONDS", 0.2)
 
     def script(_facts: Facts) -> "Script[object]":
-        yield {"a": Ask(op="run", fields={"argv": ["sleep", "2"]})}
-        replies = yield {"a": Ask(op="ping"), "b": Ask(op="ping")}
+        yield {"a": ProbeRequest(op="run", fields={"argv": ["sleep", "2"]})}
+        replies = yield {"a": ProbeRequest(op="ping"), "b": ProbeRequest(op="ping")}
         return {name: isinstance(reply, Unknown) for name, reply in replies.items()}
 
-    exercise = Exercise(name="long", script=script)
+    exercise = MultiNodeProbe(name="long", script=script)
     assert _check(exercise).facts.outcome(exercise) == {"a": False, "b": False}

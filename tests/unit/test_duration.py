@@ -2,7 +2,7 @@
 
 import pytest
 
-from aboard.core.duration import moment, parse_duration, span
+from aboard.core.text.durations import format_duration, format_latency, parse_duration
 from aboard.diagnoses import InputError
 
 
@@ -36,7 +36,7 @@ def test_no_length_of_time(wrong: str) -> None:
 )
 def test_span(seconds: float, said: str) -> None:
     """Two units at the most, and a clock that was set back is no time at all."""
-    assert span(seconds) == said
+    assert format_duration(seconds) == said
 
 
 @pytest.mark.parametrize(
@@ -44,4 +44,4 @@ def test_span(seconds: float, said: str) -> None:
 )
 def test_moment(seconds: float, said: str) -> None:
     """In microseconds, milliseconds or seconds."""
-    assert moment(seconds) == said
+    assert format_latency(seconds) == said

@@ -7,24 +7,24 @@ import pytest
 from evidences import ending
 from made_findings import made_finding
 
-from aboard.core.event import Event
-from aboard.core.evidence import Evidence
-from aboard.core.node import Node
-from aboard.core.plan import Master, NodePlan, Plan, Start
-from aboard.core.program import Kind, Program
-from aboard.core.run import Run
-from aboard.core.verdict import Said
-from aboard.core.witness import Disk, NodeWitness
+from aboard.core.cluster.node import Node
+from aboard.core.evidence.node_snapshot import DiskUsage, NodeSnapshot
+from aboard.core.evidence.run_evidence import Evidence
+from aboard.core.evidence.verdict import RuleResult
+from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
+from aboard.core.plan.program import Program, ProgramKind
+from aboard.core.run.events import Event
+from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.verdicts.death.rules import DEATH_RULES, conclude
-from aboard.verdicts.judge import judge
-from aboard.verdicts.told import TOLD
+from aboard.verdicts.code_subjects import ALL_SUBJECTS
+from aboard.verdicts.death.rules import DEATH_RULES, conclude_run
+from aboard.verdicts.judge_evidence import judge_evidence
 
 PLAN = Plan(
     run="r",
-    program=Program(kind=Kind.SCRIPT, target="train.py"),
-    master=Master(node="n1", address="10.0.0.1", port=29500),
+    program=Program(kind=ProgramKind.SCRIPT, target="train.py"),
+    master=MasterAddress(node="n1", address="10.0.0.1", port=29500),
     parts=tuple(
         NodePlan(
             node=Node(name=f"n{at}"), starts=(Start(child=str(at - 1), argv=("python3", "train.py"), rank=at - 1),)
@@ -41,7 +41,7 @@ def _event(kind: str, rank: int, at: float = 1.0, **data: Any) -> Event:
 def _ending(*events: Event, tails: Mapping[int, tuple[str, ...]] | None = None) -> tuple[Finding, ...]:
     said = {rank: tuple(map(Untrusted, lines)) for rank, lines in (tails or {}).items()}
     found = ending(Evidence(plan=PLAN, run=Run.replay("r", events), tails=said))
-    known = {story.code for subject in TOLD for story in subject.stories}
+    known = {story.code for subject in ALL_SUBJECTS for story in subject.diagnoses}
     for finding in found:
         assert {finding.code, *(each.code for each in finding.consequences)} <= known
     return found
@@ -57,11 +57,11 @@ def test_a_good_end_has_no_finding() -> None:
 def test_a_rule_that_fails_is_reported_and_the_others_are_heard() -> None:
     """A mistake in one rule costs what it knows, and not the verdict."""
 
-    def broken(_given: Evidence) -> Iterator[Said]:
+    def broken(_given: Evidence) -> Iterator[RuleResult]:
         raise KeyError("n9")
 
     given = Evidence(plan=PLAN, run=Run.replay("r", [_event("exited", 1, code=-9)]))
-    why = judge(given, (broken, *DEATH_RULES))
+    why = judge_evidence(given, (broken, *DEATH_RULES))
     assert [each.code for each in why.findings] == ["run-killed"]
     (passed_over,) = why.ruled_out
     assert (passed_over.what, "KeyError: 'n9'" in passed_over.why) == ("nothing is known by the rule 'broken'", True)
@@ -262,8 +262,8 @@ def test_who_dies_after_the_end_was_decided_is_no_cause() -> None:
     assert finding.code == "run-rank-stopped"
 
 
-def _seen(rank: int, **node: Any) -> dict[str, NodeWitness]:
-    return {f"n{rank + 1}": NodeWitness(at=9.0, **node)}
+def _seen(rank: int, **node: Any) -> dict[str, NodeSnapshot]:
+    return {f"n{rank + 1}": NodeSnapshot(at=9.0, **node)}
 
 
 def test_a_kill_for_want_of_memory_is_the_kernels_own_word() -> None:
@@ -290,12 +290,12 @@ def test_a_stall_is_what_a_run_ended_of_unless_a_rank_died_by_itself() -> None:
     """Whoever gives up waiting only follows from it; a run without a cry ends of its first death."""
     stall = made_finding(code="hang-lock", severity=Severity.WARN, nodes=("n2",), seen="s", why="w", fix="f")
     gave_up = Evidence(plan=PLAN, run=Run.replay("r", _lost(0, 2.0, "Connection closed by peer [10.0.0.2]:4711")))
-    (finding,) = conclude(gave_up, stall, unhurt=False).findings
+    (finding,) = conclude_run(gave_up, stall, unhurt=False).findings
     assert (finding.code, [each.code for each in finding.consequences]) == ("hang-lock", ["run-raised"])
     died = Evidence(plan=PLAN, run=Run.replay("r", [_event("exited", 0, code=-9)]))
-    assert [each.code for each in conclude(died, stall, unhurt=False).findings] == ["run-killed"]
-    assert [each.code for each in conclude(died, stall, unhurt=True).findings] == ["hang-lock"]
-    assert conclude(died, None, unhurt=True).findings == ()
+    assert [each.code for each in conclude_run(died, stall, unhurt=False).findings] == ["run-killed"]
+    assert [each.code for each in conclude_run(died, stall, unhurt=True).findings] == ["hang-lock"]
+    assert conclude_run(died, None, unhurt=True).findings == ()
 
 
 def test_a_node_that_gave_no_answer_is_not_taken_for_one_that_has_memory() -> None:
@@ -314,7 +314,7 @@ def test_ranks_that_could_not_reach_a_peer_name_it() -> None:
         return _event("raised", rank, at, type="RuntimeError", message=f"{said}remote=[10.0.0.2]:28048$4", trace="")
 
     tries = [refused(0, 2.0), _event("exited", 0, 2.1, code=1), refused(2, 3.0), _event("exited", 2, 3.1, code=1)]
-    nodes = {f"n{at}": NodeWitness(at=1.0, addresses=(("eth0", f"10.0.0.{at}"),)) for at in (1, 2, 3)}
+    nodes = {f"n{at}": NodeSnapshot(at=1.0, addresses=(("eth0", f"10.0.0.{at}"),)) for at in (1, 2, 3)}
     (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", tries), witness=nodes))
     assert (finding.code, finding.nodes, finding.ranks) == ("network-ephemeral-refused", ("n2",), (1,))
     killed = [_event("exited", 1, 1.9, code=-9), *tries]
@@ -332,14 +332,14 @@ def test_ranks_that_were_told_to_connect_to_themselves_name_the_loopback() -> No
     tries = Run.replay("r", _lost(2, 2.0, said))
     (finding,) = ending(Evidence(plan=PLAN, run=tries))
     assert (finding.code, finding.nodes) == ("init-loopback", ("n1", "n2", "n3"))
-    named = {"n2": NodeWitness(at=1.0, hostname="n2", names={"n2": ("127.0.1.1",)})}
+    named = {"n2": NodeSnapshot(at=1.0, hostname="n2", names={"n2": ("127.0.1.1",)})}
     (finding,) = ending(Evidence(plan=PLAN, run=tries, witness=named))
     assert (finding.code, finding.nodes) == ("init-loopback", ("n2",))
 
 
 def test_connections_that_end_though_nobody_died_are_cut_between_the_nodes() -> None:
     """The node that all of them have in common is named, and of a single one both ends; a death explains it else."""
-    nodes = {f"n{at}": NodeWitness(at=1.0, addresses=(("eth0", f"10.0.0.{at}"),)) for at in (1, 2, 3)}
+    nodes = {f"n{at}": NodeSnapshot(at=1.0, addresses=(("eth0", f"10.0.0.{at}"),)) for at in (1, 2, 3)}
     reset = "Read error [10.0.0.2]:49814: Connection reset by peer. This is typically caused by a remote worker"
     closed = "Connection closed by peer [10.0.0.2]:1685. This is typically caused by a remote worker crashing."
     one, both = _lost(0, 2.0, reset), [*_lost(0, 2.0, reset), *_lost(2, 2.3, closed)]
@@ -383,15 +383,15 @@ def test_a_barrier_that_a_rank_went_on_without_is_no_cause() -> None:
 
 def test_full_disks_are_told_with_what_is_left() -> None:
     """A bus error by /dev/shm, an exception by the disk that has no room."""
-    shm = _seen(0, disks=(Disk(path=Untrusted("/dev/shm"), free=0, size=64 << 20),))
+    shm = _seen(0, disks=(DiskUsage(path=Untrusted("/dev/shm"), free=0, size=64 << 20),))
     (finding,) = ending(Evidence(plan=PLAN, run=Run.replay("r", [_event("exited", 0, code=-7)]), witness=shm))
     assert finding.code == "run-shm-full"
     raised = _event("raised", 2, 1.0, type="OSError", message="[Errno 28] No space left on device")
     full = _seen(
         2,
         disks=(
-            Disk(path=Untrusted("/tmp"), free=1 << 30, size=2 << 30),
-            Disk(path=Untrusted("/out"), free=0, size=1 << 30),
+            DiskUsage(path=Untrusted("/tmp"), free=1 << 30, size=2 << 30),
+            DiskUsage(path=Untrusted("/out"), free=0, size=1 << 30),
         ),
     )
     run = Run.replay("r", [raised, _event("exited", 2, 2.0, code=1)])

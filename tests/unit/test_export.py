@@ -5,19 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from aboard.core.cluster import Cluster
-from aboard.core.export import as_deepspeed, as_torchrun, view
-from aboard.core.node import Node
-from aboard.core.plan import Master, Plan
-from aboard.core.planning import plan
-from aboard.core.program import Kind, Program
-from aboard.core.request import Request
-from aboard.core.seat import Seat
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_resources import NodeResources
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.plan.launcher_export import build_plan_export, format_deepspeed, format_torchrun
+from aboard.core.plan.plan import MasterAddress, Plan
+from aboard.core.plan.plan_builder import build_plan
+from aboard.core.plan.program import Program, ProgramKind
 from aboard.diagnoses import InputError
 
 GOLDEN = Path(__file__).parent / "golden" / "export"
 SCRIPT = Program(
-    kind=Kind.SCRIPT,
+    kind=ProgramKind.SCRIPT,
     target="train it.py",
     args=("--lr", "2e-5", "--name", "it's $5", "--fp16"),
     local_rank="--local_rank",
@@ -36,20 +36,20 @@ UNEVEN = (replace(COMMON, picked=(0, 2)), replace(COMMON, name="gpu02", address=
 
 def planned(*nodes: Node, program: Program = SCRIPT, port: int = 29501) -> Plan:
     """A real plan of these nodes, as launch makes it."""
-    seats = {node.name: Seat(address=node.target, interface="eth1", cores=8) for node in nodes}
-    master = Master(node=nodes[0].name, address="10.0.0.1", port=port)
-    request = Request(program=program, env={"WANDB_API_KEY": "wandb_very_secret"}, threads=4)
-    return plan(Cluster(nodes=nodes), request, seats, run="r1", master=master)
+    seats = {node.name: NodeResources(address=node.target, interface="eth1", cores=8) for node in nodes}
+    master = MasterAddress(node=nodes[0].name, address="10.0.0.1", port=port)
+    request = LaunchRequest(program=program, env={"WANDB_API_KEY": "wandb_very_secret"}, threads=4)
+    return build_plan(Cluster(nodes=nodes), request, seats, run="r1", master=master)
 
 
 def test_torchrun() -> None:
     """A part for each node with its own devices, no secret, and words that a shell gives back as they were."""
-    assert as_torchrun(view(planned(*UNEVEN))) == (GOLDEN / "torchrun.sh").read_text("utf-8")
+    assert format_torchrun(build_plan_export(planned(*UNEVEN))) == (GOLDEN / "torchrun.sh").read_text("utf-8")
 
 
 def test_deepspeed() -> None:
     """A hostfile, an env file without secrets, and a command that names the picked slots."""
-    files = as_deepspeed(view(planned(*UNEVEN)))
+    files = format_deepspeed(build_plan_export(planned(*UNEVEN)))
     assert files.hostfile == (GOLDEN / "hostfile").read_text("utf-8")
     assert files.deepspeed_env == (GOLDEN / "deepspeed_env").read_text("utf-8")
     assert files.setup == "module load cuda\n"
@@ -58,27 +58,27 @@ def test_deepspeed() -> None:
 
 def test_one_rank_on_one_node() -> None:
     """One is one."""
-    seen = view(planned(Node(name="a", slots=1)))
-    assert "# 1 rank on 1 node by torchrun." in as_torchrun(seen)
-    assert "# 1 rank on 1 node by DeepSpeed," in as_deepspeed(seen).command
-    assert "# a: node 0, 1 of 1 slot\n" in as_deepspeed(seen).command
+    seen = build_plan_export(planned(Node(name="a", slots=1)))
+    assert "# 1 rank on 1 node by torchrun." in format_torchrun(seen)
+    assert "# 1 rank on 1 node by DeepSpeed," in format_deepspeed(seen).command
+    assert "# a: node 0, 1 of 1 slot\n" in format_deepspeed(seen).command
 
 
 def test_the_plain_case_is_plain() -> None:
     """Whole nodes need no --include, a module is one, and a port that is found at the start is torch's own here."""
-    module = Program(kind=Kind.MODULE, target="pkg.train")
+    module = Program(kind=ProgramKind.MODULE, target="pkg.train")
     nodes = (Node(name="a", slots=2), Node(name="b", slots=2))
-    seen = view(planned(*nodes, program=module, port=0))
-    assert "--include" not in as_deepspeed(seen).command
-    assert "--no_local_rank --module pkg.train\n" in as_deepspeed(seen).command
-    assert "--master-port 29500 \\\n    --module pkg.train\n" in as_torchrun(seen)
-    assert "CUDA_VISIBLE_DEVICES" not in as_torchrun(seen)
+    seen = build_plan_export(planned(*nodes, program=module, port=0))
+    assert "--include" not in format_deepspeed(seen).command
+    assert "--no_local_rank --module pkg.train\n" in format_deepspeed(seen).command
+    assert "--master-port 29500 \\\n    --module pkg.train\n" in format_torchrun(seen)
+    assert "CUDA_VISIBLE_DEVICES" not in format_torchrun(seen)
 
 
 def test_secrets_are_never_written() -> None:
     """Neither the nodes' nor the request's stand in any text, and each is named."""
-    seen = view(planned(*UNEVEN))
-    texts = [as_torchrun(seen), *vars(as_deepspeed(seen)).values()]
+    seen = build_plan_export(planned(*UNEVEN))
+    texts = [format_torchrun(seen), *vars(format_deepspeed(seen)).values()]
     assert not [text for text in texts if "very_secret" in text]
     assert all("HF_TOKEN" in text and "WANDB_API_KEY" in text for text in (texts[0], texts[4]))
 
@@ -90,24 +90,24 @@ def test_deepspeed_has_one_of_each_for_all_nodes(change: dict[str, object]) -> N
     """Nodes that differ can't be said to DeepSpeed, so the export is refused and torchrun's is offered."""
     other = replace(COMMON, name="gpu02", **change)  # type: ignore[arg-type]  # any field, by name
     with pytest.raises(InputError, match=f"gpu02 has another {next(iter(change))} than gpu01") as error:
-        as_deepspeed(view(planned(COMMON, other)))
+        format_deepspeed(build_plan_export(planned(COMMON, other)))
     assert "--as torchrun" in error.value.fix
 
 
 def test_a_line_break_has_no_place_in_an_env_file() -> None:
     """DeepSpeed reads one variable a line, so a value of two lines is refused by the variable's name."""
     with pytest.raises(InputError, match="TWO has a line break"):
-        as_deepspeed(view(planned(replace(COMMON, env={"TWO": "a\nb"}))))
+        format_deepspeed(build_plan_export(planned(replace(COMMON, env={"TWO": "a\nb"}))))
 
 
 @pytest.mark.parametrize("args", [("--out", "run-%n"), ("a\nb",)], ids=["pdsh's mark", "a line break"])
 def test_words_that_deepspeed_would_change(args: tuple[str, ...]) -> None:
     """What pdsh or the far shell would replace is refused, since the script would get something else."""
     with pytest.raises(InputError, match="can't be said to DeepSpeed"):
-        as_deepspeed(view(planned(COMMON, program=replace(SCRIPT, args=args))))
+        format_deepspeed(build_plan_export(planned(COMMON, program=replace(SCRIPT, args=args))))
 
 
 def test_a_folder_that_deepspeed_would_split() -> None:
     """DeepSpeed writes `cd FOLDER;` without quotes."""
     with pytest.raises(InputError, match="'/home/me/my project' can't be said to DeepSpeed"):
-        as_deepspeed(view(planned(replace(COMMON, workdir="/home/me/my project"))))
+        format_deepspeed(build_plan_export(planned(replace(COMMON, workdir="/home/me/my project"))))

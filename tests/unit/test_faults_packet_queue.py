@@ -4,7 +4,7 @@ import struct
 
 import pytest
 
-from aboard.sandbox.faults.packet_queue import messages, packet_number
+from aboard.sandbox.faults.network.packet_queue import parse_messages, parse_packet_number
 
 
 def message(kind: int, body: bytes) -> bytes:
@@ -19,16 +19,16 @@ def packet(number: int, kind: int = 1) -> bytes:
 
 def test_several_messages_in_one_read() -> None:
     """One read may hold several messages, padded to four bytes."""
-    assert messages(message(0x300, b"abcde") + message(2, b"\0\0\0\0")) == [(0x300, b"abcde"), (2, b"\0\0\0\0")]
+    assert parse_messages(message(0x300, b"abcde") + message(2, b"\0\0\0\0")) == [(0x300, b"abcde"), (2, b"\0\0\0\0")]
 
 
 def test_packet_number() -> None:
     """A packet's number is in network order, whatever the machine's order is."""
-    [(_, body)] = messages(message(0x300, packet(0x01020304)))
-    assert packet_number(body) == 0x01020304
+    [(_, body)] = parse_messages(message(0x300, packet(0x01020304)))
+    assert parse_packet_number(body) == 0x01020304
 
 
 def test_no_number() -> None:
     """A packet without its header is an error, not packet 0."""
     with pytest.raises(OSError, match="without a number"):
-        packet_number(packet(1, kind=9))
+        parse_packet_number(packet(1, kind=9))

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from aboard.cli.sandbox import sandbox
 from aboard.diagnoses import SandboxError
-from aboard.sandbox.faults import FAULTS, Fault, kind_of
-from aboard.sandbox.faults.firewall import Drop, Reject, _ranges
-from aboard.sandbox.faults.lines import merged_back
-from aboard.sandbox.faults.link import Rate
-from aboard.sandbox.faults.nft import filters
+from aboard.sandbox.faults import FAULTS, Fault, find_fault_class
+from aboard.sandbox.faults.file_edits import revert_lines
+from aboard.sandbox.faults.network.firewall import FirewallDrop, FirewallReject, _parse_port_ranges
+from aboard.sandbox.faults.network.links import LinkRateLimit
+from aboard.sandbox.faults.network.nftables import format_filter_chains
 
 CLI = CliRunner()
 README = Path(__file__).parents[2] / "README.md"
@@ -52,7 +52,7 @@ def test_the_readme_counts_the_faults() -> None:
 def test_unknown_fault() -> None:
     """A misspelt fault is answered with the one that was meant."""
     with pytest.raises(SandboxError, match="did you mean 'drop'") as caught:
-        kind_of("dorp")
+        find_fault_class("dorp")
     assert caught.value.fix == "aboard sandbox break --list"
     assert isinstance(CLI.invoke(sandbox, ["break", "dorp", "--node", "n1"]).exception, SandboxError)
 
@@ -65,27 +65,29 @@ def test_required_option() -> None:
 
 def test_values() -> None:
     """Equal faults have one key, others another, and none can be changed."""
-    assert Drop(ports="22").key == Drop(ports="22").key != Drop(ports="23").key
+    assert FirewallDrop(ports="22").key == FirewallDrop(ports="22").key != FirewallDrop(ports="23").key
     with pytest.raises(FrozenInstanceError):
-        Drop().ports = "22"  # type: ignore[misc]
+        FirewallDrop().ports = "22"  # type: ignore[misc]
 
 
 def test_describe() -> None:
     """A fault describes itself as it would be typed, without its defaults."""
-    assert Drop(ports="29500", way="both", open_too=True).describe() == "drop --ports 29500 --way both --open-too"
-    assert Rate(mbit=50).describe() == "rate --mbit 50"
+    assert (
+        FirewallDrop(ports="29500", way="both", open_too=True).describe() == "drop --ports 29500 --way both --open-too"
+    )
+    assert LinkRateLimit(mbit=50).describe() == "rate --mbit 50"
 
 
 def test_claims() -> None:
     """Two rates of one direction clash, two directions and two firewalls don't."""
-    assert Rate(mbit=1, way="in").claims & Rate(mbit=2, way="both").claims
-    assert not Rate(mbit=1, way="in").claims & Rate(mbit=1, way="out").claims
-    assert not Drop().claims & Reject().claims
+    assert LinkRateLimit(mbit=1, way="in").claims & LinkRateLimit(mbit=2, way="both").claims
+    assert not LinkRateLimit(mbit=1, way="in").claims & LinkRateLimit(mbit=1, way="out").claims
+    assert not FirewallDrop().claims & FirewallReject().claims
 
 
 def test_rules() -> None:
     """A rule stands once per direction, with the cards and peers that it is for."""
-    assert filters("both", "drop", network="fabric", peers=["10.78.0.1"]) == (
+    assert format_filter_chains("both", "drop", network="fabric", peers=["10.78.0.1"]) == (
         "  chain input {\n"
         "    type filter hook input priority 0;\n"
         '    iifname "eth1" ip saddr { 10.78.0.1 } drop\n'
@@ -100,14 +102,14 @@ def test_rules() -> None:
 def test_firewall_rules() -> None:
     """Where an administrator's stand, for first packets only, and as many as the ports need."""
     nowhere: Any = None
-    (rule,) = Reject(ports="22,80-90", network="fabric").rules(nowhere)
+    (rule,) = FirewallReject(ports="22,80-90", network="fabric").rules(nowhere)
     wanted = "INPUT -i eth1 -p tcp -m multiport --dports 22,80:90 -m tcp --syn -j REJECT --reject-with tcp-reset"
     assert " ".join(rule) == wanted
-    assert list(Drop(way="both").rules(nowhere)) == [
+    assert list(FirewallDrop(way="both").rules(nowhere)) == [
         ("INPUT", "-i", "eth+", "-j", "DROP"),
         ("OUTPUT", "-o", "eth+", "-j", "DROP"),
     ]
-    assert len(list(Drop(ports=",".join(map(str, range(1, 16)))).rules(nowhere))) == 3
+    assert len(list(FirewallDrop(ports=",".join(map(str, range(1, 16)))).rules(nowhere))) == 3
 
 
 @pytest.mark.parametrize(
@@ -115,22 +117,22 @@ def test_firewall_rules() -> None:
 )
 def test_ports(ports: str, ranges: list[str]) -> None:
     """Ports are numbers and ranges, with commas between them."""
-    assert _ranges(ports) == ranges
+    assert _parse_port_ranges(ports) == ranges
 
 
 @pytest.mark.parametrize("ports", ["", "ssh", "0", "65536", "9-1", "22;drop", "22,"])
 def test_no_ports(ports: str) -> None:
     """What is no port is refused: nothing but numbers reaches the rules."""
     with pytest.raises(SandboxError, match="no port"):
-        _ranges(ports)
+        _parse_port_ranges(ports)
 
 
 def test_lines_come_back_whole() -> None:
     """A file that nobody else touched is byte for byte what it was."""
-    assert merged_back("x\na\n\n", before="a\n\nb", after="x\na\n\n", added=["x"], dropped=["b"]) == "a\n\nb"
+    assert revert_lines("x\na\n\n", before="a\n\nb", after="x\na\n\n", added=["x"], dropped=["b"]) == "a\n\nb"
 
 
 def test_lines_of_others_stay() -> None:
     """What others wrote meanwhile stays, and what they put back isn't put back twice."""
     now = "theirs\nx\nb\n"
-    assert merged_back(now, before="a\nb\n", after="x\na\n", added=["x"], dropped=["b"]) == "theirs\nb\n"
+    assert revert_lines(now, before="a\nb\n", after="x\na\n", added=["x"], dropped=["b"]) == "theirs\nb\n"

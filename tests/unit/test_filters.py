@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.core.filters import pick
-from aboard.core.node import Node
+from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_filters import filter_nodes
 from aboard.diagnoses import InputError
 
 NODES = tuple(Node(name=f"worker-{number}", slots=4) for number in range(3))
 
 
 def left(nodes: tuple[Node, ...] = NODES, **filters: str) -> dict[str, tuple[int, ...] | None]:
-    return {node.name: node.picked for node in pick(nodes, **filters)}
+    return {node.name: node.picked for node in filter_nodes(nodes, **filters)}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_exclude(exclude: str, expected: dict[str, tuple[int, ...] | None]) -> N
 def test_wrong(include: str, seen: str, fix: str) -> None:
     """An unknown host or slot, and what can't be read, is refused with the right way to write it."""
     with pytest.raises(InputError) as caught:
-        pick(NODES, include=include)
+        filter_nodes(NODES, include=include)
     (problem,) = caught.value.problems
     assert seen in problem.seen
     assert fix in problem.fix
@@ -76,7 +76,7 @@ def test_wrong(include: str, seen: str, fix: str) -> None:
 def test_a_wrong_set_is_one_problem() -> None:
     """A node set with thousands of unknown names is one line to read."""
     with pytest.raises(InputError) as caught:
-        pick(NODES, include="worker-[0-60000]:9")
+        filter_nodes(NODES, include="worker-[0-60000]:9")
     assert [problem.seen for problem in caught.value.problems] == [
         "no node is called 'worker-[3-60000]'",
         "worker-[0-2] has no slot 9",
@@ -86,13 +86,13 @@ def test_a_wrong_set_is_one_problem() -> None:
 def test_one_of_the_two() -> None:
     """Include and exclude exclude each other."""
     with pytest.raises(InputError, match="can't be used together"):
-        pick(NODES, include="worker-0", exclude="worker-1")
+        filter_nodes(NODES, include="worker-0", exclude="worker-1")
 
 
 def test_nothing_left() -> None:
     """Filters that leave nothing are refused, where DeepSpeed goes on to a traceback."""
     with pytest.raises(InputError, match="leaves no slot of worker-\\[0-2\\]"):
-        pick(NODES, exclude="worker-[0-2]")
+        filter_nodes(NODES, exclude="worker-[0-2]")
 
 
 def test_unknown_slots() -> None:
@@ -100,7 +100,7 @@ def test_unknown_slots() -> None:
     one = (Node(name="localhost"),)
     assert left(one, include="localhost:0,1") == {"localhost": (0, 1)}
     with pytest.raises(InputError, match="isn't known"):
-        pick(one, exclude="localhost:0")
+        filter_nodes(one, exclude="localhost:0")
 
 
 def test_zero_slots() -> None:
@@ -123,7 +123,7 @@ def test_any_text(text: str) -> None:
     """No filter ends with anything but some of the nodes or an InputError."""
     for filters in ({"include": text}, {"exclude": text}):
         try:
-            picked = pick(NODES, **filters)
+            picked = filter_nodes(NODES, **filters)
         except InputError:
             continue
         assert {node.name for node in picked} <= {node.name for node in NODES}

@@ -5,27 +5,27 @@ import asyncio
 import pytest
 from deadlines import until
 
-from aboard.core.node import Node
+from aboard.core.cluster.node import Node
 from aboard.diagnoses import Unreachable
-from aboard.diagnoses.reason import Reason
-from aboard.wires import fleet as fleets
-from aboard.wires.fleet import Fleet, usual_wire
-from aboard.wires.local import LocalWire
-from aboard.wires.ssh import SshWire
-from aboard.wires.wire import OnPhase, Stream
+from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.transport import node_dialer as fleets
+from aboard.transport.local import LocalTransport
+from aboard.transport.node_dialer import NodeDialer, choose_transport
+from aboard.transport.ssh import SshTransport
+from aboard.transport.transport import ByteStream, OnPhase
 
 
 class Flaky:
     """Refuses the first few dials for a reason, then is this machine; counts who dials at once."""
 
-    def __init__(self, reason: Reason, times: int) -> None:
+    def __init__(self, reason: UnreachableReason, times: int) -> None:
         self._reason = reason
         self._times = times
         self.dials = 0
         self.now = 0
         self.most = 0
 
-    async def open(self, node: Node, on_phase: OnPhase) -> Stream:
+    async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
         self.dials += 1
         self.now += 1
         self.most = max(self.most, self.now)
@@ -33,16 +33,16 @@ class Flaky:
         self.now -= 1
         if self.dials <= self._times:
             raise Unreachable(self._reason, f"{node.name}: {self._reason.value}")
-        return await LocalWire().open(node, on_phase)
+        return await LocalTransport().open(node, on_phase)
 
 
 def test_a_dropped_handshake_is_tried_again() -> None:
     """As sshd's MaxStartups drops at random; what it took is told."""
-    wire = Flaky(Reason.DROPPED, 2)
+    wire = Flaky(UnreachableReason.DROPPED, 2)
     phases: list[str] = []
 
     async def story() -> int:
-        dialled = await Fleet(lambda _node: wire, on_phase=lambda _node, phase: phases.append(phase)).dial(
+        dialled = await NodeDialer(lambda _node: wire, on_phase=lambda _node, phase: phases.append(phase)).dial(
             Node(name="n1")
         )
         await dialled.link.close()
@@ -52,31 +52,31 @@ def test_a_dropped_handshake_is_tried_again() -> None:
     assert phases.count("dropped, trying again") == 2
 
 
-@pytest.mark.parametrize("reason", [reason for reason in Reason if reason is not Reason.DROPPED])
-def test_any_other_reason_is_final(reason: Reason) -> None:
+@pytest.mark.parametrize("reason", [reason for reason in UnreachableReason if reason is not UnreachableReason.DROPPED])
+def test_any_other_reason_is_final(reason: UnreachableReason) -> None:
     """A refused key does not become right by asking again, and asking again may lock the account."""
     wire = Flaky(reason, 9)
     with pytest.raises(Unreachable):
-        asyncio.run(Fleet(lambda _node: wire).dial(Node(name="n1")))
+        asyncio.run(NodeDialer(lambda _node: wire).dial(Node(name="n1")))
     assert wire.dials == 1
 
 
 def test_drops_without_end_are_a_reason_at_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """Six tries, spread over time, then it is said."""
     monkeypatch.setattr(fleets, "uniform", lambda _low, _high: 0.0)
-    wire = Flaky(Reason.DROPPED, 99)
+    wire = Flaky(UnreachableReason.DROPPED, 99)
     with pytest.raises(Unreachable) as caught:
-        asyncio.run(Fleet(lambda _node: wire).dial(Node(name="n1")))
-    assert caught.value.reason is Reason.DROPPED
+        asyncio.run(NodeDialer(lambda _node: wire).dial(Node(name="n1")))
+    assert caught.value.reason is UnreachableReason.DROPPED
     assert wire.dials == fleets.TRIES
 
 
 def test_handshakes_are_bounded_and_sessions_are_not() -> None:
     """Twelve links are open at once though only two may shake hands at a time."""
-    wire = Flaky(Reason.DROPPED, 0)
+    wire = Flaky(UnreachableReason.DROPPED, 0)
 
     async def story() -> None:
-        fleet = Fleet(lambda _node: wire, handshakes=2)
+        fleet = NodeDialer(lambda _node: wire, handshakes=2)
         dialled = await asyncio.gather(*(fleet.dial(Node(name=f"n{number}")) for number in range(12)))
         await asyncio.gather(*(each.link.ask("ping", 5) for each in dialled))
         await asyncio.gather(*(each.link.close() for each in dialled))
@@ -87,17 +87,17 @@ def test_handshakes_are_bounded_and_sessions_are_not() -> None:
 
 def test_the_head_itself_needs_no_ssh() -> None:
     """Its own name or address takes the local wire; every other node takes ssh."""
-    assert isinstance(usual_wire(Node(name="n1", local=True)), LocalWire)
-    assert isinstance(usual_wire(Node(name="n1")), SshWire)
+    assert isinstance(choose_transport(Node(name="n1", local=True)), LocalTransport)
+    assert isinstance(choose_transport(Node(name="n1")), SshTransport)
 
 
 def test_a_link_that_is_open_is_not_dialled_again() -> None:
     """What was begun or kept is handed out once; one that was lost meanwhile is dialled anew; the rest is closed."""
-    wire = Flaky(Reason.DROPPED, 0)
+    wire = Flaky(UnreachableReason.DROPPED, 0)
     one, two = Node(name="n1"), Node(name="n2")
 
     async def story() -> None:
-        fleet = Fleet(lambda _node: wire)
+        fleet = NodeDialer(lambda _node: wire)
         fleet.begin([one, two])
         first = await fleet.dial(one)
         assert wire.dials == 2
@@ -116,10 +116,10 @@ def test_a_link_that_is_open_is_not_dialled_again() -> None:
 
 def test_dials_that_nobody_asked_for_are_given_up() -> None:
     """A fleet that is closed leaves no program behind, also one that failed to be reached."""
-    wire = Flaky(Reason.REFUSED, 1)
+    wire = Flaky(UnreachableReason.REFUSED, 1)
 
     async def story() -> None:
-        fleet = Fleet(lambda _node: wire)
+        fleet = NodeDialer(lambda _node: wire)
         fleet.begin([Node(name="n1"), Node(name="n2")])
         await until(lambda: wire.dials == 2)
         await fleet.close()
@@ -131,8 +131,8 @@ def test_a_node_that_was_dialled_too_early_by_other_words_is_dialled_again() -> 
     """A launch dials by what it can read quickly; what the whole file says counts."""
 
     async def story() -> None:
-        wire = Flaky(Reason.DROPPED, 0)
-        fleet = Fleet(lambda _node: wire)
+        wire = Flaky(UnreachableReason.DROPPED, 0)
+        fleet = NodeDialer(lambda _node: wire)
         fleet.begin([Node(name="n1"), Node(name="n2", user="alice")])
         same, other = await fleet.dial(Node(name="n1", slots=8)), await fleet.dial(Node(name="n2", user="bob"))
         assert wire.dials == 3

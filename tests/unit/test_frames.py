@@ -36,15 +36,15 @@ def test_surrogates_travel(text: str) -> None:
 @given(st.binary())
 def test_bytes_travel_as_text(data: bytes) -> None:
     """A child's output may be any bytes; they are the same at the other end of the JSON."""
-    carried = frames.unpack(frames.pack({"data": frames.text(data)})[frames.HEADER :])["data"]
-    assert frames.data(carried) == data
+    carried = frames.unpack(frames.pack({"data": frames.bytes_to_text(data)})[frames.HEADER :])["data"]
+    assert frames.text_to_bytes(carried) == data
 
 
 @given(st.lists(st.binary(max_size=40), max_size=8), st.lists(st.integers(0, 400), max_size=30))
 def test_any_chunking_gives_the_same_bodies(bodies: list[bytes], cuts: list[int]) -> None:
     """Where reads cut the stream changes nothing, and no more than the open frame is held meanwhile."""
     stream = b"".join(len(body).to_bytes(frames.HEADER, "big") + body for body in bodies)
-    splitter = frames.Splitter()
+    splitter = frames.FrameSplitter()
     found = []
     for chunk in _chunks(stream, cuts):
         found += splitter.feed(chunk)
@@ -56,7 +56,7 @@ def test_any_chunking_gives_the_same_bodies(bodies: list[bytes], cuts: list[int]
 def test_a_frame_over_the_limit_is_refused_by_its_header() -> None:
     """Four bytes that claim 4 GB end the stream before any of it is kept."""
     with pytest.raises(frames.FrameError, match="over the limit"):
-        frames.Splitter().feed(b"\xff\xff\xff\xff")
+        frames.FrameSplitter().feed(b"\xff\xff\xff\xff")
 
 
 def test_a_message_over_the_limit_is_not_packed() -> None:

@@ -11,8 +11,8 @@ from data_files import conversation, looked, tokenizer, written
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aboard.data.gate.judge import CODES, SIGNS, known_codes
-from aboard.data.intake.formats import NAMES
+from aboard.data.intake.row_formats import FORMAT_NAMES
+from aboard.data.quality.data_check import CODES, FLAGS_BY_CODE, check_allowed_codes
 from aboard.diagnoses import AboardError, Finding, InputError, Severity
 
 pytestmark = pytest.mark.ci  # transformers is a second in each worker
@@ -285,7 +285,7 @@ def test_what_is_allowed_passes() -> None:
 def test_a_code_that_is_none() -> None:
     """Refused, with the nearest."""
     with pytest.raises(InputError) as caught:
-        known_codes(["data-no-los", "reach-refused"])
+        check_allowed_codes(["data-no-los", "reach-refused"])
     assert caught.value.problems[0].fix == "did you mean 'data-no-loss'?"
     assert len(caught.value.problems) == 2
 
@@ -302,7 +302,7 @@ ROWS = st.dictionaries(
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     rows=st.lists(ROWS | st.sampled_from(["{", "", "[]", "\ufeff{}"]), max_size=6),
-    form=st.none() | st.sampled_from(NAMES),
+    form=st.none() | st.sampled_from(FORMAT_NAMES),
 )
 def test_any_rows(rows: list[Any], form: str | None) -> None:
     """Whatever stands in a file, there is a report or an error with a name; every finding has its story."""
@@ -315,7 +315,7 @@ def test_any_rows(rows: list[Any], form: str | None) -> None:
 
 def test_codes_that_rows_are_shown_for_are_codes() -> None:
     """A typing mistake there would show nothing."""
-    assert set(SIGNS) <= set(CODES)
+    assert set(FLAGS_BY_CODE) <= set(CODES)
 
 
 # Bugs of other trainers (each with its place), as the gate would have told them.

@@ -8,15 +8,15 @@ import pytest
 from chats import CHATML
 from data_files import conversation, tokenizer, written
 
-from aboard.data.gate.report import DataReport
-from aboard.data.gate.tally import Tally
-from aboard.data.intake.read import format_of
-from aboard.data.intake.sources import SourceSpec, sources
-from aboard.data.tokens.encode import Encoder
-from aboard.data.workshop import reading
-from aboard.data.workshop.prepare import Source, prepare
+from aboard.data.intake.read_chunk import detect_format
+from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.data.quality.data_report import DataReport
+from aboard.data.quality.row_statistics import DataStatistics
+from aboard.data.tokenize_workers import source_inspection
+from aboard.data.tokenize_workers.prepare_data import PreparationSource, prepare_data
+from aboard.data.tokens.encoder import Encoder
 from aboard.diagnoses import AboardError
-from aboard.flows.data import Progress, Question, Ready, judged, look
+from aboard.flows.data import DataCheckRequest, InspectionProgress, PreparedSources, inspect_data, report_prepared_data
 
 pytestmark = pytest.mark.ci  # each test prepares with processes of its own
 
@@ -44,9 +44,9 @@ def files() -> tuple[str, ...]:
     return written(Path("a.jsonl"), rows), written(Path("b.jsonl"), more)
 
 
-def question(*paths: str, **asked: Any) -> Question:
+def question(*paths: str, **asked: Any) -> DataCheckRequest:
     name = tokenizer(Path("tokenizer"), CHATML)
-    return Question(
+    return DataCheckRequest(
         files=paths, command="aboard data a.jsonl b.jsonl", tokenizer=name, max_length=LENGTH, show=3, **asked
     )
 
@@ -57,15 +57,17 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def ready(encoder: Encoder, cache: Path, *paths: str, length: int = LENGTH, workers: int = 1) -> Ready:
+def ready(encoder: Encoder, cache: Path, *paths: str, length: int = LENGTH, workers: int = 1) -> PreparedSources:
     given = []
     for path in paths:
-        chunks = tuple(sources(SourceSpec(path=path), chunk_bytes=4096))
-        given.append(Source(form=format_of(chunks), chunks=chunks))
-    return Ready(sources=given, prepared=prepare(given, encoder, cache, max_length=length, workers=workers))
+        chunks = tuple(list_source_chunks(SourceSpec(path=path), chunk_bytes=4096))
+        given.append(PreparationSource(form=detect_format(chunks), chunks=chunks))
+    return PreparedSources(
+        sources=given, prepared=prepare_data(given, encoder, cache, max_length=length, workers=workers)
+    )
 
 
-def signs(found: Tally) -> dict[str, tuple[int, list[tuple[str, str, int, list[int]]]]]:
+def signs(found: DataStatistics) -> dict[str, tuple[int, list[tuple[str, str, int, list[int]]]]]:
     return {
         name: (
             seen.count,
@@ -96,9 +98,13 @@ def test_prepared_data_is_judged_as_its_rows_are(cache: Path) -> None:
     paths, held = files(), written(Path("held.jsonl"), [conversation(3), conversation(900)])
     asked = question(*paths, validation=(held,))
     encoder = Encoder(str(asked.tokenizer))
-    found = judged(asked, encoder, [ready(encoder, cache, *paths, workers=2)], ready(encoder, cache, held))
-    assert plain(found) == plain(look(asked))
-    apart = judged(asked, encoder, [ready(encoder, cache, path) for path in paths], ready(encoder, cache, held))
+    found = report_prepared_data(
+        asked, encoder, [ready(encoder, cache, *paths, workers=2)], ready(encoder, cache, held)
+    )
+    assert plain(found) == plain(inspect_data(asked))
+    apart = report_prepared_data(
+        asked, encoder, [ready(encoder, cache, path) for path in paths], ready(encoder, cache, held)
+    )
     assert plain(apart) == plain(found)
     codes = {finding.code for finding in found.findings}
     assert codes >= {"data-broken", "data-cut", "data-duplicates", "data-special-text"}
@@ -136,10 +142,10 @@ def test_several_processes_read_as_one_does(monkeypatch: pytest.MonkeyPatch) -> 
     """The same findings, the same rows shown in the same order, and a progress that comes to its end."""
     paths = files()
     asked = question(*paths)
-    alone = look(asked)
-    monkeypatch.setattr(reading, "ALONE", 0)
-    far: list[Progress] = []
-    together = look(asked, far.append)
+    alone = inspect_data(asked)
+    monkeypatch.setattr(source_inspection, "MIN_PARALLEL_BYTES", 0)
+    far: list[InspectionProgress] = []
+    together = inspect_data(asked, far.append)
     assert plain(together) == plain(alone)
     assert together.rows == alone.rows
     assert len(alone.rows) == 3 * len(paths)
@@ -150,7 +156,7 @@ def test_several_processes_read_as_one_does(monkeypatch: pytest.MonkeyPatch) -> 
 def test_without_a_tokenizer_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes that have no encoder look at rows all the same."""
     paths = files()
-    asked = Question(files=paths, command="aboard data", show=2)
-    alone = look(asked)
-    monkeypatch.setattr(reading, "ALONE", 0)
-    assert plain(look(asked)) == plain(alone)
+    asked = DataCheckRequest(files=paths, command="aboard data", show=2)
+    alone = inspect_data(asked)
+    monkeypatch.setattr(source_inspection, "MIN_PARALLEL_BYTES", 0)
+    assert plain(inspect_data(asked)) == plain(alone)

@@ -8,33 +8,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.data.feed.fill import fill_of
-from aboard.data.gate import prints as prints_file
-from aboard.data.gate.duplicates import duplicates
-from aboard.data.gate.evidence import Evidence, share
-from aboard.data.gate.judge import tally
-from aboard.data.gate.prints import Prints, prints_of
-from aboard.data.gate.seen import KEPT, KEPT_TOKENS
-from aboard.data.gate.tally import Item, Tally
-from aboard.data.gate.terms import Terms
-from aboard.data.rows import Broken, Encoded, Row, Where
-from aboard.data.stats import EXACT, Lengths, bars, lengths_of
+from aboard.data.length_statistics import EXACT_BELOW, LengthCounts, build_bars, count_lengths
+from aboard.data.quality import row_fingerprints as prints_file
+from aboard.data.quality.data_check import collect_statistics
+from aboard.data.quality.data_evidence import DataEvidence, format_share
+from aboard.data.quality.encoding_settings import EncodingSettings
+from aboard.data.quality.flagged_rows import MAX_EXAMPLE_TOKENS, MAX_EXAMPLES
+from aboard.data.quality.row_fingerprints import RowFingerprints, compute_fingerprints
+from aboard.data.quality.row_statistics import CheckedRow, DataStatistics
+from aboard.data.quality.rules.duplicate_rows import check_duplicates
+from aboard.data.rows import DataRow, EncodedRow, InvalidRow, RowLocation
+from aboard.data.sampling.packing_estimate import estimate_packing
 from aboard.diagnoses.untrusted import Untrusted
 
 STOP = 7
-TERMS = Terms(tokenizer="t", bos=1, stops=frozenset({STOP}), specials=("<s>",), max_length=8)
+TERMS = EncodingSettings(tokenizer="t", bos=1, stops=frozenset({STOP}), specials=("<s>",), max_length=8)
 
 
-def item(line: int, text: str, length: int = 4) -> Item:
-    where = Where(file=Untrusted("a.jsonl"), line=line)
+def item(line: int, text: str, length: int = 4) -> CheckedRow:
+    where = RowLocation(file=Untrusted("a.jsonl"), line=line)
     if text == "broken":
-        return Item(row=Broken(where=where, code="row-json", why=Untrusted("no JSON")))
+        return CheckedRow(row=InvalidRow(where=where, code="row-json", why=Untrusted("no JSON")))
     ids = np.arange(10, 10 + length, dtype=np.uint32)
     mask = np.full(length, text != "masked")
-    return Item(row=Row(where=where, kind="text", text=text), encoded=Encoded(where=where, ids=ids, mask=mask))
+    return CheckedRow(
+        row=DataRow(where=where, kind="text", text=text), encoded=EncodedRow(where=where, ids=ids, mask=mask)
+    )
 
 
-def plain(found: Tally) -> object:
+def plain(found: DataStatistics) -> object:
     """All that a tally says, comparable."""
     signs = {name: (seen.count, [str(each.where) for each in seen.examples]) for name, seen in found.signs.items()}
     prints = sorted(zip(found.prints.hashes.tolist(), _lines(found.prints), strict=True))
@@ -42,7 +44,7 @@ def plain(found: Tally) -> object:
     return found.rows, found.broken, dict(found.kinds), signs, lengths, found.supervised, found.longest, prints
 
 
-def _lines(found: Prints) -> list[int]:
+def _lines(found: RowFingerprints) -> list[int]:
     return [int(line) for part in found.parts for line in part.lines]
 
 
@@ -56,21 +58,23 @@ def test_tallies_add_up_however_the_rows_are_cut(rows: list[tuple[str, int]], cu
     """One worker or five, whoever is done first: the same counts, and the same first examples."""
     items = [item(line, text, length) for line, (text, length) in enumerate(rows, start=1)]
     parts = [items[a:b] for a, b in pairwise(sorted({0, len(items), *cuts}))]
-    whole = tally(items, TERMS)
-    apart = sum((tally(part, TERMS) for part in parts[::way]), Tally())
+    whole = collect_statistics(items, TERMS)
+    apart = sum((collect_statistics(part, TERMS) for part in parts[::way]), DataStatistics())
     assert plain(apart) == plain(whole)
 
 
 def test_examples_are_few_and_bounded() -> None:
     """A row of a million tokens doesn't travel; neither do a million rows."""
-    found = tally([item(line, "masked", KEPT_TOKENS * 2) for line in range(9, 0, -1)], TERMS).seen("unsupervised")
-    assert (found.count, [each.where.line for each in found.examples]) == (9, [1, 2, 3][:KEPT])
-    assert [len(each.encoded.ids) for each in found.examples if each.encoded] == [KEPT_TOKENS] * KEPT
+    found = collect_statistics([item(line, "masked", MAX_EXAMPLE_TOKENS * 2) for line in range(9, 0, -1)], TERMS).seen(
+        "unsupervised"
+    )
+    assert (found.count, [each.where.line for each in found.examples]) == (9, [1, 2, 3][:MAX_EXAMPLES])
+    assert [len(each.encoded.ids) for each in found.examples if each.encoded] == [MAX_EXAMPLE_TOKENS] * MAX_EXAMPLES
 
 
 def test_a_tally_travels_between_workers() -> None:
     """Pickled and back, with all of its examples."""
-    found = tally([item(1, "masked"), item(2, "broken")], TERMS)
+    found = collect_statistics([item(1, "masked"), item(2, "broken")], TERMS)
     assert plain(pickle.loads(pickle.dumps(found))) == plain(found)  # noqa: S301 - our own
 
 
@@ -79,19 +83,26 @@ def test_fingerprints_stay_bounded_and_equal_rows_together(monkeypatch: pytest.M
     """Of many rows a part is kept, chosen by hash: the share of duplicates among them is that of all."""
     monkeypatch.setattr(prints_file, "LIMIT", 1_000)
     rows = [
-        Row(where=Where(file=Untrusted("a"), line=at + 1), kind="text", text=str(at % 15_000)) for at in range(20_000)
+        DataRow(where=RowLocation(file=Untrusted("a"), line=at + 1), kind="text", text=str(at % 15_000))
+        for at in range(20_000)
     ]
-    found = sum((prints_of(rows[at : at + 500]) for at in range(0, len(rows), 500)), Prints())
+    found = sum((compute_fingerprints(rows[at : at + 500]) for at in range(0, len(rows), 500)), RowFingerprints())
     assert len(found) <= 1_000
     assert found.level == 5
     # Who has kept all of few rows joins those who kept a part of many, from either side.
-    assert [(prints_of(rows[:500]) + found).level, (found + prints_of(rows[:500])).level] == [5, 5]
-    assert sorted((prints_of(rows[:500]) + found).hashes) == sorted((found + prints_of(rows[:500])).hashes)
-    evidence = Evidence(
-        tally=Tally(rows=len(rows), prints=found), terms=Terms(), files=("a",), command="aboard data a",
+    assert [(compute_fingerprints(rows[:500]) + found).level, (found + compute_fingerprints(rows[:500])).level] == [
+        5,
+        5,
+    ]
+    assert sorted((compute_fingerprints(rows[:500]) + found).hashes) == sorted(
+        (found + compute_fingerprints(rows[:500])).hashes
+    )
+    evidence = DataEvidence(
+        tally=DataStatistics(rows=len(rows), prints=found), terms=EncodingSettings(),
+        files=("a",), command="aboard data a",
         format="text", given=False,
     )  # fmt: skip
-    (told,) = duplicates(evidence)
+    (told,) = check_duplicates(evidence)
     assert told.seen.startswith("in one of 32 rows, looked at for all: ")
     again = len(found.hashes) - len(np.unique(found.hashes))
     assert 0.18 < again / len(found.hashes) < 0.32  # a quarter of all
@@ -99,24 +110,24 @@ def test_fingerprints_stay_bounded_and_equal_rows_together(monkeypatch: pytest.M
 
 def test_percentiles() -> None:
     """The least length that so many rows don't exceed; nothing of nothing."""
-    found = lengths_of(range(1, 101))
+    found = count_lengths(range(1, 101))
     assert [found.percentile(share) for share in (0.01, 0.5, 0.99, 1.0)] == [1, 50, 99, 100]
-    assert Lengths().percentile(0.5) == 0
+    assert LengthCounts().percentile(0.5) == 0
 
 
 def test_long_lengths_are_counted_to_a_hundredth() -> None:
     """So that there are never many different ones; the sum and the longest stay exact."""
-    found = lengths_of([EXACT * 3 + at for at in range(5_000)])
+    found = count_lengths([EXACT_BELOW * 3 + at for at in range(5_000)])
     assert len(found.counts) < 60
-    assert found.longest == EXACT * 3 + 4_999
-    assert found.total == sum(EXACT * 3 + at for at in range(5_000))
+    assert found.longest == EXACT_BELOW * 3 + 4_999
+    assert found.total == sum(EXACT_BELOW * 3 + at for at in range(5_000))
     assert found.percentile(1.0) == found.longest
 
 
 @given(lengths=st.lists(st.integers(0, 200_000), min_size=1, max_size=60), most=st.integers(12, 40))
 def test_bars_hold_every_row_once(lengths: list[int], most: int) -> None:
     """Whatever the lengths: no row is lost between two bars, each bar ends where the next begins, there are few."""
-    found = bars(lengths_of(lengths), most)
+    found = build_bars(count_lengths(lengths), most)
     assert sum(bar.rows for bar in found) == len(lengths)
     assert all(one.high + 1 == two.low for one, two in pairwise(found))
     assert len(found) <= max(most, 20)
@@ -124,7 +135,7 @@ def test_bars_hold_every_row_once(lengths: list[int], most: int) -> None:
 
 def test_bins_are_filled_as_preparation_does() -> None:
     """Conversations are cut at the length, texts go on; what is lost is counted."""
-    fill = fill_of({"chat": lengths_of([6, 4, 20]), "text": lengths_of([25])}, 10)
+    fill = estimate_packing({"chat": count_lengths([6, 4, 20]), "text": count_lengths([25])}, 10)
     # 6+4, the cut one, two pieces of the text, and its rest of five.
     assert (fill.bins, fill.kept, fill.tokens) == (5, 45, 55)
     assert fill.full == 0.9
@@ -141,4 +152,4 @@ def test_bins_are_filled_as_preparation_does() -> None:
 )
 def test_shares(count: int, total: int, said: str) -> None:
     """As people say them; percents where they tell something."""
-    assert share(count, total) == said
+    assert format_share(count, total) == said

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from deadlines import slowness, wait_until
 
-from aboard.agent.gauges import Gauges
+from aboard.agent.supervisor.resource_usage import ResourceSampler
 
 # A parent that waits and a child that computes, holding 64 MB.
 TREE = """
@@ -32,7 +32,7 @@ def root() -> Iterator[int]:
 
 def test_a_tree_is_counted_whole(root: int) -> None:
     """Memory and time of the child's child are the child's; there is no rate before there is a second look."""
-    gauges = Gauges()
+    gauges = ResourceSampler()
     first = gauges.children({"a": root})["a"]
     assert first["rss"] > 2**26
     assert "cpu" not in first
@@ -49,7 +49,7 @@ def test_a_tree_is_counted_whole(root: int) -> None:
 
 def test_who_is_gone_has_no_figures(root: int) -> None:
     """A child that ended since is left out, and the others are told as ever."""
-    gauges = Gauges()
+    gauges = ResourceSampler()
     gone = subprocess.Popen(["true"])
     gone.wait()
     told = gauges.children({"a": root, "gone": gone.pid})
@@ -58,6 +58,6 @@ def test_who_is_gone_has_no_figures(root: int) -> None:
 
 def test_the_node_says_its_load_and_memory() -> None:
     """A load, and a part of the whole."""
-    node = Gauges().node()
+    node = ResourceSampler().node()
     assert node["load"] >= 0
     assert 0 < node["memory"] < 1

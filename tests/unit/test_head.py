@@ -4,12 +4,20 @@ import socket
 
 import pytest
 
-from aboard.config.here import look_around, sources_toward
-from aboard.core.head import Here, is_here, is_loopback, place_head, reachable_address
-from aboard.core.node import Node
+from aboard.config.this_machine import find_source_addresses, inspect_this_machine
+from aboard.core.cluster.head_machine import (
+    HeadMachine,
+    assign_head_address,
+    find_reachable_address,
+    is_head_node,
+    is_loopback,
+)
+from aboard.core.cluster.node import Node
 from aboard.diagnoses import InputError
 
-HERE = Here(names=frozenset({"gpu01", "gpu01.lan"}), addresses=("10.0.0.1", "127.0.1.1", "fd00::1"), user="alice")
+HERE = HeadMachine(
+    names=frozenset({"gpu01", "gpu01.lan"}), addresses=("10.0.0.1", "127.0.1.1", "fd00::1"), user="alice"
+)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +37,7 @@ HERE = Here(names=frozenset({"gpu01", "gpu01.lan"}), addresses=("10.0.0.1", "127
 )
 def test_is_here(node: Node) -> None:
     """The head's own names and addresses, however written, mean this machine."""
-    assert is_here(node, HERE)
+    assert is_head_node(node, HERE)
 
 
 @pytest.mark.parametrize(
@@ -44,26 +52,26 @@ def test_is_here(node: Node) -> None:
 )
 def test_is_elsewhere(node: Node) -> None:
     """Another address, a port of its own or another user is a matter for ssh."""
-    assert not is_here(node, HERE)
+    assert not is_head_node(node, HERE)
 
 
 def test_localhost_alone() -> None:
     """Alone, localhost is this machine and needs no address."""
     node = Node(name="localhost", local=True)
-    assert place_head([node], HERE, []) == (node,)
+    assert assign_head_address([node], HERE, []) == (node,)
 
 
 def test_localhost_beside_others() -> None:
     """Beside others, localhost gets the address that most of its peers would see, and keeps its name."""
     nodes = [Node(name="n1"), Node(name="localhost", local=True)]
-    _, head = place_head(nodes, HERE, ["127.0.0.1", "10.9.0.1", "10.0.0.1", "10.9.0.1"])
+    _, head = assign_head_address(nodes, HERE, ["127.0.0.1", "10.9.0.1", "10.0.0.1", "10.9.0.1"])
     assert (head.name, head.address, head.local) == ("localhost", "10.9.0.1", True)
 
 
 def test_own_name_stays() -> None:
     """The head's own name is what peers can look up, so it is left alone."""
     nodes = (Node(name="gpu01", local=True), Node(name="n1"))
-    assert place_head(nodes, HERE, []) == nodes
+    assert assign_head_address(nodes, HERE, []) == nodes
 
 
 @pytest.mark.parametrize(
@@ -76,26 +84,26 @@ def test_own_name_stays() -> None:
 )
 def test_never_a_loopback(addresses: tuple[str, ...], expected: str | None) -> None:
     """127.0.1.1, which Debian gives to a machine's own name, is nothing to hand to peers; nor is a link-local one."""
-    here = Here(names=frozenset(), addresses=addresses, user="alice")
-    assert reachable_address(here, ["127.0.1.1"]) == expected
+    here = HeadMachine(names=frozenset(), addresses=addresses, user="alice")
+    assert find_reachable_address(here, ["127.0.1.1"]) == expected
 
 
 def test_no_address() -> None:
     """A head that no peer could reach is an error, not a guess."""
-    here = Here(names=frozenset(), addresses=("127.0.0.1",), user="alice")
+    here = HeadMachine(names=frozenset(), addresses=("127.0.0.1",), user="alice")
     with pytest.raises(InputError, match="no address that they could reach"):
-        place_head([Node(name="localhost", local=True), Node(name="n1")], here, [])
+        assign_head_address([Node(name="localhost", local=True), Node(name="n1")], here, [])
 
 
 def test_twice() -> None:
     """The head under two names would get its ranks twice."""
     with pytest.raises(InputError, match="localhost and gpu01 are the same machine"):
-        place_head([Node(name="localhost", local=True), Node(name="gpu01", local=True)], HERE, [])
+        assign_head_address([Node(name="localhost", local=True), Node(name="gpu01", local=True)], HERE, [])
 
 
 def test_looking_around() -> None:
     """The real machine knows its own name and loopback address, and calls itself by no loopback name."""
-    here = look_around()
+    here = inspect_this_machine()
     assert socket.gethostname().lower() in here.names or is_loopback(socket.gethostname())
     assert "127.0.0.1" in here.addresses
     assert not any(is_loopback(name) for name in here.names if name.startswith("localhost"))
@@ -104,5 +112,5 @@ def test_looking_around() -> None:
 
 def test_sources() -> None:
     """The way to a loopback peer starts at the loopback address; a name that isn't one has no way."""
-    assert sources_toward(["127.0.0.1"]) == ("127.0.0.1",)
-    assert sources_toward(["x" * 70]) == ()
+    assert find_source_addresses(["127.0.0.1"]) == ("127.0.0.1",)
+    assert find_source_addresses(["x" * 70]) == ()

@@ -11,16 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aboard.agent import frames
-from aboard.core.event import Event
-from aboard.core.lease import Lease
-from aboard.core.node import Node
-from aboard.core.plan import Start
+from aboard.core.cluster.node import Node
+from aboard.core.plan.plan import Start
+from aboard.core.run.events import Event
+from aboard.core.run.lease import Lease
 from aboard.diagnoses import ProtocolError, Unreachable
-from aboard.wires.bootstrap import MARKER
-from aboard.wires.fleet import Fleet
-from aboard.wires.hold import CREDIT, REDIAL_SECONDS, Hold, State
-from aboard.wires.told import KINDS, NO_STACKS, Piece, clock_of, event_of, piece_of, samples_of
-from aboard.wires.wire import Ending, OnPhase, Stream
+from aboard.transport.agent_bootstrap import MARKER
+from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.node_session import CREDIT, REDIAL_SECONDS, NodeSession, SessionState
+from aboard.transport.supervisor_messages import (
+    EVENT_FIELDS,
+    NO_STACKS,
+    OutputChunk,
+    parse_clock,
+    parse_event,
+    parse_measurements,
+    parse_output,
+)
+from aboard.transport.transport import ByteStream, OnPhase, StreamEnding
 
 NODE = Node(name="n1")
 HELLO = {"hello": frames.VERSION, "wall": time.time()}
@@ -40,7 +48,7 @@ class Acted:
         self.asked: list[frames.Message] = []
         self._script = script
         self._out: asyncio.Queue[bytes] = asyncio.Queue()
-        self._splitter: frames.Splitter | None = None
+        self._splitter: frames.FrameSplitter | None = None
 
     def say(self, **message: Any) -> None:
         self._out.put_nowait(frames.pack(message))
@@ -54,7 +62,7 @@ class Acted:
     def write(self, data: bytes) -> None:
         if self._splitter is None:
             token = data.rpartition(b"<aboard ")[2].partition(b">")[0]
-            self._splitter = frames.Splitter()
+            self._splitter = frames.FrameSplitter()
             self._out.put_nowait(MARKER % token + frames.pack(HELLO))
             return
         for body in self._splitter.feed(data):
@@ -65,13 +73,13 @@ class Acted:
     async def drain(self) -> None:
         return
 
-    async def close(self, *, hurry: bool = False) -> Ending:
+    async def close(self, *, hurry: bool = False) -> StreamEnding:
         self.hang_up()
         return self.ending
 
     @property
-    def ending(self) -> Ending:
-        return Ending(code=None)
+    def ending(self) -> StreamEnding:
+        return StreamEnding(code=None)
 
 
 class ActedWire:
@@ -81,7 +89,7 @@ class ActedWire:
         self._scripts = list(scripts)
         self.streams: list[Acted] = []
 
-    async def open(self, node: Node, on_phase: OnPhase) -> Stream:
+    async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
         script = self._scripts.pop(0) if len(self._scripts) > 1 else self._scripts[0]
         self.streams.append(Acted(script))
         return self.streams[-1]
@@ -93,12 +101,12 @@ class Heard:
     def __init__(self, *scripts: Script, lease: Lease | None = None) -> None:
         self.wire = ActedWire(*scripts)
         self.events: list[Event] = []
-        self.pieces: list[Piece] = []
-        self.states: list[tuple[State, str]] = []
+        self.pieces: list[OutputChunk] = []
+        self.states: list[tuple[SessionState, str]] = []
         self.samples: list[dict[str, Any]] = []
-        self.hold = Hold(
+        self.hold = NodeSession(
             NODE,
-            Fleet(lambda _node: self.wire),
+            NodeDialer(lambda _node: self.wire),
             run="r",
             key="k",
             lease=lease or Lease(seconds=1.0, beat=0.05, grace=0.0),
@@ -203,7 +211,7 @@ def test_a_frame_of_the_wrong_shape_ends_the_link_and_nothing_else(nonsense: dic
         await heard.hold.leave()
 
     asyncio.run(story())
-    assert [state for state, _why in heard.states] == [State.HELD, State.CUT]
+    assert [state for state, _why in heard.states] == [SessionState.CONNECTED, SessionState.DISCONNECTED]
     assert heard.states[1][1].startswith("n1 sent ")
     assert not heard.events
     assert not heard.pieces
@@ -346,7 +354,7 @@ def test_gone_is_the_last_state() -> None:
         await heard.hold.leave()
 
     asyncio.run(story())
-    assert [state for state, _why in heard.states] == [State.HELD, State.GONE]
+    assert [state for state, _why in heard.states] == [SessionState.CONNECTED, SessionState.LOST]
 
 
 def test_a_start_is_asked_again_after_a_cut() -> None:
@@ -387,7 +395,7 @@ def test_a_silent_node_is_gone_when_its_lease_must_be_over() -> None:
         await heard.hold.leave()
 
     asyncio.run(story())
-    assert heard.states[-1][0] is State.GONE
+    assert heard.states[-1][0] is SessionState.LOST
 
 
 def test_leaving_tells_whoever_still_asks() -> None:
@@ -401,7 +409,7 @@ def test_leaving_tells_whoever_still_asks() -> None:
     async def story() -> None:
         await heard.hold.begin()
         heard.wire.streams[0].hang_up()
-        await until(lambda: heard.hold.state is State.CUT)
+        await until(lambda: heard.hold.state is SessionState.DISCONNECTED)
         asking = asyncio.create_task(heard.hold.signal("a", 2))
         await asyncio.sleep(0)
         await heard.hold.leave()
@@ -413,7 +421,7 @@ def test_leaving_tells_whoever_still_asks() -> None:
 
 @given(st.fixed_dictionaries({}, optional={
     "event": st.integers(0, 5) | ANYTHING,
-    "kind": st.sampled_from(sorted(KINDS)) | ANYTHING,
+    "kind": st.sampled_from(sorted(EVENT_FIELDS)) | ANYTHING,
     "wall": st.floats() | ANYTHING,
     "child": st.just("a") | ANYTHING,
     **dict.fromkeys(("code", "pid", "why", "killed", "stubborn", "phase", "type", "message", "trace"), ANYTHING),
@@ -421,11 +429,11 @@ def test_leaving_tells_whoever_still_asks() -> None:
 def test_any_frame_is_an_event_or_a_frame_error(message: frames.Message) -> None:
     """Whatever types its fields have."""
     try:
-        event = event_of(message, "n1", 0.0, {"", "a"})
+        event = parse_event(message, "n1", 0.0, {"", "a"})
     except frames.FrameError:
         return
     assert event.seq >= 0
-    assert clock_of(event.at) == event.at
+    assert parse_clock(event.at) == event.at
 
 
 @given(
@@ -444,7 +452,7 @@ def test_any_frame_is_an_event_or_a_frame_error(message: frames.Message) -> None
 def test_any_frame_is_output_or_a_frame_error(message: frames.Message, have: int) -> None:
     """And what is output never goes back behind what is known."""
     try:
-        piece = piece_of(message, "n1", 0.0, {"a/stdout": have}, {"", "a"})
+        piece = parse_output(message, "n1", 0.0, {"a/stdout": have}, {"", "a"})
     except frames.FrameError:
         return
     assert piece.offset >= (have if (piece.child, piece.stream) == ("a", "stdout") else 0)
@@ -455,11 +463,11 @@ def test_any_frame_is_output_or_a_frame_error(message: frames.Message, have: int
 def test_any_samples_are_figures_or_a_frame_error(samples: dict[str, Any]) -> None:
     """Whatever types they have; names are those of children that were started."""
     try:
-        told = samples_of({"samples": samples}, 0.0, {"a"})
+        told = parse_measurements({"samples": samples}, 0.0, {"a"})
     except frames.FrameError:
         return
     assert set(told["children"]) <= {"a"}
-    assert clock_of(told["wall"]) == told["wall"]
+    assert parse_clock(told["wall"]) == told["wall"]
 
 
 def test_samples_and_output_come_at_the_heads_time() -> None:
@@ -538,10 +546,10 @@ def test_what_an_event_says_is_cut_to_size() -> None:
 def test_processes_that_would_not_end_are_told_by_number() -> None:
     """What can't be the number of a process is no event."""
     message: frames.Message = {"event": 1, "kind": "ended", "wall": 1.0, "killed": 1, "stubborn": [4711, 7]}
-    assert event_of(message, "n1", 0.0, ()).data["stubborn"] == (4711, 7)
+    assert parse_event(message, "n1", 0.0, ()).data["stubborn"] == (4711, 7)
     for nonsense in ([-1], [7, 2**53], ["7"], "7"):
         with pytest.raises(frames.FrameError):
-            event_of({**message, "stubborn": nonsense}, "n1", 0.0, ())
+            parse_event({**message, "stubborn": nonsense}, "n1", 0.0, ())
 
 
 def test_stacks_are_text_or_a_reason() -> None:

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.core.hostfile import read_hostfile
+from aboard.core.cluster.hostfile import parse_hostfile
 from aboard.diagnoses import InputError
 
 
 def slots(text: str) -> dict[str, int | None]:
-    return {node.name: node.slots for node in read_hostfile(text)}
+    return {node.name: node.slots for node in parse_hostfile(text)}
 
 
 def test_as_deepspeed_reads_it() -> None:
@@ -28,7 +28,7 @@ def test_odd_slots(line: str, count: int) -> None:
 
 def test_node_sets() -> None:
     """A node set in the host column is a line for each of its nodes, in order; a user goes with each."""
-    nodes = read_hostfile("alice@gpu[01-02,20] slots=8\na,b slots=4\n")
+    nodes = parse_hostfile("alice@gpu[01-02,20] slots=8\na,b slots=4\n")
     assert [(node.name, node.user, node.slots) for node in nodes] == [
         ("gpu01", "alice", 8),
         ("gpu02", "alice", 8),
@@ -55,7 +55,7 @@ def test_node_sets() -> None:
 def test_wrong_lines(line: str, seen: str, fix: str) -> None:
     """A wrong line is named with its number, and the right line is shown."""
     with pytest.raises(InputError) as caught:
-        read_hostfile(f"# comment\n{line}\n", where="my/hostfile")
+        parse_hostfile(f"# comment\n{line}\n", where="my/hostfile")
     (problem,) = caught.value.problems
     assert problem.where == "my/hostfile:2"
     assert seen in problem.seen
@@ -65,30 +65,30 @@ def test_wrong_lines(line: str, seen: str, fix: str) -> None:
 def test_twice() -> None:
     """A host on two lines is an error that names both, also when one of them is a node set."""
     with pytest.raises(InputError) as caught:
-        read_hostfile("n[1-3] slots=8\n\nn2 slots=4\n")
+        parse_hostfile("n[1-3] slots=8\n\nn2 slots=4\n")
     assert str(caught.value.problems[0]) == "hostfile:3: n2 is already on line 1"
     with pytest.raises(InputError, match="n2 is already on line 1"):
-        read_hostfile("n[1-3],n2 slots=8\n")
+        parse_hostfile("n[1-3],n2 slots=8\n")
 
 
 @pytest.mark.ci
 def test_too_many() -> None:
     """Lines that stand for more hosts than there can be are stopped before they fill the memory."""
     with pytest.raises(InputError, match="hostfile:2: more than 65,536 hosts"):
-        read_hostfile("".join(f"{letter}[1-40000] slots=8\n" for letter in "abcdefgh"))
+        parse_hostfile("".join(f"{letter}[1-40000] slots=8\n" for letter in "abcdefgh"))
 
 
 @pytest.mark.parametrize("text", ["", "\n \n", "# only a comment\n"])
 def test_empty(text: str) -> None:
     """A file without hosts is an error, as in DeepSpeed."""
     with pytest.raises(InputError, match="names no host"):
-        read_hostfile(text)
+        parse_hostfile(text)
 
 
 def test_all_at_once() -> None:
     """Every wrong line is reported, not the first only."""
     with pytest.raises(InputError) as caught:
-        read_hostfile("a\nb slots=8\nc slots\nd[ slots=1\nb slots=8\n")
+        parse_hostfile("a\nb slots=8\nc slots\nd[ slots=1\nb slots=8\n")
     assert [problem.where for problem in caught.value.problems] == [f"hostfile:{line}" for line in (1, 3, 4, 5)]
 
 
@@ -98,4 +98,4 @@ def test_all_at_once() -> None:
 def test_any_text(text: str) -> None:
     """No text ends the parser with anything but nodes or an InputError."""
     with suppress(InputError):
-        assert read_hostfile(text)
+        assert parse_hostfile(text)

@@ -18,27 +18,27 @@ from test_looks import SCENES
 
 from aboard.agent import frames
 from aboard.core.decoding import try_decode
-from aboard.core.evidence import Evidence
-from aboard.core.look import Answer, witness_of
-from aboard.core.phase import Phase
-from aboard.core.roster import Roster, roster
-from aboard.core.run import Run
-from aboard.core.stranger import Stranger
-from aboard.core.witness import NodeWitness, RankWitness
+from aboard.core.evidence.external_process import ExternalJobProcess
+from aboard.core.evidence.node_snapshot import NodeSnapshot, RankSnapshot
+from aboard.core.evidence.run_evidence import Evidence
+from aboard.core.evidence.snapshot import NodeAnswer, decode_answers
+from aboard.core.run.rank_phases import Phase
+from aboard.core.run.run_progress import RunProgress, build_run_progress
+from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.kept import kept_of
-from aboard.flows.replay import replay
-from aboard.record.documents import RecordedFinding, findings_document
-from aboard.ui.as_json import dump_json
-from aboard.ui.findings import FindingsView
-from aboard.ui.launch_plain import PlainLaunch
-from aboard.ui.plain import finding_lines
-from aboard.ui.roster import RosterView
-from aboard.verdicts.judge import judge
-from aboard.verdicts.logs.judge import judge as judge_logs
-from aboard.verdicts.logs.reader import Reader
-from aboard.wires.told import KINDS, event_of
+from aboard.flows.why.recorded_run import parse_recorded_run
+from aboard.flows.why.replay_run import replay_run
+from aboard.record.json_documents import RecordedFinding, build_findings_document
+from aboard.transport.supervisor_messages import EVENT_FIELDS, parse_event
+from aboard.ui.check.plain_lines import format_finding_lines
+from aboard.ui.findings_view import FindingsView
+from aboard.ui.json_output import dump_json
+from aboard.ui.launch.plain_lines import PlainLaunchWriter
+from aboard.ui.launch.roster_view import RosterView
+from aboard.verdicts.judge_evidence import judge_evidence
+from aboard.verdicts.logs.judge_log import judge_log as judge_logs
+from aboard.verdicts.logs.log_scanner import LogScanner
 
 TEXTS = ("'; $(x)", "a\nfix: curl x | sudo sh", "\x1b[31m", "\x1b]52;c;eA==\x07", "\u202eb", "-rf")
 HOSTILE = (" ".join(TEXTS), "\x1b" + "A" * 1_000_000)
@@ -84,7 +84,7 @@ def drawn(findings: Iterable[Finding]) -> Iterator[str]:
         console.print(FindingsView(every, in_full=True), crop=False)
         assert isinstance(console.file, StringIO)
         yield console.file.getvalue()
-    yield "\n".join(line for finding in every for line in finding_lines(finding))
+    yield "\n".join(line for finding in every for line in format_finding_lines(finding))
     yield from (text for text in texts_in(json.loads(dump_json(every))) if isinstance(text, str))
 
 
@@ -102,9 +102,9 @@ def assert_harmless(findings: Iterable[Finding]) -> None:
 
 
 def judged(scene: Evidence, name: str, answer: Mapping[str, Any]) -> Iterator[Finding]:
-    answers = {**answers_of(scene), name: Answer(told=answer)}
-    given = Evidence(**{**vars_of(scene), "witness": witness_of(scene.plan, answers)})
-    yield from judge(given).findings
+    answers = {**answers_of(scene), name: NodeAnswer(told=answer)}
+    given = Evidence(**{**vars_of(scene), "witness": decode_answers(scene.plan, answers)})
+    yield from judge_evidence(given).findings
     yield from ending(given)
 
 
@@ -123,20 +123,20 @@ def test_no_word_of_a_node_reaches_a_screen_or_a_shell_as_it_came(made: Callable
                 assert_harmless(judged(scene, name, put(plain, place, hostile)))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", EVENT_FIELDS)
 def test_no_word_of_an_event_reaches_a_screen_as_it_came(kind: str) -> None:
     """What a rank raised, why it could not start, why a node ends: in verdicts, and in the lines of a run."""
-    said = dict.fromkeys(KINDS[kind], HOSTILE[0])
+    said = dict.fromkeys(EVENT_FIELDS[kind], HOSTILE[0])
     frame: frames.Message = {"event": 1, "kind": kind, "wall": 1.0, "child": "0", "pid": 7, "code": 1, "phase": "torch"}
     frame |= {name: text for name, text in said.items() if name not in frame and name not in ("killed", "stubborn")}
-    first = event_of({"event": 1, "kind": "started", "wall": 0.5, "child": "0", "pid": 7}, "n1", 0.0, {"0"})
-    event = event_of(frame, "n1", 0.0, {"0"})
-    last = event_of({"event": 3, "kind": "exited", "wall": 2.0, "child": "0", "code": 1}, "n1", 0.0, {"0"})
+    first = parse_event({"event": 1, "kind": "started", "wall": 0.5, "child": "0", "pid": 7}, "n1", 0.0, {"0"})
+    event = parse_event(frame, "n1", 0.0, {"0"})
+    last = parse_event({"event": 3, "kind": "exited", "wall": 2.0, "child": "0", "code": 1}, "n1", 0.0, {"0"})
     run = Run.replay("r", [first, event, last])
     assert_harmless(ending(Evidence(plan=PLAN, run=run, tails={0: (Untrusted(HOSTILE[0]),)})))
-    told = roster(PLAN, run, 3.0, tail=(Untrusted(HOSTILE[0]),))
+    told = build_run_progress(PLAN, run, 3.0, tail=(Untrusted(HOSTILE[0]),))
     lines: list[str] = []
-    PlainLaunch(lines.append).update(told)
+    PlainLaunchWriter(lines.append).update(told)
     console = Console(file=StringIO(), width=100, force_terminal=False)
     console.print(RosterView(told))
     assert isinstance(console.file, StringIO)
@@ -151,7 +151,7 @@ def test_no_line_of_a_log_reaches_a_screen_as_it_came() -> None:
     for diagnosis in dict.fromkeys(all_diagnoses().values()):
         for symptom in diagnosis.symptoms:
             for hostile in TEXTS:
-                reader = Reader()
+                reader = LogScanner()
                 reader.begin("log\x1b[31m.txt")
                 for line in (f"[rank0]: {hostile} {symptom}", f"n1: {symptom} {hostile}"):
                     reader.take(line.replace("10.0.0.3", f"10.0.0.3{hostile}").encode())
@@ -162,7 +162,7 @@ def test_no_line_of_a_log_reaches_a_screen_as_it_came() -> None:
 def test_no_word_of_a_record_reaches_a_screen_as_it_came(made: Callable[[], Evidence], tmp_path: Path) -> None:
     """Each text in each file of a run that somebody packed is replaced in turn, and the run is judged again."""
     scene = made()
-    run = kept_run(tmp_path, scene, after=stopped(scene), ended=judge(scene).findings)
+    run = kept_run(tmp_path, scene, after=stopped(scene), ended=judge_evidence(scene).findings)
     parts = {path.name: path.read_bytes() for path in run.path.iterdir() if path.suffix in (".json", ".jsonl")}
     for name, data in parts.items():
         lines = [json.loads(line) for line in data.splitlines()] if name.endswith("l") else [json.loads(data)]
@@ -171,7 +171,7 @@ def test_no_word_of_a_record_reaches_a_screen_as_it_came(made: Callable[[], Evid
         for number, place in found[:: max(1, len(found) // 60)]:
             changed = [put(line, place, HOSTILE[0]) if at == number else line for at, line in enumerate(lines)]
             text = "\n".join(map(json.dumps, changed)).encode()
-            told = replay(kept_of("r", {**parts, name: text}))
+            told = replay_run(parse_recorded_run("r", {**parts, name: text}))
             assert_harmless((*told.why.findings, *told.then))
 
 
@@ -191,16 +191,16 @@ def texts_in(value: Any) -> Iterator[str | Untrusted]:
                 yield from texts_in(getattr(value, field.name))
 
 
-@pytest.mark.parametrize("kind", [NodeWitness, RankWitness, Roster, Stranger, RecordedFinding])
+@pytest.mark.parametrize("kind", [NodeSnapshot, RankSnapshot, RunProgress, ExternalJobProcess, RecordedFinding])
 @pytest.mark.parametrize("hostile", HOSTILE, ids=("short", "long"))
 def test_a_decoder_gives_plain_text_only_if_it_can_be_shown(kind: type, hostile: str) -> None:
     """Every field of every decoded value: a `str` is printable and bounded, anything else from outside is a type."""
     samples: dict[type, Any] = {
-        Roster: dict.fromkeys(("run", "program", "master", "stopping", "finished"), hostile)
+        RunProgress: dict.fromkeys(("run", "program", "master", "stopping", "finished"), hostile)
         | {"began": 1, "now": 1, "world": 1, "generation": 1, "phase": 1, "there": 1, "tail": [hostile]}
         | {"rows": [{"node": hostile, "ranks": [0], "phases": [[1, 1]], "state": hostile, "since": 1, "note": hostile}]}
         | {"missing": [{"trouble": 1, "node": hostile, "ranks": [0], "why": hostile, "seconds": 1}]},
-        RecordedFinding: findings_document(
+        RecordedFinding: build_findings_document(
             [made_finding(code="hang-lock", severity=Severity.BLOCK, nodes=("n1",), seen="", why="", fix="")]
         )[0]
         | {"seen": hostile, "why": hostile, "fix": hostile, "nodes": [hostile]},

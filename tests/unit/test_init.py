@@ -7,13 +7,13 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aboard.cli.init import init
-from aboard.config.cluster import load_cluster
-from aboard.core.head import Here
-from aboard.core.writes import Writes
+from aboard.config.cluster_loader import load_cluster
+from aboard.core.cluster.head_machine import HeadMachine
+from aboard.core.cluster.planned_writes import PlannedWrites
 from aboard.diagnoses import InputError
 
 GOLDEN = Path(__file__).parent / "golden"
-HERE = Here(names=frozenset(), addresses=(), user="alice")
+HERE = HeadMachine(names=frozenset(), addresses=(), user="alice")
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def test_comments_can_be_uncovered(files: Path) -> None:
     (files / "aboard.yaml").write_text(re.sub(r"^( *)# (?=\w+: )", r"\1", text, flags=re.MULTILINE))
     cluster = load_cluster(here=HERE)
     node = cluster.nodes[0]
-    assert cluster.writes == Writes(path="/data/out", size=200 * 10**9)
+    assert cluster.writes == PlannedWrites(path="/data/out", size=200 * 10**9)
     assert (node.user, node.slots, node.fabric_address, len(node.setup)) == ("alice", 8, "n1i", 2)
 
 

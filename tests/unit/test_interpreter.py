@@ -10,30 +10,36 @@ from typing import Any
 import pytest
 from test_checks_software import RECORDED, _run, _said
 
-from aboard.agent import environment
+from aboard.agent.inspect import launch_environment
 from aboard.checks.software import SUBJECT
-from aboard.checks.software.facts import parse_software
-from aboard.config import here
-from aboard.config.here import find_environment
-from aboard.core.cluster import Cluster
-from aboard.core.facts import Facts, Unknown
-from aboard.core.interpreter import FoundInterpreter, HeadEnvironment, Interpreter, Origin, choose_interpreter
-from aboard.core.node import Node
-from aboard.core.program import Kind, Program, read_python_command
-from aboard.core.rank_environment import RankEnvironment, RankSpec, environment_question, read_environment
+from aboard.checks.software.node_software import parse_software
+from aboard.config import this_machine
+from aboard.config.this_machine import find_environment
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.interpreter import (
+    FoundInterpreter,
+    HeadEnvironment,
+    Interpreter,
+    InterpreterSource,
+    choose_interpreter,
+)
+from aboard.core.cluster.node import Node
+from aboard.core.plan.program import Program, ProgramKind, parse_python_command
+from aboard.core.probes.facts import Facts, Unknown
+from aboard.core.probes.rank_environment import RankEnvironment, RankSpec, build_environment_query, parse_environment
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
 
 VENV = "/home/me/venv/bin/python"
-OFFERED = HeadEnvironment(python=VENV, origin=Origin.VIRTUAL_ENV)
+OFFERED = HeadEnvironment(python=VENV, origin=InterpreterSource.VIRTUAL_ENV)
 FOUND = FoundInterpreter(
     exists=True, prefix=Untrusted("/home/me/venv"), variable="VIRTUAL_ENV", search_path=Untrusted("/usr/bin")
 )
 BOBS = Untrusted("bob's")
-LOGIN = Interpreter(path="python3", origin=Origin.LOGIN_SHELL)
+LOGIN = Interpreter(path="python3", origin=InterpreterSource.LOGIN_SHELL)
 CHOSEN = Interpreter(
     path=VENV,
-    origin=Origin.VIRTUAL_ENV,
+    origin=InterpreterSource.VIRTUAL_ENV,
     env={"PATH": "/home/me/venv/bin:/usr/bin", "VIRTUAL_ENV": "/home/me/venv"},
 )
 
@@ -46,18 +52,18 @@ CHOSEN = Interpreter(
         (None, OFFERED, FoundInterpreter(exists=False), replace(LOGIN, lacking=VENV)),
         (None, OFFERED, replace(FOUND, unsafe=BOBS), replace(LOGIN, lacking=VENV, refused=BOBS)),
         # What was written down is the user's own decision, and also an environment.
-        (Interpreter(path=VENV, origin=Origin.CONFIGURED), None, replace(FOUND, unsafe=BOBS), None),
+        (Interpreter(path=VENV, origin=InterpreterSource.CONFIGURED), None, replace(FOUND, unsafe=BOBS), None),
         (
-            Interpreter(path="python3", origin=Origin.SETUP),
+            Interpreter(path="python3", origin=InterpreterSource.SETUP),
             OFFERED,
             None,
-            Interpreter(path="python3", origin=Origin.SETUP),
+            Interpreter(path="python3", origin=InterpreterSource.SETUP),
         ),
     ],
 )
 def test_the_choice(configured: Any, offered: Any, found: Any, chosen: Interpreter | None) -> None:
     """What was configured, else the head's environment where it is there and safe, else python3 of the login shell."""
-    wanted = replace(CHOSEN, origin=Origin.CONFIGURED) if chosen is None else chosen
+    wanted = replace(CHOSEN, origin=InterpreterSource.CONFIGURED) if chosen is None else chosen
     assert choose_interpreter(configured, offered, found, local=False) == wanted
 
 
@@ -82,16 +88,20 @@ def test_the_active_environment_of_the_head(tmp_path: Path, monkeypatch: pytest.
     """The activated one first; what only runs aboard is not offered if it is a tool's own and has no torch."""
     venv, conda = make_environment(tmp_path / "venv"), make_environment(tmp_path / "conda")
     both = {"VIRTUAL_ENV": str(venv), "CONDA_PREFIX": str(conda)}
-    assert find_environment(both) == HeadEnvironment(python=f"{venv}/bin/python", origin=Origin.VIRTUAL_ENV)
+    assert find_environment(both) == HeadEnvironment(python=f"{venv}/bin/python", origin=InterpreterSource.VIRTUAL_ENV)
     assert find_environment({"CONDA_PREFIX": str(conda)}) == HeadEnvironment(
-        python=f"{conda}/bin/python", origin=Origin.CONDA_PREFIX
+        python=f"{conda}/bin/python", origin=InterpreterSource.CONDA_PREFIX
     )
     gone = {"VIRTUAL_ENV": str(tmp_path / "gone")}
-    assert find_environment(gone) == HeadEnvironment(python=sys.executable, origin=Origin.ABOARD, running=True)
+    assert find_environment(gone) == HeadEnvironment(
+        python=sys.executable, origin=InterpreterSource.ABOARD, running=True
+    )
     monkeypatch.setattr(sys, "prefix", str(venv))
     monkeypatch.setattr(sys, "executable", f"{venv}/bin/python")
-    monkeypatch.setattr(here, "find_spec", lambda _name: None)
-    assert find_environment({}) == HeadEnvironment(python=f"{venv}/bin/python", origin=Origin.ABOARD, running=True)
+    monkeypatch.setattr(this_machine, "find_spec", lambda _name: None)
+    assert find_environment({}) == HeadEnvironment(
+        python=f"{venv}/bin/python", origin=InterpreterSource.ABOARD, running=True
+    )
     for mark in ("pipx_metadata.json", "uv-receipt.toml"):
         (venv / mark).write_text("{}")
         assert find_environment({}) is None
@@ -103,12 +113,12 @@ def test_the_active_environment_of_the_head(tmp_path: Path, monkeypatch: pytest.
 def test_what_an_agent_reports_of_an_interpreter(tmp_path: Path) -> None:
     """Unresolved, with the environment that it belongs to."""
     venv, conda = make_environment(tmp_path / "v", "pyvenv.cfg"), make_environment(tmp_path / "c", "conda-meta")
-    report = environment.describe({"python": f"{venv}/bin/python"})["python"]
+    report = launch_environment.describe_environment({"python": f"{venv}/bin/python"})["python"]
     assert (report["exists"], report["prefix"], report["variable"]) == (True, str(venv), "VIRTUAL_ENV")
-    report = environment.describe({"python": f"{conda}/bin/python"})["python"]
+    report = launch_environment.describe_environment({"python": f"{conda}/bin/python"})["python"]
     assert (report["prefix"], report["variable"]) == (str(conda), "CONDA_PREFIX")
-    assert environment.describe({"python": f"{tmp_path}/none/python"})["python"] == {"exists": False}
-    assert environment.describe({"python": "python3"})["python"] == {"exists": False}
+    assert launch_environment.describe_environment({"python": f"{tmp_path}/none/python"})["python"] == {"exists": False}
+    assert launch_environment.describe_environment({"python": "python3"})["python"] == {"exists": False}
 
 
 def test_a_path_that_others_can_write_is_reported(tmp_path: Path) -> None:
@@ -117,15 +127,15 @@ def test_a_path_that_others_can_write_is_reported(tmp_path: Path) -> None:
     packages = venv / "lib/python3.11/site-packages"
     packages.mkdir(parents=True)
     python = f"{venv}/bin/python"
-    ours = environment.describe_interpreter(python)["unsafe"]
+    ours = launch_environment.describe_interpreter(python)["unsafe"]
     assert str(tmp_path) not in ours
     for path in (tmp_path / "top", venv / "bin", packages, venv / "pyvenv.cfg"):
         before = path.stat().st_mode
         path.chmod(before | 0o002)
-        assert environment.who_can_change(str(path)) == f"{path} is writable for everybody"
-        assert environment.describe_interpreter(python)["unsafe"]
+        assert launch_environment.find_unsafe_writer(str(path)) == f"{path} is writable for everybody"
+        assert launch_environment.describe_interpreter(python)["unsafe"]
         path.chmod(before | 0o1002)
-        assert bool(environment.who_can_change(str(path))) is not path.is_dir()
+        assert bool(launch_environment.find_unsafe_writer(str(path))) is not path.is_dir()
         path.chmod(before)
 
 
@@ -135,9 +145,9 @@ def test_what_links_lead_to_is_looked_at_too(tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/venv").symlink_to("../open/venv")
     python = f"{tmp_path}/mine/venv/bin/python"
-    assert str(tmp_path) not in environment.describe_interpreter(python)["unsafe"]
+    assert str(tmp_path) not in launch_environment.describe_interpreter(python)["unsafe"]
     (tmp_path / "open").chmod(0o777)
-    assert environment.describe_interpreter(python)["unsafe"] == f"{tmp_path}/open is writable for everybody"
+    assert launch_environment.describe_interpreter(python)["unsafe"] == f"{tmp_path}/open is writable for everybody"
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to give a file away")
@@ -146,53 +156,55 @@ def test_a_path_that_another_user_owns_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "python"
     path.write_text("")
     os.chown(path, 4711, 0)
-    assert environment.who_can_change(str(path)) == f"{path} belongs to user 4711"
+    assert launch_environment.find_unsafe_writer(str(path)) == f"{path} belongs to user 4711"
     os.chown(path, 0, 4712)
     path.chmod(0o775)
-    assert environment.who_can_change(str(path)) == f"{path} is writable for the group 4712"
+    assert launch_environment.find_unsafe_writer(str(path)) == f"{path} is writable for the group 4712"
     # Everybody's primary group on many systems, which lists no members.
     os.chown(path, 0, 100)
-    assert environment.who_can_change(str(path)) == f"{path} is writable for the group users"
+    assert launch_environment.find_unsafe_writer(str(path)) == f"{path} is writable for the group users"
 
 
 def test_what_an_agent_reports_of_a_program(tmp_path: Path) -> None:
     """A script by its path from the working directory, a program along PATH, the environment's first."""
     (tmp_path / "train.py").write_text("print(1)")
-    script = environment.describe({"workdir": str(tmp_path), "script": "train.py"})
+    script = launch_environment.describe_environment({"workdir": str(tmp_path), "script": "train.py"})
     assert script["workdir"] is True
     assert script["program"]["exists"]
     assert len(script["program"]["digest"]) == 64
-    gone = environment.describe({"workdir": f"{tmp_path}/gone", "script": "train.py"})
+    gone = launch_environment.describe_environment({"workdir": f"{tmp_path}/gone", "script": "train.py"})
     assert (gone["workdir"], gone["program"]["exists"]) == (False, False)
     venv = make_environment(tmp_path / "venv", "pyvenv.cfg")
     tool = venv / "bin/tool"
     tool.write_text("")
     asked = {"python": f"{venv}/bin/python", "program": "tool"}
-    assert environment.describe(asked)["program"] == {"exists": False, "path": "tool"}
+    assert launch_environment.describe_environment(asked)["program"] == {"exists": False, "path": "tool"}
     (tmp_path / "first/tool").mkdir(parents=True)
     (tmp_path / "first/tool").chmod(0o755)
     tool.chmod(0o755)
-    unsafe = environment.describe_interpreter(f"{venv}/bin/python")["unsafe"]
-    assert environment.describe(asked)["program"]["exists"] is not bool(unsafe)
-    assert environment.describe({"program": "./train.py", "workdir": str(tmp_path)})["program"]["problem"]
+    unsafe = launch_environment.describe_interpreter(f"{venv}/bin/python")["unsafe"]
+    assert launch_environment.describe_environment(asked)["program"]["exists"] is not bool(unsafe)
+    assert launch_environment.describe_environment({"program": "./train.py", "workdir": str(tmp_path)})["program"][
+        "problem"
+    ]
 
 
 def test_the_question_names_only_what_a_node_can_be_asked() -> None:
     """A module is found by its interpreter, and what setup lines put on PATH only by them."""
-    script = Program(kind=Kind.SCRIPT, target="train.py")
+    script = Program(kind=ProgramKind.SCRIPT, target="train.py")
     node = Node(name="n1", workdir="/job")
     spec = RankSpec(environment=OFFERED, program=script)
-    assert environment_question(node, spec) == {"python": VENV, "script": "train.py", "workdir": "/job"}
-    module = replace(spec, program=Program(kind=Kind.MODULE, target="pkg"))
-    assert environment_question(node, module) == {"python": VENV, "workdir": "/job"}
-    own = Node(name="n1", setup=("x",), interpreter=Interpreter(path="python3", origin=Origin.SETUP))
-    assert environment_question(own, spec) == {}
-    tool = RankSpec(program=Program(kind=Kind.PROGRAM, target="tool"))
-    assert environment_question(Node(name="n1"), tool) == {"program": "tool"}
+    assert build_environment_query(node, spec) == {"python": VENV, "script": "train.py", "workdir": "/job"}
+    module = replace(spec, program=Program(kind=ProgramKind.MODULE, target="pkg"))
+    assert build_environment_query(node, module) == {"python": VENV, "workdir": "/job"}
+    own = Node(name="n1", setup=("x",), interpreter=Interpreter(path="python3", origin=InterpreterSource.SETUP))
+    assert build_environment_query(own, spec) == {}
+    tool = RankSpec(program=Program(kind=ProgramKind.PROGRAM, target="tool"))
+    assert build_environment_query(Node(name="n1"), tool) == {"program": "tool"}
     given = replace(tool, search_path="/opt/bin")
-    assert environment_question(Node(name="n1"), given) == {"program": "tool", "search_path": "/opt/bin"}
-    python = RankSpec(program=Program(kind=Kind.PROGRAM, target="python", args=("-c", "1")))
-    assert environment_question(Node(name="n1"), python) == {}
+    assert build_environment_query(Node(name="n1"), given) == {"program": "tool", "search_path": "/opt/bin"}
+    python = RankSpec(program=Program(kind=ProgramKind.PROGRAM, target="python", args=("-c", "1")))
+    assert build_environment_query(Node(name="n1"), python) == {}
 
 
 def test_programs_may_differ_and_scripts_are_where_their_paths_lead() -> None:
@@ -200,10 +212,10 @@ def test_programs_may_differ_and_scripts_are_where_their_paths_lead() -> None:
     node = Node(name="n1", workdir="/home/me/proj")
     reply = {"program": {"exists": True, "digest": "d"}}
     for program, path, digest in (
-        (Program(kind=Kind.PROGRAM, target="bash"), "bash", ""),
-        (Program(kind=Kind.SCRIPT, target="../train.py"), "/home/me/train.py", "d"),
+        (Program(kind=ProgramKind.PROGRAM, target="bash"), "bash", ""),
+        (Program(kind=ProgramKind.SCRIPT, target="../train.py"), "/home/me/train.py", "d"),
     ):
-        found = read_environment(node, RankSpec(program=program), reply).program
+        found = parse_environment(node, RankSpec(program=program), reply).program
         assert found is not None
         assert (found.path, found.digest.visible()) == (path, digest)
 
@@ -212,26 +224,26 @@ def test_a_path_is_taken_whole_or_not_at_all() -> None:
     """Half a PATH would lose /usr/bin."""
     search = ":".join(["/opt/spack/a/very/long/folder/bin"] * 400)
     found = {"exists": True, "prefix": "/home/me/venv", "variable": "VIRTUAL_ENV"}
-    told = read_environment(
+    told = parse_environment(
         Node(name="n1"), RankSpec(environment=OFFERED), {"python": found, "search_path": f"{search}:/usr/bin"}
     )
     assert told.interpreter.env["PATH"].endswith(":/usr/bin")
     with pytest.raises(ValueError, match="longer than any"):
-        read_environment(Node(name="n1"), RankSpec(environment=OFFERED), {"search_path": "x" * 200_000})
+        parse_environment(Node(name="n1"), RankSpec(environment=OFFERED), {"search_path": "x" * 200_000})
 
 
 def test_a_reply_is_data() -> None:
     """A node can't name a variable for ranks, and what it says is made fit for a screen."""
     hostile = {"python": {"exists": True, "prefix": "/x", "variable": "LD_PRELOAD"}, "search_path": "/bin"}
     with pytest.raises(ValueError, match="an answer that is none"):
-        read_environment(Node(name="n1"), RankSpec(environment=OFFERED), hostile)
+        parse_environment(Node(name="n1"), RankSpec(environment=OFFERED), hostile)
     reply = {
         "python": {"exists": False},
         "program": {"exists": True, "path": "/etc/shadow", "problem": "\x1b"},
         "workdir": 1,
     }
-    spec = RankSpec(environment=OFFERED, program=Program(kind=Kind.SCRIPT, target="train.py"))
-    told = read_environment(Node(name="n1", workdir="/job"), spec, reply)
+    spec = RankSpec(environment=OFFERED, program=Program(kind=ProgramKind.SCRIPT, target="train.py"))
+    told = parse_environment(Node(name="n1", workdir="/job"), spec, reply)
     assert told.program is not None
     # A fix copies this path to the node.
     assert (told.program.path, told.program.problem.visible(), told.workdir) == ("/job/train.py", "\\x1b", None)
@@ -244,13 +256,16 @@ def test_a_reply_is_data() -> None:
 @pytest.mark.parametrize(
     ("words", "program"),
     [
-        ("python train.py --lr 1", Program(kind=Kind.SCRIPT, target="train.py", args=("--lr", "1"))),
-        ("python3 -u -X dev train.py", Program(kind=Kind.SCRIPT, target="train.py", options=("-u", "-X", "dev"))),
-        ("python -u -m pkg.cli -x", Program(kind=Kind.MODULE, target="pkg.cli", args=("-x",), options=("-u",))),
+        ("python train.py --lr 1", Program(kind=ProgramKind.SCRIPT, target="train.py", args=("--lr", "1"))),
+        (
+            "python3 -u -X dev train.py",
+            Program(kind=ProgramKind.SCRIPT, target="train.py", options=("-u", "-X", "dev")),
+        ),
+        ("python -u -m pkg.cli -x", Program(kind=ProgramKind.MODULE, target="pkg.cli", args=("-x",), options=("-u",))),
         ("python -c print(1)", None),
         ("python -um pkg.cli", None),
         ("python -uc print(1)", None),
-        ("python -Bu train.py", Program(kind=Kind.SCRIPT, target="train.py", options=("-Bu",))),
+        ("python -Bu train.py", Program(kind=ProgramKind.SCRIPT, target="train.py", options=("-Bu",))),
         ("python", None),
         ("python -", None),
         ("/opt/python train.py", None),
@@ -259,11 +274,11 @@ def test_a_reply_is_data() -> None:
 )
 def test_python_in_a_command_is_the_chosen_interpreter(words: str, program: Program | None) -> None:
     """With its own options; a path means itself."""
-    assert read_python_command(words.split()) == read_python_command(tuple(words.split())) == program
+    assert parse_python_command(words.split()) == parse_python_command(tuple(words.split())) == program
     node = Node(name="n1", interpreter=CHOSEN)
     if program is not None:
         assert program.argv(node, 0) == (VENV, *words.split()[1:])
-    bare = Program(kind=Kind.PROGRAM, target="python", args=("-c", "print(1)"))
+    bare = Program(kind=ProgramKind.PROGRAM, target="python", args=("-c", "print(1)"))
     assert bare.argv(node, 0) == (VENV, "-c", "print(1)")
 
 

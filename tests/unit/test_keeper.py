@@ -10,10 +10,10 @@ import pytest
 from deadlines import slowness, until, wait_until
 from keeping import Run, held, holding, python
 
-from aboard.agent.children import SPOOL_LIMIT
-from aboard.core.lease import Lease
-from aboard.core.plan import Start
-from aboard.wires.hold import CREDIT, Hold, State
+from aboard.agent.supervisor.rank_processes import SPOOL_LIMIT
+from aboard.core.plan.plan import Start
+from aboard.core.run.lease import Lease
+from aboard.transport.node_session import CREDIT, NodeSession, SessionState
 
 
 def test_a_child_is_told_from_start_to_exit(clean: list[Run]) -> None:
@@ -21,7 +21,7 @@ def test_a_child_is_told_from_start_to_exit(clean: list[Run]) -> None:
     run = Run()
     clean.append(run)
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         await hold.start(Start(child="a", argv=("sh", "-c", "exit 3")))
         await hold.start(Start(child="a", argv=("sh", "-c", "exit 4")))
         await until(lambda: "exited" in run.kinds("a"))
@@ -51,7 +51,7 @@ def test_what_can_not_start_says_why(clean: list[Run], start: Start, why: str) -
     run = Run()
     clean.append(run)
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         await hold.start(start)
         await hold.start(Start(child="b", argv=("true",)))
         await until(lambda: "exited" in run.kinds("b"))
@@ -67,7 +67,7 @@ def test_output_is_byte_exact_and_by_offset(clean: list[Run]) -> None:
     clean.append(run)
     size = 3 * CREDIT + 17
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         source = f"import os; b = bytes(range(256)) * {size // 256 + 1}; os.write(2, b'err')\n"
         source += f"v = memoryview(b)[:{size}]\nwhile v: v = v[os.write(1, v):]"
         await hold.start(Start(child="a", argv=python(source)))
@@ -88,14 +88,14 @@ def test_a_flood_does_not_delay_a_beat(clean: list[Run]) -> None:
     run = Run(Lease(seconds=30.0, beat=0.5, grace=0.0))
     clean.append(run)
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         source = "import os\nb = b'x' * 65536\nfor _ in range(1600): os.write(1, b)"
         await hold.start(Start(child="a", argv=python(source)))
         await until(lambda: "exited" in run.kinds("a"), 20)
         await until(lambda: run.finished("a"), 20)
 
     held(run, story)
-    assert run.states == [State.HELD, State.GONE]
+    assert run.states == [SessionState.CONNECTED, SessionState.LOST]
     dropped = sum(piece.dropped for piece in run.pieces)
     assert len(run.output("a")) + dropped == 1600 * 65536
 
@@ -142,7 +142,7 @@ def test_a_secret_is_nowhere_but_in_its_process(clean: list[Run]) -> None:
     secret = secrets.token_hex(16)
     found: list[Path] = []
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         source = "import os, time\nt = os.environ['TOKEN'].encode()\nos.write(1, b'<' + t[:9])\ntime.sleep(0.05)\n"
         source += "os.write(1, t[9:] + b'>')\ntime.sleep(300)"
         start = Start(child="a", argv=python(source), env={"TOKEN": secret}, secrets=("TOKEN",))
@@ -163,7 +163,7 @@ def test_a_signal_reaches_the_whole_group(clean: list[Run]) -> None:
     clean.append(run)
     source = "import subprocess\np = subprocess.Popen(['sleep', '300'])\nprint('ready', flush=True)\np.wait()"
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         await hold.start(Start(child="a", argv=python(source)))
         await until(lambda: b"ready" in run.output("a"))
         assert len(run.alive()) == 2
@@ -181,7 +181,7 @@ def test_children_get_usual_signals_and_no_descriptor_of_ours(clean: list[Run]) 
     clean.append(run)
     look = "ls /proc/self/fd; grep -E 'Sig(Blk|Ign)' /proc/self/status"
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         await hold.start(Start(child="a", argv=("sh", "-c", look)))
         await until(lambda: run.finished("a"))
 

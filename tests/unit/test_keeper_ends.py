@@ -9,9 +9,9 @@ import pytest
 from deadlines import slowness, until, wait_until
 from keeping import FAMILY, SHORT, Run, held, python
 
-from aboard.agent import tree
-from aboard.core.plan import Start
-from aboard.wires.hold import CREDIT, Hold, State
+from aboard.agent import process_tree
+from aboard.core.plan.plan import Start
+from aboard.transport.node_session import CREDIT, NodeSession, SessionState
 
 
 def test_output_that_was_not_sent_yet_is_not_lost_by_the_end(clean: list[Run]) -> None:
@@ -20,7 +20,7 @@ def test_output_that_was_not_sent_yet_is_not_lost_by_the_end(clean: list[Run]) -
     clean.append(run)
     size = 8 * CREDIT
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         await hold.start(Start(child="a", argv=python(f"import os; os.write(1, b'x' * {size})")))
         await until(lambda: "exited" in run.kinds("a"))
 
@@ -34,7 +34,7 @@ def test_the_end_ends_sessions_and_double_forks_too(clean: list[Run]) -> None:
     run = Run()
     clean.append(run)
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         await hold.start(Start(child="a", argv=python(FAMILY)))
         await until(lambda: b"ready" in run.output("a"))
         assert len(run.alive()) == 4
@@ -54,18 +54,18 @@ def test_a_killed_keeper_or_guard_takes_the_children_along(clean: list[Run], vic
     run = Run()
     clean.append(run)
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         await hold.start(Start(child="a", argv=python(FAMILY)))
         await until(lambda: b"ready" in run.output("a"))
         keeper = run.keeper()
-        os.kill(keeper if victim == "keeper" else tree.parents()[keeper], signal.SIGKILL)
+        os.kill(keeper if victim == "keeper" else process_tree.read_parents()[keeper], signal.SIGKILL)
         await until(lambda: not run.alive(), 2)
         await asyncio.wait_for(hold.wait_gone(), 5 * slowness())
 
     held(run, story)
     if victim == "keeper":
-        assert run.states[-1] is State.GONE
-        assert State.CUT not in run.states
+        assert run.states[-1] is SessionState.LOST
+        assert SessionState.DISCONNECTED not in run.states
 
 
 def test_sigterm_to_the_keeper_is_an_orderly_end(clean: list[Run]) -> None:
@@ -73,7 +73,7 @@ def test_sigterm_to_the_keeper_is_an_orderly_end(clean: list[Run]) -> None:
     run = Run()
     clean.append(run)
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         await hold.start(Start(child="a", argv=("sleep", "300")))
         await until(lambda: run.events)
         os.kill(run.keeper(), signal.SIGTERM)
@@ -91,7 +91,7 @@ def test_a_stopped_keeper_is_woken(clean: list[Run]) -> None:
     run = Run()
     clean.append(run)
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         await hold.start(Start(child="a", argv=("sleep", "300")))
         await until(lambda: run.events)
         os.kill(run.keeper(), signal.SIGSTOP)

@@ -6,9 +6,9 @@ import pytest
 from deadlines import slowness, until, wait_until
 from keeping import Run, cut, held, python
 
-from aboard.core.plan import Start
-from aboard.diagnoses import AskError
-from aboard.wires.hold import Hold, State
+from aboard.core.plan.plan import Start
+from aboard.diagnoses import AgentRequestError
+from aboard.transport.node_session import NodeSession, SessionState
 
 
 def test_a_wrong_key_is_refused_and_disturbs_nobody(clean: list[Run]) -> None:
@@ -16,14 +16,14 @@ def test_a_wrong_key_is_refused_and_disturbs_nobody(clean: list[Run]) -> None:
     run = Run()
     clean.append(run)
 
-    async def story(hold: Hold) -> None:
-        with pytest.raises(AskError, match="does not fit"):
+    async def story(hold: NodeSession) -> None:
+        with pytest.raises(AgentRequestError, match="does not fit"):
             await run.hold(key="other").resume()
         await hold.start(Start(child="a", argv=("true",)))
         await until(lambda: "exited" in run.kinds("a"))
 
     held(run, story)
-    assert run.states == [State.HELD, State.GONE]
+    assert run.states == [SessionState.CONNECTED, SessionState.LOST]
 
 
 def test_a_run_is_held_once(clean: list[Run]) -> None:
@@ -31,8 +31,8 @@ def test_a_run_is_held_once(clean: list[Run]) -> None:
     run = Run()
     clean.append(run)
 
-    async def story(hold: Hold) -> None:
-        with pytest.raises(AskError, match="FileExistsError"):
+    async def story(hold: NodeSession) -> None:
+        with pytest.raises(AgentRequestError, match="FileExistsError"):
             await run.hold().begin()
         await hold.start(Start(child="a", argv=("true",)))
 
@@ -43,7 +43,7 @@ def test_a_keeper_that_can_not_start_says_why_and_leaves_nothing() -> None:
     """The reason comes over the wire, since nobody would look for a log on the node."""
     run = Run()
     run.id = "x" * 100
-    with pytest.raises(AskError, match="not a run id"):
+    with pytest.raises(AgentRequestError, match="not a run id"):
         asyncio.run(run.hold().begin())
     assert not run.place.exists()
 
@@ -51,7 +51,7 @@ def test_a_keeper_that_can_not_start_says_why_and_leaves_nothing() -> None:
 def test_attaching_to_nothing_says_so() -> None:
     """A run that nobody holds here is named."""
     run = Run()
-    with pytest.raises(AskError, match="no keeper holds run"):
+    with pytest.raises(AgentRequestError, match="no keeper holds run"):
         asyncio.run(run.hold().resume())
     assert not run.place.exists()
 
@@ -95,7 +95,7 @@ def test_a_cut_is_mended_and_nothing_is_missing(clean: list[Run]) -> None:
     run = Run()
     clean.append(run)
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         source = "import os\nfor n in range(60000): os.write(1, b'%07d\\n' % n)"
         await hold.start(Start(child="a", argv=python(source)))
         for times in range(1, 3):
@@ -106,7 +106,7 @@ def test_a_cut_is_mended_and_nothing_is_missing(clean: list[Run]) -> None:
     held(run, story)
     assert run.kinds("a") == ["started", "exited"]
     assert run.output("a") == b"".join(b"%07d\n" % n for n in range(60000))
-    assert run.states.count(State.CUT) >= 2
+    assert run.states.count(SessionState.DISCONNECTED) >= 2
 
 
 @pytest.mark.ci
@@ -115,7 +115,7 @@ def test_many_children_that_ended_are_told_to_a_new_bridge(clean: list[Run]) -> 
     run = Run()
     clean.append(run)
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         await asyncio.gather(*(hold.start(Start(child=f"c{n}", argv=("true",))) for n in range(150)))
         await until(lambda: sum(event.kind == "exited" for event in run.events) == 150)
         await cut(run, hold)
@@ -131,7 +131,7 @@ def test_frames_of_the_wrong_shape_are_answered_and_harm_nobody(clean: list[Run]
     run = Run()
     clean.append(run)
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         await hold.start(Start(child="a", argv=("sleep", "300")))
         link = hold._link
         assert link is not None
@@ -147,7 +147,7 @@ def test_frames_of_the_wrong_shape_are_answered_and_harm_nobody(clean: list[Run]
             ("end", {"grace": {}}),
             ("dance", {}),
         ):
-            with pytest.raises(AskError):
+            with pytest.raises(AgentRequestError):
                 await link.ask(op, 5, **fields)
         await hold.start(Start(child="c", argv=("true",)))
         await until(lambda: "exited" in run.kinds("c"))

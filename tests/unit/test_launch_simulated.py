@@ -9,24 +9,24 @@ from time import monotonic
 
 import pytest
 
-from aboard.core.cluster import Cluster
-from aboard.core.event import Event
-from aboard.core.lease import Lease
-from aboard.core.node import Node
-from aboard.core.program import Kind, Program
-from aboard.core.request import Request
-from aboard.core.verdict import Why
-from aboard.flows.conductor import Conductor
-from aboard.flows.launch import Launched, Look, launch
-from aboard.flows.watcher import Unwatched
-from aboard.record.events import replay
-from aboard.record.record import Record
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.evidence.verdict import Judgement
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.plan.program import Program, ProgramKind
+from aboard.core.run.events import Event
+from aboard.core.run.lease import Lease
+from aboard.flows.check.check_observer import NullCheckObserver
+from aboard.flows.launch.conductor import Conductor
+from aboard.flows.launch.launch_run import LaunchResult, Preflight, launch
+from aboard.record.event_log import replay_events
+from aboard.record.run_record import Record
 from aboard.record.runs import Runs
-from aboard.wires.acted_keeper import Part
-from aboard.wires.simulated import SimulatedWire, simulator
+from aboard.testing.fake_supervisor import FakeNodeFaults
+from aboard.testing.simulated_transport import SimulatedTransport, run_simulator
 
 NODES, RANKS = 12, 8
-REQUEST = Request(program=Program(kind=Kind.SCRIPT, target="train.py"))
+REQUEST = LaunchRequest(program=Program(kind=ProgramKind.SCRIPT, target="train.py"))
 
 
 class Onlooker:
@@ -50,22 +50,24 @@ class Onlooker:
         self.drawn += 1
 
 
-def _launch(folder: Path, onlooker: Onlooker, parts: dict[str, Part], lease: Lease | None = None) -> Launched:
+def _launch(
+    folder: Path, onlooker: Onlooker, parts: dict[str, FakeNodeFaults], lease: Lease | None = None
+) -> LaunchResult:
     cluster = Cluster(nodes=tuple(Node(name=f"s{number}", slots=RANKS) for number in range(NODES)))
     run = Runs(folder).create(datetime.now(UTC), Random(0))  # noqa: S311 - a name, no secret
     record = Record.open(run, ranks=NODES * RANKS)
 
-    async def story() -> Launched:
-        async with simulator() as path:
+    async def story() -> LaunchResult:
+        async with run_simulator() as path:
             return await launch(
                 cluster,
                 REQUEST,
-                Look(subjects=()),
+                Preflight(subjects=()),
                 record,
-                watcher=Unwatched(),
+                watcher=NullCheckObserver(),
                 viewer=onlooker,
                 lease=lease or Lease(),
-                wire_of=lambda node: SimulatedWire(path, part=parts.get(node.name, Part())),
+                wire_of=lambda node: SimulatedTransport(path, part=parts.get(node.name, FakeNodeFaults())),
             )
 
     try:
@@ -76,13 +78,13 @@ def _launch(folder: Path, onlooker: Onlooker, parts: dict[str, Part], lease: Lea
 
 def _kinds(folder: Path) -> Counter[str]:
     (run,) = Runs(folder).all()
-    return Counter(event.kind for event in replay(run.events))
+    return Counter(event.kind for event in replay_events(run.events))
 
 
 def test_the_rank_that_dies_is_named_and_all_nodes_end(tmp_path: Path) -> None:
     """First failure wins: its exit code is the run's, the others are its consequences, no node is left."""
     onlooker = Onlooker()
-    launched = _launch(tmp_path, onlooker, {"s5": Part(dies={"43": 0.5})})
+    launched = _launch(tmp_path, onlooker, {"s5": FakeNodeFaults(dies={"43": 0.5})})
     assert launched.outcome is not None
     verdict = launched.outcome.findings[0]
     assert (verdict.ranks, verdict.nodes, launched.outcome.code) == ((43,), ("s5",), 1)
@@ -96,7 +98,7 @@ class Asker(Onlooker):
 
     def __init__(self, ask_at: str = "deciding", stop_at: str = "") -> None:
         super().__init__(stop_at)
-        self.answer: asyncio.Task[Why] | None = None
+        self.answer: asyncio.Task[Judgement] | None = None
         self._ask_at = ask_at
 
     def event(self, event: Event) -> None:
@@ -108,7 +110,7 @@ class Asker(Onlooker):
 def test_why_names_the_rank_that_has_died_while_the_others_are_ended(tmp_path: Path) -> None:
     """Whoever asks in these seconds is not told that nothing is wrong."""
     asker = Asker()
-    _launch(tmp_path, asker, {"s5": Part(dies={"43": 0.5})})
+    _launch(tmp_path, asker, {"s5": FakeNodeFaults(dies={"43": 0.5})})
     assert asker.answer is not None
     assert [finding.ranks for finding in asker.answer.result().findings] == [(43,)]
 
@@ -135,7 +137,7 @@ def test_a_node_that_falls_silent_is_named(tmp_path: Path) -> None:
     """Past the lease it is gone, and so is the run; the other nodes are ended."""
     onlooker = Onlooker()
     lease = Lease(seconds=1.0, beat=0.5, grace=0.1)
-    launched = _launch(tmp_path, onlooker, {"s3": Part(silent=0.5)}, lease)
+    launched = _launch(tmp_path, onlooker, {"s3": FakeNodeFaults(silent=0.5)}, lease)
     assert launched.outcome is not None
     verdict = launched.outcome.findings[0]
     assert (verdict.code, verdict.nodes) == ("run-node-gone", ("s3",))
@@ -157,5 +159,5 @@ def test_a_slow_picture_is_drawn_less_often(tmp_path: Path) -> None:
     """Who looks on takes a tenth of the time: what takes 0.1 s to draw is drawn once a second, not four times."""
     slow = Sluggish()
     began = monotonic()
-    _launch(tmp_path, slow, {"s5": Part(dies={"43": 2.5})})
+    _launch(tmp_path, slow, {"s5": FakeNodeFaults(dies={"43": 2.5})})
     assert 1 <= slow.drawn <= 1 + (monotonic() - began)

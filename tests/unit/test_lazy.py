@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, asdict, field, fields, is_dataclass
 
 import pytest
 
-from aboard.lazy import dataclass
+from aboard.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 from deadlines import slowness, wait_until, within
 
-from aboard.agent import frames, tree
-from aboard.core.node import Node
-from aboard.core.shell import join
-from aboard.diagnoses import ProtocolError, Unreachable, WireError
-from aboard.diagnoses.reason import Reason
-from aboard.wires import bootstrap
-from aboard.wires.link import NOISE_LIMIT, Link, open_link
-from aboard.wires.local import LocalWire
-from aboard.wires.process import start
-from aboard.wires.ssh import SshWire, command
-from aboard.wires.sshlog import phase_of
-from aboard.wires.wire import OnPhase, Stream
+from aboard.agent import frames, process_tree
+from aboard.core.cluster.node import Node
+from aboard.core.text.shell_quoting import join_argv
+from aboard.diagnoses import ProtocolError, TransportError, Unreachable
+from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.transport import agent_bootstrap
+from aboard.transport.agent_link import NOISE_LIMIT, AgentLink, open_link
+from aboard.transport.local import LocalTransport
+from aboard.transport.ssh import SshTransport, build_ssh_command
+from aboard.transport.ssh_log import parse_phase
+from aboard.transport.subprocess_stream import start_program
+from aboard.transport.transport import ByteStream, OnPhase
 
 HERE = Node(name="here")
-AGENT = f"exec {join(bootstrap.argv(sys.executable))}"
+AGENT = f"exec {join_argv(agent_bootstrap.build_argv(sys.executable))}"
 # Reads the marker out of the bootstrap as a far end would, and then says what its argument evaluates to.
 ACTOR = r"""
 import ast, json, re, sys, time
@@ -51,18 +51,18 @@ class ShellWire:
     def __init__(self, script: str) -> None:
         self._argv = ("sh", "-c", script)
 
-    async def open(self, node: Node, on_phase: OnPhase) -> Stream:
-        return await start(self._argv, phase_of)
+    async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
+        return await start_program(self._argv, parse_phase)
 
 
 class ActorWire(ShellWire):
     """A node that says what the given source says."""
 
     def __init__(self, source: str) -> None:
-        super().__init__(f"exec {join((sys.executable, '-ISc', ACTOR, source))}")
+        super().__init__(f"exec {join_argv((sys.executable, '-ISc', ACTOR, source))}")
 
 
-def _open(wire: ShellWire | LocalWire, seconds: float = 5.0) -> str:
+def _open(wire: ShellWire | LocalTransport, seconds: float = 5.0) -> str:
     """Opens a link and closes it; returns the noise before it."""
 
     async def story() -> str:
@@ -73,14 +73,14 @@ def _open(wire: ShellWire | LocalWire, seconds: float = 5.0) -> str:
     return asyncio.run(story())
 
 
-def _reason(wire: ShellWire, seconds: float = 5.0) -> tuple[Reason, str]:
+def _reason(wire: ShellWire, seconds: float = 5.0) -> tuple[UnreachableReason, str]:
     with pytest.raises(Unreachable) as caught:
         _open(wire, seconds)
     return caught.value.reason, caught.value.seen
 
 
 def _children() -> set[int]:
-    return {pid for pid, parent in tree.parents().items() if parent == os.getpid()}
+    return {pid for pid, parent in process_tree.read_parents().items() if parent == os.getpid()}
 
 
 def test_what_a_shell_prints_at_login_is_skipped_and_kept_for_the_finding() -> None:
@@ -91,22 +91,26 @@ def test_what_a_shell_prints_at_login_is_skipped_and_kept_for_the_finding() -> N
 def test_a_shell_that_prints_without_end_is_noise() -> None:
     """It is cut off after a bounded number of bytes."""
     reason, seen = _reason(ShellWire("while echo spam; do :; done"))
-    assert reason is Reason.SHELL_NOISE
+    assert reason is UnreachableReason.SHELL_NOISE
     assert int(seen.split()[2]) < 2 * NOISE_LIMIT
 
 
 @pytest.mark.parametrize(
     ("script", "reason", "seen"),
     [
-        ("exec python9", Reason.NO_PYTHON, "not found"),
-        ("echo 'aboard: python 3.6.8' >&2; exit 1", Reason.OLD_PYTHON, "here: 3.6.8"),
-        ("exit 7", Reason.GARBAGE, "here: the shell ended with exit code 7"),
-        ("echo 'me@n1: Permission denied (publickey).' >&2; exit 255", Reason.KEY_REFUSED, "Permission denied"),
-        ("printf 'bad \\033]0;x\\007 \\377' >&2; exit 7", Reason.GARBAGE, r"here: bad \x1b]0;x\x07 �"),
+        ("exec python9", UnreachableReason.NO_PYTHON, "not found"),
+        ("echo 'aboard: python 3.6.8' >&2; exit 1", UnreachableReason.OLD_PYTHON, "here: 3.6.8"),
+        ("exit 7", UnreachableReason.GARBAGE, "here: the shell ended with exit code 7"),
+        (
+            "echo 'me@n1: Permission denied (publickey).' >&2; exit 255",
+            UnreachableReason.KEY_REFUSED,
+            "Permission denied",
+        ),
+        ("printf 'bad \\033]0;x\\007 \\377' >&2; exit 7", UnreachableReason.GARBAGE, r"here: bad \x1b]0;x\x07 �"),
     ],
     ids=["no python", "old python", "exit", "ssh", "escape codes"],
 )
-def test_an_end_before_the_agent_speaks_has_its_reason(script: str, reason: Reason, seen: str) -> None:
+def test_an_end_before_the_agent_speaks_has_its_reason(script: str, reason: UnreachableReason, seen: str) -> None:
     """From the exit code and what was said, which is made fit for a screen."""
     found, said = _reason(ShellWire(script))
     assert found is reason
@@ -116,23 +120,23 @@ def test_an_end_before_the_agent_speaks_has_its_reason(script: str, reason: Reas
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("say(marker)", Reason.LOST),
-        ("say(marker, b'\\0\\0\\0\\5hello')", Reason.GARBAGE),
-        ("say(marker, b'\\xff' * 9)", Reason.GARBAGE),
-        ("say(marker, frame([1]))", Reason.GARBAGE),
-        ("say(marker, frame({'hello': 2}))", Reason.WRONG_VERSION),
-        ("say(marker, frame({'hello': eval('[' * 90 + ']' * 90)}))", Reason.WRONG_VERSION),
+        ("say(marker)", UnreachableReason.LOST),
+        ("say(marker, b'\\0\\0\\0\\5hello')", UnreachableReason.GARBAGE),
+        ("say(marker, b'\\xff' * 9)", UnreachableReason.GARBAGE),
+        ("say(marker, frame([1]))", UnreachableReason.GARBAGE),
+        ("say(marker, frame({'hello': 2}))", UnreachableReason.WRONG_VERSION),
+        ("say(marker, frame({'hello': eval('[' * 90 + ']' * 90)}))", UnreachableReason.WRONG_VERSION),
         (
             "say(marker, b'\\0\\0\\x07\\x6e' + b'{\"hello\":' + b'[' * 900 + b'\\x1b' * 100 + b']' * 900 )",
-            Reason.GARBAGE,
+            UnreachableReason.GARBAGE,
         ),
-        ("say(marker, frame({}))", Reason.WRONG_VERSION),
-        ("wait()", Reason.TIMED_OUT),
-        ("say(marker); wait()", Reason.TIMED_OUT),
+        ("say(marker, frame({}))", UnreachableReason.WRONG_VERSION),
+        ("wait()", UnreachableReason.TIMED_OUT),
+        ("say(marker); wait()", UnreachableReason.TIMED_OUT),
     ],
     ids=["end", "no json", "huge", "list", "other version", "nested", "deep", "no version", "silent", "half"],
 )
-def test_a_far_end_that_is_no_agent_is_told_apart(source: str, reason: Reason) -> None:
+def test_a_far_end_that_is_no_agent_is_told_apart(source: str, reason: UnreachableReason) -> None:
     """Whatever it sends is a reason, within the time, and its program is gone afterwards."""
     before = _children()
     assert _reason(ActorWire(source), 0.5 * slowness())[0] is reason
@@ -146,7 +150,7 @@ def test_a_marker_that_comes_byte_by_byte_is_found() -> None:
     assert _open(ActorWire(source)) == "<aboard  <"
 
 
-async def _linked(source: str) -> Link:
+async def _linked(source: str) -> AgentLink:
     return await open_link(
         HERE,
         ActorWire(f"say(marker, frame({{'hello': 1}}))\nsys.stdin.buffer.read(4)\n{source}"),
@@ -164,7 +168,7 @@ async def _linked(source: str) -> Link:
     ],
     ids=["end", "no json", "huge"],
 )
-def test_a_question_ends_when_the_stream_does(source: str, error: type[WireError]) -> None:
+def test_a_question_ends_when_the_stream_does(source: str, error: type[TransportError]) -> None:
     """Whoever waits, and whoever asks later, is told at once instead of waiting for the time-out."""
 
     async def story() -> None:
@@ -202,7 +206,7 @@ def test_a_far_end_that_takes_nothing_in_does_not_hold_the_question() -> None:
     """The agent is stopped and its pipe is full: the time-out covers the sending too."""
 
     async def story() -> None:
-        link = await open_link(HERE, LocalWire(), 5, lambda _phase: None)
+        link = await open_link(HERE, LocalTransport(), 5, lambda _phase: None)
         os.kill(link.hello["pid"], signal.SIGSTOP)
         with within(1), pytest.raises(Unreachable, match=r"did not answer within 0\.2 s"):
             await link.ask("run", 0.2, argv=["true"], env={"BIG": "x" * 2_000_000})
@@ -216,7 +220,7 @@ def test_time_in_which_we_were_held_up_ourselves_is_no_silence() -> None:
     """The answer lies there while the head is busy or stopped: it is read before the node is called silent."""
 
     async def story() -> None:
-        link = await open_link(HERE, LocalWire(), 5, lambda _phase: None)
+        link = await open_link(HERE, LocalTransport(), 5, lambda _phase: None)
         asking = asyncio.create_task(link.ask("ping", 0.2))
         await asyncio.sleep(0)
         # What a loop does that has no time for us.
@@ -231,13 +235,13 @@ def test_a_link_may_be_closed_twice_and_from_two_places() -> None:
     """Both get the same ending, and the agent is gone."""
 
     async def story() -> int:
-        link = await open_link(HERE, LocalWire(), 5, lambda _phase: None)
+        link = await open_link(HERE, LocalTransport(), 5, lambda _phase: None)
         first, second = await asyncio.gather(link.close(), link.close())
         assert first == second == await link.close()
         assert first.code == 0
         return int(link.hello["pid"])
 
-    assert asyncio.run(story()) not in tree.parents()
+    assert asyncio.run(story()) not in process_tree.read_parents()
 
 
 @pytest.mark.parametrize("after", [0.0, 0.01, 0.1], ids=["at once", "soon", "while it waits"])
@@ -293,7 +297,7 @@ def test_a_line_of_stderr_without_an_end_is_bounded() -> None:
 def test_the_ssh_command_is_the_users_own_with_ours_on_top() -> None:
     """Nothing secret is on it, a name can't become an option, and the user's extras come first, so they win."""
     node = Node(name="n1", address="10.0.0.1", user="me", port=2222)
-    argv = command(node, ("-F", "config"))
+    argv = build_ssh_command(node, ("-F", "config"))
     assert argv[:3] == ("ssh", "-F", "config")
     assert argv[-7:-1] == ("-p", "2222", "-l", "me", "--", "10.0.0.1")
     assert argv[-1].startswith("exec python3 -ISc ")
@@ -307,7 +311,7 @@ def test_a_machine_that_can_start_nothing_more_says_so(monkeypatch: pytest.Monke
     (tmp_path / "ssh").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(Unreachable, match="ssh can't be started here"):
-        asyncio.run(SshWire().open(HERE, lambda _phase: None))
+        asyncio.run(SshTransport().open(HERE, lambda _phase: None))
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     with pytest.raises(Unreachable, match="no ssh program"):
-        asyncio.run(SshWire().open(HERE, lambda _phase: None))
+        asyncio.run(SshTransport().open(HERE, lambda _phase: None))

@@ -14,17 +14,17 @@ from commands import Ran, aboard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aboard.config import cluster
-from aboard.config.cluster import guess_nodes, load_cluster
-from aboard.core.cluster import Cluster
-from aboard.core.head import Here
-from aboard.core.interpreter import Interpreter, Origin
-from aboard.core.node import Container, Node
-from aboard.core.words import host_trouble, user_trouble
-from aboard.core.writes import Writes
+from aboard.config import cluster_loader
+from aboard.config.cluster_loader import guess_nodes, load_cluster
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.head_machine import HeadMachine
+from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
+from aboard.core.cluster.node import Container, Node
+from aboard.core.cluster.planned_writes import PlannedWrites
+from aboard.core.text.input_text import find_host_error, find_user_error
 from aboard.diagnoses import InputError
 
-HERE = Here(names=frozenset({"head"}), addresses=("10.0.0.1", "127.0.1.1"), user="alice")
+HERE = HeadMachine(names=frozenset({"head"}), addresses=("10.0.0.1", "127.0.1.1"), user="alice")
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +140,7 @@ def test_default_file(files: Path) -> None:
 def test_what_the_run_writes(files: Path) -> None:
     """It comes with the nodes, also where those come from elsewhere; nobody is asked to say it."""
     (files / "run.yaml").write_text("run: {output: /data/out, writes: 1.5TB}")
-    wanted = Writes(path="/data/out", size=1_500_000_000_000)
+    wanted = PlannedWrites(path="/data/out", size=1_500_000_000_000)
     assert load("n1", "run.yaml").writes == wanted
     assert load("n1", sets=("run.output=/data/out", "run.writes=1.5TB")).writes == wanted
     assert load("n1").writes is None
@@ -208,7 +208,7 @@ cluster:
             slots=4,
             user="bob",
             python="/opt/python",
-            interpreter=Interpreter(path="/opt/python", origin=Origin.CONFIGURED),
+            interpreter=Interpreter(path="/opt/python", origin=InterpreterSource.CONFIGURED),
             workdir="/data",
             fabric_address="ib-n1",
             env={"A": "all", "B": "all"},
@@ -221,7 +221,7 @@ cluster:
             user="bob",
             port=2222,
             python="python3",
-            interpreter=Interpreter(path="python3", origin=Origin.CONFIGURED),
+            interpreter=Interpreter(path="python3", origin=InterpreterSource.CONFIGURED),
             workdir="/data",
             fabric_address="10.1.0.2",
             env={"A": "own", "B": "all"},
@@ -292,8 +292,9 @@ def test_no_secret_in_a_repr() -> None:
 def test_names_need_no_pydantic() -> None:
     """A cluster of names or from a hostfile is there before pydantic or PyYAML could have been imported."""
     code = (
-        "import sys; from aboard.config.cluster import load_cluster; from aboard.config.here import look_around;"
-        "load_cluster(['n[1-4]'], here=look_around());"
+        "import sys; from aboard.config.cluster_loader import load_cluster; from aboard.config.this_machine import"
+        " inspect_this_machine;"
+        "load_cluster(['n[1-4]'], here=inspect_this_machine());"
         "assert not {'pydantic', 'yaml'} & set(sys.modules), 'imported'"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
@@ -311,8 +312,8 @@ def test_nothing_odd_reaches_ssh(files: Path, sources: list[str], hostfile: str 
         (files / "hosts").write_text(hostfile, encoding="utf-8", errors="replace")
     with suppress(InputError):
         for node in load(*sources, hostfile=None if hostfile is None else "hosts", include=include):
-            assert host_trouble(node.target) is None
-            assert node.user is None or user_trouble(node.user) is None
+            assert find_host_error(node.target) is None
+            assert node.user is None or find_user_error(node.user) is None
 
 
 @pytest.mark.parametrize(
@@ -385,9 +386,9 @@ def test_a_plain_file_is_read_as_pydantic_reads_it(files: Path, section: dict[st
     """What is not taken as it is, or is wrong, is pydantic's; the result is the same either way."""
     (files / "aboard.yaml").write_text(yaml.safe_dump({"cluster": section}))
     results: list[Any] = []
-    for plain in (cluster._read_plain, lambda _file, _here: (None, False)):
+    for plain in (cluster_loader._read_plain, lambda _file, _here: (None, False)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(cluster, "_read_plain", plain)
+            patch.setattr(cluster_loader, "_read_plain", plain)
             try:
                 results.append(load())
             except InputError as error:
@@ -399,8 +400,9 @@ def test_a_plain_file_needs_no_pydantic(files: Path) -> None:
     """Which takes longer to import than all else that a launch does before it dials."""
     (files / "aboard.yaml").write_text("cluster: {nodes: ['n[1-4] slots=8'], python: /opt/python, env: {A: 1}}")
     script = (
-        "import sys; from aboard.config.here import look_around; from aboard.config.cluster import load_cluster;"
-        "print(len(load_cluster(here=look_around()))); print('pydantic' in sys.modules)"
+        "import sys; from aboard.config.this_machine import inspect_this_machine; "
+        "from aboard.config.cluster_loader import load_cluster; "
+        "print(len(load_cluster(here=inspect_this_machine()))); print('pydantic' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=files)
     assert done.stdout.split() == ["4", "False"]

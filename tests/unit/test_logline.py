@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.core.logline import WINDOW, Line, fold
-from aboard.core.rankset import fold_ranks, parse_ranks
+from aboard.core.text.log_lines import WINDOW, OutputLine, fold_lines
+from aboard.core.text.rank_sets import fold_ranks, parse_ranks
 from aboard.diagnoses import InputError
 
 
-def _line(rank: int, text: str, at: float = 0.0, stream: str = "stdout") -> Line:
-    return Line(at, rank, "n1", stream, text.encode())
+def _line(rank: int, text: str, at: float = 0.0, stream: str = "stdout") -> OutputLine:
+    return OutputLine(at, rank, "n1", stream, text.encode())
 
 
-def _said(*lines: Line) -> list[tuple[list[int], str, bool]]:
-    return [(sorted(told.ranks), told.line.text.decode(), told.alike) for told in fold(lines)]
+def _said(*lines: OutputLine) -> list[tuple[list[int], str, bool]]:
+    return [(sorted(told.ranks), told.line.text.decode(), told.alike) for told in fold_lines(lines)]
 
 
 def test_equal_lines_of_many_ranks_are_one() -> None:
@@ -53,7 +53,7 @@ def test_folding_loses_no_line(given_lines: list[tuple[int, str, int]]) -> None:
     """Forward and backward, each line of each rank is in exactly one group, and no rank twice in one."""
     lines = sorted((_line(rank, text, at=float(at)) for rank, text, at in given_lines), key=lambda line: line.at)
     for order in (lines, lines[::-1]):
-        told = list(fold(order))
+        told = list(fold_lines(order))
         counted = Counter((rank, each.line.text) for each in told for rank in each.ranks)
         assert counted == Counter((line.rank, line.text) for line in lines)
         assert all(len(set(each.ranks)) == len(each.ranks) for each in told)
@@ -63,7 +63,7 @@ def test_folding_loses_no_line(given_lines: list[tuple[int, str, int]]) -> None:
 def test_a_flood_of_different_lines_holds_little() -> None:
     """Groups are let go when there are too many, before the window has passed."""
     lines = (_line(0, "x" * number) for number in range(1, 6000))
-    assert next(iter(fold(lines))).line.text == b"x"
+    assert next(iter(fold_lines(lines))).line.text == b"x"
     assert next(lines).text == b"x" * 4098
 
 

@@ -13,12 +13,12 @@ from commands import aboard
 from deadlines import slowness
 from recording_logs import ALL
 
-from aboard.core.logline import Line, Told
+from aboard.core.text.log_lines import FoldedLine, OutputLine
 from aboard.diagnoses import InputError
-from aboard.flows.logs import Wanted, read_logs
+from aboard.flows.logs import LogQuery, read_logs
 from aboard.record import Record, RunDirectory, Runs
-from aboard.record.merged import Selection
-from aboard.ui.logs import LogLines
+from aboard.record.rank_logs.merged_logs import LineSelection
+from aboard.ui.log_lines import LogLineFormatter
 
 NAME = "20261115-0507-brave-otter"
 
@@ -33,7 +33,7 @@ def run(tmp_path: Path) -> RunDirectory:
 
 
 def _told(
-    run: RunDirectory, wanted: Wanted, now: float = 0.0, wait: Callable[[float], None] | None = None
+    run: RunDirectory, wanted: LogQuery, now: float = 0.0, wait: Callable[[float], None] | None = None
 ) -> list[str]:
     """Each line as `ranks:text`."""
     told = read_logs(run, wanted, now=now, wait=wait or (lambda _seconds: None))
@@ -53,22 +53,22 @@ def _steps(run: RunDirectory, steps: int) -> Record:
 def test_the_last_lines_are_folded_lines(run: RunDirectory) -> None:
     """Counted as they are shown; and the whole log is the same lines, read forward."""
     _steps(run, 10).close()
-    assert _told(run, Wanted(selection=ALL, last=3)) == ["0,1:step h", "0,1:step i", "0,1:step j"]
-    assert _told(run, Wanted(selection=ALL)) == _told(run, Wanted(selection=ALL, last=99))
-    assert len(_told(run, Wanted(selection=ALL, last=99, folded=False))) == 20
-    assert _told(run, Wanted(selection=ALL, last=99, most=5)) == ["1:step h", "0,1:step i", "0,1:step j"]
+    assert _told(run, LogQuery(selection=ALL, last=3)) == ["0,1:step h", "0,1:step i", "0,1:step j"]
+    assert _told(run, LogQuery(selection=ALL)) == _told(run, LogQuery(selection=ALL, last=99))
+    assert len(_told(run, LogQuery(selection=ALL, last=99, folded=False))) == 20
+    assert _told(run, LogQuery(selection=ALL, last=99, most=5)) == ["1:step h", "0,1:step i", "0,1:step j"]
 
 
 def test_since_counts_from_now_or_from_the_end_of_the_run(run: RunDirectory) -> None:
     """A run that is over has last minutes too."""
     record = _steps(run, 10)
     claim = run.claim()
-    assert _told(run, Wanted(selection=ALL, back=15.0), now=95.0) == ["0,1:step i", "0,1:step j"]
-    assert _told(run, Wanted(selection=ALL, back=15.0, last=1), now=95.0) == ["0,1:step j"]
-    assert _told(run, Wanted(selection=ALL, back=15.0), now=1000.0) == []
+    assert _told(run, LogQuery(selection=ALL, back=15.0), now=95.0) == ["0,1:step i", "0,1:step j"]
+    assert _told(run, LogQuery(selection=ALL, back=15.0, last=1), now=95.0) == ["0,1:step j"]
+    assert _told(run, LogQuery(selection=ALL, back=15.0), now=1000.0) == []
     record.close()
     claim.release()
-    assert _told(run, Wanted(selection=ALL, back=15.0), now=1000.0) == ["0,1:step i", "0,1:step j"]
+    assert _told(run, LogQuery(selection=ALL, back=15.0), now=1000.0) == ["0,1:step i", "0,1:step j"]
 
 
 def test_following_ends_with_the_run_and_misses_nothing(run: RunDirectory) -> None:
@@ -86,7 +86,7 @@ def test_following_ends_with_the_run_and_misses_nothing(run: RunDirectory) -> No
         else:
             record.flush()
 
-    said = _told(run, Wanted(selection=ALL, last=1, follow=True), wait=go_on)
+    said = _told(run, LogQuery(selection=ALL, last=1, follow=True), wait=go_on)
     assert said == ["0,1:step b", "1:more 1", "2:more 2", "3:more 3"]
 
 
@@ -106,7 +106,7 @@ def test_following_through_a_segment_that_is_gone(run: RunDirectory) -> None:
         for path in sorted(run.logs.glob("00000-*"))[2:4]:
             path.unlink()
 
-    told = list(read_logs(run, Wanted(selection=ALL, follow=True, folded=False), now=0.0, wait=flood))
+    told = list(read_logs(run, LogQuery(selection=ALL, follow=True, folded=False), now=0.0, wait=flood))
     assert [each.line.text for each in told[:2]] == [b"begin", line[:-1]]
     (missing,) = (each.line.missing for each in told if each.line.missing)
     assert missing + sum(len(each.line.text) + 1 for each in told if not each.line.missing) == 6 + 400 * 1000
@@ -115,7 +115,7 @@ def test_following_through_a_segment_that_is_gone(run: RunDirectory) -> None:
 def test_nobody_of_that_name_printed_anything(run: RunDirectory) -> None:
     """A rank or a node that isn't there is a typing mistake, with the known ones beside it."""
     _steps(run, 1).close()
-    wanted = Wanted(selection=Selection(ranks=frozenset({7}), nodes=frozenset({"n11"})))
+    wanted = LogQuery(selection=LineSelection(ranks=frozenset({7}), nodes=frozenset({"n11"})))
     with pytest.raises(InputError) as caught:
         _told(run, wanted)
     assert "0-1" in caught.value.problems[0].fix
@@ -123,8 +123,8 @@ def test_nobody_of_that_name_printed_anything(run: RunDirectory) -> None:
 
 
 def _text(text: bytes, **more: object) -> list[str]:
-    line = Line(1e9, 3, "n1", "stdout", text)._replace(**more)  # type: ignore[arg-type]  # any field of it
-    return [shown.partition(" ")[2] for shown in LogLines(styled=False).text(Told(line=line, ranks=[3]))]
+    line = OutputLine(1e9, 3, "n1", "stdout", text)._replace(**more)  # type: ignore[arg-type]  # any field of it
+    return [shown.partition(" ")[2] for shown in LogLineFormatter(styled=False).text(FoldedLine(line=line, ranks=[3]))]
 
 
 def test_what_a_terminal_would_obey_is_made_visible() -> None:
@@ -151,14 +151,16 @@ def test_rests_and_gaps_are_marked() -> None:
 
 def test_who_said_it() -> None:
     """Ranks as a short set with their count, and whether they differ."""
-    line = Line(1e9, 0, "n1", "stderr", b"hi")
-    told = Told(line=line, ranks=[*range(8), 9], alike=True)
-    (shown,) = LogLines(styled=False).text(told)
+    line = OutputLine(1e9, 0, "n1", "stderr", b"hi")
+    told = FoldedLine(line=line, ranks=[*range(8), 9], alike=True)
+    (shown,) = LogLineFormatter(styled=False).text(told)
     assert re.fullmatch(r"2001-09-0\dT\d\d:46:40\.000 \[ranks 0-7,9 ×9 ≈ stderr\] hi", shown)
-    (styled,) = LogLines(styled=True).text(told)
+    (styled,) = LogLineFormatter(styled=True).text(told)
     assert "\x1b[" in styled
     assert "2001" not in styled
-    assert next(LogLines(styled=False).text(Told(line=line._replace(at=1e15), ranks=[0]))).startswith("unknown-time")
+    assert next(LogLineFormatter(styled=False).text(FoldedLine(line=line._replace(at=1e15), ranks=[0]))).startswith(
+        "unknown-time"
+    )
 
 
 @pytest.fixture

@@ -18,45 +18,53 @@ from made_findings import made_finding
 from rich.console import Console
 
 from aboard import __version__
-from aboard.core import look as look_module
-from aboard.core.event import Event, Sample
-from aboard.core.evidence import Evidence
-from aboard.core.look import NO_ROOM, Answer, look_at, witness_of
-from aboard.core.phase import Phase
-from aboard.core.run import Run
-from aboard.core.scrub import Scrub
-from aboard.core.size import MIB
-from aboard.core.stack import main_text, main_thread
-from aboard.core.verdict import Replayed
-from aboard.core.witness import Disk, Echo, Joining, Link, Neighbour, RankWitness, decode_node
+from aboard.core.evidence import snapshot as look_module
+from aboard.core.evidence.node_snapshot import (
+    DiskUsage,
+    NicTraffic,
+    OtherProcess,
+    PingResult,
+    RankSnapshot,
+    StoreRequest,
+    decode_node_snapshot,
+)
+from aboard.core.evidence.python_stacks import extract_main_thread, parse_main_thread
+from aboard.core.evidence.run_evidence import Evidence
+from aboard.core.evidence.snapshot import NO_ROOM, NodeAnswer, build_snapshot, decode_answers
+from aboard.core.evidence.verdict import ReplayedJudgement
+from aboard.core.run.events import Event, Measurement
+from aboard.core.run.rank_phases import Phase
+from aboard.core.run.run_state import Run
+from aboard.core.text.byte_sizes import MIB
+from aboard.core.text.secret_scrubber import SecretScrubber
 from aboard.diagnoses import AboardError, Severity
 from aboard.diagnoses.catalogue import recall_diagnosis
 from aboard.diagnoses.untrusted import Untrusted, encode_text
-from aboard.flows import kept as kept_module
-from aboard.flows.bundle import LEFT_OUT, pack, write
-from aboard.flows.kept import kept_of
-from aboard.flows.parts import MOST_LINES
-from aboard.flows.replay import replay
-from aboard.flows.unpack import replay_bundle
-from aboard.flows.why import why_again
-from aboard.record.look_words import look_document, look_of
-from aboard.record.looks import MOST_LOOKS
-from aboard.record.places import RunDirectory
-from aboard.record.record import Record
-from aboard.ui.replayed import ReplayedView
-from aboard.verdicts.death.rules import conclude
-from aboard.verdicts.judge import judge
+from aboard.flows.bundle import REDACTED, pack_run, write_bundle
+from aboard.flows.why import recorded_run as kept_module
+from aboard.flows.why.bundle_replay import replay_bundle
+from aboard.flows.why.judge_finished_run import judge_finished_run
+from aboard.flows.why.record_parts import MOST_LINES
+from aboard.flows.why.recorded_run import parse_recorded_run
+from aboard.flows.why.replay_run import replay_run
+from aboard.record.run_directory import RunDirectory
+from aboard.record.run_record import Record
+from aboard.record.snapshot_document import decode_snapshot, encode_snapshot
+from aboard.record.snapshot_log import MOST_SNAPSHOTS
+from aboard.ui.why.replay_view import ReplayView
+from aboard.verdicts.death.rules import conclude_run
+from aboard.verdicts.judge_evidence import judge_evidence
 
 SLEEPING = stack(("/home/adalove/secret-project/train.py", 42, "wait_for_it"))
 TOKEN = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345"  # noqa: S105 - made up
 
 
-def behind(**given: Any) -> RankWitness:
+def behind(**given: Any) -> RankSnapshot:
     """A rank that has done the 19th and is elsewhere."""
     return replace(in_collective(), groups=(at_collective(19, over=True),), stack=SLEEPING, **given)
 
 
-def eight(**others: RankWitness) -> dict[int, RankWitness]:
+def eight(**others: RankSnapshot) -> dict[int, RankSnapshot]:
     return {rank: others.get(f"r{rank}", in_collective()) for rank in range(8)}
 
 
@@ -71,7 +79,9 @@ def cut_link() -> Evidence:
         ),
         r1=in_collective(sockets=(stuck_socket("10.0.0.1:3", "10.0.0.3:4"),)),
     )
-    heard = {name: {"echoes": {"10.0.0.3": Echo(small=True, large=False, sent=4, lost=3)}} for name in ("n1", "n2")}
+    heard = {
+        name: {"echoes": {"10.0.0.3": PingResult(small=True, large=False, sent=4, lost=3)}} for name in ("n1", "n2")
+    }
     return evidence(ranks, nodes=heard, default=Phase.COLLECTIVE)
 
 
@@ -87,9 +97,9 @@ def dead_mount() -> Evidence:
 
 
 def barred_store() -> Evidence:
-    joining = Joining(host="10.0.0.1", port=29500, world=8, rank=1)
+    joining = StoreRequest(host="10.0.0.1", port=29500, world=8, rank=1)
     why = {"flight": "it has no beacon"}
-    seeking = RankWitness(process=process(call="poll"), stack=SLEEPING, joining=joining, why=why)
+    seeking = RankSnapshot(process=process(call="poll"), stack=SLEEPING, joining=joining, why=why)
     dials = {name: {"dials": {("10.0.0.1", 29500): "no answer"}} for name in ("n2", "n3", "n4")}
     return evidence(dict.fromkeys(range(8), seeking), nodes=dials, default=Phase.TORCH, quiet=30.0)
 
@@ -97,13 +107,13 @@ def barred_store() -> Evidence:
 SCENES = [locked, cut_link, mismatch, dead_mount, barred_store]
 
 
-def bundled(run: RunDirectory, scrub: Scrub | None = None) -> Path:
+def bundled(run: RunDirectory, scrub: SecretScrubber | None = None) -> Path:
     path = run.path.parent / "b.tar.gz"
-    write(pack(run, scrub or Scrub(users=["adalove"])), path)
+    write_bundle(pack_run(run, scrub or SecretScrubber(users=["adalove"])), path)
     return path
 
 
-def first(told: Replayed) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
+def first(told: ReplayedJudgement) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
     found = told.why.findings[0]
     return found.code, found.nodes, found.ranks
 
@@ -116,12 +126,12 @@ def test_what_was_said_live_is_said_again(
 ) -> None:
     """From the record and from a bundle, of a run that stands and of one that was stopped: code, nodes and ranks."""
     given = scene()
-    assert witness_of(given.plan, answers_of(given)) == given.witness
-    live = judge(given)
+    assert decode_answers(given.plan, answers_of(given)) == given.witness
+    live = judge_evidence(given)
     after = stopped(given) if over else ()
     run = kept_run(tmp_path, given, after=after, ended=live.findings[:1] if over else None)
-    from_bundle = replay_bundle(bundled(run, Scrub(users=["adalove"], hide_addresses=hide))).replayed
-    for told in (why_again(run), from_bundle):
+    from_bundle = replay_bundle(bundled(run, SecretScrubber(users=["adalove"], hide_addresses=hide))).replayed
+    for told in (judge_finished_run(run), from_bundle):
         assert first(told) == (live.findings[0].code, live.findings[0].nodes, live.findings[0].ranks)
         assert not told.changed
         assert len(told.why.ruled_out) == len(live.ruled_out)
@@ -140,11 +150,11 @@ def test_an_end_is_judged_by_the_look_at_it(tmp_path: Path, *, hide: bool) -> No
         given.run.apply(event)
     third = replace(given.witness["n3"], addresses=(("eth1", "10.9.0.3"),))
     given = replace(given, witness={**given.witness, "n3": third})
-    live = conclude(given, None, unhurt=False).findings
+    live = conclude_run(given, None, unhurt=False).findings
     assert (live[0].code, live[0].nodes) == ("network-reset", ("n3",))
     run = kept_run(tmp_path, given, told=live, after=deaths, ended=live)
-    from_bundle = replay_bundle(bundled(run, Scrub(hide_addresses=hide))).replayed
-    for told in (why_again(run), from_bundle):
+    from_bundle = replay_bundle(bundled(run, SecretScrubber(hide_addresses=hide))).replayed
+    for told in (judge_finished_run(run), from_bundle):
         assert first(told) == (live[0].code, live[0].nodes, live[0].ranks)
         assert not told.changed
 
@@ -154,7 +164,7 @@ def test_a_run_that_moves_again_is_not_told_to_hang(tmp_path: Path) -> None:
     given = locked()
     for number, after in enumerate(([verdict(())], [verdict(()), *stopped(given)])):
         (tmp_path / str(number)).mkdir()
-        assert why_again(kept_run(tmp_path / str(number), given, after=after)).why.findings == ()
+        assert judge_finished_run(kept_run(tmp_path / str(number), given, after=after)).why.findings == ()
 
 
 def test_without_its_look_a_stall_is_told_as_it_was(tmp_path: Path) -> None:
@@ -162,7 +172,7 @@ def test_without_its_look_a_stall_is_told_as_it_was(tmp_path: Path) -> None:
     given = locked()
     run = kept_run(tmp_path, given, after=stopped(given))
     run.look(1).unlink()
-    assert first(why_again(run)) == ("hang-lock", ("n2",), (3,))
+    assert first(judge_finished_run(run)) == ("hang-lock", ("n2",), (3,))
 
 
 def test_other_rules_say_both(tmp_path: Path) -> None:
@@ -172,7 +182,7 @@ def test_other_rules_say_both(tmp_path: Path) -> None:
     told = replay_bundle(bundled(kept_run(tmp_path, given, told=(old,)))).replayed
     assert told.changed
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(ReplayedView(replace(told, version="0.0.9"), now="0.1.0", verbose=False))
+    console.print(ReplayView(replace(told, version="0.0.9"), now="0.1.0", verbose=False))
     said = console.export_text()
     assert said.index("said then by aboard 0.0.9:") < said.index("hang-unknown")
     assert said.index("hang-unknown") < said.index("said now by aboard 0.1.0:") < said.index("hang-lock")
@@ -183,22 +193,22 @@ def test_no_secret_no_home_and_no_environment_leaves_with_a_look(tmp_path: Path)
     given = locked()
     around = {
         "kernel": (f"audit: token={TOKEN}",),
-        "neighbours": (Neighbour(pid=7, name=Untrusted("adalove"), cores=1.0),),
-        "disks": (Disk(path=Untrusted("/home/adalove/data"), free=1, size=2),),
-        "links": (Link(name="eth0", state="up"),),
+        "neighbours": (OtherProcess(pid=7, name=Untrusted("adalove"), cores=1.0),),
+        "disks": (DiskUsage(path=Untrusted("/home/adalove/data"), free=1, size=2),),
+        "links": (NicTraffic(name="eth0", state="up"),),
     }
     witness = {name: replace(node, **around) for name, node in given.witness.items()}  # type: ignore[arg-type]
     answers = dict(answers_of(replace(given, witness=witness)))
     told = json.loads(json.dumps(answers["n1"].told))
     told["children"]["0"]["env"] = {"COLOUR": "mauve", "NCCL_DEBUG": "INFO"}
-    answers["n1"] = Answer(told=told)
+    answers["n1"] = NodeAnswer(told=told)
     run = kept_run(tmp_path, given, answers=answers)
-    part = pack(run, Scrub(users=["adalove"])).parts["look-0001.json"].decode()
+    part = pack_run(run, SecretScrubber(users=["adalove"])).parts["look-0001.json"].decode()
     assert TOKEN in run.look(1).read_text()
     for planted in (TOKEN, "adalove", "mauve"):
         assert planted not in part
     assert "/home/[user]/secret-project/train.py" in part
-    assert LEFT_OUT in part
+    assert REDACTED in part
 
 
 def test_looks_are_private_and_few(tmp_path: Path) -> None:
@@ -207,16 +217,16 @@ def test_looks_are_private_and_few(tmp_path: Path) -> None:
     run.make()
     record = Record.open(run, ranks=8)
     given = locked()
-    (found,) = judge(given).findings[:1]
+    (found,) = judge_evidence(given).findings[:1]
     codes = ["a", "b", "b", "c", "d", "d", "e"]
     for number, code in enumerate(codes, 1):
         record.keep(
-            look_at(given, answers_of(given), (replace(found, diagnosis=recall_diagnosis(code)),), number=number)
+            build_snapshot(given, answers_of(given), (replace(found, diagnosis=recall_diagnosis(code)),), number=number)
         )
     record.close()
     kept = sorted(run.path.glob("look-*.json"))
     assert [path.name for path in kept] == [f"look-{number:04}.json" for number in (3, 4, 6, 7)]
-    assert len(kept) == MOST_LOOKS
+    assert len(kept) == MOST_SNAPSHOTS
     assert {path.stat().st_mode & 0o777 for path in kept} == {0o600}
 
 
@@ -229,29 +239,29 @@ def test_a_look_that_is_too_large_keeps_what_it_names(monkeypatch: pytest.Monkey
         for name, node in given.witness.items()
     }
     full = replace(given, witness={name: replace(given.witness[name], ranks=seen) for name, seen in ranks.items()})
-    findings = judge(full).findings
+    findings = judge_evidence(full).findings
     monkeypatch.setattr(look_module, "MOST_BYTES", 50_000)
-    slim = look_at(full, answers_of(full), findings, number=1)
-    assert witness_of(given.plan, slim.answers) == given.witness
+    slim = build_snapshot(full, answers_of(full), findings, number=1)
+    assert decode_answers(given.plan, slim.answers) == given.witness
     monkeypatch.setattr(look_module, "MOST_BYTES", 5_000)
-    least = look_at(full, answers_of(full), findings, number=1)
+    least = build_snapshot(full, answers_of(full), findings, number=1)
     assert list(least.answers) == ["n2"]
     assert least.unheard == dict.fromkeys(("n1", "n3", "n4"), NO_ROOM)
-    assert len(json.dumps(look_document(least), default=encode_text)) < 12_000
+    assert len(json.dumps(encode_snapshot(least), default=encode_text)) < 12_000
 
 
 def test_the_main_thread_is_all_that_is_judged_of_a_dump() -> None:
     """It comes last, and is the same with and without the others."""
     dump = 'Thread 0x02 (most recent call first):\n  File "/x.py", line 1 in other\n\n' + SLEEPING.raw()
-    assert main_text(dump) == SLEEPING.raw()
-    assert main_thread(Untrusted(main_text(dump))) == main_thread(Untrusted(dump))
+    assert extract_main_thread(dump) == SLEEPING.raw()
+    assert parse_main_thread(Untrusted(extract_main_thread(dump))) == parse_main_thread(Untrusted(dump))
 
 
 def test_a_run_is_seen_as_it_was_at_the_look(tmp_path: Path) -> None:
     """Events that came later, though with earlier times, as of a node that was cut off, were not known then."""
     given = locked()
     late = [Event(node="n2", seq=8, at=NOW - 5, kind="exited", child="3", data={"code": 0})]
-    assert first(why_again(kept_run(tmp_path, given, after=late))) == ("hang-lock", ("n2",), (3,))
+    assert first(judge_finished_run(kept_run(tmp_path, given, after=late))) == ("hang-lock", ("n2",), (3,))
 
 
 def test_a_look_is_read_as_it_was_written() -> None:
@@ -259,9 +269,9 @@ def test_a_look_is_read_as_it_was_written() -> None:
     said = {0: (Untrusted("loss 2.1"), Untrusted("loss nan"))}
     given = replace(locked(), unheard={"n4": "it is gone"}, usual=0.25, pace=0.5, said=said, quiet=7.5)
     for node, child in (("n1", ""), ("n2", "3")):
-        given.run.take(Sample(node=node, child=child, at=NOW - 3, values={"step": 20, "load": 1.5}))
-    kept = look_at(given, answers_of(given), judge(given).findings, number=12, ended=True)
-    again = look_of(json.loads(json.dumps(look_document(kept), default=encode_text)), own=True)
+        given.run.take(Measurement(node=node, child=child, at=NOW - 3, values={"step": 20, "load": 1.5}))
+    kept = build_snapshot(given, answers_of(given), judge_evidence(given).findings, number=12, ended=True)
+    again = decode_snapshot(json.loads(json.dumps(encode_snapshot(kept), default=encode_text)), own=True)
     assert again is not None
     assert replace(again, plan=kept.plan, version="") == kept
     assert again.version == __version__
@@ -332,7 +342,7 @@ def spoiled(value: Any, dice: random.Random) -> Any:
 def test_values_of_other_kinds_end_in_a_verdict_or_a_named_error(tmp_path: Path) -> None:
     """In looks, events, plans and findings, again and again; no traceback, and nothing that a terminal obeys."""
     given = cut_link()
-    run = kept_run(tmp_path, given, after=stopped(given), ended=judge(given).findings)
+    run = kept_run(tmp_path, given, after=stopped(given), ended=judge_evidence(given).findings)
     parts = parts_of_bundle(bundled(run))
     dice = random.Random(7)  # noqa: S311 - the same each time
     judged = 0
@@ -357,7 +367,7 @@ def test_a_look_that_was_cut_short_is_none(tmp_path: Path) -> None:
     given = locked()
     parts = parts_of_bundle(bundled(kept_run(tmp_path, given)))
     half = parts["look-0001.json"][:1000]
-    assert look_of({"number": 1}) is None
+    assert decode_snapshot({"number": 1}) is None
     assert first(replay_bundle(archive(tmp_path / "x", {**parts, "look-0001.json": half})).replayed)[0] == "hang-lock"
     whole = (tmp_path / "b.tar.gz").read_bytes()
     for length in (0, 10, 500, len(whole) // 2):
@@ -396,9 +406,9 @@ def test_of_a_stranger_no_more_is_taken_than_a_record_of_ours_holds(tmp_path: Pa
     parts = parts_of_bundle(bundled(kept_run(tmp_path, locked())))
     many = {f"look-{number:04}.json": parts["look-0001.json"] for number in range(1, 60)}
     line = b'{"at":1,"rank":1,"text":"x"}\n'
-    taken = kept_of(RUN, {**parts, **many, "logs.jsonl": line * (MOST_LINES + 5)})
-    assert (len(taken.looks), len(taken.lines)) == (MOST_LOOKS, MOST_LINES)
-    assert first(replay(replace(taken, lines=())))[0] == "hang-lock"
+    taken = parse_recorded_run(RUN, {**parts, **many, "logs.jsonl": line * (MOST_LINES + 5)})
+    assert (len(taken.looks), len(taken.lines)) == (MOST_SNAPSHOTS, MOST_LINES)
+    assert first(replay_run(replace(taken, lines=())))[0] == "hang-lock"
 
 
 def test_a_strangers_names_can_not_touch_a_terminal(tmp_path: Path) -> None:
@@ -413,7 +423,7 @@ def test_a_strangers_names_can_not_touch_a_terminal(tmp_path: Path) -> None:
 
 def test_a_number_that_no_float_holds_is_none() -> None:
     """From the wire or from an archive: it is left out, and the rest is read."""
-    seen = decode_node({"wall": 10**400, "node": {"load": -(10**400), "cores": 4}}, {}, 0.0)
+    seen = decode_node_snapshot({"wall": 10**400, "node": {"load": -(10**400), "cores": 4}}, {}, 0.0)
     assert (seen.at, seen.load, seen.cores) == (0.0, None, 4)
 
 

@@ -7,19 +7,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from aboard.agent.loop import Loop
+from aboard.agent.event_loop import EventLoop
 
 
 @pytest.fixture
-def loop() -> Iterator[Loop]:
+def loop() -> Iterator[EventLoop]:
     """A loop that gives the process its signals back."""
     before = signal.getsignal(signal.SIGUSR1)
-    yield Loop()
+    yield EventLoop()
     signal.signal(signal.SIGUSR1, before)
     signal.set_wakeup_fd(-1)
 
 
-def test_timers_run_in_the_order_of_their_time(loop: Loop) -> None:
+def test_timers_run_in_the_order_of_their_time(loop: EventLoop) -> None:
     """The soonest first; of two at the same time, the one that was set first."""
     ran: list[str] = []
     loop.later(0.02, lambda: ran.append("late"))
@@ -30,7 +30,7 @@ def test_timers_run_in_the_order_of_their_time(loop: Loop) -> None:
     assert ran == ["first", "second", "late"]
 
 
-def test_a_timer_of_months_does_not_break_the_wait(loop: Loop) -> None:
+def test_a_timer_of_months_does_not_break_the_wait(loop: EventLoop) -> None:
     """poll(2) counts milliseconds in an int: a lease of 30 days must not overflow it."""
     loop.later(30 * 86400.0, lambda: None)
     loop.on_signal(signal.SIGUSR1, loop.stop)
@@ -38,7 +38,7 @@ def test_a_timer_of_months_does_not_break_the_wait(loop: Loop) -> None:
     loop.run()
 
 
-def test_a_descriptor_that_was_forgotten_in_the_same_round_is_not_called(loop: Loop) -> None:
+def test_a_descriptor_that_was_forgotten_in_the_same_round_is_not_called(loop: EventLoop) -> None:
     """Two are readable at once and the first one's callback closes the second: nobody reads a closed descriptor."""
     pipes = [os.pipe(), os.pipe()]
     ran: list[int] = []
@@ -60,7 +60,7 @@ def test_a_descriptor_that_was_forgotten_in_the_same_round_is_not_called(loop: L
             os.close(fd)
 
 
-def test_signals_that_come_together_are_told_once(loop: Loop) -> None:
+def test_signals_that_come_together_are_told_once(loop: EventLoop) -> None:
     """A hundred SIGCHLDs before the loop looks are one call, which has to look at all children anyway."""
     ran: list[float] = []
     loop.on_signal(signal.SIGUSR1, lambda: ran.append(time.monotonic()))
@@ -71,7 +71,7 @@ def test_signals_that_come_together_are_told_once(loop: Loop) -> None:
     assert len(ran) == 1
 
 
-def test_a_writer_waits_for_room(loop: Loop) -> None:
+def test_a_writer_waits_for_room(loop: EventLoop) -> None:
     """A full pipe calls back only when its reader has taken something."""
     out, into = os.pipe()
     os.set_blocking(into, False)

@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.agent.marks import CLOSE_SECONDS, LIMIT, SPAN_SECONDS, Marks
+from aboard.agent.supervisor.output_times import CLOSE_SECONDS, LIMIT, SPAN_SECONDS, ArrivalTimes
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.floats(0, 1)), max_size=60))
 def test_a_byte_has_the_time_at_which_it_came(parts: list[tuple[int, float]]) -> None:
     """To within what counts as one moment, and never later than it came."""
-    marks, offset, wall = Marks(5.0), 0, 5.0
+    marks, offset, wall = ArrivalTimes(5.0), 0, 5.0
     came = []
     for size, pause in parts:
         wall += pause
@@ -22,7 +22,7 @@ def test_a_byte_has_the_time_at_which_it_came(parts: list[tuple[int, float]]) ->
 
 def test_what_came_later_goes_into_another_piece() -> None:
     """A piece ends where the bytes begin that came noticeably later."""
-    marks = Marks(0.0)
+    marks = ArrivalTimes(0.0)
     for offset, wall in ((0, 1.0), (10, 1.05), (20, 1.2), (30, 9.0)):
         marks.add(offset, wall)
     assert SPAN_SECONDS == 0.1
@@ -34,14 +34,14 @@ def test_what_came_later_goes_into_another_piece() -> None:
 
 def test_a_clock_that_is_set_back_is_followed() -> None:
     """The bytes behind it have the new time, and a piece of their own."""
-    marks = Marks(100.0)
+    marks = ArrivalTimes(100.0)
     marks.add(10, 40.0)
     assert (marks.at(0), marks.at(10), marks.until(0)) == (100.0, 40.0, 10)
 
 
 def test_there_are_never_too_many() -> None:
     """A week of single lines: each is known to a part of the whole time, the newest exactly, and none too late."""
-    marks = Marks(0.0)
+    marks = ArrivalTimes(0.0)
     for number in range(10 * LIMIT):
         marks.add(number, float(number))
         assert len(marks._offsets) <= LIMIT
@@ -52,7 +52,7 @@ def test_there_are_never_too_many() -> None:
 
 def test_what_was_dropped_is_forgotten() -> None:
     """What is left still knows its time."""
-    marks = Marks(0.0)
+    marks = ArrivalTimes(0.0)
     for number in range(1, 10):
         marks.add(number * 10, float(number))
     marks.forget(55)
@@ -62,7 +62,7 @@ def test_what_was_dropped_is_forgotten() -> None:
 
 def test_a_clock_that_jumps_to_and_fro_fills_nothing() -> None:
     """The limit holds whatever the clock does."""
-    marks = Marks(0.0)
+    marks = ArrivalTimes(0.0)
     for number in range(3 * LIMIT):
         marks.add(number, 1e6 * (number % 2) + number)
         assert len(marks._offsets) <= LIMIT

@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 from deadlines import within
 
-from aboard.agent import tree
+from aboard.agent import process_tree
 from aboard.checks.network import SUBJECT
-from aboard.checks.network.exercise import MESH
-from aboard.checks.network.mesh import Mesh, Port
-from aboard.checks.network.rates import RATES, Rates
-from aboard.core.cluster import Cluster
-from aboard.core.exercise import Script
-from aboard.core.facts import Facts, Unknown
-from aboard.core.node import Node
-from aboard.core.reach import Reached
-from aboard.diagnoses import AskError
-from aboard.flows.check import check
-from aboard.wires.fleet import Fleet
-from aboard.wires.link import Link
+from aboard.checks.network.link_rates import RATES, LinkRates
+from aboard.checks.network.mesh_probe import MESH
+from aboard.checks.network.mesh_result import MeshResult, PortKind
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.contact import ReachedNode
+from aboard.core.cluster.node import Node
+from aboard.core.probes.facts import Facts, Unknown
+from aboard.core.probes.multi_node_probe import Script
+from aboard.diagnoses import AgentRequestError
+from aboard.flows.check.check_cluster import check_cluster
+from aboard.transport.agent_link import AgentLink
+from aboard.transport.node_dialer import NodeDialer
 
-Diagnosis = Callable[[Link, Link], Awaitable[None]]
+Diagnosis = Callable[[AgentLink, AgentLink], Awaitable[None]]
 HERE = "127.0.0.1"
 
 
@@ -33,7 +33,7 @@ def tell(story: Diagnosis) -> None:
     """Two agents of this machine."""
 
     async def play() -> None:
-        fleet = Fleet()
+        fleet = NodeDialer()
         links = [(await fleet.dial(Node(name=name, local=True))).link for name in ("a", "b")]
         try:
             await story(*links)
@@ -43,20 +43,20 @@ def tell(story: Diagnosis) -> None:
     asyncio.run(play())
 
 
-async def listen(link: Link, *ports: int) -> list[dict[str, Any]]:
+async def listen(link: AgentLink, *ports: int) -> list[dict[str, Any]]:
     reply = await link.ask("listen", 5, ports=list(ports))
     found: list[dict[str, Any]] = reply["ports"]
     return found
 
 
-async def connect(link: Link, *targets: tuple[str, int, int], seconds: float = 2.0, **more: Any) -> dict[str, Any]:
+async def connect(link: AgentLink, *targets: tuple[str, int, int], seconds: float = 2.0, **more: Any) -> dict[str, Any]:
     return await link.ask("connect", 20, targets=[list(each) for each in targets], seconds=seconds, timeout=10, **more)
 
 
 def test_what_is_sent_comes_back() -> None:
     """A little and a lot, over IPv4 and IPv6, by name and by address, in parallel and one by one."""
 
-    async def story(a: Link, b: Link) -> None:
+    async def story(a: AgentLink, b: AgentLink) -> None:
         (bound,) = await listen(a, 0)
         targets = [(host, bound["port"], size) for host in (HERE, "localhost", "::1") for size in (0, 65536, 3_000_000)]
         for parallel in (1, 256):
@@ -72,7 +72,7 @@ def test_what_is_sent_comes_back() -> None:
 def test_ways_to_fail_are_told_apart() -> None:
     """Refused, unresolved, silent and reset, each at once or within the time; the rest isn't held up."""
 
-    async def story(a: Link, b: Link) -> None:
+    async def story(a: AgentLink, b: AgentLink) -> None:
         (bound,) = await listen(a, 0)
         with socket.create_server((HERE, 0)) as mute, socket.create_server((HERE, 0)) as closed:
             free = closed.getsockname()[1]
@@ -98,7 +98,7 @@ def test_ways_to_fail_are_told_apart() -> None:
 def test_a_port_that_is_taken_names_its_owner() -> None:
     """Ours is known as ours, another process by name and number."""
 
-    async def story(a: Link, b: Link) -> None:
+    async def story(a: AgentLink, b: AgentLink) -> None:
         (bound,) = await listen(a, 0)
         (again,) = await listen(b, bound["port"])
         assert again["errno"] == "EADDRINUSE"
@@ -115,7 +115,7 @@ def test_a_port_that_is_taken_names_its_owner() -> None:
 def test_addresses_are_told_with_their_interface() -> None:
     """Loopback is one that every host has."""
 
-    async def story(a: Link, _b: Link) -> None:
+    async def story(a: AgentLink, _b: AgentLink) -> None:
         reply = await a.ask("listen", 5, ports=[])
         assert ["lo", HERE, 8] in reply["addresses"]
 
@@ -124,9 +124,9 @@ def test_addresses_are_told_with_their_interface() -> None:
 
 def test_listeners_end_with_their_agent() -> None:
     """The port is free, and no process is left, as soon as the link is closed."""
-    before = tree.descendants(os.getpid())
+    before = process_tree.list_descendants(os.getpid())
 
-    async def story(a: Link, b: Link) -> None:
+    async def story(a: AgentLink, b: AgentLink) -> None:
         (bound,) = await listen(a, 0)
         # A child of the agent that outlives it must not keep the port.
         hanging = asyncio.create_task(a.ask("connect", 20, targets=[], resolve=[], seconds=1, timeout=5))
@@ -136,20 +136,20 @@ def test_listeners_end_with_their_agent() -> None:
         assert again == bound
 
     tell(story)
-    assert tree.descendants(os.getpid()) <= before
+    assert process_tree.list_descendants(os.getpid()) <= before
 
 
 def test_a_push_counts_what_arrived() -> None:
     """For as long as it was told to, and no longer."""
 
-    async def story(a: Link, b: Link) -> None:
+    async def story(a: AgentLink, b: AgentLink) -> None:
         (bound,) = await listen(a, 0)
         with within(3):
             reply = await b.ask("push", 10, target=[HERE, bound["port"]], seconds=0.1, timeout=6)
         assert reply["bytes"] > 1_000_000
         assert reply["seconds"] >= 0.1
         assert reply["segments"] > 0
-        with pytest.raises(AskError):
+        with pytest.raises(AgentRequestError):
             await b.ask("push", 10, target=[HERE, 1], seconds=0.1, timeout=6)
 
     tell(story)
@@ -158,7 +158,7 @@ def test_a_push_counts_what_arrived() -> None:
 def test_a_peer_that_floods_and_never_reads_waits() -> None:
     """The agent answers others meanwhile, and the flood stays in the sender's socket."""
 
-    async def story(a: Link, b: Link) -> None:
+    async def story(a: AgentLink, b: AgentLink) -> None:
         (bound,) = await listen(a, 0)
         with socket.create_connection((HERE, bound["port"])) as flood:
             flood.settimeout(0)
@@ -181,19 +181,19 @@ def test_a_peer_that_floods_and_never_reads_waits() -> None:
 def test_the_exercises_on_local_nodes() -> None:
     """Real agents, one machine: everybody reaches everybody, rates are measured, and nothing above info is said."""
     cluster = Cluster(nodes=tuple(Node(name=name, local=True) for name in ("a", "b", "c")))
-    report = asyncio.run(check(cluster, (SUBJECT,)))
+    report = asyncio.run(check_cluster(cluster, (SUBJECT,)))
     mesh = report.facts.outcome(MESH)
-    assert isinstance(mesh, Mesh)
+    assert isinstance(mesh, MeshResult)
     assert {each.outcome for each in mesh.tries.values()} == {"ok"}
     rates = report.facts.outcome(RATES)
-    assert isinstance(rates, Rates)
+    assert isinstance(rates, LinkRates)
     assert len(rates.links) == 6
     assert [finding.code for finding in report.findings if finding.severity.word != "info"] == []
 
 
 def _facts(*names: str) -> Facts:
     met = {
-        name: Reached(hostname=name, user="", address="10.0.0.9", python="", round_trip=0, clock_offset=0)
+        name: ReachedNode(hostname=name, user="", address="10.0.0.9", python="", round_trip=0, clock_offset=0)
         for name in names
     }
     return Facts(cluster=Cluster(nodes=tuple(Node(name=name) for name in names)), contacts=met)
@@ -213,7 +213,7 @@ def _well(count: int) -> dict[str, Any]:
 
 def test_a_node_that_talks_nonsense_is_missing_and_the_others_are_judged() -> None:
     """In the first round and in the second."""
-    script: Script[Mesh] = MESH.script(_facts("a", "b", "c", "d"))
+    script: Script[MeshResult] = MESH.script(_facts("a", "b", "c", "d"))
     assert set(next(script)) == {"a", "b", "c", "d"}
     asked = script.send(
         {"a": _listening("10.0.0.1"), "b": _listening("10.0.0.2"), "c": {"ports": "none"}, "d": Unknown(why="gone")}
@@ -221,14 +221,14 @@ def test_a_node_that_talks_nonsense_is_missing_and_the_others_are_judged() -> No
     assert set(asked) == {"a", "b"}
     with pytest.raises(StopIteration) as done:
         script.send({"a": _well(2), "b": {"results": [[1]]}})
-    mesh: Mesh = done.value.value
+    mesh: MeshResult = done.value.value
     assert set(mesh.missing) == {"b", "c", "d"}
     assert {key[:2] for key in mesh.tries} == {("a", "b")}
 
 
 def test_what_failed_is_tried_again() -> None:
     """By the address that we know, where the name leads nowhere; what works then is flaky, but not for its name."""
-    script: Script[Mesh] = MESH.script(_facts("a", "b"))
+    script: Script[MeshResult] = MESH.script(_facts("a", "b"))
     next(script)
     script.send({"a": _listening("10.0.0.1"), "b": _listening("10.0.0.2")})
     dropped = ["dropped", 2.0, "", "10.0.0.1", ""]
@@ -239,11 +239,11 @@ def test_what_failed_is_tried_again() -> None:
     assert [target[0] for target in again["b"].fields["targets"]] == ["a"]
     with pytest.raises(StopIteration) as done:
         script.send({"a": _said(fine, fine), "b": _said(["rejected", 1.0, "", "10.0.0.1", "no route"])})
-    mesh: Mesh = done.value.value
+    mesh: MeshResult = done.value.value
     assert mesh.flaky == {}
-    assert mesh.tries["a", "b", Port.EPHEMERAL].outcome == "ok"
+    assert mesh.tries["a", "b", PortKind.EPHEMERAL].outcome == "ok"
     # Nobody answers for the address: the system says so only when it is asked twice.
-    assert mesh.tries["b", "a", Port.RENDEZVOUS].outcome == "dropped"
+    assert mesh.tries["b", "a", PortKind.RENDEZVOUS].outcome == "dropped"
 
 
 def test_peers_are_told_the_network_that_was_asked_for() -> None:
@@ -255,7 +255,7 @@ def test_peers_are_told_the_network_that_was_asked_for() -> None:
         Node(name="d", address="fd00::4"),
     )
     known = _facts("a", "b", "c", "d")
-    script: Script[Mesh] = MESH.script(Facts(cluster=Cluster(nodes=nodes), contacts=known.contacts))
+    script: Script[MeshResult] = MESH.script(Facts(cluster=Cluster(nodes=nodes), contacts=known.contacts))
     next(script)
     asked = script.send({name: _listening(f"10.0.0.{at}") for at, name in enumerate("abcd", 1)})
     targets = {target[0] for ask in asked.values() for target in ask.fields["targets"]}
@@ -265,5 +265,5 @@ def test_peers_are_told_the_network_that_was_asked_for() -> None:
 def test_another_rendezvous_port() -> None:
     """MASTER_PORT of the first node is the one that is tried."""
     cluster = Cluster(nodes=(Node(name="a", env={"MASTER_PORT": "12345"}), Node(name="b")))
-    script: Script[Mesh] = MESH.script(Facts(cluster=cluster, contacts=_facts("a", "b").contacts))
+    script: Script[MeshResult] = MESH.script(Facts(cluster=cluster, contacts=_facts("a", "b").contacts))
     assert next(script)["b"].fields["ports"] == [12345, 0]

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.core.nodeset import MAX_NAMES, Login, expand, expand_logins, fold, split
-from aboard.core.words import host_trouble
+from aboard.core.cluster.node_sets import MAX_NAMES, Login, expand_logins, expand_node_set, fold_names, split_node_set
+from aboard.core.text.input_text import find_host_error
 from aboard.diagnoses import InputError
 
 NAMES = st.one_of(
@@ -32,7 +32,7 @@ NAMES = st.one_of(
 )
 def test_expands(text: str, names: list[str]) -> None:
     """A set stands for its names, in the order written, with the padding of each range's first number."""
-    assert list(expand(text)) == names
+    assert list(expand_node_set(text)) == names
 
 
 @pytest.mark.parametrize(
@@ -79,21 +79,21 @@ def test_shows_the_place(text: str, seen: str, column: int, fix: str) -> None:
 def test_all_wrong_members_at_once() -> None:
     """Each wrong member of a list is a problem of its own."""
     with pytest.raises(InputError) as caught:
-        expand("a[], b, c[2-1]", where="--include")
+        expand_node_set("a[], b, c[2-1]", where="--include")
     assert [problem.where for problem in caught.value.problems] == ["--include", "--include"]
 
 
 def test_nothing_is_an_error() -> None:
     """A set without a name is refused."""
     with pytest.raises(InputError, match="no node is named"):
-        expand(" , ")
+        expand_node_set(" , ")
 
 
 def test_largest_set() -> None:
     """The bound itself is allowed, over all members together."""
-    assert len(expand(f"n[1-{MAX_NAMES}]")) == MAX_NAMES
+    assert len(expand_node_set(f"n[1-{MAX_NAMES}]")) == MAX_NAMES
     with pytest.raises(InputError):
-        expand(f"a n[1-{MAX_NAMES}]")
+        expand_node_set(f"a n[1-{MAX_NAMES}]")
 
 
 def test_users() -> None:
@@ -104,21 +104,21 @@ def test_users() -> None:
         Login(name="m"),
     )
     with pytest.raises(InputError, match="a user has no place here"):
-        expand("alice@n1")
+        expand_node_set("alice@n1")
 
 
 def test_folds() -> None:
     """Names are folded for messages as people would write them."""
-    assert fold(["n1", "n2", "n3", "n7"]) == "n[1-3,7]"
-    assert fold(["gpu08", "gpu09", "gpu10", "login"]) == "gpu[08-10],login"
-    assert fold(["n9", "n10", "n010"]) == "n[9-10,010]"
-    assert split("a,b[1,3]") == ["a", "b[1,3]"]
+    assert fold_names(["n1", "n2", "n3", "n7"]) == "n[1-3,7]"
+    assert fold_names(["gpu08", "gpu09", "gpu10", "login"]) == "gpu[08-10],login"
+    assert fold_names(["n9", "n10", "n010"]) == "n[9-10,010]"
+    assert split_node_set("a,b[1,3]") == ["a", "b[1,3]"]
 
 
-@given(st.lists(NAMES.filter(lambda name: host_trouble(name) is None), min_size=1, max_size=30))
+@given(st.lists(NAMES.filter(lambda name: find_host_error(name) is None), min_size=1, max_size=30))
 def test_fold_is_undone_by_expand(names: list[str]) -> None:
     """Folding loses nothing: not the order, not the padding, not a repeated name."""
-    assert list(expand(fold(names))) == names
+    assert list(expand_node_set(fold_names(names))) == names
 
 
 @given(st.text() | st.text(alphabet="an019[]-,@: \n") | st.binary().map(lambda data: data.decode("latin-1")))
@@ -129,4 +129,4 @@ def test_any_text_is_safe(text: str) -> None:
     except InputError:
         return
     assert names
-    assert all(host_trouble(name) is None for name in names)
+    assert all(find_host_error(name) is None for name in names)

@@ -3,9 +3,9 @@
 import pytest
 from pasting import TextFiles, pasted
 
-from aboard.core.node import Node
-from aboard.core.paste import exported, paste, placed
-from aboard.core.program import Kind
+from aboard.core.cluster.node import Node
+from aboard.core.launchers import collect_exported_env, parse_launcher_command, select_nodes
+from aboard.core.plan.program import ProgramKind
 from aboard.diagnoses import InputError
 
 NODES = tuple(Node(name=f"w{number}", slots=4) for number in range(3))
@@ -14,7 +14,7 @@ NODES = tuple(Node(name=f"w{number}", slots=4) for number in range(3))
 @pytest.mark.parametrize("words", [[], ["train.py"], ["python", "train.py"], ["python", "-m", "pkg"], ["A=b"], ["env"]])
 def test_a_script_is_no_launcher(words: list[str]) -> None:
     """None means: these words are the program itself."""
-    assert paste(words, TextFiles({})) is None
+    assert parse_launcher_command(words, TextFiles({})) is None
 
 
 @pytest.mark.parametrize(
@@ -107,15 +107,15 @@ def test_deepspeed_tells_the_local_rank_unless_told_not_to() -> None:
     """Its scripts get --local_rank=N, which --no_local_rank stops; --module and --no_python say what is run."""
     assert pasted("deepspeed x.py").request.program.local_rank
     assert not pasted("deepspeed --no_local_rank x.py").request.program.local_rank
-    assert pasted("deepspeed --module pkg.x").request.program.kind is Kind.MODULE
-    assert pasted("deepspeed --no_python ./x").request.program.kind is Kind.PROGRAM
+    assert pasted("deepspeed --module pkg.x").request.program.kind is ProgramKind.MODULE
+    assert pasted("deepspeed --no_python ./x").request.program.kind is ProgramKind.PROGRAM
 
 
 def test_deepspeed_node_settings() -> None:
     """The virtual environment, the ssh port and the binding of the old command are kept."""
     got = pasted("deepspeed --venv_script /v/activate --ssh_port 2222 --bind_cores_to_rank x.py")
     assert got.request.bind
-    assert [(node.setup, node.port) for node in placed(got, NODES)] == [(("source /v/activate",), 2222)] * 3
+    assert [(node.setup, node.port) for node in select_nodes(got, NODES)] == [(("source /v/activate",), 2222)] * 3
 
 
 def test_the_default_hostfile_counts_when_it_is_there() -> None:
@@ -150,24 +150,24 @@ def test_ds_env_file() -> None:
 def test_exported_names() -> None:
     """DeepSpeed's prefixes, without what differs from node to node on one cloud."""
     environ = {"NCCL_IB_HCA": "x", "UCX_TLS": "y", "MLFLOW_URI": "z", "MY_NCCL": "no", "AISC_JOB_NAME": "j"}
-    assert exported(environ, cwd="/w") == {"UCX_TLS": "y", "MLFLOW_URI": "z", "PYTHONPATH": "/w"}
+    assert collect_exported_env(environ, cwd="/w") == {"UCX_TLS": "y", "MLFLOW_URI": "z", "PYTHONPATH": "/w"}
 
 
 def test_the_first_nodes_and_the_first_slots() -> None:
     """--num_nodes 2 of three lines are the first two, and --num_gpus 3 are slots 0, 1 and 2 of each."""
     got = pasted("deepspeed --num_nodes 2 --num_gpus 3 x.py")
-    assert [(node.name, node.picked) for node in placed(got, NODES)] == [("w0", (0, 1, 2)), ("w1", (0, 1, 2))]
+    assert [(node.name, node.picked) for node in select_nodes(got, NODES)] == [("w0", (0, 1, 2)), ("w1", (0, 1, 2))]
 
 
 def test_more_slots_than_there_are() -> None:
     """DeepSpeed would start ranks on GPUs that don't exist; here that is an error with the node's name."""
     with pytest.raises(InputError, match=r"w\[0-2\] has fewer slots than 8"):
-        placed(pasted("deepspeed --num_gpus 8 x.py"), NODES)
+        select_nodes(pasted("deepspeed --num_gpus 8 x.py"), NODES)
 
 
 def test_torchrun_takes_no_part_of_the_nodes() -> None:
     """It has no list to take the first from, so the plan is left to refuse another number of nodes."""
-    assert placed(pasted("torchrun --nnodes 2 --nproc-per-node 4 x.py"), NODES) == NODES
+    assert select_nodes(pasted("torchrun --nnodes 2 --nproc-per-node 4 x.py"), NODES) == NODES
 
 
 @pytest.mark.parametrize(
@@ -287,5 +287,5 @@ def test_wrapped_commands(command: str, fix: str) -> None:
 
 def test_a_shell_script_of_ones_own_is_a_program() -> None:
     """Only one that is told what to tell deepspeed is known to start it."""
-    assert paste(["./run.sh", "--lr", "1"], TextFiles({})) is None
-    assert paste(["srun", "--version"], TextFiles({})) is None
+    assert parse_launcher_command(["./run.sh", "--lr", "1"], TextFiles({})) is None
+    assert parse_launcher_command(["srun", "--version"], TextFiles({})) is None

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pasting import TextFiles, pasted
 
-from aboard.config.accelerate import HeadFiles, read_settings
+from aboard.config.accelerate_config import HeadFiles, parse_accelerate_config
 from aboard.diagnoses import InputError
 
 GOLDEN = Path(__file__).parent / "golden" / "paste"
@@ -95,7 +95,7 @@ def test_mistakes_in_the_file_have_lines() -> None:
     """Every key that accelerate wouldn't know, and every value of the wrong kind, is shown at its place."""
     text = "distributed_type: FSDP\nnum_procesess: 4\nfsdp_config: yes\nnum_machines: two\n"
     with pytest.raises(InputError) as error:
-        read_settings(text, file="acc.yaml")
+        parse_accelerate_config(text, file="acc.yaml")
     assert [str(problem) for problem in error.value.problems] == [
         "acc.yaml:2:1: accelerate knows no key 'num_procesess'",
         "acc.yaml:3:1: fsdp_config is a section",

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from pasting import as_text, pasted
 
-from aboard.core.filters import pick
-from aboard.core.hostfile import read_hostfile
-from aboard.core.paste import placed
+from aboard.core.cluster.hostfile import parse_hostfile
+from aboard.core.cluster.node_filters import filter_nodes
+from aboard.core.launchers import select_nodes
 
 GOLDEN = Path(__file__).parent / "golden" / "paste"
 GUIDES = sorted((GOLDEN / "guides").glob("*.txt"))
@@ -41,7 +41,7 @@ def test_two_of_three_lines() -> None:
     """Llama-X asks for 2 nodes of a hostfile with 3: the first two, all 8 slots of each."""
     ((where, hosts), _) = FILES["llama-x"].items()
     got = pasted(f"deepspeed --num_gpus 8 --num_nodes 2 --hostfile {where} train.py", files=FILES["llama-x"])
-    nodes = placed(got, pick(read_hostfile(hosts), include=got.include, exclude=got.exclude))
+    nodes = select_nodes(got, filter_nodes(parse_hostfile(hosts), include=got.include, exclude=got.exclude))
     assert [node.name for node in nodes] == ["worker-0", "worker-1"]
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from aboard.core.paste import accelerate_flags, deepspeed, torchrun
-from aboard.core.paste.flags import Fate, Takes
-from aboard.core.paste.typed import Grammar
+from aboard.core.launchers import accelerate_flags, deepspeed, torchrun
+from aboard.core.launchers.flag_parser import FlagGrammar
+from aboard.core.launchers.flag_table import FlagHandling, FlagValueKind
 
 RECORDED = Path(__file__).parent / "golden" / "paste" / "flags"
 GRAMMARS = {
@@ -25,7 +25,7 @@ def recorded(name: str) -> dict[str, bool]:
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_every_flag_of_the_launcher_is_in_the_table(name: str) -> None:
     """A flag that the real launcher takes is never unknown here, and takes a value if it does there."""
-    known = {word: flag.takes is not Takes.NOTHING for word, flag in GRAMMARS[name].spellings().items()}
+    known = {word: flag.takes is not FlagValueKind.NOTHING for word, flag in GRAMMARS[name].spellings().items()}
     real = recorded(name)
     assert {word: known.get(word) for word in real} == real
 
@@ -41,18 +41,18 @@ def test_no_flag_of_the_table_is_invented(name: str) -> None:
 
 def test_former_flags_are_no_present_ones() -> None:
     """What is kept from older versions of DeepSpeed is gone from the recorded one."""
-    assert not {name for flag in deepspeed.FORMER for name in flag.names} & set(recorded("deepspeed"))
+    assert not {name for flag in deepspeed.FORMER_FLAGS for name in flag.names} & set(recorded("deepspeed"))
 
 
 @pytest.mark.parametrize("name", GRAMMARS)
 def test_what_is_not_obeyed_says_why(name: str) -> None:
     """A flag that Aboard makes needless has a note, and one that is refused has a reason and what to type."""
     for flag in GRAMMARS[name].flags:
-        assert flag.fate is Fate.OBEYED or flag.says, flag.names
-        assert flag.fate is not Fate.REFUSED or flag.fix, flag.names
+        assert flag.fate is FlagHandling.OBEYED or flag.says, flag.names
+        assert flag.fate is not FlagHandling.REFUSED or flag.fix, flag.names
 
 
-def _spelled(grammar: Grammar, *names: str) -> list[str]:
+def _spelled(grammar: FlagGrammar, *names: str) -> list[str]:
     both = [
         name for word in names for name in (word, "--" + word[2:].replace("-", "_"), "--" + word[2:].replace("_", "-"))
     ]

@@ -4,47 +4,47 @@ from pathlib import Path
 
 import pytest
 
-from aboard.agent import place
+from aboard.agent import run_directory
 
 
 @pytest.fixture
 def base(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A base of the test's own instead of the user's one."""
     path = tmp_path / "base"
-    monkeypatch.setattr(place, "_base", lambda: str(path))
+    monkeypatch.setattr(run_directory, "_base_directory", lambda: str(path))
     return path
 
 
 def test_asking_makes_no_directory(base: Path) -> None:
     """Only a keeper that begins makes one, so that nothing is left where nothing was held."""
     with pytest.raises(FileNotFoundError):
-        place.directory("a-run")
+        run_directory.resolve_directory("a-run")
     assert not base.exists()
 
 
 def test_the_last_run_takes_the_base_along(base: Path) -> None:
     """And one that is not the last leaves the other's alone."""
-    first, second = place.make("a-run"), place.make("b-run")
+    first, second = run_directory.make_directory("a-run"), run_directory.make_directory("b-run")
     Path(first, "keeper.log").touch()
-    place.clear(first)
+    run_directory.remove_directory(first)
     assert [path.name for path in base.iterdir()] == ["b-run"]
-    place.clear(second)
-    place.clear(second)
+    run_directory.remove_directory(second)
+    run_directory.remove_directory(second)
     assert not base.exists()
 
 
 def test_a_run_has_one_place(base: Path) -> None:
     """A second keeper for the same run is refused by its directory."""
-    place.make("a-run")
+    run_directory.make_directory("a-run")
     with pytest.raises(FileExistsError):
-        place.make("a-run")
+        run_directory.make_directory("a-run")
 
 
 @pytest.mark.parametrize("run", ["", ".", "..", ".hidden", "a/b", "a\0b", "x" * 65, "\u00e9"])
 def test_a_run_id_can_not_climb_out(base: Path, run: str) -> None:
     """Nor be longer than the path of a socket may be."""
-    with pytest.raises(place.UnsafePlace, match="not a run id"):
-        place.make(run)
+    with pytest.raises(run_directory.UnsafePlace, match="not a run id"):
+        run_directory.make_directory(run)
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770, 0o701])
@@ -52,16 +52,16 @@ def test_a_place_that_others_can_enter_is_refused(base: Path, mode: int) -> None
     """Whoever could put a socket there could be taken for a keeper."""
     base.mkdir()
     base.chmod(mode)
-    with pytest.raises(place.UnsafePlace, match="not a private directory"):
-        place.make("a-run")
+    with pytest.raises(run_directory.UnsafePlace, match="not a private directory"):
+        run_directory.make_directory("a-run")
 
 
 def test_a_link_in_its_stead_is_refused(base: Path, tmp_path: Path) -> None:
     """It may point to where someone else looks on."""
     (tmp_path / "elsewhere").mkdir(0o700)
     base.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(place.UnsafePlace, match="not a private directory"):
-        place.make("a-run")
+    with pytest.raises(run_directory.UnsafePlace, match="not a private directory"):
+        run_directory.make_directory("a-run")
 
 
 def test_folders_inside_go_too_and_links_are_not_followed(base: Path, tmp_path: Path) -> None:
@@ -69,10 +69,10 @@ def test_folders_inside_go_too_and_links_are_not_followed(base: Path, tmp_path: 
     kept = tmp_path / "kept"
     kept.mkdir()
     (kept / "file").touch()
-    run = Path(place.make("a-run"))
+    run = Path(run_directory.make_directory("a-run"))
     (run / "beacon" / "__pycache__").mkdir(parents=True)
     (run / "beacon" / "__pycache__" / "x.pyc").touch()
     (run / "link").symlink_to(kept)
-    place.clear(str(run))
+    run_directory.remove_directory(str(run))
     assert not base.exists()
     assert (kept / "file").exists()

@@ -6,23 +6,27 @@ from typing import Any
 
 import pytest
 
-from aboard.core.cluster import Cluster
-from aboard.core.node import Container, Node
-from aboard.core.plan import Master, Plan
-from aboard.core.planning import first_with_ranks, plan
-from aboard.core.program import Kind, Program
-from aboard.core.request import Request
-from aboard.core.seat import Seat
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Container, Node
+from aboard.core.cluster.node_resources import NodeResources
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.plan.plan import MasterAddress, Plan
+from aboard.core.plan.plan_builder import build_plan, find_rank_zero_node
+from aboard.core.plan.program import Program, ProgramKind
 from aboard.diagnoses import InputError
 
-SCRIPT = Program(kind=Kind.SCRIPT, target="train.py", args=("--lr", "1e-4"))
-REQUEST = Request(program=SCRIPT)
+SCRIPT = Program(kind=ProgramKind.SCRIPT, target="train.py", args=("--lr", "1e-4"))
+REQUEST = LaunchRequest(program=SCRIPT)
 
 
-def _plan(*nodes: Node, request: Request = REQUEST, seat: Seat | None = None, port: int = 29500) -> Plan:
+def _plan(*nodes: Node, request: LaunchRequest = REQUEST, seat: NodeResources | None = None, port: int = 29500) -> Plan:
     cluster = Cluster(nodes=nodes, source="hostfile")
-    seats = {node.name: seat or Seat(address=f"10.0.0.{at}", interface="eth1") for at, node in enumerate(nodes, 1)}
-    return plan(cluster, request, seats, run="r", master=Master(node=nodes[0].name, address="10.0.0.1", port=port))
+    seats = {
+        node.name: seat or NodeResources(address=f"10.0.0.{at}", interface="eth1") for at, node in enumerate(nodes, 1)
+    }
+    return build_plan(
+        cluster, request, seats, run="r", master=MasterAddress(node=nodes[0].name, address="10.0.0.1", port=port)
+    )
 
 
 def _env(made: Plan, name: str) -> list[str | None]:
@@ -47,14 +51,14 @@ def test_uneven_slots_number_ranks_in_a_row() -> None:
 @pytest.mark.parametrize(
     ("node", "seat", "request_", "ranks"),
     [
-        (Node(name="n1"), Seat(address="a"), REQUEST, 1),
-        (Node(name="n1"), Seat(address="a", accelerators=8), REQUEST, 8),
-        (Node(name="n1", slots=4), Seat(address="a", accelerators=8), REQUEST, 4),
-        (Node(name="n1", slots=4, picked=(1, 3)), Seat(address="a"), REQUEST, 2),
-        (Node(name="n1", slots=4), Seat(address="a"), replace(REQUEST, ranks=2), 2),
+        (Node(name="n1"), NodeResources(address="a"), REQUEST, 1),
+        (Node(name="n1"), NodeResources(address="a", accelerators=8), REQUEST, 8),
+        (Node(name="n1", slots=4), NodeResources(address="a", accelerators=8), REQUEST, 4),
+        (Node(name="n1", slots=4, picked=(1, 3)), NodeResources(address="a"), REQUEST, 2),
+        (Node(name="n1", slots=4), NodeResources(address="a"), replace(REQUEST, ranks=2), 2),
     ],
 )
-def test_how_many_ranks(node: Node, seat: Seat, request_: Request, ranks: int) -> None:
+def test_how_many_ranks(node: Node, seat: NodeResources, request_: LaunchRequest, ranks: int) -> None:
     """What was asked for, else what was picked, else the slots, else the accelerators, else one."""
     assert _plan(node, seat=seat, request=request_).world == ranks
 
@@ -63,7 +67,7 @@ def test_a_node_without_slots_starts_nothing_and_is_not_the_master() -> None:
     """It is checked, and no rank is numbered on it."""
     nodes = (Node(name="login", slots=0), Node(name="n1", slots=1))
     assert [part.node.name for part in _plan(*nodes).parts] == ["n1"]
-    assert first_with_ranks(Cluster(nodes=nodes)).name == "n1"
+    assert find_rank_zero_node(Cluster(nodes=nodes)).name == "n1"
 
 
 def test_what_a_rank_runs() -> None:
@@ -72,9 +76,9 @@ def test_what_a_rank_runs() -> None:
     first, second = _plan(node).parts[0].starts
     assert first.argv == ("/opt/py", "train.py", "--lr", "1e-4")
     assert first.cwd == "/job"
-    module = replace(REQUEST, program=Program(kind=Kind.MODULE, target="pkg.train"))
+    module = replace(REQUEST, program=Program(kind=ProgramKind.MODULE, target="pkg.train"))
     assert _plan(node, request=module).parts[0].starts[0].argv == ("/opt/py", "-m", "pkg.train")
-    program = replace(REQUEST, program=Program(kind=Kind.PROGRAM, target="./run.sh", args=("a b",)))
+    program = replace(REQUEST, program=Program(kind=ProgramKind.PROGRAM, target="./run.sh", args=("a b",)))
     assert _plan(node, request=program).parts[0].starts[0].argv == ("./run.sh", "a b")
     told = replace(REQUEST, program=replace(SCRIPT, local_rank="--local_rank"))
     assert _plan(node, request=told).parts[0].starts[1].argv[2] == "--local_rank=1"
@@ -84,7 +88,7 @@ def test_what_a_rank_runs() -> None:
 def test_setup_lines_come_first_and_stop_at_the_first_that_fails() -> None:
     """They are one bash with what they set; what they print is not the program's stdout."""
     node = Node(name="n1", setup=("X=1; echo noise", "export X"), python="sh")
-    program = Program(kind=Kind.SCRIPT, target="-c", args=('echo "X=$X"',))
+    program = Program(kind=ProgramKind.SCRIPT, target="-c", args=('echo "X=$X"',))
     done = subprocess.run(program.argv(node, 0), capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "X=1\n")
     broken = replace(node, setup=("true", "no-such-program", "echo never"))
@@ -106,8 +110,8 @@ def test_env_of_users_wins_and_the_contract_stays() -> None:
 def test_threads_are_the_cores_of_each_rank() -> None:
     """16 cores and 4 ranks make 4; where cores aren't known, torchrun's 1."""
     four = Node(name="n1", slots=4)
-    assert _env(_plan(four, seat=Seat(address="a", cores=16)), "OMP_NUM_THREADS") == ["4"] * 4
-    assert _env(_plan(four, seat=Seat(address="a")), "OMP_NUM_THREADS") == ["1"] * 4
+    assert _env(_plan(four, seat=NodeResources(address="a", cores=16)), "OMP_NUM_THREADS") == ["4"] * 4
+    assert _env(_plan(four, seat=NodeResources(address="a")), "OMP_NUM_THREADS") == ["1"] * 4
     assert _env(_plan(four, request=replace(REQUEST, threads=7)), "OMP_NUM_THREADS") == ["7"] * 4
 
 
@@ -124,7 +128,7 @@ def test_one_node_names_no_interface() -> None:
 
 def test_binding_spreads_ranks_over_numa_nodes() -> None:
     """Four ranks on two NUMA nodes: two on each, in order."""
-    seat = Seat(address="a", memory_nodes=((0, 1, 2, 3), (4, 5, 6, 7)))
+    seat = NodeResources(address="a", memory_nodes=((0, 1, 2, 3), (4, 5, 6, 7)))
     made = _plan(Node(name="n1", slots=4), seat=seat, request=replace(REQUEST, bind=True))
     assert [start.cores for _, start in made.starts()] == [(0, 1, 2, 3)] * 2 + [(4, 5, 6, 7)] * 2
     assert _plan(Node(name="n1", slots=1), seat=seat).parts[0].starts[0].cores == ()

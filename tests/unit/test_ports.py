@@ -6,12 +6,12 @@ from contextlib import closing
 
 import pytest
 
-from aboard.agent.ports import Ports
+from aboard.agent.supervisor.port_reservation import PortReservations
 
 
 @pytest.fixture
-def ports() -> Iterator[Ports]:
-    with closing(Ports()) as made:
+def ports() -> Iterator[PortReservations]:
+    with closing(PortReservations()) as made:
         yield made
 
 
@@ -24,22 +24,22 @@ def _listening(port: int) -> socket.socket:
     return made
 
 
-def test_a_store_can_listen_on_it(ports: Ports) -> None:
+def test_a_store_can_listen_on_it(ports: PortReservations) -> None:
     """It is kept by a socket that doesn't listen, beside which one that does may bind."""
     with _listening(ports.reserve(0, fixed=False)) as store:
         assert store.getsockname()[1] > 0
 
 
-def test_two_runs_never_get_the_same(ports: Ports) -> None:
+def test_two_runs_never_get_the_same(ports: PortReservations) -> None:
     """The second is given another one, or told that it can't have this one, before anybody listens."""
     port = ports.reserve(0, fixed=False)
-    with closing(Ports()) as other:
+    with closing(PortReservations()) as other:
         assert other.reserve(port, fixed=False) != port
         with pytest.raises(OSError, match=f"port {port} can't be had: Address already in use"):
             other.reserve(port, fixed=True)
 
 
-def test_a_port_that_somebody_listens_on(ports: Ports) -> None:
+def test_a_port_that_somebody_listens_on(ports: PortReservations) -> None:
     """Another one is found, unless this one is wanted."""
     with _listening(0) as taken:
         port = taken.getsockname()[1]
@@ -48,7 +48,7 @@ def test_a_port_that_somebody_listens_on(ports: Ports) -> None:
             ports.reserve(port, fixed=True)
 
 
-def test_a_port_that_is_let_go_can_be_had_again(ports: Ports) -> None:
+def test_a_port_that_is_let_go_can_be_had_again(ports: PortReservations) -> None:
     """Its name goes with it; also right after connections to it, which linger."""
     port = ports.reserve(0, fixed=False)
     with _listening(port) as store, socket.create_connection(("127.0.0.1", port)) as client:

@@ -16,17 +16,17 @@ import pytest
 from deadlines import within
 from evidences import at_collective, evidence, in_collective, process
 
-from aboard.agent import ras
-from aboard.agent.onlooker import look
-from aboard.core.cluster import Cluster
-from aboard.core.evidence import Evidence
-from aboard.core.node import Node
-from aboard.core.ras import RasProcess, RasRank, RasStatus, ras_status
-from aboard.core.witness import RankWitness, decode_node
+from aboard.agent.inspect import nccl_ras
+from aboard.agent.inspect.snapshot_collector import collect_snapshot
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.evidence.nccl_ras import RasProcess, RasRank, RasStatus, parse_ras_status
+from aboard.core.evidence.node_snapshot import RankSnapshot, decode_node_snapshot
+from aboard.core.evidence.run_evidence import Evidence
 from aboard.diagnoses import Severity
-from aboard.flows.why_foreign import why_foreign
-from aboard.verdicts.judge import judge
-from aboard.verdicts.told import TOLD
+from aboard.flows.why.external_jobs import diagnose_external_job
+from aboard.verdicts.code_subjects import ALL_SUBJECTS
+from aboard.verdicts.judge_evidence import judge_evidence
 
 ANSWERS = Path(__file__).parent / "ras"
 GREETING = b"SERVER PROTOCOL 2\n"
@@ -38,7 +38,7 @@ def answer(name: str) -> str:
 
 
 def status(name: str) -> RasStatus:
-    found = ras_status(answer(name))
+    found = parse_ras_status(answer(name))
     assert found is not None
     return found
 
@@ -85,10 +85,10 @@ def test_errors_and_states_of_ranks() -> None:
 @pytest.mark.parametrize("text", ["", "HTTP/1.1 400 Bad Request\r\n", "ERROR: Unknown command\n", "Warnings\n"])
 def test_what_is_no_answer(text: str) -> None:
     """Another service, or one that was cut at any place, tells nothing."""
-    assert ras_status(text) is None
+    assert parse_ras_status(text) is None
     whole = answer("missing")
-    assert ras_status(text + whole) is None or not text
-    assert all(ras_status(whole[:at]) is None for at in range(0, whole.index("Warnings"), 40))
+    assert parse_ras_status(text + whole) is None or not text
+    assert all(parse_ras_status(whole[:at]) is None for at in range(0, whole.index("Warnings"), 40))
 
 
 def test_an_answer_of_a_million_lines_is_read_in_bounds() -> None:
@@ -96,7 +96,9 @@ def test_an_answer_of_a_million_lines_is_read_in_bounds() -> None:
     whole = answer("behind")
     line = "  Rank 5 -- GPU 1 managed by process 4905 on node 10.0.0.3\n"
     with within(5):
-        found = ras_status((whole + line * 4000 + "#0-1 (00) MISMATCH\n" * 4000 + "Job summary\n" * 4000)[: 256 * 1024])
+        found = parse_ras_status(
+            (whole + line * 4000 + "#0-1 (00) MISMATCH\n" * 4000 + "Job summary\n" * 4000)[: 256 * 1024]
+        )
     assert found is not None
     assert len(found.odd[0].launched[1][1][1].ranks) == 2
 
@@ -132,7 +134,7 @@ def service(talk: Talk) -> Iterator[tuple[int, list[bytes]]]:
 
 
 def asked(port: int, host: str = "127.0.0.1") -> dict[str, str]:
-    return ras.Question(host, port).answer(1.0)
+    return nccl_ras.RasQuery(host, port).answer(1.0)
 
 
 def says(text: str) -> Talk:
@@ -228,7 +230,7 @@ def test_an_endless_one_is_cut(piece: bytes, why: str) -> None:
         assert why in asked(port)["why"]
         over.set()
     # What was on the way lies in the kernel's buffers.
-    assert sum(sent) < 32 * ras.MOST_BYTES
+    assert sum(sent) < 32 * nccl_ras.MOST_BYTES
 
 
 RANK = """import socket, sys
@@ -259,9 +261,9 @@ def rank(port: int, **env: str) -> Iterator[subprocess.Popen[str]]:
 
 def looked(pid: int, **message: Any) -> RasStatus | str | None:
     pieces: list[dict[str, Any]] = []
-    look(message, {"0": pid}, {"0": pid}, 1.8, pieces.append)
+    collect_snapshot(message, {"0": pid}, {"0": pid}, 1.8, pieces.append)
     node = {key: value for piece in pieces for key, value in piece.items()}
-    return decode_node({"node": node}, {"0": 0}, 0.0).ras
+    return decode_node_snapshot({"node": node}, {"0": 0}, 0.0).ras
 
 
 def test_a_whole_look_asks_where_a_rank_itself_listens() -> None:
@@ -285,7 +287,7 @@ def test_the_whole_way_by_the_real_agent() -> None:
         port = free.getsockname()[1]
     here = Cluster(nodes=(Node(name="here", local=True),))
     with rank(port, NCCL_RAS_ADDR=f"localhost:{port}") as child:
-        told = asyncio.run(why_foreign(here, [child.pid]))
+        told = asyncio.run(diagnose_external_job(here, [child.pid]))
     assert "(2.27.5, asked on here) has heard all 8 processes" in str(told.why.ruled_out)
 
 
@@ -294,8 +296,8 @@ def test_the_whole_way_by_the_real_agent() -> None:
 
 def blind(name: str, **given: Any) -> Evidence:
     """Eight ranks on four nodes that gave no flight record and no stack, one of which asked RAS."""
-    ranks = {at: RankWitness(process=process(pid=4900 + at)) for at in range(8)}
-    told = ras_status(answer(name)) or "it had not collected everything within 1.4 s"
+    ranks = {at: RankSnapshot(process=process(pid=4900 + at)) for at in range(8)}
+    told = parse_ras_status(answer(name)) or "it had not collected everything within 1.4 s"
     return evidence(ranks, nodes={"n4": {"ras": told}}, **{"quiet": 20.0, **given})
 
 
@@ -314,36 +316,38 @@ def test_whom_ras_names_is_the_likeliest_cause(
     name: str, code: str, ranks: tuple[int, ...], nodes: tuple[str, ...], words: str
 ) -> None:
     """A warning, in a run that stands still, where its ranks show nothing by themselves; its code has a story."""
-    found = judge(blind(name)).findings[0]
+    found = judge_evidence(blind(name)).findings[0]
     assert (found.code, found.severity, found.ranks, found.nodes) == (code, Severity.WARN, ranks, nodes)
     assert words in found.seen
-    assert code in {story.code for subject in TOLD for story in subject.stories}
+    assert code in {story.code for subject in ALL_SUBJECTS for story in subject.diagnoses}
 
 
 def said(given: Evidence) -> str:
-    return "\n".join(f"{each.what}: {each.why}" for each in judge(given).ruled_out)
+    return "\n".join(f"{each.what}: {each.why}" for each in judge_evidence(given).ruled_out)
 
 
 def test_what_ras_says_of_a_run_that_moves_is_no_cause() -> None:
     """Counts differ for moments all the time; it is told to those who ask for all that was seen."""
     for given in (blind("behind", quiet=1.0), blind("behind", quiet=20.0, pace=10.0)):
-        assert judge(given).findings == ()
+        assert judge_evidence(given).findings == ()
         assert "rank 5 on n3 has launched AllGather up to operation 6649" in said(given)
 
 
 def test_a_rank_that_works_is_given_its_time() -> None:
     """It may evaluate while the others wait: that is worth a line, and becomes a warning when it lasts."""
     for quiet, severity in ((20.0, Severity.INFO), (60.0, Severity.WARN)):
-        ranks = {at: RankWitness(process=process(pid=4900 + at, cpu=1.0, states="RRRRRRRR")) for at in range(8)}
+        ranks = {at: RankSnapshot(process=process(pid=4900 + at, cpu=1.0, states="RRRRRRRR")) for at in range(8)}
         given = evidence(ranks, nodes={"n4": {"ras": status("behind")}}, quiet=quiet, usual=None)
-        assert [(each.code, each.severity) for each in judge(given).findings] == [("hang-nccl-apart", severity)]
+        assert [(each.code, each.severity) for each in judge_evidence(given).findings] == [
+            ("hang-nccl-apart", severity)
+        ]
 
 
 def test_a_healthy_answer_and_none_at_all_are_told() -> None:
     """Whom it heard, or why it could not be had; and not a word where there is no NCCL."""
     assert "(2.27.5, asked on n4) has heard all 8 processes; its 5 communicators are at one" in said(blind("healthy"))
     assert "what NCCL's RAS knows: on n4, it had not collected everything" in said(blind("cut"))
-    assert "RAS" not in said(evidence({at: RankWitness() for at in range(8)}))
+    assert "RAS" not in said(evidence({at: RankSnapshot() for at in range(8)}))
 
 
 def test_what_ranks_show_themselves_is_surer() -> None:
@@ -352,7 +356,7 @@ def test_what_ranks_show_themselves_is_surer() -> None:
         doing = process(call=call) if call else process(cpu=1.0)
         late = in_collective(process=doing, groups=(at_collective(19, over=True),), stack="")
         ranks = {at: in_collective(20) for at in range(8)} | {6: late}
-        found = judge(given := evidence(ranks, nodes={"n4": {"ras": status("behind")}}, quiet=10.0))
+        found = judge_evidence(given := evidence(ranks, nodes={"n4": {"ras": status("behind")}}, quiet=10.0))
         assert (found.findings[0].ranks, found.findings[0].severity) == ((6,), severity)
         assert "hang-nccl" not in str(found.findings)
         assert "another cause by NCCL's RAS: it says" in said(given)
@@ -361,13 +365,13 @@ def test_what_ranks_show_themselves_is_surer() -> None:
 def test_a_rank_whose_process_has_another_number_in_its_container() -> None:
     """In a communicator of all ranks its number tells; in another one, process and address do."""
     given = blind("behind")
-    ranks = {at: RankWitness(process=process(pid=77)) for at in range(8)}
+    ranks = {at: RankSnapshot(process=process(pid=77)) for at in range(8)}
     foreign = evidence(ranks, nodes={"n4": {"ras": status("behind")}}, quiet=20.0)
-    assert judge(foreign).findings[0].ranks == judge(given).findings[0].ranks == (5,)
+    assert judge_evidence(foreign).findings[0].ranks == judge_evidence(given).findings[0].ranks == (5,)
     (comm,) = status("behind").odd
     part = replace(status("behind"), odd=(replace(comm, size=4),))
-    known = {at: RankWitness(process=process(pid=4905 if at == 4 else 77)) for at in range(8)}
-    assert judge(evidence(known, nodes={"n4": {"ras": part}}, quiet=20.0)).findings[0].ranks == (4,)
-    (found,) = judge(evidence(ranks, nodes={"n4": {"ras": part}}, quiet=20.0)).findings
+    known = {at: RankSnapshot(process=process(pid=4905 if at == 4 else 77)) for at in range(8)}
+    assert judge_evidence(evidence(known, nodes={"n4": {"ras": part}}, quiet=20.0)).findings[0].ranks == (4,)
+    (found,) = judge_evidence(evidence(ranks, nodes={"n4": {"ras": part}}, quiet=20.0)).findings
     assert (found.ranks, found.nodes) == ((), ("n3",))
     assert "process 4905 at 10.0.0.3" in found.seen

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recording_logs import bytes_of, files_no_larger_than, read, read_backward, writer
 
-from aboard.core.logline import Line
-from aboard.record.lines import BLOCK, LINE_LIMIT
-from aboard.record.logs import UNFINISHED, LogLimits
-from aboard.record.merged import Selection
-from aboard.record.reading import ON_DISK, ON_NODE, PAST_LIMIT
+from aboard.core.text.log_lines import OutputLine
+from aboard.record.rank_logs.line_splitter import BLOCK, LINE_LIMIT
+from aboard.record.rank_logs.log_reader import ON_DISK, ON_NODE, PAST_LIMIT
+from aboard.record.rank_logs.log_writer import UNFINISHED, LogLimits
+from aboard.record.rank_logs.merged_logs import LineSelection
 
 SMALL = LogLimits(rank=8 * 65_536, run=2**30)
 
@@ -221,19 +221,19 @@ def test_selected_by_rank_node_stream_and_text(tmp_path: Path) -> None:
     logs.take(3, "n2", "stdout", b"", 9.0, dropped=7)
     logs.close()
 
-    def ranks(selection: Selection) -> list[int]:
+    def ranks(selection: LineSelection) -> list[int]:
         return [line.rank for line in read(tmp_path, selection) if not line.missing]
 
-    def missing(lines: list[Line]) -> int:
+    def missing(lines: list[OutputLine]) -> int:
         return sum(line.missing for line in lines)
 
-    assert ranks(Selection(ranks=frozenset({1, 3}))) == [1, 1, 3, 3]
-    assert ranks(Selection(nodes=frozenset({"n2"}))) == [2, 2, 3, 3]
-    assert ranks(Selection(stream="stderr")) == [0, 1, 2, 3]
-    grep = Selection(grep=re.compile("step [02] ä"))
+    assert ranks(LineSelection(ranks=frozenset({1, 3}))) == [1, 1, 3, 3]
+    assert ranks(LineSelection(nodes=frozenset({"n2"}))) == [2, 2, 3, 3]
+    assert ranks(LineSelection(stream="stderr")) == [0, 1, 2, 3]
+    grep = LineSelection(grep=re.compile("step [02] ä"))
     assert ranks(grep) == [0, 2]
     assert missing(read(tmp_path, grep)) == 7
-    assert missing(read(tmp_path, Selection(nodes=frozenset({"n1"})))) == 0
+    assert missing(read(tmp_path, LineSelection(nodes=frozenset({"n1"})))) == 0
 
 
 def test_thousands_of_ranks_need_few_descriptors(tmp_path: Path) -> None:

@@ -14,19 +14,19 @@ from typing import Any
 
 import pytest
 
-from aboard.cli.launching import plan_document
-from aboard.core.event import Event
-from aboard.core.lease import Lease
-from aboard.core.node import Node
-from aboard.core.plan import Master, NodePlan, Plan, Start
-from aboard.core.program import Kind, Program
+from aboard.cli.runs.attached_and_detached import build_plan_document
+from aboard.core.cluster.node import Node
+from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
+from aboard.core.plan.program import Program, ProgramKind
+from aboard.core.run.events import Event
+from aboard.core.run.lease import Lease
 from aboard.diagnoses import AboardError, Finding, InputError, Severity
-from aboard.flows.status import summary
-from aboard.flows.why import why_again
+from aboard.flows.status import summarize_run
+from aboard.flows.why.judge_finished_run import judge_finished_run
 from aboard.record import Record, RunDirectory, Runs
-from aboard.record.events import replay
-from aboard.record.places import RunState
-from aboard.record.runs import new_run_id
+from aboard.record.event_log import replay_events
+from aboard.record.run_directory import RunState
+from aboard.record.runs import make_run_id
 
 NOW = datetime(2026, 11, 15, 5, 7, tzinfo=UTC)
 HOLD = """
@@ -59,9 +59,9 @@ def _state(run: RunDirectory) -> RunState:
 
 def test_ids_are_short_and_sort_by_time() -> None:
     """A person can type one, and `ls` shows them in order."""
-    name = new_run_id(NOW, _draws(1))
+    name = make_run_id(NOW, _draws(1))
     assert re.fullmatch(r"20261115-0507-[a-z]+-[a-z]+", name)
-    assert len({new_run_id(NOW, _draws(seed)) for seed in range(100)}) > 95
+    assert len({make_run_id(NOW, _draws(seed)) for seed in range(100)}) > 95
 
 
 def test_where_runs_are() -> None:
@@ -163,7 +163,7 @@ def test_a_record_holds_all_that_a_run_told(tmp_path: Path) -> None:
     assert [line.visible() for line in record.tail(0)] == ["hello"]
     assert record.dropped == {"log bytes lost on nodes": 9}
     record.close()
-    assert [event.kind for event in replay(run.events)] == ["ended"]
+    assert [event.kind for event in replay_events(run.events)] == ["ended"]
     assert sorted(path.name for path in run.path.iterdir()) == [
         "began", "check.json", "events.jsonl", "findings.json", "logs", "plan.json", "samples.jsonl",
     ]  # fmt: skip
@@ -193,8 +193,8 @@ class Lost:
 
     def finding(self) -> Finding:
         """What `aboard status` says of it; `aboard why` says it first, too."""
-        (told,) = summary(self.run).findings
-        again = why_again(self.run).why.findings[0]
+        (told,) = summarize_run(self.run).findings
+        again = judge_finished_run(self.run).why.findings[0]
         assert (told.code, told.nodes, told.fix) == (again.code, again.nodes, again.fix)
         return told
 
@@ -256,7 +256,7 @@ def test_a_rank_that_died_before_its_conductor_was_killed_comes_first(lost: Lost
     died = Event(node="n2", seq=2, at=99.0, kind="exited", child="3", rank=3, data={"code": 3})
     deciding = Event(node="", seq=0, at=99.1, kind="deciding", data={"why": "rank 3 died", "death": True})
     lost.write(died, deciding, command="aboard launch -- train.py")
-    death, conductor = why_again(lost.run).why.findings
+    death, conductor = judge_finished_run(lost.run).why.findings
     assert (death.code, death.ranks) == ("run-exited", (3,))
     assert (conductor.code, conductor.severity) == ("run-conductor-lost", Severity.WARN)
     assert "3 ranks were running on n[1-2]" in conductor.seen
@@ -264,8 +264,8 @@ def test_a_rank_that_died_before_its_conductor_was_killed_comes_first(lost: Lost
 
 def test_a_conductor_that_was_killed_before_ranks_started(lost: Lost) -> None:
     """Nothing was planned yet: that is all there is to say."""
-    assert summary(lost.run).findings[0].seen == "the conductor (process 4711) died before any rank was started"
-    assert why_again(lost.run).why.findings[0].code == "run-conductor-lost"
+    assert summarize_run(lost.run).findings[0].seen == "the conductor (process 4711) died before any rank was started"
+    assert judge_finished_run(lost.run).why.findings[0].code == "run-conductor-lost"
 
 
 def test_the_recorded_command_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,8 +275,8 @@ def test_the_recorded_command_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -
     start = Start(child="0", argv=("python3",), env=env, secrets=("HF_TOKEN",), rank=0)
     plan = Plan(
         run="r",
-        program=Program(kind=Kind.SCRIPT, target="a b.py"),
-        master=Master(node="n1", address="n1"),
+        program=Program(kind=ProgramKind.SCRIPT, target="a b.py"),
+        master=MasterAddress(node="n1", address="n1"),
         parts=(NodePlan(node=Node(name="n1"), starts=(start,)),),
     )
-    assert plan_document(plan, Lease())["command"] == "aboard launch --env HF_TOKEN -- 'a b.py'"
+    assert build_plan_document(plan, Lease())["command"] == "aboard launch --env HF_TOKEN -- 'a b.py'"

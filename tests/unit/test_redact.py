@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.agent.redact import MASK, SHORTEST, Redactor
+from aboard.agent.secret_redaction import MASK, SHORTEST, Redactor
 
 # Parts of one word with few letters: secrets overlap, repeat and begin with one another all the time.
 WORD = "abaabaaabaab"

@@ -2,25 +2,25 @@
 
 from itertools import pairwise
 
-from aboard.core.event import Event, Sample
-from aboard.core.phase import Phase
-from aboard.core.rhythm import LEAST_SECONDS, LONGEST_SECONDS, Rhythm
-from aboard.core.run import Run
+from aboard.core.run.events import Event, Measurement
+from aboard.core.run.rank_phases import Phase
+from aboard.core.run.run_state import Run
+from aboard.core.run.stall_detector import LEAST_SECONDS, LONGEST_SECONDS, StallDetector
 
 
-def started(at: float = 100.0) -> tuple[Run, Rhythm]:
+def started(at: float = 100.0) -> tuple[Run, StallDetector]:
     run = Run(id="brave-otter")
     run.apply(Event(node="", seq=0, at=at, kind="generation", data={"number": 1}))
     run.apply(Event(node="n1", seq=1, at=at, kind="started", child="0"))
-    rhythm = Rhythm()
+    rhythm = StallDetector()
     rhythm.note(run, at)
     return run, rhythm
 
 
-def stepping(run: Run, rhythm: Rhythm, steps: int, seconds: float, at: float = 100.0) -> float:
+def stepping(run: Run, rhythm: StallDetector, steps: int, seconds: float, at: float = 100.0) -> float:
     for step in range(1, steps + 1):
         at += seconds
-        run.take(Sample(node="n1", at=at, child="0", values={"step": step, "step_seconds": seconds}))
+        run.take(Measurement(node="n1", at=at, child="0", values={"step": step, "step_seconds": seconds}))
         rhythm.note(run, at)
     return at
 
@@ -60,7 +60,7 @@ def test_slower_steps_are_noticed_though_they_move() -> None:
     at = stepping(run, rhythm, 30, 0.5)
     for step in range(31, 50):
         at += 2.0
-        run.take(Sample(node="n1", at=at, child="0", values={"step": step, "step_seconds": 2.0}))
+        run.take(Measurement(node="n1", at=at, child="0", values={"step": step, "step_seconds": 2.0}))
         rhythm.note(run, at)
     assert rhythm.slow
     assert rhythm.due(run, at)
@@ -82,6 +82,6 @@ def test_a_new_generation_is_a_new_rhythm() -> None:
 def test_a_node_that_is_only_silent_stops_nobody() -> None:
     """Its last step stays behind while the others' go on: that is no stall."""
     run, rhythm = started()
-    run.take(Sample(node="n2", at=100.0, child="1", values={"step": 3, "step_seconds": 0.5}))
+    run.take(Measurement(node="n2", at=100.0, child="1", values={"step": 3, "step_seconds": 0.5}))
     at = stepping(run, rhythm, 60, 0.5)
     assert not rhythm.due(run, at + 1)

@@ -8,16 +8,16 @@ import pytest
 from rosters import Scene, dead, silent, starting, training
 
 from aboard.core.decoding import decode
-from aboard.core.roster import Roster
+from aboard.core.run.run_progress import RunProgress
 from aboard.diagnoses.untrusted import encode_text
-from aboard.ui.launch_plain import PlainLaunch
+from aboard.ui.launch.plain_lines import PlainLaunchWriter
 
 
 @pytest.mark.parametrize("scene", [starting, training, dead, silent])
-def test_a_roster_comes_over_as_it_is(scene: Callable[[int, int], Roster]) -> None:
+def test_a_roster_comes_over_as_it_is(scene: Callable[[int, int], RunProgress]) -> None:
     """Through JSON and back, with its phases and troubles as values."""
     roster = scene(4, 2)
-    assert decode(Roster, json.loads(json.dumps(asdict(roster), default=encode_text))) == roster
+    assert decode(RunProgress, json.loads(json.dumps(asdict(roster), default=encode_text))) == roster
 
 
 @pytest.mark.parametrize("hostile", ["\x1b[2J", "\x1b]52;c;eA==\x07", "\u202egnp.exe", "\r\x9b31m"])
@@ -28,6 +28,6 @@ def test_what_a_rank_raises_reaches_no_terminal_as_it_is(hostile: str) -> None:
     scene.dies(2.0, 1, f"Error{hostile}", f"no{hostile}thing")
     scene.event(3.0, "failed", "n1", "0", why=f"can't{hostile}")
     lines: list[str] = []
-    PlainLaunch(lines.append).update(scene.at(9.0))
+    PlainLaunchWriter(lines.append).update(scene.at(9.0))
     assert any("died" in line for line in lines)
     assert all(line.isprintable() for line in lines)

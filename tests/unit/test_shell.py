@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from aboard.core.shell import join
+from aboard.core.text.shell_quoting import join_argv
 from aboard.diagnoses import InputError
 
 SHELLS = [shell for shell in ("sh", "bash", "zsh", "csh", "tcsh", "fish") if shutil.which(shell)]
@@ -19,7 +19,7 @@ WORDS = st.text(st.characters(exclude_characters="\0", codec="utf-8"), max_size=
 
 def said(shell: str, words: list[str]) -> list[str]:
     """What a real shell gives to a program for each of the words."""
-    command = join(["env", "printf", "%s\\0", *words])
+    command = join_argv(["env", "printf", "%s\\0", *words])
     done = subprocess.run([shell, "-c", command], capture_output=True, timeout=60, check=False, env=_ENV)
     return done.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
 
@@ -41,12 +41,12 @@ def test_every_shell_reads_it_back(shell: str, words: list[str]) -> None:
 
 def test_plain_words_stay_readable() -> None:
     """A command that needs no quotes has none."""
-    assert join(["python3", "-u", "/opt/a.py"]) == "python3 -u /opt/a.py"
-    assert join(["echo", "a b", ""]) == "echo 'a b' ''"
-    assert join(["echo", "it's!"]) == r"echo 'it'\''s'\!"
+    assert join_argv(["python3", "-u", "/opt/a.py"]) == "python3 -u /opt/a.py"
+    assert join_argv(["echo", "a b", ""]) == "echo 'a b' ''"
+    assert join_argv(["echo", "it's!"]) == r"echo 'it'\''s'\!"
 
 
 def test_nul_is_refused() -> None:
     """No argv can hold a NUL, so it is an error here and not a cut word there."""
     with pytest.raises(InputError, match="NUL"):
-        join(["echo", "a\0b"])
+        join_argv(["echo", "a\0b"])

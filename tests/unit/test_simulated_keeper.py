@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable
 import pytest
 from deadlines import slowness, until
 
-from aboard.core.event import Event
-from aboard.core.lease import Lease
-from aboard.core.node import Node
-from aboard.core.plan import Start
-from aboard.wires.acted_keeper import Part
-from aboard.wires.fleet import Fleet
-from aboard.wires.hold import Hold, State
-from aboard.wires.simulated import SimulatedWire, simulator
-from aboard.wires.told import PHASES, Piece
+from aboard.core.cluster.node import Node
+from aboard.core.plan.plan import Start
+from aboard.core.run.events import Event
+from aboard.core.run.lease import Lease
+from aboard.testing.fake_supervisor import FakeNodeFaults
+from aboard.testing.simulated_transport import SimulatedTransport, run_simulator
+from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.node_session import NodeSession, SessionState
+from aboard.transport.supervisor_messages import PHASES, OutputChunk
 
 NODES, RANKS = 20, 8
 LEASE = Lease(seconds=20.0, beat=1.0, grace=1.0)
@@ -24,19 +24,21 @@ LEASE = Lease(seconds=20.0, beat=1.0, grace=1.0)
 class Heard:
     """Holds of some acted nodes, and all that they tell; `parts` says what goes wrong on which node."""
 
-    def __init__(self, nodes: int, parts: dict[str, Part] | None = None, lease: Lease = LEASE) -> None:
+    def __init__(self, nodes: int, parts: dict[str, FakeNodeFaults] | None = None, lease: Lease = LEASE) -> None:
         self.events: list[Event] = []
-        self.pieces: list[Piece] = []
+        self.pieces: list[OutputChunk] = []
         self.sampled: Counter[str] = Counter()
-        self.states: dict[str, list[State]] = {}
+        self.states: dict[str, list[SessionState]] = {}
         self._parts = parts or {}
         self._lease = lease
         self._names = [f"n{number}" for number in range(nodes)]
-        self.holds: dict[str, Hold] = {}
+        self.holds: dict[str, NodeSession] = {}
 
     async def act(self, script: Callable[["Heard"], Awaitable[None]]) -> None:
-        async with simulator() as path:
-            fleet = Fleet(lambda node: SimulatedWire(path, part=self._parts.get(node.name, Part())), seconds=5.0)
+        async with run_simulator() as path:
+            fleet = NodeDialer(
+                lambda node: SimulatedTransport(path, part=self._parts.get(node.name, FakeNodeFaults())), seconds=5.0
+            )
             self.holds = {name: self._hold(name, fleet) for name in self._names}
             await asyncio.gather(*(hold.begin() for hold in self.holds.values()))
             try:
@@ -55,9 +57,9 @@ class Heard:
     def count(self, kind: str) -> int:
         return sum(event.kind == kind for event in self.events)
 
-    def _hold(self, name: str, fleet: Fleet) -> Hold:
+    def _hold(self, name: str, fleet: NodeDialer) -> NodeSession:
         states = self.states.setdefault(name, [])
-        return Hold(
+        return NodeSession(
             Node(name=name),
             fleet,
             run="run",
@@ -81,7 +83,7 @@ def test_ranks_come_through_their_phases_one_dies_and_all_end() -> None:
         await until(lambda: len(heard.sampled) == NODES)
         await heard.end()
 
-    heard = Heard(NODES, {"n3": Part(dies={victim: 2.8})})
+    heard = Heard(NODES, {"n3": FakeNodeFaults(dies={victim: 2.8})})
     asyncio.run(heard.act(script))
     assert heard.count("started") == NODES * RANKS
     assert [(event.node, event.child, event.data["type"]) for event in heard.events if event.kind == "raised"] == [
@@ -90,7 +92,7 @@ def test_ranks_come_through_their_phases_one_dies_and_all_end() -> None:
     codes = Counter(event.data["code"] for event in heard.events if event.kind == "exited")
     assert codes == {1: 1, -15: NODES * RANKS - 1}
     assert heard.count("ended") == NODES
-    assert all(states == [State.HELD, State.GONE] for states in heard.states.values())
+    assert all(states == [SessionState.CONNECTED, SessionState.LOST] for states in heard.states.values())
     for name, hold in heard.holds.items():
         seqs = [event.seq for event in heard.events if event.node == name]
         assert (hold.missed, seqs) == (0, list(range(1, len(seqs) + 1)))
@@ -126,13 +128,13 @@ def test_a_node_that_falls_silent_is_cut_then_gone() -> None:
 
     async def script(heard: Heard) -> None:
         await heard.start()
-        await until(lambda: heard.states["n0"][-1] is State.GONE)
-        assert heard.states["n1"] == [State.HELD]
+        await until(lambda: heard.states["n0"][-1] is SessionState.LOST)
+        assert heard.states["n1"] == [SessionState.CONNECTED]
 
     # Long enough for the beats of the other node on a busy machine.
-    heard = Heard(2, {"n0": Part(silent=0.3)}, Lease(seconds=0.6 * slowness(), beat=0.2, grace=0.1))
+    heard = Heard(2, {"n0": FakeNodeFaults(silent=0.3)}, Lease(seconds=0.6 * slowness(), beat=0.2, grace=0.1))
     asyncio.run(heard.act(script))
-    assert heard.states["n0"] == [State.HELD, State.CUT, State.GONE]
+    assert heard.states["n0"] == [SessionState.CONNECTED, SessionState.DISCONNECTED, SessionState.LOST]
 
 
 def test_a_cut_loses_nothing() -> None:
@@ -149,7 +151,7 @@ def test_a_cut_loses_nothing() -> None:
 
     heard = Heard(1)
     asyncio.run(heard.act(script))
-    assert heard.states["n0"] == [State.HELD, State.CUT, State.HELD, State.GONE]
+    assert heard.states["n0"] == [SessionState.CONNECTED, SessionState.DISCONNECTED, SessionState.CONNECTED, SessionState.LOST]
     assert [event.seq for event in heard.events] == list(range(1, len(heard.events) + 1))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from aboard.core.size import GIB, KIB, MIB, size
+from aboard.core.text.byte_sizes import GIB, KIB, MIB, format_size
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from aboard.core.size import GIB, KIB, MIB, size
 )
 def test_words(count: float, said: str) -> None:
     """As many digits as matter, in a unit of which there is at least one."""
-    assert size(count) == said
+    assert format_size(count) == said
 
 
 @pytest.mark.parametrize(
@@ -32,9 +32,9 @@ def test_words(count: float, said: str) -> None:
 )
 def test_rounded_up(count: float, said: str) -> None:
     """Nothing is 1024 of a unit, and nothing is 10.0: what is rounded up to the next is called so."""
-    assert size(count) == said
+    assert format_size(count) == said
 
 
 def test_less_than_nothing() -> None:
     """A difference that went the wrong way is told with its sign, and is no crash of what tells it."""
-    assert [size(-1), size(-3 * GIB)] == ["-1 B", "-3 GiB"]
+    assert [format_size(-1), format_size(-3 * GIB)] == ["-1 B", "-3 GiB"]

@@ -7,10 +7,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.agent.spool import Spool
+from aboard.agent.supervisor.output_spool import OutputSpool
 
 
-def _read_all(spool: Spool, offset: int, size: int) -> tuple[int, bytes]:
+def _read_all(spool: OutputSpool, offset: int, size: int) -> tuple[int, bytes]:
     """All that is kept from the offset on, read in pieces of `size`; and where it begins."""
     first, data = spool.read(offset, size)
     whole = data
@@ -26,7 +26,7 @@ def test_reads_give_the_bytes_or_a_counted_drop(parts: list[bytes], limit: int, 
     """From any offset come exactly the bytes that were appended there, or those behind a hole of known size."""
     whole = b"".join(parts)
     with tempfile.TemporaryDirectory() as folder:
-        spool = Spool(f"{folder}/out", limit)
+        spool = OutputSpool(f"{folder}/out", limit)
         for part in parts:
             spool.append(part)
         assert spool.end == len(whole)
@@ -44,7 +44,7 @@ def test_a_disk_that_takes_nothing_drops_and_never_raises(tmp_path: Path) -> Non
     """A child goes on when its spool can't: what was lost is counted by the offset."""
     folder = tmp_path / "gone"
     folder.mkdir()
-    spool = Spool(f"{folder}/out", 8)
+    spool = OutputSpool(f"{folder}/out", 8)
     spool.append(b"kept")
     shutil.rmtree(folder)
     spool.append(b"0123456789")

@@ -13,22 +13,22 @@ from typing import Any
 import pytest
 from deadlines import wait_until
 
-from aboard.agent import frames, tree
-from aboard.agent.shelves import BadName, Shelves, plain
-from aboard.agent.stow import Stow, part_name
-from aboard.core.node import Node
-from aboard.core.stowing import refused
-from aboard.data.store.manifest import FileEntry
-from aboard.data.store.parcels import Parcel, parcel
-from aboard.diagnoses import AboardError, AskError, ProtocolError, Unreachable
+from aboard.agent import frames, process_tree
+from aboard.agent.transfer.partial_file import PartialFile, part_name
+from aboard.agent.transfer.receive_folders import BadName, ReceiveFolders, validate_file_name
+from aboard.core.cluster.file_transfer_errors import build_write_error
+from aboard.core.cluster.node import Node
+from aboard.data.store.shard_manifest import FileEntry
+from aboard.data.store.sync_directory import SyncDirectory, build_sync_directory
+from aboard.diagnoses import AboardError, AgentRequestError, ProtocolError, Unreachable
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.spread import Progress, Spread, spread
-from aboard.wires import bootstrap
-from aboard.wires.fleet import Fleet
-from aboard.wires.link import open_link
-from aboard.wires.porter import LEAST, MOST, SPAN_SECONDS, Porter, Window
-from aboard.wires.process import start
-from aboard.wires.wire import OnPhase, Stream
+from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
+from aboard.transport import agent_bootstrap
+from aboard.transport.agent_link import open_link
+from aboard.transport.file_sender import LEAST_WINDOW, MOST_WINDOW, SPAN_SECONDS, FileSender, SendWindow
+from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.subprocess_stream import start_program
+from aboard.transport.transport import ByteStream, OnPhase
 
 SOON = 5.0
 
@@ -39,20 +39,22 @@ class HomeWire:
     def __init__(self, homes: Path) -> None:
         self._homes = homes
 
-    async def open(self, node: Node, on_phase: OnPhase) -> Stream:
+    async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
         on_phase("starting")
         home = self._homes / node.name
         home.mkdir(parents=True, exist_ok=True)
-        argv = ("env", "-u", "XDG_CACHE_HOME", f"HOME={home}", *bootstrap.argv(sys.executable))
-        return await start(argv, lambda _line: None)
+        argv = ("env", "-u", "XDG_CACHE_HOME", f"HOME={home}", *agent_bootstrap.build_argv(sys.executable))
+        return await start_program(argv, lambda _line: None)
 
 
-def sent(homes: Path, parcels: Sequence[Parcel], *nodes: str, heard: list[Progress] | None = None) -> Spread:
-    async def main() -> Spread:
-        fleet = Fleet(lambda _node: HomeWire(homes))
+def sent(
+    homes: Path, parcels: Sequence[SyncDirectory], *nodes: str, heard: list[UploadProgress] | None = None
+) -> SyncResult:
+    async def main() -> SyncResult:
+        fleet = NodeDialer(lambda _node: HomeWire(homes))
         told = [] if heard is None else heard
         try:
-            return await spread([Node(name=name) for name in nodes], parcels, fleet, on_progress=told.append)
+            return await sync_files([Node(name=name) for name in nodes], parcels, fleet, on_progress=told.append)
         finally:
             await fleet.close()
 
@@ -66,8 +68,8 @@ def folder(path: Path, **contents: bytes) -> Path:
     return path
 
 
-def packed(path: Path, to: str = "~/model") -> Parcel:
-    return parcel(path, hashes=path.parent / "hashes.json", to=to)
+def packed(path: Path, to: str = "~/model") -> SyncDirectory:
+    return build_sync_directory(path, hashes=path.parent / "hashes.json", to=to)
 
 
 def contents(path: Path) -> dict[str, bytes]:
@@ -82,7 +84,7 @@ def test_all_end_with_the_same(tmp_path: Path) -> None:
     """Each node has all files in the end; one that had them, or some of them, is sent only what it lacked."""
     model = folder(tmp_path / "model", a=b"a" * 100, b=b"b" * 300_000, empty=b"")
     folder(tmp_path / "n2/model", a=b"a" * 100, b=b"b" * 299_999 + b"x", mine=b"own")
-    heard: list[Progress] = []
+    heard: list[UploadProgress] = []
     done = sent(tmp_path, [packed(model)], "n1", "n2", heard=heard)
     assert (done.nodes["n1"].sent, done.nodes["n1"].had) == (300_100, 0)
     assert (done.nodes["n2"].sent, done.nodes["n2"].had) == (300_000, 100)
@@ -134,7 +136,7 @@ def test_a_part_outlives_its_porter(tmp_path: Path) -> None:
     sha256 = entry("a", content).sha256
     folder(tmp_path, **{part_name(sha256): content[:4], part_name("0" * 64): b"of another"})
     asked = {"op": "porter", "do": "receive", "folder": str(tmp_path), "name": "a", "bytes": 10, "sha256": sha256}
-    shelves = Shelves()
+    shelves = ReceiveFolders()
     assert shelves.take(asked, memoryview(b""), float("inf")) == {"at": 4}
     shelves.close()
     assert len(contents(tmp_path)) == 2
@@ -182,16 +184,16 @@ def test_links_are_followed_here_and_never_there(tmp_path: Path) -> None:
 def test_no_name_leads_out(name: object) -> None:
     """Whatever a head says, a file lies beside the others."""
     with pytest.raises(BadName):
-        plain(name)
+        validate_file_name(name)
 
 
 def test_a_node_refuses_such_names_and_paths(tmp_path: Path) -> None:
     """The node itself judges them: a head's own manifest may come from elsewhere."""
     model = folder(tmp_path / "model", a=b"a")
-    out = Parcel(folder=model, files=(FileEntry(name="../a", bytes=1, sha256="0" * 64),), to="~/model")
-    with pytest.raises(AskError, match=r"n1: BadName: '\.\./a' is no plain name"):
+    out = SyncDirectory(folder=model, files=(FileEntry(name="../a", bytes=1, sha256="0" * 64),), to="~/model")
+    with pytest.raises(AgentRequestError, match=r"n1: BadName: '\.\./a' is no plain name"):
         sent(tmp_path, [out], "n1")
-    with pytest.raises(AskError, match="n1: BadName: 'model' is no absolute path"):
+    with pytest.raises(AgentRequestError, match="n1: BadName: 'model' is no absolute path"):
         sent(tmp_path, [packed(model, "model")], "n1")
 
 
@@ -217,12 +219,12 @@ def test_one_sender_at_a_time(tmp_path: Path) -> None:
     """Two heads must not write into one file; the second is told, and may go on when the first is gone."""
     content = b"a" * 10
     home = os.open(tmp_path, os.O_RDONLY)
-    first = Stow(home, "a", 10, entry("a", content).sha256)
+    first = PartialFile(home, "a", 10, entry("a", content).sha256)
     first.write(0, memoryview(content[:4]))
     with pytest.raises(BlockingIOError):
-        Stow(home, "a", 10, entry("a", content).sha256)
+        PartialFile(home, "a", 10, entry("a", content).sha256)
     first.close()
-    second = Stow(home, "a", 10, entry("a", content).sha256)
+    second = PartialFile(home, "a", 10, entry("a", content).sha256)
     assert second.catch_up(float("inf"))
     assert second.at == 4
     second.write(4, memoryview(content[4:]))
@@ -234,7 +236,7 @@ def test_one_sender_at_a_time(tmp_path: Path) -> None:
 def test_pieces_in_the_wrong_place_are_refused(tmp_path: Path) -> None:
     """A piece that is lost or doubled would leave a hole, or more than the file."""
     home = os.open(tmp_path, os.O_RDONLY)
-    stow = Stow(home, "a", 10, "0" * 64)
+    stow = PartialFile(home, "a", 10, "0" * 64)
     for at, data in ((1, b"a"), (0, b"a" * 11)):
         with pytest.raises(ValueError, match="came at"):
             stow.write(at, memoryview(data))
@@ -248,7 +250,7 @@ def test_a_large_directory_is_hashed_in_parts(tmp_path: Path) -> None:
     """A question is answered when its time is over, with what is done; asked again it goes on from there."""
     (tmp_path / "model").mkdir()
     (tmp_path / "model/a").write_bytes(b"a" * 3_000_000)
-    shelves = Shelves()
+    shelves = ReceiveFolders()
     asked = {"op": "porter", "do": "sums", "folder": str(tmp_path / "model"), "names": ["a"]}
     # A time that is over: not one block is read.
     assert shelves.take(asked, memoryview(b""), 0.0) == {"sums": {}, "read": 0}
@@ -259,7 +261,7 @@ def test_a_large_directory_is_hashed_in_parts(tmp_path: Path) -> None:
 def test_tails_are_carried_as_they_are() -> None:
     """Any bytes, behind a message; what is cut short is no frame."""
     tail = bytes(range(256)) * 4
-    (body,) = frames.Splitter().feed(frames.pack_tailed({"op": "piece", "at": 7}, tail))
+    (body,) = frames.FrameSplitter().feed(frames.pack_tailed({"op": "piece", "at": 7}, tail))
     message, carried = frames.unpack_tailed(body)
     assert (message, bytes(carried)) == ({"op": "piece", "at": 7}, tail)
     with pytest.raises(frames.FrameError):
@@ -270,23 +272,23 @@ def test_tails_are_carried_as_they_are() -> None:
 
 def test_the_window_follows_the_link() -> None:
     """No more is under way than a second's worth, between two bounds."""
-    window = Window()
-    assert window.size == LEAST
+    window = SendWindow()
+    assert window.size == LEAST_WINDOW
     for step in range(100):
-        window.took(10_000, step / 100)
-    assert window.size == LEAST
+        window.add_acknowledged(10_000, step / 100)
+    assert window.size == LEAST_WINDOW
     for step in range(150):
-        window.took(20_000, 1 + step / 100)
+        window.add_acknowledged(20_000, 1 + step / 100)
     assert abs(window.size - 20_000 * 100 * SPAN_SECONDS) < 50_000
     for step in range(100):
-        window.took(MOST, 3 + step / 100)
-    assert window.size == MOST
+        window.add_acknowledged(MOST_WINDOW, 3 + step / 100)
+    assert window.size == MOST_WINDOW
 
 
 def test_what_a_system_call_says_is_told_by_code() -> None:
     """Each with the node, the path and a line to type."""
     told = {
-        code: refused("n1", code, Untrusted("/data/a"), Untrusted("No")).code
+        code: build_write_error("n1", code, Untrusted("/data/a"), Untrusted("No")).code
         for code in ("ENOSPC", "EDQUOT", "EROFS", "EISDIR", "EIO")
     }
     assert told == {
@@ -297,7 +299,7 @@ def test_what_a_system_call_says_is_told_by_code() -> None:
         "EIO": "spread-disk",
     }
     assert (
-        refused("n1", "EIO", Untrusted("/data/a"), Untrusted("I/O error")).seen
+        build_write_error("n1", "EIO", Untrusted("/data/a"), Untrusted("I/O error")).seen
         == "n1: /data/a can't be written: I/O error"
     )
 
@@ -329,8 +331,8 @@ class LiarWire:
     def __init__(self, answer: dict[str, Any] | None) -> None:
         self._argv = (sys.executable, "-ISc", LIAR, json.dumps(answer))
 
-    async def open(self, node: Node, on_phase: OnPhase) -> Stream:
-        return await start(self._argv, lambda _line: None)
+    async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
+        return await start_program(self._argv, lambda _line: None)
 
 
 LIES: list[dict[str, Any]] = [
@@ -349,7 +351,7 @@ def test_answers_that_make_no_sense_are_refused(answer: dict[str, Any]) -> None:
     """What a node says about files is data of the wrong shape until it is read."""
 
     async def main() -> None:
-        porter = Porter(await open_link(Node(name="n1"), LiarWire(answer), SOON, lambda _phase: None))
+        porter = FileSender(await open_link(Node(name="n1"), LiarWire(answer), SOON, lambda _phase: None))
         try:
             with pytest.raises(ProtocolError, match="n1 sent an answer that makes no sense"):
                 await porter.look("/data", [("a", 5, "0" * 64)])
@@ -363,7 +365,7 @@ def test_a_disk_that_hangs_is_told_from_a_node_that_does() -> None:
     """The agent answers and its porter doesn't: it is the disk."""
 
     async def main() -> None:
-        porter = Porter(await open_link(Node(name="n1"), LiarWire(None), SOON, lambda _phase: None), patience=0.3)
+        porter = FileSender(await open_link(Node(name="n1"), LiarWire(None), SOON, lambda _phase: None), patience=0.3)
         try:
             with pytest.raises(
                 AboardError, match=r"n1: /data took nothing in for 0\.3 s, while the node itself answers"
@@ -379,11 +381,11 @@ def test_a_porter_that_is_killed_is_told(tmp_path: Path) -> None:
     """By the kernel, for memory: whoever waits for an answer hears of it at once, and a new one can be had."""
 
     async def main() -> None:
-        fleet = Fleet(lambda _node: HomeWire(tmp_path))
-        porter = Porter((await fleet.dial(Node(name="n1"))).link)
+        fleet = NodeDialer(lambda _node: HomeWire(tmp_path))
+        porter = FileSender((await fleet.dial(Node(name="n1"))).link)
         try:
             await porter.look("~/model", [("a", 5, "0" * 64)])
-            (pid,) = tree.descendants(porter.link.hello["pid"])
+            (pid,) = process_tree.list_descendants(porter.link.hello["pid"])
             os.kill(pid, signal.SIGSTOP)
             looking = asyncio.create_task(porter.look("~/model", [("a", 5, "0" * 64)]))
             os.kill(pid, signal.SIGKILL)
@@ -399,15 +401,15 @@ def test_nothing_is_left_when_it_leaves(tmp_path: Path) -> None:
     """The porter ends, its marks are gone, and the link answers as before."""
 
     async def main() -> None:
-        fleet = Fleet(lambda _node: HomeWire(tmp_path))
+        fleet = NodeDialer(lambda _node: HomeWire(tmp_path))
         link = (await fleet.dial(Node(name="n1"))).link
-        porter = Porter(link)
+        porter = FileSender(link)
         await porter.mark("~/model", "here")
         assert await porter.marks("~/model") == {"here"}
         await porter.leave()
         assert contents(tmp_path / "n1/model") == {}
         assert "wall" in await link.ask("ping", SOON)
-        wait_until(lambda: not tree.descendants(link.hello["pid"]), SOON)
+        wait_until(lambda: not process_tree.list_descendants(link.hello["pid"]), SOON)
         await link.close()
 
     asyncio.run(main())

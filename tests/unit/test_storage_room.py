@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from aboard.checks.storage import SUBJECT
-from aboard.checks.storage.facts import parse_place, parse_storage
-from aboard.checks.storage.room import ROOM, measure
-from aboard.checks.storage.script import SCRIPT
-from aboard.core.cluster import Cluster
-from aboard.core.facts import Facts, Unknown
-from aboard.core.node import Node
-from aboard.core.probe import Output
-from aboard.core.reach import Reached
-from aboard.core.writes import Writes
+from aboard.checks.storage.filesystem_script import SCRIPT
+from aboard.checks.storage.node_storage import parse_directory, parse_storage
+from aboard.checks.storage.output_space import OUTPUT_SPACE, measure_output_space
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.contact import ReachedNode
+from aboard.core.cluster.node import Node
+from aboard.core.cluster.planned_writes import PlannedWrites
+from aboard.core.probes.facts import Facts, Unknown
+from aboard.core.probes.probe import CommandOutput
 from aboard.diagnoses import Finding
 
 GIB = 1 << 30
-WRITES = Writes(path="/data/out", size=200 * GIB)
+WRITES = PlannedWrites(path="/data/out", size=200 * GIB)
 PLACE: dict[str, Any] = {
     "path": "/data/out",
     "mount": "/data",
@@ -37,12 +37,12 @@ PLACE: dict[str, Any] = {
     "owner": 1000,
 }
 NFS = {"mount": "/data", "type": "nfs4", "source": "fs:/data", "network": True}
-HERE = Reached(hostname="n", user="ann", address="10.0.0.1", python="3.12", round_trip=0.0, clock_offset=0.0)
+HERE = ReachedNode(hostname="n", user="ann", address="10.0.0.1", python="3.12", round_trip=0.0, clock_offset=0.0)
 HOME = {**PLACE, "path": "/home/ann", "mount": "/", "source": "/dev/sda1"}
 
 
-def _output(told: object) -> Output:
-    return Output(code=0, stdout=json.dumps(told) + "\n")
+def _output(told: object) -> CommandOutput:
+    return CommandOutput(code=0, stdout=json.dumps(told) + "\n")
 
 
 def _facts(
@@ -52,12 +52,14 @@ def _facts(
     names = [f"n{number}" for number in range(1, len(changes) + 1)]
     places = {"home": HOME, **({"workdir": {**PLACE, "path": "/data/job", **workdir}} if workdir else {})}
     storage = parse_storage(_output({"uid": 1000, "places": places, "dead": list(dead)}))
-    rooms = [Unknown(why="late") if change is None else parse_place(_output({**PLACE, **change})) for change in changes]
+    rooms = [
+        Unknown(why="late") if change is None else parse_directory(_output({**PLACE, **change})) for change in changes
+    ]
     return Facts(
         cluster=Cluster(nodes=tuple(Node(name=name, workdir="/data/job") for name in names), writes=WRITES),
         contacts=dict.fromkeys(names, HERE),
         answers={"storage": dict.fromkeys(names, storage)},
-        outcomes={ROOM.name: dict(zip(names, rooms, strict=True))},
+        outcomes={OUTPUT_SPACE.name: dict(zip(names, rooms, strict=True))},
     )
 
 
@@ -131,21 +133,21 @@ def test_a_dead_mount_that_the_run_writes_to_stops_it() -> None:
 def test_nobody_is_asked_when_nothing_is_said() -> None:
     """Without the section, and for a node that starts no rank, there is no question."""
     facts = _facts({}, {})
-    assert list((next(measure(facts))).keys()) == ["n1", "n2"]
+    assert list((next(measure_output_space(facts))).keys()) == ["n1", "n2"]
     for cluster in (
         Cluster(nodes=facts.cluster.nodes),
         Cluster(nodes=(Node(name="n1", slots=0),), writes=WRITES),
     ):
         quiet = Facts(cluster=cluster, contacts=facts.contacts, answers=facts.answers)
         with pytest.raises(StopIteration) as done:
-            next(measure(quiet))
+            next(measure_output_space(quiet))
         assert done.value.value == {}
         assert SUBJECT.judge(quiet) == []
 
 
 def test_what_comes_back_is_read_or_unknown() -> None:
     """A reply that is none doesn't keep the others from being read."""
-    script = measure(_facts({}, {}, {}))
+    script = measure_output_space(_facts({}, {}, {}))
     next(script)
     with pytest.raises(StopIteration) as done:
         script.send(
@@ -167,6 +169,6 @@ def test_the_script_looks_at_what_is_there(tmp_path: Path) -> None:
     for path, trouble in ((tmp_path / "a" / "b", ""), (tmp_path, ""), (tmp_path / "file", "Not a directory")):
         argv = [sys.executable, "-ISc", SCRIPT, "room", str(path)]
         done = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=20)
-        place = parse_place(Output(code=0, stdout=done.stdout))
+        place = parse_directory(CommandOutput(code=0, stdout=done.stdout))
         assert (str(place), place.trouble.visible(), place.writable) == (str(path), trouble, not trouble)
         assert (place.disk is not None and place.disk.free > 0) == (not trouble)

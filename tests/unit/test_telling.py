@@ -5,7 +5,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from aboard.agent import telling
+from aboard.agent import forked_work
 
 Tell = Callable[[bytes], None]
 TellPiece = Callable[[dict[str, Any]], None]
@@ -15,7 +15,7 @@ def told_by(work: Callable[[Tell], None]) -> tuple[bytes, int]:
     """All that the child wrote, and how it ended."""
     read, write = os.pipe()
     try:
-        pid = telling.fork(work, write)
+        pid = forked_work.fork_worker(work, write)
     finally:
         os.close(write)
     with os.fdopen(read, "rb") as file:
@@ -30,9 +30,9 @@ def test_pieces_come_one_by_one() -> None:
         tell({"a": "über\n"})
         tell({"b": [1, 2]})
 
-    said, code = told_by(telling.in_pieces(work))
-    assert (list(telling.pieces(said)), code) == ([{"a": "über\n"}, {"b": [1, 2]}], 0)
-    assert list(telling.pieces(said[:-4])) == [{"a": "über\n"}]
+    said, code = told_by(forked_work.wrap_json_lines(work))
+    assert (list(forked_work.parse_json_lines(said)), code) == ([{"a": "über\n"}, {"b": [1, 2]}], 0)
+    assert list(forked_work.parse_json_lines(said[:-4])) == [{"a": "über\n"}]
 
 
 def test_work_that_breaks_tells_of_what() -> None:
@@ -46,8 +46,8 @@ def test_work_that_breaks_tells_of_what() -> None:
         tell(b"x")
         int("no number")
 
-    said, code = told_by(telling.in_pieces(work))
-    first, second = telling.pieces(said)
+    said, code = told_by(forked_work.wrap_json_lines(work))
+    first, second = forked_work.parse_json_lines(said)
     assert (first, code) == ({"a": 1}, 0)
     assert second["broke"].startswith("ValueError: ")
     assert told_by(in_bytes) == (b"x", 1)
@@ -65,5 +65,5 @@ def test_the_child_holds_nothing_of_ours() -> None:
                 held_too = False
             tell({"held": held_too, "leads": os.getsid(0) == os.getpid()})
 
-        (piece,) = telling.pieces(told_by(telling.in_pieces(work))[0])
+        (piece,) = forked_work.parse_json_lines(told_by(forked_work.wrap_json_lines(work))[0])
         assert piece == {"held": False, "leads": True}

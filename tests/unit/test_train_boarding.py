@@ -6,17 +6,17 @@ from typing import Any
 import pytest
 
 from aboard.checks.train import TRAIN
-from aboard.checks.train.boarding import Boarding, Model, Needs, judged
-from aboard.checks.train.cards import Card, parse_cards
-from aboard.core.probe import Output, Unparsed
-from aboard.core.training import Training
+from aboard.checks.train.gpu_specs import GpuSpec, parse_gpu_specs
+from aboard.checks.train.training_rules import ModelLimits, RankMemoryNeeds, TrainingPreflight, judge_training
+from aboard.core.plan.training_settings import Training
+from aboard.core.probes.probe import CommandOutput, ProbeParseError
 from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
 
 TRAINING = Training(model="m", data=(), output_dir="/out", max_length=128, bf16=False)
 GIB = 1024**3
-A100 = Card(memory=80 * GIB, capability=8.0)
-V100 = Card(memory=32 * GIB, capability=7.0)
+A100 = GpuSpec(memory=80 * GIB, capability=8.0)
+V100 = GpuSpec(memory=32 * GIB, capability=7.0)
 
 
 def told(ranks: dict[str, int] | None = None, given: set[str] | None = None, **changes: Any) -> list[tuple[str, str]]:
@@ -25,11 +25,11 @@ def told(ranks: dict[str, int] | None = None, given: set[str] | None = None, **c
         for field in ("cards", "packages", "memory", "model", "tokens", "needs", "packed")
         if field in changes
     }
-    boarding = Boarding(
+    boarding = TrainingPreflight(
         training=replace(TRAINING, **changes), ranks=ranks or {"n1": 1}, given=frozenset(given or ()), **known
     )
-    found = judged(boarding)
-    assert {finding.code for finding in found} <= {story.code for story in TRAIN.stories}
+    found = judge_training(boarding)
+    assert {finding.code for finding in found} <= {story.code for story in TRAIN.diagnoses}
     assert all(finding.fix and finding.why for finding in found)
     return [(finding.code, finding.seen) for finding in found]
 
@@ -47,7 +47,7 @@ def test_a_global_batch_that_is_smaller_than_the_ranks() -> None:
         ("train-batch", "global_batch_size is 6, and there are 8 ranks")
     ]
     training = replace(TRAINING, global_batch_size=6)
-    (finding,) = judged(Boarding(training=training, ranks={"n1": 2, "n2": 2, "n3": 2, "n4": 2}))
+    (finding,) = judge_training(TrainingPreflight(training=training, ranks={"n1": 2, "n2": 2, "n3": 2, "n4": 2}))
     assert finding.fix == "--set train.global_batch_size=8    # or fewer ranks: --include n1@n2@n3"
 
 
@@ -92,47 +92,47 @@ def test_packages_that_a_node_lacks() -> None:
 
 def test_positions_and_tokens_that_the_model_has_not() -> None:
     """Both end in an index error in the middle of a run."""
-    assert told(model=Model(positions=64))[0][0] == "train-length"
-    assert told(model=Model(vocabulary=100), tokens=101)[0][0] == "train-vocabulary"
-    assert told(model=Model(vocabulary=100, positions=128), tokens=100) == []
+    assert told(model=ModelLimits(positions=64))[0][0] == "train-length"
+    assert told(model=ModelLimits(vocabulary=100), tokens=101)[0][0] == "train-vocabulary"
+    assert told(model=ModelLimits(vocabulary=100, positions=128), tokens=100) == []
 
 
 @pytest.mark.parametrize(
     ("needs", "severity"),
     [
-        (Needs(states=90 * GIB, total=95 * GIB), Severity.BLOCK),
-        (Needs(states=70 * GIB, total=95 * GIB), Severity.WARN),
-        (Needs(states=70 * GIB, total=75 * GIB), None),
+        (RankMemoryNeeds(states=90 * GIB, total=95 * GIB), Severity.BLOCK),
+        (RankMemoryNeeds(states=70 * GIB, total=95 * GIB), Severity.WARN),
+        (RankMemoryNeeds(states=70 * GIB, total=75 * GIB), None),
     ],
 )
-def test_memory_that_is_not_there(needs: Needs, severity: Severity | None) -> None:
+def test_memory_that_is_not_there(needs: RankMemoryNeeds, severity: Severity | None) -> None:
     """What is plain arithmetic stops it; what is an estimate warns."""
-    boarding = Boarding(training=TRAINING, ranks={"n1": 2}, cards={"n1": (A100, A100)}, needs=needs)
-    assert [finding.severity for finding in judged(boarding)] == ([severity] if severity else [])
+    boarding = TrainingPreflight(training=TRAINING, ranks={"n1": 2}, cards={"n1": (A100, A100)}, needs=needs)
+    assert [finding.severity for finding in judge_training(boarding)] == ([severity] if severity else [])
 
 
 def test_ranks_on_a_cpu_share_the_memory_of_their_node() -> None:
     """And a node of which nothing is known is not judged."""
-    needs = Needs(states=5 * GIB, total=6 * GIB, fits=(Untrusted("--set train.sharding=full"),))
+    needs = RankMemoryNeeds(states=5 * GIB, total=6 * GIB, fits=(Untrusted("--set train.sharding=full"),))
     asked: dict[str, Any] = {"training": TRAINING, "cards": {"n1": ()}, "memory": {"n1": 8 * GIB}, "needs": needs}
-    assert judged(Boarding(ranks={"n1": 1}, **asked)) == []
-    (found,) = judged(Boarding(ranks={"n1": 2}, **asked))
+    assert judge_training(TrainingPreflight(ranks={"n1": 1}, **asked)) == []
+    (found,) = judge_training(TrainingPreflight(ranks={"n1": 2}, **asked))
     assert found.seen == "a rank needs 6 GiB, and n1 has 8 GiB for 2 ranks, 4 GiB each"
     assert found.fix == "--set train.sharding=full"
-    assert judged(Boarding(training=TRAINING, ranks={"n9": 2}, needs=needs)) == []
+    assert judge_training(TrainingPreflight(training=TRAINING, ranks={"n9": 2}, needs=needs)) == []
 
 
 def test_memory_that_is_needed_and_memory_that_is_there_are_both_said() -> None:
     """Also where the trainer tells what the need is made of; nodes that are alike are named together."""
-    needs = Needs(states=90 * GIB, total=95 * GIB, says=Untrusted("6.7B, whole on every rank: states 90 GiB"))
-    boarding = Boarding(
+    needs = RankMemoryNeeds(states=90 * GIB, total=95 * GIB, says=Untrusted("6.7B, whole on every rank: states 90 GiB"))
+    boarding = TrainingPreflight(
         training=TRAINING,
         ranks={"n1": 1, "n2": 1, "n3": 2, "big": 1},
         cards={"n1": (V100,), "n2": (V100,), "n3": (), "big": ()},
         memory={"n3": 64 * GIB, "big": 256 * GIB},
         needs=needs,
     )
-    (found,) = judged(boarding)
+    (found,) = judge_training(boarding)
     assert found.nodes == ("n1", "n2", "n3")
     assert found.seen == (
         "a rank needs 95 GiB (6.7B, whole on every rank: states 90 GiB), and n[1-2] have 32 GiB on each GPU;"
@@ -142,18 +142,18 @@ def test_memory_that_is_needed_and_memory_that_is_there_are_both_said() -> None:
 
 def test_cards_as_nvidia_smi_lists_them() -> None:
     """None without its tools, an unknown for what can't be read."""
-    assert parse_cards(Output(code=0, stdout="81920, 8.0\n81920, 8.0\n"))[1].memory == 80 * GIB
-    assert parse_cards(Output(code=127, stdout="")) == ()
-    assert parse_cards(Output(code=6, stdout="No devices were found\n")) == ()
-    with pytest.raises(Unparsed):
-        parse_cards(Output(code=0, stdout="what?\n"))
-    with pytest.raises(Unparsed):
-        parse_cards(Output(code=0, stdout="", timed_out=True))
+    assert parse_gpu_specs(CommandOutput(code=0, stdout="81920, 8.0\n81920, 8.0\n"))[1].memory == 80 * GIB
+    assert parse_gpu_specs(CommandOutput(code=127, stdout="")) == ()
+    assert parse_gpu_specs(CommandOutput(code=6, stdout="No devices were found\n")) == ()
+    with pytest.raises(ProbeParseError):
+        parse_gpu_specs(CommandOutput(code=0, stdout="what?\n"))
+    with pytest.raises(ProbeParseError):
+        parse_gpu_specs(CommandOutput(code=0, stdout="", timed_out=True))
 
 
 def test_packed_data_for_a_model_that_can_not_keep_documents_apart() -> None:
     """Refused before a rank exists; one document a sequence is fine, and so is a model of which nothing is known."""
-    odd = Needs(states=1, total=1, why_not_apart=Untrusted("its forward takes no position_ids"))
+    odd = RankMemoryNeeds(states=1, total=1, why_not_apart=Untrusted("its forward takes no position_ids"))
     (found,) = told(needs=odd, packed=True)
     assert found[0] == "train-packing-unknown"
     assert told(needs=odd, packed=False) == []

@@ -10,12 +10,12 @@ import pytest
 from click.testing import CliRunner
 
 from aboard.cli import cli
-from aboard.config.data import SourceWords, source_name
-from aboard.config.sections import DataSection
-from aboard.config.train import TrainWords, load_training
-from aboard.config.train_names import foreign
-from aboard.config.train_section import TrainSection
-from aboard.core.training import DataPart, Training
+from aboard.config.schema.aboard_yaml import DataSection
+from aboard.config.schema.train_section import TrainSection
+from aboard.config.training.data_settings import SourceSettings, derive_source_name
+from aboard.config.training.huggingface_names import explain_foreign_key
+from aboard.config.training.train_settings import TrainSettings, load_train_settings
+from aboard.core.plan.training_settings import DataPart, Training
 from aboard.diagnoses import AboardError, InputError
 
 TRAINER = Path(__file__).parents[2] / "src" / "aboard" / "train"
@@ -58,11 +58,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def written(train: str = "", data: str = "", *sets: str, file: str = "aboard.yaml") -> TrainWords:
+def written(train: str = "", data: str = "", *sets: str, file: str = "aboard.yaml") -> TrainSettings:
     """A file whose every section has what is needed, and these lines besides."""
     lines = ["data:", "  files: train.jsonl", *_indented(data), "train:", "  model: ./model", *_indented(train)]
     Path(file).write_text("\n".join(lines) + "\n")
-    return load_training([file], sets)
+    return load_train_settings([file], sets)
 
 
 def refused(train: str = "", data: str = "") -> list[tuple[str, str, str]]:
@@ -101,14 +101,14 @@ def test_every_setting_of_a_training_can_be_written_and_no_other() -> None:
 
 def test_no_dead_knobs() -> None:
     """Every setting that can be written is read somewhere in the trainer, or by what the value itself works out."""
-    files = [*TRAINER.rglob("*.py"), TRAINER.parent / "core" / "training.py"]
+    files = [*TRAINER.rglob("*.py"), TRAINER.parent / "core" / "plan" / "training_settings.py"]
     read = {name for file in files for name in _read_of_training(file)}
     assert sorted(name for name in TrainSection.model_fields if name not in read) == []
 
 
 def _read_of_training(file: Path) -> Iterator[str]:
     """What is taken of something that is called a training; in its own file that is self."""
-    named = {"training", "_training", *(["self"] if file.name == "training.py" else [])}
+    named = {"training", "_training", *(["self"] if file.name == "training_settings.py" else [])}
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.Attribute):
             owner = getattr(node.value, "id", getattr(node.value, "attr", ""))
@@ -163,15 +163,17 @@ def test_what_is_printed_can_be_used_as_a_file(train: str, data: str) -> None:
     shown = CliRunner().invoke(cli, ["train", "--print-config"])
     assert shown.exit_code == 0
     Path("all.yaml").write_text(shown.output)
-    again = load_training(["all.yaml"])
+    again = load_train_settings(["all.yaml"])
     assert (again.settings, again.data.files, again.bf16) == (words.settings, words.data.files, words.bf16)
     assert (again.output_dir, again.max_length, again.packing) == (words.output_dir, words.max_length, words.packing)
 
 
 def test_every_name_of_theirs_has_an_answer() -> None:
     """It is ours too, or it is said what to write instead, or why it isn't there; nothing is silently ignored."""
-    assert [name for name in THEIRS if name not in TrainSection.model_fields and foreign(name) is None] == []
-    assert [name for name in TrainSection.model_fields if foreign(name) is not None] == []
+    assert [
+        name for name in THEIRS if name not in TrainSection.model_fields and explain_foreign_key(name) is None
+    ] == []
+    assert [name for name in TrainSection.model_fields if explain_foreign_key(name) is not None] == []
 
 
 def test_names_of_theirs_are_answered_at_their_lines() -> None:
@@ -222,7 +224,7 @@ def test_what_is_needed_is_named_all_at_once() -> None:
     """No model, no data, and both epochs and steps: three problems, in the order of their lines."""
     Path("aboard.yaml").write_text("train:\n  num_train_epochs: 1\n  max_steps: 2\n")
     with pytest.raises(InputError) as caught:
-        load_training(["aboard.yaml"])
+        load_train_settings(["aboard.yaml"])
     assert [problem.seen for problem in caught.value.problems][:2] == [
         "train.model is not given",
         "data.files are not given",
@@ -246,7 +248,7 @@ def test_paths_start_where_the_file_stands(tmp_path: Path) -> None:
         "data: {files: t.jsonl}\ntrain: {model: ./m/config.json, from_scratch: true, output_dir: out, resume: ./old}\n"
     )
     Path("sub/a.yaml").write_text(text.replace("from_scratch: true, ", ""))
-    words = load_training(["sub/a.yaml"])
+    words = load_train_settings(["sub/a.yaml"])
     assert words.model == str(tmp_path / "sub" / "m")
     assert words.output_dir == str(tmp_path / "sub" / "out")
     assert words.settings["resume"] == str(tmp_path / "sub" / "old")
@@ -271,19 +273,19 @@ train: {model: ./model}
 """
 
 
-def mixed(text: str = MIX) -> TrainWords:
+def mixed(text: str = MIX) -> TrainSettings:
     Path("mix.yaml").write_text(text)
-    return load_training(["mix.yaml"])
+    return load_train_settings(["mix.yaml"])
 
 
 def test_sources_are_mixed_by_weight() -> None:
     """Each has a name of its own, or that of its path; without weights there is one source of all paths."""
     assert mixed().data.sources == (
-        SourceWords(name="train", files=("train.jsonl",), weight=3.0),
-        SourceWords(name="extra", files=("held.jsonl", "org/more"), weight=0.5),
+        SourceSettings(name="train", files=("train.jsonl",), weight=3.0),
+        SourceSettings(name="extra", files=("held.jsonl", "org/more"), weight=0.5),
     )
     assert mixed().data.files == ("train.jsonl", "held.jsonl", "org/more")
-    assert written("", "").data.sources == (SourceWords(name="data", files=("train.jsonl",)),)
+    assert written("", "").data.sources == (SourceSettings(name="data", files=("train.jsonl",)),)
 
 
 @pytest.mark.parametrize(
@@ -292,7 +294,7 @@ def test_sources_are_mixed_by_weight() -> None:
 )
 def test_a_source_is_called_as_its_path_is(path: str, name: str) -> None:
     """Without directories and without what tells the format."""
-    assert source_name(path) == name
+    assert derive_source_name(path) == name
 
 
 def test_a_mix_is_printed_as_it_can_be_written() -> None:
@@ -301,7 +303,7 @@ def test_a_mix_is_printed_as_it_can_be_written() -> None:
     shown = CliRunner().invoke(cli, ["train", "mix.yaml", "--print-config"]).output
     assert '    - {name: train, path: ["train.jsonl"], weight: 3.0}\n' in shown
     Path("all.yaml").write_text(shown)
-    assert load_training(["all.yaml"]).data.sources == words.data.sources
+    assert load_train_settings(["all.yaml"]).data.sources == words.data.sources
 
 
 @pytest.mark.parametrize("theirs", ["datasets", "dataset_mixture", "dataset_mixer", "interleave_probs"])

@@ -12,39 +12,52 @@ from typing import Any
 import pytest
 from data_files import conversation, tokenizer, written
 
-from aboard.checks.gpu.smi import DRIVER, Driver
-from aboard.checks.host.memory import GROUPS, MEMORY, Group
-from aboard.checks.software.facts import SOFTWARE
-from aboard.checks.train.boarding import Boarding, Model
-from aboard.checks.train.cards import CARDS, Card
-from aboard.checks.train.checkpoints import Saved, checkpoints_probe, newest
-from aboard.cli.launch_view import finished_lines
-from aboard.cli.training import cache_folder, known_before, resuming
-from aboard.config.train import TrainWords, load_training
-from aboard.core.cluster import Cluster
-from aboard.core.facts import Facts
-from aboard.core.node import Node
-from aboard.core.plan import Master, Plan
-from aboard.core.planning import plan as make_plan
-from aboard.core.probe import Command, Output, Probe
-from aboard.core.seat import Seat
-from aboard.core.training import Training
-from aboard.diagnoses import AboardError, Finding, Severity, shell
+from aboard.checks.gpu.nvidia_smi import DRIVER, GpuDriver
+from aboard.checks.host.memory import MEMORY, MEMORY_CGROUPS, MemoryCgroup
+from aboard.checks.software.node_software import SOFTWARE
+from aboard.checks.train.gpu_specs import GPU_SPECS, GpuSpec
+from aboard.checks.train.resumable_checkpoints import (
+    CheckpointManifests,
+    build_checkpoints_probe,
+    find_newest_checkpoint,
+)
+from aboard.checks.train.training_rules import ModelLimits, TrainingPreflight
+from aboard.cli.runs.launch_view import format_finished_lines
+from aboard.cli.runs.training import build_resume_command, find_early_findings, get_cache_folder
+from aboard.config.training.train_settings import TrainSettings, load_train_settings
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_resources import NodeResources
+from aboard.core.plan.plan import MasterAddress, Plan
+from aboard.core.plan.plan_builder import build_plan as make_plan
+from aboard.core.plan.training_settings import Training
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.probe import CommandOutput, Probe, ProbeCommand
+from aboard.diagnoses import AboardError, Finding, Severity, format_shell
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.export import checkpoint_of
-from aboard.flows.train import Provisions, TrainCargo, can_bf16, code, request, told_path
-from aboard.flows.train_data import Part, Stock, stock
-from aboard.flows.train_model import fetched, model_facts
-from aboard.flows.train_resume import TrainingFinished
-from aboard.flows.trainer import asked
+from aboard.flows.export import find_checkpoint
+from aboard.flows.train.check_resume import TrainingFinished
+from aboard.flows.train.fetch_model import fetch_model, read_model_facts
+from aboard.flows.train.prepare_data import PreparedDataset, TrainingDatasets, prepare_training_data
+from aboard.flows.train.trainer_process import ask_trainer
+from aboard.flows.train.training_payload import (
+    TrainingInputs,
+    TrainingPayload,
+    abbreviate_home,
+    build_code_archive,
+    build_request,
+    has_bf16,
+)
 from aboard.record.runs import Runs
-from aboard.train import marker
-from aboard.train.given import given
+from aboard.train.checkpoint import commit_marker
+from aboard.train.job_spec import read_job_spec
 
 GIB = 1024**3
 IDENTITY = "d" * 64
 # What was typed; settings in it give way to those of a fix.
-TYPED = shell("aboard train 'n[1-2]' --set train.max_steps=1 --set train.gradient_accumulation_steps=9 --set a=b")
+TYPED = format_shell(
+    "aboard train 'n[1-2]' --set train.max_steps=1 --set train.gradient_accumulation_steps=9 --set a=b"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +66,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def words(text: str = "", rows: int = 40) -> TrainWords:
+def words(text: str = "", rows: int = 40) -> TrainSettings:
     Path("model").mkdir(exist_ok=True)
     Path("model/config.json").write_text(json.dumps({"vocab_size": 1000, "max_position_embeddings": 512}))
     if not Path("train.jsonl").exists():
@@ -61,7 +74,7 @@ def words(text: str = "", rows: int = 40) -> TrainWords:
     Path("aboard.yaml").write_text(
         "data: {files: train.jsonl, tokenizer: ./tok, max_length: 128}\n" + (text or "train: {model: ./model}\n")
     )
-    return load_training(["aboard.yaml"])
+    return load_train_settings(["aboard.yaml"])
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +83,10 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def prepared(found: TrainWords, cache: Path = Path("cache")) -> Stock:
+def prepared(found: TrainSettings, cache: Path = Path("cache")) -> TrainingDatasets:
     if not Path("tok").exists():
         tokenizer(Path("tok"))
-    return stock(found, found.tokenizer, cache.absolute(), template=None)
+    return prepare_training_data(found, found.tokenizer, cache.absolute(), template=None)
 
 
 # -- the model -------------------------------------------------------------------------------------------------------
@@ -84,23 +97,23 @@ def test_a_model_that_is_a_directory_is_taken_as_it_is() -> None:
     Path("m").mkdir()
     Path("m/config.json").write_text(json.dumps({"text_config": {"vocab_size": 7, "max_position_embeddings": 9}}))
     Path("m/model.safetensors").write_bytes(b"")
-    assert fetched("m", from_scratch=False) == Path("m")
-    assert model_facts(Path("m")) == Model(vocabulary=7, positions=9)
+    assert fetch_model("m", from_scratch=False) == Path("m")
+    assert read_model_facts(Path("m")) == ModelLimits(vocabulary=7, positions=9)
 
 
 def test_a_directory_that_is_no_model() -> None:
     """No config, no weights, weights of another format: each is said, with what to type."""
     Path("m").mkdir()
     with pytest.raises(AboardError, match=r"no config\.json"):
-        fetched("m", from_scratch=True)
+        fetch_model("m", from_scratch=True)
     Path("m/config.json").write_text("{}")
-    assert fetched("m", from_scratch=True) == Path("m")
+    assert fetch_model("m", from_scratch=True) == Path("m")
     with pytest.raises(AboardError, match="has no safetensors") as caught:
-        fetched("m", from_scratch=False)
+        fetch_model("m", from_scratch=False)
     assert "from_scratch: true" in caught.value.fix
     Path("m/pytorch_model.bin").write_bytes(b"")
     with pytest.raises(AboardError, match=r"only pytorch_model\.bin") as caught:
-        fetched("m", from_scratch=False)
+        fetch_model("m", from_scratch=False)
     assert caught.value.fix == (
         "python -c \"from transformers import AutoModelForCausalLM as M; M.from_pretrained('m').save_pretrained('m')\""
         "    # writes safetensors"
@@ -114,7 +127,7 @@ def test_a_model_directory_of_any_name_is_one_string_of_the_command() -> None:
     (folder / "config.json").write_text("{}")
     (folder / "pytorch_model.bin").write_bytes(b"")
     with pytest.raises(AboardError) as caught:
-        fetched(str(folder), from_scratch=False)
+        fetch_model(str(folder), from_scratch=False)
     transformers = Path("transformers.py")
     transformers.write_text(
         "class AutoModelForCausalLM:\n"
@@ -137,7 +150,10 @@ def test_a_model_of_the_hub_is_fetched_once() -> None:
     refs = Path("hf/hub/models--org--tiny/refs")
     refs.mkdir()
     (refs / "main").write_text("abc")
-    source = "import sys\nfrom aboard.flows.train_model import fetched\nprint(fetched(sys.argv[1], from_scratch=False))"
+    source = (
+        "import sys\nfrom aboard.flows.train.fetch_model import fetch_model\nprint(fetch_model(sys.argv[1],"
+        " from_scratch=False))"
+    )
     env = {**os.environ, "HF_HOME": str(Path("hf").absolute()), "HF_HUB_OFFLINE": "1"}
     argv = [sys.executable, "-c", source]
     found = subprocess.run([*argv, "org/tiny"], env=env, capture_output=True, text=True, check=True, timeout=60)
@@ -153,7 +169,7 @@ def test_a_model_of_the_hub_is_fetched_once() -> None:
 def test_data_is_read_once() -> None:
     """The second time it is found, and judged all the same; a file that has changed is read anew."""
     found = prepared(words())
-    assert (found.data[0].documents, found.data[0].cached, found.shut) == (40, False, False)
+    assert (found.data[0].documents, found.data[0].cached, found.is_blocked) == (40, False, False)
     again = prepared(words())
     assert (again.data[0].shards, again.data[0].cached) == (found.data[0].shards, True)
     assert again.report.tally.rows == found.report.tally.rows == 40
@@ -166,15 +182,15 @@ def test_the_gate_is_shut_or_opened_knowingly() -> None:
     """By `data.allow`, also for data that is in the cache already; a code that is none is refused before any work."""
     written(Path("train.jsonl"), [*map(conversation, range(40)), "{"])
     shut = prepared(words())
-    assert shut.shut
+    assert shut.is_blocked
     assert [finding.code for finding in shut.report.findings] == ["data-broken"]
     text = Path("aboard.yaml").read_text()
     Path("aboard.yaml").write_text(text.replace("max_length: 128", "max_length: 128, allow: [data-broken]"))
-    opened = prepared(load_training(["aboard.yaml"]))
-    assert (opened.shut, opened.data[0].documents, opened.data[0].cached) == (False, 40, True)
+    opened = prepared(load_train_settings(["aboard.yaml"]))
+    assert (opened.is_blocked, opened.data[0].documents, opened.data[0].cached) == (False, 40, True)
     Path("aboard.yaml").write_text(text.replace("max_length: 128", "max_length: 128, allow: [data-brokn]"))
     with pytest.raises(AboardError) as caught:
-        prepared(load_training(["aboard.yaml"]))
+        prepared(load_train_settings(["aboard.yaml"]))
     assert "did you mean 'data-broken'?" in caught.value.fix
 
 
@@ -184,8 +200,8 @@ def test_a_validation_that_is_trained_on_is_found(cache: Path) -> None:
     words()
     text = Path("aboard.yaml").read_text()
     Path("aboard.yaml").write_text(text.replace("max_length", "validation: train.jsonl, max_length"))
-    found = prepared(load_training(["aboard.yaml"]), cache)
-    assert found.shut
+    found = prepared(load_train_settings(["aboard.yaml"]), cache)
+    assert found.is_blocked
     assert "data-leak" in [finding.code for finding in found.report.findings]
     assert found.validation is not None
 
@@ -196,7 +212,7 @@ def test_packing_is_obeyed(cache: Path) -> None:
     packed = prepared(words(), cache)
     text = Path("aboard.yaml").read_text().replace("max_length: 128", "max_length: 128, packing: false")
     Path("aboard.yaml").write_text(text)
-    padded = prepared(load_training(["aboard.yaml"]), cache)
+    padded = prepared(load_train_settings(["aboard.yaml"]), cache)
     assert packed.data[0].sequences < 40 == padded.data[0].sequences
 
 
@@ -208,7 +224,7 @@ def test_sources_of_a_mix_are_prepared_each_by_itself(cache: Path) -> None:
     text = Path("aboard.yaml").read_text()
     files = "files: [{path: train.jsonl, weight: 1}, {path: more.jsonl, weight: 3}]"
     Path("aboard.yaml").write_text(text.replace("files: train.jsonl", files))
-    found = prepared(load_training(["aboard.yaml"]), cache)
+    found = prepared(load_train_settings(["aboard.yaml"]), cache)
     assert [(part.name, part.documents, part.weight, part.share) for part in found.data] == [
         ("train", 40, 1.0, 0.25),
         ("more", 11, 3.0, 0.75),
@@ -216,7 +232,7 @@ def test_sources_of_a_mix_are_prepared_each_by_itself(cache: Path) -> None:
     assert found.report.tally.rows == 51
     assert "data-duplicates" in [finding.code for finding in found.report.findings]
     written(Path("more.jsonl"), map(conversation, range(100, 112)))
-    again = prepared(load_training(["aboard.yaml"]), cache)
+    again = prepared(load_train_settings(["aboard.yaml"]), cache)
     assert [part.cached for part in again.data] == [True, False]
 
 
@@ -229,7 +245,7 @@ def test_a_weight_that_can_not_be_held_is_refused_before_any_work() -> None:
     files = "files: [{path: train.jsonl, weight: 1e-6}, {path: more.jsonl, weight: 1}]"
     Path("aboard.yaml").write_text(text.replace("files: train.jsonl", files))
     with pytest.raises(AboardError, match="too little to be held") as caught:
-        prepared(load_training(["aboard.yaml"]))
+        prepared(load_train_settings(["aboard.yaml"]))
     assert caught.value.code == "data-mix-far"
     assert not Path("cache").exists()
 
@@ -237,8 +253,8 @@ def test_a_weight_that_can_not_be_held_is_refused_before_any_work() -> None:
 # -- the nodes -------------------------------------------------------------------------------------------------------
 
 
-def part() -> Part:
-    return Part(
+def part() -> PreparedDataset:
+    return PreparedDataset(
         name="data",
         shards=Path.home() / "cache/s",
         bins=Path("/elsewhere/b"),
@@ -254,9 +270,9 @@ def part() -> Part:
 
 def plan_of(ranks: int = 1) -> Plan:
     cluster = Cluster(nodes=(Node(name="n1"), Node(name="n2")))
-    wanted = request({"MINE": "1"})
-    seats = {name: Seat(address=name) for name in ("n1", "n2")}
-    return make_plan(cluster, wanted, seats, run="r", master=Master(node="n1", address="n1"))
+    wanted = build_request({"MINE": "1"})
+    seats = {name: NodeResources(address=name) for name in ("n1", "n2")}
+    return make_plan(cluster, wanted, seats, run="r", master=MasterAddress(node="n1", address="n1"))
 
 
 def facts(**answers: Any) -> Facts:
@@ -264,14 +280,14 @@ def facts(**answers: Any) -> Facts:
     return Facts(cluster=cluster, contacts={}, answers=answers)
 
 
-def settle(text: str, known: Facts) -> tuple[Plan, list[Finding], Boarding]:
-    seen: list[Boarding] = []
-    cargo = TrainCargo(
-        provisions=Provisions(
+def settle(text: str, known: Facts) -> tuple[Plan, list[Finding], TrainingPreflight]:
+    seen: list[TrainingPreflight] = []
+    cargo = TrainingPayload(
+        provisions=TrainingInputs(
             words=words(text),
             model=Path("model"),
             tokenizer=Path("tok"),
-            facts=Model(),
+            facts=ModelLimits(),
             data=(part(),),
             identity=IDENTITY,
             vocabulary=7,
@@ -282,7 +298,11 @@ def settle(text: str, known: Facts) -> tuple[Plan, list[Finding], Boarding]:
         on_settled=lambda boarding, _findings: seen.append(boarding),
     )
     plan, findings = asyncio.run(cargo.settle(plan_of(), known))
-    return plan, list(findings), next(iter(seen), Boarding(training=cargo.provisions.training(bf16=False), ranks={}))
+    return (
+        plan,
+        list(findings),
+        next(iter(seen), TrainingPreflight(training=cargo.provisions.training(bf16=False), ranks={})),
+    )
 
 
 async def _nowhere(*_: object) -> None: ...
@@ -295,7 +315,7 @@ def test_ranks_are_told_the_training_and_fetch_nothing(monkeypatch: pytest.Monke
     """In their environment, offline, with paths that are right for another home; the rank reads it back."""
     plan, findings, _ = settle("train: {model: ./model, seed: 7}", facts())
     assert findings == []
-    assert plan.code == code()
+    assert plan.code == build_code_archive()
     for _node, start in plan.starts():
         assert start.code
         assert (start.env["HF_HUB_OFFLINE"], start.env["MINE"]) == ("1", "1")
@@ -303,7 +323,7 @@ def test_ranks_are_told_the_training_and_fetch_nothing(monkeypatch: pytest.Monke
         assert told["data"] == [{"name": "data", "shards": "~/cache/s", "bins": "/elsewhere/b", "weight": None}]
     monkeypatch.setenv("ABOARD_TRAINING", json.dumps(told))
     monkeypatch.setenv("HOME", "/home/other")
-    training = given()
+    training = read_job_spec()
     assert (training.data[0].shards, training.data[0].bins) == ("/home/other/cache/s", "/elsewhere/b")
     assert (training.seed, training.resume) == (7, "auto")
     assert Training.of(json.loads(json.dumps(asdict(training)))) == training
@@ -313,16 +333,16 @@ def test_a_rank_without_a_training_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     """Who types `python -m aboard.train` is told what to type."""
     monkeypatch.delenv("ABOARD_TRAINING", raising=False)
     with pytest.raises(AboardError, match="no training to be done"):
-        given()
+        read_job_spec()
 
 
 def test_what_the_nodes_are_like_settles_the_rest() -> None:
     """bfloat16 where all GPUs can; a control group's limit is the memory that there is."""
-    new, old = Card(memory=80 * GIB, capability=9.0), Card(memory=16 * GIB, capability=7.5)
-    none = Driver(version="", cards=0, switches=0)
+    new, old = GpuSpec(memory=80 * GIB, capability=9.0), GpuSpec(memory=16 * GIB, capability=7.5)
+    none = GpuDriver(version="", cards=0, switches=0)
     both = {"n1": (new,), "n2": (new,)}
-    assert settle("", facts(**{CARDS.name: both}))[2].training.bf16
-    assert not settle("", facts(**{CARDS.name: {**both, "n2": (old,)}}))[2].training.bf16
+    assert settle("", facts(**{GPU_SPECS.name: both}))[2].training.bf16
+    assert not settle("", facts(**{GPU_SPECS.name: {**both, "n2": (old,)}}))[2].training.bf16
     bare = settle("", facts(**{DRIVER.name: {"n1": none, "n2": none}}))[2]
     assert not bare.training.bf16
     assert bare.cards == {"n1": (), "n2": ()}
@@ -331,16 +351,16 @@ def test_what_the_nodes_are_like_settles_the_rest() -> None:
     limited = facts(
         **{
             MEMORY.name: {"n1": 64 * GIB, "n2": 64 * GIB},
-            GROUPS.name: {
+            MEMORY_CGROUPS.name: {
                 "n1": (
-                    Group(path=Untrusted("/a"), limit=8 * GIB, kills=0),
-                    Group(path=Untrusted("/"), limit=None, kills=0),
+                    MemoryCgroup(path=Untrusted("/a"), limit=8 * GIB, kills=0),
+                    MemoryCgroup(path=Untrusted("/"), limit=None, kills=0),
                 )
             },
         }
     )
     assert settle("", limited)[2].memory == {"n1": 8 * GIB, "n2": 64 * GIB}
-    assert not can_bf16({}, ["n1"])
+    assert not has_bf16({}, ["n1"])
 
 
 def test_what_is_refused_is_found_with_the_plan() -> None:
@@ -352,9 +372,9 @@ def test_what_is_refused_is_found_with_the_plan() -> None:
 
 def test_paths_below_the_home_are_told_by_it() -> None:
     """The home itself, and what is elsewhere, are told as they are."""
-    assert told_path(Path.home() / "a/b") == "~/a/b"
-    assert told_path(Path("/data/m")) == "/data/m"
-    assert told_path(Path.home()) == str(Path.home())
+    assert abbreviate_home(Path.home() / "a/b") == "~/a/b"
+    assert abbreviate_home(Path("/data/m")) == "/data/m"
+    assert abbreviate_home(Path.home()) == str(Path.home())
 
 
 # -- the checkpoint that it would resume from -------------------------------------------------------------------------
@@ -378,17 +398,17 @@ def saved(folder: Path, serial: int, step: int, **changed: Any) -> None:
         **changed,
     }
     (folder / f"step-{step:06}").mkdir(parents=True)
-    text = marker.written(about, {"model/w": marker.Whole(dtype="F32", shape=(2, 2))}, [])
-    (folder / f"step-{step:06}" / marker.NAME).write_text(text)
+    text = commit_marker.format_marker(about, {"model/w": commit_marker.TensorSpec(dtype="F32", shape=(2, 2))}, [])
+    (folder / f"step-{step:06}" / commit_marker.NAME).write_text(text)
 
 
-def asked_of(folder: Path, probe: Probe[Saved]) -> Saved:
+def asked_of(folder: Path, probe: Probe[CheckpointManifests]) -> CheckpointManifests:
     """What a node answers, by its own shell."""
     question = probe.question
-    assert isinstance(question, Command)
+    assert isinstance(question, ProbeCommand)
     env = {"HOME": str(folder), "PATH": os.environ["PATH"]}
     ran = subprocess.run(question.argv, env=env, capture_output=True, text=True, check=True, timeout=60)
-    return probe.parse(Output(code=ran.returncode, stdout=ran.stdout, stderr=ran.stderr))
+    return probe.parse(CommandOutput(code=ran.returncode, stdout=ran.stdout, stderr=ran.stderr))
 
 
 def test_the_newest_checkpoint_is_found_by_its_manifest(tmp_path: Path) -> None:
@@ -397,21 +417,21 @@ def test_the_newest_checkpoint_is_found_by_its_manifest(tmp_path: Path) -> None:
     saved(folder, 7, 20)
     saved(folder, 8, 10)
     Path(folder, "step-000030").mkdir()
-    Path(folder, "step-000030", marker.NAME).write_text('{"sha256":"cut off')
+    Path(folder, "step-000030", commit_marker.NAME).write_text('{"sha256":"cut off')
     for asked_for in (str(folder), "~/my out"):
-        found = asked_of(tmp_path, checkpoints_probe(asked_for))
+        found = asked_of(tmp_path, build_checkpoints_probe(asked_for))
         assert sorted(found) == [f"{folder}/step-000010", f"{folder}/step-000020"]
-    last = newest({"n1": {}, "n2": found})
+    last = find_newest_checkpoint({"n1": {}, "n2": found})
     assert last is not None
     assert last[:2] == ("n2", Untrusted(f"{folder}/step-000010"))
-    assert marker.read_head(last[2]).step == 10
-    assert list(asked_of(tmp_path, checkpoints_probe(f"{folder}/step-000020"))) == [f"{folder}/step-000020"]
-    assert asked_of(tmp_path, checkpoints_probe("/nowhere")) == {}
+    assert commit_marker.parse_marker_head(last[2]).step == 10
+    assert list(asked_of(tmp_path, build_checkpoints_probe(f"{folder}/step-000020"))) == [f"{folder}/step-000020"]
+    assert asked_of(tmp_path, build_checkpoints_probe("/nowhere")) == {}
 
 
 def resumes(folder: Path, text: str) -> list[Finding]:
     """What is said of a training on 2 ranks that would resume from the checkpoints in `folder`."""
-    found = asked_of(folder, checkpoints_probe(str(folder)))
+    found = asked_of(folder, build_checkpoints_probe(str(folder)))
     return settle(f"train: {{model: ./model, output_dir: {folder}, {text}}}", facts(checkpoints={"n1": found}))[1]
 
 
@@ -467,7 +487,7 @@ def test_a_training_that_is_finished_says_so(tmp_path: Path, steps: int, asked_f
     with pytest.raises(TrainingFinished) as caught:
         resumes(folder, f"global_batch_size: 4, max_steps: {steps}")
     assert (caught.value.resume.folder, caught.value.steps) == (Untrusted(f"{folder}/step-000020"), asked_for)
-    done, export, further = finished_lines(caught.value, Runs(tmp_path / "runs"))
+    done, export, further = format_finished_lines(caught.value, Runs(tmp_path / "runs"))
     asked_words = "step 20 of 20" if steps == 20 else "step 20, and 10 were asked for,"
     assert done == f"done: nothing is left to do: {asked_words} is saved in {folder}/step-000020"
     assert export.startswith(f"next aboard export {folder}/step-000020 --to trained    #")
@@ -480,14 +500,17 @@ def test_a_training_that_is_finished_says_so(tmp_path: Path, steps: int, asked_f
 
 def test_the_code_is_the_same_for_the_same_source_and_runs_by_itself() -> None:
     """A Python that has no Aboard imports what ranks need of it, from the file."""
-    assert code() == code()
-    Path("code.zip").write_bytes(code())
-    source = "import aboard.train.given, aboard.train.beacon, aboard.core.training; print(aboard.train.given.__file__)"
+    assert build_code_archive() == build_code_archive()
+    Path("code.zip").write_bytes(build_code_archive())
+    source = (
+        "import aboard.train.job_spec, aboard.train.metrics.head_beacon, aboard.core.plan.training_settings;"
+        " print(aboard.train.job_spec.__file__)"
+    )
     env = {"PYTHONPATH": "code.zip", "PATH": os.environ["PATH"]}
     ran = subprocess.run(
         [sys.executable, "-S", "-c", source], env=env, capture_output=True, text=True, check=True, timeout=60
     )
-    assert ran.stdout.strip().endswith("code.zip/aboard/train/given.py")
+    assert ran.stdout.strip().endswith("code.zip/aboard/train/job_spec.py")
 
 
 def test_the_trainer_is_asked_in_a_process_of_its_own() -> None:
@@ -501,17 +524,17 @@ def test_the_trainer_is_asked_in_a_process_of_its_own() -> None:
         "if what == 'crash': raise ValueError('no')\n"
         "if what == 'hang': import time; time.sleep(60)\n"
     )
-    assert asyncio.run(asked("answers", "good", given={"a": 1}, seconds=30)) == {"got": {"a": 1}}
+    assert asyncio.run(ask_trainer("answers", "good", given={"a": 1}, seconds=30)) == {"got": {"a": 1}}
     with pytest.raises(AboardError, match="s") as caught:
-        asyncio.run(asked("answers", "bad", seconds=30))
+        asyncio.run(ask_trainer("answers", "bad", seconds=30))
     assert (caught.value.code, caught.value.fix) == (
         "model-damaged",
         "rm 'a b'   # then fetch the model again: hf download ORG/NAME, or git lfs pull in a clone",
     )
     with pytest.raises(AboardError, match="ValueError: no"):
-        asyncio.run(asked("answers", "crash", seconds=30))
+        asyncio.run(ask_trainer("answers", "crash", seconds=30))
     with pytest.raises(AboardError, match=r"did not answer within 0\.5 s"):
-        asyncio.run(asked("answers", "hang", seconds=0.5))
+        asyncio.run(ask_trainer("answers", "hang", seconds=0.5))
 
 
 # -- export ----------------------------------------------------------------------------------------------------------
@@ -524,32 +547,32 @@ def test_which_checkpoint_is_exported(tmp_path: Path) -> None:
         Path("out", name).mkdir(parents=True)
         if name != "step-000011":
             Path("out", name, "manifest.json").write_text("{}")
-    assert checkpoint_of("out", runs) == Path("out/step-000010-2")
-    assert checkpoint_of("out/step-000002", runs) == Path("out/step-000002")
+    assert find_checkpoint("out", runs) == Path("out/step-000010-2")
+    assert find_checkpoint("out/step-000002", runs) == Path("out/step-000002")
     Path("empty").mkdir()
     with pytest.raises(AboardError, match="no whole checkpoint in empty"):
-        checkpoint_of("empty", runs)
+        find_checkpoint("empty", runs)
     with pytest.raises(AboardError, match="there is no run 'nobody'"):
-        checkpoint_of("nobody", runs)
+        find_checkpoint("nobody", runs)
 
 
 def test_what_is_known_before_any_look_is_refused_before_any_work() -> None:
     """Where the file says how many slots the nodes have; else it waits for the look."""
     found = words("train: {model: ./model, global_batch_size: 2}")
     slots = Cluster(nodes=(Node(name="n1", slots=2), Node(name="n2", slots=2), Node(name="idle", slots=0)))
-    assert [finding.code for finding in known_before(found, slots, None)] == ["train-batch"]
-    assert known_before(found, slots, 1) == []
-    assert known_before(found, Cluster(nodes=(Node(name="n1"),)), None) == []
+    assert [finding.code for finding in find_early_findings(found, slots, None)] == ["train-batch"]
+    assert find_early_findings(found, slots, 1) == []
+    assert find_early_findings(found, Cluster(nodes=(Node(name="n1"),)), None) == []
 
 
 def test_the_command_that_goes_on_resumes_whatever_the_file_says() -> None:
     """With `resume: none` the same command would start over."""
-    assert resuming(shell("aboard train"), words()) == "aboard train"
-    again = resuming(shell("aboard train"), words("train: {model: ./model, resume: none}"))
+    assert build_resume_command(format_shell("aboard train"), words()) == "aboard train"
+    again = build_resume_command(format_shell("aboard train"), words("train: {model: ./model, resume: none}"))
     assert again == "aboard train --set train.resume=auto"
 
 
 def test_prepared_data_is_in_the_users_cache() -> None:
     """XDG's, where that is a whole path."""
-    assert cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/aboard/data")
-    assert cache_folder({"XDG_CACHE_HOME": "c"}) == cache_folder({}) == Path.home() / ".cache/aboard/data"
+    assert get_cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/aboard/data")
+    assert get_cache_folder({"XDG_CACHE_HOME": "c"}) == get_cache_folder({}) == Path.home() / ".cache/aboard/data"

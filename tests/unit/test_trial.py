@@ -9,9 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_findings import made_finding
 
-from aboard.core.event import Event
-from aboard.core.run import Run
-from aboard.core.trial import ALIVE_SECONDS, STUCK_SECONDS, Tried, good, stages, verdict
+from aboard.core.run.events import Event
+from aboard.core.run.node_trial import (
+    ALIVE_SECONDS,
+    STUCK_SECONDS,
+    TrialResult,
+    build_stages,
+    build_trial_finding,
+    has_succeeded,
+)
+from aboard.core.run.run_state import Run
 from aboard.diagnoses import Severity
 
 FOUND = made_finding(
@@ -23,7 +30,7 @@ FOUND = made_finding(
 def test_every_node_is_tried_alone_in_a_pair_and_with_all(count: int) -> None:
     """No node is in two groups of one stage, since they run side by side."""
     names = [f"n{number}" for number in range(count)]
-    held = stages(names)
+    held = build_stages(names)
     assert held[0] == [(name,) for name in names]
     assert held[-1] == [tuple(names)]
     for stage in held:
@@ -61,23 +68,23 @@ def test_a_group_has_shown_that_it_can() -> None:
     """All ranks past their first collective; what isn't torch's, alive for some seconds; else open, then stuck."""
     both = [("started", "0", 1.0, ""), ("started", "1", 1.0, "")]
     far = [("phase", "0", 2.0, "collective"), ("phase", "1", 2.0, "collective")]
-    assert good(_run(*both, *far), 2, 2.5) is True
-    assert good(_run(*both, far[0]), 2, 2.5) is None
-    assert good(_run(*both, far[0]), 2, 2.0 + STUCK_SECONDS + 1) is False
-    assert good(_run(*both), 2, 1.0 + ALIVE_SECONDS + 1) is True
-    assert good(_run(*both, ("phase", "0", 1.0, "torch")), 2, 1.0 + ALIVE_SECONDS + 1) is None
+    assert has_succeeded(_run(*both, *far), 2, 2.5) is True
+    assert has_succeeded(_run(*both, far[0]), 2, 2.5) is None
+    assert has_succeeded(_run(*both, far[0]), 2, 2.0 + STUCK_SECONDS + 1) is False
+    assert has_succeeded(_run(*both), 2, 1.0 + ALIVE_SECONDS + 1) is True
+    assert has_succeeded(_run(*both, ("phase", "0", 1.0, "torch")), 2, 1.0 + ALIVE_SECONDS + 1) is None
 
 
 def test_the_smallest_group_that_fails_is_named() -> None:
     """A node by itself before a pair, a pair before all; a group that passed names nobody."""
-    alone = Tried(group=("n2",), passed=False, seconds=1, said="it raised", findings=(FOUND,))
-    fine = Tried(group=("n1",), passed=True, seconds=1, said="it ran")
-    pair = Tried(group=("n1", "n2"), passed=False, seconds=1, said="they hang")
-    assert verdict([fine]) is None
-    found = verdict([fine, alone, pair])
+    alone = TrialResult(group=("n2",), passed=False, seconds=1, said="it raised", findings=(FOUND,))
+    fine = TrialResult(group=("n1",), passed=True, seconds=1, said="it ran")
+    pair = TrialResult(group=("n1", "n2"), passed=False, seconds=1, said="they hang")
+    assert build_trial_finding([fine]) is None
+    found = build_trial_finding([fine, alone, pair])
     assert found is not None
     assert (found.nodes, found.fix) == (("n2",), "type this")
     assert found.seen == "n2 can't run it by itself: it raised"
-    found = verdict([fine, pair])
+    found = build_trial_finding([fine, pair])
     assert found is not None
     assert found.seen == "n1+n2 can't run it as a pair, though each can alone: they hang"

@@ -8,7 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 REFUSED = """
-from aboard.diagnoses import AboardError, Finding, Severity, hang
+from aboard.diagnoses import (AboardError, Finding, Severity)
+from aboard.diagnoses.runs import hang
 from aboard.diagnoses.untrusted import Untrusted
 
 

@@ -12,22 +12,22 @@ from made_findings import made_finding
 from rich.console import Console, RenderableType
 
 from aboard.checks import host
-from aboard.core.cluster import THIS_MACHINE, Cluster
-from aboard.core.facts import Facts, Unknown
-from aboard.core.interpreter import Interpreter, Origin
-from aboard.core.node import Node
-from aboard.core.probe import Contents, Files, Probe
-from aboard.core.reach import Contact, Reached, Unreached
-from aboard.core.rule import Subject
-from aboard.diagnoses import Finding, Fix, Severity, worst_first
-from aboard.diagnoses.reason import Reason
+from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
+from aboard.core.cluster.contact import Contact, ReachedNode, UnreachedNode
+from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
+from aboard.core.cluster.node import Node
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts, Unknown
+from aboard.core.probes.probe import FileContents, Probe, ProbeFiles
+from aboard.diagnoses import Finding, Fix, Severity, sort_by_severity
+from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.ui.as_json import as_plain, check_json
-from aboard.ui.check_table import CheckTable
-from aboard.ui.check_view import CheckView
-from aboard.ui.folded import folded
-from aboard.ui.plain import plain_lines
-from aboard.ui.verdict import subject_outcomes
+from aboard.ui.check.node_table import CheckNodeTable
+from aboard.ui.check.plain_lines import format_check_lines
+from aboard.ui.check.report_view import CheckReportView
+from aboard.ui.check.subject_results import summarize_subjects
+from aboard.ui.json_output import format_check_json, to_plain_value
+from aboard.ui.merge_findings import merge_findings
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 SUBJECTS = tuple(
@@ -88,13 +88,13 @@ def unheard(node: str) -> Finding:
     )
 
 
-def reached(number: int, **others: Any) -> Reached:
+def reached(number: int, **others: Any) -> ReachedNode:
     known = {"address": f"10.0.0.{number}", "user": "crew", "python": "3.11.2", "clock_offset": 0.0001}
-    return Reached(**{"hostname": f"n{number}", "round_trip": 0.001, **known, **others})
+    return ReachedNode(**{"hostname": f"n{number}", "round_trip": 0.001, **known, **others})
 
 
 def facts_of(contacts: Mapping[str, Contact], **answers: Mapping[str, Any]) -> Facts:
-    met = [name for name, contact in contacts.items() if isinstance(contact, Reached)]
+    met = [name for name, contact in contacts.items() if isinstance(contact, ReachedNode)]
     usual: dict[str, Mapping[str, Any]] = {
         "kernel": dict.fromkeys(met, Untrusted("6.8.0-45-generic")),
         "cores": dict.fromkeys(met, 64),
@@ -110,7 +110,7 @@ def facts_of(contacts: Mapping[str, Contact], **answers: Mapping[str, Any]) -> F
 
 def four(*findings: Finding) -> tuple[Facts, dict[str, list[Finding]]]:
     """Four nodes; the second refuses when a finding says so, the fourth has fewer cores."""
-    gone = Unreached(reason=Reason.REFUSED, said="Connection refused")
+    gone = UnreachedNode(reason=UnreachableReason.REFUSED, said="Connection refused")
     silent = {node for finding in findings if finding.code == "reach-refused" for node in finding.nodes}
     contacts: dict[str, Contact] = {
         f"n{number}": gone if f"n{number}" in silent else reached(number) for number in range(1, 5)
@@ -132,9 +132,9 @@ def drawn(view: RenderableType, width: int) -> str:
     return out.getvalue()
 
 
-def view(facts: Facts, by_subject: Mapping[str, Sequence[Finding]], *, verbose: bool = False) -> CheckView:
-    findings = worst_first([finding for each in by_subject.values() for finding in each])
-    return CheckView(facts, SUBJECTS, by_subject, findings, seconds=2.345, verbose=verbose)
+def view(facts: Facts, by_subject: Mapping[str, Sequence[Finding]], *, verbose: bool = False) -> CheckReportView:
+    findings = sort_by_severity([finding for each in by_subject.values() for finding in each])
+    return CheckReportView(facts, SUBJECTS, by_subject, findings, seconds=2.345, verbose=verbose)
 
 
 def golden(name: str, text: str) -> None:
@@ -157,7 +157,7 @@ def test_all_is_well(width: int) -> None:
 @pytest.mark.parametrize("width", [80, 120])
 def test_many_nodes_that_are_alike_share_a_row_and_a_finding(width: int) -> None:
     """Sixty-four nodes, five of them refusing, fit on a screen, and the folded fix says on which nodes."""
-    gone = Unreached(reason=Reason.REFUSED, said="Connection refused")
+    gone = UnreachedNode(reason=UnreachableReason.REFUSED, said="Connection refused")
     contacts: dict[str, Contact] = {
         f"n{number}": gone if 5 <= number <= 9 else reached(number, round_trip=number / 1000) for number in range(1, 65)
     }
@@ -183,7 +183,7 @@ def test_many_nodes_that_are_alike_share_a_row_and_a_finding(width: int) -> None
 def test_a_folded_fix_can_be_typed(fix: str, folded_fix: str) -> None:
     """A command that names the node becomes a loop over the real names, or a line for each where quotes forbid that."""
     found = [replace(refused(name), fix=Fix(fix.format(name, name))) for name in ("n1", "n2")]
-    (together,) = folded(found)
+    (together,) = merge_findings(found)
     assert together.fix == folded_fix
     assert together.seen == "ssh: connect to host n[1-2] port 22: Connection refused"
 
@@ -256,21 +256,21 @@ def partly_tested() -> tuple[Subject, ...]:
 def test_what_was_not_tested_has_not_passed(width: int) -> None:
     """A dash and the reason, in the table and below, also where an info was found; the last line names it."""
     facts, by_subject = four(NOT_HELD)
-    text = drawn(CheckView(facts, partly_tested(), by_subject, [NOT_HELD], seconds=2.345, verbose=False), width)
+    text = drawn(CheckReportView(facts, partly_tested(), by_subject, [NOT_HELD], seconds=2.345, verbose=False), width)
     golden(f"untested-{width}.txt", text)
 
 
 def test_plain_lines_and_json_tell_what_was_not_tested() -> None:
     """The same subjects as on the screen, with the same reasons."""
     facts, by_subject = four(NOT_HELD)
-    lines = list(plain_lines(facts, partly_tested(), by_subject, [NOT_HELD], 2.345))
+    lines = list(format_check_lines(facts, partly_tested(), by_subject, [NOT_HELD], 2.345))
     reason = "no adapter on n[1-2,4]; its ports are hidden on n3"
     assert f"untested fabric: {reason}" in lines
     assert "fine gpu: accelerators are alike (2 of 4 nodes)" in lines
     assert not [line for line in lines if line.startswith("fine fabric")]
     assert lines[-1] == "done: 4 of 4 nodes answer; all aboard; 1 subject not tested; 2.3 s"
-    outcomes = subject_outcomes(facts, partly_tested(), by_subject)
-    told = json.loads(check_json(facts, outcomes, [NOT_HELD], 2.345))["subjects"]
+    outcomes = summarize_subjects(facts, partly_tested(), by_subject)
+    told = json.loads(format_check_json(facts, outcomes, [NOT_HELD], 2.345))["subjects"]
     assert told["reach"] == {"status": "passed", "reason": "", "not_tested": {}}
     assert (told["fabric"]["status"], told["fabric"]["reason"]) == ("not tested", reason)
     assert told["gpu"] == {"status": "passed", "reason": "", "not_tested": {"n1": NO_GPU, "n3": NO_GPU}}
@@ -286,8 +286,8 @@ def test_a_command_is_never_broken() -> None:
 def test_plain_lines() -> None:
     """Into a pipe: each line tells severity, code and nodes, nothing is folded, nothing trails."""
     facts, by_subject = four(SHELL, TORCH, refused("n2", unheard("n2")))
-    findings = worst_first([finding for each in by_subject.values() for finding in each])
-    text = "\n".join(plain_lines(facts, SUBJECTS, by_subject, findings, 2.345)) + "\n"
+    findings = sort_by_severity([finding for each in by_subject.values() for finding in each])
+    text = "\n".join(format_check_lines(facts, SUBJECTS, by_subject, findings, 2.345)) + "\n"
     golden("plain.txt", text)
     assert not [line for line in text.splitlines() if line != line.rstrip()]
 
@@ -295,23 +295,26 @@ def test_plain_lines() -> None:
 def test_plain_fixes_can_be_cut_out() -> None:
     """What --help promises of `sed -n 's/.* fix: //p'`: the lines to type, of each node."""
     facts, by_subject = four(refused("n2"), refused("n3"))
-    lines = plain_lines(facts, SUBJECTS, by_subject, by_subject["reach"], 1.0)
+    lines = format_check_lines(facts, SUBJECTS, by_subject, by_subject["reach"], 1.0)
     fixes = [line.partition(" fix: ")[2] for line in lines if " fix: " in line]
     assert fixes == [refused("n2").fix, refused("n3").fix]
 
 
 def test_json_carries_every_fact() -> None:
     """Every probe of every subject by node, unknowns with their reason, exercises with their outcome."""
-    contacts: dict[str, Contact] = {"n1": reached(1), "n2": Unreached(reason=Reason.LOST, said="gone")}
-    probe = Probe(name="paths", question=Files(globs=("/x",)), parse=lambda _answer: Contents(files={}))
+    contacts: dict[str, Contact] = {"n1": reached(1), "n2": UnreachedNode(reason=UnreachableReason.LOST, said="gone")}
+    probe = Probe(name="paths", question=ProbeFiles(globs=("/x",)), parse=lambda _answer: FileContents(files={}))
     facts = facts_of(contacts, **{probe.name: {"n1": Unknown(why="a dead mount")}})
     facts = Facts(
         cluster=facts.cluster,
         contacts=facts.contacts,
         answers=facts.answers,
-        outcomes={"pairs": {("n1", "n2"): Reason.REFUSED, ("n2", "n1"): float("inf")}, "rate": Unknown(why="no time")},
+        outcomes={
+            "pairs": {("n1", "n2"): UnreachableReason.REFUSED, ("n2", "n1"): float("inf")},
+            "rate": Unknown(why="no time"),
+        },
     )
-    told = json.loads(check_json(facts, [], [refused("n2", unheard("n2"))], 1.23456))
+    told = json.loads(format_check_json(facts, [], [refused("n2", unheard("n2"))], 1.23456))
     assert told["seconds"] == 1.235
     first, second = told["nodes"]
     assert (first["kernel"], first["cores"], first["accelerators"]) == ("6.8.0-45-generic", 64, ["NVIDIA H100"] * 8)
@@ -328,7 +331,7 @@ def test_json_carries_every_fact() -> None:
     ("value", "plain"),
     [
         (frozenset({"b", "a"}), ["a", "b"]),
-        (Contents(files={"/a": "1"}), {"files": {"/a": "1"}}),
+        (FileContents(files={"/a": "1"}), {"files": {"/a": "1"}}),
         ((1, 2.5, None, True, "x"), [1, 2.5, None, True, "x"]),
         (float("nan"), None),
         (10**400, 10**400),
@@ -338,7 +341,7 @@ def test_json_carries_every_fact() -> None:
 )
 def test_any_fact_becomes_json(value: Any, plain: Any) -> None:
     """Whatever a parser makes of an answer can be written down."""
-    assert as_plain(value) == plain
+    assert to_plain_value(value) == plain
 
 
 def test_the_basics_are_probes_of_host() -> None:
@@ -354,13 +357,13 @@ def test_the_basics_are_probes_of_host() -> None:
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_interpreter_of_each_node_is_shown_with_the_reason(width: int) -> None:
     """In a line of its own, which no width leaves out."""
-    venv = Interpreter(path="/home/me/venv/bin/python", origin=Origin.VIRTUAL_ENV)
-    login = Interpreter(path="python3", origin=Origin.LOGIN_SHELL)
+    venv = Interpreter(path="/home/me/venv/bin/python", origin=InterpreterSource.VIRTUAL_ENV)
+    login = Interpreter(path="python3", origin=InterpreterSource.LOGIN_SHELL)
     nodes = tuple(Node(name=name, interpreter=login if name == "n2" else venv) for name in ("n1", "n2", "n3"))
     facts = facts_of({node.name: reached(1) for node in nodes})
     facts = replace(facts, cluster=Cluster(nodes=nodes))
     console = Console(width=width, color_system=None)
     with console.capture() as capture:
-        console.print(CheckTable(facts, {}, [], every_node=True))
+        console.print(CheckNodeTable(facts, {}, [], every_node=True))
     said = " ".join(capture.get().split())
     assert said.endswith("ranks run /home/me/venv/bin/python ($VIRTUAL_ENV) on n[1,3], python3 (login shell) on n2")

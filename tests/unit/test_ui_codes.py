@@ -1,13 +1,13 @@
 """What `aboard why CODE` tells of each diagnosis."""
 
 from aboard.diagnoses.catalogue import all_diagnoses
-from aboard.verdicts.told import TOLD
+from aboard.verdicts.code_subjects import ALL_SUBJECTS
 
 
 def test_each_diagnosis_is_told_whole() -> None:
     """A title, a symptom, a reason and something to do."""
-    for subject in TOLD:
-        for each in subject.stories:
+    for subject in ALL_SUBJECTS:
+        for each in subject.diagnoses:
             assert all((each.title, each.explanation, each.remedy or each.steps, each.symptoms, *each.symptoms)), (
                 each.code
             )
@@ -15,7 +15,7 @@ def test_each_diagnosis_is_told_whole() -> None:
 
 def test_each_diagnosis_has_its_page() -> None:
     """What is declared is told, and what is told is declared; probes that fail have one each, by their name."""
-    told = {each.code for subject in TOLD for each in subject.stories}
+    told = {each.code for subject in ALL_SUBJECTS for each in subject.diagnoses}
     declared = {each.code for each in all_diagnoses().values()}
     assert sorted(declared - told) == []
     assert sorted(code for code in told - declared if not code.startswith("unknown-")) == []

@@ -7,27 +7,27 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from aboard.checks.collective.exercise import COLLECTIVE, Collective
-from aboard.checks.collective.report import row
-from aboard.core.cluster import Cluster
-from aboard.core.facts import Facts, Unknown
-from aboard.ui.as_json import check_json
-from aboard.ui.collective_table import CollectiveTable, collective_lines, meant
+from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveResult
+from aboard.checks.collective.rank_report import compute_bandwidth
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.probes.facts import Facts, Unknown
+from aboard.ui.check.collective_table import CollectiveTable, format_collective_lines, round_size
+from aboard.ui.json_output import format_check_json
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 SIZES = [1024 * 4**power for power in range(8)]
 
 
-def _facts(outcome: Collective | Unknown | None) -> Facts:
+def _facts(outcome: CollectiveResult | Unknown | None) -> Facts:
     outcomes = {} if outcome is None else {COLLECTIVE.name: outcome}
     return Facts(cluster=Cluster(nodes=()), contacts={}, outcomes=outcomes)
 
 
-def _held() -> Collective:
-    reduce = [row("all_reduce", each, 9, 0.000_2 + each / 6e8, 3) for each in SIZES]
+def _held() -> CollectiveResult:
+    reduce = [compute_bandwidth("all_reduce", each, 9, 0.000_2 + each / 6e8, 3) for each in SIZES]
     # The last size took too long; ranks share the others as evenly as they can.
-    gather = [row("all_gather", each // 12 * 12, 9, 0.000_1 + each / 9e8, 3) for each in SIZES[:-1]]
-    return Collective(nodes=("n1", "n2", "n3"), ranks=3, backend="gloo", torch="2.7.1", rows=(*reduce, *gather))
+    gather = [compute_bandwidth("all_gather", each // 12 * 12, 9, 0.000_1 + each / 9e8, 3) for each in SIZES[:-1]]
+    return CollectiveResult(nodes=("n1", "n2", "n3"), ranks=3, backend="gloo", torch="2.7.1", rows=(*reduce, *gather))
 
 
 def _drawn(facts: Facts, width: int) -> str:
@@ -44,22 +44,22 @@ def test_the_table(width: int) -> None:
 
 def test_plain_lines() -> None:
     """Each with what it is in its first word, to be found by grep."""
-    lines = list(collective_lines(_facts(_held())))
+    lines = list(format_collective_lines(_facts(_held())))
     assert lines[0] == "collective: 3 ranks on 3 nodes, gloo, torch 2.7.1"
     assert lines[6] == "collective all_reduce 1 MiB 1.9 ms 0.54 GB/s, bus 0.72 GB/s"
     assert len(lines) == 16
 
 
-@pytest.mark.parametrize("outcome", [None, Unknown(why="x"), Collective(why="there is no torch")])
-def test_nothing_where_none_was_held(outcome: Collective | Unknown | None) -> None:
+@pytest.mark.parametrize("outcome", [None, Unknown(why="x"), CollectiveResult(why="there is no torch")])
+def test_nothing_where_none_was_held(outcome: CollectiveResult | Unknown | None) -> None:
     """No heading without rows."""
     assert _drawn(_facts(outcome), 80).strip() == ""
-    assert list(collective_lines(_facts(outcome))) == []
+    assert list(format_collective_lines(_facts(outcome))) == []
 
 
 def test_the_rows_are_in_the_json() -> None:
     """With sizes in bytes, seconds, and bandwidths in GB/s."""
-    said = json.loads(check_json(_facts(_held()), [], [], 1.0))["exercises"]["collective"]
+    said = json.loads(format_check_json(_facts(_held()), [], [], 1.0))["exercises"]["collective"]
     assert said["rows"][0].keys() == {"op", "size", "rounds", "seconds", "algorithm", "bus"}
     assert said["nodes"] == ["n1", "n2", "n3"]
 
@@ -69,4 +69,4 @@ def test_the_rows_are_in_the_json() -> None:
 )
 def test_size_that_was_meant(count: int, whole: int) -> None:
     """A size that ranks could not share evenly has the name of the one that was meant."""
-    assert meant(count) == whole
+    assert round_size(count) == whole

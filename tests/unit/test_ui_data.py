@@ -11,19 +11,19 @@ import pytest
 from data_files import conversation, looked, tokenizer, written
 from rich.console import Console, RenderableType
 
-from aboard.data.gate.report import DataReport
-from aboard.data.rows import Encoded, Where
-from aboard.data.stats import bars, lengths_of
-from aboard.data.tokens.pieces import Piece, Shown, shown
+from aboard.data.length_statistics import build_bars, count_lengths
+from aboard.data.quality.data_report import DataReport
+from aboard.data.rows import EncodedRow, RowLocation
+from aboard.data.tokens.row_preview import PreviewToken, RowPreview, build_row_preview
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.ui.data import DataView
-from aboard.ui.data_live import Reading
-from aboard.ui.data_plain import data_json, data_lines
-from aboard.ui.histogram import Histogram
-from aboard.ui.tokens import RowView, row_line
+from aboard.ui.data.length_histogram import HistogramView
+from aboard.ui.data.plain_report import format_data_json, format_data_lines
+from aboard.ui.data.reading_progress import DataReadingView
+from aboard.ui.data.report_view import DataReportView
+from aboard.ui.data.token_row import TokenRowView, format_row_line
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
-WHERE = Where(file=Untrusted("a.jsonl"), line=1)
+WHERE = RowLocation(file=Untrusted("a.jsonl"), line=1)
 
 
 @pytest.fixture(scope="module")
@@ -60,20 +60,20 @@ def drawn(renderable: RenderableType, width: int, *, colour: bool = False) -> st
 @pytest.mark.parametrize("width", [80, 160])
 def test_the_whole_screen(report: DataReport, width: int) -> None:
     """What is in there, a picture of the lengths, rows, findings with a row each, and what it comes to."""
-    screen = drawn(DataView(report, stats=True, verbose=False), width)
+    screen = drawn(DataReportView(report, stats=True, verbose=False), width)
     assert screen == (GOLDEN / f"data-{width}.txt").read_text("utf-8")
 
 
 @pytest.mark.ci
 def test_plain_lines(report: DataReport) -> None:
     """Each says what it is in its first word; supervised tokens stand between marks."""
-    assert "\n".join(data_lines(report, stats=True)) + "\n" == (GOLDEN / "data-plain.txt").read_text("utf-8")
+    assert "\n".join(format_data_lines(report, stats=True)) + "\n" == (GOLDEN / "data-plain.txt").read_text("utf-8")
 
 
 @pytest.mark.ci
 def test_json(report: DataReport) -> None:
     """Numbers as numbers, findings as those of a check."""
-    found = json.loads(data_json(report))
+    found = json.loads(format_data_json(report))
     assert (found["rows"], found["broken"], found["steps"]) == (303, 1, report.steps)
     assert found["tokens"] == sum(source["tokens"] for source in found["sources"] if not source["validation"])
     assert found["findings"][0]["severity"] == "block"
@@ -86,34 +86,38 @@ def test_without_a_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """What can be said without one is said, and that more could be."""
     monkeypatch.chdir(tmp_path)
     found = replace(looked(written(Path("train.jsonl"), map(conversation, range(30))), show=1), seconds=0.1)
-    assert drawn(DataView(found, stats=True, verbose=False), 80) == (GOLDEN / "data-bare-80.txt").read_text("utf-8")
+    assert drawn(DataReportView(found, stats=True, verbose=False), 80) == (GOLDEN / "data-bare-80.txt").read_text(
+        "utf-8"
+    )
 
 
-ROW = Shown(
+ROW = RowPreview(
     where=WHERE,
     tokens=9,
     pieces=(
-        Piece(text=Untrusted("<s>"), supervised=False, special=True),
-        Piece(text=Untrusted("Hi"), supervised=False),
-        Piece(text=Untrusted(" you\t\x1b[2J"), supervised=False),
-        Piece(text=Untrusted("\n\n"), supervised=False),
-        Piece(text=Untrusted("Hello"), supervised=True),
-        Piece(text=Untrusted(" there\n"), supervised=True),
-        Piece(text=Untrusted(""), supervised=False, left_out=1),
-        Piece(text=Untrusted("</s>"), supervised=True, special=True),
-        Piece(text=Untrusted(" Bye"), supervised=True, cut=True),
+        PreviewToken(text=Untrusted("<s>"), supervised=False, special=True),
+        PreviewToken(text=Untrusted("Hi"), supervised=False),
+        PreviewToken(text=Untrusted(" you\t\x1b[2J"), supervised=False),
+        PreviewToken(text=Untrusted("\n\n"), supervised=False),
+        PreviewToken(text=Untrusted("Hello"), supervised=True),
+        PreviewToken(text=Untrusted(" there\n"), supervised=True),
+        PreviewToken(text=Untrusted(""), supervised=False, left_out=1),
+        PreviewToken(text=Untrusted("</s>"), supervised=True, special=True),
+        PreviewToken(text=Untrusted(" Bye"), supervised=True, cut=True),
     ),
 )
 
 
 def test_a_row_in_colour() -> None:
     """Supervised, masked, control and cut tokens each in their way; what a terminal would obey is spelled out."""
-    assert drawn(RowView(ROW), 40, colour=True) == (GOLDEN / "data-row.ansi").read_text("utf-8")
+    assert drawn(TokenRowView(ROW), 40, colour=True) == (GOLDEN / "data-row.ansi").read_text("utf-8")
 
 
 def test_a_row_on_a_line() -> None:
     """Whole on one line, with its marks, for grep."""
-    assert row_line(ROW) == r"row a.jsonl:1 <s>Hi you\t\x1b[2J\n\n«Hello there\n[… 1 token]</s>[✂ max_length] Bye»"
+    assert (
+        format_row_line(ROW) == r"row a.jsonl:1 <s>Hi you\t\x1b[2J\n\n«Hello there\n[… 1 token]</s>[✂ max_length] Bye»"
+    )
 
 
 def decode(ids: Sequence[int]) -> str:
@@ -122,27 +126,27 @@ def decode(ids: Sequence[int]) -> str:
     return b"".join(parts).decode("utf-8", "replace")
 
 
-def encoded(text: str, *, mask_from: int = 0) -> Encoded:
+def encoded(text: str, *, mask_from: int = 0) -> EncodedRow:
     ids = np.array([*text.encode(), 256], np.uint32)
-    return Encoded(where=WHERE, ids=ids, mask=np.arange(len(ids)) >= mask_from)
+    return EncodedRow(where=WHERE, ids=ids, mask=np.arange(len(ids)) >= mask_from)
 
 
 def test_tokens_of_one_character_are_one_piece() -> None:
     """A character that takes three tokens is shown whole; a control token stands alone."""
-    found = shown(encoded("a€b"), decode, frozenset({256}), limit=None, most=100)
+    found = build_row_preview(encoded("a€b"), decode, frozenset({256}), limit=None, most=100)
     assert [piece.text for piece in found.pieces] == ["a", "€", "b", "<256>"]
     assert [piece.special for piece in found.pieces] == [False, False, False, True]
 
 
 def test_half_a_character_before_a_border() -> None:
     """Where the mask changes within a character, both halves are shown as what they are."""
-    found = shown(encoded("€", mask_from=1), decode, frozenset({256}), limit=None, most=100)
+    found = build_row_preview(encoded("€", mask_from=1), decode, frozenset({256}), limit=None, most=100)
     assert [piece.supervised for piece in found.pieces] == [False, True, True, True]
 
 
 def test_a_long_row_is_shown_in_parts() -> None:
     """Its beginning, what is around the limit, its end; and how much is between."""
-    found = shown(encoded("x" * 999), decode, frozenset({256}), limit=500, most=80)
+    found = build_row_preview(encoded("x" * 999), decode, frozenset({256}), limit=500, most=80)
     assert [piece.left_out for piece in found.pieces if piece.left_out] == [450, 470]
     assert sum(piece.left_out or len(piece.text) for piece in found.pieces[:-1]) == 999
     assert [piece.cut for piece in found.pieces if not piece.left_out].index(True) == 50
@@ -150,20 +154,20 @@ def test_a_long_row_is_shown_in_parts() -> None:
 
 def test_a_row_of_which_only_the_beginning_was_kept() -> None:
     """What isn't at hand is counted, and no end is shown that isn't one."""
-    found = shown(encoded("x" * 999), decode, frozenset({256}), limit=None, most=80, length=5000)
+    found = build_row_preview(encoded("x" * 999), decode, frozenset({256}), limit=None, most=80, length=5000)
     assert (found.tokens, found.pieces[-1].left_out, len(found.pieces)) == (5000, 4960, 41)
 
 
 def test_a_picture_of_lengths() -> None:
     """What is there at all is seen, and the limit is drawn where it is."""
-    lengths = lengths_of([3] * 4000 + [30] * 500 + [300] * 90 + [3000])
-    screen = drawn(Histogram(bars(lengths, 16), "tokens", limit=512), 60)
+    lengths = count_lengths([3] * 4000 + [30] * 500 + [300] * 90 + [3000])
+    screen = drawn(HistogramView(build_bars(lengths, 16), "tokens", limit=512), 60)
     assert screen == (GOLDEN / "data-histogram-60.txt").read_text("utf-8")
 
 
 def test_the_line_while_it_reads() -> None:
     """How far by bytes, and how many rows."""
-    reading = Reading(Console(file=io.StringIO()))
+    reading = DataReadingView(Console(file=io.StringIO()))
     assert "looking at the files" in drawn(reading, 80)
     reading.update(512 << 10, 1 << 20, 4321)
     assert drawn(reading, 80) == "reading  ━━━━━━━━━━━━────────────  4,321 rows, 512 KiB of 1 MiB\n"

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.text import Text
 from rosters import RUN, Scene, dead, training
 
-from aboard.cli.launching import started
-from aboard.core.phase import Phase
-from aboard.core.roster import Roster, Stall
-from aboard.ui.launch_live import LaunchLive
-from aboard.ui.launch_plain import PlainLaunch
+from aboard.cli.runs.attached_and_detached import format_started
+from aboard.core.run.rank_phases import Phase
+from aboard.core.run.run_progress import RunProgress, Stall
+from aboard.ui.launch.live_view import LaunchLiveView
+from aboard.ui.launch.plain_lines import PlainLaunchWriter
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from aboard.ui.launch_plain import PlainLaunch
 )
 def test_a_run_goes_on_in_the_background(ranks: int, nodes: int, said: str) -> None:
     """How many there are is said as a person would."""
-    assert started(ranks, nodes) == said
+    assert format_started(ranks, nodes) == said
 
 
 class Terminal:
@@ -61,7 +61,7 @@ class Terminal:
 def test_the_roster_stays_below_what_is_said() -> None:
     """Lines of ranks stand above in their order, once each, as long as they are; the roster is there once."""
     terminal = Terminal(80, 24)
-    live = LaunchLive(terminal.console, clock=lambda: 0.0)
+    live = LaunchLiveView(terminal.console, clock=lambda: 0.0)
     live.say("[ranks 0-15] hello")
     live.update(training(16, 1))
     live.say("[rank 3] " + "long " * 30 + "end")
@@ -79,7 +79,7 @@ def test_the_roster_stays_below_what_is_said() -> None:
 def test_closing_leaves_only_what_was_said() -> None:
     """The roster is gone, what waited to be printed is not, and closing again does nothing."""
     terminal = Terminal(80, 24)
-    live = LaunchLive(terminal.console, clock=lambda: 0.0)
+    live = LaunchLiveView(terminal.console, clock=lambda: 0.0)
     live.update(training(2, 8))
     live.say("one")
     live.say("two")
@@ -91,7 +91,7 @@ def test_closing_leaves_only_what_was_said() -> None:
 def test_a_flood_is_printed_in_lots() -> None:
     """A thousand lines between two pictures draw the roster twice, not a thousand times."""
     terminal = Terminal(80, 24)
-    live = LaunchLive(terminal.console, clock=lambda: 5.0)
+    live = LaunchLiveView(terminal.console, clock=lambda: 5.0)
     live.update(training(16, 1))
     for number in range(1000):
         live.say(f"line {number}")
@@ -104,13 +104,13 @@ def test_a_flood_is_printed_in_lots() -> None:
 def test_what_is_said_before_any_roster_is_printed_at_once() -> None:
     """The check's findings come before the first picture."""
     terminal = Terminal(80, 24)
-    LaunchLive(terminal.console).say("findings")
+    LaunchLiveView(terminal.console).say("findings")
     assert terminal.shown() == ["findings", ""]
 
 
-def lines_of(rosters: Iterable[Roster]) -> list[str]:
+def lines_of(rosters: Iterable[RunProgress]) -> list[str]:
     lines: list[str] = []
-    plain = PlainLaunch(lines.append)
+    plain = PlainLaunchWriter(lines.append)
     for roster in rosters:
         plain.update(roster)
     return lines
@@ -210,7 +210,7 @@ def test_another_attempt_begins_anew() -> None:
 def test_a_stall_is_told_once_with_its_fix() -> None:
     """The same verdict again is no news; another one is; a wait that is part of the work is none."""
     said: list[str] = []
-    plain = PlainLaunch(said.append)
+    plain = PlainLaunchWriter(said.append)
     stall = Stall(code="hang-absent", grave=True, nodes=("n2",), seen="rank 3 on n2 sleeps", fix="aboard logs")
     given = training(2, 1)
     for number, told in enumerate((None, stall, stall, replace(stall, grave=False), None)):

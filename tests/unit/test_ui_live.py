@@ -8,42 +8,44 @@ import pytest
 from made_findings import made_finding
 from rich.console import Console
 
-from aboard.core.cluster import Cluster
-from aboard.core.exercise import Ask, Exercise, Script
-from aboard.core.facts import Facts
-from aboard.core.node import Node
-from aboard.core.probe import Answer, Command, Output, Probe
-from aboard.core.reach import Reached, Unreached
-from aboard.core.rule import Subject
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.contact import ReachedNode, UnreachedNode
+from aboard.core.cluster.node import Node
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
+from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand
 from aboard.diagnoses import Severity
-from aboard.diagnoses.reason import Reason
-from aboard.flows.check import check
-from aboard.ui.check_live import CheckLive
+from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.flows.check.check_cluster import check_cluster
+from aboard.ui.check.live_view import CheckLiveView
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
-MET = Reached(hostname="h", user="u", address="a", python="3.11", round_trip=0.001, clock_offset=0.0)
-GONE = Unreached(reason=Reason.KEY_REFUSED, said="Permission denied (publickey).")
+MET = ReachedNode(hostname="h", user="u", address="a", python="3.11", round_trip=0.001, clock_offset=0.0)
+GONE = UnreachedNode(reason=UnreachableReason.KEY_REFUSED, said="Permission denied (publickey).")
 
 
-def first_word(answer: Answer) -> str:
-    assert isinstance(answer, Output)
+def first_word(answer: ProbeAnswer) -> str:
+    assert isinstance(answer, CommandOutput)
     return answer.stdout.strip()
 
 
 def probe(name: str) -> Probe[str]:
-    return Probe(name=name, question=Command(argv=("echo", name)), parse=first_word)
+    return Probe(name=name, question=ProbeCommand(argv=("echo", name)), parse=first_word)
 
 
 def script(facts: Facts) -> "Script[int]":
-    yield {node.name: Ask(op="ping") for node in facts.reached()}
-    yield {node.name: Ask(op="ping") for node in facts.reached()}
+    yield {node.name: ProbeRequest(op="ping") for node in facts.reached()}
+    yield {node.name: ProbeRequest(op="ping") for node in facts.reached()}
     return 2
 
 
 SUBJECTS = (
     Subject(name="reach", title="", probes=(), rules=()),
     Subject(name="host", title="", probes=(probe("kernel"), probe("cores")), rules=()),
-    Subject(name="network", title="", probes=(), rules=(), exercises=(Exercise(name="pairs", script=script),)),
+    Subject(
+        name="network", title="", probes=(), rules=(), multi_node_probes=(MultiNodeProbe(name="pairs", script=script),)
+    ),
     Subject(name="software", title="", probes=(probe("torch"),), rules=()),
 )
 
@@ -53,7 +55,7 @@ class Diagnosis:
 
     def __init__(self, nodes: int) -> None:
         self.now = 100.0
-        self.live = CheckLive(clock=lambda: self.now)
+        self.live = CheckLiveView(clock=lambda: self.now)
         self.live.began(Cluster(nodes=tuple(Node(name=f"n{number}") for number in range(1, nodes + 1))), SUBJECTS)
 
     def met(self, *names: str) -> None:
@@ -114,7 +116,7 @@ def test_it_fills_in(width: int, nodes: int) -> None:
 def test_nothing_is_drawn_before_the_check_began() -> None:
     """The first frame may come before the first word."""
     out = io.StringIO()
-    Console(file=out, width=80).print(CheckLive())
+    Console(file=out, width=80).print(CheckLiveView())
     assert not out.getvalue().strip()
 
 
@@ -128,7 +130,7 @@ def test_a_judged_subject_that_was_not_tested_has_not_passed() -> None:
     assert [(row[0], row[-1]) for row in rows[1:]] == [("n1", "–"), ("n2", "✓")]
 
 
-class Recorded(CheckLive):
+class Recorded(CheckLiveView):
     """The live view, with its frames kept at each thing that it is told."""
 
     def __init__(self) -> None:
@@ -160,7 +162,7 @@ class Recorded(CheckLive):
 def test_a_real_check_tells_it_all() -> None:
     """Phases, each probe once, what can be judged before the exercises, and each round with who replied."""
     live = Recorded()
-    asyncio.run(check(Cluster(nodes=(Node(name="me", local=True),)), SUBJECTS, watcher=live))
+    asyncio.run(check_cluster(Cluster(nodes=(Node(name="me", local=True),)), SUBJECTS, watcher=live))
     assert live.told[:3] == ["starting", "agent", "asking"]
     assert sorted(live.told[3:6]) == ["cores", "kernel", "torch"]
     assert live.told[6:] == [
@@ -171,10 +173,10 @@ def test_a_real_check_tells_it_all() -> None:
 
 def test_what_is_not_asked_is_not_found_well() -> None:
     """A subject whose every question is left to the full check is no part of a quick one's report."""
-    slow = Probe(name="slow", question=Command(argv=("true",)), parse=first_word, quick=False)
+    slow = Probe(name="slow", question=ProbeCommand(argv=("true",)), parse=first_word, quick=False)
     subject = Subject(name="storage", title="", probes=(slow,), rules=())
     cluster = Cluster(nodes=(Node(name="me", local=True),))
-    assert list(asyncio.run(check(cluster, (*SUBJECTS, subject), quick=True)).by_subject) == [
+    assert list(asyncio.run(check_cluster(cluster, (*SUBJECTS, subject), quick=True)).by_subject) == [
         *("reach", "host", "network", "software")
     ]
-    assert "storage" in asyncio.run(check(cluster, (subject,))).by_subject
+    assert "storage" in asyncio.run(check_cluster(cluster, (subject,))).by_subject

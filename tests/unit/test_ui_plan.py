@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 from rosters import PROGRAM, cluster, plan_of
 
-from aboard.core.cluster import Cluster
-from aboard.core.node import Node
-from aboard.core.plan import Plan
-from aboard.core.program import Kind, Program
-from aboard.core.seat import Seat
-from aboard.ui.hidden import HIDDEN
-from aboard.ui.plan_json import plan_json
-from aboard.ui.plan_text import plan_text
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_resources import NodeResources
+from aboard.core.plan.plan import Plan
+from aboard.core.plan.program import Program, ProgramKind
+from aboard.ui.launch.plan_json import format_plan_json
+from aboard.ui.launch.plan_view import format_plan_text
+from aboard.ui.launch.secret_redaction import HIDDEN
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 TOKEN = "hf_AbCdEfGh"  # noqa: S105 - nobody's
 ENV = {"HF_TOKEN": TOKEN, "WANDB_PROJECT": "llama x", "URL": f"https://u:{TOKEN}@example.org", "ODD": "a\nb"}
 LEAKY = Program(
-    kind=Kind.SCRIPT, target="train.py", args=("--token", TOKEN, "--name", "naïve"), local_rank="--local_rank"
+    kind=ProgramKind.SCRIPT, target="train.py", args=("--token", TOKEN, "--name", "naïve"), local_rank="--local_rank"
 )
 
 
@@ -35,7 +35,7 @@ def uneven() -> Plan:
     """Two nodes that differ in slots, Python and variables, with ranks bound to cores."""
     first = Node(name="a", slots=4, picked=(1, 3), env={"NCCL_IB_HCA": "mlx5_0"})
     second = Node(name="b", slots=1, python="/opt/venv/bin/python")
-    seat = Seat(address="x", interface="eth0", cores=8, memory_nodes=((0, 1, 2, 3), (4, 5, 6, 7)))
+    seat = NodeResources(address="x", interface="eth0", cores=8, memory_nodes=((0, 1, 2, 3), (4, 5, 6, 7)))
     return plan_of(Cluster(nodes=(first, second)), seat=seat, bind=True, env={"SEED": "1"})
 
 
@@ -49,7 +49,7 @@ PLANS = {"two": two_by_eight, "uneven": uneven, "many": sixty_four}
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_as_text(name: str) -> None:
     """Nodes that are alike once, the contract once with each rank's own numbers as ranges, commands to be typed."""
-    text = plan_text(PLANS[name](), 80)
+    text = format_plan_text(PLANS[name](), 80)
     assert text == (GOLDEN / f"plan-{name}-80.txt").read_text("utf-8")
     assert len(text.splitlines()) <= 40
 
@@ -58,7 +58,7 @@ def test_a_plan_as_text(name: str) -> None:
 def test_json_tells_each_rank_whole(name: str) -> None:
     """The plan's, the node's and the rank's parts together are what each rank gets, its secrets hidden."""
     made = PLANS[name]()
-    told = json.loads(plan_json(made))
+    told = json.loads(format_plan_json(made))
     assert (told["world"], told["master"]["port"]) == (made.world, made.master.port)
     ranks = [
         {"node": node["name"], **node, **start, "env": told["env"] | node["env"] | start["env"]}
@@ -76,7 +76,7 @@ def test_json_tells_each_rank_whole(name: str) -> None:
 def test_no_secret_is_anywhere() -> None:
     """Neither under its name, nor in a command, nor inside another variable; that it is there is told."""
     made = two_by_eight()
-    for text in (plan_text(made), plan_json(made)):
+    for text in (format_plan_text(made), format_plan_json(made)):
         assert TOKEN not in text
         assert "HF_TOKEN" in text
 
@@ -87,14 +87,14 @@ def test_a_name_that_only_some_ranks_have_is_theirs() -> None:
     first, second = made.parts[0].starts
     odd = replace(second, env={**second.env, "ONLY": "here"})
     made = replace(made, parts=(replace(made.parts[0], starts=(first, odd)),))
-    text = plan_text(made)
+    text = format_plan_text(made)
     assert "  env    ONLY is not set    # local rank 0\n" in text
     assert "  env    ONLY=here    # local rank 1\n" in text
-    (node,) = json.loads(plan_json(made))["nodes"]
+    (node,) = json.loads(format_plan_json(made))["nodes"]
     assert ["ONLY" in start["env"] for start in node["starts"]] == [False, True]
 
 
 def test_what_can_be_typed_means_the_same() -> None:
     """An apostrophe survives every login shell."""
-    text = plan_text(plan_of(cluster(1, slots=1), program=PROGRAM))
+    text = format_plan_text(plan_of(cluster(1, slots=1), program=PROGRAM))
     assert r"  runs   python3 train.py --lr 2e-5 --name 'it'\''s mine'" in text

@@ -12,13 +12,13 @@ from rich.cells import cell_len
 from rich.console import Console
 from rosters import Scene, dead, silent, starting, training
 
-from aboard.core.phase import Phase
-from aboard.core.roster import Missing, Roster, Row, Stall
+from aboard.core.run.rank_phases import Phase
+from aboard.core.run.run_progress import MissingRanks, NodeRow, RunProgress, Stall
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.ui.roster import SPARE, RosterView, clean
+from aboard.ui.launch.roster_view import SPARE, RosterView, clean_line
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
-SCENES: dict[str, Callable[[int, int], Roster]] = {
+SCENES: dict[str, Callable[[int, int], RunProgress]] = {
     "starting": starting,
     "training": training,
     "dead": dead,
@@ -26,7 +26,7 @@ SCENES: dict[str, Callable[[int, int], Roster]] = {
 }
 
 
-def drawn(roster: Roster, width: int, height: int, *, encoding: str = "utf-8") -> str:
+def drawn(roster: RunProgress, width: int, height: int, *, encoding: str = "utf-8") -> str:
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding=encoding)
     console = Console(file=out, width=width, height=height, color_system=None, highlight=False)
@@ -146,7 +146,7 @@ def test_a_terminal_without_unicode() -> None:
 )
 def test_a_rank_cannot_spoil_the_picture(line: str, shown: str) -> None:
     """What a terminal would obey is taken out or spelled out."""
-    assert clean(line) == shown
+    assert clean_line(line) == shown
 
 
 TEXT = st.text(max_size=200)
@@ -155,11 +155,11 @@ FIGURE = st.none() | st.floats(0, 1e15)
 
 
 @st.composite
-def rows(draw: st.DrawFn) -> Row:
+def rows(draw: st.DrawFn) -> NodeRow:
     count = draw(st.integers(1, 9))
     first = draw(st.integers(0, 10**6))
     phases = sorted(set(draw(st.lists(st.sampled_from(Phase), min_size=1, max_size=count))))
-    return Row(
+    return NodeRow(
         node=draw(NAME),
         ranks=tuple(range(first, first + count)),
         phases=(*((phase, 1) for phase in phases[:-1]), (phases[-1], count - len(phases) + 1)),
@@ -175,17 +175,17 @@ def rows(draw: st.DrawFn) -> Row:
 
 
 @st.composite
-def rosters(draw: st.DrawFn) -> Roster:
+def rosters(draw: st.DrawFn) -> RunProgress:
     given_rows = draw(st.lists(rows(), min_size=1, max_size=12))
     why = st.sampled_from(["torch imported", "not started yet", "silent: no beat", "gone: refused", "ended with -9"])
     missing = st.builds(
-        Missing,
+        MissingRanks,
         node=st.sampled_from([row.node for row in given_rows]),
         ranks=st.just((1, 2)),
         why=why | TEXT,
         seconds=st.floats(0, 1e7),
     )
-    return Roster(
+    return RunProgress(
         run="20261115-0507-brave-otter",
         program=draw(TEXT),
         master="",
@@ -207,7 +207,7 @@ def rosters(draw: st.DrawFn) -> Roster:
 
 
 @given(rosters(), st.integers(10, 220), st.integers(2, 60))
-def test_it_keeps_to_the_terminal(roster: Roster, width: int, height: int) -> None:
+def test_it_keeps_to_the_terminal(roster: RunProgress, width: int, height: int) -> None:
     """Never more lines than there are less some to spare, never a line that is wider, whatever it is told."""
     lines = drawn(roster, width, height).split("\n")[:-1]
     assert len(lines) <= max(1, height - SPARE)
@@ -216,7 +216,7 @@ def test_it_keeps_to_the_terminal(roster: Roster, width: int, height: int) -> No
 
 @pytest.mark.ci
 @given(rosters(), st.integers(1, 40))
-def test_a_given_height_is_kept(roster: Roster, height: int) -> None:
+def test_a_given_height_is_kept(roster: RunProgress, height: int) -> None:
     """Who knows the room better than the terminal is believed."""
     out = io.StringIO()
     Console(file=out, width=80, height=50).print(RosterView(roster, height=height))

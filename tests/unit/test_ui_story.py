@@ -10,14 +10,14 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from aboard.cli import cli
-from aboard.core.rule import Subject
-from aboard.diagnoses import AboardError, Advice, Command, Diagnosis, InputError, Severity
-from aboard.diagnoses.fixes import Template
-from aboard.flows.why import the_run
+from aboard.core.probes.check_subject import Subject
+from aboard.diagnoses import AboardError, Advice, Diagnosis, FixCommand, InputError, Severity
+from aboard.diagnoses.fixes import FixTemplate
+from aboard.flows.why.judge_finished_run import find_default_run
 from aboard.record.runs import Runs
-from aboard.ui.story import CodesView, StoryView
-from aboard.ui.story_page import pages
-from aboard.verdicts.told import TOLD
+from aboard.ui.why.diagnosis_pages import build_pages
+from aboard.ui.why.diagnosis_view import CodeListView, DiagnosisView
+from aboard.verdicts.code_subjects import ALL_SUBJECTS
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 
@@ -41,20 +41,20 @@ SHELL = Diagnosis(
     explanation="A line in ~/.bashrc prints.",
     remedy="Put it behind `[[ $- == *i* ]] || return`.",
 )
-HOST = Subject(name="host", title="every host is known", probes=(), rules=(), stories=(CLOCK,))
-REACH = Subject(name="reach", title="every node answers", probes=(), rules=(), stories=(SHELL,))
-PAGES = pages((REACH, HOST))
+HOST = Subject(name="host", title="every host is known", probes=(), rules=(), diagnoses=(CLOCK,))
+REACH = Subject(name="reach", title="every node answers", probes=(), rules=(), diagnoses=(SHELL,))
+PAGES = build_pages((REACH, HOST))
 
 
 def told(width: int) -> str:
     out = io.StringIO()
-    Console(file=out, width=width, color_system=None, highlight=False).print(StoryView(HOST, CLOCK), crop=False)
+    Console(file=out, width=width, color_system=None, highlight=False).print(DiagnosisView(HOST, CLOCK), crop=False)
     return out.getvalue()
 
 
 def listed(width: int) -> str:
     out = io.StringIO()
-    Console(file=out, width=width, color_system=None, highlight=False).print(CodesView((REACH, HOST)), crop=False)
+    Console(file=out, width=width, color_system=None, highlight=False).print(CodeListView((REACH, HOST)), crop=False)
     return out.getvalue()
 
 
@@ -66,14 +66,14 @@ def test_a_story(width: int) -> None:
 
 def test_a_story_without_a_remedy() -> None:
     """Its fixes say what to do: commands between backticks, remarks and advice as they are, and no guess at a word."""
-    fixes: dict[str, Template] = {
+    fixes: dict[str, FixTemplate] = {
         "near": Advice("did you mean '{near}'?"),
-        "look": Command("df -h {folder}  # on {node}\naboard check"),
+        "look": FixCommand("df -h {folder}  # on {node}\naboard check"),
         "write": Advice("slots: 8"),
     }
     story = Diagnosis(code="x", title="x", explanation="x", symptoms=("x",), fixes=fixes)
     out = io.StringIO()
-    Console(file=out, width=80, color_system=None, highlight=False).print(StoryView(HOST, story), crop=False)
+    Console(file=out, width=80, color_system=None, highlight=False).print(DiagnosisView(HOST, story), crop=False)
     assert "  mend   `df -h FOLDER`  # on NODE\n         `aboard check`\n         slots: 8\n\n" in out.getvalue()
 
 
@@ -96,16 +96,16 @@ def test_the_page_of_an_alias() -> None:
 
 def test_every_code_has_one_story() -> None:
     """Two stories of one code would make one page."""
-    codes = [story.code for subject in TOLD for story in subject.stories]
+    codes = [story.code for subject in ALL_SUBJECTS for story in subject.diagnoses]
     assert sorted(set(codes)) == sorted(codes)
 
 
 def test_why_tells_and_lists() -> None:
     """`aboard why CODE` has the story of a real code, `aboard why --codes` has them all."""
-    some = TOLD[0].stories[0]
+    some = ALL_SUBJECTS[0].diagnoses[0]
     assert some.title in CliRunner().invoke(cli, ["why", some.code]).output
     every = CliRunner().invoke(cli, ["why", "--codes"]).output
-    assert all(story.code in every for subject in TOLD for story in subject.stories)
+    assert all(story.code in every for subject in ALL_SUBJECTS for story in subject.diagnoses)
 
 
 def test_why_without_a_word_means_the_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_why_without_a_word_means_the_last_run(tmp_path: Path, monkeypatch: pyte
     runs = Runs.of({"XDG_STATE_HOME": str(tmp_path)})
     drawn = Random(1)  # noqa: S311 - draws names, no secret
     older, newer = (runs.create(datetime(2026, 1, day, tzinfo=UTC), drawn) for day in (1, 2))
-    assert the_run(runs).id == newer.id != older.id
+    assert find_default_run(runs).id == newer.id != older.id
 
 
 @pytest.mark.parametrize(("typed", "fix"), [("reach-refusd", "aboard why reach-refused"), ("\x1b[2Jx", "lists all")])

@@ -10,10 +10,10 @@ from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rosters import RUN, dead, training
 
-from aboard.core.metrics import Way
+from aboard.core.run.training_metrics import TrainingStatus
 from aboard.diagnoses import Severity
-from aboard.ui.status import RunLine, StatusView, status_lines
-from aboard.ui.summary import Ended, SummaryView, summary_lines
+from aboard.ui.launch.finished_run import FinishedRun, FinishedRunView, format_summary_lines
+from aboard.ui.run_list import RunListEntry, RunListView, format_run_lines
 
 GOLDEN = Path(__file__).parent / "golden" / "ui"
 FOLLOWED = made_finding(
@@ -34,7 +34,7 @@ VERDICT = made_finding(
     fix="python3 -m pip install flash_attn    # on n09",
     consequences=(FOLLOWED,),
 )
-WELL = Ended(
+WELL = FinishedRun(
     roster=training(16, 1),
     findings=(),
     exit_code=0,
@@ -53,10 +53,10 @@ ENDS = {
     "stopped": replace(WELL, exit_code=130, roster=replace(WELL.roster, stopping="you pressed Ctrl-C")),
 }
 RUNS = (
-    RunLine(id=RUN, state="running", age=192, world=16, step=1200),
-    RunLine(id="20261114-0507-keen-lark", state="failed", age=90_000, world=8000, step=12, verdict=VERDICT.seen),
-    RunLine(id="20261113-0507-calm-wren", state="finished", age=900_000, world=8, step=120_000),
-    RunLine(id="20261112-0507-wise-yak", state="lost", age=5),
+    RunListEntry(id=RUN, state="running", age=192, world=16, step=1200),
+    RunListEntry(id="20261114-0507-keen-lark", state="failed", age=90_000, world=8000, step=12, verdict=VERDICT.seen),
+    RunListEntry(id="20261113-0507-calm-wren", state="finished", age=900_000, world=8, step=120_000),
+    RunListEntry(id="20261112-0507-wise-yak", state="lost", age=5),
 )
 
 
@@ -70,21 +70,21 @@ def drawn(view: RenderableType, width: int) -> str:
 @pytest.mark.parametrize("end", ENDS)
 def test_the_end_of_a_run(end: str, width: int) -> None:
     """What it came to in a line, the verdict and what followed, what no log has, what to type, where all is kept."""
-    assert drawn(SummaryView(ENDS[end]), width) == (GOLDEN / f"end-{end}-{width}.txt").read_text("utf-8")
+    assert drawn(FinishedRunView(ENDS[end]), width) == (GOLDEN / f"end-{end}-{width}.txt").read_text("utf-8")
 
 
 @pytest.mark.parametrize("end", ENDS)
 def test_the_end_as_lines(end: str) -> None:
     """Into a pipe: the first word says what each line is, and the last one is what it came to."""
-    text = "\n".join(summary_lines(ENDS[end])) + "\n"
+    text = "\n".join(format_summary_lines(ENDS[end])) + "\n"
     assert text == (GOLDEN / f"end-{end}-plain.txt").read_text("utf-8")
 
 
 TRAIN = "aboard train sft.yaml 'n[1-2]' --set train.max_steps=100"
 
 
-def next_lines(ended: Ended) -> list[str]:
-    return [line for line in summary_lines(ended) if line.startswith(f"next {ended.command}")]
+def next_lines(ended: FinishedRun) -> list[str]:
+    return [line for line in format_summary_lines(ended) if line.startswith(f"next {ended.command}")]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def next_lines(ended: Ended) -> list[str]:
 )
 def test_a_training_that_ended_early_says_what_to_type(metrics: dict[str, float], said: str) -> None:
     """Stopped or failed, it is the command as it was typed, and the checkpoint that it continues from."""
-    roster = replace(WELL.roster, way=Way(metrics=metrics))
+    roster = replace(WELL.roster, way=TrainingStatus(metrics=metrics))
     stopped = replace(WELL, roster=roster, exit_code=130, command=TRAIN)
     for ended in (stopped, replace(stopped, findings=(VERDICT,), exit_code=137)):
         assert next_lines(ended) == [f"next {TRAIN}    # {said}"]
@@ -106,14 +106,14 @@ def test_a_training_that_ended_early_says_what_to_type(metrics: dict[str, float]
 @pytest.mark.parametrize("width", [80, 200])
 def test_the_list_of_runs(width: int) -> None:
     """One line a run; where there is no room beside it, the verdict stands below."""
-    text = drawn(StatusView(RUNS), width)
+    text = drawn(RunListView(RUNS), width)
     assert text == (GOLDEN / f"status-{width}.txt").read_text("utf-8")
     assert max(map(cell_len, text.splitlines())) <= width
 
 
 def test_runs_as_lines() -> None:
     """Six columns with tabs between, for cut; what isn't known is a dash."""
-    lines = list(status_lines(RUNS))
+    lines = list(format_run_lines(RUNS))
     assert lines[0] == f"{RUN}\trunning\t192\t16\t1200\t-"
     assert lines[1].endswith(f"\t{VERDICT.seen}")
     assert lines[3] == "20261112-0507-wise-yak\tlost\t5\t-\t-\t-"
@@ -121,4 +121,4 @@ def test_runs_as_lines() -> None:
 
 def test_no_run_yet() -> None:
     """An empty list says how to fill it."""
-    assert "aboard launch" in drawn(StatusView(()), 80)
+    assert "aboard launch" in drawn(RunListView(()), 80)

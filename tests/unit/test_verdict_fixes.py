@@ -7,32 +7,40 @@ from typing import Any
 import pytest
 from evidences import at_collective, ending, evidence, in_collective, process, stack, stuck_socket
 
-from aboard.core.event import Event
-from aboard.core.evidence import Evidence
-from aboard.core.interpreter import Interpreter, Origin
-from aboard.core.node import Node
-from aboard.core.nodeset import expand
-from aboard.core.phase import Phase
-from aboard.core.plan import Plan
-from aboard.core.run import Run
-from aboard.core.setup import after_setup
-from aboard.core.witness import Collective, Echo, Joining, Link, NodeWitness, RankWitness, Socket
+from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
+from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_sets import expand_node_set
+from aboard.core.cluster.setup_commands import prepend_setup
+from aboard.core.evidence.node_snapshot import (
+    CollectiveRecord,
+    NicTraffic,
+    NodeSnapshot,
+    PingResult,
+    RankSnapshot,
+    StoreRequest,
+    TcpConnection,
+)
+from aboard.core.evidence.run_evidence import Evidence
+from aboard.core.plan.plan import Plan
+from aboard.core.run.events import Event
+from aboard.core.run.rank_phases import Phase
+from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding
-from aboard.verdicts.commands import let_in, recheck
-from aboard.verdicts.judge import judge
+from aboard.verdicts.fix_commands import build_check_command, build_firewall_rules
+from aboard.verdicts.judge_evidence import judge_evidence
 
 _COMMANDS = r"(sudo |timeout |echo |getent |grep |aboard |kill |ping |ip |py-spy |fuser |curl |cat |ls |scp |env: )"
-JOINING = Joining(host="10.0.0.1", port=29500, world=8)
-SYN = Socket(local="10.0.0.3:5", remote="10.0.0.1:29500", state="SYN_SENT", resent=2)
-FULL = RankWitness(process=process(), joining=JOINING)
+JOINING = StoreRequest(host="10.0.0.1", port=29500, world=8)
+SYN = TcpConnection(local="10.0.0.3:5", remote="10.0.0.1:29500", state="SYN_SENT", resent=2)
+FULL = RankSnapshot(process=process(), joining=JOINING)
 
 
-def eight(**others: RankWitness) -> dict[int, RankWitness]:
+def eight(**others: RankSnapshot) -> dict[int, RankSnapshot]:
     """Eight ranks in the 20th collective, but for those that are given as rN."""
     return {rank: in_collective() for rank in range(8)} | {int(name[1:]): seen for name, seen in others.items()}
 
 
-def behind(**given: Any) -> RankWitness:
+def behind(**given: Any) -> RankSnapshot:
     """A rank that has done the 19th and is elsewhere."""
     where = stack(("/home/me/train.py", 31, "wait_for_luck"))
     return in_collective(**{"groups": (at_collective(19, over=True),), "stack": where, **given})
@@ -40,13 +48,13 @@ def behind(**given: Any) -> RankWitness:
 
 def fix(given: Evidence) -> list[str]:
     """The lines of the verdict, of which each must be a command or advice, and name nodes that are nodes."""
-    lines = judge(given).findings[0].fix.splitlines()
+    lines = judge_evidence(given).findings[0].fix.splitlines()
     for line in lines:
         command, _, comment = line.partition("    # ")
         assert line.startswith("# ") or re.match(_COMMANDS, command), line
         assert not re.search(r"\b(ADDRESS|PID|IFACE|PATH|NODE|RUN)\b|…", command), line
         if comment.startswith("on "):
-            assert set(expand(comment[3:].partition(";")[0])) <= {"n1", "n2", "n3", "n4"}, line
+            assert set(expand_node_set(comment[3:].partition(";")[0])) <= {"n1", "n2", "n3", "n4"}, line
     return lines
 
 
@@ -66,7 +74,7 @@ def test_a_cut_link_is_opened_both_ways_at_the_node_that_is_cut_off() -> None:
 
 def test_large_packets_are_made_smaller_at_all_ends() -> None:
     """What is sent to the node must fit, too; each by the card that leads there."""
-    heard = {"echoes": {"10.0.0.3": Echo(small=True, large=False, sent=4, lost=3)}}
+    heard = {"echoes": {"10.0.0.3": PingResult(small=True, large=False, sent=4, lost=3)}}
     other = {**heard, "addresses": (("eth0", "192.168.7.4"), ("ens5", "10.0.0.4"))}
     lines = fix(cut(n1=heard, n2=heard, n4=other))
     assert [line.partition(";")[0] for line in lines[1:]] == [
@@ -77,7 +85,7 @@ def test_large_packets_are_made_smaller_at_all_ends() -> None:
 
 def test_a_card_that_is_down_is_named() -> None:
     """To switch it on is what can be typed; the rest is for hands."""
-    given = cut(n3={"addresses": (("eth5", "10.0.0.3"),), "links": (Link(name="eth5", state="down"),)})
+    given = cut(n3={"addresses": (("eth5", "10.0.0.3"),), "links": (NicTraffic(name="eth5", state="down"),)})
     assert fix(given)[0].startswith("sudo ip link set dev eth5 up    # on n3; ")
 
 
@@ -105,7 +113,7 @@ def test_a_store_is_opened_where_it_is_closed(phases: dict[int, Phase], opened: 
 def test_a_card_that_is_down_is_no_firewall() -> None:
     """Ranks that meet don't know why nobody answers; their node does."""
     ranks = dict.fromkeys(range(8), FULL) | {rank: replace(FULL, sockets=(SYN,)) for rank in (4, 5)}
-    dark = {"n3": {"links": (Link(name="eth0", state="lowerlayerdown"),)}}
+    dark = {"n3": {"links": (NicTraffic(name="eth0", state="lowerlayerdown"),)}}
     lines = fix(evidence(ranks, default=Phase.TORCH, phases={0: Phase.STORE, 2: Phase.STORE}, nodes=dark))
     assert lines[0].startswith("sudo ip link set dev eth0 up    # on n3; ")
     assert "iptables" not in "".join(lines)
@@ -117,7 +125,7 @@ def test_an_address_that_nobody_has_is_no_firewall() -> None:
         FULL, joining=replace(JOINING, host="10.0.0.250"), sockets=(replace(SYN, remote="10.0.0.250:29500"),)
     )
     given = evidence(dict.fromkeys(range(8), FULL) | {4: astray}, default=Phase.TORCH)
-    assert judge(given).findings[0].code == "init-elsewhere"
+    assert judge_evidence(given).findings[0].code == "init-elsewhere"
     assert fix(given)[0].startswith("grep ")
 
 
@@ -125,7 +133,9 @@ def test_rank_0_alone_at_another_place_is_the_one_to_look_at() -> None:
     """Seven that were sent to one place are right, and the one that was sent elsewhere isn't."""
     moved = replace(FULL, joining=replace(JOINING, port=29501))
     nodes = {f"n{at}": {"dials": {("10.0.0.1", 29500): "refused"}} for at in (1, 2, 3, 4)}
-    found = judge(evidence(dict.fromkeys(range(8), FULL) | {0: moved}, default=Phase.TORCH, nodes=nodes)).findings[0]
+    found = judge_evidence(
+        evidence(dict.fromkeys(range(8), FULL) | {0: moved}, default=Phase.TORCH, nodes=nodes)
+    ).findings[0]
     assert (found.code, found.nodes, found.ranks) == ("init-elsewhere", ("n1",), (0,))
 
 
@@ -159,7 +169,7 @@ def test_a_dead_mount_is_taken_away_and_comes_back() -> None:
 )
 def test_a_quota_is_raised_where_it_is_set(file: str, line: str) -> None:
     """In the file of either version; where it can't be seen, how to find it."""
-    entries = tuple(Collective(seq=seq, op="gloo:all_reduce", at=900 + seq, over=True) for seq in range(30))
+    entries = tuple(CollectiveRecord(seq=seq, op="gloo:all_reduce", at=900 + seq, over=True) for seq in range(30))
     late = tuple(replace(entry, at=entry.at + 0.6) for entry in entries)
     walked = [
         in_collective(groups=(replace(at_collective(30), entries=each, enqueued=29),)) for each in (entries, late)
@@ -185,7 +195,7 @@ def test_what_a_rank_waits_for_is_looked_at(seen: Any, line: str) -> None:
 
 def test_a_service_is_tried_at_its_own_address() -> None:
     """No word is left for the reader to fill in."""
-    outside = Socket(local="10.0.0.2:7", remote="10.9.9.9:8080", state="ESTABLISHED", inode=77)
+    outside = TcpConnection(local="10.0.0.2:7", remote="10.9.9.9:8080", state="ESTABLISHED", inode=77)
     seen = behind(process=process(call="recvfrom", file="socket:[77]"), sockets=(outside,))
     assert fix(evidence(eight(r3=seen)))[1].startswith("curl -v --max-time 5 http://10.9.9.9:8080/    # on n2; ")
 
@@ -193,24 +203,28 @@ def test_a_service_is_tried_at_its_own_address() -> None:
 def test_nodes_are_checked_again_as_the_run_reaches_them() -> None:
     """Names alone would lose what aboard.yaml says of them, as their second network."""
     given = evidence(eight())
-    assert recheck(given, ["n3", "n1", "n3"], "network") == "aboard check -i n3@n1 --only network"
-    assert recheck(given, ["n1", "n2", "n3", "n4"], why="all") == "aboard check    # all"
+    assert build_check_command(given, ["n3", "n1", "n3"], "network") == "aboard check -i n3@n1 --only network"
+    assert build_check_command(given, ["n1", "n2", "n3", "n4"], why="all") == "aboard check    # all"
     plain = tuple(replace(part, node=Node(name=part.node.name, slots=2)) for part in given.plan.parts)
     named = replace(given, plan=replace(given.plan, parts=plain))
-    assert recheck(named, ["n3", "n1"]) == "aboard check n3 n1"
+    assert build_check_command(named, ["n3", "n1"]) == "aboard check n3 n1"
     # What a launch chooses by itself stands in no file.
-    chosen = Interpreter(path="/opt/py/bin/python", origin=Origin.VIRTUAL_ENV)
+    chosen = Interpreter(path="/opt/py/bin/python", origin=InterpreterSource.VIRTUAL_ENV)
     plain = tuple(replace(part, node=replace(part.node, interpreter=chosen)) for part in plain)
-    assert recheck(replace(given, plan=replace(given.plan, parts=plain)), ["n3", "n1"]) == "aboard check n3 n1"
+    assert (
+        build_check_command(replace(given, plan=replace(given.plan, parts=plain)), ["n3", "n1"]) == "aboard check n3 n1"
+    )
 
 
 def test_peers_far_apart_are_let_in_one_by_one() -> None:
     """A network that has both 10.0.0.1 and 10.200.0.1 is not theirs; IPv6 has a program of its own."""
     far = evidence(eight(), nodes={"n2": {"addresses": (("eth0", "10.200.0.1"),)}})
-    assert " -s 10.0.0.1,10.0.0.3,10.200.0.1 " in let_in(far, ["n4"], "10.0.0.4", ["in"])
+    assert " -s 10.0.0.1,10.0.0.3,10.200.0.1 " in build_firewall_rules(far, ["n4"], "10.0.0.4", ["in"])
     six = evidence(eight(), nodes={f"n{at}": {"addresses": (("eth0", f"fd00::{at}"),)} for at in (1, 2, 3, 4)})
-    assert let_in(six, ["n4"], "fd00::4", ["in"]).startswith("sudo ip6tables -I INPUT -p tcp -s fd00::/126 ")
-    assert let_in(replace(far, witness={}), ["n4"], "10.0.0.4") == ""
+    assert build_firewall_rules(six, ["n4"], "fd00::4", ["in"]).startswith(
+        "sudo ip6tables -I INPUT -p tcp -s fd00::/126 "
+    )
+    assert build_firewall_rules(replace(far, witness={}), ["n4"], "10.0.0.4") == ""
 
 
 def died(plan: Plan, kind: str, message: str, *ranks: int) -> Finding:
@@ -265,7 +279,7 @@ def test_a_missing_module_is_installed_into_the_interpreter_of_the_ranks() -> No
 
 def test_a_missing_module_names_the_environment_of_the_head_that_nodes_lack() -> None:
     """Which has it, most likely."""
-    chosen = Interpreter(path="python3", origin=Origin.LOGIN_SHELL, lacking="/venv/bin/python")
+    chosen = Interpreter(path="python3", origin=InterpreterSource.LOGIN_SHELL, lacking="/venv/bin/python")
     plan = with_argv(evidence(eight()).plan, *[("python3",)] * 4, interpreter=chosen)
     found = died(plan, "ModuleNotFoundError", "No module named 'apex'", *range(8))
     assert "; the environment that is active on the head, /venv/bin/python, is not on n[1-4]." in found.why
@@ -275,7 +289,7 @@ def test_a_module_is_installed_after_the_setup_lines_of_its_nodes() -> None:
     """Where they are not known, as in a record, no command is given: it would install into another environment."""
     plan = evidence(eight()).plan
     node = Node(name="n", setup=("module load cuda",))
-    argv = after_setup(node, ("python3",))
+    argv = prepend_setup(node, ("python3",))
     missing = ("ModuleNotFoundError", "No module named 'apex'", 0)
     fix = died(with_argv(plan, *[argv] * 4, setup=node.setup), *missing).fix
     assert fix.startswith("ssh n1 'module load cuda && python3 -m pip install apex'    # here; ")
@@ -298,8 +312,8 @@ def test_a_child_that_the_kernel_killed_is_want_of_memory() -> None:
         Event(node="n1", seq=1, at=1.0, kind="raised", child="0", data=said),
         Event(node="n1", seq=2, at=2.0, kind="exited", child="0", data={"code": 1}),
     ]
-    grown = {"n1": NodeWitness(at=9.0, oom_before=0, oom_kills=1)}
+    grown = {"n1": NodeSnapshot(at=9.0, oom_before=0, oom_kills=1)}
     given = Evidence(plan=evidence(eight()).plan, run=Run.replay("r", events), witness=grown)
     assert ending(given)[0].code == "run-out-of-memory"
-    same = replace(given, witness={"n1": NodeWitness(at=9.0, oom_before=1, oom_kills=1)})
+    same = replace(given, witness={"n1": NodeSnapshot(at=9.0, oom_before=1, oom_kills=1)})
     assert ending(same)[0].code == "run-raised"

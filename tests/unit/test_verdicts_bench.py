@@ -5,39 +5,39 @@ from dataclasses import replace
 import pytest
 from evidences import NOW, at_collective, evidence, in_collective, process, stack
 
-from aboard.core.flight import lateness, straggler
-from aboard.core.phase import Phase
-from aboard.core.rhythm import LEAST_SECONDS, Rhythm
-from aboard.core.run import Place, Run
-from aboard.core.witness import Collective, Joining, RankWitness
+from aboard.core.evidence.flight_records import find_straggler, measure_lateness
+from aboard.core.evidence.node_snapshot import CollectiveRecord, RankSnapshot, StoreRequest
+from aboard.core.run.rank_phases import Phase
+from aboard.core.run.run_state import NodeConnection, Run
+from aboard.core.run.stall_detector import LEAST_SECONDS, StallDetector
 from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.verdicts.judge import judge
+from aboard.verdicts.judge_evidence import judge_evidence
 
 AT_STORE = stack(("/x/site-packages/torch/distributed/rendezvous.py", 9, "_create_c10d_store"), ("/me/t.py", 7, "main"))
 
 
-def at_store(**given: object) -> RankWitness:
-    joining = Joining(host="10.0.0.1", port=29500, world=4, master=False)
-    return RankWitness(process=process(**given), stack=AT_STORE, joining=joining)
+def at_store(**given: object) -> RankSnapshot:
+    joining = StoreRequest(host="10.0.0.1", port=29500, world=4, master=False)
+    return RankSnapshot(process=process(**given), stack=AT_STORE, joining=joining)
 
 
 def test_a_rank_in_poll_waits_for_no_file() -> None:
     """`poll_schedule_timeout` has the letters of a Lustre function in it, and is none."""
     ranks = {rank: at_store(wchan="poll_schedule_timeout.constprop.0") for rank in range(4)}
-    found = judge(evidence(ranks, default=Phase.TORCH, quiet=30.0)).findings
+    found = judge_evidence(evidence(ranks, default=Phase.TORCH, quiet=30.0)).findings
     assert "hang-mount" not in [finding.code for finding in found]
 
 
 def test_ranks_of_a_node_that_is_dark_are_not_called_late() -> None:
     """What they do nobody knows: that their node is silent is the verdict."""
     given = evidence({rank: at_store() for rank in range(4)}, phases={2: Phase.STARTED, 3: Phase.STARTED})
-    given.run.generation.places["n2"] = Place(state="cut", at=NOW - 12, why=Untrusted("no answer"))
+    given.run.generation.places["n2"] = NodeConnection(state="cut", at=NOW - 12, why=Untrusted("no answer"))
     witness = {name: seen for name, seen in given.witness.items() if name != "n2"}
     for rank in (0, 1):
         given.run.generation.children["n1", str(rank)].phase = Phase.STORE
     dark = replace(given, witness=witness, unheard={"n2": "no word comes from it"})
-    assert [(each.code, each.nodes) for each in judge(dark).findings] == [("run-node-silent", ("n2",))]
+    assert [(each.code, each.nodes) for each in judge_evidence(dark).findings] == [("run-node-silent", ("n2",))]
 
 
 @pytest.mark.parametrize(("waited", "severity"), [(9.0, Severity.WARN), (0.5, Severity.INFO)])
@@ -45,20 +45,20 @@ def test_a_dark_node_is_told_from_a_management_network_that_flaps(waited: float,
     """Two seconds without a word are nothing while the others go on, and a verdict once they wait for its ranks."""
     ranks = {rank: in_collective(groups=(at_collective(20, at=NOW - waited),)) for rank in range(4)}
     given = evidence(ranks)
-    given.run.generation.places["n2"] = Place(state="cut", at=NOW - 2, why=Untrusted("no answer"))
+    given.run.generation.places["n2"] = NodeConnection(state="cut", at=NOW - 2, why=Untrusted("no answer"))
     witness = {name: seen for name, seen in given.witness.items() if name != "n2"}
-    (found,) = judge(replace(given, witness=witness, unheard={"n2": "no word comes from it"})).findings
+    (found,) = judge_evidence(replace(given, witness=witness, unheard={"n2": "no word comes from it"})).findings
     assert (found.code, found.nodes, found.severity) == ("run-node-silent", ("n2",), severity)
 
 
 def test_a_node_that_is_cut_off_is_asked_about_at_once() -> None:
     """The pauses between two looks grow, and a dark node ends them."""
     run = Run(id="brave-otter")
-    rhythm = Rhythm()
+    rhythm = StallDetector()
     rhythm.note(run, 100.0)
     asked = 100.0 + LEAST_SECONDS
     assert [at for at in range(9) if rhythm.due(run, asked + at)] == [0, 1, 3, 6]
-    run.generation.places["n2"] = Place(state="cut", at=asked + 6.1)
+    run.generation.places["n2"] = NodeConnection(state="cut", at=asked + 6.1)
     assert not rhythm.due(run, asked + 6.5)
     assert rhythm.due(run, asked + 7.5)
     assert not rhythm.due(run, asked + 7.6)
@@ -70,12 +70,13 @@ def test_one_long_wait_makes_no_straggler() -> None:
     for rank in range(4):
         late = 6.0 if rank == 3 else 0.0
         entries = [
-            Collective(seq=n, op="all_reduce", at=900 + n + (late if n == 15 else 0), over=True) for n in range(30)
+            CollectiveRecord(seq=n, op="all_reduce", at=900 + n + (late if n == 15 else 0), over=True)
+            for n in range(30)
         ]
         ranks[rank] = (replace(at_collective(30), entries=tuple(entries)),)
-    found = lateness(ranks, {})
+    found = measure_lateness(ranks, {})
     assert found is not None
-    assert straggler(found) is None
+    assert find_straggler(found) is None
 
 
 def test_lateness_is_read_from_the_group_with_most_collectives() -> None:
@@ -84,11 +85,11 @@ def test_lateness_is_read_from_the_group_with_most_collectives() -> None:
         replace(
             at_collective(30),
             name=str(count),
-            entries=tuple(Collective(seq=n, op="x", at=n, over=True) for n in range(1, count)),
+            entries=tuple(CollectiveRecord(seq=n, op="x", at=n, over=True) for n in range(1, count)),
         )
         for count in (20, 40, 30, 60, 50)
     )
-    found = lateness(dict.fromkeys(range(4), groups), {})
+    found = measure_lateness(dict.fromkeys(range(4), groups), {})
     assert found is not None
     assert (found.group, found.count) == ("60", 59)
 
@@ -98,7 +99,7 @@ def test_a_run_that_has_stopped_is_not_called_slow() -> None:
     ranks = {}
     for rank in range(4):
         late = 0.5 if rank == 3 else 0.0
-        entries = [Collective(seq=n, op="all_reduce", at=960 + n + late, over=True) for n in range(30)]
+        entries = [CollectiveRecord(seq=n, op="all_reduce", at=960 + n + late, over=True) for n in range(30)]
         ranks[rank] = in_collective(groups=(replace(at_collective(30), entries=tuple(entries)),))
-    assert [each.code for each in judge(evidence(ranks, quiet=0.5, pace=1.0)).findings] == ["slow-rank"]
-    assert judge(evidence(ranks, quiet=4.0, pace=1.0)).findings == ()
+    assert [each.code for each in judge_evidence(evidence(ranks, quiet=0.5, pace=1.0)).findings] == ["slow-rank"]
+    assert judge_evidence(evidence(ranks, quiet=4.0, pace=1.0)).findings == ()

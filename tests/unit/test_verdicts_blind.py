@@ -5,12 +5,12 @@ from typing import Any
 
 from evidences import at_collective, evidence, in_collective, process, stack, stuck_socket
 
-from aboard.core.evidence import Evidence
-from aboard.core.phase import Phase
-from aboard.core.witness import Echo, Joining, RankWitness, Socket
+from aboard.core.evidence.node_snapshot import PingResult, RankSnapshot, StoreRequest, TcpConnection
+from aboard.core.evidence.run_evidence import Evidence
+from aboard.core.run.rank_phases import Phase
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.verdicts.judge import judge
+from aboard.verdicts.judge_evidence import judge_evidence
 
 POOL = stack(("/usr/lib/python3.11/threading.py", 327, "wait"), ("/home/me/train.py", 40, "load"))
 RECEIVES = stack(
@@ -20,15 +20,15 @@ FABRIC = "10.9.0"
 
 
 def first(given: Evidence) -> Finding:
-    return judge(given).findings[0]
+    return judge_evidence(given).findings[0]
 
 
-def eight(**others: RankWitness) -> dict[int, RankWitness]:
+def eight(**others: RankSnapshot) -> dict[int, RankSnapshot]:
     return {rank: in_collective() for rank in range(8)} | {int(name[1:]): seen for name, seen in others.items()}
 
 
-def waits(text: Untrusted) -> RankWitness:
-    return RankWitness(process=process(call="futex"), stack=text, groups=(at_collective(19, over=True),))
+def waits(text: Untrusted) -> RankSnapshot:
+    return RankSnapshot(process=process(call="futex"), stack=text, groups=(at_collective(19, over=True),))
 
 
 def test_who_waits_for_a_worker_that_was_killed_for_memory_waits_for_that() -> None:
@@ -49,8 +49,8 @@ def test_a_message_that_nobody_sends_is_no_lock() -> None:
     assert "another call of torch.distributed at train.py:50 in step" in found.seen
 
 
-def _through(address: str, peer: str) -> Socket:
-    return Socket(local=f"{address}:4000", remote=f"{peer}:5000", state="ESTABLISHED")
+def _through(address: str, peer: str) -> TcpConnection:
+    return TcpConnection(local=f"{address}:4000", remote=f"{peer}:5000", state="ESTABLISHED")
 
 
 def test_an_address_that_a_node_has_lost_is_named_by_its_own_connections() -> None:
@@ -64,7 +64,7 @@ def test_an_address_that_a_node_has_lost_is_named_by_its_own_connections() -> No
         r1=in_collective(sockets=(stuck_socket(f"{other}:5000", f"{lost}:4000"),)),
         r2=in_collective(sockets=(_through(lost, other),)),
     )
-    none = Echo(small=False, large=False, sent=4, lost=4)
+    none = PingResult(small=False, large=False, sent=4, lost=4)
     cards["n1"]["echoes"] = {lost: none}
     found = first(evidence(ranks, nodes=cards))
     assert (found.code, found.nodes) == ("hang-link-cut", ("n2",))
@@ -73,7 +73,7 @@ def test_an_address_that_a_node_has_lost_is_named_by_its_own_connections() -> No
 
 def test_connections_that_a_firewall_forgot() -> None:
     """New packets pass: what was cut a moment ago goes on by itself, and what is silent for long does not."""
-    well = Echo(small=True, large=True, sent=4, lost=0)
+    well = PingResult(small=True, large=True, sent=4, lost=0)
     nodes: dict[str, Any] = {"n2": {"echoes": {"10.0.0.1": well, "10.0.0.3": well}}}
     short = stuck_socket("10.0.0.1:3", "10.0.0.3:4")
     assert first(evidence(eight(r1=in_collective(sockets=(short,))), nodes=nodes)).severity is Severity.INFO
@@ -84,10 +84,10 @@ def test_connections_that_a_firewall_forgot() -> None:
 
 def test_a_name_that_is_another_machine_on_one_node() -> None:
     """Refused or not, it looks in the wrong place; where all take it for rank 0's node, nothing is wrong with it."""
-    joining = Joining(host="gpu1i", port=29500, world=8)
-    ranks = {rank: RankWitness(process=process(), joining=joining) for rank in range(8)}
-    listens = Socket(local="0.0.0.0:29500", remote="0.0.0.0:0", state="LISTEN")
-    ranks[0] = RankWitness(process=process(), joining=replace(joining, master=True), sockets=(listens,))
+    joining = StoreRequest(host="gpu1i", port=29500, world=8)
+    ranks = {rank: RankSnapshot(process=process(), joining=joining) for rank in range(8)}
+    listens = TcpConnection(local="0.0.0.0:29500", remote="0.0.0.0:0", state="LISTEN")
+    ranks[0] = RankSnapshot(process=process(), joining=replace(joining, master=True), sockets=(listens,))
     phases = {rank: Phase.STORE for rank in range(8) if rank not in (4, 5)}
 
     def told(address: str) -> Finding:

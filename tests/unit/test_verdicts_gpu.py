@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from evidences import NOW, at_collective, ending, evidence, in_collective, process
 
-from aboard.agent.kernel_log import accusing, journal
-from aboard.core.evidence import Evidence
-from aboard.core.run import Raised
-from aboard.core.witness import RankWitness
-from aboard.core.xid import Part, gpu_error
+from aboard.agent.inspect.kernel_log import read_journal, select_fault_lines
+from aboard.core.evidence.gpu_errors import FaultyPart, parse_gpu_error
+from aboard.core.evidence.node_snapshot import RankSnapshot
+from aboard.core.evidence.run_evidence import Evidence
+from aboard.core.run.run_state import RankException
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
-from aboard.verdicts.judge import judge
+from aboard.verdicts.judge_evidence import judge_evidence
 
 GPUS = ("0000:1b:00.0", "0000:9b:00.0")
 FELL = "NVRM: Xid (PCI:0000:9b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
@@ -31,20 +31,30 @@ LOST = "ncclRemoteError: A call failed possibly due to a network error or a remo
 @pytest.mark.parametrize(
     ("line", "name", "part", "pid"),
     [
-        (FELL, "Xid 79", Part.BUS, None),
-        (FAULT, "Xid 31", Part.PROGRAM, 4711),
-        ("NVRM: Xid (0000:af:00): 48, pid='<unknown>', name=<unknown>, Ch 00000008", "Xid 48", Part.MEMORY, None),
-        ("NVRM: Xid (PCI:0000:B3:00.0): 119, pid=77, Timeout waiting for RPC from GSP!", "Xid 119", Part.PROCESSOR, 77),
-        ("NVRM: Xid (PCI:0000:dc:00): 45, pid=5, name=x, Ch 1 caused by previous Xid 149", "Xid 149", Part.LINK, 5),
-        ("NVRM: Xid (PCI:0000:dc:00): 999, pid=5", "Xid 999", Part.UNKNOWN, 5),
-        (SWITCH, "SXid 20034", Part.LINK, None),
-        ("NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.", "", Part.BUS, None),
-        ("NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x26:0x56:1474)", "", Part.BUS, None),
+        (FELL, "Xid 79", FaultyPart.BUS, None),
+        (FAULT, "Xid 31", FaultyPart.PROGRAM, 4711),
+        ("NVRM: Xid (0000:af:00): 48, pid='<unknown>', name=<unknown>, Ch 00000008", "Xid 48", FaultyPart.MEMORY, None),
+        (
+            "NVRM: Xid (PCI:0000:B3:00.0): 119, pid=77, Timeout waiting for RPC from GSP!",
+            "Xid 119",
+            FaultyPart.PROCESSOR,
+            77,
+        ),
+        (
+            "NVRM: Xid (PCI:0000:dc:00): 45, pid=5, name=x, Ch 1 caused by previous Xid 149",
+            "Xid 149",
+            FaultyPart.LINK,
+            5,
+        ),
+        ("NVRM: Xid (PCI:0000:dc:00): 999, pid=5", "Xid 999", FaultyPart.UNKNOWN, 5),
+        (SWITCH, "SXid 20034", FaultyPart.LINK, None),
+        ("NVRM: GPU 0000:91:00.0: GPU has fallen off the bus.", "", FaultyPart.BUS, None),
+        ("NVRM: GPU 0000:3b:00.0: RmInitAdapter failed! (0x26:0x56:1474)", "", FaultyPart.BUS, None),
     ],
 )
-def test_how_the_driver_tells_an_error(line: str, name: str, part: Part, pid: int | None) -> None:
+def test_how_the_driver_tells_an_error(line: str, name: str, part: FaultyPart, pid: int | None) -> None:
     """Its number, who is at fault, and whose process it hit; addresses come with and without their last part."""
-    error = gpu_error(f"[ 12.5] {line}")
+    error = parse_gpu_error(f"[ 12.5] {line}")
     assert error is not None
     assert (error.name, error.meaning.part, error.pid) == (name, part, pid)
     assert error.device == error.device.lower()
@@ -64,7 +74,7 @@ def test_how_the_driver_tells_an_error(line: str, name: str, part: Part, pid: in
 )
 def test_what_harms_no_gpu(line: str) -> None:
     """What a switch calls non-fatal, and lines that only say more of one before."""
-    assert gpu_error(line) is None
+    assert parse_gpu_error(line) is None
 
 
 def records(*lines: tuple[float, str]) -> Iterable[bytes]:
@@ -75,7 +85,9 @@ def test_a_flood_of_one_error_leaves_room_for_the_first() -> None:
     """A GPU's error is told of each process and each link: the same is one for a while, and other lines stay."""
     flood = [(11.0 + at / 100, ENDED.replace("4711", str(at))) for at in range(500)]
     links = [(12.0 + at / 10, SWITCH.replace("Fatal", f"Severity {at}")) for at in range(50)]
-    told = accusing(records((9.0, "oom-kill:x"), (10.0, FELL), *flood, *links, (40.0, ENDED), (41.0, "usb 1-1")), 50.0)
+    told = select_fault_lines(
+        records((9.0, "oom-kill:x"), (10.0, FELL), *flood, *links, (40.0, ENDED), (41.0, "usb 1-1")), 50.0
+    )
     assert [line.split(" ")[0] for line in told] == ["41.0", "40.0", "39.0", "38.0", "10.0"]
     assert told[1] == f"40.0 {FELL}"
 
@@ -97,7 +109,7 @@ def test_the_journal_tells_what_the_log_keeps_from_users(
     (tmp_path / "journalctl").write_text(f"#!/bin/sh\n{script}\n")
     (tmp_path / "journalctl").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    found = journal(2.0)
+    found = read_journal(2.0)
     assert (found if found is None else [line.partition(" ")[2] for line in found]) == told
     if found:
         assert float(found[0].partition(" ")[0]) == pytest.approx(time.monotonic() - 100.25, abs=5)
@@ -116,7 +128,7 @@ def stuck(*lines: str, node: str = "n2", pid: int = 4711, **given: Any) -> Evide
 
 
 def first(given: Evidence) -> Finding:
-    return judge(given).findings[0]
+    return judge_evidence(given).findings[0]
 
 
 def test_a_gpu_that_fell_off_the_bus_is_why_all_wait() -> None:
@@ -129,7 +141,9 @@ def test_a_gpu_that_fell_off_the_bus_is_why_all_wait() -> None:
 
 def test_the_rank_that_the_driver_names_is_named() -> None:
     """By the number of its process; what follows from the error is not told as another one."""
-    found = judge(stuck(f"21.0 {ECC}", f"20.9 {ENDED}", "20.8 NVRM: Xid (PCI:0000:1b:00): 154, GPU recovery action"))
+    found = judge_evidence(
+        stuck(f"21.0 {ECC}", f"20.9 {ENDED}", "20.8 NVRM: Xid (PCI:0000:1b:00): 154, GPU recovery action")
+    )
     (finding,) = found.findings
     assert (finding.code, finding.ranks) == ("gpu-ecc", (3,))
     assert "GPU 0 at 0000:1b:00" in finding.seen
@@ -144,7 +158,7 @@ def test_what_hangs_for_it_is_folded_under_it() -> None:
     )
     node = given.witness["n2"]
     witness = {**given.witness, "n2": replace(node, ranks={**node.ranks, 3: late})}
-    found = judge(replace(given, witness=witness)).findings
+    found = judge_evidence(replace(given, witness=witness)).findings
     assert [finding.code for finding in found] == ["gpu-lost"]
     assert found[0].severity is Severity.BLOCK
     assert [(each.code, each.ranks) for each in found[0].consequences] == [("hang-lock", (3,))]
@@ -173,7 +187,7 @@ def test_an_error_that_the_run_outlived_or_that_is_older_is_no_cause() -> None:
     for given in (stuck(f"600.0 {ECC}"), stuck(f"3.0 {ECC}", quiet=1.0)):
         found = first(given)
         assert (found.code, found.severity) == ("gpu-ecc", Severity.INFO)
-    assert judge(stuck(f"4000.0 {FELL}")).findings == ()
+    assert judge_evidence(stuck(f"4000.0 {FELL}")).findings == ()
 
 
 def test_of_a_run_that_tells_no_steps_nobody_knows_for_how_long_it_stands() -> None:
@@ -187,7 +201,7 @@ def test_a_kernel_log_that_may_not_be_read_is_told() -> None:
     """Only of nodes with GPUs; where it may be read and says nothing, that is told too."""
 
     def said(given: Evidence) -> str:
-        return "\n".join(f"{each.what}: {each.why}" for each in judge(given).ruled_out)
+        return "\n".join(f"{each.what}: {each.why}" for each in judge_evidence(given).ruled_out)
 
     given = stuck()
     assert "a GPU that failed: the kernel reports no error" in said(given)
@@ -204,7 +218,10 @@ def died(given: Evidence, rank: int, message: str, *, ago: float = 10.0, code: i
     child = given.run.generation.children[f"n{1 + rank // 2}", str(rank)]
     child.state, child.code, child.at = "exited", code, NOW - ago
     if message:
-        child.raised, child.raised_at = Raised(type=Untrusted("RuntimeError"), message=Untrusted(message)), NOW - ago
+        child.raised, child.raised_at = (
+            RankException(type=Untrusted("RuntimeError"), message=Untrusted(message)),
+            NOW - ago,
+        )
     return given
 
 
@@ -266,6 +283,6 @@ def test_a_death_on_a_node_whose_log_may_not_be_read() -> None:
 
 def test_a_rank_that_died_has_no_process_to_be_named_by() -> None:
     """Evidence without any look at the node judges as before."""
-    given = died(evidence({at: RankWitness() for at in range(8)}), 3, "CUDA error: unspecified launch failure")
+    given = died(evidence({at: RankSnapshot() for at in range(8)}), 3, "CUDA error: unspecified launch failure")
     (finding,) = ending(replace(given, witness={}))
     assert finding.code == "run-raised"

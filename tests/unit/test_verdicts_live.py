@@ -6,38 +6,45 @@ from typing import Any
 import pytest
 from evidences import NOW, at_collective, evidence, in_collective, process, stack, stuck_socket
 
-from aboard.core.evidence import Evidence
-from aboard.core.phase import Phase
-from aboard.core.run import Place
-from aboard.core.witness import Collective, Echo, Joining, Neighbour, RankWitness, Socket
+from aboard.core.evidence.node_snapshot import (
+    CollectiveRecord,
+    OtherProcess,
+    PingResult,
+    RankSnapshot,
+    StoreRequest,
+    TcpConnection,
+)
+from aboard.core.evidence.run_evidence import Evidence
+from aboard.core.run.rank_phases import Phase
+from aboard.core.run.run_state import NodeConnection
 from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.verdicts.judge import judge
+from aboard.verdicts.judge_evidence import judge_evidence
 
 SLEEPING = stack(("/home/me/train.py", 31, "wait_for_luck"), ("/home/me/train.py", 50, "main"))
 
 
-def eight(**others: RankWitness) -> dict[int, RankWitness]:
+def eight(**others: RankSnapshot) -> dict[int, RankSnapshot]:
     """Eight ranks in the 20th collective, but for those that are given as rN."""
     ranks = {rank: in_collective() for rank in range(8)}
     return ranks | {int(name[1:]): seen for name, seen in others.items()}
 
 
 def first(given: Evidence) -> tuple[str, tuple[str, ...], tuple[int, ...]]:
-    why = judge(given)
+    why = judge_evidence(given)
     assert why.findings, why.ruled_out
     found = why.findings[0]
     return found.code, found.nodes, found.ranks
 
 
-def behind(**given: Any) -> RankWitness:
+def behind(**given: Any) -> RankSnapshot:
     """A rank that has done the 19th and is elsewhere."""
     return replace(in_collective(), groups=(at_collective(19, over=True),), stack=SLEEPING, **given)
 
 
 def test_a_stopped_rank_is_the_cause_before_its_absence() -> None:
     """State T explains that it isn't in the collective."""
-    found = judge(evidence(eight(r5=behind(process=process(state="T", states="TTTTTTTT")))))
+    found = judge_evidence(evidence(eight(r5=behind(process=process(state="T", states="TTTTTTTT")))))
     assert (found.findings[0].code, found.findings[0].ranks) == ("run-rank-stopped", (5,))
     assert len(found.findings) == 1
     assert "kill -CONT 4711" in found.findings[0].fix
@@ -52,26 +59,26 @@ def test_a_stopped_rank_is_the_cause_before_its_absence() -> None:
         (replace(behind(), stack=stack(("/home/me/train.py", 3, "load_batch"))), "hang-data"),
     ],
 )
-def test_a_rank_that_never_came(seen: RankWitness, code: str) -> None:
+def test_a_rank_that_never_came(seen: RankSnapshot, code: str) -> None:
     """What it waits for instead decides what it is called; rank, node and line are told."""
     given = evidence(eight(r3=seen))
     assert first(given) == (code, ("n2",), (3,))
-    assert "train.py:" in judge(given).findings[0].seen
-    assert "7 other ranks have waited 10 s" in judge(given).findings[0].seen
+    assert "train.py:" in judge_evidence(given).findings[0].seen
+    assert "7 other ranks have waited 10 s" in judge_evidence(given).findings[0].seen
 
 
 @pytest.mark.parametrize("name", ["save_checkpoint", "evaluate"])
 def test_work_that_others_wait_for_is_only_noted(name: str) -> None:
     """A checkpoint or an evaluation of one rank takes as long as it takes."""
     seen = replace(behind(), stack=stack(("/home/me/train.py", 3, name)))
-    (found,) = judge(evidence(eight(r0=seen))).findings
+    (found,) = judge_evidence(evidence(eight(r0=seen))).findings
     assert (found.code, found.severity) == ("hang-busy", Severity.INFO)
 
 
 def test_a_rank_that_computes_is_given_time() -> None:
     """Ten seconds of work are none of our business, a minute while others make five steps a second is."""
     busy = behind(process=process(states="RRRRRRRR", cpu=1.0))
-    assert judge(evidence(eight(r2=busy))).findings[0].severity is Severity.INFO
+    assert judge_evidence(evidence(eight(r2=busy))).findings[0].severity is Severity.INFO
     late = {rank: in_collective(groups=(at_collective(20, at=NOW - 60),)) for rank in range(8)} | {2: busy}
     assert first(evidence(late, quiet=60.0)) == ("hang-loop", ("n2",), (2,))
 
@@ -81,7 +88,7 @@ def test_a_collective_of_another_kind() -> None:
     odd = in_collective(groups=(at_collective(20, op="gloo:broadcast", sizes="[[4]]"),))
     given = evidence(eight(r6=odd))
     assert first(given) == ("hang-mismatch", ("n4",), (6,))
-    assert "rank 6 does broadcast" in judge(given).findings[0].seen
+    assert "rank 6 does broadcast" in judge_evidence(given).findings[0].seen
 
 
 def test_two_groups_that_wait_for_each_other() -> None:
@@ -112,7 +119,8 @@ def test_a_cut_link_is_told_from_a_narrow_one() -> None:
     )
     assert first(evidence(ranks))[:2] == ("hang-link-cut", ("n3",))
     heard = {
-        name: {"echoes": {"10.0.0.3": Echo(small=True, large=False, sent=4, lost=3)}} for name in ("n1", "n2", "n4")
+        name: {"echoes": {"10.0.0.3": PingResult(small=True, large=False, sent=4, lost=3)}}
+        for name in ("n1", "n2", "n4")
     }
     assert first(evidence(ranks, nodes=heard))[:2] == ("hang-big-packets", ("n3",))
 
@@ -123,22 +131,22 @@ def test_a_mount_that_does_not_answer() -> None:
         process=process(state="D", states="DDDDDDDD", wchan="rpc_wait_bit_killable", file="/data/shard-7", call="read")
     )
     mounts = {"n2": {"mounts": (("/", "ext4", "sda"), ("/data", "nfs4", "server:/data"))}}
-    (found,) = judge(evidence(eight(r3=hung), nodes=mounts)).findings
+    (found,) = judge_evidence(evidence(eight(r3=hung), nodes=mounts)).findings
     assert (found.code, found.nodes, found.ranks) == ("hang-mount", ("n2",), (3,))
     assert "/data/shard-7" in found.seen
     assert "/data (nfs4)" in found.seen
 
 
-JOINING = Joining(host="10.0.0.1", port=29500, world=8)
+JOINING = StoreRequest(host="10.0.0.1", port=29500, world=8)
 
 
-def joining(**given: Any) -> RankWitness:
-    return RankWitness(**{"process": process(), "joining": JOINING, **given})
+def joining(**given: Any) -> RankSnapshot:
+    return RankSnapshot(**{"process": process(), "joining": JOINING, **given})
 
 
 def test_a_store_that_is_dropped_refused_or_unknown() -> None:
     """One symptom in torch, three causes here: by the connection that waits, and by a try of the node's own."""
-    syn = Socket(local="10.0.0.3:5", remote="10.0.0.1:29500", state="SYN_SENT", resent=2)
+    syn = TcpConnection(local="10.0.0.3:5", remote="10.0.0.1:29500", state="SYN_SENT", resent=2)
     waiting = {rank: joining() for rank in range(8)}
     dropped = evidence(waiting | {4: joining(sockets=(syn,)), 5: joining(sockets=(syn,))}, default=Phase.TORCH,
                        phases={0: Phase.STORE, 2: Phase.STORE})  # fmt: skip
@@ -155,17 +163,17 @@ def test_a_store_that_is_dropped_refused_or_unknown() -> None:
 def test_a_connection_to_somebody_else_says_nothing_of_the_store() -> None:
     """Neither one to another port of the store's host, nor one to the same port of another host."""
     for remote in ("10.0.0.1:29999", "10.0.0.2:29500"):
-        other = Socket(local="10.0.0.3:5", remote=remote, state="SYN_SENT", resent=2)
+        other = TcpConnection(local="10.0.0.3:5", remote=remote, state="SYN_SENT", resent=2)
         ranks = {rank: joining() for rank in range(8)} | {4: joining(sockets=(other,)), 5: joining(sockets=(other,))}
-        found = judge(evidence(ranks, default=Phase.TORCH, phases={0: Phase.STORE, 2: Phase.STORE})).findings
+        found = judge_evidence(evidence(ranks, default=Phase.TORCH, phases={0: Phase.STORE, 2: Phase.STORE})).findings
         assert "init-store-dropped" not in [each.code for each in found]
 
 
 def test_peers_that_do_not_answer() -> None:
     """The one whom others can't reach is blamed; one who reaches nobody is so itself."""
 
-    def met(*remotes: str) -> RankWitness:
-        sockets = (Socket(local="10.0.0.3:5", remote=remote, state="SYN_SENT", resent=2) for remote in remotes)
+    def met(*remotes: str) -> RankSnapshot:
+        sockets = (TcpConnection(local="10.0.0.3:5", remote=remote, state="SYN_SENT", resent=2) for remote in remotes)
         return joining(sockets=tuple(sockets))
 
     ranks = {rank: joining() for rank in range(8)}
@@ -181,35 +189,39 @@ def test_a_world_that_nobody_started() -> None:
     """The number that the script asks for is told beside the one that there is."""
     given = evidence({rank: joining(joining=replace(JOINING, world=9)) for rank in range(8)}, default=Phase.TORCH)
     assert first(given)[0] == "init-world"
-    assert judge(given).findings[0].seen.endswith("a world of 9 ranks, and there are 8")
+    assert judge_evidence(given).findings[0].seen.endswith("a world of 9 ranks, and there are 8")
     placed = {rank: joining(joining=replace(JOINING, world=9), stack=SLEEPING) for rank in range(8)}
-    seen = judge(evidence(placed, default=Phase.TORCH)).findings[0].seen
+    seen = judge_evidence(evidence(placed, default=Phase.TORCH)).findings[0].seen
     assert seen.endswith("a world of 9 ranks, and there are 8 at train.py:31 in wait_for_luck")
 
 
 def test_a_slow_import_is_no_stall() -> None:
     """Others wait in the store, and the late one is in an import: that is only noted."""
-    late = RankWitness(
+    late = RankSnapshot(
         process=process(), stack=stack(("/x/slow.py", 1, "<module>"), ("<frozen importlib._bootstrap>", 9, "_load"))
     )
     given = evidence({rank: joining() for rank in range(8)} | {6: late}, default=Phase.TORCH, phases={6: Phase.PYTHON})
-    assert all(found.severity is Severity.INFO for found in judge(given).findings)
+    assert all(found.severity is Severity.INFO for found in judge_evidence(given).findings)
 
 
 def test_a_node_that_has_fallen_silent() -> None:
     """Its ranks are not judged by what can't be seen of them; it is named itself, and in time called a trouble."""
     given = evidence({rank: in_collective(groups=(at_collective(20, at=NOW - 1),)) for rank in range(8)})
-    given.run.generation.places["n4"] = Place(state="cut", at=NOW - 6, why=Untrusted("no beat came over the wire"))
+    given.run.generation.places["n4"] = NodeConnection(
+        state="cut", at=NOW - 6, why=Untrusted("no beat came over the wire")
+    )
     unheard = replace(given, witness={name: node for name, node in given.witness.items() if name != "n4"})
     assert first(unheard)[:2] == ("run-node-silent", ("n4",))
-    assert judge(unheard).findings[0].severity is Severity.INFO
-    later = judge(replace(unheard, now=NOW + 10)).findings[0]
+    assert judge_evidence(unheard).findings[0].severity is Severity.INFO
+    later = judge_evidence(replace(unheard, now=NOW + 10)).findings[0]
     assert (later.code, later.severity) == ("run-node-silent", Severity.WARN)
 
 
-def walked(late: float, **given: Any) -> RankWitness:
+def walked(late: float, **given: Any) -> RankSnapshot:
     """A rank that came so much later than the others to each of thirty collectives."""
-    entries = tuple(Collective(seq=seq, op="gloo:all_reduce", at=900 + seq + late, over=True) for seq in range(30))
+    entries = tuple(
+        CollectiveRecord(seq=seq, op="gloo:all_reduce", at=900 + seq + late, over=True) for seq in range(30)
+    )
     group = replace(at_collective(30), entries=entries, enqueued=29)
     return in_collective(groups=(group,), **given)
 
@@ -221,8 +233,8 @@ def test_a_straggler_and_what_keeps_it() -> None:
     assert first(given) == ("slow-rank", ("n3",), (5,))
     throttled = evidence(ranks, quiet=0.5, pace=1.0, usual=0.3, nodes={"n3": {"throttled": 0.6}})
     assert first(throttled) == ("slow-throttled", ("n3",), (5,))
-    crowded = {"n3": {"neighbours": (Neighbour(pid=99, name=Untrusted("stress"), cores=1.8),)}}
-    named = judge(evidence(ranks, quiet=0.5, pace=1.0, usual=0.3, nodes=crowded)).findings[0]
+    crowded = {"n3": {"neighbours": (OtherProcess(pid=99, name=Untrusted("stress"), cores=1.8),)}}
+    named = judge_evidence(evidence(ranks, quiet=0.5, pace=1.0, usual=0.3, nodes=crowded)).findings[0]
     assert named.code == "slow-neighbour"
     assert "stress (pid 99)" in named.seen
 
@@ -231,28 +243,34 @@ def test_a_clock_that_is_off_makes_no_straggler() -> None:
     """Times of a node are told by its own clock, and corrected by what is known of it."""
     ranks = {rank: walked(30.0 if rank in {4, 5} else 0.0) for rank in range(8)}
     given = evidence(ranks, quiet=0.5, nodes={"n3": {"offset": 30.0}})
-    assert judge(given).findings == ()
+    assert judge_evidence(given).findings == ()
 
 
 def test_a_slow_link() -> None:
     """All come at the same time, and one connection has a queue before it."""
-    queue = Socket(local="10.0.0.2:1", remote="10.0.0.1:2", state="ESTABLISHED", tx=400_000, rtt=0.11, least_rtt=0.0001)
+    queue = TcpConnection(
+        local="10.0.0.2:1", remote="10.0.0.1:2", state="ESTABLISHED", tx=400_000, rtt=0.11, least_rtt=0.0001
+    )
     back = replace(queue, local="10.0.0.3:7", remote="10.0.0.2:9")
     ranks = {rank: walked(0.0) for rank in range(8)}
     ranks |= {2: walked(0.0, sockets=(queue,)), 4: walked(0.0, sockets=(back,))}
     assert first(evidence(ranks, quiet=1.0, pace=3.0))[:2] == ("slow-link", ("n2",))
     assert (
-        judge(evidence(ranks, quiet=1.0, pace=3.0)).findings[0].fix.startswith("aboard check -i n2@n1 --only network")
+        judge_evidence(evidence(ranks, quiet=1.0, pace=3.0))
+        .findings[0]
+        .fix.startswith("aboard check -i n2@n1 --only network")
     )
 
 
 @pytest.mark.parametrize(("tx", "losses", "slow"), [(400, 90, True), (400, 0, False), (0, 90, False)])
 def test_losses_make_a_link_slow_while_something_waits_for_it(tx: int, losses: int, slow: bool) -> None:  # noqa: FBT001
     """What was lost once and has arrived since holds nobody up, and neither do a few bytes on their way."""
-    way = Socket(local="10.0.0.2:1", remote="10.0.0.1:2", state="ESTABLISHED", tx=tx, rtt=0.0002, least_rtt=0.0001)
+    way = TcpConnection(
+        local="10.0.0.2:1", remote="10.0.0.1:2", state="ESTABLISHED", tx=tx, rtt=0.0002, least_rtt=0.0001
+    )
     ranks = {rank: walked(0.0) for rank in range(8)}
     ranks[2] = walked(0.0, sockets=(replace(way, losses=losses, segments=1000),))
-    found = judge(evidence(ranks, quiet=1.0, pace=3.0)).findings
+    found = judge_evidence(evidence(ranks, quiet=1.0, pace=3.0)).findings
     assert [each.code for each in found if each.code == "slow-link"] == ["slow-link"] * slow
 
 
@@ -260,13 +278,13 @@ def test_a_loss_that_is_no_number() -> None:
     """In a rank's own words, more than once."""
     said = {0: ("step 7 loss: 0.31", "step 8 loss: nan", "step 9 loss=nan")}
     assert first(evidence(eight(), quiet=0.1, said=said))[0] == "loss-no-number"
-    assert judge(evidence(eight(), quiet=0.1, said={0: ("loss: 0.5", "nancy lost her loss")})).findings == ()
+    assert judge_evidence(evidence(eight(), quiet=0.1, said={0: ("loss: 0.5", "nancy lost her loss")})).findings == ()
 
 
 def test_nothing_is_said_of_a_run_that_goes_on() -> None:
     """Everybody is in the same collective, for a moment."""
     ranks = {rank: in_collective(groups=(at_collective(20, at=NOW - 0.1),)) for rank in range(8)}
-    why = judge(evidence(ranks, quiet=0.1))
+    why = judge_evidence(evidence(ranks, quiet=0.1))
     assert why.findings == ()
     assert len(why.ruled_out) >= 3
 
@@ -274,7 +292,7 @@ def test_nothing_is_said_of_a_run_that_goes_on() -> None:
 def test_what_nobody_knows_is_said_so() -> None:
     """After minutes: where the ranks are, and two commands."""
     ranks = {rank: in_collective() for rank in range(8)}
-    (found,) = judge(evidence(ranks, quiet=300.0)).findings
+    (found,) = judge_evidence(evidence(ranks, quiet=300.0)).findings
     assert found.code == "hang-unknown"
     assert "nothing has moved for 300 s" in found.seen
     assert len(found.fix.splitlines()) == 2

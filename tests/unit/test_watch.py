@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from made_findings import made_finding
 
-from aboard.core.event import Event
-from aboard.core.run import Run
-from aboard.core.verdict import Why
+from aboard.core.evidence.verdict import Judgement
+from aboard.core.run.events import Event
+from aboard.core.run.run_state import Run
 from aboard.diagnoses import Finding, Severity
-from aboard.flows import watch as watch_module
-from aboard.flows.watch import Watch
+from aboard.flows.launch import stall_monitor as watch_module
+from aboard.flows.launch.stall_monitor import StallMonitor
 
 LATE = 20.0
 
@@ -27,15 +27,15 @@ def started() -> Run:
     return run
 
 
-def told_by(answers: list[Why], story: Callable[[Watch, Run], Any]) -> list[str | None]:
+def told_by(answers: list[Judgement], story: Callable[[StallMonitor, Run], Any]) -> list[str | None]:
     """What a watch tells that gets these answers, the last of them again and again."""
     told: list[str | None] = []
 
-    async def ask() -> Why:
+    async def ask() -> Judgement:
         return answers.pop(0) if len(answers) > 1 else answers[0]
 
     async def run() -> None:
-        watch = Watch(ask, lambda found: told.append(found.code if found is not None else None))
+        watch = StallMonitor(ask, lambda found: told.append(found.code if found is not None else None))
         await story(watch, started())
         await watch.close()
 
@@ -43,7 +43,7 @@ def told_by(answers: list[Why], story: Callable[[Watch, Run], Any]) -> list[str 
     return told
 
 
-async def settled(watch: Watch, run: Run, now: float) -> None:
+async def settled(watch: StallMonitor, run: Run, now: float) -> None:
     """A tick, and all that it set going."""
     watch.tick(run, now)
     for _ in range(5):
@@ -53,33 +53,33 @@ async def settled(watch: Watch, run: Run, now: float) -> None:
 def test_a_cause_is_told_once_and_taken_back() -> None:
     """The same answer again is no news; that the run moves is."""
 
-    async def story(watch: Watch, run: Run) -> None:
+    async def story(watch: StallMonitor, run: Run) -> None:
         await settled(watch, run, 0.0)
         await settled(watch, run, LATE)
         await settled(watch, run, 2 * LATE)
         run.apply(Event(node="n1", seq=1, at=41.0, kind="started", child="0"))
         await settled(watch, run, 41.0)
 
-    assert told_by([Why(findings=(finding(),))], story) == ["hang-absent", None]
+    assert told_by([Judgement(findings=(finding(),))], story) == ["hang-absent", None]
 
 
 def test_what_is_only_noted_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint that takes long is no verdict; one that turns out to be another cause is."""
 
-    async def story(watch: Watch, run: Run) -> None:
+    async def story(watch: StallMonitor, run: Run) -> None:
         for number in range(4):
             await settled(watch, run, number * LATE)
 
     monkeypatch.setattr(watch_module, "GOES_ON_SECONDS", 0.0)
-    noted = Why(findings=(finding("hang-busy", Severity.INFO),))
-    assert told_by([noted, noted, Why(findings=(finding("hang-mount"),))], story) == ["hang-mount"]
+    noted = Judgement(findings=(finding("hang-busy", Severity.INFO),))
+    assert told_by([noted, noted, Judgement(findings=(finding("hang-mount"),))], story) == ["hang-mount"]
 
 
 def test_a_pause_that_ends_this_moment_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who was seen at a checkpoint, and is elsewhere now, gets the time to make a step before it is called stuck."""
     monkeypatch.setattr(watch_module, "GOES_ON_SECONDS", 0.02)
 
-    async def story(watch: Watch, run: Run) -> None:
+    async def story(watch: StallMonitor, run: Run) -> None:
         await settled(watch, run, 0.0)
         await settled(watch, run, LATE)
         await settled(watch, run, 2 * LATE)
@@ -87,33 +87,33 @@ def test_a_pause_that_ends_this_moment_is_no_stall(monkeypatch: pytest.MonkeyPat
         await settled(watch, run, 41.0)
         await asyncio.sleep(0.1)
 
-    noted = Why(findings=(finding("hang-busy", Severity.INFO),))
-    assert told_by([noted, Why(findings=(finding(),))], story) == []
+    noted = Judgement(findings=(finding("hang-busy", Severity.INFO),))
+    assert told_by([noted, Judgement(findings=(finding(),))], story) == []
 
 
 def test_an_answer_that_comes_too_late_is_not_told() -> None:
     """The run went on while its nodes were asked."""
 
-    async def story(watch: Watch, run: Run) -> None:
+    async def story(watch: StallMonitor, run: Run) -> None:
         await settled(watch, run, 0.0)
         watch.tick(run, LATE)
         run.apply(Event(node="n1", seq=1, at=LATE, kind="started", child="0"))
         await settled(watch, run, LATE + 0.1)
 
-    assert told_by([Why(findings=(finding(),))], story) == []
+    assert told_by([Judgement(findings=(finding(),))], story) == []
 
 
 def test_one_that_stays_is_acted_upon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only a cause that stops a run, and only when it is still there some seconds later."""
-    acted: list[Why] = []
+    acted: list[Judgement] = []
     now = [100.0]
     monkeypatch.setattr(watch_module, "time", lambda: now[0])
 
     async def run() -> None:
-        async def ask() -> Why:
-            return Why(findings=(finding(),))
+        async def ask() -> Judgement:
+            return Judgement(findings=(finding(),))
 
-        watch = Watch(ask, lambda _found: None, acted.append)
+        watch = StallMonitor(ask, lambda _found: None, acted.append)
         given = started()
         await settled(watch, given, 0.0)
         await settled(watch, given, LATE)
@@ -129,7 +129,7 @@ def test_one_that_stays_is_acted_upon(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_loss_that_is_no_number_is_looked_at_though_the_run_moves() -> None:
     """Steps go on, so nothing is quiet: what a rank says is the reason to ask, and keeps the verdict standing."""
 
-    async def story(watch: Watch, run: Run) -> None:
+    async def story(watch: StallMonitor, run: Run) -> None:
         await settled(watch, run, 0.0)
         for second in range(1, 12):
             run.apply(Event(node="n1", seq=second, at=float(second), kind="started", child=str(second)))
@@ -138,5 +138,5 @@ def test_a_loss_that_is_no_number_is_looked_at_though_the_run_moves() -> None:
         run.apply(Event(node="n1", seq=99, at=100.0, kind="started", child="99"))
         await settled(watch, run, 100.0)
 
-    lost = Why(findings=(finding("loss-no-number", Severity.WARN),))
-    assert told_by([Why(), lost], story) == ["loss-no-number", None]
+    lost = Judgement(findings=(finding("loss-no-number", Severity.WARN),))
+    assert told_by([Judgement(), lost], story) == ["loss-no-number", None]

@@ -15,24 +15,25 @@ from deadlines import slowness, wait_until
 from evidences import WAITING, process, stack
 from rich.console import Console
 
-from aboard.agent import launchers, pyspy, stranger, strangers, tree
+from aboard.agent import process_tree
+from aboard.agent.inspect import external_jobs, external_process, launcher_detection, py_spy_stacks
 from aboard.cli.why import why as why_command
-from aboard.core.cluster import Cluster
-from aboard.core.foreign import NOWHERE, evidence_of, moved, phases
-from aboard.core.node import Node
-from aboard.core.phase import Phase
-from aboard.core.stack import kind, main_thread, site
-from aboard.core.stranger import Stranger, decode_strangers
-from aboard.core.witness import NodeWitness, RankWitness, Socket
-from aboard.core.worlds import World, worlds
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.evidence.external_evidence import UNKNOWN_NODE, build_external_evidence, estimate_phases, has_moved
+from aboard.core.evidence.external_jobs import ExternalJob, group_external_jobs
+from aboard.core.evidence.external_process import ExternalJobProcess, decode_external_processes
+from aboard.core.evidence.node_snapshot import NodeSnapshot, RankSnapshot, TcpConnection
+from aboard.core.evidence.python_stacks import classify_activity, find_user_frame, parse_main_thread
+from aboard.core.run.rank_phases import Phase
 from aboard.diagnoses import AboardError, Finding, Severity, Unreachable
-from aboard.diagnoses.reason import Reason
+from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.flows.why_foreign import refuse, why_foreign
-from aboard.ui.why_foreign import ForeignView, places
-from aboard.verdicts.foreign import judge_foreign
-from aboard.wires.fleet import Fleet
-from aboard.wires.wire import OnPhase, Stream
+from aboard.flows.why.external_jobs import diagnose_external_job, require_inspectable
+from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.transport import ByteStream, OnPhase
+from aboard.ui.why.external_job_view import ExternalJobView, group_by_place
+from aboard.verdicts.live.external_jobs import judge_external_job
 
 NOW = 1000.0
 STORE = stack(
@@ -42,7 +43,7 @@ STORE = stack(
 LOCK = stack(("/home/me/train.py", 44, "lock"), ("/home/me/train.py", 60, "<module>"))
 
 
-def seat(rank: int | None, **given: Any) -> Stranger:
+def seat(rank: int | None, **given: Any) -> ExternalJobProcess:
     own = {
         "world": 4,
         "address": "10.0.0.1",
@@ -51,29 +52,31 @@ def seat(rank: int | None, **given: Any) -> Stranger:
         "began": NOW - 60,
         "what": "python train.py",
     }
-    return Stranger(**{"pid": 100 + (rank or 0), "rank": rank, **own, **given})
+    return ExternalJobProcess(**{"pid": 100 + (rank or 0), "rank": rank, **own, **given})
 
 
-def link(local: str, remote: str, state: str = "ESTABLISHED", **given: Any) -> Socket:
-    return Socket(local=local, remote=remote, state=state, **given)
+def link(local: str, remote: str, state: str = "ESTABLISHED", **given: Any) -> TcpConnection:
+    return TcpConnection(local=local, remote=remote, state=state, **given)
 
 
-def look(world: World, ranks: Mapping[int, RankWitness], quiet: float = 10.0) -> Any:
+def look(world: ExternalJob, ranks: Mapping[int, RankSnapshot], quiet: float = 10.0) -> Any:
     nodes = {name: Node(name=name) for name in world.nodes}
     witness = {
-        name: NodeWitness(
+        name: NodeSnapshot(
             at=NOW,
             ranks={rank: ranks[rank] for rank in world.pids(name).values() if rank in ranks},
             addresses=(("eth0", f"10.0.0.{name[1:]}"),),
         )
         for name in world.nodes
     }
-    return evidence_of(world, nodes, witness, unheard={}, now=NOW, quiet=quiet)
+    return build_external_evidence(world, nodes, witness, unheard={}, now=NOW, quiet=quiet)
 
 
-def four(**given: Any) -> World:
+def four(**given: Any) -> ExternalJob:
     """Ranks 0 and 1 on n1, 2 and 3 on n2."""
-    (world,) = worlds({"n1": [seat(0, **given), seat(1, **given)], "n2": [seat(2, **given), seat(3, **given)]})
+    (world,) = group_external_jobs(
+        {"n1": [seat(0, **given), seat(1, **given)], "n2": [seat(2, **given), seat(3, **given)]}
+    )
     return world
 
 
@@ -83,7 +86,12 @@ def four(**given: Any) -> World:
 def test_an_environment_gives_its_few_words_only() -> None:
     """A token stays where it is."""
     raw = b"RANK=3\0WORLD_SIZE=8\0MASTER_ADDR=n1\0MASTER_PORT=29500\0HF_TOKEN=secret\0\0"
-    assert stranger.environment(raw) == {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "n1", "MASTER_PORT": "29500"}
+    assert external_process.parse_environment(raw) == {
+        "RANK": "3",
+        "WORLD_SIZE": "8",
+        "MASTER_ADDR": "n1",
+        "MASTER_PORT": "29500",
+    }
 
 
 @pytest.mark.parametrize(
@@ -100,7 +108,7 @@ def test_an_environment_gives_its_few_words_only() -> None:
 )
 def test_numbers_by_whoever_gave_them(env: dict[str, str], numbers: tuple[int, int] | None) -> None:
     """Torch's own words come before those of Slurm and Open MPI; what is no rank of a world is none."""
-    assert stranger.numbers(env) == numbers
+    assert external_process.parse_rank_and_world(env) == numbers
 
 
 @pytest.mark.parametrize(
@@ -115,7 +123,7 @@ def test_numbers_by_whoever_gave_them(env: dict[str, str], numbers: tuple[int, i
 )
 def test_a_launcher_is_known_by_its_command(words: str, which: str) -> None:
     """By its program or module; a script that only says its name is none."""
-    assert launchers.launcher(words.split()) == which
+    assert launcher_detection.detect_launcher(words.split()) == which
 
 
 @pytest.mark.parametrize(
@@ -138,14 +146,17 @@ def test_a_launcher_is_known_by_its_command(words: str, which: str) -> None:
 )
 def test_where_a_launcher_meets_the_others(words: str, env: dict[str, str], met: tuple[str | None, ...]) -> None:
     """By its options as each launcher spells them, else by torchrun's variables, else by its defaults."""
-    found = launchers.meeting(words.split(), env)
+    found = launcher_detection.parse_rendezvous(words.split(), env)
     assert (found["nodes"], found.get("number"), found["address"], found["port"]) == met
 
 
 def test_a_program_is_told_without_its_arguments() -> None:
     """They may hold keys."""
-    assert stranger.what(["/usr/bin/python3", "-u", "/home/me/train.py", "--key", "secret"]) == "python3 train.py"
-    assert stranger.what(["python", "-m", "llama.train", "x"]) == "python llama.train"
+    assert (
+        external_process.describe_command(["/usr/bin/python3", "-u", "/home/me/train.py", "--key", "secret"])
+        == "python3 train.py"
+    )
+    assert external_process.describe_command(["python", "-m", "llama.train", "x"]) == "python llama.train"
 
 
 # Others may run the same test at the same time, as the same user.
@@ -175,7 +186,7 @@ def families() -> Iterator[list[subprocess.Popen[bytes]]]:
 
 
 def own_ranks() -> list[dict[str, Any]]:
-    found = [each for each in strangers.find(None) if each.get("port") == MEETING]
+    found = [each for each in external_jobs.find_external_ranks(None) if each.get("port") == MEETING]
     return sorted(found, key=lambda each: int(each["rank"]))
 
 
@@ -198,17 +209,23 @@ def test_ranks_are_neither_shells_nor_workers(families: list[subprocess.Popen[by
         assert abs(each["began"] - time.time()) < 60
     # The script has no numbers itself, and is Python: it is meant itself. Its shell stands for the rank.
     shell = int(Path(f"/proc/{found[0]['pid']}/stat").read_text().rpartition(")")[2].split()[1])
-    assert [each["pid"] for each in strangers.find([shell])] == [found[0]["pid"]]
-    assert {each["pid"] for each in strangers.find([found[1]["pid"]])} == {each["pid"] for each in found}
+    assert [each["pid"] for each in external_jobs.find_external_ranks([shell])] == [found[0]["pid"]]
+    assert {each["pid"] for each in external_jobs.find_external_ranks([found[1]["pid"]])} == {
+        each["pid"] for each in found
+    }
 
 
 def test_a_process_that_is_not_there_is_said_to_be() -> None:
     """And one of a run of ours is told with its run."""
-    assert strangers.find([4194303]) == [{"pid": 4194303, "why": "absent"}]
+    assert external_jobs.find_external_ranks([4194303]) == [{"pid": 4194303, "why": "absent"}]
     env = {**os.environ, "ABOARD_RUN_ID": "brave-otter"}
     with subprocess.Popen([sys.executable, "-ISc", "input()"], env=env, stdin=subprocess.PIPE) as ours:
         told = [{"pid": ours.pid, "why": "ours", "run": "brave-otter"}]
-        wait_until(lambda: strangers.find([ours.pid]) == told, 10, lambda: strangers.find([ours.pid]))
+        wait_until(
+            lambda: external_jobs.find_external_ranks([ours.pid]) == told,
+            10,
+            lambda: external_jobs.find_external_ranks([ours.pid]),
+        )
         assert ours.stdin is not None
         ours.stdin.close()
 
@@ -229,9 +246,9 @@ DUMP = [
 
 def test_stacks_of_py_spy_are_read_as_those_of_python() -> None:
     """The main thread last, functions by their own name: the same words come out."""
-    frames = main_thread(Untrusted(pyspy.as_stack(DUMP, 7)))
-    assert kind(frames) == "collective"
-    assert str(site(frames)) == "train.py:7 in step"
+    frames = parse_main_thread(Untrusted(py_spy_stacks.format_stack(DUMP, 7)))
+    assert classify_activity(frames) == "collective"
+    assert str(find_user_frame(frames)) == "train.py:7 in step"
 
 
 def test_a_real_process_and_where_it_is() -> None:
@@ -239,10 +256,13 @@ def test_a_real_process_and_where_it_is() -> None:
     with subprocess.Popen([sys.executable, "-ISc", "def wait():\n    input()\nwait()"], stdin=subprocess.PIPE) as child:
 
         def stands_in_wait() -> bool:
-            found = pyspy.stacks([child.pid], 10)[str(child.pid)]
-            return isinstance(found, str) and str(site(main_thread(Untrusted(found)))) == "<string>:2 in wait"
+            found = py_spy_stacks.dump_stacks([child.pid], 10)[str(child.pid)]
+            return (
+                isinstance(found, str)
+                and str(find_user_frame(parse_main_thread(Untrusted(found)))) == "<string>:2 in wait"
+            )
 
-        wait_until(stands_in_wait, 20, lambda: pyspy.stacks([child.pid], 10))
+        wait_until(stands_in_wait, 20, lambda: py_spy_stacks.dump_stacks([child.pid], 10))
         assert child.stdin is not None
         child.stdin.close()
 
@@ -252,18 +272,18 @@ def test_without_py_spy_the_command_that_brings_it_is_told(tmp_path: Path, monke
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as child:
-        absent = pyspy.stacks([child.pid], 5)[str(child.pid)]
+        absent = py_spy_stacks.dump_stacks([child.pid], 5)[str(child.pid)]
         assert isinstance(absent, dict)
         why, _, fix = absent["why"].partition("\n")
         assert (why, fix.partition("bin/")[2]) == ("py-spy is not installed there", "cat -m pip install py-spy")
         fake = tmp_path / "py-spy"
         fake.write_text("#!/bin/sh\necho 'Error: Permission Denied: Try again' >&2\nexit 1\n")
         fake.chmod(0o755)
-        denied = pyspy.stacks([child.pid], 5)[str(child.pid)]
+        denied = py_spy_stacks.dump_stacks([child.pid], 5)[str(child.pid)]
         assert isinstance(denied, dict)
         assert "\nsudo " in denied["why"]
         fake.write_text("#!/bin/sh\nexec /bin/sleep 60\n")
-        assert pyspy.stacks([child.pid], 0.2)[str(child.pid)] == {"why": pyspy.LATE}
+        assert py_spy_stacks.dump_stacks([child.pid], 0.2)[str(child.pid)] == {"why": py_spy_stacks.TIMED_OUT}
         assert child.stdin is not None
         child.stdin.close()
 
@@ -279,11 +299,11 @@ def test_what_a_node_says_is_held_to_its_types() -> None:
         {"pid": 6, "rank": True, "world": 2**40, "port": "29500", "began": float("nan")},
         None,
     ]
-    one, two = decode_strangers(given, 30.0)
+    one, two = decode_external_processes(given, 30.0)
     assert (one.rank, one.world, one.began) == (None, None, 100.0)
     assert "\x1b" not in one.what
     assert (two.rank, two.world, two.port, two.began) == (None, None, 0, 0.0)
-    assert decode_strangers({"pid": 5}, 0.0) == ()
+    assert decode_external_processes({"pid": 5}, 0.0) == ()
 
 
 def test_two_worlds_on_one_node_are_told_apart() -> None:
@@ -291,7 +311,7 @@ def test_two_worlds_on_one_node_are_told_apart() -> None:
     old = [seat(rank, port=29501, began=NOW - 900, pid=50 + rank) for rank in range(4)]
     new = [seat(rank) for rank in range(4)]
     stale = seat(1, began=NOW - 500, pid=77)
-    first, second = worlds({"n1": [*old, new[1], stale, *new[2:], new[0]]})
+    first, second = group_external_jobs({"n1": [*old, new[1], stale, *new[2:], new[0]]})
     assert (first.port, second.port) == (29500, 29501)
     assert first.seats[1].process.pid == 101
     assert (first.missing, first.size) == ((), 4)
@@ -300,16 +320,16 @@ def test_two_worlds_on_one_node_are_told_apart() -> None:
 def test_ranks_at_the_loopback_of_two_nodes_are_two_worlds() -> None:
     """127.0.0.1 is another place on each of them."""
     own = {"address": "127.0.0.1", "world": 1}
-    assert len(worlds({"n1": [seat(0, **own)], "n2": [seat(0, **own)]})) == 2
+    assert len(group_external_jobs({"n1": [seat(0, **own)], "n2": [seat(0, **own)]})) == 2
 
 
 def test_ranks_of_one_step_of_slurm_are_one_world() -> None:
     """Also where their environment does not say where they meet."""
     own = {"address": "", "port": 0, "world": 2}
     tasks = {"n1": [seat(0, job="7.0", **own)], "n2": [seat(1, job="7.0", **own)]}
-    (world,) = worlds(tasks)
+    (world,) = group_external_jobs(tasks)
     assert world.nodes == ("n1", "n2")
-    assert len(worlds({**tasks, "n2": [seat(1, job="8.0", **own)]})) == 2
+    assert len(group_external_jobs({**tasks, "n2": [seat(1, job="8.0", **own)]})) == 2
 
 
 def test_who_has_ended_is_missing() -> None:
@@ -319,7 +339,7 @@ def test_who_has_ended_is_missing() -> None:
 
 def test_processes_without_numbers_are_one_world_in_their_order() -> None:
     """As they were given."""
-    (world,) = worlds({"n1": [Stranger(pid=5), Stranger(pid=3)]})
+    (world,) = group_external_jobs({"n1": [ExternalJobProcess(pid=5), ExternalJobProcess(pid=3)]})
     assert {rank: seat.process.pid for rank, seat in world.seats.items()} == {0: 5, 1: 3}
     assert world.size == 2
 
@@ -332,17 +352,17 @@ def test_phases_by_connections_and_stacks() -> None:
     world = four()
     near, far = "10.0.0.1:40000", "10.0.0.2:41000"
     seen = {
-        0: RankWitness(sockets=(link("0.0.0.0:29500", "0.0.0.0:0", "LISTEN"), link(near, far)), stack=WAITING),
-        1: RankWitness(sockets=(link("10.0.0.1:5", "10.0.0.1:29500"),), stack=STORE),
-        2: RankWitness(sockets=(link(far, near),), stack=LOCK),
-        3: RankWitness(sockets=(link("10.0.0.2:6", "10.0.0.1:29500", "SYN_SENT"),), stack=STORE),
+        0: RankSnapshot(sockets=(link("0.0.0.0:29500", "0.0.0.0:0", "LISTEN"), link(near, far)), stack=WAITING),
+        1: RankSnapshot(sockets=(link("10.0.0.1:5", "10.0.0.1:29500"),), stack=STORE),
+        2: RankSnapshot(sockets=(link(far, near),), stack=LOCK),
+        3: RankSnapshot(sockets=(link("10.0.0.2:6", "10.0.0.1:29500", "SYN_SENT"),), stack=STORE),
     }
-    assert phases(world, seen) == {0: Phase.STEPS, 1: Phase.STORE, 2: Phase.STEPS, 3: Phase.TORCH}
-    assert set(phases(four(torch=False), seen).values()) == {Phase.PYTHON}
-    assert set(phases(world, {}).values()) == {Phase.TORCH}
+    assert estimate_phases(world, seen) == {0: Phase.STEPS, 1: Phase.STORE, 2: Phase.STEPS, 3: Phase.TORCH}
+    assert set(estimate_phases(four(torch=False), seen).values()) == {Phase.PYTHON}
+    assert set(estimate_phases(world, {}).values()) == {Phase.TORCH}
 
 
-def mesh(rank: int, **given: Any) -> tuple[Socket, ...]:
+def mesh(rank: int, **given: Any) -> tuple[TcpConnection, ...]:
     """A ring of connections between the four."""
     place = [f"10.0.0.{1 + each // 2}:4000{each}" for each in range(4)]
     before, after = (rank - 1) % 4, (rank + 1) % 4
@@ -351,52 +371,52 @@ def mesh(rank: int, **given: Any) -> tuple[Socket, ...]:
 
 def test_a_rank_in_a_lock_is_named() -> None:
     """The others wait in a collective: the same verdict as for a run of ours, in words that fit."""
-    seen = {rank: RankWitness(process=process(), sockets=mesh(rank), stack=WAITING) for rank in range(3)}
-    seen[3] = RankWitness(process=process(call="futex", pid=103), sockets=mesh(3), stack=LOCK)
+    seen = {rank: RankSnapshot(process=process(), sockets=mesh(rank), stack=WAITING) for rank in range(3)}
+    seen[3] = RankSnapshot(process=process(call="futex", pid=103), sockets=mesh(3), stack=LOCK)
     world = four()
-    (found,) = judge_foreign(world, (), look(world, seen), asked=("n1", "n2")).findings
+    (found,) = judge_external_job(world, (), look(world, seen), asked=("n1", "n2")).findings
     assert (found.code, found.nodes, found.ranks) == ("hang-lock", ("n2",), (3,))
     assert found.fix == "py-spy dump --pid 103    # on n2; all its threads (needs py-spy)"
-    early = judge_foreign(world, (), look(world, seen, quiet=1.0), asked=("n1", "n2")).findings[0]
+    early = judge_external_job(world, (), look(world, seen, quiet=1.0), asked=("n1", "n2")).findings[0]
     assert early.severity is Severity.INFO
-    assert judge_foreign(world, (), look(world, seen, quiet=0.0), asked=("n1", "n2")).findings == ()
+    assert judge_external_job(world, (), look(world, seen, quiet=0.0), asked=("n1", "n2")).findings == ()
 
 
 def test_a_store_behind_a_firewall() -> None:
     """SYN_SENT again and again to MASTER_PORT."""
     dropped = link("10.0.0.2:6", "10.0.0.1:29500", "SYN_SENT", resent=2)
     world = four()
-    hosted = RankWitness(process=process(), sockets=(link("0.0.0.0:29500", "0.0.0.0:0", "LISTEN"),), stack=STORE)
-    guest = RankWitness(process=process(), sockets=(link("10.0.0.1:7", "10.0.0.1:29500"),), stack=STORE)
-    barred = RankWitness(process=process(), sockets=(dropped,), stack=STORE)
+    hosted = RankSnapshot(process=process(), sockets=(link("0.0.0.0:29500", "0.0.0.0:0", "LISTEN"),), stack=STORE)
+    guest = RankSnapshot(process=process(), sockets=(link("10.0.0.1:7", "10.0.0.1:29500"),), stack=STORE)
+    barred = RankSnapshot(process=process(), sockets=(dropped,), stack=STORE)
     seen = {0: hosted, 1: guest, 2: barred, 3: barred}
-    found = judge_foreign(world, (), look(world, seen), asked=("n1", "n2")).findings[0]
+    found = judge_external_job(world, (), look(world, seen), asked=("n1", "n2")).findings[0]
     assert (found.code, found.nodes, found.ranks) == ("init-store-dropped", ("n1",), (2, 3))
     launching = four(launcher="torchrun")
-    found = judge_foreign(launching, (), look(launching, seen), asked=("n1", "n2")).findings[0]
+    found = judge_external_job(launching, (), look(launching, seen), asked=("n1", "n2")).findings[0]
     assert found.seen.startswith("launcher 2-3 on n2 gets no answer from 10.0.0.1:29500, the store of launcher 0")
     assert found.ranks == ()
 
 
 def test_ranks_that_were_not_found() -> None:
     """They are said with their numbers, and hold up no rule; looked at by process, that is no warning."""
-    (world,) = worlds({"n2": [seat(2), seat(3)]})
-    seen = {rank: RankWitness(process=process(), sockets=mesh(rank), stack=WAITING) for rank in (2, 3)}
+    (world,) = group_external_jobs({"n2": [seat(2), seat(3)]})
+    seen = {rank: RankSnapshot(process=process(), sockets=mesh(rank), stack=WAITING) for rank in (2, 3)}
     evidence = look(world, seen)
-    assert [view.node for view in evidence.views] == ["10.0.0.1", NOWHERE, "n2", "n2"]
-    (found,) = judge_foreign(world, (), evidence, asked=("n1", "n2")).findings
+    assert [view.node for view in evidence.views] == ["10.0.0.1", UNKNOWN_NODE, "n2", "n2"]
+    (found,) = judge_external_job(world, (), evidence, asked=("n1", "n2")).findings
     assert (found.code, found.severity, found.ranks) == ("why-ranks-missing", Severity.WARN, (0, 1))
     assert found.seen.startswith("ranks 0-1 of 4 were found on none of the 2 nodes")
-    assert judge_foreign(world, (), evidence, asked=()).findings[0].severity is Severity.INFO
+    assert judge_external_job(world, (), evidence, asked=()).findings[0].severity is Severity.INFO
 
 
 def without_stacks(said: str) -> dict[str, Finding]:
     """The findings on a training of which no stack could be read, and another one, by code."""
     world = four()
     why = {"stack": said}
-    seen = {rank: RankWitness(process=process(), sockets=mesh(rank), why=why) for rank in range(4)}
-    (other,) = worlds({"n1": [seat(0, port=1, pid=9, world=1)]})
-    found = judge_foreign(world, [other], look(world, seen), asked=("n1", "n2")).findings
+    seen = {rank: RankSnapshot(process=process(), sockets=mesh(rank), why=why) for rank in range(4)}
+    (other,) = group_external_jobs({"n1": [seat(0, port=1, pid=9, world=1)]})
+    found = judge_external_job(world, [other], look(world, seen), asked=("n1", "n2")).findings
     return {each.code: each for each in found}
 
 
@@ -428,35 +448,39 @@ def test_stacks_that_could_not_be_had_and_other_trainings() -> None:
 
 def at(line: int = 40, cpu: float = 0.0, **given: Any) -> Any:
     """Three wait, and one is at a line of its own."""
-    ranks = {rank: RankWitness(sockets=mesh(rank, **given), stack=WAITING) for rank in range(3)}
+    ranks = {rank: RankSnapshot(sockets=mesh(rank, **given), stack=WAITING) for rank in range(3)}
     own = stack(("/home/me/train.py", line, "loop"))
-    ranks[3] = RankWitness(process=process(cpu=cpu), sockets=mesh(3), stack=own)
+    ranks[3] = RankSnapshot(process=process(cpu=cpu), sockets=mesh(3), stack=own)
     return look(four(), ranks)
 
 
 def test_whether_it_moves() -> None:
     """Bytes that were sent on, another line, or a little work; what is sent again is none, nor is work without end."""
-    assert not moved(at(segments=7), at(segments=7))
-    assert not moved(at(segments=7), at(segments=9, losses=2))
-    assert not moved(at(cpu=1.0), at(line=41, cpu=1.0))
-    assert moved(at(segments=7), at(segments=8))
-    assert moved(at(), at(line=41))
-    assert moved(at(cpu=0.1), at())
+    assert not has_moved(at(segments=7), at(segments=7))
+    assert not has_moved(at(segments=7), at(segments=9, losses=2))
+    assert not has_moved(at(cpu=1.0), at(line=41, cpu=1.0))
+    assert has_moved(at(segments=7), at(segments=8))
+    assert has_moved(at(), at(line=41))
+    assert has_moved(at(cpu=0.1), at())
 
 
 @pytest.mark.parametrize(
     ("found", "code", "fix"),
     [
-        ({"n1": [Stranger(pid=5, why="absent")]}, "why-no-process", "ps "),
-        ({"n1": [Stranger(pid=5, why="denied", user="root")]}, "why-not-permitted", "sudo aboard why --pid 5"),
-        ({"n1": [Stranger(pid=5, why="ours", run="brave-otter")]}, "why-own-run", "aboard why brave-otter"),
+        ({"n1": [ExternalJobProcess(pid=5, why="absent")]}, "why-no-process", "ps "),
+        (
+            {"n1": [ExternalJobProcess(pid=5, why="denied", user="root")]},
+            "why-not-permitted",
+            "sudo aboard why --pid 5",
+        ),
+        ({"n1": [ExternalJobProcess(pid=5, why="ours", run="brave-otter")]}, "why-own-run", "aboard why brave-otter"),
         ({"n1": [], "n2": []}, "why-no-training", "aboard why --pid PID"),
     ],
 )
-def test_what_is_refused(found: dict[str, list[Stranger]], code: str, fix: str) -> None:
+def test_what_is_refused(found: dict[str, list[ExternalJobProcess]], code: str, fix: str) -> None:
     """With what was seen, and what to type instead."""
     with pytest.raises(AboardError) as caught:
-        refuse(found, {})
+        require_inspectable(found, {})
     assert caught.value.code == code
     assert caught.value.fix.startswith(fix)
 
@@ -472,7 +496,7 @@ def test_a_stopped_process_by_the_real_agent() -> None:
     with subprocess.Popen([sys.executable, "-ISc", script]) as child:
         try:
             os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
-            told = asyncio.run(why_foreign(HERE, [child.pid]))
+            told = asyncio.run(diagnose_external_job(HERE, [child.pid]))
             found = told.why.findings[0]
             assert (found.code, found.fix) == (
                 "run-rank-stopped",
@@ -492,9 +516,9 @@ def test_a_look_that_hangs_tells_what_came_before(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     async def ask(pid: int) -> dict[str, Any]:
-        link = (await Fleet().dial(HERE.nodes[0])).link
+        link = (await NodeDialer().dial(HERE.nodes[0])).link
         try:
-            return await link.ask("strangers", 20 * slowness(), pids=[pid], timeout=strangers.STACKS_SECONDS - 0.2)
+            return await link.ask("strangers", 20 * slowness(), pids=[pid], timeout=external_jobs.STACKS_SECONDS - 0.2)
         finally:
             await link.close()
 
@@ -504,21 +528,23 @@ def test_a_look_that_hangs_tells_what_came_before(tmp_path: Path, monkeypatch: p
         child.stdin.close()
     assert [each["pid"] for each in told["found"]] == [child.pid]
     assert told["children"] == {}
-    assert int((tmp_path / "pid").read_text()) not in tree.parents()
+    assert int((tmp_path / "pid").read_text()) not in process_tree.read_parents()
 
 
 class Silent:
     """A wire at whose end nobody is."""
 
-    async def open(self, node: Node, on_phase: OnPhase) -> Stream:
+    async def open(self, node: Node, on_phase: OnPhase) -> ByteStream:
         on_phase("dialling")
-        raise Unreachable(Reason.SILENT, f"{node.name}: no answer")
+        raise Unreachable(UnreachableReason.SILENT, f"{node.name}: no answer")
 
 
 def test_nodes_of_which_none_answers() -> None:
     """An error with the first one's reason, and the check that tells more."""
     with pytest.raises(AboardError) as caught:
-        asyncio.run(why_foreign(Cluster(nodes=(Node(name="n1"), Node(name="n2"))), wire_of=lambda _node: Silent()))
+        asyncio.run(
+            diagnose_external_job(Cluster(nodes=(Node(name="n1"), Node(name="n2"))), wire_of=lambda _node: Silent())
+        )
     assert caught.value.code == "why-no-node"
     assert "n1: no answer" in caught.value.seen
     assert caught.value.fix == "aboard check n1 n2 --only reach"
@@ -527,11 +553,11 @@ def test_nodes_of_which_none_answers() -> None:
 def test_the_screen() -> None:
     """Which training it is, who is where, and that it moves; of launchers, whether they have come."""
     world = four()
-    seen = {rank: RankWitness(process=process(), sockets=mesh(rank), stack=WAITING) for rank in range(4)}
-    seen[0] = RankWitness(process=process(), sockets=mesh(0), why={"stack": "not there\npip x"})
+    seen = {rank: RankSnapshot(process=process(), sockets=mesh(rank), stack=WAITING) for rank in range(4)}
+    seen[0] = RankSnapshot(process=process(), sockets=mesh(0), why={"stack": "not there\npip x"})
     evidence = look(world, seen, quiet=0.0)
-    why = judge_foreign(world, (), evidence, asked=("n1", "n2"))
-    assert drawn(ForeignView(world, evidence, why, verbose=False)).splitlines()[:6] == [
+    why = judge_external_job(world, (), evidence, asked=("n1", "n2"))
+    assert drawn(ExternalJobView(world, evidence, why, verbose=False)).splitlines()[:6] == [
         "python train.py on n[1-2], begun 1 min ago: rank 0-3 of 4, which meet at 10.0.0.1:29500",
         "  rank 0  training",
         "  rank 1-3  collective at train.py:7 in step",
@@ -540,11 +566,11 @@ def test_the_screen() -> None:
         "",
     ]
     launching = four(launcher="torchrun")
-    (place,) = places(launching, look(launching, {}))
+    (place,) = group_by_place(launching, look(launching, {}))
     assert place == ([0, 1, 2, 3], "is on its way to the meeting place")
 
 
-def drawn(view: ForeignView) -> str:
+def drawn(view: ExternalJobView) -> str:
     console = Console(width=100, file=io.StringIO(), highlight=False)
     console.print(view, crop=False)
     file = console.file

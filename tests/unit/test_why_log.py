@@ -10,13 +10,13 @@ from commands import aboard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.core.xid import XIDS, meaning_of
+from aboard.core.evidence.gpu_errors import XIDS, find_xid_meaning
 from aboard.diagnoses import Finding, InputError, Severity
-from aboard.flows.why_log import explain
-from aboard.verdicts.logs.judge import judge
-from aboard.verdicts.logs.reader import Reader
-from aboard.verdicts.logs.said import said
-from aboard.verdicts.logs.stamp import stamp_of
+from aboard.flows.why.log_files import diagnose_logs
+from aboard.verdicts.logs.judge_log import judge_log
+from aboard.verdicts.logs.line_prefixes import parse_log_line
+from aboard.verdicts.logs.log_scanner import LogScanner
+from aboard.verdicts.logs.timestamps import parse_timestamp
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
 WATCHDOG = (
@@ -28,11 +28,11 @@ CLOSED = "[rank1]: RuntimeError: [pair.cc:547] Connection closed by peer [10.0.0
 
 
 def told(*lines: str) -> list[Finding]:
-    reader = Reader()
+    reader = LogScanner()
     reader.begin("a.log")
     for line in lines:
         reader.take(line.encode())
-    return judge(reader.reading())
+    return judge_log(reader.reading())
 
 
 def test_the_script_is_named_where_the_log_has_it() -> None:
@@ -51,7 +51,7 @@ def test_a_login_that_was_dropped_is_no_lost_peer() -> None:
 def test_an_xid_gets_the_diagnosis_of_its_part(number: int) -> None:
     """A log and the kernel's own journal name the same failure for the same number."""
     (finding,) = told(f"n1 kernel: NVRM: Xid (PCI:0000:9d:00): {number}, pid=1, name=python3, words")
-    assert finding.diagnosis is meaning_of(number).diagnosis
+    assert finding.diagnosis is find_xid_meaning(number).diagnosis
 
 
 def test_an_echo_is_folded_under_the_cause() -> None:
@@ -187,26 +187,26 @@ def test_the_users_own_line_is_named() -> None:
 )
 def test_prefixes(line: str, node: str, rank: int | None, text: str) -> None:
     """What launchers put before a line tells who it is from, and is taken off; other words with a colon stay."""
-    found = said(line)
+    found = parse_log_line(line)
     assert (found.node, found.rank, found.text) == (node, rank, text)
 
 
 def test_times_of_several_forms_are_comparable() -> None:
     """Logging, glog with and without the zero, syslog: all one moment."""
     forms = ("2026-03-21 02:07:08,5 x", "[rank0]:[E321 02:07:08.500 f.cpp:1] x", "E0321 02:07:08.500 7 f.py:1] x")
-    assert len({stamp_of(form) for form in forms}) == 1
-    assert stamp_of("Mar 21 02:07:08 n1 kernel: x") == int(stamp_of(forms[0]) or 0)
-    assert stamp_of("no time at all") is None
+    assert len({parse_timestamp(form) for form in forms}) == 1
+    assert parse_timestamp("Mar 21 02:07:08 n1 kernel: x") == int(parse_timestamp(forms[0]) or 0)
+    assert parse_timestamp("no time at all") is None
 
 
 @given(st.lists(st.binary(max_size=200), max_size=30))
 def test_any_bytes_can_be_read(lines: list[bytes]) -> None:
     """Nothing that a file can hold stops the reading."""
-    reader = Reader(all_lines=True)
+    reader = LogScanner(all_lines=True)
     reader.begin("x")
     for line in lines:
         reader.take(line)
-    judge(reader.reading())
+    judge_log(reader.reading())
 
 
 def test_a_hostile_log_can_neither_touch_the_terminal_nor_a_pasted_command() -> None:
@@ -222,7 +222,7 @@ def test_a_hostile_log_can_neither_touch_the_terminal_nor_a_pasted_command() -> 
 
 def test_memory_is_bounded_by_symptoms_not_by_lines() -> None:
     """Ten thousand equal errors are one sighting that is counted."""
-    reader = Reader()
+    reader = LogScanner()
     reader.begin("x")
     for _ in range(10_000):
         reader.take(f"[rank3]: {OOM}".encode())
@@ -236,7 +236,7 @@ def test_files_of_any_kind(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "logs" / "gpu03.log.gz", "wb") as file:
         file.write(f"ok\n{OOM}".encode())
     (tmp_path / "logs" / "long.log").write_bytes(b"x" * 3_000_000)
-    found = explain([str(tmp_path / "logs")])
+    found = diagnose_logs([str(tmp_path / "logs")])
     assert (found.findings[0].code, found.findings[0].nodes) == ("log-gpu-memory", ("gpu03",))
     assert len(found.files) == 2
 
@@ -244,7 +244,7 @@ def test_files_of_any_kind(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     """All that can't be read is told at once."""
     with pytest.raises(InputError) as raised:
-        explain([str(tmp_path / "a"), str(tmp_path / "b")])
+        diagnose_logs([str(tmp_path / "a"), str(tmp_path / "b")])
     assert len(raised.value.problems) == 2
 
 

@@ -7,12 +7,12 @@ import pytest
 
 from aboard.diagnoses import Finding, Severity
 from aboard.diagnoses.catalogue import all_diagnoses, all_messages
-from aboard.diagnoses.messages import Source
-from aboard.verdicts.logs.judge import judge
-from aboard.verdicts.logs.needles import needles
-from aboard.verdicts.logs.reader import Reader
-from aboard.verdicts.logs.said import plain
-from aboard.verdicts.told import TOLD
+from aboard.diagnoses.messages import MessageSource
+from aboard.verdicts.code_subjects import ALL_SUBJECTS
+from aboard.verdicts.logs.judge_log import judge_log
+from aboard.verdicts.logs.line_prefixes import split_terminal_line
+from aboard.verdicts.logs.log_scanner import LogScanner
+from aboard.verdicts.logs.pattern_keywords import extract_keywords
 from faults_recorded import Case, cases, score
 
 CASES = cases()
@@ -30,12 +30,12 @@ WRAPS: dict[str, Wrap] = {
 
 
 def _judged(case: Case, wrap: Wrap | None = None, *, all_lines: bool = False) -> list[Finding]:
-    reader = Reader(all_lines=all_lines)
+    reader = LogScanner(all_lines=all_lines)
     for name in case.logs:
         reader.begin(name)
         for line in Path(name).read_bytes().split(b"\n"):
             reader.take(wrap(line) if wrap else line)
-    return judge(reader.reading())
+    return judge_log(reader.reading())
 
 
 def _alarms(findings: Iterable[Finding]) -> list[str]:
@@ -67,17 +67,17 @@ def test_lines_that_are_passed_by_hold_nothing() -> None:
 def test_a_pattern_never_fits_a_line_without_its_words() -> None:
     """The words by which patterns are skipped are none that a fitting line could lack."""
     lines = [text for case in CASES for name in case.logs for line in Path(name).read_bytes().split(b"\n")
-             for text in plain(line)]  # fmt: skip
-    for diagnosis, message in all_messages(Source.LOG):
-        words = needles(message.pattern)
+             for text in split_terminal_line(line)]  # fmt: skip
+    for diagnosis, message in all_messages(MessageSource.LOG):
+        words = extract_keywords(message.pattern)
         for text in lines:
             assert not words or not message.regex.search(text) or any(word in text for word in words), diagnosis.code
 
 
 def test_every_message_has_a_story() -> None:
     """`aboard why CODE` tells of each code that a log can get."""
-    told = {story.code for subject in TOLD for story in subject.stories}
-    assert {diagnosis.code for diagnosis, _ in all_messages(Source.LOG)} <= told
+    told = {story.code for subject in ALL_SUBJECTS for story in subject.diagnoses}
+    assert {diagnosis.code for diagnosis, _ in all_messages(MessageSource.LOG)} <= told
 
 
 def test_fixes_have_no_blank_that_breaks() -> None:

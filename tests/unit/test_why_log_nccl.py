@@ -2,22 +2,31 @@
 
 import pytest
 
-from aboard.verdicts.nccl import NcclLog, Work, group_of, missing_ranks, nccl_line, standing, standing_words, work_of
+from aboard.verdicts.logs.nccl_log import (
+    NcclLogSummary,
+    NcclWork,
+    find_stall,
+    format_stall,
+    list_missing_ranks,
+    parse_group,
+    parse_nccl_line,
+    parse_work,
+)
 
 INFO = "n1:10:20 [3] NCCL INFO {0}"
 
 
-def log_of(*texts: str) -> NcclLog:
-    log = NcclLog()
+def log_of(*texts: str) -> NcclLogSummary:
+    log = NcclLogSummary()
     for text in texts:
-        line = nccl_line(text)
+        line = parse_nccl_line(text)
         assert line is not None, text
         log.take(line)
     return log
 
 
-def work(seq: int, op: str = "ALLREDUCE", numel: int = 8) -> Work:
-    return Work(seq=seq, op=op, numel=numel)
+def work(seq: int, op: str = "ALLREDUCE", numel: int = 8) -> NcclWork:
+    return NcclWork(seq=seq, op=op, numel=numel)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +41,7 @@ def work(seq: int, op: str = "ALLREDUCE", numel: int = 8) -> Work:
 )
 def test_prefixes_of_all_versions(line: str) -> None:
     """Host and process are found, and the text alone is left."""
-    found = nccl_line(line)
+    found = parse_nccl_line(line)
     assert found is not None
     assert (found.host, found.pid, found.text) == ("n1", 10, "hello")
 
@@ -60,49 +69,47 @@ def test_a_smaller_group_does_not_change_the_world() -> None:
     )
     assert log.world == 8
     assert [each.rank for each in log.ranks.values()] == [3]
-    assert missing_ranks(list(log.ranks.values()), 8) == (0, 1, 2, 4, 5, 6, 7)
+    assert list_missing_ranks(list(log.ranks.values()), 8) == (0, 1, 2, 4, 5, 6, 7)
 
 
 def test_works_of_all_versions() -> None:
     """Sizes are told from torch 2.1 on."""
-    old = work_of("timeout: WorkNCCL(SeqNum=7, OpType=BROADCAST, Timeout(ms)=1800000) ran")
-    new = work_of("timeout: WorkNCCL(SeqNum=7, OpType=BROADCAST, NumelIn=5, NumelOut=5, Timeout(ms)=600000) ran")
-    assert old == Work(seq=7, op="BROADCAST", limit=1_800_000)
-    assert new == Work(seq=7, op="BROADCAST", numel=5, limit=600_000)
-    assert work_of("nothing of the kind") is None
+    old = parse_work("timeout: WorkNCCL(SeqNum=7, OpType=BROADCAST, Timeout(ms)=1800000) ran")
+    new = parse_work("timeout: WorkNCCL(SeqNum=7, OpType=BROADCAST, NumelIn=5, NumelOut=5, Timeout(ms)=600000) ran")
+    assert old == NcclWork(seq=7, op="BROADCAST", limit=1_800_000)
+    assert new == NcclWork(seq=7, op="BROADCAST", numel=5, limit=600_000)
+    assert parse_work("nothing of the kind") is None
 
 
 def test_groups_by_name_or_number() -> None:
     """`[PG 1 Rank 3]`, `[PG 0 (default_pg) Rank 7]`, `[PG ID 0 PG GUID 0(default_pg) Rank 4]`."""
     lines = ("[PG 1 Rank 3] x", "[PG 0 (default_pg) Rank 7] x", "[PG ID 2 PG GUID 9(mesh_tp) Rank 4] x", "x")
-    assert [group_of(line) for line in lines] == ["1", "default_pg", "mesh_tp", ""]
+    assert [parse_group(line) for line in lines] == ["1", "default_pg", "mesh_tp", ""]
 
 
 def test_the_rank_that_says_nothing_is_named() -> None:
     """All others gave up on the same collective."""
-    stand = standing({rank: work(78) for rank in range(8) if rank != 5}, {}, 8)
+    stand = find_stall({rank: work(78) for rank in range(8) if rank != 5}, {}, 8)
     assert stand.apart == (5,)
-    assert (
-        standing_words(stand) == "ranks 0-4,6-7 waited in ALLREDUCE number 78 of 8 elements; rank 5 said nothing of it"
-    )
+    assert format_stall(stand) == "ranks 0-4,6-7 waited in ALLREDUCE number 78 of 8 elements; rank 5 said nothing of it"
 
 
 def test_the_rank_in_another_collective_is_named() -> None:
     """At the same number, with another operation or size."""
     works = {rank: work(78) for rank in range(4)}
-    assert standing({**works, 2: work(78, "BROADCAST")}, {}, 4).apart == (2,)
-    assert standing({**works, 2: work(78, numel=9)}, {}, 4).apart == (2,)
+    assert find_stall({**works, 2: work(78, "BROADCAST")}, {}, 4).apart == (2,)
+    assert find_stall({**works, 2: work(78, numel=9)}, {}, 4).apart == (2,)
 
 
 def test_the_rank_that_is_behind_is_named() -> None:
     """By the work that it gave up on, or by what it enqueued last."""
     works = {rank: work(78) for rank in range(4)}
-    assert standing({**works, 1: work(77)}, {}, 4).apart == (1,)
+    assert find_stall({**works, 1: work(77)}, {}, 4).apart == (1,)
     last = {0: (80, 77), 1: (80, 77), 3: (77, 77)}
-    assert standing({rank: works[rank] for rank in (0, 1, 2)}, last, None).apart == (3,)
+    assert find_stall({rank: works[rank] for rank in (0, 1, 2)}, last, None).apart == (3,)
 
 
 def test_nobody_is_blamed_where_most_are_silent() -> None:
     """One rank's time-out out of many tells only that it waited."""
-    assert standing({0: work(78)}, {}, 64).apart == ()
-    assert standing({}, {}, 64).at is None
+    assert find_stall({0: work(78)}, {}, 64).apart == ()
+    assert find_stall({}, {}, 64).at is None

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from deadlines import slowness, wait_until
 
-from aboard.agent import processes, surroundings
-from aboard.agent.onlooker import look
-from aboard.agent.sockets import Tables
-from aboard.core.stack import kind, main_thread, site
-from aboard.core.witness import decode_node
+from aboard.agent.inspect import node_state, process_activity
+from aboard.agent.inspect.snapshot_collector import collect_snapshot
+from aboard.agent.inspect.tcp_sockets import SocketTables
+from aboard.core.evidence.node_snapshot import decode_node_snapshot
+from aboard.core.evidence.python_stacks import classify_activity, find_user_frame, parse_main_thread
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 
 
@@ -21,8 +21,8 @@ def test_a_sleeping_process_and_what_it_waits_for() -> None:
     """Its state in each look, its system call, and that it uses no time."""
     child = subprocess.Popen([sys.executable, "-ISc", "import os; r, w = os.pipe(); os.read(r, 1)"])
     try:
-        wait_until(lambda: processes.watch([child.pid], 0.0)[child.pid]["call"] == "read", 10)
-        seen = processes.watch([child.pid], 0.1)[child.pid]
+        wait_until(lambda: process_activity.sample_processes([child.pid], 0.0)[child.pid]["call"] == "read", 10)
+        seen = process_activity.sample_processes([child.pid], 0.1)[child.pid]
         assert set(seen["states"]) == {"S"}
         assert seen["file"].startswith("pipe:[")
         assert seen["cpu"] < 0.2
@@ -35,7 +35,9 @@ def test_a_busy_process_is_seen_to_be() -> None:
     """Over a tenth of a second."""
     child = subprocess.Popen([sys.executable, "-ISc", "while True: pass"])
     try:
-        wait_until(lambda: processes.watch([child.pid], 0.2)[child.pid]["cpu"] >= 0.2 / slowness(), 10)
+        wait_until(
+            lambda: process_activity.sample_processes([child.pid], 0.2)[child.pid]["cpu"] >= 0.2 / slowness(), 10
+        )
     finally:
         child.kill()
         child.wait()
@@ -48,7 +50,7 @@ def test_connections_and_who_listens() -> None:
         listener.listen()
         with socket.create_connection(listener.getsockname()) as client, listener.accept()[0]:
             client.send(b"x" * 10)
-            found = Tables().of([os.getpid()])
+            found = SocketTables().of([os.getpid()])
             place = f"127.0.0.1:{listener.getsockname()[1]}"
             assert any(each["state"] == "LISTEN" and each["local"] == place for each in found)
             near = next(each for each in found if each["remote"] == place and each["state"] == "ESTABLISHED")
@@ -65,13 +67,13 @@ def test_a_whole_look_and_how_it_is_read() -> None:
     pieces: list[dict[str, object]] = []
     message = {"targets": [["127.0.0.1", port]], "names": ["localhost"], "paths": ["/"]}
     own = {"0": os.getpid()}
-    look(message, own, own, 1.0, pieces.append)
+    collect_snapshot(message, own, own, 1.0, pieces.append)
     node: dict[str, object] = {}
     children: object = {}
     for piece in pieces:
         children = piece.pop("children", children)
         node.update(piece)
-    seen = decode_node({"wall": 50.0, "node": node, "children": children}, {"0": 7}, 20.0)
+    seen = decode_node_snapshot({"wall": 50.0, "node": node, "children": children}, {"0": 7}, 20.0)
     assert seen.at == 30.0
     assert seen.dials == {("127.0.0.1", port): "refused"}
     assert seen.names["localhost"]
@@ -95,14 +97,14 @@ def test_a_whole_look_and_how_it_is_read() -> None:
 )
 def test_an_answer_that_makes_no_sense(given: object) -> None:
     """What is of another kind than it should be is left out; nothing is raised."""
-    seen = decode_node(given, {"0": 0}, 0.0)
+    seen = decode_node_snapshot(given, {"0": 0}, 0.0)
     assert seen.cores is None
     assert seen.mounts == ()
 
 
 def test_how_many_were_killed_for_memory_is_known_or_unknown() -> None:
     """A count, or None where the kernel keeps none."""
-    assert surroundings.oom_kills() is None or surroundings.oom_kills() >= 0  # type: ignore[operator]
+    assert node_state.count_oom_kills() is None or node_state.count_oom_kills() >= 0  # type: ignore[operator]
 
 
 DUMP = """Thread 0x00007f01 (most recent call first):
@@ -118,13 +120,13 @@ Current thread 0x00007f02 (most recent call first):
 
 def test_the_main_thread_and_the_line_that_is_the_users() -> None:
     """The last thread of a dump is the main one; libraries are not where one looks."""
-    frames = main_thread(Untrusted(DUMP))
-    assert str(site(frames)) == "train.py:140 in step"
-    assert kind(frames) == "collective"
-    assert main_thread(NO_TEXT) == ()
+    frames = parse_main_thread(Untrusted(DUMP))
+    assert str(find_user_frame(frames)) == "train.py:140 in step"
+    assert classify_activity(frames) == "collective"
+    assert parse_main_thread(NO_TEXT) == ()
 
 
 def test_a_purpose_is_told_before_a_way_of_waiting() -> None:
     """A barrier in a checkpoint is a checkpoint."""
-    frames = main_thread(Untrusted(DUMP.replace("in step", "in save_checkpoint")))
-    assert kind(frames) == "checkpoint"
+    frames = parse_main_thread(Untrusted(DUMP.replace("in step", "in save_checkpoint")))
+    assert classify_activity(frames) == "checkpoint"

@@ -7,17 +7,17 @@ import signal
 import time
 
 from aboard.agent import frames
-from aboard.agent.asks import Asks
 from aboard.agent.channel import Channel
-from aboard.agent.hello import hello
-from aboard.agent.loop import Loop
+from aboard.agent.event_loop import EventLoop
+from aboard.agent.handshake import build_hello
+from aboard.agent.requests import RequestRunner
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from typing import Any
 
-    from aboard.agent.peers import Peers
-    from aboard.agent.porter import Reached
+    from aboard.agent.network.peer_listener import PeerListener
+    from aboard.agent.transfer.file_receiver import FileReceiverClient
 
 # Frames for the keeper wait in its socket, not in our memory, while the wire is slower than they come.
 BACKLOG = 1024 * 1024
@@ -27,15 +27,15 @@ ALONE_SECONDS = 5.0
 def main(marker: bytes, silence: float) -> None:
     """Serves the head over stdin and stdout; ends with the wire, or after `silence` seconds without a word."""
     # The descriptors are ours alone: a stray print or a child of ours must not write into a frame.
-    wire = (os.dup(0), os.dup(1))
+    head_fds = (os.dup(0), os.dup(1))
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-    loop = Loop()
+    loop = EventLoop()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         loop.on_signal(number, loop.stop)
-    bridge = Bridge(loop, wire, silence)
+    bridge = AgentBridge(loop, head_fds, silence)
     bridge.open(marker)
     try:
         loop.run()
@@ -43,22 +43,22 @@ def main(marker: bytes, silence: float) -> None:
         bridge.end()
 
 
-class Bridge:
+class AgentBridge:
     """Answers what it can by itself; what belongs to a run goes to the run's keeper, and comes back."""
 
-    def __init__(self, loop: Loop, wire: tuple[int, int], silence: float) -> None:
+    def __init__(self, loop: EventLoop, head_fds: tuple[int, int], silence: float) -> None:
         self._loop = loop
-        self._head = Channel(loop, wire, self._from_head, loop.stop)
-        self._asks = Asks(loop)
-        self._peers: Peers | None = None
-        self._keeper: Channel | None = None
-        self._porter: Reached | None = None
+        self._head = Channel(loop, head_fds, self._from_head, loop.stop)
+        self._asks = RequestRunner(loop)
+        self._peers: PeerListener | None = None
+        self._supervisor: Channel | None = None
+        self._porter: FileReceiverClient | None = None
         self._silence = silence
         self._heard = time.monotonic()
 
     def open(self, marker: bytes) -> None:
         self._head.send_raw(marker)
-        self._head.send(hello())
+        self._head.send(build_hello())
         self._watch()
 
     def end(self) -> None:
@@ -92,13 +92,13 @@ class Bridge:
             "leftovers": self._leftovers,
             "clear": self._leftovers,
             "strangers": self._strangers,
-            "porter": self._call_porter,
+            "porter": self._forward_to_receiver,
             "hold": self._hold,
             "attach": self._attach,
         }
         handle = own.get(str(message.get("op")))
         if handle is None:
-            self._to_keeper(message, body)
+            self._to_supervisor(message, body)
             return
         try:
             handle(message)
@@ -117,35 +117,41 @@ class Bridge:
         ask(message, lambda outcome: self._answer(message, **outcome))
 
     def _peer(self, message: frames.Message) -> None:
-        from aboard.agent.peers import Peers  # noqa: PLC0415 - a check without exercises never pays for it
+        from aboard.agent.network.peer_listener import PeerListener  # noqa: PLC0415 - a check without exercises never pays for it
 
         if self._peers is None:
-            self._peers = Peers(self._loop, self._asks)
+            self._peers = PeerListener(self._loop, self._asks)
         self._peers.take(message, lambda outcome: self._answer(message, **outcome))
 
     def _environment(self, message: frames.Message) -> None:
-        from aboard.agent import environment  # noqa: PLC0415 - a keeper's bridge never pays for it
+        from aboard.agent.inspect import launch_environment  # noqa: PLC0415 - a keeper's bridge never pays for it
 
-        environment.take(self._asks, message, lambda outcome: self._answer(message, **outcome))
+        launch_environment.answer_environment_request(
+            self._asks, message, lambda outcome: self._answer(message, **outcome)
+        )
 
     def _leftovers(self, message: frames.Message) -> None:
-        from aboard.agent import leftovers  # noqa: PLC0415 - a launch asks this once, and never again
+        from aboard.agent.inspect import leftover_runs  # noqa: PLC0415 - a launch asks this once, and never again
 
-        leftovers.take(self._asks, message, lambda outcome: self._answer(message, **outcome))
+        leftover_runs.answer_leftovers_request(self._asks, message, lambda outcome: self._answer(message, **outcome))
 
     def _strangers(self, message: frames.Message) -> None:
-        from aboard.agent import strangers  # noqa: PLC0415 - only `aboard why --nodes` asks this
+        from aboard.agent.inspect import external_jobs  # noqa: PLC0415 - only `aboard why --nodes` asks this
 
-        strangers.take(self._asks, message, lambda outcome: self._answer(message, **outcome))
+        external_jobs.answer_external_jobs_request(
+            self._asks, message, lambda outcome: self._answer(message, **outcome)
+        )
 
-    def _call_porter(self, message: frames.Message) -> None:
-        from aboard.agent.porter import Reached  # noqa: PLC0415 - only who has files for this node pays for it
+    def _forward_to_receiver(self, message: frames.Message) -> None:
+        from aboard.agent.transfer.file_receiver import FileReceiverClient  # noqa: PLC0415 - only who has files for this node pays for it
 
         if self._porter is None:
-            self._porter = Reached(self._loop, self._head.send_body, lambda: self._head.send({"gone": "porter"}))
+            self._porter = FileReceiverClient(
+                self._loop, self._head.send_body, lambda: self._head.send({"gone": "porter"})
+            )
         self._porter.send(frames.pack(message)[frames.HEADER :])
         if message["do"] == "leave":
-            self._porter.let_go()
+            self._porter.expect_exit()
             self._porter = None
 
     def _carry(self, body: bytes) -> None:
@@ -155,42 +161,42 @@ class Bridge:
 
     def _hold(self, message: frames.Message) -> None:
         # Late, since a check never holds: a keeper's modules cost more than all the rest.
-        from aboard.agent.keeper import begin  # noqa: PLC0415 - a check never pays for the keeper
+        from aboard.agent.supervisor.supervisor import start_supervisor  # noqa: PLC0415 - a check never pays for the keeper
 
         if self._peers is not None:
             self._peers.close()
-        begin(message)
+        start_supervisor(message)
         self._attach(message)
 
     def _attach(self, message: frames.Message) -> None:
-        from aboard.agent.keeper import connect  # noqa: PLC0415 - a check never pays for the keeper
+        from aboard.agent.supervisor.supervisor import connect_to_supervisor  # noqa: PLC0415 - a check never pays for the keeper
 
-        if self._keeper is not None:
-            self._keeper.close()
+        if self._supervisor is not None:
+            self._supervisor.close()
         self._silence = float(message["silence"])
-        fd = connect(str(message["run"]))
-        self._keeper = Channel(self._loop, (fd, fd), self._from_keeper, self._keeper_gone)
-        self._keeper.send(message)
+        fd = connect_to_supervisor(str(message["run"]))
+        self._supervisor = Channel(self._loop, (fd, fd), self._from_supervisor, self._supervisor_gone)
+        self._supervisor.send(message)
 
-    def _to_keeper(self, message: frames.Message, body: bytes) -> None:
-        if self._keeper is None or not self._keeper.open:
+    def _to_supervisor(self, message: frames.Message, body: bytes) -> None:
+        if self._supervisor is None or not self._supervisor.open:
             if message.get("id") is not None:
                 self._answer(message, error="no keeper is attached")
             return
-        self._keeper.send_body(body)
+        self._supervisor.send_body(body)
 
-    def _from_keeper(self, body: bytes) -> None:
+    def _from_supervisor(self, body: bytes) -> None:
         self._head.send_body(body)
-        if self._keeper is not None and self._head.unsent > BACKLOG:
-            self._keeper.pause()
+        if self._supervisor is not None and self._head.unsent > BACKLOG:
+            self._supervisor.pause()
             self._head.on_drained = self._drained
 
     def _drained(self) -> None:
         self._head.on_drained = None
-        if self._keeper is not None:
-            self._keeper.resume()
+        if self._supervisor is not None:
+            self._supervisor.resume()
 
-    def _keeper_gone(self) -> None:
+    def _supervisor_gone(self) -> None:
         self._head.send({"gone": "keeper"})
         # A head that is there closes or asks; one that was cut off won't, and there is nothing to wait for.
         self._silence = min(self._silence, ALONE_SECONDS)

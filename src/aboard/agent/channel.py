@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from aboard.agent import frames
-from aboard.agent.loop import Loop
+from aboard.agent.event_loop import EventLoop
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -18,16 +18,16 @@ class Channel:
     """Hands each frame body to `on_body`, and calls `on_close` once when the far end is gone or breaks rules."""
 
     def __init__(
-        self, loop: Loop, fds: tuple[int, int], on_body: Callable[[bytes], None], on_close: Callable[[], None]
+        self, loop: EventLoop, fds: tuple[int, int], on_body: Callable[[bytes], None], on_close: Callable[[], None]
     ) -> None:
         self.open = True
         self._loop = loop
         self._in, self._out = fds
         self._on_body = on_body
         self._on_close = on_close
-        self._splitter = frames.Splitter()
+        self._splitter = frames.FrameSplitter()
         self._unsent = bytearray()
-        self._deaf = False
+        self._write_closed = False
         self.on_drained: Callable[[], None] | None = None
         for fd in set(fds):
             os.set_blocking(fd, False)
@@ -40,7 +40,7 @@ class Channel:
         self.send_raw(len(body).to_bytes(frames.HEADER, "big") + body)
 
     def send_raw(self, data: bytes) -> None:
-        if not self.open or self._deaf:
+        if not self.open or self._write_closed:
             return
         self._unsent += data
         self._flush()
@@ -104,7 +104,7 @@ class Channel:
 
     def _unheard(self) -> None:
         """Nobody reads us any more; what a socket's far end said before it left is still there to be read."""
-        self._deaf = True
+        self._write_closed = True
         self._unsent.clear()
         self._loop.on_writable(self._out, None)
         if self._in != self._out:

@@ -59,7 +59,7 @@ def unpack(body: bytes) -> Message:
     return message
 
 
-class Splitter:
+class FrameSplitter:
     """Cuts a byte stream into frame bodies, never holding more than one frame's limit."""
 
     def __init__(self) -> None:
@@ -82,10 +82,10 @@ class Splitter:
         return bodies
 
 
-def text(data: bytes) -> str:
+def bytes_to_text(data: bytes) -> str:
     """Carries bytes through JSON one to one: a child's output may be anything."""
     return data.decode("latin-1")
 
 
-def data(carried: str) -> bytes:
+def text_to_bytes(carried: str) -> bytes:
     return carried.encode("latin-1")

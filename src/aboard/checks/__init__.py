@@ -1,7 +1,7 @@
 """Preflight: one subject a file, each a few probes and rules; to add one, write its file and one line here."""
 
 from aboard.checks import collective, fabric, gpu, host, network, reach, software, storage
-from aboard.core.rule import Subject
+from aboard.core.probes.check_subject import Subject
 
 SUBJECTS: tuple[Subject, ...] = (
     reach.SUBJECT,

@@ -6,8 +6,9 @@ from importlib import import_module
 import click
 
 from aboard import __version__
-from aboard.core.words import did_you_mean
-from aboard.diagnoses import AboardError, commands
+from aboard.core.text.input_text import suggest_word
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.usage import commands
 
 # The order of the story, not of the alphabet. A new verb must replace one.
 VERBS = {
@@ -29,7 +30,7 @@ EXIT_ERROR = 3
 EXIT_INTERRUPTED = 130
 
 
-class Story(click.Group):
+class CommandGroup(click.Group):
     """Lists the verbs in the order in which a person needs them, and loads only the one that is typed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -37,7 +38,7 @@ class Story(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
-            seen = f"there is no command {cmd_name!r}: {did_you_mean(cmd_name, VERBS)}"
+            seen = f"there is no command {cmd_name!r}: {suggest_word(cmd_name, VERBS)}"
             raise AboardError(commands.COMMAND, seen)
         command: click.Command = getattr(import_module(f"aboard.cli.{cmd_name}"), cmd_name)
         return command
@@ -47,7 +48,7 @@ class Story(click.Group):
             formatter.write_dl(list(VERBS.items()))
 
 
-@click.group(cls=Story, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=CommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="aboard")
 def cli() -> None:
     """Every node aboard, then the train leaves.
@@ -70,13 +71,13 @@ def main() -> None:
         error.show()
         sys.exit(EXIT_ERROR)
     except AboardError as error:
-        _show(error)
+        _show_error(error)
         sys.exit(EXIT_ERROR)
 
 
-def _show(error: AboardError) -> None:
+def _show_error(error: AboardError) -> None:
     from rich.console import Console  # noqa: PLC0415 - a command that succeeds need not pay for it
 
-    from aboard.ui.errors import show_error  # noqa: PLC0415 - a command that succeeds need not pay for it
+    from aboard.ui.error_message import show_error  # noqa: PLC0415 - a command that succeeds need not pay for it
 
     show_error(Console(stderr=True, highlight=False), error)

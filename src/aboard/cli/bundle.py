@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
-from aboard.core.scrub import Scrub
-from aboard.core.size import size
-from aboard.diagnoses import AboardError, records
-from aboard.flows.bundle import Bundle, pack, write
+from aboard.core.text.byte_sizes import format_size
+from aboard.core.text.secret_scrubber import SecretScrubber
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.usage import run_records
+from aboard.flows.bundle import Bundle, pack_run, write_bundle
 from aboard.record.runs import Runs
 
 
@@ -29,28 +30,28 @@ def bundle(run: str | None, output: str | None, hide_addresses: bool, yes: bool)
 
     `aboard why --bundle FILE` judges it again, on any machine, by the rules of the version there.
     """
-    found = Runs.of(os.environ).find(run)
-    packed = pack(found, Scrub(users=_users(), hide_addresses=hide_addresses))
-    _list(packed)
-    path = Path(output or f"{found.id}.tar.gz")
+    run_directory = Runs.of(os.environ).find(run)
+    archive = pack_run(run_directory, SecretScrubber(users=_list_users(), hide_addresses=hide_addresses))
+    _print_contents(archive)
+    path = Path(output or f"{run_directory.id}.tar.gz")
     if not yes:
         if not sys.stdin.isatty():
             seen = "nobody is there to be asked whether to write it"
-            raise AboardError(records.BUNDLE_ASK, seen, run=found.id)
+            raise AboardError(run_records.BUNDLE_ASK, seen, run=run_directory.id)
         click.confirm(f"write {path}?", abort=True)
-    written = write(packed, path)
-    click.echo(f"{path}  {size(written)}")
+    written_bytes = write_bundle(archive, path)
+    click.echo(f"{path}  {format_size(written_bytes)}")
     click.secho(f"aboard why --bundle {path}    # what it shows", dim=True)
 
 
-def _list(packed: Bundle) -> None:
-    for name, content in sorted(packed.parts.items()):
-        click.echo(f"  {name:<20} {size(len(content)):>9}")
-    for kind, count in packed.removed.items():
+def _print_contents(archive: Bundle) -> None:
+    for name, content in sorted(archive.parts.items()):
+        click.echo(f"  {name:<20} {format_size(len(content)):>9}")
+    for kind, count in archive.removed.items():
         click.echo(f"  taken out: {count:,} × {kind}")
 
 
-def _users() -> tuple[str, ...]:
+def _list_users() -> tuple[str, ...]:
     try:
         return (getpass.getuser(),)
     except (KeyError, OSError):  # a container whose user has no name

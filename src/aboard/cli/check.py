@@ -11,28 +11,29 @@ from rich.live import Live
 
 from aboard.checks import SUBJECTS, collective, network
 from aboard.checks.host.leftovers import END_LEFTOVERS, LEFTOVERS
-from aboard.cli.nodes import node_options
-from aboard.config.here import find_environment
-from aboard.core.cluster import Cluster
-from aboard.core.rank_environment import RankSpec
-from aboard.core.rule import Subject
-from aboard.core.words import meant
-from aboard.diagnoses import InputError, Problem, Severity, commands
-from aboard.flows.check import Report
-from aboard.flows.check import check as run_check
-from aboard.ui.as_json import check_json
-from aboard.ui.check_live import CheckLive
-from aboard.ui.check_view import CheckView
-from aboard.ui.plain import plain_lines
-from aboard.ui.verdict import Status, subject_outcomes
-from aboard.wires.limits import raise_files
+from aboard.cli.options.node_arguments import cluster_arguments
+from aboard.config.this_machine import find_environment
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.rank_environment import RankSpec
+from aboard.core.text.input_text import suggest_fix
+from aboard.diagnoses import InputError, Problem, Severity
+from aboard.diagnoses.usage import commands
+from aboard.flows.check.check_cluster import CheckReport
+from aboard.flows.check.check_cluster import check_cluster as run_check
+from aboard.transport.open_file_limit import raise_open_file_limit
+from aboard.ui.check.live_view import CheckLiveView
+from aboard.ui.check.plain_lines import format_check_lines
+from aboard.ui.check.report_view import CheckReportView
+from aboard.ui.check.subject_results import SubjectStatus, summarize_subjects
+from aboard.ui.json_output import format_check_json
 
 EXIT_WARNED = 1
 EXIT_BLOCKED = 2
 
 
 @click.command()
-@node_options
+@cluster_arguments
 @click.option("--quick", is_flag=True, help="Only what every launch asks.")
 @click.option("--only", multiple=True, metavar="SUBJECT", help="Only this subject; may be given again.")
 @click.option("--skip", multiple=True, metavar="SUBJECT", help="All but this subject; may be given again.")
@@ -64,30 +65,34 @@ def check(
     Exit code: 0 nothing above a warning, 1 with --strict for warnings and for subjects that were not tested, 2
     something would stop a run, 3 the command itself is wrong.
     """
-    raise_files(len(cluster))
-    subjects = _chosen(only, skip)
+    raise_open_file_limit(len(cluster))
+    subjects = _select_subjects(only, skip)
     if all_pairs:
-        subjects = tuple(network.subject(all_pairs=True) if each is network.SUBJECT else each for each in subjects)
+        subjects = tuple(
+            network.build_subject(all_pairs=True) if each is network.SUBJECT else each for each in subjects
+        )
     if collective.SUBJECT.name in only:
-        subjects = tuple(collective.subject(every=True) if each is collective.SUBJECT else each for each in subjects)
+        subjects = tuple(
+            collective.build_subject(every=True) if each is collective.SUBJECT else each for each in subjects
+        )
     if fix:
-        subjects = _mending(subjects)
+        subjects = _add_leftover_cleanup(subjects)
     console = Console(highlight=False)
     if console.is_terminal and not as_json:
-        report = _watched(cluster, subjects, console, quick=quick)
+        report = _check_with_live_view(cluster, subjects, console, quick=quick)
         console.print(
-            CheckView(
+            CheckReportView(
                 report.facts, subjects, report.by_subject, report.findings, seconds=report.seconds, verbose=verbose
             ),
             crop=False,
         )
     else:
-        report = asyncio.run(run_check(cluster, subjects, quick=quick, spec=_spec()))
-        click.echo(_text(report, subjects, as_json=as_json))
-    sys.exit(_exit_code(report, subjects, strict=strict))
+        report = asyncio.run(run_check(cluster, subjects, quick=quick, spec=_build_rank_spec()))
+        click.echo(_format_report(report, subjects, as_json=as_json))
+    sys.exit(_compute_exit_code(report, subjects, strict=strict))
 
 
-def _chosen(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[Subject, ...]:
+def _select_subjects(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[Subject, ...]:
     """The subjects to ask about; a name that is none is an error that lists them."""
     names = [subject.name for subject in SUBJECTS]
     unknown = [name for name in (*only, *skip) if name not in names]
@@ -96,7 +101,9 @@ def _chosen(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[Subject, ...]
             commands.CHECK_SUBJECT,
             [
                 Problem(
-                    where="aboard check", seen=f"no subject {name!r}", fix=meant(commands.CHECK_SUBJECT, name, names)
+                    where="aboard check",
+                    seen=f"no subject {name!r}",
+                    fix=suggest_fix(commands.CHECK_SUBJECT, name, names),
                 )
                 for name in unknown
             ],
@@ -104,39 +111,43 @@ def _chosen(only: tuple[str, ...], skip: tuple[str, ...]) -> tuple[Subject, ...]
     return tuple(subject for subject in SUBJECTS if subject.name not in skip and (not only or subject.name in only))
 
 
-def _mending(subjects: tuple[Subject, ...]) -> tuple[Subject, ...]:
+def _add_leftover_cleanup(subjects: tuple[Subject, ...]) -> tuple[Subject, ...]:
     """The subjects with the one exercise that changes something; without its subject there is nothing to end."""
-    if not any(LEFTOVERS in subject.exercises for subject in subjects):
+    if not any(LEFTOVERS in subject.multi_node_probes for subject in subjects):
         seen = "--fix ends leftovers, which are not looked for without the subject 'host'"
         problem = Problem(where="aboard check", seen=seen, fix=commands.CHECK_FIX.fix())
         raise InputError(commands.CHECK_FIX, [problem])
     return tuple(
-        replace(subject, exercises=(*subject.exercises, END_LEFTOVERS)) if LEFTOVERS in subject.exercises else subject
+        replace(subject, multi_node_probes=(*subject.multi_node_probes, END_LEFTOVERS))
+        if LEFTOVERS in subject.multi_node_probes
+        else subject
         for subject in subjects
     )
 
 
-def _watched(cluster: Cluster, subjects: tuple[Subject, ...], console: Console, *, quick: bool) -> Report:
-    live = CheckLive()
+def _check_with_live_view(
+    cluster: Cluster, subjects: tuple[Subject, ...], console: Console, *, quick: bool
+) -> CheckReport:
+    live = CheckLiveView()
     with Live(live, console=console, transient=True, refresh_per_second=8):
-        return asyncio.run(run_check(cluster, subjects, quick=quick, spec=_spec(), watcher=live))
+        return asyncio.run(run_check(cluster, subjects, quick=quick, spec=_build_rank_spec(), watcher=live))
 
 
-def _spec() -> RankSpec:
+def _build_rank_spec() -> RankSpec:
     return RankSpec(environment=find_environment(os.environ))
 
 
-def _text(report: Report, subjects: tuple[Subject, ...], *, as_json: bool) -> str:
+def _format_report(report: CheckReport, subjects: tuple[Subject, ...], *, as_json: bool) -> str:
     if as_json:
-        outcomes = subject_outcomes(report.facts, subjects, report.by_subject)
-        return check_json(report.facts, outcomes, report.findings, report.seconds)
-    return "\n".join(plain_lines(report.facts, subjects, report.by_subject, report.findings, report.seconds))
+        outcomes = summarize_subjects(report.facts, subjects, report.by_subject)
+        return format_check_json(report.facts, outcomes, report.findings, report.seconds)
+    return "\n".join(format_check_lines(report.facts, subjects, report.by_subject, report.findings, report.seconds))
 
 
-def _exit_code(report: Report, subjects: tuple[Subject, ...], *, strict: bool) -> int:
+def _compute_exit_code(report: CheckReport, subjects: tuple[Subject, ...], *, strict: bool) -> int:
     worst = max((finding.severity for finding in report.findings), default=Severity.INFO)
     if worst is Severity.BLOCK:
         return EXIT_BLOCKED
-    outcomes = subject_outcomes(report.facts, subjects, report.by_subject)
-    skipped = any(outcome.status is Status.NOT_TESTED for outcome in outcomes)
+    outcomes = summarize_subjects(report.facts, subjects, report.by_subject)
+    skipped = any(outcome.status is SubjectStatus.NOT_TESTED for outcome in outcomes)
     return EXIT_WARNED if strict and (worst is Severity.WARN or skipped) else 0

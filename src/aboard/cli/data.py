@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from rich.console import Console
 
-from aboard.cli.extra import need_train
-from aboard.config.data import DataWords, load_data
-from aboard.config.read import read_text
-from aboard.diagnoses import InputError, Problem, Severity, configuration
-from aboard.diagnoses import data as failures
+from aboard.cli.options.train_extra import require_train_extra
+from aboard.config.input_files import read_text
+from aboard.config.training.data_settings import DataSettings, load_data_settings
+from aboard.diagnoses import InputError, Problem, Severity
+from aboard.diagnoses.trainer import data as failures
+from aboard.diagnoses.usage import configuration
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from aboard.data.gate.report import DataReport
-    from aboard.data.tokens.encode import LossOn
-    from aboard.flows.data import Question
+    from aboard.data.quality.data_report import DataReport
+    from aboard.data.tokens.encoder import LossOn
+    from aboard.flows.data import DataCheckRequest
 
 DEFAULT_FILE = "aboard.yaml"
 EXIT_WARNED, EXIT_BLOCKED = 1, 2
@@ -51,7 +52,7 @@ _YAML = (".yaml", ".yml")
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON.")
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 @click.option("-v", "--verbose", is_flag=True, help="Infos in full.")
-def data(files: tuple[str, ...], as_json: bool, strict: bool, stats: bool, verbose: bool, **given: Any) -> None:
+def data(files: tuple[str, ...], as_json: bool, strict: bool, stats: bool, verbose: bool, **options: Any) -> None:
     """Look at training data as the model will see it: what is in there, how long it is, what is wrong with it.
 
     FILES are jsonl, json, parquet, directories of them, or names of the hub; with an aboard.yaml file, or without any
@@ -62,14 +63,14 @@ def data(files: tuple[str, ...], as_json: bool, strict: bool, stats: bool, verbo
 
     Exit code: 0 the gate is open, 1 warnings with --strict, 2 it is shut, 3 the command itself is wrong.
     """
-    need_train("reading data")
-    question = _question(files, **given)
-    report = _looked(question, quiet=as_json)
-    _print(report, as_json=as_json, stats=stats, verbose=verbose)
-    sys.exit(_exit_code(report, strict=strict))
+    require_train_extra("reading data")
+    question = _build_question(files, **options)
+    report = _inspect_data(question, quiet=as_json)
+    _print_report(report, as_json=as_json, stats=stats, verbose=verbose)
+    sys.exit(_compute_exit_code(report, strict=strict))
 
 
-def _question(
+def _build_question(
     files: tuple[str, ...],
     *,
     form: str | None,
@@ -82,35 +83,35 @@ def _question(
     allow: tuple[str, ...],
     batch: int | None,
     show: int,
-) -> "Question":
-    from aboard.flows.data import Question  # noqa: PLC0415 - the light install can't, and was told so above
+) -> "DataCheckRequest":
+    from aboard.flows.data import DataCheckRequest  # noqa: PLC0415 - the light install can't, and was told so above
 
-    written, named = _written(files)
-    again: dict[str, object] = {
+    settings, named_files = _load_settings(files)
+    command_options: dict[str, object] = {
         "tokenizer": tokenizer,
         "template": template,
         "format": form,
         "text-column": text_column,
     }
-    again |= {"max-length": max_length, "loss-on": loss_on}
-    template = template or written.template
-    return Question(
-        files=named or written.files,
-        command=_command(files, again, validation, allow),
-        format=form or written.format,
-        text_column=text_column or written.text_column,
-        tokenizer=tokenizer or written.tokenizer,
+    command_options |= {"max-length": max_length, "loss-on": loss_on}
+    template = template or settings.template
+    return DataCheckRequest(
+        files=named_files or settings.files,
+        command=_format_command(files, command_options, validation, allow),
+        format=form or settings.format,
+        text_column=text_column or settings.text_column,
+        tokenizer=tokenizer or settings.tokenizer,
         template=None if template is None else read_text(template, fix=configuration.FILE.fix("template")),
-        max_length=max_length or written.max_length,
-        loss_on=cast("LossOn", loss_on or written.loss_on or "answers"),  # click and pydantic have looked
-        validation=validation or written.validation,
-        allow=(*written.allow, *allow),
+        max_length=max_length or settings.max_length,
+        loss_on=cast("LossOn", loss_on or settings.loss_on or "answers"),  # click and pydantic have looked
+        validation=validation or settings.validation,
+        allow=(*settings.allow, *allow),
         batch=batch,
         show=show,
     )
 
 
-def _command(
+def _format_command(
     files: tuple[str, ...], options: "Mapping[str, object]", validation: tuple[str, ...], allow: tuple[str, ...]
 ) -> str:
     """What to type to have the same rows read in the same way; what only shows them is left out."""
@@ -119,45 +120,45 @@ def _command(
     return join(["aboard", "data", *files, *words])
 
 
-def _written(files: tuple[str, ...]) -> tuple[DataWords, tuple[str, ...]]:
+def _load_settings(files: tuple[str, ...]) -> tuple[DataSettings, tuple[str, ...]]:
     """What aboard.yaml says, and the files that were named beside it."""
     yamls = [name for name in files if name.endswith(_YAML)]
-    named = tuple(name for name in files if not name.endswith(_YAML))
+    named_files = tuple(name for name in files if not name.endswith(_YAML))
     if not files and Path(DEFAULT_FILE).exists():
         yamls = [DEFAULT_FILE]
-    written = load_data(yamls) if yamls else DataWords()
-    if not named and not written.files:
+    settings = load_data_settings(yamls) if yamls else DataSettings()
+    if not named_files and not settings.files:
         seen = f"{yamls[0]} has no data.files" if yamls else "no file is named, and there is no ./aboard.yaml"
         raise InputError(failures.FILES, [Problem(where="aboard data", seen=seen, fix=failures.FILES.fix())])
-    return written, named
+    return settings, named_files
 
 
-def _looked(question: "Question", *, quiet: bool) -> "DataReport":
+def _inspect_data(question: "DataCheckRequest", *, quiet: bool) -> "DataReport":
     """With a bar while it reads, where somebody looks on."""
-    from aboard.flows.data import look  # noqa: PLC0415 - as above
-    from aboard.ui.data_live import Reading  # noqa: PLC0415 - as above
+    from aboard.flows.data import inspect_data  # noqa: PLC0415 - as above
+    from aboard.ui.data.reading_progress import DataReadingView  # noqa: PLC0415 - as above
 
     console = Console(stderr=True, highlight=False)
     if quiet or not console.is_terminal:
-        return look(question)
-    with Reading(console) as reading:
-        return look(question, lambda far: reading.update(far.done, far.total, far.rows))
+        return inspect_data(question)
+    with DataReadingView(console) as reading:
+        return inspect_data(question, lambda far: reading.update(far.done, far.total, far.rows))
 
 
-def _print(report: "DataReport", *, as_json: bool, stats: bool, verbose: bool) -> None:
-    from aboard.ui.data import DataView  # noqa: PLC0415 - as above
-    from aboard.ui.data_plain import data_json, data_lines  # noqa: PLC0415 - as above
+def _print_report(report: "DataReport", *, as_json: bool, stats: bool, verbose: bool) -> None:
+    from aboard.ui.data.plain_report import format_data_json, format_data_lines  # noqa: PLC0415 - as above
+    from aboard.ui.data.report_view import DataReportView  # noqa: PLC0415 - as above
 
     console = Console(highlight=False)
     if as_json:
-        click.echo(data_json(report))
+        click.echo(format_data_json(report))
     elif console.is_terminal:
-        console.print(DataView(report, stats=stats, verbose=verbose), crop=False)
+        console.print(DataReportView(report, stats=stats, verbose=verbose), crop=False)
     else:
-        click.echo("\n".join(data_lines(report, stats=stats)))
+        click.echo("\n".join(format_data_lines(report, stats=stats)))
 
 
-def _exit_code(report: "DataReport", *, strict: bool) -> int:
+def _compute_exit_code(report: "DataReport", *, strict: bool) -> int:
     worst = max((finding.severity for finding in report.findings), default=Severity.INFO)
     if worst is Severity.BLOCK:
         return EXIT_BLOCKED

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from aboard.cli.extra import need_train
+from aboard.cli.options.train_extra import require_train_extra
 
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -23,14 +23,14 @@ def export(what: str, to: Path, dtype: str | None) -> None:
     RUN is a run's name or the beginning of it, and its newest checkpoint is meant; CHECKPOINT is a directory step-…,
     or one with several of them. The checkpoint is verified first.
     """
-    need_train("exporting")
-    from aboard.core.size import size  # noqa: PLC0415 - as above
-    from aboard.flows.export import export as exported  # noqa: PLC0415 - what it needs was looked for above
+    require_train_extra("exporting")
+    from aboard.core.text.byte_sizes import format_size  # noqa: PLC0415 - as above
+    from aboard.flows.export import export_checkpoint as exported  # noqa: PLC0415 - what it needs was looked for above
     from aboard.record.runs import Runs  # noqa: PLC0415 - as above
 
     console = Console(highlight=False)
     with console.status(f"exporting {what}") if console.is_terminal else nullcontext():
         done = asyncio.run(exported(what, to, Runs.of(os.environ), dtype=dtype))
-    told = f", {size(done.told['bytes'])}" if isinstance(done.told.get("bytes"), int) else ""
-    click.echo(f"{done.checkpoint} is now {done.to}{told}")
+    size_note = f", {format_size(done.told['bytes'])}" if isinstance(done.told.get("bytes"), int) else ""
+    click.echo(f"{done.checkpoint} is now {done.to}{size_note}")
     click.echo(f"    AutoModelForCausalLM.from_pretrained({str(done.to)!r})")

@@ -5,14 +5,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from aboard.config.cluster import DEFAULT_FILE
-from aboard.config.nodes import hostfile_entries, named_entries
-from aboard.config.read import read_text
-from aboard.config.starter import starter
-from aboard.diagnoses import InputError, Problem, commands, configuration
+from aboard.config.cluster_loader import DEFAULT_FILE
+from aboard.config.input_files import read_text
+from aboard.config.node_entries import parse_hostfile_entries, parse_node_names
+from aboard.config.starter_file import format_starter_file
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.usage import commands, configuration
 
 if TYPE_CHECKING:
-    from aboard.config.nodes import Entry
+    from aboard.config.node_entries import NodeEntry
 
 
 @click.command()
@@ -23,25 +24,25 @@ if TYPE_CHECKING:
 def init(hosts: tuple[str, ...], hostfile: str | None, output: str, wants_schema: bool) -> None:
     """Write an aboard.yaml for HOSTS, such as gpu[01-16] or alice@gpu01."""
     if wants_schema:
-        from aboard.config.document import schema  # noqa: PLC0415 - the reason is above
+        from aboard.config.config_loader import build_json_schema  # noqa: PLC0415 - the reason is above
 
-        click.echo(schema(), nl=False)
+        click.echo(build_json_schema(), nl=False)
         return
-    text = starter(_entries(hosts, hostfile))
-    _write_new(output, text)
+    text = format_starter_file(_read_entries(hosts, hostfile))
+    _write_new_file(output, text)
     click.echo(f"Wrote {output}. Next: aboard check" + ("" if output == DEFAULT_FILE else f" {output}"))
 
 
-def _entries(hosts: tuple[str, ...], hostfile: str | None) -> "list[Entry]":
+def _read_entries(hosts: tuple[str, ...], hostfile: str | None) -> "list[NodeEntry]":
     if bool(hosts) == (hostfile is not None):
         seen = "no node is named" if not hosts else "the nodes are given twice, by name and by --hostfile"
         raise InputError(commands.INIT, [Problem(where="aboard init", seen=seen, fix=commands.INIT.fix())])
     if hostfile is not None:
-        return hostfile_entries(read_text(hostfile, fix=configuration.FILE.fix("own-hostfile")), hostfile)
-    return named_entries(hosts)
+        return parse_hostfile_entries(read_text(hostfile, fix=configuration.FILE.fix("own-hostfile")), hostfile)
+    return parse_node_names(hosts)
 
 
-def _write_new(output: str, text: str) -> None:
+def _write_new_file(output: str, text: str) -> None:
     try:
         with Path(output).open("x", encoding="utf-8") as file:
             file.write(text)

@@ -8,27 +8,28 @@ from pathlib import Path
 
 import click
 
-from aboard.cli.dashes import Launching, elsewhere
-from aboard.cli.errand import Errand, run_early, typed_command
-from aboard.cli.nodes import NodeWords, node_words
-from aboard.config.read import near_file
-from aboard.core.cluster import Cluster
-from aboard.core.envfile import read_envfile
-from aboard.core.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
-from aboard.core.node import Node
-from aboard.core.program import Kind, Program, read_python_command
-from aboard.core.request import Request, settled
-from aboard.core.words import env_name_trouble
-from aboard.diagnoses import NO_FIX, InputError, Problem, commands, configuration
-from aboard.lazy import dataclass
-from aboard.wires.limits import raise_files
+from aboard.cli.options.command_after_dashes import LaunchCommand, launch_on_host
+from aboard.cli.options.node_arguments import NodeArguments, node_arguments
+from aboard.cli.runs.launch_arguments import LaunchArguments, format_typed_command, run_launch_early
+from aboard.config.input_files import suggest_similar_file
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.plan.deepspeed_env_file import parse_env_file
+from aboard.core.plan.launch_request import LaunchRequest, resolve_request
+from aboard.core.plan.program import Program, ProgramKind, parse_python_command
+from aboard.core.run.lease import ATTACHED_SECONDS, DETACHED_SECONDS, Lease
+from aboard.core.text.input_text import find_env_name_error
+from aboard.diagnoses import NO_FIX, InputError, Problem
+from aboard.diagnoses.usage import commands, configuration
+from aboard.lazy_dataclass import dataclass
+from aboard.transport.open_file_limit import raise_open_file_limit
 
 CHECKS = ("quick", "full", "none")
 OTHERS = ("torchrun", "deepspeed")
 
 
-@click.command(cls=Launching)
-@node_words
+@click.command(cls=LaunchCommand)
+@node_arguments
 @click.option("-m", "--module", is_flag=True, help="The command is a Python module.")
 @click.option("--no-python", is_flag=True, help="The command is a program of its own, also if it ends in .py.")
 @click.option("--ranks", type=click.IntRange(1), metavar="N", help="Ranks on each node; else one for each slot.")
@@ -74,7 +75,7 @@ OTHERS = ("torchrun", "deepspeed")
 @click.option("--as", "other", type=click.Choice(OTHERS), help="With --dry-run: the same for another launcher.")
 @click.option("--json", "as_json", is_flag=True, help="With --dry-run: the plan as JSON.")
 def launch(
-    where: NodeWords,
+    where: NodeArguments,
     command: tuple[str, ...],
     module: bool,
     no_python: bool,
@@ -112,17 +113,17 @@ def launch(
     the command itself is wrong, 130 after Ctrl-C.
     """
     if host is not None:
-        sys.exit(elsewhere(host, sys.argv[1:]))
-    typed = _Typed(where=where, command=command, module=module, no_python=no_python)
+        sys.exit(launch_on_host(host, sys.argv[1:]))
+    typed_words = _TypedCommand(where=where, command=command, module=module, no_python=no_python)
     seconds = lease or (DETACHED_SECONDS if detach else ATTACHED_SECONDS)
 
-    def read() -> Errand:
-        request, cluster, notes = typed.read()
-        notes += _near_script(request.program, cluster)
+    def read() -> LaunchArguments:
+        request, cluster, notes = typed_words.read()
+        notes += _check_script_exists(request.program, cluster)
         request = replace(
             request,
             ranks=ranks or request.ranks,
-            env={**request.env, **read_env(envs, env_file)},
+            env={**request.env, **read_environment(envs, env_file)},
             threads=threads or request.threads,
             bind=bind or request.bind,
             beacon=not no_beacon,
@@ -130,55 +131,57 @@ def launch(
             master_address=master_address or request.master_address,
             master_port=master_port or request.master_port,
         )
-        cluster, request = settled(cluster, request, str(Path.cwd()))
-        raise_files(len(cluster))
+        cluster, request = resolve_request(cluster, request, str(Path.cwd()))
+        raise_open_file_limit(len(cluster))
         last = Lease(seconds=seconds, grace=grace)
-        again = typed_command(sys.argv[1:])
-        return Errand(cluster=cluster, request=request, check=how, lease=last, command=again, notes=notes)
+        command_again = format_typed_command(sys.argv[1:])
+        return LaunchArguments(
+            cluster=cluster, request=request, check=how, lease=last, command=command_again, notes=notes
+        )
 
     # Each is loaded when it is wanted: a launch dials its nodes first.
     if dry or other or as_json:
-        _needs_dry(dry, other, as_json=as_json)
-        from aboard.cli.dry_run import dry_run  # noqa: PLC0415 - the reason is above
+        _require_dry_run(dry, other, as_json=as_json)
+        from aboard.cli.runs.dry_run import print_dry_run  # noqa: PLC0415 - the reason is above
 
-        sys.exit(dry_run(read(), other=other, as_json=as_json))
+        sys.exit(print_dry_run(read(), other=other, as_json=as_json))
     if trial:
-        from aboard.cli.trying import tried  # noqa: PLC0415 - the reason is above
+        from aboard.cli.runs.trial import show_trial  # noqa: PLC0415 - the reason is above
 
-        sys.exit(tried(read()))
+        sys.exit(show_trial(read()))
     if detach:
-        from aboard.cli.launching import detached  # noqa: PLC0415 - the reason is above
+        from aboard.cli.runs.attached_and_detached import run_detached  # noqa: PLC0415 - the reason is above
 
-        sys.exit(detached(read()))
-    nodes = typed.guess()
-    raise_files(len(nodes))
-    sys.exit(run_early(nodes, read))
+        sys.exit(run_detached(read()))
+    nodes = typed_words.guess()
+    raise_open_file_limit(len(nodes))
+    sys.exit(run_launch_early(nodes, read))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Typed:
+class _TypedCommand:
     """The words of the command, as they were typed."""
 
-    where: NodeWords
+    where: NodeArguments
     command: tuple[str, ...]
     module: bool
     no_python: bool
 
-    def read(self) -> tuple[Request, Cluster, tuple[str, ...]]:
+    def read(self) -> tuple[LaunchRequest, Cluster, tuple[str, ...]]:
         """What to run, where, and what is to be said about it; a pasted command brings its own words about nodes."""
         if self.module or self.no_python or self.command[0].endswith(".py"):
-            return Request(program=self._program()), self.where.cluster(), ()
+            return LaunchRequest(program=self._program()), self.where.cluster(), ()
         # The tables of three launchers' flags, for those who paste.
-        from aboard.config.accelerate import HeadFiles  # noqa: PLC0415 - the reason is above
-        from aboard.core.paste import paste  # noqa: PLC0415 - the reason is above
-        from aboard.core.paste.placed import placed  # noqa: PLC0415 - the reason is above
+        from aboard.config.accelerate_config import HeadFiles  # noqa: PLC0415 - the reason is above
+        from aboard.core.launchers import parse_launcher_command  # noqa: PLC0415 - the reason is above
+        from aboard.core.launchers.node_selection import select_nodes  # noqa: PLC0415 - the reason is above
 
-        pasted = paste(self.command, HeadFiles(), environ=os.environ, cwd=str(Path.cwd()))
+        pasted = parse_launcher_command(self.command, HeadFiles(), environ=os.environ, cwd=str(Path.cwd()))
         if pasted is None:
-            return Request(program=self._program()), self.where.cluster(), ()
+            return LaunchRequest(program=self._program()), self.where.cluster(), ()
         where = self.where.with_default(hostfile=pasted.hostfile, include=pasted.include, exclude=pasted.exclude)
         cluster = where.cluster()
-        return pasted.request, replace(cluster, nodes=placed(pasted, cluster.nodes)), pasted.notes
+        return pasted.request, replace(cluster, nodes=select_nodes(pasted, cluster.nodes)), pasted.notes
 
     def guess(self) -> tuple[Node, ...]:
         """The nodes to dial first; a pasted command may name others."""
@@ -187,39 +190,43 @@ class _Typed:
     def _program(self) -> Program:
         first, *args = self.command
         if first == "-m" and args:
-            return Program(kind=Kind.MODULE, target=args[0], args=tuple(args[1:]))
-        if (python := read_python_command(self.command)) is not None:
+            return Program(kind=ProgramKind.MODULE, target=args[0], args=tuple(args[1:]))
+        if (python := parse_python_command(self.command)) is not None:
             return python
-        kind = Kind.MODULE if self.module else Kind.PROGRAM
+        kind = ProgramKind.MODULE if self.module else ProgramKind.PROGRAM
         if first.endswith(".py") and not self.no_python and not self.module:
-            kind = Kind.SCRIPT
+            kind = ProgramKind.SCRIPT
         return Program(kind=kind, target=first, args=tuple(args))
 
 
-def _near_script(program: Program, cluster: Cluster) -> tuple[str, ...]:
+def _check_script_exists(program: Program, cluster: Cluster) -> tuple[str, ...]:
     """Refuses a script that isn't here, when another is here by nearly that name; for other nodes it is a note."""
-    if program.kind is not Kind.SCRIPT or Path(program.target).exists() or not (fix := near_file(program.target)):
+    if (
+        program.kind is not ProgramKind.SCRIPT
+        or Path(program.target).exists()
+        or not (fix := suggest_similar_file(program.target))
+    ):
         return ()
     if all(node.local and node.workdir is None for node in cluster):
         raise InputError(configuration.FILE, [Problem(where=program.target, seen="there is no such file", fix=fix)])
     return (f"there is no {program.target} on this machine; {fix}",)
 
 
-def read_env(envs: Sequence[str], files: Sequence[str]) -> dict[str, str]:
+def read_environment(envs: Sequence[str], files: Sequence[str]) -> dict[str, str]:
     """What `--env` and `--env-file` say; a NAME alone has the value that it has here."""
     env: dict[str, str] = {}
     for file in files:
         try:
-            env |= read_envfile(Path(file).read_text("utf-8"), where=file)
+            env |= parse_env_file(Path(file).read_text("utf-8"), where=file)
         except (OSError, UnicodeDecodeError) as error:
             seen = f"it can't be read: {error}"
-            near = NO_FIX if Path(file).exists() else near_file(file)
+            near = NO_FIX if Path(file).exists() else suggest_similar_file(file)
             problem = Problem(where=file, seen=seen, fix=near or commands.LAUNCH_ENV.fix("file", file=file))
             raise InputError(commands.LAUNCH_ENV, [problem]) from None
     problems = []
     for text in envs:
         name, equals, value = text.partition("=")
-        trouble = env_name_trouble(name)
+        trouble = find_env_name_error(name)
         if trouble is None and not equals and name not in os.environ:
             trouble = f"{name} is not set here"
         if trouble:
@@ -232,7 +239,7 @@ def read_env(envs: Sequence[str], files: Sequence[str]) -> dict[str, str]:
     return env
 
 
-def _needs_dry(dry: bool, other: str | None, *, as_json: bool) -> None:
+def _require_dry_run(dry: bool, other: str | None, *, as_json: bool) -> None:
     if not dry:
         option = f"--as {other}" if other else "--json"
         fix = commands.LAUNCH_DRY.fix("as", launcher=other) if other else commands.LAUNCH_DRY.fix("json")

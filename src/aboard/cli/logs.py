@@ -8,20 +8,21 @@ from time import time
 
 import click
 
-from aboard.core.duration import parse_duration
-from aboard.core.logline import Told
-from aboard.core.nodeset import expand
-from aboard.core.rankset import parse_ranks
-from aboard.core.words import visible
-from aboard.diagnoses import InputError, Problem, commands
-from aboard.flows.logs import Wanted, read_logs
-from aboard.record.index import STREAMS
-from aboard.record.merged import Selection
+from aboard.core.cluster.node_sets import expand_node_set
+from aboard.core.text.durations import parse_duration
+from aboard.core.text.log_lines import FoldedLine
+from aboard.core.text.rank_sets import parse_ranks
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import commands
+from aboard.flows.logs import LogQuery, read_logs
+from aboard.record.rank_logs.log_index import STREAMS
+from aboard.record.rank_logs.merged_logs import LineSelection
 from aboard.record.runs import Runs
-from aboard.ui.logs import LogLines, raw
+from aboard.ui.log_lines import LogLineFormatter, format_raw
 
-LAST = 200
-MOST = 100_000
+DEFAULT_LINES = 200
+MAX_LINES = 100_000
 
 
 @click.command()
@@ -31,7 +32,9 @@ MOST = 100_000
 @click.option("--grep", "pattern", metavar="REGEX", help="Only lines in which this is found; (?i) ignores case.")
 @click.option("--since", metavar="TIME", help="Only the last 10m, 2h, …; of a run that is over, before its end.")
 @click.option("--stream", type=click.Choice(STREAMS), help="Only this one of the two.")
-@click.option("-n", "--lines", metavar="N|all", help=f"The last N lines; {LAST}, unless --since or --raw is given.")
+@click.option(
+    "-n", "--lines", metavar="N|all", help=f"The last N lines; {DEFAULT_LINES}, unless --since or --raw is given."
+)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what is printed, until the run ends.")
 @click.option("--no-fold", is_flag=True, help="Each line of each rank, also where many ranks say the same.")
 @click.option("--raw", "as_raw", is_flag=True, help="The bytes as ranks wrote them: no times, no names, no folding.")
@@ -55,40 +58,40 @@ def logs(
     and the earliest is shown. What could not be kept is said where it is missing. Without -n, no more than the last
     100,000 lines of ranks are looked at.
     """
-    selection = Selection(
+    selection = LineSelection(
         ranks=None if rank is None else parse_ranks(rank),
-        nodes=None if node is None else frozenset(expand(node, where="--node")),
+        nodes=None if node is None else frozenset(expand_node_set(node, where="--node")),
         stream=stream,
-        grep=None if pattern is None else _compiled(pattern),
+        grep=None if pattern is None else _compile_pattern(pattern),
     )
-    default = None if since is not None or as_raw else LAST
-    wanted = Wanted(
+    default = None if since is not None or as_raw else DEFAULT_LINES
+    query = LogQuery(
         selection=selection,
-        last=default if lines is None else _count(lines),
-        most=MOST if lines is None else None,
+        last=default if lines is None else _parse_count(lines),
+        most=MAX_LINES if lines is None else None,
         back=None if since is None else parse_duration(since, where="--since"),
         follow=follow,
         folded=not (no_fold or as_raw),
     )
-    found = Runs.of(os.environ).find(run)
+    run_directory = Runs.of(os.environ).find(run)
     if sys.stderr.isatty():
-        click.secho(f"{found.id}, {found.state.value}", err=True, dim=True)
-    told = read_logs(found, wanted, now=time())
+        click.secho(f"{run_directory.id}, {run_directory.state.value}", err=True, dim=True)
+    log_lines = read_logs(run_directory, query, now=time())
     try:
-        _print(told, as_raw=as_raw, follow=follow)
+        _print_lines(log_lines, as_raw=as_raw, follow=follow)
     except BrokenPipeError:
         # `aboard logs | head` has seen enough; Python would complain when it flushes at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _print(told: Iterable[Told], *, as_raw: bool, follow: bool) -> None:
+def _print_lines(log_lines: Iterable[FoldedLine], *, as_raw: bool, follow: bool) -> None:
     out = sys.stdout.buffer
-    lines = LogLines(styled=sys.stdout.isatty())
+    lines = LogLineFormatter(styled=sys.stdout.isatty())
     missing = 0
-    for each in told:
+    for each in log_lines:
         if as_raw:
             missing += each.line.missing
-            out.write(raw(each.line))
+            out.write(format_raw(each.line))
         else:
             out.writelines(f"{line}\n".encode("utf-8", "replace") for line in lines.text(each))
         if follow:
@@ -98,19 +101,19 @@ def _print(told: Iterable[Told], *, as_raw: bool, follow: bool) -> None:
         click.echo(f"{missing} bytes are missing; without --raw, it is said where and why", err=True)
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compile_pattern(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern)
     except re.error as error:
-        seen = f"'{visible(pattern)}' is no regular expression: {error}"
+        seen = f"'{escape_text(pattern)}' is no regular expression: {error}"
         fix = commands.LOGS_GREP.fix(pattern=re.escape(pattern))
         raise InputError(commands.LOGS_GREP, [Problem(where="--grep", seen=seen, fix=fix)]) from None
 
 
-def _count(text: str) -> int | None:
+def _parse_count(text: str) -> int | None:
     if text == "all":
         return None
     if text.isdecimal() and int(text):
         return int(text)
-    seen = f"'{visible(text)}' is no number of lines"
+    seen = f"'{escape_text(text)}' is no number of lines"
     raise InputError(commands.LOGS_LINES, [Problem(where="-n", seen=seen, fix=commands.LOGS_LINES.fix())])

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import click
 
-from aboard.cli.sandbox_faults import COMMANDS, NAME_HELP, NAME_VARIABLE, broken_lines
-from aboard.core.words import many
-from aboard.sandbox import Sandbox, down, names
-from aboard.sandbox.needs import require_root
-from aboard.sandbox.sandbox import active_environment
+from aboard.cli.sandbox_faults import COMMANDS, NAME_HELP, NAME_VARIABLE, format_broken_lines
+from aboard.core.text.input_text import format_count
+from aboard.sandbox import Sandbox, list_sandboxes, take_down_sandbox
+from aboard.sandbox.requirements import require_root
+from aboard.sandbox.sandbox import find_active_environment
 
 _NAME = click.option("--name", default="sandbox", envvar=NAME_VARIABLE, show_default=True, help=NAME_HELP)
 
@@ -30,11 +30,11 @@ def sandbox() -> None:
 def up(nodes: int, slots: int, fabric: bool, slurm: bool, name: str) -> None:
     """Build the cluster."""
     started = time.monotonic()
-    box = Sandbox.up(name, nodes=nodes, slots=slots, fabric=fabric, slurm=slurm, progress=_progress(nodes + 1))
+    box = Sandbox.up(name, nodes=nodes, slots=slots, fabric=fabric, slurm=slurm, progress=_make_progress(nodes + 1))
     if box.found:
-        click.echo(f"Sandbox {name!r} is already up: head and {_nodes(box)}.")
+        click.echo(f"Sandbox {name!r} is already up: head and {_format_nodes(box)}.")
     else:
-        click.echo(f"Up in {time.monotonic() - started:.1f} s: head and {_nodes(box)}.")
+        click.echo(f"Up in {time.monotonic() - started:.1f} s: head and {_format_nodes(box)}.")
     option = "" if name == "sandbox" else f" --name {name}"
     srun = f"  aboard sandbox exec{option} -- srun -N{nodes} hostname\n" if slurm else ""
     click.echo(
@@ -56,7 +56,7 @@ def ssh(node: str, name: str) -> None:
     """Open a shell on NODE as crew, by ssh from the head."""
     require_root("ssh")
     box = Sandbox.attach(name)
-    box.head.become(["ssh", box.host(node).name], env=_terminal())
+    box.head.become(["ssh", box.host(node).name], env=_build_terminal_environment())
 
 
 @sandbox.command(name="exec", context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
@@ -64,10 +64,10 @@ def ssh(node: str, name: str) -> None:
 @click.option("--root", is_flag=True, help="As root instead of crew.")
 @_NAME
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED)
-def execute(node: str, root: bool, name: str, argv: tuple[str, ...]) -> None:
+def execute_command(node: str, root: bool, name: str, argv: tuple[str, ...]) -> None:
     """Run a command on a host and end as it ends."""
     require_root("exec")
-    Sandbox.attach(name).host(node).become(argv, root=root, env=_terminal())
+    Sandbox.attach(name).host(node).become(argv, root=root, env=_build_terminal_environment())
 
 
 @sandbox.command()
@@ -77,13 +77,15 @@ def status(name: str) -> None:
     require_root("status")
     box = Sandbox.attach(name)
     slurm = ", with Slurm" if box.layout.slurm else ""
-    click.echo(f"Sandbox {name!r}: head and {_nodes(box)}, {many(box.layout.slots, 'slot')} each{slurm}.")
+    click.echo(
+        f"Sandbox {name!r}: head and {_format_nodes(box)}, {format_count(box.layout.slots, 'slot')} each{slurm}."
+    )
     for host in box.hosts.values():
         power = "on " if host.on else "off"
         click.echo(f"  {host.name:6} {power}  {host.address:15} {host.fabric_address or ''}".rstrip())
-    for line in broken_lines(box):
+    for line in format_broken_lines(box):
         click.echo(f"  {line}")
-    others = [other for other in names() if other != name]
+    others = [other for other in list_sandboxes() if other != name]
     if others:
         click.echo(f"There are others: {', '.join(others)} (--name)")
 
@@ -92,14 +94,14 @@ def status(name: str) -> None:
 @_NAME
 def take_down(name: str) -> None:
     """End the cluster; nothing of it is left."""
-    click.echo(f"Sandbox {name!r} is down." if down(name) else f"No sandbox {name!r} was up.")
+    click.echo(f"Sandbox {name!r} is down." if take_down_sandbox(name) else f"No sandbox {name!r} was up.")
 
 
 for command in COMMANDS:
     sandbox.add_command(command)
 
 
-def _progress(hosts: int) -> Callable[[int], None]:
+def _make_progress(hosts: int) -> Callable[[int], None]:
     def show(count: int) -> None:
         if sys.stderr.isatty():
             click.echo(f"\r{hosts} hosts: {count} up", nl=count == hosts, err=True)
@@ -107,11 +109,11 @@ def _progress(hosts: int) -> Callable[[int], None]:
     return show
 
 
-def _nodes(box: Sandbox) -> str:
+def _format_nodes(box: Sandbox) -> str:
     return "n1" if box.layout.nodes == 1 else f"n1…n{box.layout.nodes}"
 
 
-def _terminal() -> dict[str, str]:
+def _build_terminal_environment() -> dict[str, str]:
     """What of our environment belongs to the terminal, not to us, and the Python environment that is active."""
     wanted = ("TERM", "COLORTERM", "NO_COLOR", "COLUMNS")
-    return {key: os.environ[key] for key in wanted if key in os.environ} | active_environment()
+    return {key: os.environ[key] for key in wanted if key in os.environ} | find_active_environment()

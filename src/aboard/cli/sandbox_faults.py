@@ -8,26 +8,28 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 
-from aboard.core.nodeset import expand, fold
+from aboard.core.cluster.node_sets import expand_node_set, fold_names
 from aboard.sandbox import Host, Sandbox
-from aboard.sandbox.faults import FAULTS, Fault, active, heal_all, inject, kind_of
-from aboard.sandbox.needs import require_root
+from aboard.sandbox.faults import FAULTS, Fault, find_fault_class, heal_all_faults, inject_fault, list_active_faults
+from aboard.sandbox.requirements import require_root
 
 NAME_VARIABLE, NAME_HELP = "ABOARD_SANDBOX", "Which sandbox, if you have several."
 _DEFAULT = "sandbox"
 
 
-class Faults(click.Group):
+class FaultGroup(click.Group):
     """One command per fault, with the fault's fields as its options."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [kind.name for kind in FAULTS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:
-        return _command(kind_of(cmd_name))
+        return _build_command(find_fault_class(cmd_name))
 
 
-@click.group(name="break", cls=Faults, subcommand_metavar="FAULT --node NODES [OPTIONS]…", invoke_without_command=True)
+@click.group(
+    name="break", cls=FaultGroup, subcommand_metavar="FAULT --node NODES [OPTIONS]…", invoke_without_command=True
+)
 @click.option("--list", "listing", is_flag=True, help="Show every fault with its sentence.")
 @click.pass_context
 def break_hosts(ctx: click.Context, listing: bool) -> None:
@@ -47,12 +49,12 @@ def break_hosts(ctx: click.Context, listing: bool) -> None:
 def heal_hosts(fault: str | None, nodes: str | None, name: str) -> None:
     """Undo what `break` did: all of it, or FAULT only; a host without power is booted."""
     require_root("heal")
-    kind = None if fault is None else kind_of(fault)
+    kind = None if fault is None else find_fault_class(fault)
     box = Sandbox.attach(name)
     anything = False
-    for host in _hosts(box, nodes) if nodes else box.hosts.values():
+    for host in _find_hosts(box, nodes) if nodes else box.hosts.values():
         was_off = not host.on
-        healed = heal_all(box, host, kind)
+        healed = heal_all_faults(box, host, kind)
         for undone in healed:
             click.echo(f"{host.name} is healed: {undone.describe()}")
         if was_off and host.on and not healed:
@@ -65,68 +67,68 @@ def heal_hosts(fault: str | None, nodes: str | None, name: str) -> None:
 COMMANDS = (break_hosts, heal_hosts)
 
 
-def broken_lines(box: Sandbox) -> Iterator[str]:
+def format_broken_lines(box: Sandbox) -> Iterator[str]:
     """What `status` says about what is broken, and how to undo it."""
-    for name, faults in active(box).items():
+    for name, faults in list_active_faults(box).items():
         for fault in faults:
-            yield f"{name} is broken: {fault.describe()}   ({_undo(fault, [name], box.name)})"
+            yield f"{name} is broken: {fault.describe()}   ({_format_undo(fault, [name], box.name)})"
 
 
-def _command(kind: type[Fault]) -> click.Command:
+def _build_command(kind: type[Fault]) -> click.Command:
     options = [
         click.Option(["--node", "nodes"], required=True, metavar="NODES", help="Which hosts: n2, n[1-3], head."),
-        *_options(kind),
+        *_list_options(kind),
         click.Option(["--name"], default=_DEFAULT, envvar=NAME_VARIABLE, show_default=True, help=NAME_HELP),
     ]
 
     def carry_out(nodes: str, name: str, **values: Any) -> None:
-        _break(kind(**values), nodes, name)
+        _inject_on_hosts(kind(**values), nodes, name)
 
     return click.Command(kind.name, callback=carry_out, params=list(options), help=kind.__doc__)
 
 
-def _options(kind: type[Fault]) -> Iterator[click.Option]:
+def _list_options(kind: type[Fault]) -> Iterator[click.Option]:
     """A fault's annotated fields, as the options of its command."""
     hints = get_type_hints(kind, include_extras=True)
     for item in fields(kind):
         annotated, text = get_args(hints[item.name])
-        given = {"required": True} if item.default is MISSING else {"default": item.default}
+        default = {"required": True} if item.default is MISSING else {"default": item.default}
         yield click.Option(
             [f"--{item.name.replace('_', '-')}", item.name],
-            type=_type(annotated),
+            type=_choose_option_type(annotated),
             is_flag=annotated is bool,
             show_default=item.default not in {MISSING, None} and annotated is not bool,
             help=text,
-            **given,
+            **default,
         )
 
 
-def _type(annotated: Any) -> Any:
+def _choose_option_type(annotated: Any) -> Any:
     if get_origin(annotated) is Literal:
         return click.Choice(get_args(annotated))
     plain = [part for part in get_args(annotated) or (annotated,) if part is not NoneType]
     return plain[0]
 
 
-def _break(fault: Fault, nodes: str, name: str) -> None:
+def _inject_on_hosts(fault: Fault, nodes: str, name: str) -> None:
     require_root("break")
     box = Sandbox.attach(name)
-    hosts = _hosts(box, nodes)
+    hosts = _find_hosts(box, nodes)
     for host in hosts:
-        new = inject(box, host, fault)
+        is_new = inject_fault(box, host, fault)
         click.echo(
-            f"{host.name} is broken: {fault.describe()}" if new else f"{host.name} is broken in this way already"
+            f"{host.name} is broken: {fault.describe()}" if is_new else f"{host.name} is broken in this way already"
         )
     if fault.momentary:
         click.echo("It is over; there is nothing to heal.")
     else:
-        click.echo(f"Undo: {_undo(fault, [host.name for host in hosts], name)}")
+        click.echo(f"Undo: {_format_undo(fault, [host.name for host in hosts], name)}")
 
 
-def _hosts(box: Sandbox, nodes: str) -> list[Host]:
-    return [box.host(name) for name in dict.fromkeys(expand(nodes, where="--node"))]
+def _find_hosts(box: Sandbox, nodes: str) -> list[Host]:
+    return [box.host(name) for name in dict.fromkeys(expand_node_set(nodes, where="--node"))]
 
 
-def _undo(fault: Fault, names: list[str], box_name: str) -> str:
+def _format_undo(fault: Fault, names: list[str], box_name: str) -> str:
     where = "" if box_name == _DEFAULT else f" --name {box_name}"
-    return f"aboard sandbox heal {fault.name} --node {shlex.quote(fold(names))}{where}"
+    return f"aboard sandbox heal {fault.name} --node {shlex.quote(fold_names(names))}{where}"

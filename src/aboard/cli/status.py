@@ -8,23 +8,23 @@ from time import time
 import click
 from rich.console import Console
 
-from aboard.flows.control import look, watch
-from aboard.flows.status import Summary, summaries, summary
-from aboard.record.places import RunDirectory
+from aboard.flows.launch.control_socket import ask_roster, watch_roster
+from aboard.flows.status import RunSummary, list_summaries, summarize_run
+from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
-from aboard.ui.findings import FindingsView
-from aboard.ui.launch_live import LaunchLive
-from aboard.ui.launch_plain import PlainLaunch
-from aboard.ui.roster import RosterView
-from aboard.ui.status import RunLine, StatusView, status_lines
+from aboard.ui.findings_view import FindingsView
+from aboard.ui.launch.live_view import LaunchLiveView
+from aboard.ui.launch.plain_lines import PlainLaunchWriter
+from aboard.ui.launch.roster_view import RosterView
+from aboard.ui.run_list import RunListEntry, RunListView, format_run_lines
 
-MOST = 20
+MAX_RUNS = 20
 
 
 @click.command()
 @click.argument("run", required=False)
 @click.option("--live", is_flag=True, help="Look on until the run ends; Ctrl-C ends the looking only.")
-@click.option("-a", "--all", "every", is_flag=True, help=f"All runs, not the newest {MOST} only.")
+@click.option("-a", "--all", "every", is_flag=True, help=f"All runs, not the newest {MAX_RUNS} only.")
 def status(run: str | None, live: bool, every: bool) -> None:
     """Show the runs of yours, newest first, or how far one of them is.
 
@@ -33,47 +33,47 @@ def status(run: str | None, live: bool, every: bool) -> None:
     runs = Runs.of(os.environ)
     console = Console(highlight=False)
     if run is None and not live:
-        lines = [_line(each) for each in summaries(runs, len(runs.all()) if every else MOST)]
+        lines = [_build_run_line(each) for each in list_summaries(runs, len(runs.all()) if every else MAX_RUNS)]
         if console.is_terminal:
-            console.print(StatusView(lines), crop=False)
+            console.print(RunListView(lines), crop=False)
         else:
-            sys.stdout.writelines(f"{line}\n" for line in status_lines(lines))
+            sys.stdout.writelines(f"{line}\n" for line in format_run_lines(lines))
         return
-    found = runs.find(run)
-    if found.live:
-        asyncio.run(_watch(found, console) if live else _look(found, console))
+    run_directory = runs.find(run)
+    if run_directory.live:
+        asyncio.run(_follow_roster(run_directory, console) if live else _show_roster(run_directory, console))
     else:
-        told = summary(found)
-        console.print(StatusView([_line(told)]), crop=False)
-        if told.findings:
-            console.print(FindingsView(told.findings, in_full=False), crop=False)
+        run_summary = summarize_run(run_directory)
+        console.print(RunListView([_build_run_line(run_summary)]), crop=False)
+        if run_summary.findings:
+            console.print(FindingsView(run_summary.findings, in_full=False), crop=False)
 
 
-async def _look(run: RunDirectory, console: Console) -> None:
-    console.print(RosterView(await look(run)), crop=False)
+async def _show_roster(run: RunDirectory, console: Console) -> None:
+    console.print(RosterView(await ask_roster(run)), crop=False)
 
 
-async def _watch(run: RunDirectory, console: Console) -> None:
+async def _follow_roster(run: RunDirectory, console: Console) -> None:
     if not console.is_terminal:
-        plain = PlainLaunch(click.echo)
-        async for roster in watch(run):
+        plain = PlainLaunchWriter(click.echo)
+        async for roster in watch_roster(run):
             plain.update(roster)
             sys.stdout.flush()
         return
-    view = LaunchLive(console)
+    view = LaunchLiveView(console)
     try:
-        async for roster in watch(run):
+        async for roster in watch_roster(run):
             view.update(roster)
     finally:
         view.close()
 
 
-def _line(told: Summary) -> RunLine:
-    return RunLine(
-        id=told.id,
-        state=told.state,
-        age=time() - told.began,
-        world=told.world,
-        step=told.step,
-        verdict=told.findings[0].seen if told.findings else "",
+def _build_run_line(run_summary: RunSummary) -> RunListEntry:
+    return RunListEntry(
+        id=run_summary.id,
+        state=run_summary.state,
+        age=time() - run_summary.began,
+        world=run_summary.world,
+        step=run_summary.step,
+        verdict=run_summary.findings[0].seen if run_summary.findings else "",
     )

@@ -6,9 +6,10 @@ from time import monotonic
 
 import click
 
-from aboard.diagnoses import AboardError, commands
-from aboard.flows.control import ask_stop
-from aboard.record.places import RunDirectory
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.usage import commands
+from aboard.flows.launch.control_socket import ask_stop
+from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
 
 WAIT_SECONDS = 120.0
@@ -23,12 +24,12 @@ def stop(run: str | None, now: bool) -> None:
 
     RUN is a run's name or the beginning of it; without one, the only one that runs is meant.
     """
-    found = _meant(Runs.of(os.environ), run)
-    asyncio.run(_stop(found, now=now))
-    click.echo(f"{found.id} has ended")
+    run_directory = _find_run(Runs.of(os.environ), run)
+    asyncio.run(_stop_run(run_directory, now=now))
+    click.echo(f"{run_directory.id} has ended")
 
 
-async def _stop(run: RunDirectory, *, now: bool) -> None:
+async def _stop_run(run: RunDirectory, *, now: bool) -> None:
     await ask_stop(run, "aboard stop", now=now)
     deadline = monotonic() + WAIT_SECONDS
     while run.live:
@@ -38,7 +39,7 @@ async def _stop(run: RunDirectory, *, now: bool) -> None:
         await asyncio.sleep(LOOK_SECONDS)
 
 
-def _meant(runs: Runs, name: str | None) -> RunDirectory:
+def _find_run(runs: Runs, name: str | None) -> RunDirectory:
     if name is not None:
         return runs.find(name)
     live = [run for run in runs.all() if run.live]

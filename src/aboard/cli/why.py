@@ -10,27 +10,32 @@ import click
 from rich.console import Console
 
 from aboard import __version__
-from aboard.cli.why_foreign import tell_nodes, tell_pids
-from aboard.core.words import nearest, visible
-from aboard.diagnoses import AboardError, InputError, Problem, commands
-from aboard.flows.control import ask_why
-from aboard.flows.status import summary
-from aboard.flows.unpack import replay_bundle
-from aboard.flows.why import the_run, why_again
-from aboard.flows.why_log import Explained, explain
-from aboard.record.places import RunDirectory
+from aboard.cli.why_external_jobs import print_nodes_verdict, print_pids_verdict
+from aboard.core.text.input_text import find_nearest
+from aboard.diagnoses import AboardError, InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import commands
+from aboard.flows.launch.control_socket import ask_why
+from aboard.flows.status import summarize_run
+from aboard.flows.why.bundle_replay import replay_bundle
+from aboard.flows.why.judge_finished_run import find_default_run, judge_finished_run
+from aboard.flows.why.log_files import LogExplanation, diagnose_logs
+from aboard.record.run_directory import RunDirectory
 from aboard.record.runs import Runs
-from aboard.ui.as_json import dump_json
-from aboard.ui.figures import many
-from aboard.ui.findings import FindingsView
-from aboard.ui.log_live import LogReading
-from aboard.ui.replayed import ReplayedView
-from aboard.ui.story import CodesView, StoryView
-from aboard.ui.why import WhyView
-from aboard.verdicts.told import TOLD
+from aboard.ui.findings_view import FindingsView
+from aboard.ui.json_output import dump_json
+from aboard.ui.number_format import format_count
+from aboard.ui.why.diagnosis_view import CodeListView, DiagnosisView
+from aboard.ui.why.log_progress import LogReadingView
+from aboard.ui.why.replay_view import ReplayView
+from aboard.ui.why.verdict_view import VerdictView
+from aboard.verdicts.code_subjects import ALL_SUBJECTS
 
-STORIES = {
-    code: (subject, story) for subject in TOLD for story in subject.stories for code in (story.code, *story.aliases)
+DIAGNOSES_BY_CODE = {
+    code: (subject, story)
+    for subject in ALL_SUBJECTS
+    for story in subject.diagnoses
+    for code in (story.code, *story.aliases)
 }
 
 
@@ -68,27 +73,27 @@ def why(
     it runs, with the same exit codes: your processes with RANK and WORLD_SIZE on NODES (written as for `aboard check`),
     or those that you name. They are neither stopped nor sent a signal. Stacks need py-spy there: pip install py-spy.
     """
-    _one_way(logs=logs, bundle=bundle, nodes=nodes, pids=pids, words=words, as_json=as_json)
+    _refuse_combined_options(logs=logs, bundle=bundle, nodes=nodes, pids=pids, words=words, as_json=as_json)
     if logs:
-        tell_logs((*logs, *words), as_json=as_json)
+        print_log_explanation((*logs, *words), as_json=as_json)
     if nodes:
-        tell_nodes((*nodes, *words), as_json=as_json, verbose=verbose)
+        print_nodes_verdict((*nodes, *words), as_json=as_json, verbose=verbose)
     if pids:
-        tell_pids((*pids, *words), as_json=as_json, verbose=verbose)
+        print_pids_verdict((*pids, *words), as_json=as_json, verbose=verbose)
     if bundle is not None:
-        tell_bundle(bundle, verbose=verbose)
-    what = _one(words)
+        print_bundle_verdict(bundle, verbose=verbose)
+    what = _get_single_word(words)
     console = Console(highlight=False)
     if codes:
-        console.print(CodesView(TOLD), crop=False)
-    elif what is not None and what in STORIES:
-        console.print(StoryView(*STORIES[what]), crop=False)
+        console.print(CodeListView(ALL_SUBJECTS), crop=False)
+    elif what is not None and what in DIAGNOSES_BY_CODE:
+        console.print(DiagnosisView(*DIAGNOSES_BY_CODE[what]), crop=False)
     else:
-        run = the_run(Runs.of(os.environ)) if what is None else _run(what)
-        _tell_run(console, run, verbose=verbose)
+        run = find_default_run(Runs.of(os.environ)) if what is None else _find_run(what)
+        _print_run_verdict(console, run, verbose=verbose)
 
 
-def _one_way(
+def _refuse_combined_options(
     *,
     logs: tuple[str, ...],
     bundle: str | None,
@@ -98,8 +103,8 @@ def _one_way(
     as_json: bool,
 ) -> None:
     """Options that ask about different things are refused together."""
-    ways = [bool(logs), bundle is not None, bool(nodes), bool(pids)]
-    if sum(ways) > 1 or (bundle is not None and words):
+    modes = [bool(logs), bundle is not None, bool(nodes), bool(pids)]
+    if sum(modes) > 1 or (bundle is not None and words):
         seen = "--log, --bundle, --nodes and --pid each stand alone"
         fix = commands.WHY_OPTIONS.fix("alone")
     elif as_json and not (logs or nodes or pids):
@@ -110,72 +115,75 @@ def _one_way(
     raise InputError(commands.WHY_OPTIONS, [Problem(where="aboard why", seen=seen, fix=fix)])
 
 
-def _one(words: tuple[str, ...]) -> str | None:
+def _get_single_word(words: tuple[str, ...]) -> str | None:
     if len(words) > 1:
-        seen = f"{len(words)} runs or codes at once: {visible(' '.join(words))}"
+        seen = f"{len(words)} runs or codes at once: {escape_text(' '.join(words))}"
         fix = commands.WHY_WORDS.fix(word=words[0])
         raise InputError(commands.WHY_WORDS, [Problem(where="aboard why", seen=seen, fix=fix)])
     return words[0] if words else None
 
 
-def _run(what: str) -> RunDirectory:
+def _find_run(what: str) -> RunDirectory:
     try:
         return Runs.of(os.environ).find(what)
     except AboardError:
-        near = nearest(what, STORIES)
+        near = find_nearest(what, DIAGNOSES_BY_CODE)
         fix = commands.WHY_CODE.fix("near", code=near) if near else commands.WHY_CODE.fix("list")
-        seen = f"no code and no run '{visible(what)}'"
+        seen = f"no code and no run '{escape_text(what)}'"
         raise InputError(commands.WHY_CODE, [Problem(where="aboard why", seen=seen, fix=fix)]) from None
 
 
-def _tell_run(console: Console, run: RunDirectory, *, verbose: bool) -> None:
+def _print_run_verdict(console: Console, run: RunDirectory, *, verbose: bool) -> None:
     if run.live:
-        console.print(WhyView(run.id, asyncio.run(ask_why(run)), verbose=verbose), crop=False)
+        console.print(VerdictView(run.id, asyncio.run(ask_why(run)), verbose=verbose), crop=False)
         return
-    told = why_again(run)
-    if not told.why.findings and not told.changed:
-        click.echo(f"{run.id} is {summary(run).state}, and nothing was found wrong with it")
+    judgement = judge_finished_run(run)
+    if not judgement.why.findings and not judgement.changed:
+        click.echo(f"{run.id} is {summarize_run(run).state}, and nothing was found wrong with it")
         return
-    click.echo(f"{run.id} is {summary(run).state}:")
-    console.print(ReplayedView(told, now=__version__, verbose=verbose), crop=False)
-    code = told.why.findings[0].code if told.why.findings else ""
-    if code in STORIES:
-        console.print(StoryView(*STORIES[code]), crop=False)
+    click.echo(f"{run.id} is {summarize_run(run).state}:")
+    console.print(ReplayView(judgement, now=__version__, verbose=verbose), crop=False)
+    code = judgement.why.findings[0].code if judgement.why.findings else ""
+    if code in DIAGNOSES_BY_CODE:
+        console.print(DiagnosisView(*DIAGNOSES_BY_CODE[code]), crop=False)
 
 
 EXIT_FOUND = 2
 
 
-def tell_logs(names: Sequence[str], *, as_json: bool) -> None:
+def print_log_explanation(names: Sequence[str], *, as_json: bool) -> None:
     """Explains the logs and ends the program: 0 nothing is wrong, 2 something is."""
-    told = _read(names)
+    explanation = _read_logs(names)
     if as_json:
-        click.echo(dump_json(told))
-    elif told.findings:
+        click.echo(dump_json(explanation))
+    elif explanation.findings:
         console = Console(highlight=False)
-        console.print(FindingsView(told.findings, in_full=True), crop=False)
-        click.secho(f"aboard why {told.findings[0].code}    # the whole story of it", dim=True)
+        console.print(FindingsView(explanation.findings, in_full=True), crop=False)
+        click.secho(f"aboard why {explanation.findings[0].code}    # the whole story of it", dim=True)
     else:
-        click.echo(f"nothing wrong in {many(told.lines, 'line')} of {many(len(told.files), 'file')}")
-        if told.last:
-            click.secho(f"the last one is: {told.last[-1].visible(400)}", dim=True)
-    sys.exit(EXIT_FOUND if told.findings else 0)
+        click.echo(
+            f"nothing wrong in {format_count(explanation.lines, 'line')} of"
+            f" {format_count(len(explanation.files), 'file')}"
+        )
+        if explanation.last:
+            click.secho(f"the last one is: {explanation.last[-1].visible(400)}", dim=True)
+    sys.exit(EXIT_FOUND if explanation.findings else 0)
 
 
-def _read(names: Sequence[str]) -> Explained:
+def _read_logs(names: Sequence[str]) -> LogExplanation:
     if not sys.stderr.isatty():
-        return explain(names)
-    with LogReading(Console(stderr=True, highlight=False)) as reading:
-        return explain(names, progress=reading.update)
+        return diagnose_logs(names)
+    with LogReadingView(Console(stderr=True, highlight=False)) as reading:
+        return diagnose_logs(names, progress=reading.update)
 
 
-def tell_bundle(name: str, *, verbose: bool) -> None:
+def print_bundle_verdict(name: str, *, verbose: bool) -> None:
     """Judges what somebody packed, and ends the program with the same codes."""
     unpacked = replay_bundle(Path(name))
-    told = unpacked.replayed
-    click.secho(f"{told.run}, packed by aboard {unpacked.version}", dim=True)
-    if told.why.findings or told.changed:
-        Console(highlight=False).print(ReplayedView(told, now=__version__, verbose=verbose), crop=False)
+    judgement = unpacked.replayed
+    click.secho(f"{judgement.run}, packed by aboard {unpacked.version}", dim=True)
+    if judgement.why.findings or judgement.changed:
+        Console(highlight=False).print(ReplayView(judgement, now=__version__, verbose=verbose), crop=False)
     else:
         click.echo("nothing was found wrong with it")
-    sys.exit(EXIT_FOUND if told.why.findings else 0)
+    sys.exit(EXIT_FOUND if judgement.why.findings else 0)

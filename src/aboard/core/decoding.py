@@ -21,8 +21,8 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from aboard.diagnoses.untrusted import Untrusted, visible, visible_lines
-from aboard.lazy import dataclass
+from aboard.diagnoses.untrusted import Untrusted, escape_lines, escape_text
+from aboard.lazy_dataclass import dataclass
 
 T = TypeVar("T")
 Decoder = Callable[[object], Any]
@@ -34,7 +34,7 @@ class DecodeError(ValueError):
 
 
 @dataclass(frozen=True)
-class Limit:
+class MaxLength:
     """At most so many characters of a text, or elements of a collection; `last` keeps the end of it."""
 
     most: int
@@ -42,7 +42,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Least:
+class MinValue:
     """The smallest number that is taken; without it, zero."""
 
     least: int
@@ -56,21 +56,21 @@ class Matching:
 
 
 @dataclass(frozen=True)
-class Key:
+class JsonKey:
     """The field's name in the JSON, where it is another."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Keyed:
+class KeyedBy:
     """A tuple of dataclasses that comes as an object: its keys are this field of theirs."""
 
     field: str
 
 
 @dataclass(frozen=True)
-class Via:
+class CustomDecoder:
     """Decoded by this function, which raises a DecodeError."""
 
     function: Decoder
@@ -80,17 +80,17 @@ class _Lines:
     pass
 
 
-Lines = Annotated[str, _Lines(), Limit(20_000)]
+Lines = Annotated[str, _Lines(), MaxLength(20_000)]
 Word = Annotated[str, Matching(r"[\w.:@/+-]{0,200}")]
 Address = Annotated[str, Matching(r"[0-9A-Fa-f.:]{0,45}(%[\w.-]{1,20})?")]
 Endpoint = Annotated[str, Matching(r"(\[?[0-9A-Fa-f.:]{0,45}(%[\w.-]{1,20})?\]?|\*):\d{1,5}")]
-Signed = Annotated[int, Least(-_EXACT)]
+Signed = Annotated[int, MinValue(-_EXACT)]
 
 
-def decode(kind: type[T], given: object, *, strict: bool = False) -> T:
+def decode(kind: type[T], value: object, *, strict: bool = False) -> T:
     """The JSON value as a value of that type; what it isn't raises a DecodeError."""
     try:
-        decoded: T = _decoder(cast("Any", kind), strict)(given)
+        decoded: T = _build_decoder(cast("Any", kind), strict)(value)
     except RecursionError:
         raise DecodeError("nested too deeply") from None
     return decoded
@@ -98,33 +98,33 @@ def decode(kind: type[T], given: object, *, strict: bool = False) -> T:
 
 def make_decoder(kind: Any, *, strict: bool = False) -> Decoder:
     """The same for a hot place: to look a decoder up by its annotation takes longer than to decode most values."""
-    return _decoder(kind, strict)
+    return _build_decoder(kind, strict)
 
 
-def try_decode(kind: type[T], given: object) -> T | None:
+def try_decode(kind: type[T], value: object) -> T | None:
     """As `decode`; None for what it isn't."""
     try:
-        return decode(kind, given)
+        return decode(kind, value)
     except DecodeError:
         return None
 
 
 @cache
-def _decoder(hint: Any, strict: bool) -> Decoder:  # noqa: FBT001, PLR0911 - part of the cache's key; a way for each kind
+def _build_decoder(hint: Any, strict: bool) -> Decoder:  # noqa: FBT001, PLR0911 - part of the cache's key; a way for each kind
     marks: tuple[Any, ...] = ()
     if get_origin(hint) is Annotated:
         hint, *rest = get_args(hint)
         marks = tuple(rest)
-    via = _mark(marks, Via)
+    via = _find_mark(marks, CustomDecoder)
     if via is not None:
         return via.function
     origin, args = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return _decode_union([_decoder(each, strict) for each in args if each is not NoneType], NoneType in args)
+        return _decode_union([_build_decoder(each, strict) for each in args if each is not NoneType], NoneType in args)
     if origin is Literal:
         return _decode_choice({each: each for each in args})
     if origin is tuple and args[-1] is not ...:
-        return _decode_row([_decoder(each, strict) for each in args])
+        return _decode_row([_build_decoder(each, strict) for each in args])
     if origin in (tuple, frozenset):
         return _decode_elements(origin, args[0], marks, strict)
     if isinstance(origin, type) and issubclass(origin, Mapping):
@@ -138,7 +138,7 @@ def _decode_plain(hint: Any, marks: tuple[Any, ...], strict: bool) -> Decoder:  
     if hint is bool:
         return _decode_bool
     if hint is int:
-        least = _mark(marks, Least)
+        least = _find_mark(marks, MinValue)
         return _decode_number(int, int, 0 if least is None else least.least)
     if hint is float:
         return _decode_number(float, int | float, -_EXACT)
@@ -148,14 +148,14 @@ def _decode_plain(hint: Any, marks: tuple[Any, ...], strict: bool) -> Decoder:  
         return _decode_choice({each.value: each for each in hint})
     if isinstance(hint, type) and is_dataclass(hint):
         # A dataclass may hold others of its own kind: their decoder is made when the first of them comes.
-        return lambda given: _object_decoder(hint, strict)(given)  # noqa: PLW0108 - as said
+        return lambda given: _build_object_decoder(hint, strict)(given)  # noqa: PLW0108 - as said
     raise TypeError(f"no decoder for {hint}")
 
 
 def _decode_text(hint: Any, marks: tuple[Any, ...]) -> Decoder:
-    limit = _mark(marks, Limit) or Limit(_CHARACTERS)
-    matching = _mark(marks, Matching)
-    lines = _mark(marks, _Lines)
+    limit = _find_mark(marks, MaxLength) or MaxLength(_CHARACTERS)
+    matching = _find_mark(marks, Matching)
+    lines = _find_mark(marks, _Lines)
     fits = re.compile(matching.pattern).fullmatch if matching else None
 
     def read(given: object) -> Any:
@@ -164,7 +164,7 @@ def _decode_text(hint: Any, marks: tuple[Any, ...]) -> Decoder:
         text = given[-limit.most :] if limit.last else given[: limit.most]
         if hint is Untrusted:
             return Untrusted(text)
-        return visible_lines(text) if lines else visible(text, limit.most)
+        return escape_lines(text) if lines else escape_text(text, limit.most)
 
     return read
 
@@ -218,9 +218,9 @@ def _decode_row(parts: list[Decoder]) -> Decoder:
 
 
 def _decode_elements(made: Any, hint: Any, marks: tuple[Any, ...], strict: bool) -> Decoder:  # noqa: FBT001 - private
-    limit = _mark(marks, Limit) or Limit(_ELEMENTS)
-    keyed = _mark(marks, Keyed)
-    element = _decoder(hint, strict)
+    limit = _find_mark(marks, MaxLength) or MaxLength(_ELEMENTS)
+    keyed = _find_mark(marks, KeyedBy)
+    element = _build_decoder(hint, strict)
 
     def read(given: object) -> Any:
         if keyed is not None and isinstance(given, dict):
@@ -234,8 +234,8 @@ def _decode_elements(made: Any, hint: Any, marks: tuple[Any, ...], strict: bool)
 
 
 def _decode_mapping(key: Any, value: Any, marks: tuple[Any, ...], strict: bool) -> Decoder:  # noqa: FBT001 - private
-    limit = _mark(marks, Limit) or Limit(_ELEMENTS)
-    keys, values = _decoder(key, strict), _decoder(value, strict)
+    limit = _find_mark(marks, MaxLength) or MaxLength(_ELEMENTS)
+    keys, values = _build_decoder(key, strict), _build_decoder(value, strict)
     width = len(get_args(key)) if get_origin(key) is tuple else 0
 
     def read_item(item: Any) -> Any:
@@ -266,14 +266,14 @@ def _decode_each(pairs: Any, strict: bool) -> list[Any]:  # noqa: FBT001 - priva
 
 
 @cache
-def _object_decoder(kind: type, strict: bool) -> Decoder:  # noqa: FBT001 - part of the cache's key
+def _build_object_decoder(kind: type, strict: bool) -> Decoder:  # noqa: FBT001 - part of the cache's key
     hints = get_type_hints(kind, include_extras=True)
     plan = []
     for field in fields(kind):
         hint = hints[field.name]
-        key = _mark(get_args(hint)[1:], Key) if get_origin(hint) is Annotated else None
+        key = _find_mark(get_args(hint)[1:], JsonKey) if get_origin(hint) is Annotated else None
         required = field.default is MISSING and field.default_factory is MISSING
-        plan.append((field.name, key.name if key else field.name, _decoder(hint, strict), required))
+        plan.append((field.name, key.name if key else field.name, _build_decoder(hint, strict), required))
 
     def read(given: object) -> Any:
         if isinstance(given, list):
@@ -295,5 +295,5 @@ def _object_decoder(kind: type, strict: bool) -> Decoder:  # noqa: FBT001 - part
     return read
 
 
-def _mark(marks: tuple[Any, ...], kind: type[T]) -> T | None:
+def _find_mark(marks: tuple[Any, ...], kind: type[T]) -> T | None:
     return next((each for each in marks if isinstance(each, kind)), None)

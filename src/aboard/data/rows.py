@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.lazy import dataclass
+from aboard.lazy_dataclass import dataclass
 
-Kind = Literal["chat", "pair", "text", "tokens"]
-Message = dict[str, Any]
+RowKind = Literal["chat", "pair", "text", "tokens"]
+ChatMessage = dict[str, Any]
 Ids = NDArray[np.uint32]
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Where:
+class RowLocation:
     """The place of a row, counted from 1: lines where the file has lines, rows where it has none (parquet, json)."""
 
     file: Untrusted
@@ -30,7 +30,7 @@ class Where:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Row:
+class DataRow:
     """One row as its format understands it; which fields are set follows from `kind`.
 
     `chat` has messages (and tools); `pair` has prompt and completion, and messages too where the same content can go
@@ -38,9 +38,9 @@ class Row:
     `trains` says for each message whether it may be supervised; None means every answer may.
     """
 
-    where: Where
-    kind: Kind
-    messages: tuple[Message, ...] | None = None
+    where: RowLocation
+    kind: RowKind
+    messages: tuple[ChatMessage, ...] | None = None
     tools: tuple[dict[str, Any], ...] | None = None
     trains: tuple[bool, ...] | None = None
     prompt: str | None = None
@@ -51,10 +51,10 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Broken:
+class InvalidRow:
     """A row that can't be used: a value to be counted and shown, never an exception."""
 
-    where: Where
+    where: RowLocation
     code: str
     why: Untrusted
 
@@ -63,15 +63,15 @@ class Broken:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Encoded:
+class EncodedRow:
     """A row as tokens; mask is True where the loss is taken."""
 
-    where: Where
+    where: RowLocation
     ids: Ids
     mask: Mask
 
 
-def fingerprint(row: Row) -> bytes:
+def fingerprint_row(row: DataRow) -> bytes:
     """16 bytes that are equal for rows of equal content, wherever they stand."""
     if row.kind == "text":
         parts: object = row.text

@@ -4,39 +4,49 @@ A failure is a `Diagnosis`: a declared value with a stable code. Findings and er
 that they suggest is one of its templates, filled in. No other text becomes a command: see `fixes`.
 """
 
-from aboard.diagnoses.diagnosis import Diagnosis, Finding, Severity, worst_first
+from aboard.diagnoses.diagnosis import Diagnosis, Finding, Severity, sort_by_severity
 from aboard.diagnoses.errors import (
     AboardError,
-    AskError,
+    AgentRequestError,
     InputError,
     Problem,
     ProtocolError,
     SandboxError,
+    TransportError,
     Unreachable,
-    WireError,
 )
-from aboard.diagnoses.fixes import NO_FIX, Advice, Command, Fix, Shell, chain, join_fixes, join_lines, shell
+from aboard.diagnoses.fixes import (
+    NO_FIX,
+    Advice,
+    Fix,
+    FixCommand,
+    Shell,
+    chain_commands,
+    format_shell,
+    join_fixes,
+    join_lines,
+)
 
 __all__ = [
     "NO_FIX",
     "AboardError",
     "Advice",
-    "AskError",
-    "Command",
+    "AgentRequestError",
     "Diagnosis",
     "Finding",
     "Fix",
+    "FixCommand",
     "InputError",
     "Problem",
     "ProtocolError",
     "SandboxError",
     "Severity",
     "Shell",
+    "TransportError",
     "Unreachable",
-    "WireError",
-    "chain",
+    "chain_commands",
+    "format_shell",
     "join_fixes",
     "join_lines",
-    "shell",
-    "worst_first",
+    "sort_by_severity",
 ]

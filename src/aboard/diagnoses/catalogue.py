@@ -9,17 +9,17 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 from types import ModuleType
 from typing import Any
 
 import aboard.diagnoses
-from aboard.diagnoses import unknown
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.errors import AboardError
 from aboard.diagnoses.fixes import NO_FIX, Fix
-from aboard.diagnoses.messages import Message, Source
-from aboard.diagnoses.untrusted import visible, visible_lines
+from aboard.diagnoses.messages import Message, MessageSource
+from aboard.diagnoses.nodes import unanswered_probes
+from aboard.diagnoses.untrusted import escape_lines, escape_text
 
 _SEEN, _VALUE, _VALUES = 8000, 4096, 32
 _PROBE = re.compile(r"[a-z0-9-]{1,40}")
@@ -29,8 +29,8 @@ _PROBE = re.compile(r"[a-z0-9-]{1,40}")
 def all_diagnoses() -> Mapping[str, Diagnosis]:
     """By code and by alias; two of the same code are a bug."""
     found: dict[str, Diagnosis] = {}
-    for module in iter_modules(aboard.diagnoses.__path__):
-        for diagnosis in diagnoses_in(import_module(f"aboard.diagnoses.{module.name}")):
+    for module in walk_packages(aboard.diagnoses.__path__, "aboard.diagnoses."):
+        for diagnosis in list_diagnoses(import_module(module.name)):
             for code in (diagnosis.code, *diagnosis.aliases):
                 if found.setdefault(code, diagnosis) is not diagnosis:
                     raise ValueError(f"two diagnoses have the code {code}")
@@ -38,7 +38,7 @@ def all_diagnoses() -> Mapping[str, Diagnosis]:
 
 
 @cache
-def all_messages(source: Source) -> tuple[tuple[Diagnosis, Message], ...]:
+def all_messages(source: MessageSource) -> tuple[tuple[Diagnosis, Message], ...]:
     """Each message with its diagnosis, in the order in which they are tried: of equal order, the weightiest first."""
     found = [
         (diagnosis, message)
@@ -52,22 +52,24 @@ def all_messages(source: Source) -> tuple[tuple[Diagnosis, Message], ...]:
 
 def recall_diagnosis(code: str) -> Diagnosis:
     """The diagnosis of a code that a record tells; of one that this version doesn't know, there is the code alone."""
-    known = _known(code)
-    return known or Diagnosis(code=visible(code), title="", explanation="")
+    known = _find_diagnosis(code)
+    return known or Diagnosis(code=escape_text(code), title="", explanation="")
 
 
 def recall_fix(code: str, text: str) -> Fix:
     """What a record says to type; nothing for a code that this version doesn't know, since it may be anybody's."""
-    return Fix(visible_lines(text[:_SEEN])) if _known(code) else NO_FIX
+    return Fix(escape_lines(text[:_SEEN])) if _find_diagnosis(code) else NO_FIX
 
 
-def _known(code: str) -> Diagnosis | None:
+def _find_diagnosis(code: str) -> Diagnosis | None:
     # Each probe has one of these, by its name.
     probe = code.removeprefix("unknown-")
-    return all_diagnoses().get(code) or (unknown.fact(probe) if probe != code and _PROBE.fullmatch(probe) else None)
+    return all_diagnoses().get(code) or (
+        unanswered_probes.declare_unanswered(probe) if probe != code and _PROBE.fullmatch(probe) else None
+    )
 
 
-def diagnoses_in(family: ModuleType) -> tuple[Diagnosis, ...]:
+def list_diagnoses(family: ModuleType) -> tuple[Diagnosis, ...]:
     """Those that a module declares, in its order."""
     return tuple(value for value in vars(family).values() if isinstance(value, Diagnosis))
 
@@ -79,7 +81,7 @@ def unpack_error(packed: object) -> AboardError | None:
     diagnosis = all_diagnoses().get(packed["code"])
     if diagnosis is None or not isinstance(packed.get("seen"), str):
         return None
-    return AboardError(diagnosis, visible_lines(packed["seen"][:_SEEN]), fix=_unpack_fix(diagnosis, packed))
+    return AboardError(diagnosis, escape_lines(packed["seen"][:_SEEN]), fix=_unpack_fix(diagnosis, packed))
 
 
 def read_error(text: str) -> AboardError | None:
@@ -96,12 +98,12 @@ def _unpack_fix(diagnosis: Diagnosis, packed: Mapping[str, Any]) -> Fix:
         return NO_FIX
     try:
         # A piece of shell comes out as one word: here it is text of another process.
-        return diagnosis.fix(variant, **{str(name): _received(value) for name, value in values.items()})
+        return diagnosis.fix(variant, **{str(name): _clean_value(value) for name, value in values.items()})
     except (KeyError, TypeError):
         return NO_FIX
 
 
-def _received(value: object) -> str | int | float | list[str]:
+def _clean_value(value: object) -> str | int | float | list[str]:
     if isinstance(value, list):
         return [str(each)[:_VALUE] for each in value[:_VALUE]]
     return value if isinstance(value, (int, float)) else str(value)[:_VALUE]

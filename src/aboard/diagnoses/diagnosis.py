@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import IntEnum
 
-from aboard.diagnoses.fixes import NO_FIX, Command, Fix, Template, Value, name_blanks
-from aboard.diagnoses.messages import Message, Source
+from aboard.diagnoses.fixes import NO_FIX, Fix, FixCommand, FixTemplate, Value, name_blanks
+from aboard.diagnoses.messages import Message, MessageSource
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.lazy import dataclass
+from aboard.lazy_dataclass import dataclass
 
 _BLANK = re.compile(r"{\w+:shell}")
 
@@ -43,7 +43,7 @@ class Diagnosis:
     remedy: str = ""
     severity: Severity = Severity.BLOCK
     symptoms: tuple[str, ...] = ()
-    fixes: str | Template | Mapping[str, Template] = field(default_factory=dict, hash=False)
+    fixes: str | FixTemplate | Mapping[str, FixTemplate] = field(default_factory=dict, hash=False)
     aliases: tuple[str, ...] = ()
     leads_to: tuple[str, ...] = ()
     log_fix: str = ""
@@ -80,21 +80,21 @@ class Diagnosis:
 
     def match_death(self, text: Untrusted) -> tuple[Message, re.Match[str]] | None:
         """The first of its messages that fits the text with which a rank died, and where."""
-        found = ((each, text.match(each.regex)) for each in self.messages if Source.DEATH in each.source)
+        found = ((each, text.match(each.regex)) for each in self.messages if MessageSource.DEATH in each.source)
         return next(((message, match) for message, match in found if match), None)
 
     @property
-    def steps(self) -> tuple[Template, ...]:
+    def steps(self) -> tuple[FixTemplate, ...]:
         """The lines of its fixes, each once, with blanks in capitals; none that is a blank or a guess at a word."""
-        shown = [template for variant, template in self.templates.items() if variant not in {"near", "known"}]
-        lines = ((type(each), line) for each in shown for line in each.text.split("\n"))
+        templates = [template for variant, template in self.templates.items() if variant not in {"near", "known"}]
+        lines = ((type(each), line) for each in templates for line in each.text.split("\n"))
         return tuple(dict.fromkeys(kind(name_blanks(line)) for kind, line in lines if not _BLANK.fullmatch(line)))
 
     @property
-    def templates(self) -> Mapping[str, Template]:
-        fixes = {"": Command(self.fixes)} if isinstance(self.fixes, str) else self.fixes
+    def templates(self) -> Mapping[str, FixTemplate]:
+        fixes = {"": FixCommand(self.fixes)} if isinstance(self.fixes, str) else self.fixes
         named = fixes if isinstance(fixes, Mapping) else {"": fixes}
-        return {**named, "log": Command(self.log_fix)} if self.log_fix else named
+        return {**named, "log": FixCommand(self.log_fix)} if self.log_fix else named
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -124,6 +124,6 @@ class Finding:
         return self.diagnosis.code
 
 
-def worst_first(findings: list[Finding]) -> list[Finding]:
+def sort_by_severity(findings: list[Finding]) -> list[Finding]:
     """Orders by severity, keeping the order in which rules spoke within one."""
     return sorted(findings, key=lambda finding: -finding.severity)

@@ -13,12 +13,12 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from aboard.diagnoses import reach, transport
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import NO_FIX, Fix, Value
-from aboard.diagnoses.reason import Reason
+from aboard.diagnoses.nodes import agent_protocol, reach
+from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import encode_text
-from aboard.lazy import dataclass
+from aboard.lazy_dataclass import dataclass
 
 
 class AboardError(Exception):
@@ -51,11 +51,11 @@ class AboardError(Exception):
 
 def pack_error(error: AboardError) -> dict[str, Any]:
     """The error as plain data, for `catalogue.unpack_error` in another process."""
-    values = {name: _plain(value) for name, value in error.fix.values.items()}
+    values = {name: _encode_value(value) for name, value in error.fix.values.items()}
     return {"code": error.code, "seen": error.seen, "variant": error.fix.variant, "values": values}
 
 
-def _plain(value: object) -> str | int | float | list[str]:
+def _encode_value(value: object) -> str | int | float | list[str]:
     if isinstance(value, (str, int, float)):
         return value
     return list(map(encode_text, value)) if isinstance(value, (list, tuple)) else encode_text(value)
@@ -85,31 +85,31 @@ class SandboxError(AboardError):
     """The practice cluster can't do what was asked."""
 
 
-class WireError(AboardError):
+class TransportError(AboardError):
     """A node can't be reached, or stopped making sense: `reason` says which, garbage where nothing more is known."""
 
-    reason = Reason.GARBAGE
+    reason = UnreachableReason.GARBAGE
     detail = ""
 
 
-class Unreachable(WireError):
+class Unreachable(TransportError):
     """No agent answered on a node; `reason` tells the ways apart."""
 
-    def __init__(self, reason: Reason, seen: str, *, detail: str = "") -> None:
+    def __init__(self, reason: UnreachableReason, seen: str, *, detail: str = "") -> None:
         super().__init__(reach.UNREACHED[reason], seen, fix=Fix("aboard check"))
         self.reason = reason
         self.detail = detail
 
 
-class ProtocolError(WireError):
+class ProtocolError(TransportError):
     """The far end sent something that is no frame of ours."""
 
     def __init__(self, seen: str) -> None:
-        super().__init__(transport.WIRE_PROTOCOL, seen)
+        super().__init__(agent_protocol.WIRE_PROTOCOL, seen)
 
 
-class AskError(WireError):
+class AgentRequestError(TransportError):
     """The agent could not do what it was asked."""
 
     def __init__(self, seen: str) -> None:
-        super().__init__(transport.AGENT_ASK, seen)
+        super().__init__(agent_protocol.AGENT_ASK, seen)

@@ -16,8 +16,8 @@ from os import PathLike
 from string import Formatter
 from typing import Self, TypeAlias
 
-from aboard.diagnoses.untrusted import LONGEST_WORD, Untrusted, encode_text, quote_word, visible
-from aboard.lazy import dataclass
+from aboard.diagnoses.untrusted import LONGEST_WORD, Untrusted, encode_text, escape_text, quote_word
+from aboard.lazy_dataclass import dataclass
 
 
 class Shell(str):
@@ -33,10 +33,10 @@ class Fix(Shell):
     values: "Mapping[str, Value]"
 
     def __new__(cls, text: str, *, variant: str = "", values: "Mapping[str, Value] | None" = None) -> Self:
-        made = super().__new__(cls, text)
-        made.variant = variant
-        made.values = values or {}
-        return made
+        fix = super().__new__(cls, text)
+        fix.variant = variant
+        fix.values = values or {}
+        return fix
 
 
 NO_FIX = Fix("")
@@ -45,13 +45,13 @@ Value: TypeAlias = str | int | float | PathLike[str] | Untrusted | Iterable[str 
 
 
 @dataclass(frozen=True)
-class Command:
+class FixCommand:
     """A template of something to type."""
 
     text: str
 
     def fill(self, values: Mapping[str, Value]) -> str:
-        return _fill(self.text, values, _as_shell)
+        return _fill_blanks(self.text, values, _format_shell_value)
 
 
 @dataclass(frozen=True)
@@ -61,20 +61,20 @@ class Advice:
     text: str
 
     def fill(self, values: Mapping[str, Value]) -> str:
-        return _fill(self.text, values, _as_text)
+        return _fill_blanks(self.text, values, _format_text_value)
 
 
 _SINGLE = (str, int, float, PathLike, Untrusted)
 
-Template: TypeAlias = Command | Advice
+FixTemplate: TypeAlias = FixCommand | Advice
 
 
-def shell(text: str, **values: Value) -> Shell:
+def format_shell(text: str, **values: Value) -> Shell:
     """A piece of shell, to be put into a template."""
-    return Shell(Command(text).fill(values))
+    return Shell(FixCommand(text).fill(values))
 
 
-def chain(*commands: Shell) -> Shell:
+def chain_commands(*commands: Shell) -> Shell:
     """Commands of which each runs if the one before it succeeded; empty ones are left out."""
     return Shell(" && ".join(filter(None, commands)))
 
@@ -89,7 +89,7 @@ def join_fixes(*fixes: Fix) -> Fix:
     return Fix("\n".join(filter(None, fixes)))
 
 
-def blanks(template: Template) -> set[str]:
+def list_blanks(template: FixTemplate) -> set[str]:
     """The names that have to be given."""
     return {name for _, name, _, _ in Formatter().parse(template.text) if name is not None}
 
@@ -100,7 +100,7 @@ def name_blanks(text: str) -> str:
     return "".join(literal + (example or name.upper()) for literal, name, example in parts)
 
 
-def _fill(text: str, values: Mapping[str, Value], show: "Callable[[Value, str], str]") -> str:
+def _fill_blanks(text: str, values: Mapping[str, Value], show: "Callable[[Value, str], str]") -> str:
     parts = []
     for literal, name, how, _ in Formatter().parse(text):
         parts.append(literal)
@@ -109,30 +109,30 @@ def _fill(text: str, values: Mapping[str, Value], show: "Callable[[Value, str], 
     return "".join(parts)
 
 
-def _as_shell(value: Value, how: str) -> str:
+def _format_shell_value(value: Value, how: str) -> str:
     if how.partition(" ")[0] == "shell":
         if not isinstance(value, Shell):
             raise TypeError("the value is no piece of shell")
         return value
     if how == "words" or how.startswith("-"):
         option = "" if how == "words" else f"{how} "
-        return " ".join(option + quote_word(encode_text(each)) for each in _several(value))
+        return " ".join(option + quote_word(encode_text(each)) for each in _require_words(value))
     # A piece of shell has been cut and cleaned already, and must keep its closing quotes.
-    return shlex.quote(value) if isinstance(value, Shell) else quote_word(_single(value))
+    return shlex.quote(value) if isinstance(value, Shell) else quote_word(_require_word(value))
 
 
-def _as_text(value: Value, how: str) -> str:
-    parts = map(encode_text, _several(value)) if how == "words" else [_single(value)]
-    return ", ".join(visible(part, LONGEST_WORD) for part in parts)
+def _format_text_value(value: Value, how: str) -> str:
+    parts = map(encode_text, _require_words(value)) if how == "words" else [_require_word(value)]
+    return ", ".join(escape_text(part, LONGEST_WORD) for part in parts)
 
 
-def _single(value: Value) -> str:
+def _require_word(value: Value) -> str:
     if isinstance(value, _SINGLE):
         return encode_text(value)
     raise TypeError("several words where one is wanted")
 
 
-def _several(value: Value) -> Iterable[str | Untrusted]:
+def _require_words(value: Value) -> Iterable[str | Untrusted]:
     if isinstance(value, _SINGLE):
         raise TypeError("one word where several are wanted")
     return value

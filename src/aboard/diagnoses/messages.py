@@ -5,7 +5,7 @@ from dataclasses import KW_ONLY
 from enum import Enum, Flag, auto
 from functools import cached_property, partial
 
-from aboard.lazy import dataclass
+from aboard.lazy_dataclass import dataclass
 
 # What patterns of several diagnoses share: the far end as NCCL prints it, a work request of its that ended with a
 # status (`with error 12` up to 2.18, `status=12` from 2.20, `status=IBV_WC_RETRY_EXC_ERR(12)` from 2.29), and how the
@@ -15,7 +15,7 @@ NCCL_COMPLETION = rf"Got completion from peer {NCCL_PEER}.*?(?:with error |statu
 KERNEL_XID = r"NVRM: Xid \((?:PCI:)?(?P<pci>[\w:.]+)\): "
 
 
-class Role(Enum):
+class MessageRole(Enum):
     """What a message is to a failure.
 
     CAUSE is where it began. WAIT is a time-out: it names who waited, and anything that failed before explains it. END
@@ -32,7 +32,7 @@ class Role(Enum):
     INFO = "info"
 
 
-class Source(Flag):
+class MessageSource(Flag):
     """What a pattern is matched against: a line of a log, the text with which a rank died, or both."""
 
     LOG = auto()
@@ -54,8 +54,8 @@ class Message:
     why: str = ""
     _: KW_ONLY
     fix: str = ""
-    role: Role = Role.CAUSE
-    source: Source = Source.LOG
+    role: MessageRole = MessageRole.CAUSE
+    source: MessageSource = MessageSource.LOG
     weight: int = 3
     order: int = 0
     late: bool = False
@@ -68,18 +68,18 @@ class Message:
 
 
 # Where a failure began.
-cause = partial(Message, role=Role.CAUSE)
+cause = partial(Message, role=MessageRole.CAUSE)
 # A time-out, which anything that failed before explains.
-wait = partial(Message, role=Role.WAIT, weight=2)
+wait = partial(Message, role=MessageRole.WAIT, weight=2)
 # A process ended; printed by its launcher, after the fact.
-end = partial(Message, role=Role.END, weight=1, late=True)
+end = partial(Message, role=MessageRole.END, weight=1, late=True)
 # A rank complains because a peer is gone.
-echo = partial(Message, role=Role.ECHO, weight=0)
+echo = partial(Message, role=MessageRole.ECHO, weight=0)
 # Harmless alone; separates the causes that messages of other codes can have.
-hint = partial(Message, role=Role.HINT)
+hint = partial(Message, role=MessageRole.HINT)
 # The run goes on, slower or otherwise than intended.
-odd = partial(Message, role=Role.ODD, weight=1)
+odd = partial(Message, role=MessageRole.ODD, weight=1)
 # Worth a line, since it is mostly intended.
-info = partial(Message, role=Role.INFO, weight=1)
+info = partial(Message, role=MessageRole.INFO, weight=1)
 # What a rank said when it died of this failure.
-last_words = partial(Message, source=Source.DEATH)
+last_words = partial(Message, source=MessageSource.DEATH)

@@ -15,7 +15,7 @@ _SHOWN = 80
 LONGEST_WORD = 4096
 
 
-def visible(text: str, limit: int = _SHOWN) -> str:
+def escape_text(text: str, limit: int = _SHOWN) -> str:
     """The text on one line, with what a terminal would obey spelled out, and cut when it is long."""
     short = text if len(text) <= limit else text[: limit - 1] + "…"
     if short.isprintable():
@@ -23,14 +23,14 @@ def visible(text: str, limit: int = _SHOWN) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in short)
 
 
-def visible_lines(text: str) -> str:
+def escape_lines(text: str) -> str:
     """Each line made visible, as long as it is: for texts of ours that have several, such as a fix."""
-    return "\n".join(visible(line, len(line)) for line in text.split("\n"))
+    return "\n".join(escape_text(line, len(line)) for line in text.split("\n"))
 
 
 def quote_word(text: str) -> str:
     """The text as one word of a shell's command, and never as an option."""
-    clean = visible(text, LONGEST_WORD)
+    clean = escape_text(text, LONGEST_WORD)
     if clean.startswith("-"):
         clean = f"./{clean}"
     quoted = shlex.quote(clean)
@@ -48,7 +48,7 @@ class Untrusted:
 
     def visible(self, limit: int = _SHOWN) -> str:
         """For a screen or a field of `--json`: one line, without control characters, bounded."""
-        return visible(self._text, limit)
+        return escape_text(self._text, limit)
 
     def quote(self) -> str:
         """For a shell: one word. A template does the same with each of its blanks."""

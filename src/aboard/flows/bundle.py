@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from aboard import __version__
-from aboard.core.scrub import Scrub
-from aboard.diagnoses import AboardError, records
-from aboard.flows.parts import dumped, parts_of
-from aboard.lazy import dataclass
-from aboard.record.places import LOOK, PRIVATE_FILE, RunDirectory
+from aboard.core.text.secret_scrubber import SecretScrubber
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.usage import run_records
+from aboard.flows.why.record_parts import encode_json, read_record_parts
+from aboard.lazy_dataclass import dataclass
+from aboard.record.run_directory import PRIVATE_FILE, SNAPSHOT_PREFIX, RunDirectory
 
 ROOT = "aboard-bundle"
 MANIFEST = "manifest.json"
 FORMAT = 1
 # Values of these say how a run was set up, and none of them is anybody's secret; of the rest, the names are enough.
-_TOLD_ENV = (
+_PUBLIC_ENV_PREFIXES = (
     "NCCL_",
     "TORCH_",
     "GLOO_",
@@ -34,8 +35,8 @@ _TOLD_ENV = (
     "ROLE_",
     "ABOARD_",
 )
-_TOLD_NAMES = frozenset({"RANK", "WORLD_SIZE", "TOKENIZERS_PARALLELISM", "HF_HUB_OFFLINE"})
-LEFT_OUT = "[left out]"
+_PUBLIC_ENV_NAMES = frozenset({"RANK", "WORLD_SIZE", "TOKENIZERS_PARALLELISM", "HF_HUB_OFFLINE"})
+REDACTED = "[left out]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +61,10 @@ class Bundle:
         return packed.getvalue()
 
 
-def pack(run: RunDirectory, scrub: Scrub) -> Bundle:
+def pack_run(run: RunDirectory, scrub: SecretScrubber) -> Bundle:
     """Reads the record and scrubs it; nothing is written."""
-    scrubbed = {name: _scrubbed(name, data, scrub) for name, data in parts_of(run).items()}
-    parts = {name: data for name, data in scrubbed.items() if data is not None}
+    redacted = {name: _scrub_part(name, data, scrub) for name, data in read_record_parts(run).items()}
+    parts = {name: data for name, data in redacted.items() if data is not None}
     removed = {kind: count for kind, count in sorted(scrub.removed.items()) if count}
     manifest = {
         "format": FORMAT,
@@ -72,10 +73,10 @@ def pack(run: RunDirectory, scrub: Scrub) -> Bundle:
         "parts": {name: len(content) for name, content in sorted(parts.items())},
         "removed": removed,
     }
-    return Bundle(run=run.id, parts={MANIFEST: dumped(manifest, indent=1), **parts}, removed=removed)
+    return Bundle(run=run.id, parts={MANIFEST: encode_json(manifest, indent=1), **parts}, removed=removed)
 
 
-def write(bundle: Bundle, path: Path) -> int:
+def write_bundle(bundle: Bundle, path: Path) -> int:
     """Readable for its owner only, never over another file; tells its size."""
     data = bundle.data()
     try:
@@ -83,30 +84,32 @@ def write(bundle: Bundle, path: Path) -> int:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
     except FileExistsError:
-        raise AboardError(records.BUNDLE_THERE, f"{path} is there already", path=path) from None
+        raise AboardError(run_records.BUNDLE_THERE, f"{path} is there already", path=path) from None
     except OSError as error:
         seen = f"{path} can't be written: {error.strerror}"
-        raise AboardError(records.BUNDLE_WRITE, seen, run=bundle.run, name=path.name) from None
+        raise AboardError(run_records.BUNDLE_WRITE, seen, run=bundle.run, name=path.name) from None
     return len(data)
 
 
-def _scrubbed(name: str, data: bytes, scrub: Scrub) -> bytes | None:
+def _scrub_part(name: str, data: bytes, scrub: SecretScrubber) -> bytes | None:
     """None for what should be JSON and isn't."""
     if name.endswith(".jsonl"):
-        return b"".join(dumped(scrub.value(_without_env(entry))) for entry in _entries(data))
+        return b"".join(encode_json(scrub.value(_redact_value(entry))) for entry in _parse_jsonl(data))
     if not name.endswith(".json"):
         return scrub.text(data.decode("utf-8", "replace")).encode("utf-8", "backslashreplace")
     try:
         # Looks are for machines, and large.
-        return dumped(scrub.value(_without_env(json.loads(data))), indent=None if name.startswith(LOOK) else 1)
+        return encode_json(
+            scrub.value(_redact_value(json.loads(data))), indent=None if name.startswith(SNAPSHOT_PREFIX) else 1
+        )
     except ValueError:
         return None
 
 
-def _without_env(value: Any) -> Any:
+def _redact_value(value: Any) -> Any:
     """The names of variables, and the values of those that say how ranks talk to each other."""
     if isinstance(value, list):
-        return [_without_env(each) for each in value]
+        return [_redact_value(each) for each in value]
     if not isinstance(value, dict):
         return value
     return {key: _redact_field(key, each) for key, each in value.items()}
@@ -114,20 +117,21 @@ def _without_env(value: Any) -> Any:
 
 def _redact_field(key: str, value: Any) -> Any:
     if key == "env" and isinstance(value, dict):
-        return _env(value)
+        return _redact_env(value)
     if key == "command" and isinstance(value, str) and "--env" in value:
         # As it was typed, with the values of variables in it.
-        return LEFT_OUT
-    return _without_env(value)
+        return REDACTED
+    return _redact_value(value)
 
 
-def _env(env: Mapping[str, Any]) -> dict[str, Any]:
+def _redact_env(env: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        name: value if name.startswith(_TOLD_ENV) or name in _TOLD_NAMES else LEFT_OUT for name, value in env.items()
+        name: value if name.startswith(_PUBLIC_ENV_PREFIXES) or name in _PUBLIC_ENV_NAMES else REDACTED
+        for name, value in env.items()
     }
 
 
-def _entries(data: bytes) -> Iterator[Any]:
+def _parse_jsonl(data: bytes) -> Iterator[Any]:
     for line in io.BytesIO(data):
         try:
             yield json.loads(line)

@@ -5,31 +5,39 @@ from functools import reduce
 from operator import add
 from time import monotonic
 
-from aboard.data.feed.fill import fill_of
-from aboard.data.gate.evidence import Evidence
-from aboard.data.gate.judge import examples, judge, known_codes
-from aboard.data.gate.report import DataReport, Source
-from aboard.data.gate.tally import Tally
-from aboard.data.gate.terms import Terms
-from aboard.data.intake.formats import Format
-from aboard.data.intake.read import format_of, records
-from aboard.data.intake.sources import SourceSpec, sources
-from aboard.data.rows import Broken
-from aboard.data.tokens.encode import Encoder, LossOn
-from aboard.data.tokens.pieces import Shown
-from aboard.data.workshop.glass import BESIDE, Glass, shown_item
-from aboard.data.workshop.prepare import Prepared
-from aboard.data.workshop.prepare import Source as Given
-from aboard.data.workshop.reading import Opened, Progress, Reading
+from aboard.data.intake.read_chunk import detect_format, read_records
+from aboard.data.intake.row_formats import RowFormat
+from aboard.data.intake.source_chunks import SourceSpec, list_source_chunks
+from aboard.data.quality.data_check import check_allowed_codes, check_data, find_examples
+from aboard.data.quality.data_evidence import DataEvidence
+from aboard.data.quality.data_report import DataReport, SourceReport
+from aboard.data.quality.encoding_settings import EncodingSettings
+from aboard.data.quality.row_statistics import DataStatistics
+from aboard.data.rows import InvalidRow
+from aboard.data.sampling.packing_estimate import estimate_packing
+from aboard.data.tokenize_workers.prepare_data import PreparationSource as Given
+from aboard.data.tokenize_workers.prepare_data import PreparedData
+from aboard.data.tokenize_workers.source_inspection import InspectionProgress, OpenedSource, SourceInspection
+from aboard.data.tokenize_workers.tokenizer_inspector import EXAMPLE_TOKENS, TokenizerInspector, build_item_preview
+from aboard.data.tokens.encoder import Encoder, LossOn
+from aboard.data.tokens.row_preview import RowPreview
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.lazy import dataclass
+from aboard.lazy_dataclass import dataclass
 
-__all__ = ["Progress", "Question", "Ready", "judged", "known_codes", "look", "opened_as"]
+__all__ = [
+    "DataCheckRequest",
+    "InspectionProgress",
+    "PreparedSources",
+    "check_allowed_codes",
+    "inspect_data",
+    "open_source",
+    "report_prepared_data",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class DataCheckRequest:
     """What is asked about: files, and on which terms they would be trained on. `command` asks the same again."""
 
     files: tuple[str, ...]
@@ -46,94 +54,107 @@ class Question:
     show: int = 0
 
 
-def look(question: Question, on_progress: Callable[[Progress], None] = lambda _far: None) -> DataReport:
+def inspect_data(
+    request: DataCheckRequest, on_progress: Callable[[InspectionProgress], None] = lambda _far: None
+) -> DataReport:
     """Every row is read once, in bounded memory; nothing is written."""
     began = monotonic()
-    known_codes(question.allow)  # before the long wait
+    check_allowed_codes(request.allow)  # before the long wait
     glass = None
-    if question.tokenizer is not None:
-        glass = Glass(Encoder(question.tokenizer, template=question.template, loss_on=question.loss_on))
-    terms = _terms(question, glass)
-    opened = [opened_as(path, question) for path in (*question.files, *question.validation)]
-    reading = Reading(opened, terms, on_progress, show=question.show)
+    if request.tokenizer is not None:
+        glass = TokenizerInspector(Encoder(request.tokenizer, template=request.template, loss_on=request.loss_on))
+    terms = _build_terms(request, glass)
+    opened = [open_source(path, request) for path in (*request.files, *request.validation)]
+    reading = SourceInspection(opened, terms, on_progress, show=request.show)
     reading.go(None if glass is None else glass.encoder)
-    found = [_source(each, reading.tallies[at], at >= len(question.files)) for at, each in enumerate(opened)]
-    whole = sum((each.tally for each in found if not each.validation), Tally())
-    apart = sum((each.tally for each in found if each.validation), Tally())
-    rows = [shown_item(item, glass, terms.max_length) for item in reading.first_rows()]
-    return _report(question, glass, found, whole, apart if question.validation else None, rows, began)
+    source_reports = [
+        _describe_source(each, reading.tallies[at], at >= len(request.files)) for at, each in enumerate(opened)
+    ]
+    train_tally = sum((each.tally for each in source_reports if not each.validation), DataStatistics())
+    validation_tally = sum((each.tally for each in source_reports if each.validation), DataStatistics())
+    rows = [build_item_preview(item, glass, terms.max_length) for item in reading.first_rows()]
+    return _build_report(
+        request, glass, source_reports, train_tally, validation_tally if request.validation else None, rows, began
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ready:
+class PreparedSources:
     """Prepared data and what it was made of, one source for each path that was asked about."""
 
     sources: Sequence[Given]
-    prepared: Prepared
+    prepared: PreparedData
 
     @property
-    def counted(self) -> list[tuple[Given, Tally]]:
+    def counted(self) -> list[tuple[Given, DataStatistics]]:
         return list(zip(self.sources, self.prepared.tallies, strict=True))
 
 
-def judged(question: Question, encoder: Encoder, trained: Sequence[Ready], held: Ready | None = None) -> DataReport:
+def report_prepared_data(
+    request: DataCheckRequest,
+    encoder: Encoder,
+    trained: Sequence[PreparedSources],
+    validation: PreparedSources | None = None,
+) -> DataReport:
     """The same of data that is prepared, in one part or several: by what was counted then, so that no row is read."""
     began = monotonic()
-    found = []
-    for parts, paths in ((trained, question.files), ([held] if held else [], question.validation)):
-        counted = [(given, tally) for each in parts for given, tally in each.counted]
-        for path, (given, tally) in zip(paths, counted, strict=True):
-            opened = Opened(path=path, chunks=given.chunks, format=given.form)
-            found.append(_source(opened, tally, parts is not trained))
-    whole = reduce(add, (each.prepared.tally for each in trained))
-    apart = None if held is None else held.prepared.tally
-    return _report(question, Glass(encoder), found, whole, apart, (), began)
+    source_reports = []
+    for parts, paths in ((trained, request.files), ([validation] if validation else [], request.validation)):
+        counted = [(source, tally) for each in parts for source, tally in each.counted]
+        for path, (source, tally) in zip(paths, counted, strict=True):
+            opened = OpenedSource(path=path, chunks=source.chunks, format=source.form)
+            source_reports.append(_describe_source(opened, tally, parts is not trained))
+    train_tally = reduce(add, (each.prepared.tally for each in trained))
+    validation_tally = None if validation is None else validation.prepared.tally
+    return _build_report(request, TokenizerInspector(encoder), source_reports, train_tally, validation_tally, (), began)
 
 
-def _report(
-    question: Question,
-    glass: Glass | None,
-    found: Sequence[Source],
-    whole: Tally,
-    apart: Tally | None,
-    rows: Sequence[Shown],
+def _build_report(
+    request: DataCheckRequest,
+    glass: TokenizerInspector | None,
+    source_reports: Sequence[SourceReport],
+    train_tally: DataStatistics,
+    validation_tally: DataStatistics | None,
+    rows: Sequence[RowPreview],
     began: float,
 ) -> DataReport:
-    allowed, terms = known_codes(question.allow), _terms(question, glass)
-    evidence = Evidence(
-        tally=whole,
+    allowed, terms = check_allowed_codes(request.allow), _build_terms(request, glass)
+    evidence = DataEvidence(
+        tally=train_tally,
         terms=terms,
-        files=question.files,
-        command=question.command,
-        format=", ".join(dict.fromkeys(each.format for each in found if not each.validation)),
-        given=question.format is not None,
-        validation=apart,
-        held=question.validation,
+        files=request.files,
+        command=request.command,
+        format=", ".join(dict.fromkeys(each.format for each in source_reports if not each.validation)),
+        given=request.format is not None,
+        validation=validation_tally,
+        held=request.validation,
     )
-    findings = judge(evidence, allowed)
-    shown = {}
+    findings = check_data(evidence, allowed)
+    rendered = {}
     if glass is not None:
-        shown = {
-            code: glass.shown(each.encoded, limit=terms.max_length, most=BESIDE, length=each.length)
-            for code, each in examples(findings, whole).items()
+        rendered = {
+            code: glass.shown(each.encoded, limit=terms.max_length, most=EXAMPLE_TOKENS, length=each.length)
+            for code, each in find_examples(findings, train_tally).items()
             if each.encoded is not None
         }
     return DataReport(
-        sources=tuple(found),
-        tally=whole,
+        sources=tuple(source_reports),
+        tally=train_tally,
         terms=terms,
         findings=tuple(findings),
         allowed=allowed,
         rows=tuple(rows),
-        examples=shown,
-        fill=fill_of(whole.by_kind, terms.max_length) if terms.max_length and whole.encoded else None,
-        batch=question.batch,
+        examples=rendered,
+        fill=estimate_packing(train_tally.by_kind, terms.max_length)
+        if terms.max_length and train_tally.encoded
+        else None,
+        batch=request.batch,
         seconds=monotonic() - began,
     )
 
 
-def _source(source: Opened, counted: Tally, validation: bool) -> Source:  # noqa: FBT001 - as the report has it
-    return Source(
+def _describe_source(source: OpenedSource, counted: DataStatistics, validation: bool) -> SourceReport:  # noqa: FBT001 - as the report has it
+    return SourceReport(
         path=Untrusted(source.path),
         format=source.format.name,
         why=source.format.why,
@@ -144,21 +165,21 @@ def _source(source: Opened, counted: Tally, validation: bool) -> Source:  # noqa
     )
 
 
-def opened_as(path: str, question: Question) -> Opened:
+def open_source(path: str, request: DataCheckRequest) -> OpenedSource:
     """A path as the question wants it read."""
-    spec = SourceSpec(path=path, format=question.format, text_column=question.text_column)
-    chunks = sources(spec)
+    spec = SourceSpec(path=path, format=request.format, text_column=request.text_column)
+    chunks = list_source_chunks(spec)
     try:
-        form = format_of(chunks, given=question.format, text_column=question.text_column)
+        form = detect_format(chunks, format_name=request.format, text_column=request.text_column)
     except AboardError:
-        if any(not isinstance(record, Broken) for chunk in chunks for record in records(chunk)):
+        if any(not isinstance(record, InvalidRow) for chunk in chunks for record in read_records(chunk)):
             raise
         # Where nothing can be read there is no format to be wrong: the gate tells which lines, and why.
-        form = Format(name="text", why="no row can be read", columns=())
-    return Opened(path=path, chunks=chunks, format=form)
+        form = RowFormat(name="text", why="no row can be read", columns=())
+    return OpenedSource(path=path, chunks=chunks, format=form)
 
 
-def _terms(question: Question, glass: Glass | None) -> Terms:
+def _build_terms(request: DataCheckRequest, glass: TokenizerInspector | None) -> EncodingSettings:
     if glass is None:
-        return Terms(max_length=question.max_length, loss_on=question.loss_on)
-    return glass.terms(str(question.tokenizer), max_length=question.max_length)
+        return EncodingSettings(max_length=request.max_length, loss_on=request.loss_on)
+    return glass.terms(str(request.tokenizer), max_length=request.max_length)

@@ -5,27 +5,28 @@ from contextlib import closing
 from itertools import islice, takewhile
 from time import sleep
 
-from aboard.core.logline import Line, Told, fold
-from aboard.core.rankset import fold_ranks
-from aboard.core.words import meant
-from aboard.diagnoses import InputError, Problem, commands
-from aboard.lazy import dataclass
-from aboard.record.merged import Selection, merged, merged_backward
-from aboard.record.places import RunDirectory
-from aboard.record.reading import DISORDER, NOWHERE, LogReader, Mark, Snapshot
+from aboard.core.text.input_text import suggest_fix
+from aboard.core.text.log_lines import FoldedLine, OutputLine, fold_lines
+from aboard.core.text.rank_sets import fold_ranks
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.usage import commands
+from aboard.lazy_dataclass import dataclass
+from aboard.record.rank_logs.log_reader import DISORDER, EARLIEST, LogListing, LogReader, ReadPosition
+from aboard.record.rank_logs.merged_logs import LineSelection, merge_logs, merge_logs_backward
+from aboard.record.run_directory import RunDirectory
 
 POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
+class LogQuery:
     """Which lines, how many of the last ones (None is all), how far back in seconds, and whether to wait for more.
 
     `most` bounds how many lines of ranks are looked at for the last ones: 200 lines that each of 8,000 ranks says would
     be 1.6 million, and half a minute.
     """
 
-    selection: Selection
+    selection: LineSelection
     last: int | None = None
     most: int | None = None
     back: float | None = None
@@ -34,36 +35,36 @@ class Wanted:
 
 
 def read_logs(
-    run: RunDirectory, wanted: Wanted, *, now: float, wait: Callable[[float], None] = sleep
-) -> Iterator[Told]:
+    run: RunDirectory, query: LogQuery, *, now: float, wait: Callable[[float], None] = sleep
+) -> Iterator[FoldedLine]:
     """Ends with the log, or, when following, with the run."""
     with closing(LogReader(run.logs)) as reader:
         live = run.live
-        snapshot = reader.snapshot(wanted.selection.ranks)
-        if not (wanted.follow and live):
-            _refuse_unknown(reader, snapshot, wanted.selection)
+        snapshot = reader.list_segments(query.selection.ranks)
+        if not (query.follow and live):
+            _refuse_unknown(reader, snapshot, query.selection)
         # Of a run that is over, the last ten minutes are those before its end.
         end = now if live else reader.last_time(snapshot)
-        since = NOWHERE if wanted.back is None else end - wanted.back
-        if wanted.last is None:
-            yield from _folded(merged(reader, snapshot, wanted.selection, since=since), wanted)
+        since = EARLIEST if query.back is None else end - query.back
+        if query.last is None:
+            yield from _fold_lines(merge_logs(reader, snapshot, query.selection, since=since), query)
         else:
-            yield from _last(reader, snapshot, wanted, since)
-        if wanted.follow:
-            yield from _following(run, reader, snapshot, wanted, wait)
+            yield from _read_last(reader, snapshot, query, since)
+        if query.follow:
+            yield from _follow_run(run, reader, snapshot, query, wait)
 
 
-def _last(reader: LogReader, snapshot: Snapshot, wanted: Wanted, since: float) -> Iterator[Told]:
+def _read_last(reader: LogReader, snapshot: LogListing, query: LogQuery, since: float) -> Iterator[FoldedLine]:
     """Read from the end, so that nothing before is touched."""
-    lines = merged_backward(reader, snapshot, wanted.selection)
+    lines = merge_logs_backward(reader, snapshot, query.selection)
     recent = (line for line in takewhile(lambda line: line.at >= since - DISORDER, lines) if line.at >= since)
-    return reversed(list(islice(_folded(islice(recent, wanted.most), wanted), wanted.last)))
+    return reversed(list(islice(_fold_lines(islice(recent, query.most), query), query.last)))
 
 
-def _following(
-    run: RunDirectory, reader: LogReader, snapshot: Snapshot, wanted: Wanted, wait: Callable[[float], None]
-) -> Iterator[Told]:
-    follower = Follower(reader, wanted, behind=snapshot)
+def _follow_run(
+    run: RunDirectory, reader: LogReader, snapshot: LogListing, query: LogQuery, wait: Callable[[float], None]
+) -> Iterator[FoldedLine]:
+    follower = LogFollower(reader, query, behind=snapshot)
     while True:
         # Asked before reading: what the run wrote last is read once more after its end.
         live = run.live
@@ -73,55 +74,61 @@ def _following(
         wait(POLL_SECONDS)
 
 
-class Follower:
+class LogFollower:
     """What the ranks have printed since one last asked, at first all that lies behind a snapshot."""
 
-    def __init__(self, reader: LogReader, wanted: Wanted, *, behind: Snapshot | None = None) -> None:
+    def __init__(self, reader: LogReader, query: LogQuery, *, behind: LogListing | None = None) -> None:
         self._reader = reader
-        self._wanted = wanted
-        self._marks: dict[int, Mark] = {}
+        self._wanted = query
+        self._marks: dict[int, ReadPosition] = {}
         if behind is not None:
-            _move(self._marks, reader, behind)
+            _update_marks(self._marks, reader, behind)
 
-    def more(self) -> Iterator[Told]:
-        snapshot = _changed(self._reader.snapshot(self._wanted.selection.ranks), self._marks)
-        yield from _folded(merged(self._reader, snapshot, self._wanted.selection, after=self._marks), self._wanted)
-        _move(self._marks, self._reader, snapshot)
+    def more(self) -> Iterator[FoldedLine]:
+        snapshot = _select_changed(self._reader.list_segments(self._wanted.selection.ranks), self._marks)
+        yield from _fold_lines(
+            merge_logs(self._reader, snapshot, self._wanted.selection, after=self._marks), self._wanted
+        )
+        _update_marks(self._marks, self._reader, snapshot)
 
 
-def _changed(snapshot: Snapshot, marks: dict[int, Mark]) -> Snapshot:
+def _select_changed(snapshot: LogListing, marks: dict[int, ReadPosition]) -> LogListing:
     """The ranks that have printed since."""
     ranks = {
         rank: segments
         for rank, segments in snapshot.ranks.items()
         if rank not in marks or (segments[-1].base, segments[-1].entries) != (marks[rank].base, marks[rank].entries)
     }
-    return Snapshot(ranks=ranks, nodes=snapshot.nodes)
+    return LogListing(ranks=ranks, nodes=snapshot.nodes)
 
 
-def _move(marks: dict[int, Mark], reader: LogReader, snapshot: Snapshot) -> None:
+def _update_marks(marks: dict[int, ReadPosition], reader: LogReader, snapshot: LogListing) -> None:
     marks.update({rank: reader.mark(segments) for rank, segments in snapshot.ranks.items()})
 
 
-def _folded(lines: Iterable[Line], wanted: Wanted) -> Iterator[Told]:
-    if wanted.folded:
-        return fold(lines)
-    return (Told(line=line, ranks=[line.rank]) for line in lines)
+def _fold_lines(lines: Iterable[OutputLine], query: LogQuery) -> Iterator[FoldedLine]:
+    if query.folded:
+        return fold_lines(lines)
+    return (FoldedLine(line=line, ranks=[line.rank]) for line in lines)
 
 
-def _refuse_unknown(reader: LogReader, snapshot: Snapshot, selection: Selection) -> None:
+def _refuse_unknown(reader: LogReader, snapshot: LogListing, selection: LineSelection) -> None:
     """Ranks or nodes of which none ever printed are a typing mistake."""
     problems = []
     if selection.ranks is not None and not snapshot.ranks:
-        known = fold_ranks(reader.snapshot().ranks)
+        printed_ranks = fold_ranks(reader.list_segments().ranks)
         seen = f"rank {fold_ranks(selection.ranks)} has printed nothing"
-        fix = commands.LOGS_NOTHING.fix("ranks", ranks=known) if known else commands.LOGS_NOTHING.fix("wait")
+        fix = (
+            commands.LOGS_NOTHING.fix("ranks", ranks=printed_ranks)
+            if printed_ranks
+            else commands.LOGS_NOTHING.fix("wait")
+        )
         problems.append(Problem(where="--rank", seen=seen, fix=fix))
     if selection.nodes is not None and not selection.nodes & set(snapshot.nodes):
         name = min(selection.nodes)
         fix = commands.LOGS_NOTHING.fix("nobody")
         if snapshot.nodes:
-            fix = meant(commands.LOGS_NOTHING, name, snapshot.nodes)
+            fix = suggest_fix(commands.LOGS_NOTHING, name, snapshot.nodes)
         problems.append(Problem(where="--node", seen=f"no rank of {name} has printed anything", fix=fix))
     if problems:
         raise InputError(commands.LOGS_NOTHING, problems)

@@ -5,21 +5,21 @@ from pathlib import Path
 from time import time
 from typing import Any
 
-from aboard.core.event import Sample
-from aboard.core.run import Run
-from aboard.diagnoses import Finding, Shell, shell
-from aboard.flows.export import published_checkpoints, read_training
-from aboard.lazy import dataclass
-from aboard.record.documents import read_document, read_findings
-from aboard.record.events import replay
-from aboard.record.places import RunDirectory, RunState
+from aboard.core.run.events import Measurement
+from aboard.core.run.run_state import Run
+from aboard.diagnoses import Finding, Shell, format_shell
+from aboard.flows.export import list_checkpoints, read_training
+from aboard.lazy_dataclass import dataclass
+from aboard.record.event_log import replay_events
+from aboard.record.json_documents import read_document, read_findings
+from aboard.record.measurement_log import read_measurements
+from aboard.record.run_directory import RunDirectory, RunState
 from aboard.record.runs import Runs
-from aboard.record.samples import read_samples
-from aboard.verdicts.death.conductor import Remains, lost_conductor
+from aboard.verdicts.death.lost_conductor import LostConductor, explain_lost_conductor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
+class RunSummary:
     """One run: `state` is running, finished, failed, stopped, blocked or lost."""
 
     id: str
@@ -30,30 +30,30 @@ class Summary:
     findings: tuple[Finding, ...]
 
 
-def summaries(runs: Runs, most: int) -> Iterator[Summary]:
+def list_summaries(runs: Runs, most: int) -> Iterator[RunSummary]:
     """The newest first."""
     for run in runs.all()[:most]:
-        yield summary(run)
+        yield summarize_run(run)
 
 
-def summary(run: RunDirectory) -> Summary:
-    folded = Run.replay(run.id, replay(run.events))
+def summarize_run(run: RunDirectory) -> RunSummary:
+    folded = Run.replay(run.id, replay_events(run.events))
     plan = read_document(run.plan)
     plan = plan if isinstance(plan, dict) else {}
     world = plan.get("world")
-    state, step = _state(run, folded), _last_step(run, folded)
+    state, step = _describe_state(run, folded), _find_last_step(run, folded)
     lost = state == "lost"
-    return Summary(
+    return RunSummary(
         id=run.id,
         state=state,
         began=run.began,
         world=world if isinstance(world, int) else None,
         step=step,
-        findings=(_lost_conductor(run, folded, plan, step),) if lost else tuple(read_findings(run.findings)),
+        findings=(_diagnose_lost_conductor(run, folded, plan, step),) if lost else tuple(read_findings(run.findings)),
     )
 
 
-def _state(run: RunDirectory, folded: Run) -> str:
+def _describe_state(run: RunDirectory, folded: Run) -> str:
     if run.state is RunState.RUNNING:
         return "running"
     if folded.finished is not None:
@@ -64,45 +64,45 @@ def _state(run: RunDirectory, folded: Run) -> str:
     return "lost" if run.state is RunState.LOST else "blocked"
 
 
-def _lost_conductor(run: RunDirectory, folded: Run, plan: Mapping[str, Any], step: int | None) -> Finding:
+def _diagnose_lost_conductor(run: RunDirectory, folded: Run, plan: Mapping[str, Any], step: int | None) -> Finding:
     """What is known of a run whose conductor was killed: all of it from the record, and checkpoints on this machine."""
-    at = max((event.at for event in replay(run.events)), default=run.began)
+    at = max((event.at for event in replay_events(run.events)), default=run.began)
     saved: int | None = None
-    for sample in read_samples(run.samples):
+    for sample in read_measurements(run.samples):
         at = max(at, sample.at)
-        for given in sample.figures.get("children", {}).values():
-            saved = int(given.get("metrics", {}).get("saved") or saved or 0) or None
+        for measured in sample.figures.get("children", {}).values():
+            saved = int(measured.get("metrics", {}).get("saved") or saved or 0) or None
     command, cwd, lease = plan.get("command"), plan.get("cwd"), plan.get("lease")
     training = read_training(plan)
     if training is not None:
-        here = published_checkpoints(Path(training["output_dir"]).expanduser())
+        here = list_checkpoints(Path(training["output_dir"]).expanduser())
         saved = max([saved or 0, *(number for number, _attempt, _path in here)]) or None
         resumes = training.get("resume") == "auto"
         command = command if resumes or command is None else f"{command} --set train.resume=auto"
-    remains = Remains(
+    remains = LostConductor(
         pid=str(read_document(run.pid) or "unknown"),
         at=at,
         lease=lease if isinstance(lease, int | float) else None,
-        command=_again(str(cwd), command) if command else None,
+        command=_format_retry(str(cwd), command) if command else None,
         step=step,
         training=training is not None,
         saved=saved,
     )
-    return lost_conductor(folded, remains, now=time())
+    return explain_lost_conductor(folded, remains, now=time())
 
 
-def _again(folder: str, command: str) -> Shell:
+def _format_retry(folder: str, command: str) -> Shell:
     """The command as `typed_command` quoted it for the record."""
-    return shell("cd {folder} && {command:shell}", folder=folder, command=Shell(command))
+    return format_shell("cd {folder} && {command:shell}", folder=folder, command=Shell(command))
 
 
-def _last_step(run: RunDirectory, folded: Run) -> int | None:
+def _find_last_step(run: RunDirectory, folded: Run) -> int | None:
     """The step that every rank has come to, as the run itself shows it."""
     if folded.finished is not None and isinstance(folded.finished.get("step"), int):
         return int(folded.finished["step"])
-    now = (sample for sample in read_samples(run.samples) if sample.at >= folded.generation.at)
+    now = (sample for sample in read_measurements(run.samples) if sample.at >= folded.generation.at)
     for sample in now:
-        for child, given in sample.figures.get("children", {}).items():
-            metrics = given.get("metrics", {})
-            folded.take(Sample(node=sample.node, at=sample.at, child=child, values=given, metrics=metrics))
+        for child, measured in sample.figures.get("children", {}).items():
+            metrics = measured.get("metrics", {})
+            folded.take(Measurement(node=sample.node, at=sample.at, child=child, values=measured, metrics=metrics))
     return folded.step

@@ -1,7 +1,7 @@
 """The run directory: written by the conductor, read by logs, status and why. What can't be kept is counted."""
 
-from aboard.record.places import Claim, RunDirectory
-from aboard.record.record import Record
+from aboard.record.run_directory import ConductorLock, RunDirectory
+from aboard.record.run_record import Record
 from aboard.record.runs import Runs
 
-__all__ = ["Claim", "Record", "RunDirectory", "Runs"]
+__all__ = ["ConductorLock", "Record", "RunDirectory", "Runs"]

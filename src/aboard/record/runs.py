@@ -8,10 +8,12 @@ from pathlib import Path
 from random import Random
 from typing import Self
 
-from aboard.core.words import meant, visible
-from aboard.diagnoses import AboardError, InputError, Problem, records
-from aboard.lazy import dataclass
-from aboard.record.places import PRIVATE, RunDirectory
+from aboard.core.text.input_text import suggest_fix
+from aboard.diagnoses import AboardError, InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import run_records
+from aboard.lazy_dataclass import dataclass
+from aboard.record.run_directory import PRIVATE, RunDirectory
 
 KEEP_RUNS = 100
 KEEP_BYTES = 32 * 2**30
@@ -37,16 +39,16 @@ class Runs:
         try:
             self.base.mkdir(mode=PRIVATE, parents=True, exist_ok=True)
             for _ in range(_NAMES_TRIED):
-                run = self.named(new_run_id(now, random))
+                run = self.named(make_run_id(now, random))
                 try:
                     run.make()
                 except FileExistsError:
                     continue
                 return run
         except OSError as error:
-            raise _unwritable(self.base, error) from None
+            raise _build_unwritable_error(self.base, error) from None
         seen = f"{_NAMES_TRIED} new names were all taken under {self.base}"
-        raise AboardError(records.RUN_DIRECTORY, seen, "wait")
+        raise AboardError(run_records.RUN_DIRECTORY, seen, "wait")
 
     def named(self, run: str) -> RunDirectory:
         return RunDirectory(self.base / run)
@@ -58,7 +60,7 @@ class Runs:
         except FileNotFoundError:
             return []
         except OSError as error:
-            raise _unreadable(self.base, error) from None
+            raise _build_unreadable_error(self.base, error) from None
         runs = [self.named(name) for name in names if not name.startswith(".")]
         # By the minute in the id, then by birth: a copied directory keeps its place.
         return sorted(runs, key=lambda run: (run.id[:13], run.began), reverse=True)
@@ -67,7 +69,7 @@ class Runs:
         """The newest run; that there is none yet is an error which says how to get one."""
         runs = self.all()
         if not runs:
-            raise AboardError(records.RUN_NONE, f"there is no run yet under {self.base}", "launch")
+            raise AboardError(run_records.RUN_NONE, f"there is no run yet under {self.base}", "launch")
         return runs[0]
 
     def find(self, name: str | None) -> RunDirectory:
@@ -81,32 +83,36 @@ class Runs:
         if len(near) == 1:
             return near[0]
         if near:
-            seen = f"'{visible(name)}' fits {len(near)} runs: {', '.join(run.id for run in near[:5])}"
-            fix = records.RUN_NAME.fix("longer")
+            seen = f"'{escape_text(name)}' fits {len(near)} runs: {', '.join(run.id for run in near[:5])}"
+            fix = run_records.RUN_NAME.fix("longer")
         else:
-            seen = f"there is no run '{visible(name)}'"
-            fix = meant(records.RUN_NAME, name, list(known)[:20]) if known else records.RUN_NAME.fix("first")
-        raise InputError(records.RUN_NAME, [Problem(where="run", seen=seen, fix=fix)])
+            seen = f"there is no run '{escape_text(name)}'"
+            fix = (
+                suggest_fix(run_records.RUN_NAME, name, list(known)[:20])
+                if known
+                else run_records.RUN_NAME.fix("first")
+            )
+        raise InputError(run_records.RUN_NAME, [Problem(where="run", seen=seen, fix=fix)])
 
     def remove(self, run: RunDirectory) -> None:
         """Of one that has not run at all."""
-        _remove(run.path)
+        _remove_run(run.path)
 
     def prune(self, *, runs: int = KEEP_RUNS, size: int = KEEP_BYTES) -> list[str]:
         """Removes what is past either limit, oldest first, and tells which; never a live run, nor the newest."""
-        kept = 0
+        count = 0
         total = 0
-        gone = []
+        removed = []
         for run in self.all():
-            bytes_held = _size(run.path)
-            if kept and not run.live and (kept >= runs or total + bytes_held > size):
-                _remove(run.path)
-                gone.append(run.id)
+            run_size = _measure_folder(run.path)
+            if count and not run.live and (count >= runs or total + run_size > size):
+                _remove_run(run.path)
+                removed.append(run.id)
             else:
-                kept += 1
-                total += bytes_held
+                count += 1
+                total += run_size
         self._sweep()
-        return gone
+        return removed
 
     def _sweep(self) -> None:
         """What an interrupted prune had begun to remove."""
@@ -114,7 +120,7 @@ class Runs:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _size(path: Path) -> int:
+def _measure_folder(path: Path) -> int:
     total = 0
     for folder, _folders, files in os.walk(path):
         for name in files:
@@ -125,32 +131,32 @@ def _size(path: Path) -> int:
     return total
 
 
-def _remove(path: Path) -> None:
+def _remove_run(path: Path) -> None:
     """By another name first, so that half of a run is never taken for a run."""
-    gone = path.with_name(f"{_GONE}{path.name}")
+    doomed = path.with_name(f"{_GONE}{path.name}")
     try:
-        path.rename(gone)
+        path.rename(doomed)
     except OSError:
         return
-    shutil.rmtree(gone, ignore_errors=True)
+    shutil.rmtree(doomed, ignore_errors=True)
 
 
-def _unwritable(base: Path, error: OSError) -> AboardError:
+def _build_unwritable_error(base: Path, error: OSError) -> AboardError:
     seen = f"no run directory can be made under {base}: {error.strerror}"
-    return AboardError(records.RUN_DIRECTORY, seen, "elsewhere")
+    return AboardError(run_records.RUN_DIRECTORY, seen, "elsewhere")
 
 
-def _unreadable(base: Path, error: OSError) -> AboardError:
-    return AboardError(records.RUN_DIRECTORY, f"{base} can't be read: {error.strerror}", "look", folder=base)
+def _build_unreadable_error(base: Path, error: OSError) -> AboardError:
+    return AboardError(run_records.RUN_DIRECTORY, f"{base} can't be read: {error.strerror}", "look", folder=base)
 
 
-_HOW = (
+_ADJECTIVES = (
     "able apt awake bold brave brief bright brisk busy calm civil clear clever cool crisp deft eager early exact fair "
     "fast fine firm fleet fond frank free fresh full glad good grand great happy hardy hearty honest jolly keen kind "
     "late light lively loyal lucky merry mild neat nimble noble patient plain prompt proud quick quiet ready robust "
     "sharp smart snug solid sound spry steady still stout strong sunny sure swift tall tidy true trusty vivid warm wise"
 )
-_WHO = (
+_ANIMALS = (
     "adder badger beaver bison bream camel carp condor cod crane crow deer dingo dove duck eagle egret eland falcon "
     "ferret finch fox gannet gecko goose grouse gull hare hawk heron horse hound ibis ibex jay kite koala lark lemur "
     "linnet lion lynx magpie marten mole moose newt ocelot oriole otter owl panda perch pike plover puffin puma quail "
@@ -159,6 +165,6 @@ _WHO = (
 )
 
 
-def new_run_id(now: datetime, random: Random) -> str:
+def make_run_id(now: datetime, random: Random) -> str:
     """Such as `20261115-0507-brave-otter`."""
-    return f"{now:%Y%m%d-%H%M}-{random.choice(_HOW.split())}-{random.choice(_WHO.split())}"
+    return f"{now:%Y%m%d-%H%M}-{random.choice(_ADJECTIVES.split())}-{random.choice(_ANIMALS.split())}"

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from aboard.diagnoses import SandboxError, sandbox
-from aboard.sandbox import network, running
-from aboard.sandbox.boot import SSHD_PID_FILE
-from aboard.sandbox.process import Process
-from aboard.sandbox.running import Command
+from aboard.diagnoses import SandboxError
+from aboard.diagnoses.usage import sandbox
+from aboard.sandbox.host_setup import network_commands
+from aboard.sandbox.host_setup.boot_host import SSHD_PID_FILE
+from aboard.sandbox.namespaces import host_commands
+from aboard.sandbox.namespaces.host_commands import HostCommand
+from aboard.sandbox.namespaces.process_identity import ProcessIdentity
 
 if TYPE_CHECKING:
     from aboard.sandbox.sandbox import Sandbox
@@ -34,7 +36,7 @@ class Host:
         self.address = self._place.address
         self.fabric_address = self._place.fabric_address
         #: The switch's ends of its cables, for `Sandbox.switch`: ["n2"], with a fabric ["n2", "n2i"].
-        self.ports = network.ports(self._place)
+        self.ports = network_commands.list_switch_ports(self._place)
 
     def __repr__(self) -> str:
         return f"Host({self.name!r}, {self.address})"
@@ -60,7 +62,9 @@ class Host:
         cwd: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a program in this host; past the time-out its whole session is ended."""
-        return running.run(self._first(), self._command(argv, env, cwd, root=root), text=input, timeout=timeout)
+        return host_commands.run_command(
+            self._first(), self._command(argv, env, cwd, root=root), text=input, timeout=timeout
+        )
 
     def popen(
         self,
@@ -72,16 +76,16 @@ class Host:
         **streams: Any,
     ) -> subprocess.Popen[Any]:
         """Start a program in this host; `kill()` on the handle ends its whole session."""
-        return running.start(self._first(), self._command(argv, env, cwd, root=root), **streams)
+        return host_commands.start_command(self._first(), self._command(argv, env, cwd, root=root), **streams)
 
     def become(self, argv: Sequence[str], *, root: bool = False, env: Mapping[str, str] | None = None) -> NoReturn:
         """Turn this very process into a program in this host, at the same terminal."""
-        running.become(self._first(), self._command(argv, env, None, root=root))
+        host_commands.exec_command(self._first(), self._command(argv, env, None, root=root))
 
     def pids(self) -> list[int]:
         """Every process in this host, containers in it included, as the machine numbers them."""
-        namespace = _namespace(self.pid)
-        return [pid for pid in _all_pids() if namespace in _lineage(pid)]
+        namespace = _read_pid_namespace(self.pid)
+        return [pid for pid in _list_pids() if namespace in _list_pid_namespaces(pid)]
 
     def kill_power(self) -> None:
         """Power loss: its cables go silent first, so that no peer hears a word of farewell."""
@@ -126,7 +130,7 @@ class Host:
             self.sshd_restart()
         return self.run(["cat", f"{_HOST_KEY}.pub"]).stdout.strip()
 
-    def _first(self) -> Process:
+    def _first(self) -> ProcessIdentity:
         process = self._box.first_process(self.name)
         if process is None:
             raise SandboxError(
@@ -134,19 +138,21 @@ class Host:
             )
         return process
 
-    def _command(self, argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None, *, root: bool) -> Command:
-        return Command(argv=argv, uid=0 if root else self._box.crew_id, env=env or {}, cwd=cwd)
+    def _command(
+        self, argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None, *, root: bool
+    ) -> HostCommand:
+        return HostCommand(argv=argv, uid=0 if root else self._box.crew_id, env=env or {}, cwd=cwd)
 
 
-def _all_pids() -> Iterator[int]:
+def _list_pids() -> Iterator[int]:
     return (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
 
 
-def _namespace(pid: int) -> int:
+def _read_pid_namespace(pid: int) -> int:
     return Path(f"/proc/{pid}/ns/pid").stat().st_ino
 
 
-def _lineage(pid: int) -> set[int]:
+def _list_pid_namespaces(pid: int) -> set[int]:
     """The PID namespaces that a process is in, from its own outwards."""
     found: set[int] = set()
     with contextlib.ExitStack() as stack:

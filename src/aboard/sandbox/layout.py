@@ -3,8 +3,9 @@
 import re
 from functools import cached_property
 
-from aboard.diagnoses import SandboxError, sandbox
-from aboard.lazy import dataclass
+from aboard.diagnoses import SandboxError
+from aboard.diagnoses.usage import sandbox
+from aboard.lazy_dataclass import dataclass
 
 HEAD = "head"
 MOST_NODES = 250
@@ -12,7 +13,7 @@ _PER_SUBNET = 250
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class HostAddress:
     """One host: `eth0` on the management network, `eth1` on the fabric if there is one."""
 
     name: str
@@ -23,15 +24,15 @@ class Place:
     @property
     def mac(self) -> str:
         """The same after a power cycle, as a real card's is."""
-        return _mac(0x77, self.number)
+        return _format_mac(0x77, self.number)
 
     @property
     def fabric_mac(self) -> str:
-        return _mac(0x78, self.number)
+        return _format_mac(0x78, self.number)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class SandboxLayout:
     """A practice cluster of `head` and n1…nN."""
 
     name: str
@@ -41,34 +42,34 @@ class Layout:
     slurm: bool = False
 
     def __post_init__(self) -> None:
-        checked_name(self.name)
+        validate_name(self.name)
         if not 1 <= self.nodes <= MOST_NODES:
             raise SandboxError(sandbox.NODES, f"{self.nodes} nodes asked for; a sandbox has 1 to {MOST_NODES}")
         if self.slots < 1:
             raise SandboxError(sandbox.SLOTS, f"{self.slots} slots asked for; a node has at least 1")
 
     @cached_property
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, HostAddress]:
         """Every host by name, `head` first."""
         names = [HEAD, *(f"n{i}" for i in range(1, self.nodes + 1))]
         return {name: self._place(name, number) for number, name in enumerate(names)}
 
-    def _place(self, name: str, number: int) -> Place:
+    def _place(self, name: str, number: int) -> HostAddress:
         # n1 is .0.1, as a reader guesses; the head is apart from the nodes, at .255.1.
         subnet, last = divmod(number - 1, _PER_SUBNET) if number else (255, 0)
         tail = f"{subnet}.{last + 1}"
-        return Place(
+        return HostAddress(
             name=name, number=number, address=f"10.77.{tail}", fabric_address=f"10.78.{tail}" if self.fabric else None
         )
 
 
-def checked_name(name: str) -> str:
+def validate_name(name: str) -> str:
     """The name, if it can be one: it becomes a directory's, so no path may hide in it."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,40}", name):
         raise SandboxError(sandbox.NAME, f"{name!r} can't name a sandbox: small letters, digits, '.', '_' and '-' can")
     return name
 
 
-def _mac(network: int, number: int) -> str:
+def _format_mac(network: int, number: int) -> str:
     # 02 marks an address as locally administered: it can't meet a real card's.
     return f"02:10:{network:02x}:00:{number >> 8:02x}:{number & 0xFF:02x}"

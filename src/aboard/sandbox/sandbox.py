@@ -12,19 +12,22 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from aboard.core.words import many
-from aboard.diagnoses import SandboxError, sandbox
-from aboard.sandbox import files, hull, inside, needs, running, shipyard, state
-from aboard.sandbox.boot import Blueprint
+from aboard.core.text.input_text import format_count
+from aboard.diagnoses import SandboxError
+from aboard.diagnoses.usage import sandbox
+from aboard.sandbox import requirements, saved_state
 from aboard.sandbox.host import Host
-from aboard.sandbox.layout import HEAD, Layout
-from aboard.sandbox.process import Process, boot_id
-from aboard.sandbox.running import Command
-from aboard.sandbox.slurm import ready
-from aboard.sandbox.state import State
+from aboard.sandbox.host_setup import build_hosts, system_files
+from aboard.sandbox.host_setup.boot_host import HostBlueprint
+from aboard.sandbox.layout import HEAD, SandboxLayout
+from aboard.sandbox.namespaces import helper_program, host_commands, outer_namespace
+from aboard.sandbox.namespaces.host_commands import HostCommand
+from aboard.sandbox.namespaces.process_identity import ProcessIdentity, read_boot_id
+from aboard.sandbox.saved_state import SandboxState
+from aboard.sandbox.slurm import wait_until_ready
 
-Progress = Callable[[int], None]
-_USUAL = "sandbox"
+BuildProgress = Callable[[int], None]
+_DEFAULT_NAME = "sandbox"
 _BUILD_TIMEOUT = 60.0
 _BUILD_TIMEOUT_PER_HOST = 2.0
 
@@ -32,66 +35,68 @@ _BUILD_TIMEOUT_PER_HOST = 2.0
 class Sandbox:
     """A practice cluster that is up: `head`, where the user types, and the nodes n1…nN."""
 
-    def __init__(self, state_now: State, *, found: bool, launch: hull.Launch | None = None) -> None:
+    def __init__(
+        self, state_now: SandboxState, *, found: bool, launch: outer_namespace.OuterNamespace | None = None
+    ) -> None:
         self._state = state_now
         # A temporary sandbox ends with this object, and with this process at the latest.
         self._finalizer = weakref.finalize(self, launch.abandon) if launch is not None else None
         #: Whether `up` found it running instead of building it.
         self.found = found
-        self.programs = needs.find_programs()
+        self.programs = requirements.find_programs()
         self.hosts = {name: Host(self, name) for name in self.layout.places}
 
     @classmethod
     def up(
         cls,
-        name: str = _USUAL,
+        name: str = _DEFAULT_NAME,
         *,
         nodes: int = 4,
         slots: int = 2,
         fabric: bool = False,
         slurm: bool = False,
         temporary: bool = False,
-        progress: Progress | None = None,
+        progress: BuildProgress | None = None,
     ) -> Self:
         """Build a practice cluster; one of this name and shape that is up already is taken as it is.
 
         A temporary one is always new. It ends when the object is dropped, or with this process, even by SIGKILL.
         """
-        layout = Layout(name=name, nodes=nodes, slots=slots, fabric=fabric, slurm=slurm)
-        needs.require_root("up")
-        programs = needs.find_programs()
+        layout = SandboxLayout(name=name, nodes=nodes, slots=slots, fabric=fabric, slurm=slurm)
+        requirements.require_root("up")
+        programs = requirements.find_programs()
         if slurm:
-            needs.require_slurm()
-        needs.require_readable(inside.SOURCE)
-        with state.lock(name, "up"):
-            there = state.read(name)
-            if there is not None and there.ready and there.alive() and not temporary:
-                return cls(_same_shape(there, layout), found=True)
+            requirements.require_slurm()
+        requirements.require_readable(helper_program.SOURCE)
+        with saved_state.lock_sandbox(name, "up"):
+            existing = saved_state.read_state(name)
+            if existing is not None and existing.ready and existing.alive() and not temporary:
+                return cls(_require_same_layout(existing, layout), found=True)
             try:
-                now, launch = _build(layout, programs, progress or _silent, temporary=temporary)
+                now, launch = _build_sandbox(layout, programs, progress or _ignore_progress, temporary=temporary)
                 return cls(now, found=False, launch=launch)
             except BaseException:
-                state.remove(name)
+                saved_state.remove_sandbox(name)
                 raise
 
     @classmethod
-    def attach(cls, name: str = _USUAL) -> Self:
+    def attach(cls, name: str = _DEFAULT_NAME) -> Self:
         """The practice cluster of this name, built by this process or another."""
-        needs.require_root("status")
-        there = state.read(name)
-        if there is None or not there.ready or not there.alive():
-            told = f"no sandbox {name!r} is up"
-            if name == _USUAL:
-                raise SandboxError(sandbox.DOWN, told, "usual")
-            raise SandboxError(sandbox.DOWN, told, "named", name=name)
-        return cls(there, found=True)
+        requirements.require_root("status")
+        existing = saved_state.read_state(name)
+        if existing is None or not existing.ready or not existing.alive():
+            message = f"no sandbox {name!r} is up"
+            if name == _DEFAULT_NAME:
+                raise SandboxError(sandbox.DOWN, message, "usual")
+            raise SandboxError(sandbox.DOWN, message, "named", name=name)
+        return cls(existing, found=True)
 
     @property
     def name(self) -> str:
         return self.layout.name
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> SandboxLayout:
         return self._state.layout
 
     @property
@@ -100,9 +105,9 @@ class Sandbox:
         return self._state.crew_id
 
     @property
-    def hull(self) -> Process:
+    def outer_init(self) -> ProcessIdentity:
         """The process whose end is the end of all of it."""
-        return self._state.hull
+        return self._state.outer_init
 
     @property
     def head(self) -> Host:
@@ -126,15 +131,15 @@ class Sandbox:
 
     def switch(self, argv: Sequence[str], *, timeout: float = 60) -> subprocess.CompletedProcess[str]:
         """Run a program as root where the bridges (`mgmt`, `fabric`) and the hosts' ports are."""
-        command = Command(argv=argv, uid=0, env={}, cwd="/")
-        return running.run(self.hull, command, text=None, timeout=timeout)
+        command = HostCommand(argv=argv, uid=0, env={}, cwd="/")
+        return host_commands.run_command(self.outer_init, command, text=None, timeout=timeout)
 
-    def first_process(self, name: str) -> Process | None:
+    def first_process(self, name: str) -> ProcessIdentity | None:
         """The init of a host; None when it has no power. Another process may have power-cycled it."""
         process = self._state.hosts.get(name)
         if process is None or not process.alive():
-            fresh = state.read(self.name)
-            if fresh is None or fresh.hull != self.hull:
+            fresh = saved_state.read_state(self.name)
+            if fresh is None or fresh.outer_init != self.outer_init:
                 return None
             self._state = fresh
             process = fresh.hosts.get(name)
@@ -142,17 +147,19 @@ class Sandbox:
 
     def boot(self, names: Iterable[str]) -> None:
         """Bring up hosts that have no power, from the disks they had."""
-        with state.lock(self.name, "heal"):
-            started = _boot(self.layout, self.hull, self.crew_id, self.programs, list(names), _silent)
+        with saved_state.lock_sandbox(self.name, "heal"):
+            started = _boot_hosts(
+                self.layout, self.outer_init, self.crew_id, self.programs, list(names), _ignore_progress
+            )
             self._state = replace(self._state, hosts={**self._state.hosts, **started})
-            state.write(self._state)
+            saved_state.write_state(self._state)
 
     def down(self) -> None:
         """End it: no process, mount, namespace or file of it is left. Down already is fine."""
-        with contextlib.suppress(FileNotFoundError), state.lock(self.name, "down"):
-            there = state.read(self.name)
-            if there is None or there.hull == self.hull:
-                state.remove(self.name)
+        with contextlib.suppress(FileNotFoundError), saved_state.lock_sandbox(self.name, "down"):
+            existing = saved_state.read_state(self.name)
+            if existing is None or existing.outer_init == self.outer_init:
+                saved_state.remove_sandbox(self.name)
         if self._finalizer is not None:
             self._finalizer()
 
@@ -165,106 +172,115 @@ class Sandbox:
         self.down()
 
 
-def down(name: str = _USUAL) -> bool:
+def take_down_sandbox(name: str = _DEFAULT_NAME) -> bool:
     """End the sandbox of this name, or clear away what a crash left of it; False when there was nothing."""
-    needs.require_root("down")
-    if not state.directory(name).exists():
+    requirements.require_root("down")
+    if not saved_state.get_directory(name).exists():
         return False
-    with state.lock(name, "down"):
-        state.remove(name)
+    with saved_state.lock_sandbox(name, "down"):
+        saved_state.remove_sandbox(name)
     return True
 
 
-def _build(
-    layout: Layout, programs: needs.Programs, progress: Progress, *, temporary: bool
-) -> tuple[State, hull.Launch | None]:
+def _build_sandbox(
+    layout: SandboxLayout, programs: requirements.HostPrograms, progress: BuildProgress, *, temporary: bool
+) -> tuple[SandboxState, outer_namespace.OuterNamespace | None]:
     # What a crash left of an earlier one goes first.
-    state.clear(layout.name)
-    disks = state.directory(layout.name) / "disks"
+    saved_state.clear_sandbox(layout.name)
+    disks = saved_state.get_directory(layout.name) / "disks"
     disks.mkdir()
-    with state.lock_user_ids() as taken:
-        crew_id = files.free_id(_read("/etc/passwd"), _read("/etc/group"), taken=taken)
-        launch = hull.launch(disks=disks, programs=programs)
-        now = State(layout=layout, boot=boot_id(), hull=launch.hull, crew_id=crew_id, ready=False, hosts={})
-        state.write(now)
+    with saved_state.lock_user_ids() as taken:
+        crew_id = system_files.find_free_id(_read_text("/etc/passwd"), _read_text("/etc/group"), taken=taken)
+        launch = outer_namespace.create_outer_namespace(disks=disks, programs=programs)
+        now = SandboxState(
+            layout=layout, boot=read_boot_id(), outer_init=launch.outer_init, crew_id=crew_id, ready=False, hosts={}
+        )
+        saved_state.write_state(now)
     try:
-        hosts = _boot(layout, launch.hull, crew_id, programs, list(layout.places), progress)
+        hosts = _boot_hosts(layout, launch.outer_init, crew_id, programs, list(layout.places), progress)
         now = replace(now, hosts=hosts)
-        state.write(now)
+        saved_state.write_state(now)
         if layout.slurm:
-            ready.wait(layout, hosts, crew_id=crew_id, timeout=_build_timeout(len(hosts)))
+            wait_until_ready.wait_until_idle(layout, hosts, crew_id=crew_id, timeout=_compute_build_timeout(len(hosts)))
         if not temporary:
             launch.keep()
         now = replace(now, ready=True)
-        state.write(now)
+        saved_state.write_state(now)
     except BaseException:
         launch.abandon()
         raise
     return now, launch if temporary else None
 
 
-def _boot(
-    layout: Layout, hull_process: Process, crew_id: int, programs: needs.Programs, names: list[str], progress: Progress
-) -> dict[str, Process]:
-    trees = _trees()
-    blueprint = Blueprint(
+def _boot_hosts(
+    layout: SandboxLayout,
+    outer_init: ProcessIdentity,
+    crew_id: int,
+    programs: requirements.HostPrograms,
+    names: list[str],
+    progress: BuildProgress,
+) -> dict[str, ProcessIdentity]:
+    trees = _list_exposed_trees()
+    blueprint = HostBlueprint(
         layout=layout,
-        disks=state.directory(layout.name) / "disks",
+        disks=saved_state.get_directory(layout.name) / "disks",
         crew_id=crew_id,
         programs=programs,
         python=sys.executable,
         trees=trees,
-        trusted=_owners(trees),
-        active=active_environment(),
-        shim=files.aboard_shim(sys.executable, None if _installed() else str(inside.SOURCE)),
+        trusted=_list_owners(trees),
+        active=find_active_environment(),
+        shim=system_files.format_aboard_shim(sys.executable, None if _is_installed() else str(helper_program.SOURCE)),
     )
-    timeout = _build_timeout(len(names))
-    return shipyard.build(hull_process, blueprint, names, progress=progress, timeout=timeout)
+    timeout = _compute_build_timeout(len(names))
+    return build_hosts.build_hosts(outer_init, blueprint, names, progress=progress, timeout=timeout)
 
 
-def _build_timeout(hosts: int) -> float:
+def _compute_build_timeout(hosts: int) -> float:
     return _BUILD_TIMEOUT + _BUILD_TIMEOUT_PER_HOST * hosts
 
 
-def _same_shape(there: State, wanted: Layout) -> State:
-    if there.layout != wanted:
-        seen = there.layout
-        told = (
-            f"sandbox {seen.name!r} is up with {many(seen.nodes, 'node')}, {many(seen.slots, 'slot')} each, "
-            f"{'a' if seen.fabric else 'no'} fabric, {'a' if seen.slurm else 'no'} Slurm; that isn't what you ask for"
+def _require_same_layout(existing: SandboxState, wanted: SandboxLayout) -> SandboxState:
+    if existing.layout != wanted:
+        layout = existing.layout
+        message = (
+            f"sandbox {layout.name!r} is up with {format_count(layout.nodes, 'node')},"
+            f" {format_count(layout.slots, 'slot')} each, "
+            f"{'a' if layout.fabric else 'no'} fabric, {'a' if layout.slurm else 'no'} Slurm; that isn't what you"
+            " ask for"
         )
-        if seen.name == _USUAL:
-            raise SandboxError(sandbox.DIFFERS, told, "usual")
-        raise SandboxError(sandbox.DIFFERS, told, "named", name=seen.name)
-    return there
+        if layout.name == _DEFAULT_NAME:
+            raise SandboxError(sandbox.DIFFERS, message, "usual")
+        raise SandboxError(sandbox.DIFFERS, message, "named", name=layout.name)
+    return existing
 
 
-def _trees() -> tuple[Path, ...]:
+def _list_exposed_trees() -> tuple[Path, ...]:
     """What the ordinary user of a host must reach to run this very `aboard`, and ranks in the active environment."""
     program = Path(sys.executable)
-    active = [Path(prefix) for name, prefix in active_environment().items() if name != "PATH"]
+    active = [Path(prefix) for name, prefix in find_active_environment().items() if name != "PATH"]
     bases = [(prefix / "bin/python").resolve().parents[1] for prefix in active]
     prefixes = [Path(sys.prefix), Path(sys.base_prefix), *active, *bases]
     homes = (program.parent.resolve(), program.resolve().parent)
     outside = [parent for parent in homes if not any(parent.is_relative_to(p.resolve()) for p in prefixes)]
-    return (*prefixes, *outside, inside.SOURCE)
+    return (*prefixes, *outside, helper_program.SOURCE)
 
 
-def active_environment() -> dict[str, str]:
+def find_active_environment() -> dict[str, str]:
     """What names the Python environment that is active here, and the PATH of the hosts' user with it; hosts see it."""
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         prefix = os.environ.get(name) or "."
         if Path(prefix).is_absolute() and Path(prefix, "bin/python").is_file():
-            return {name: prefix, "PATH": f"{prefix}/bin:{files.CREW_PATH}"}
+            return {name: prefix, "PATH": f"{prefix}/bin:{system_files.CREW_PATH}"}
     return {}
 
 
-def _owners(trees: Iterable[Path]) -> tuple[int, ...]:
+def _list_owners(trees: Iterable[Path]) -> tuple[int, ...]:
     """Who made these environments: the hosts' user runs them, so they are trusted there as root is."""
     return tuple(sorted({tree.stat().st_uid for tree in trees} - {0}))
 
 
-def _installed() -> bool:
+def _is_installed() -> bool:
     try:
         importlib.metadata.distribution("aboard")
     except importlib.metadata.PackageNotFoundError:
@@ -272,9 +288,9 @@ def _installed() -> bool:
     return True
 
 
-def _read(path: str) -> str:
+def _read_text(path: str) -> str:
     return Path(path).read_text()
 
 
-def _silent(up: int) -> None:
+def _ignore_progress(up: int) -> None:
     del up

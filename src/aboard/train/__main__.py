@@ -3,10 +3,10 @@
 import sys
 
 from aboard.diagnoses import AboardError
-from aboard.train.given import given
+from aboard.train.distributed.rank_context import join_process_group, leave_process_group
+from aboard.train.job_spec import read_job_spec
 from aboard.train.loop import train
-from aboard.train.signals import Asked
-from aboard.train.world import join, leave
+from aboard.train.stop_requests import StopRequest
 
 # What a shell says of a process that SIGTERM ended: whoever sent it sees that it was heard.
 _TERMINATED = 143
@@ -14,19 +14,19 @@ _TERMINATED = 143
 
 def main() -> int:
     try:
-        return _trained()
+        return _run_rank()
     except AboardError as error:
         # What it says is the whole story: where in our code it was found out would only hide it.
         error.add_note(f"fix: {error.fix}")
         raise error.with_traceback(None) from None
 
 
-def _trained() -> int:
-    training = given()
-    world = join(training)
-    asked = train(training, world)
-    leave(world)
-    return _TERMINATED if asked is Asked.TERMINATE else 0
+def _run_rank() -> int:
+    training = read_job_spec()
+    world = join_process_group(training)
+    stop_request = train(training, world)
+    leave_process_group(world)
+    return _TERMINATED if stop_request is StopRequest.TERMINATE else 0
 
 
 if __name__ == "__main__":

@@ -8,17 +8,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from aboard.data.feed.bins import Bin
-from aboard.lazy import dataclass
+from aboard.data.sampling.packed_sequences import PackedSequence
+from aboard.lazy_dataclass import dataclass
 
 # Lengths are rounded up to it: kernels like even sizes, and the allocator sees fewer of them.
 GRAIN = 16
 IGNORED = -100
-Keeps = Literal["each", "all", "none"]
+LogitPositions = Literal["each", "all", "none"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Micro:
+class MicroBatch:
     """A micro-batch: `documents` numbers those of each row, padding being one more; it is None where each row is one.
 
     `keep` are the positions, of each row or of all rows alike, that predict a supervised token, and `labels` what they
@@ -35,7 +35,7 @@ class Micro:
     tokens: int
     supervised: int
 
-    def to(self, device: torch.device) -> "Micro":
+    def to(self, device: torch.device) -> "MicroBatch":
         """A copy on the device that nobody waits for, since the memory is pinned."""
         if device.type == "cpu":
             return self
@@ -45,17 +45,17 @@ class Micro:
 
         return self._each(moved)
 
-    def pinned(self) -> "Micro":
+    def pinned(self) -> "MicroBatch":
         return self._each(lambda tensor: None if tensor is None else tensor.pin_memory())
 
-    def _each(self, act: Callable[[Tensor | None], Tensor | None]) -> "Micro":
+    def _each(self, act: Callable[[Tensor | None], Tensor | None]) -> "MicroBatch":
         named = ("input_ids", "position_ids", "documents", "keep", "labels", "ends")
         tensors = {name: act(getattr(self, name)) for name in named}
-        return Micro(**tensors, longest=self.longest, tokens=self.tokens, supervised=self.supervised)  # type: ignore[arg-type]
+        return MicroBatch(**tensors, longest=self.longest, tokens=self.tokens, supervised=self.supervised)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Collate:
+class Collator:
     """How this model wants them: laid end to end (`flat`), and which positions it can be asked for.
 
     `keeps` is "each" where every row may have positions of its own, "all" where rows share them, "none" where the
@@ -63,15 +63,15 @@ class Collate:
     """
 
     flat: bool = False
-    keeps: Keeps = "each"
+    keeps: LogitPositions = "each"
     pad: int = 0
 
-    def __call__(self, bins: Sequence[Bin]) -> Micro:
+    def __call__(self, bins: Sequence[PackedSequence]) -> MicroBatch:
         """An empty micro-batch is a row of padding that predicts nothing: it weighs nothing, and keeps ranks even."""
-        rows = [_row(each) for each in bins] or [_Row(ids=np.zeros(GRAIN, np.int64), lengths=(GRAIN,))]
-        return self._made([_joined(rows)] if self.flat else rows, sum(len(each.ids) for each in bins))
+        rows = [_build_row(each) for each in bins] or [_Row(ids=np.zeros(GRAIN, np.int64), lengths=(GRAIN,))]
+        return self._made([_join_rows(rows)] if self.flat else rows, sum(len(each.ids) for each in bins))
 
-    def _made(self, rows: Sequence["_Row"], tokens: int) -> Micro:
+    def _made(self, rows: Sequence["_Row"], tokens: int) -> MicroBatch:
         length = -(-max(len(row.ids) for row in rows) // GRAIN) * GRAIN
         ids = np.full((len(rows), length), self.pad, np.int64)
         positions = np.zeros((len(rows), length), np.int64)
@@ -88,7 +88,7 @@ class Collate:
             several |= len(row.lengths) > 1
             ends += (last + place * length).tolist()
         keep, labels = self._asked([row.labels for row in rows], length)
-        return Micro(
+        return MicroBatch(
             input_ids=torch.from_numpy(ids),
             position_ids=torch.from_numpy(positions),
             documents=torch.from_numpy(documents) if several else None,
@@ -113,11 +113,11 @@ class Collate:
             return torch.from_numpy(keep), np.ascontiguousarray(whole[:, keep])
         most = max(1, *(len(places) for places, _ in labels))
         keep = np.zeros((len(labels), most), np.int64)
-        asked = np.full((len(labels), most), IGNORED, np.int64)
+        row_labels = np.full((len(labels), most), IGNORED, np.int64)
         for row, (places, ids) in enumerate(labels):
             keep[row, : len(places)] = places
-            asked[row, : len(places)] = ids
-        return torch.from_numpy(keep), asked
+            row_labels[row, : len(places)] = ids
+        return torch.from_numpy(keep), row_labels
 
 
 # Positions that predict a supervised token, and the tokens: the one behind each position, in the same document.
@@ -132,14 +132,14 @@ class _Row:
     labels: _Labels = _NO_LABELS
 
 
-def _row(each: Bin) -> _Row:
+def _build_row(each: PackedSequence) -> _Row:
     ids = each.ids.astype(np.int64)
     # The first token of a document is never supervised, so the position before is always one of the same document.
     places = np.flatnonzero(each.mask)
     return _Row(ids=ids, lengths=each.lengths, labels=(places - 1, ids[places]))
 
 
-def _joined(rows: Sequence[_Row]) -> _Row:
+def _join_rows(rows: Sequence[_Row]) -> _Row:
     starts = np.cumsum([0, *(len(row.ids) for row in rows)])
     return _Row(
         ids=np.concatenate([row.ids for row in rows]),

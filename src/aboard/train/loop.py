@@ -8,50 +8,50 @@ from pathlib import Path
 
 import torch
 
-from aboard.core.training import Training
-from aboard.train.apart import packed_anyway
-from aboard.train.batches import Batches
-from aboard.train.beacon import count_from
-from aboard.train.between import Between
-from aboard.train.build import build
-from aboard.train.checkpoints import Checkpoints
-from aboard.train.communication import told_apart
-from aboard.train.ledger import Ledger
-from aboard.train.masks import masks
-from aboard.train.nonfinite import Tally
-from aboard.train.optimizer import adamw
-from aboard.train.peers import Peers
-from aboard.train.prefetch import Ahead
-from aboard.train.progress import Progress
-from aboard.train.report import Report
-from aboard.train.schedule import learning_rate
-from aboard.train.signals import Asked, Requests
-from aboard.train.step import Maker, Stepper
-from aboard.train.stream import Stream, opened
-from aboard.train.world import World
+from aboard.core.plan.training_settings import Training
+from aboard.train.batch_plan import BatchPlanner
+from aboard.train.checkpoint.manager import CheckpointManager
+from aboard.train.distributed.communication_time import time_collective_waits
+from aboard.train.distributed.rank_consensus import RankConsensus
+from aboard.train.distributed.rank_context import RankContext
+from aboard.train.learning_rate import compute_learning_rate
+from aboard.train.metrics.head_beacon import set_first_step
+from aboard.train.metrics.step_statistics import StepStatistics
+from aboard.train.metrics.time_ledger import TimeLedger
+from aboard.train.metrics_report import MetricsReporter
+from aboard.train.model.attention_masks import build_masks
+from aboard.train.model.build_model import build_engine
+from aboard.train.model.optimizer import build_adamw
+from aboard.train.model.packing_support import build_packing_error
+from aboard.train.periodic_actions import PeriodicActions
+from aboard.train.prefetch import Prefetcher
+from aboard.train.progress import TrainingProgress
+from aboard.train.step import BatchBuilder, Stepper
+from aboard.train.stop_requests import RequestListener, StopRequest
+from aboard.train.training_data import TrainingData, open_training_data
 
 
-def train(training: Training, world: World) -> Asked:
+def train(training: Training, world: RankContext) -> StopRequest:
     """Trains to the end, or until all ranks agree to stop: then it says what they were asked for."""
-    ledger = Ledger()
+    ledger = TimeLedger()
     folder = Path(training.output_dir)
-    with Report(training, main=world.main) as report, told_apart(world, ledger):
-        peers = Peers(world)
-        stream = opened(training.data)
-        stepper = _stepper(training, world, ledger)
+    with MetricsReporter(training, main=world.main) as report, time_collective_waits(world, ledger):
+        peers = RankConsensus(world)
+        stream = open_training_data(training.data)
+        stepper = _build_stepper(training, world, ledger)
         if stream.packed and stepper.masks.why_not is not None:
-            raise packed_anyway(stepper.masks.why_not)
+            raise build_packing_error(stepper.masks.why_not)
         booked = partial(ledger.spent, "checkpoint")
-        checkpoints = Checkpoints(folder, world, training, training.save_total_limit, spent=booked)
-        progress = checkpoints.resume(stepper.engine, stepper.optimizer) or Progress()
-        count_from(progress.step)
+        checkpoints = CheckpointManager(folder, world, training, training.save_total_limit, spent=booked)
+        progress = checkpoints.resume(stepper.engine, stepper.optimizer) or TrainingProgress()
+        set_first_step(progress.step)
         report.begin(progress.step)
         for note in (*stepper.engine.notes, *checkpoints.notes):
             report.say(note)
 
-        batches = _batches(training, world, stream)
+        batches = _plan_batches(training, world, stream)
         steps = batches.steps(progress)
-        between = Between(
+        actions = PeriodicActions(
             stepper=stepper,
             stream=stream,
             checkpoints=checkpoints,
@@ -60,49 +60,53 @@ def train(training: Training, world: World) -> Asked:
             start=progress,
             steps=steps,
         )
-        make = Maker(read=stream.read, collate=stepper.masks.collate(), device=world.device)
-        asked = Asked.NOTHING
-        with _no_garbage(), Requests(folder, peers) as requests, Ahead(batches.walk(progress), make) as ready_steps:
-            ledger.spend("data")
+        make = BatchBuilder(read=stream.read, collate=stepper.masks.collate(), device=world.device)
+        stop_request = StopRequest.NOTHING
+        with (
+            _pause_garbage_collection(),
+            RequestListener(folder, peers) as requests,
+            Prefetcher(batches.walk(progress), make) as ready_steps,
+        ):
+            ledger.switch_to("data")
             for ready in ready_steps:
                 number, progress = ready.planned.number, ready.planned.after
-                rate = learning_rate(training, number, steps)
+                rate = compute_learning_rate(training, number, steps)
                 stepper(ready, rate)
 
                 report.saved(checkpoints.published)
-                asked = requests.agreed()
+                stop_request = requests.agree()
                 last = number == steps
-                ending = last or asked >= Asked.STOP
-                if ending or _due(training.logging_steps, number):
-                    requests.pace(between.log(progress, rate))
-                if last or _due(training.eval_steps, number):
-                    between.evaluate(progress)
-                if ending or asked is Asked.SAVE or _due(training.save_steps, number):
-                    between.save(progress, wait=ending)
+                ending = last or stop_request >= StopRequest.STOP
+                if ending or _is_due(training.logging_steps, number):
+                    requests.pace(actions.log(progress, rate))
+                if last or _is_due(training.eval_steps, number):
+                    actions.evaluate(progress)
+                if ending or stop_request is StopRequest.SAVE or _is_due(training.save_steps, number):
+                    actions.save(progress, wait=ending)
                 if ending:
                     break
-                ledger.spend("data")
+                ledger.switch_to("data")
         with ledger.spent("checkpoint"):
             checkpoints.close()
-        between.end(progress)
-    return asked
+        actions.end(progress)
+    return stop_request
 
 
-def _stepper(training: Training, world: World, ledger: Ledger) -> Stepper:
-    engine = build(training, world)
+def _build_stepper(training: Training, world: RankContext, ledger: TimeLedger) -> Stepper:
+    engine = build_engine(training, world)
     return Stepper(
         training=training,
         world=world,
         engine=engine,
-        optimizer=adamw(training, engine.module),
-        masks=masks(engine.module, torch.bfloat16 if training.bf16 else torch.float32),
-        tally=Tally(),
+        optimizer=build_adamw(training, engine.module),
+        masks=build_masks(engine.module, torch.bfloat16 if training.bf16 else torch.float32),
+        tally=StepStatistics(),
         ledger=ledger,
     )
 
 
-def _batches(training: Training, world: World, stream: Stream) -> Batches:
-    return Batches(
+def _plan_batches(training: Training, world: RankContext, stream: TrainingData) -> BatchPlanner:
+    return BatchPlanner(
         cursor=stream.shuffled(training.seed),
         counts=stream.counts,
         size=training.step_size(world.size),
@@ -113,12 +117,12 @@ def _batches(training: Training, world: World, stream: Stream) -> Batches:
     )
 
 
-def _due(every: int | None, number: int) -> bool:
+def _is_due(every: int | None, number: int) -> bool:
     return every is not None and number % every == 0
 
 
 @contextmanager
-def _no_garbage() -> Iterator[None]:
+def _pause_garbage_collection() -> Iterator[None]:
     """Python's collector comes at any time, on one rank while the others wait for it; we call it ourselves."""
     gc.collect()
     gc.freeze()

@@ -15,7 +15,7 @@ _DEPTH = 2
 _PATIENCE, _LOOK = 30.0, 0.1
 
 
-class Ahead(Generic[Planned, Made]):
+class Prefetcher(Generic[Planned, Made]):
     """Iterates over `make(each)`; what goes wrong in the thread is raised where its result would have come."""
 
     def __init__(self, planned: Iterator[Planned], make: Callable[[Planned], Made]) -> None:
@@ -26,12 +26,12 @@ class Ahead(Generic[Planned, Made]):
 
     def __iter__(self) -> Iterator[Made]:
         while True:
-            made, error = self._next()
+            result, error = self._next()
             if error is not None:
                 raise error
-            if made is None:
+            if result is None:
                 return
-            yield made
+            yield result
 
     def __enter__(self) -> Self:
         return self
@@ -60,10 +60,10 @@ class Ahead(Generic[Planned, Made]):
         except BaseException as error:  # noqa: BLE001 - it is raised again, in the thread that takes the results
             self._put((None, error))
 
-    def _put(self, made: tuple[Made | None, BaseException | None]) -> bool:
+    def _put(self, result: tuple[Made | None, BaseException | None]) -> bool:
         while not self._closed.is_set():
             try:
-                self._ready.put(made, timeout=_LOOK)
+                self._ready.put(result, timeout=_LOOK)
             except Full:
                 continue
             return True

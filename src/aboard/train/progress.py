@@ -5,12 +5,12 @@ from dataclasses import asdict
 from hashlib import blake2b
 from typing import Any
 
-from aboard.data.feed.mix import Draw
-from aboard.lazy import dataclass
+from aboard.data.sampling.source_mixing import SequenceDraw
+from aboard.lazy_dataclass import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
+class TrainingProgress:
     """After `step` steps the next bin is that at the global `index`; `ids` is the chained hash of all consumed ones."""
 
     step: int = 0
@@ -20,28 +20,28 @@ class Progress:
     ids: str = ""
 
     @classmethod
-    def of(cls, content: Mapping[str, Any]) -> "Progress":
+    def of(cls, content: Mapping[str, Any]) -> "TrainingProgress":
         """From what `content` made."""
         return cls(**content)
 
     def content(self) -> dict[str, Any]:
         return asdict(self)
 
-    def after(self, draws: Iterable[Draw], *, bins: int, tokens: int, supervised: int) -> "Progress":
+    def after(self, draws: Iterable[SequenceDraw], *, bins: int, tokens: int, supervised: int) -> "TrainingProgress":
         """One step further."""
-        return Progress(
+        return TrainingProgress(
             step=self.step + 1,
             index=self.index + bins,
             tokens=self.tokens + tokens,
             supervised=self.supervised + supervised,
-            ids=chained(self.ids, draws),
+            ids=chain_ids(self.ids, draws),
         )
 
 
-def chained(ids: str, draws: Iterable[Draw]) -> str:
+def chain_ids(ids: str, draws: Iterable[SequenceDraw]) -> str:
     """Bin by bin, so that it doesn't show how many of them a step or a rank took."""
     chain = bytes.fromhex(ids)
     for draw in draws:
-        said = f"{draw.source}\0{draw.bin}\0{draw.epoch}".encode()
-        chain = blake2b(chain + said, digest_size=16).digest()
+        entry = f"{draw.source}\0{draw.bin}\0{draw.epoch}".encode()
+        chain = blake2b(chain + entry, digest_size=16).digest()
     return chain.hex()

@@ -9,13 +9,13 @@ import secrets
 import sys
 from typing import Any
 
-from aboard.core.event import Event
-from aboard.core.lease import Lease
-from aboard.core.node import Node
-from aboard.core.plan import Start
-from aboard.wires.fleet import Fleet
-from aboard.wires.hold import Hold, Piece, State
-from aboard.wires.ssh import SshWire
+from aboard.core.cluster.node import Node
+from aboard.core.plan.plan import Start
+from aboard.core.run.events import Event
+from aboard.core.run.lease import Lease
+from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.node_session import NodeSession, OutputChunk, SessionState
+from aboard.transport.ssh import SshTransport
 
 COUNTER = """
 import os, sys, time
@@ -51,7 +51,7 @@ def heard(event: Event) -> None:
     tell(event=event.kind, node=event.node, child=event.child, seq=event.seq, **event.data)
 
 
-def printed(piece: Piece) -> None:
+def printed(piece: OutputChunk) -> None:
     tell(
         piece=piece.data.decode(),
         node=piece.node,
@@ -63,14 +63,14 @@ def printed(piece: Piece) -> None:
 
 
 async def hold(token: str, seconds: float, names: list[str]) -> None:
-    fleet = Fleet(lambda _node: SshWire(("-o", "ConnectTimeout=2")))
+    fleet = NodeDialer(lambda _node: SshTransport(("-o", "ConnectTimeout=2")))
     lease = Lease(seconds=seconds, beat=seconds / 8, grace=1)
 
     def state_of(name: str) -> Any:
         return lambda state, why: tell(state=state.value, node=name, why=why)
 
     holds = [
-        Hold(
+        NodeSession(
             Node(name=name),
             fleet,
             run=token,
@@ -92,7 +92,7 @@ async def hold(token: str, seconds: float, names: list[str]) -> None:
     loop = asyncio.get_running_loop()
     while line := await loop.run_in_executor(None, sys.stdin.readline):
         if line.strip() == "end":
-            await asyncio.gather(*(held.end() for held in holds if held.state is not State.GONE))
+            await asyncio.gather(*(held.end() for held in holds if held.state is not SessionState.LOST))
     await asyncio.gather(*(held.leave() for held in holds))
 
 

@@ -7,11 +7,11 @@ import asyncio
 import secrets
 import sys
 
-from aboard.core.lease import Lease
-from aboard.core.node import Node
-from aboard.core.plan import Start
-from aboard.wires.fleet import Fleet
-from aboard.wires.hold import Hold
+from aboard.core.cluster.node import Node
+from aboard.core.plan.plan import Start
+from aboard.core.run.lease import Lease
+from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.node_session import NodeSession
 
 # Prints its secret, in one piece and cut in two, as careless scripts do, and stays.
 CARELESS = """
@@ -40,9 +40,9 @@ async def main() -> None:
             told.set()
 
     holds = [
-        Hold(
+        NodeSession(
             Node(name=name),
-            Fleet(),
+            NodeDialer(),
             run=run,
             key=secrets.token_hex(16),
             lease=Lease(),

@@ -8,16 +8,18 @@ import json
 import sys
 from importlib import import_module
 
-from aboard.config.cluster import load_cluster
-from aboard.config.here import look_around
-from aboard.flows.check import check
-from aboard.ui.as_json import as_plain
+from aboard.config.cluster_loader import load_cluster
+from aboard.config.this_machine import inspect_this_machine
+from aboard.flows.check.check_cluster import check_cluster
+from aboard.ui.json_output import to_plain_value
 
 how, subjects, *words = sys.argv[1:]
 cluster = load_cluster(
-    [word for word in words if "=" not in word], sets=[word for word in words if "=" in word], here=look_around()
+    [word for word in words if "=" not in word],
+    sets=[word for word in words if "=" in word],
+    here=inspect_this_machine(),
 )
 chosen = [import_module(f"aboard.checks.{name}").SUBJECT for name in subjects.split(",")]
-report = asyncio.run(check(cluster, chosen, quick=how == "quick"))
-findings = as_plain(report.findings)
+report = asyncio.run(check_cluster(cluster, chosen, quick=how == "quick"))
+findings = to_plain_value(report.findings)
 print(json.dumps({"seconds": report.seconds, "findings": findings}, indent=1))

@@ -14,11 +14,11 @@ from resource import RUSAGE_SELF, getrusage
 from time import monotonic
 from typing import Any
 
-from aboard.core.node import Node
-from aboard.data.store.parcels import parcel
-from aboard.diagnoses import AboardError, WireError
-from aboard.flows.spread import Progress, spread
-from aboard.wires.fleet import Dialled, Fleet
+from aboard.core.cluster.node import Node
+from aboard.data.store.sync_directory import build_sync_directory
+from aboard.diagnoses import AboardError, TransportError
+from aboard.flows.sync.sync_files import UploadProgress, sync_files
+from aboard.transport.node_dialer import DialResult, NodeDialer
 
 
 def tell(**fields: Any) -> None:
@@ -26,22 +26,22 @@ def tell(**fields: Any) -> None:
     sys.stdout.flush()
 
 
-def on_progress(progress: Progress) -> None:
+def on_progress(progress: UploadProgress) -> None:
     tell(**asdict(progress))
 
 
-class PingedFleet(Fleet):
+class PingedFleet(NodeDialer):
     """Pings over every link that it hands out, as a run's beats go over one."""
 
     slowest = 0.0
 
-    async def dial(self, node: Node) -> Dialled:
+    async def dial(self, node: Node) -> DialResult:
         dialled = await super().dial(node)
         pinging.add(asyncio.create_task(self.ping(dialled)))
         return dialled
 
-    async def ping(self, dialled: Dialled) -> None:
-        with suppress(WireError):
+    async def ping(self, dialled: DialResult) -> None:
+        with suppress(TransportError):
             while True:
                 sent = monotonic()
                 await dialled.link.ask("ping", 30)
@@ -52,8 +52,10 @@ class PingedFleet(Fleet):
 async def main() -> None:
     fleet = PingedFleet()
     try:
-        what = await asyncio.to_thread(parcel, Path(sys.argv[1]), hashes=Path("hashes.json"), to=sys.argv[2])
-        done = await spread([Node(name=name) for name in sys.argv[3:]], [what], fleet, on_progress=on_progress)
+        what = await asyncio.to_thread(
+            build_sync_directory, Path(sys.argv[1]), hashes=Path("hashes.json"), to=sys.argv[2]
+        )
+        done = await sync_files([Node(name=name) for name in sys.argv[3:]], [what], fleet, on_progress=on_progress)
     except AboardError as error:
         tell(code=error.code, seen=error.seen, fix=error.fix)
     else:

@@ -42,7 +42,7 @@ def arm(folder: str) -> None:
     path, child, stacks = (os.environ.pop(name, "") for name in ("ABOARD_BEACON", "ABOARD_CHILD", "ABOARD_STACKS"))
     # By its name, since it stands beside this file: on a node there is no package around it.
     torch = __import__("aboard_beacon_torch")
-    _leave(folder)
+    _remove_from_path(folder)
     if not path or not child:
         return
     beacon = Beacon(path, child)
@@ -50,11 +50,11 @@ def arm(folder: str) -> None:
     global armed  # noqa: PLW0603 - one process has one beacon
     armed = beacon
     beacon.reach("started")
-    _safely(lambda: _hear_out(beacon))
+    _call_safely(lambda: _report_exceptions(beacon))
     # Beside the file of its stacks, which has the rank's number.
     ear = "%s.ear" % stacks.rpartition(".")[0].split(":", 2)[-1]
-    _safely(lambda: torch.watch(beacon, os.path.dirname(path), ear))
-    _safely(lambda: _show_stacks(*stacks.split(":", 2)))
+    _call_safely(lambda: torch.watch(beacon, os.path.dirname(path), ear))
+    _call_safely(lambda: _show_stacks(*stacks.split(":", 2)))
 
 
 class Beacon:
@@ -83,19 +83,19 @@ class Beacon:
         """What the rank does instead of steps: evaluation, checkpoint, data, compiling; "" when it is over."""
         self.tell('"doing":%s' % quoted(what))
 
-    def tell(self, said: str) -> None:
+    def tell(self, fields: str) -> None:
         """What must not be lost: if it can't be sent now, it is tried again with the next report, and at the end."""
-        self._waiting.append(self._line(said))
+        self._waiting.append(self._line(fields))
         del self._waiting[:-WAITING]
         self.flush()
 
-    def mention(self, said: str) -> bool:
+    def mention(self, fields: str) -> bool:
         """What the next report supersedes; whether it was taken."""
-        return self.flush() and self._send(self._line(said))
+        return self.flush() and self._send(self._line(fields))
 
-    def answer(self, said: str) -> None:
+    def answer(self, fields: str) -> None:
         """From another thread than the others: it touches nothing that waits."""
-        self._send(self._line(said))
+        self._send(self._line(fields))
 
     def flush(self) -> bool:
         while self._waiting:
@@ -104,8 +104,8 @@ class Beacon:
             del self._waiting[0]
         return True
 
-    def _line(self, said: str) -> bytes:
-        return ('{"child":%s,"pid":%d,"wall":%.6f,%s}' % (self._child, self._pid, time.time(), said)).encode("ascii")
+    def _line(self, fields: str) -> bytes:
+        return ('{"child":%s,"pid":%d,"wall":%.6f,%s}' % (self._child, self._pid, time.time(), fields)).encode("ascii")
 
     def _send(self, line: bytes) -> bool:
         """Whether it is out of our hands: sent, or never to be."""
@@ -114,11 +114,13 @@ class Beacon:
         try:
             # Opened for each report: a script that closes descriptors that it doesn't know must not make us write
             # into one of its own that has got our number.
-            talk = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK | _socket.SOCK_CLOEXEC)
+            connection = _socket.socket(
+                _socket.AF_UNIX, _socket.SOCK_DGRAM | _socket.SOCK_NONBLOCK | _socket.SOCK_CLOEXEC
+            )
             try:
-                talk.sendto(line, self._path)
+                connection.sendto(line, self._path)
             finally:
-                talk.close()
+                connection.close()
         except OSError as error:
             self.gone = error.errno in GONE
             return self.gone or error.errno == errno.EMSGSIZE
@@ -128,30 +130,30 @@ class Beacon:
 # -- the end ---------------------------------------------------------------------------------------------------------
 
 
-def _hear_out(beacon: Beacon) -> None:
+def _report_exceptions(beacon: Beacon) -> None:
     """An exception that ends the rank is told before it is printed as ever."""
     previous = sys.excepthook
-    told: list[int] = []
+    reported: list[int] = []
 
     def excepthook(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-        _safely(lambda: tell(value))
+        _call_safely(lambda: tell(value))
         previous(kind, value, trace)
 
     def tell(value: BaseException) -> None:
-        told.append(id(value))
-        beacon.tell('"raised":%s' % _words(value))
+        reported.append(id(value))
+        beacon.tell('"raised":%s' % _encode_exception(value))
 
     def last_words() -> None:
         # Python keeps it here too, for when someone has put another hook in the place of ours.
         value = getattr(sys, "last_value", None)
-        if isinstance(value, BaseException) and id(value) not in told:
+        if isinstance(value, BaseException) and id(value) not in reported:
             tell(value)
         deadline = time.monotonic() + LAST_WORDS_SECONDS
         while not beacon.flush() and time.monotonic() < deadline:
             time.sleep(0.005)
 
     sys.excepthook = excepthook
-    atexit.register(_safely, last_words)
+    atexit.register(_call_safely, last_words)
 
     def in_child() -> None:
         beacon.gone = True
@@ -161,7 +163,7 @@ def _hear_out(beacon: Beacon) -> None:
     os.register_at_fork(after_in_child=in_child)
 
 
-def _words(value: BaseException) -> str:
+def _encode_exception(value: BaseException) -> str:
     import traceback  # noqa: PLC0415 - only a rank that ends badly pays for it
 
     kind = type(value)
@@ -187,34 +189,34 @@ def _words(value: BaseException) -> str:
 # -- stacks ----------------------------------------------------------------------------------------------------------
 
 
-def _show_stacks(number: str, keeper: str, path: str) -> None:
+def _show_stacks(number: str, supervisor: str, path: str) -> None:
     """The keeper's signal writes all threads' stacks there, also when none of them runs Python code any more."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     # At its end Python puts back what was there before: of a signal that comes then, nobody is to die.
     _signal.signal(int(number), _signal.SIG_IGN)
     faulthandler.register(int(number), file=file, all_threads=True, chain=False)
-    os.register_at_fork(after_in_child=lambda: _safely(lambda: faulthandler.unregister(int(number))))
+    os.register_at_fork(after_in_child=lambda: _call_safely(lambda: faulthandler.unregister(int(number))))
     with open("/proc/sys/kernel/yama/ptrace_scope", "rb") as scope:
         if scope.read(1) == b"1":
             import ctypes  # noqa: PLC0415 - 8 ms, and only Ubuntu and its kind need it
 
-            ctypes.CDLL(None).prctl(PR_SET_PTRACER, int(keeper), 0, 0, 0)
+            ctypes.CDLL(None).prctl(PR_SET_PTRACER, int(supervisor), 0, 0, 0)
 
 
 # -- the ground rules ------------------------------------------------------------------------------------------------
 
 
-def _safely(act: Callable[[], Any]) -> None:
+def _call_safely(act: Callable[[], Any]) -> None:
     """The rank is not ours to disturb: whatever fails in here stays in here."""
     with suppress(Exception):
         act()
 
 
-def _leave(folder: str) -> None:
+def _remove_from_path(folder: str) -> None:
     """Takes our folder off the path, here and for all children."""
-    kept = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part != folder]
-    if any(kept):
-        os.environ["PYTHONPATH"] = os.pathsep.join(kept)
+    parts = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part != folder]
+    if any(parts):
+        os.environ["PYTHONPATH"] = os.pathsep.join(parts)
     else:
         os.environ.pop("PYTHONPATH", None)
     sys.path[:] = [part for part in sys.path if part != folder]

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
         def reach(self, phase: str) -> None: ...
         def reached(self, phase: str) -> bool: ...
-        def mention(self, said: str) -> bool: ...
-        def tell(self, said: str) -> None: ...
-        def answer(self, said: str) -> None: ...
+        def mention(self, fields: str) -> bool: ...
+        def tell(self, fields: str) -> None: ...
+        def answer(self, fields: str) -> None: ...
 
 
 REPORT_SECONDS = 0.2
@@ -43,7 +43,7 @@ def watch(beacon: Beacon, folder: str, ear: str) -> None:
     def torch_came(torch: ModuleType) -> None:
         beacon.reach("torch")
         with suppress(Exception):
-            _record_flight(torch, folder)
+            _enable_flight_recorder(torch, folder)
         optimizer = sys.modules.get("torch.optim.optimizer")
         if optimizer is not None:
             optimizer_came(optimizer)
@@ -51,18 +51,18 @@ def watch(beacon: Beacon, folder: str, ear: str) -> None:
     def optimizer_came(optimizer: Any) -> None:
         # It comes as a part of torch, which is not whole by then; then it is done with the whole.
         if beacon.reached("torch"):
-            optimizer.register_optimizer_step_post_hook(_hook(steps, sys.modules["torch"]))
+            optimizer.register_optimizer_step_post_hook(_build_step_hook(steps, sys.modules["torch"]))
 
     after = {
         "torch": torch_came,
-        "torch.distributed.distributed_c10d": lambda c10d: _follow_group(beacon, c10d, ear),
+        "torch.distributed.distributed_c10d": lambda c10d: _watch_process_group(beacon, c10d, ear),
         "torch.optim.optimizer": optimizer_came,
     }
     # It stays there for good: taken away, it could make another thread's import miss the finder behind it.
-    sys.meta_path.insert(0, Watch(after))
+    sys.meta_path.insert(0, ImportHook(after))
 
 
-class Watch:
+class ImportHook:
     """Finds no module itself: it calls back when one of those that it waits for has been imported by the others."""
 
     def __init__(self, after: dict[str, Callable[[ModuleType], None]]) -> None:
@@ -77,13 +77,13 @@ class Watch:
                 if finder is not self:
                     spec = finder.find_spec(name, path, target)
                     if spec is not None:
-                        self._attend(spec.loader, name, after)
+                        self._wrap_loader(spec.loader, name, after)
                         return spec
         except Exception:  # noqa: BLE001 - whoever raised it is asked again by Python itself, and raises it again
             return None
         return None
 
-    def _attend(self, loader: Any, name: str, after: Callable[[ModuleType], None]) -> None:
+    def _wrap_loader(self, loader: Any, name: str, after: Callable[[ModuleType], None]) -> None:
         """On the loader of this one module, not around it: what a module says about its loader stays true."""
         plain = loader.exec_module
 
@@ -95,7 +95,7 @@ class Watch:
             del loader.exec_module
             try:
                 if name == "torch":
-                    _import_uncollected(lambda: plain(module))
+                    _import_without_gc(lambda: plain(module))
                 else:
                     plain(module)
             except BaseException:
@@ -107,7 +107,7 @@ class Watch:
         loader.exec_module = exec_module
 
 
-def _import_uncollected(run: Callable[[], None]) -> None:
+def _import_without_gc(run: Callable[[], None]) -> None:
     """Imports torch with Python's cycle collector paused, and keeps what it made out of later collections.
 
     The import creates half a million objects that live as long as the process. To scan them over and over takes a
@@ -124,7 +124,7 @@ def _import_uncollected(run: Callable[[], None]) -> None:
         gc.freeze()
 
 
-def _record_flight(torch: ModuleType, folder: str) -> None:
+def _enable_flight_recorder(torch: ModuleType, folder: str) -> None:
     """Torch's flight recorder is on, unless the user said otherwise. The names are those that this torch reads."""
     version = tuple(int(part) for part in str(torch.__version__).split(".")[:2])
     size, file = ("TORCH_FR_BUFFER_SIZE", "TORCH_FR_DUMP_TEMP_FILE")
@@ -143,24 +143,24 @@ def _record_flight(torch: ModuleType, folder: str) -> None:
 RANK_AT = 4
 
 
-def _follow_group(beacon: Beacon, c10d: Any, ear: str) -> None:
+def _watch_process_group(beacon: Beacon, c10d: Any, ear: str) -> None:
     plain = c10d.init_process_group
-    numbered: list[Any] = []
+    rank_argument: list[Any] = []
 
     def init_process_group(*args: Any, **named: Any) -> Any:
         # The rank that the script gives itself is its fifth word.
-        numbered[:] = [args[RANK_AT] if len(args) > RANK_AT else named.get("rank")]
-        made = plain(*args, **named)
+        rank_argument[:] = [args[RANK_AT] if len(args) > RANK_AT else named.get("rank")]
+        result = plain(*args, **named)
         with suppress(Exception):
             grouped()
-        return made
+        return result
 
     def grouped() -> None:
         if not beacon.reached("group"):
             beacon.reach("group")
             parts = ((c10d.Work, "wait"), (sys.modules["torch.distributed"], "_verify_params_across_processes"))
             # Work.wait is what every collective of Python's ends in; DDP and its kind begin with the other.
-            once = Once(lambda: beacon.reach("collective"))
+            once = FirstCallHook(lambda: beacon.reach("collective"))
             for holder, name in parts:
                 with suppress(Exception):
                     once.follow(holder, name)
@@ -168,14 +168,14 @@ def _follow_group(beacon: Beacon, c10d: Any, ear: str) -> None:
     def joining(_store: Any, host: Any = None, port: Any = None, world: Any = None, *rest: Any, **named: Any) -> None:
         """What the script asks of the store, before it waits for it; from here on the keeper may ask it in turn."""
         with suppress(Exception):
-            _listen(beacon, ear)
+            _start_listener(beacon, ear)
         asked = {"host_name": host, "port": port, "world_size": world, "is_master": rest[0] if rest else None}
         asked.update(named)
         words = {"host": '"%s"' % str(asked["host_name"]).replace("\\", "").replace('"', "")[:200]}
         words["port"], words["master"] = "%d" % asked["port"], "true" if asked["is_master"] else "false"
         if asked["world_size"] is not None:
             words["world"] = "%d" % asked["world_size"]
-        rank = numbered[0] if numbered else None
+        rank = rank_argument[0] if rank_argument else None
         if isinstance(rank, int) and rank >= 0:
             words["rank"] = "%d" % rank
         elif os.environ.get("RANK", "").isdigit():
@@ -188,10 +188,10 @@ def _follow_group(beacon: Beacon, c10d: Any, ear: str) -> None:
     # It stays: it is called once or twice in a process, and others have it by now.
     c10d.init_process_group = init_process_group
     store = sys.modules["torch._C._distributed_c10d"].TCPStore
-    Once(lambda: beacon.reach("store")).follow(store, "__init__", joining)
+    FirstCallHook(lambda: beacon.reach("store")).follow(store, "__init__", joining)
 
 
-class Once:
+class FirstCallHook:
     """Calls back when the first of some functions has returned, and is then nowhere any more: none of it stays hot."""
 
     def __init__(self, done: Callable[[], None]) -> None:
@@ -227,8 +227,9 @@ class Once:
 
 # -- the flight recorder ---------------------------------------------------------------------------------------------
 
-# Also in agent/stacks.py. Of each group: so many of the last collectives, and so many of those with their sizes.
-EAR = "aboard-ear"
+# Also in agent/inspect/rank_stacks.py.
+BEACON_THREAD = "aboard-ear"
+# Of each group: so many of the last collectives, and so many of those with their sizes.
 LAST, WHOLE = 48, 4
 GROUPS = 16
 # Frames of a stack: as many as faulthandler writes.
@@ -237,30 +238,30 @@ ENTRY = ("collective_seq_id", "p2p_seq_id", "is_p2p", "profiling_name", "state",
 SIZES = ("input_sizes", "output_sizes", "input_dtypes")
 
 
-def _listen(beacon: Beacon, ear: str) -> None:
+def _start_listener(beacon: Beacon, ear: str) -> None:
     """Begins a thread that sleeps until the keeper asks: the main one can't answer while it waits in a collective."""
     import _thread  # noqa: PLC0415 - only a rank with a group needs them, here and below
     import socket  # noqa: PLC0415 - torch has it by now
 
-    talk = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    talk.bind(ear)
-    own = os.fstat(talk.fileno()).st_ino, os.getpid()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listener.bind(ear)
+    own = os.fstat(listener.fileno()).st_ino, os.getpid()
 
     def answer() -> None:
         with suppress(Exception):
             # By this name the keeper finds the thread to which its signals may go: they end a wait of any other one.
             with open("/proc/thread-self/comm", "w") as name:
-                name.write(EAR)
+                name.write(BEACON_THREAD)
             # A script that closes what it doesn't know may have given our number to something of its own.
             while True:
-                asked = talk.recv(64)
-                if not asked or (os.fstat(talk.fileno()).st_ino, os.getpid()) != own:
+                request = listener.recv(64)
+                if not request or (os.fstat(listener.fileno()).st_ino, os.getpid()) != own:
                     return
                 with suppress(Exception):
-                    if asked == b"stacks":
+                    if request == b"stacks":
                         _write_stacks(ear.rpartition(".")[0] + ".stacks")
                     else:
-                        beacon.answer('"flight":%s' % _flight())
+                        beacon.answer('"flight":%s' % _dump_flight_record())
 
     _thread.start_new_thread(answer, ())
 
@@ -284,7 +285,7 @@ def _write_stacks(path: str) -> None:
         os.close(file)
 
 
-def _flight() -> str:
+def _dump_flight_record() -> str:
     """The last collectives of each group as JSON, from torch's own recorder, whatever it is called in this torch."""
     import json  # noqa: PLC0415 - the reason is above
 
@@ -292,10 +293,10 @@ def _flight() -> str:
     groups: dict[str, Any] = {}
     for name in ("_dump_fr_trace_json", "_dump_nccl_trace_json"):
         dump = getattr(c10d, name, None)
-        told = json.loads(dump()) if dump is not None else {}
-        status = told.get("pg_status") or {}
+        trace = json.loads(dump()) if dump is not None else {}
+        status = trace.get("pg_status") or {}
         by_group: dict[str, list[Any]] = {}
-        for entry in told.get("entries") or ():
+        for entry in trace.get("entries") or ():
             by_group.setdefault(str(entry["process_group"][0]), []).append(entry)
         for group, entries in by_group.items():
             last = [[entry.get(key) for key in ENTRY] for entry in entries[-LAST:]]
@@ -303,18 +304,18 @@ def _flight() -> str:
                 short.append([entry.get(key) for key in SIZES])
             # The recorder forgets in order; whoever is still open may be older than the last few.
             still = [[entry.get(key) for key in ENTRY] for entry in entries[:-LAST] if not entry["retired"]]
-            known = status.get(str(entries[-1]["pg_id"])) or {}
+            progress = status.get(str(entries[-1]["pg_id"])) or {}
             # One group may have two recorders, one for each of its backends.
             groups[group + "+" * (group in groups)] = {
                 "what": str(entries[-1]["process_group"][1])[:100],
-                "enqueued": int(known.get("last_enqueued_collective", -1)),
-                "completed": int(known.get("last_completed_collective", -1)),
+                "enqueued": int(progress.get("last_enqueued_collective", -1)),
+                "completed": int(progress.get("last_completed_collective", -1)),
                 "entries": still[:LAST] + last,
             }
     newest = sorted(groups, key=lambda group: groups[group]["entries"][-1][6] or 0)[-GROUPS:]
     # Groups that were made and never used: a rank that others wait for there is known to have a part in it.
-    named = sys.modules["torch.distributed.distributed_c10d"]._world.pg_names  # noqa: SLF001 - there is no other
-    for unused in [str(name) for name in list(named.values()) if str(name) not in groups][-GROUPS:]:
+    group_names = sys.modules["torch.distributed.distributed_c10d"]._world.pg_names  # noqa: SLF001 - there is no other
+    for unused in [str(name) for name in list(group_names.values()) if str(name) not in groups][-GROUPS:]:
         groups[unused] = {"what": "", "enqueued": -1, "completed": -1, "entries": []}
         newest.append(unused)
     return json.dumps({"groups": {group: groups[group] for group in newest}})
@@ -363,10 +364,10 @@ class Steps:
         steps = self._count - self._told
         if not steps:
             return
-        said = '"step":%d' % (self._beacon.first_step + self._count)
+        fields = '"step":%d' % (self._beacon.first_step + self._count)
         if self._told:
-            said += ',"seconds":%.6f' % ((now - self._since) / steps)
-        if self._beacon.mention(said):
+            fields += ',"seconds":%.6f' % ((now - self._since) / steps)
+        if self._beacon.mention(fields):
             self._told, self._since = self._count, now
         if self._beacon.reached("group") and not self._beacon.reached("collective"):
             self._look_for_collectives()
@@ -382,7 +383,7 @@ class Steps:
             self._beacon.reach("collective")
 
 
-def _hook(steps: Steps, torch: Any) -> Callable[..., None]:
+def _build_step_hook(steps: Steps, torch: Any) -> Callable[..., None]:
     def stepped(optimizer: Any, _args: Any, _named: Any) -> None:
         # Inside torch.compile there is nothing to count, and nothing that could be traced.
         if not compiling():

@@ -5,25 +5,26 @@ Only recordings have proven these rules, so none of them stops a launch.
 
 from collections.abc import Iterator
 
-from aboard.checks.collective.exercise import COLLECTIVE, Collective
-from aboard.checks.collective.nccl_log import NcclLog
-from aboard.checks.fabric.nccl import active
-from aboard.checks.usual import together
-from aboard.core import nodeset
-from aboard.core.facts import Facts
-from aboard.core.nodeset import fold_quoted
-from aboard.diagnoses import Finding, Shell, collective, shell
+from aboard.checks.collective.multi_node_probe import COLLECTIVE, CollectiveResult
+from aboard.checks.collective.nccl_init_log import NcclInitLog
+from aboard.checks.fabric.nccl_settings import list_active_ports
+from aboard.checks.majority import group_by_value
+from aboard.core.cluster import node_sets
+from aboard.core.cluster.node_sets import quote_folded_names
+from aboard.core.probes.facts import Facts
+from aboard.diagnoses import Finding, Shell, format_shell
+from aboard.diagnoses.nodes import collective
 
 SOCKET = "Socket"
-_SHOWN = 500
+_MAX_PATH_LENGTH = 500
 # Looked for on every machine, and missing on most: that says nothing.
 DEFAULT_PLUGINS = ("libnccl-net.so", "librccl-net.so")
 
 
-def sockets(facts: Facts) -> Iterator[Finding]:
+def find_socket_fallback(facts: Facts) -> Iterator[Finding]:
     """Sockets are the last resort: where there is InfiniBand or RoCE, something kept NCCL from it."""
-    logs = _logs(facts)
-    there = {name: tuple(port.device for port in ports) for name, ports in active(facts).items()}
+    logs = _get_init_logs(facts)
+    there = {name: tuple(port.device for port in ports) for name, ports in list_active_ports(facts).items()}
     others = [name for name, log in logs.items() if log.networks and SOCKET not in log.networks]
     reasons: dict[str, str] = {}
     for name, log in logs.items():
@@ -32,91 +33,107 @@ def sockets(facts: Facts) -> Iterator[Finding]:
             if hcas:
                 reasons[name] = f"{', '.join(hcas[:8])} are there" if len(hcas) > 1 else f"{hcas[0]} is there"
             elif others:
-                reasons[name] = f"{nodeset.fold(others)} took {logs[others[0]].networks[0].visible()}"
-    for reason, names in together(reasons).items():
+                reasons[name] = f"{node_sets.fold_names(others)} took {logs[others[0]].networks[0].visible()}"
+    for reason, names in group_by_value(reasons).items():
         cards = sorted({card for name in names for card in logs[name].cards})
         yield collective.SOCKETS.finding(
             nodes=names,
             seen=f"NCCL took sockets ({', '.join(cards) or 'no interface named'}), although {reason}"
             + (": NET/IB found no device it may use" if all(logs[name].no_device for name in names) else ""),
-            fix=collective.SOCKETS.fix(where=fold_quoted(names)),
+            fix=collective.SOCKETS.fix(where=quote_folded_names(names)),
         )
 
 
-def plugin_not_found(facts: Facts) -> Iterator[Finding]:
+def find_unloaded_plugins(facts: Facts) -> Iterator[Finding]:
     """A network plugin that was asked for, or that the other nodes have, and that is not there."""
-    logs = _logs(facts)
+    logs = _get_init_logs(facts)
     loaded = {name: log.plugin for name, log in logs.items() if log.plugin}
     absent: dict[str, str] = {}
     for name, log in logs.items():
-        named = [plugin for plugin in log.absent_plugins if plugin not in DEFAULT_PLUGINS]
+        plugin_names = [plugin for plugin in log.absent_plugins if plugin not in DEFAULT_PLUGINS]
         if log.plugin:
             continue
-        if named or (log.wanted_plugins and log.absent_plugins):
-            absent[name] = f"NCCL was told to use {(named or log.wanted_plugins)[0].visible()} and can't find it"
+        if plugin_names or (log.wanted_plugins and log.absent_plugins):
+            absent[name] = f"NCCL was told to use {(plugin_names or log.wanted_plugins)[0].visible()} and can't find it"
         elif loaded and log.absent_plugins:
             absent[name] = (
-                f"NCCL finds no network plugin, and {nodeset.fold(loaded)} loaded {min(loaded.values()).visible()}"
+                f"NCCL finds no network plugin, and {node_sets.fold_names(loaded)} loaded"
+                f" {min(loaded.values()).visible()}"
             )
-    for seen, names in together(absent).items():
-        yield collective.PLUGIN.finding(nodes=names, seen=seen, fix=collective.PLUGIN.fix(where=fold_quoted(names)))
+    for seen, names in group_by_value(absent).items():
+        yield collective.PLUGIN.finding(
+            nodes=names, seen=seen, fix=collective.PLUGIN.fix(where=quote_folded_names(names))
+        )
 
 
-def wrong_topology(facts: Facts) -> Iterator[Finding]:
+def find_topology_problems(facts: Facts) -> Iterator[Finding]:
     """A topology file that can't be opened is left out without a word at the default level; one per node must agree."""
-    logs = _logs(facts)
-    for seen, names in together({name: log.no_topology for name, log in logs.items() if log.no_topology}).items():
-        yield _topology(names, f"NCCL can't open its topology file {seen.visible(_SHOWN)}")
+    logs = _get_init_logs(facts)
+    for seen, names in group_by_value({name: log.no_topology for name, log in logs.items() if log.no_topology}).items():
+        yield _build_topology_finding(names, f"NCCL can't open its topology file {seen.visible(_MAX_PATH_LENGTH)}")
     loaded = {name: log.topology for name, log in logs.items() if not log.no_topology}
-    kinds = together(loaded)
+    kinds = group_by_value(loaded)
     if len(kinds) > 1:
-        told = "; ".join(f"{nodeset.fold(names)}: {path.visible(_SHOWN) or 'none'}" for path, names in kinds.items())
-        yield _topology(min(kinds.values(), key=len), f"nodes load different topology files: {told}")
+        description = "; ".join(
+            f"{node_sets.fold_names(names)}: {path.visible(_MAX_PATH_LENGTH) or 'none'}"
+            for path, names in kinds.items()
+        )
+        yield _build_topology_finding(
+            min(kinds.values(), key=len), f"nodes load different topology files: {description}"
+        )
 
 
-def no_direct(facts: Facts) -> Iterator[Finding]:
+def find_disabled_gpudirect(facts: Facts) -> Iterator[Finding]:
     """Without GPUDirect every byte takes a detour through the host's memory."""
     disabled: dict[str, str] = {}
-    for name, log in _logs(facts).items():
+    for name, log in _get_init_logs(facts).items():
         off = sorted(hca for hca, on in log.direct.items() if not on)
         over_net = sum(count for way, count in log.transports.items() if way.startswith("NET/"))
         if off and SOCKET not in log.networks and not (over_net and log.direct_channels):
             disabled[name] = ", ".join(off[:8])
-    for hcas, names in together(disabled).items():
+    for hcas, names in group_by_value(disabled).items():
         yield collective.NO_GPUDIRECT.finding(
             nodes=names,
             seen=f"NCCL goes through the host's memory: GPU Direct RDMA is disabled for {hcas}",
-            fix=collective.NO_GPUDIRECT.fix(where=fold_quoted(names)),
+            fix=collective.NO_GPUDIRECT.fix(where=quote_folded_names(names)),
         )
 
 
-def fabric_errors(facts: Facts) -> Iterator[Finding]:
+def find_fabric_errors(facts: Facts) -> Iterator[Finding]:
     """Completions with an error: the fabric lost what it was to carry."""
-    for name, log in _logs(facts).items():
+    for name, log in _get_init_logs(facts).items():
         if log.completions:
-            told = ", ".join(f"{count} on {hca or 'an adapter'}" for hca, count in log.completions.items())
+            counts = ", ".join(f"{count} on {hca or 'an adapter'}" for hca, count in log.completions.items())
             yield collective.FABRIC_ERRORS.finding(
                 nodes=(name,),
-                seen=f"NCCL's work on the fabric ended with errors: {told}",
-                fix=collective.FABRIC_ERRORS.fix(counters=_counters(log), node=name),
+                seen=f"NCCL's work on the fabric ended with errors: {counts}",
+                fix=collective.FABRIC_ERRORS.fix(counters=_format_counter_command(log), node=name),
             )
 
 
-def _counters(log: NcclLog) -> Shell:
+def _format_counter_command(log: NcclInitLog) -> Shell:
     """How to see what the interface of the first adapter with errors counts; nothing where none is named."""
     name = next(filter(None, log.completions), "").partition(":")[0]
     if not name:
         return Shell("")
-    return shell("; ethtool -S $(ls /sys/class/infiniband/{name}/device/net) | grep -iE 'err|drop'", name=name)
+    return format_shell("; ethtool -S $(ls /sys/class/infiniband/{name}/device/net) | grep -iE 'err|drop'", name=name)
 
 
-NCCL_RULES = (sockets, plugin_not_found, wrong_topology, no_direct, fabric_errors)
+NCCL_RULES = (
+    find_socket_fallback,
+    find_unloaded_plugins,
+    find_topology_problems,
+    find_disabled_gpudirect,
+    find_fabric_errors,
+)
 
 
-def _logs(facts: Facts) -> dict[str, NcclLog]:
+def _get_init_logs(facts: Facts) -> dict[str, NcclInitLog]:
     outcome = facts.outcome(COLLECTIVE)
-    return dict(outcome.logs) if isinstance(outcome, Collective) else {}
+    return dict(outcome.logs) if isinstance(outcome, CollectiveResult) else {}
 
 
-def _topology(names: tuple[str, ...], seen: str) -> Finding:
-    return collective.TOPOLOGY.finding(nodes=names, seen=seen, fix=collective.TOPOLOGY.fix(where=fold_quoted(names)))
+def _build_topology_finding(names: tuple[str, ...], seen: str) -> Finding:
+    return collective.TOPOLOGY.finding(
+        nodes=names, seen=seen, fix=collective.TOPOLOGY.fix(where=quote_folded_names(names))
+    )

@@ -3,25 +3,36 @@
 Only recordings of such machines have proven these rules, so none of them stops a launch.
 """
 
-from aboard.checks.fabric.direct import ACS, DIRECT, acs_on, memlock, no_gpudirect
-from aboard.checks.fabric.links import flapping, ports_down, ports_missing, slow_rate, would_use_sockets
-from aboard.checks.fabric.nccl import NCCL_CONF, NCCL_ENV
-from aboard.checks.fabric.plugin import PLUGINS, plugin_missing
-from aboard.checks.fabric.ports import PORTS
-from aboard.checks.fabric.rails import RAILS, rail_cut, rails_apart
-from aboard.checks.fabric.roce import gid_index, mixed_layers, no_gid
-from aboard.checks.fabric.told import TOPOLOGIES, hca_absent, settings_differ, topology_differs
+from aboard.checks.fabric.gpudirect import ACS, GPUDIRECT, find_enabled_acs, find_low_memlock, find_missing_gpudirect
+from aboard.checks.fabric.nccl_consistency import (
+    TOPOLOGIES,
+    find_absent_hcas,
+    find_differing_settings,
+    find_topology_differences,
+)
+from aboard.checks.fabric.nccl_plugins import PLUGINS, find_missing_plugins
+from aboard.checks.fabric.nccl_settings import NCCL_CONF, NCCL_ENV
+from aboard.checks.fabric.port_health import (
+    find_down_ports,
+    find_flapping_ports,
+    find_missing_ports,
+    find_slow_ports,
+    predict_socket_fallback,
+)
+from aboard.checks.fabric.rdma_ports import PORTS
+from aboard.checks.fabric.roce_addresses import find_missing_gids, find_mixed_layers, find_wrong_gid_index
+from aboard.checks.fabric.roce_rails import RAILS, find_broken_rails, find_disconnected_rails
 from aboard.checks.host.limits import LIMITS
-from aboard.checks.unknown import unknown_facts, unknown_stories
-from aboard.core.facts import Facts
-from aboard.core.rule import Subject
-from aboard.diagnoses import fabric
-from aboard.diagnoses.catalogue import diagnoses_in
+from aboard.checks.unknown_answers import list_unknown_diagnoses, make_unknown_rule
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.diagnoses.catalogue import list_diagnoses
+from aboard.diagnoses.nodes import fabric
 
-_OWN = (PORTS, NCCL_CONF, NCCL_ENV, PLUGINS, DIRECT, ACS)
+_PROBES = (PORTS, NCCL_CONF, NCCL_ENV, PLUGINS, GPUDIRECT, ACS)
 
 
-def without_fabric(facts: Facts) -> dict[str, str]:
+def list_nodes_without_fabric(facts: Facts) -> dict[str, str]:
     """The nodes that have no RDMA port and no EFA adapter."""
     plugins = facts.of(PLUGINS)
     return {
@@ -35,28 +46,28 @@ SUBJECT = Subject(
     name="fabric",
     title="nothing is wrong with InfiniBand or RoCE, where there is any",
     # The limits are asked by `host` too, which says so when they stay unknown.
-    probes=(*_OWN, LIMITS),
+    probes=(*_PROBES, LIMITS),
     rules=(
-        would_use_sockets,
-        plugin_missing,
-        ports_missing,
-        ports_down,
-        slow_rate,
-        flapping,
-        mixed_layers,
-        no_gid,
-        gid_index,
-        rail_cut,
-        rails_apart,
-        hca_absent,
-        settings_differ,
-        topology_differs,
-        no_gpudirect,
-        acs_on,
-        memlock,
-        unknown_facts(*_OWN),
+        predict_socket_fallback,
+        find_missing_plugins,
+        find_missing_ports,
+        find_down_ports,
+        find_slow_ports,
+        find_flapping_ports,
+        find_mixed_layers,
+        find_missing_gids,
+        find_wrong_gid_index,
+        find_broken_rails,
+        find_disconnected_rails,
+        find_absent_hcas,
+        find_differing_settings,
+        find_topology_differences,
+        find_missing_gpudirect,
+        find_enabled_acs,
+        find_low_memlock,
+        make_unknown_rule(*_PROBES),
     ),
-    exercises=(TOPOLOGIES, RAILS),
-    stories=(*diagnoses_in(fabric), *unknown_stories(probe for probe in _OWN if probe is not ACS)),
-    untested=without_fabric,
+    multi_node_probes=(TOPOLOGIES, RAILS),
+    diagnoses=(*list_diagnoses(fabric), *list_unknown_diagnoses(probe for probe in _PROBES if probe is not ACS)),
+    untested=list_nodes_without_fabric,
 )

@@ -3,32 +3,32 @@
 Only recordings of such machines have proven these rules, so none of them stops a launch.
 """
 
-from aboard.checks.gpu.parity import drivers_differ, models_differ
-from aboard.checks.gpu.smi import DRIVER, GPUS, HEALTH
-from aboard.checks.gpu.state import (
+from aboard.checks.gpu.count_and_model_parity import find_differing_drivers, find_differing_models
+from aboard.checks.gpu.hardware_health import (
     NVLINK,
     SERVICE,
-    ecc_errors,
-    fabric_manager,
-    nvlinks_down,
-    smi_complains,
-    smi_missing,
-    throttled,
+    find_down_nvlinks,
+    find_ecc_errors,
+    find_fabric_manager_problems,
+    find_missing_smi,
+    find_smi_errors,
+    find_throttled_gpus,
 )
-from aboard.checks.gpu.visible import VISIBLE, gpus_hidden
-from aboard.checks.gpu.xid import KERNEL_LOG, gpus_gone, log_unreadable, xid_errors
-from aboard.checks.unknown import unknown_facts, unknown_stories
-from aboard.core.facts import Facts
-from aboard.core.rule import Subject
-from aboard.diagnoses import gpu
-from aboard.diagnoses.catalogue import diagnoses_in
+from aboard.checks.gpu.nvidia_smi import DRIVER, GPUS, HEALTH
+from aboard.checks.gpu.visible_devices import VISIBLE, find_hidden_gpus
+from aboard.checks.gpu.xid_errors import KERNEL_LOG, find_lost_or_missing_gpus, find_unreadable_log, find_xid_errors
+from aboard.checks.unknown_answers import list_unknown_diagnoses, make_unknown_rule
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.diagnoses.catalogue import list_diagnoses
+from aboard.diagnoses.nodes import gpu
 
 PROBES = (GPUS, DRIVER, VISIBLE, SERVICE, KERNEL_LOG, HEALTH, NVLINK)
 # Their rules say more of why there is no answer, and the family declares it.
-_TOLD = (GPUS, SERVICE, KERNEL_LOG)
+_WITH_OWN_UNKNOWN = (GPUS, SERVICE, KERNEL_LOG)
 
 
-def without_gpu(facts: Facts) -> dict[str, str]:
+def list_nodes_without_gpu(facts: Facts) -> dict[str, str]:
     """The nodes that have neither a GPU nor a driver for one, so that no rule here has anything to judge."""
     smi, drivers = facts.of(GPUS), facts.of(DRIVER)
     return {
@@ -43,20 +43,23 @@ SUBJECT = Subject(
     title="nothing is wrong with the GPUs, where there are any",
     probes=PROBES,
     rules=(
-        xid_errors,
-        smi_complains,
-        gpus_gone,
-        gpus_hidden,
-        models_differ,
-        drivers_differ,
-        fabric_manager,
-        ecc_errors,
-        throttled,
-        nvlinks_down,
-        smi_missing,
-        log_unreadable,
-        unknown_facts(*PROBES),
+        find_xid_errors,
+        find_smi_errors,
+        find_lost_or_missing_gpus,
+        find_hidden_gpus,
+        find_differing_models,
+        find_differing_drivers,
+        find_fabric_manager_problems,
+        find_ecc_errors,
+        find_throttled_gpus,
+        find_down_nvlinks,
+        find_missing_smi,
+        find_unreadable_log,
+        make_unknown_rule(*PROBES),
     ),
-    stories=(*diagnoses_in(gpu), *unknown_stories(probe for probe in PROBES if probe not in _TOLD)),
-    untested=without_gpu,
+    diagnoses=(
+        *list_diagnoses(gpu),
+        *list_unknown_diagnoses(probe for probe in PROBES if probe not in _WITH_OWN_UNKNOWN),
+    ),
+    untested=list_nodes_without_gpu,
 )

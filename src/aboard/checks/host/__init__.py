@@ -6,16 +6,17 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
 
-from aboard.checks.answer import one_file
-from aboard.checks.host.cores import CORES
+from aboard.checks.answer_text import extract_file_text
+from aboard.checks.host.cpu_cores import CORES
 from aboard.checks.host.memory import MEMORY
-from aboard.checks.unknown import unknown_facts, unknown_stories
-from aboard.core.facts import Facts
-from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
-from aboard.core.reach import Reached
-from aboard.core.rule import Subject
-from aboard.diagnoses import Finding, Severity, host, unknown
-from aboard.diagnoses.catalogue import diagnoses_in
+from aboard.checks.unknown_answers import list_unknown_diagnoses, make_unknown_rule
+from aboard.core.cluster.contact import ReachedNode
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.probe import FileContents, Probe, ProbeAnswer, ProbeFiles, ProbeParseError
+from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.catalogue import list_diagnoses
+from aboard.diagnoses.nodes import host, unanswered_probes
 from aboard.diagnoses.untrusted import Untrusted
 
 __all__ = ["ACCELERATORS", "CORES", "KERNEL", "MEMORY", "PROBES", "SUBJECT"]
@@ -25,17 +26,17 @@ CLOCK_BLOCK_SECONDS = 10.0
 CLOCK_WARN_SECONDS = 1.0
 
 
-def parse_kernel(answer: Answer) -> Untrusted:
-    release = one_file(answer).strip()
+def parse_kernel(answer: ProbeAnswer) -> Untrusted:
+    release = extract_file_text(answer).strip()
     if not release:
-        raise Unparsed("an empty kernel release")
+        raise ProbeParseError("an empty kernel release")
     return Untrusted(release)
 
 
-def parse_accelerators(answer: Answer) -> tuple[Untrusted, ...]:
+def parse_accelerators(answer: ProbeAnswer) -> tuple[Untrusted, ...]:
     """The models of the NVIDIA GPUs that the driver sees, one each; none without a driver."""
-    if not isinstance(answer, Contents):
-        raise Unparsed("not a list of files")
+    if not isinstance(answer, FileContents):
+        raise ProbeParseError("not a list of files")
     found = []
     for _path, text in sorted(answer.files.items()):
         model = re.search(r"^Model:\s*(.+)$", text, re.MULTILINE)
@@ -43,16 +44,18 @@ def parse_accelerators(answer: Answer) -> tuple[Untrusted, ...]:
     return tuple(found)
 
 
-KERNEL = Probe(name="kernel", question=Files(globs=("/proc/sys/kernel/osrelease",)), parse=parse_kernel)
+KERNEL = Probe(name="kernel", question=ProbeFiles(globs=("/proc/sys/kernel/osrelease",)), parse=parse_kernel)
 ACCELERATORS = Probe(
-    name="accelerators", question=Files(globs=("/proc/driver/nvidia/gpus/*/information",)), parse=parse_accelerators
+    name="accelerators",
+    question=ProbeFiles(globs=("/proc/driver/nvidia/gpus/*/information",)),
+    parse=parse_accelerators,
 )
 
 
-def clock_offset(facts: Facts) -> Iterator[Finding]:
+def find_clock_offsets(facts: Facts) -> Iterator[Finding]:
     """Clocks that disagree break rendezvous and munge, and put events in the wrong order."""
     for name, contact in facts.contacts.items():
-        if not isinstance(contact, Reached):
+        if not isinstance(contact, ReachedNode):
             continue
         # What the round trip can't tell apart is not held against the clock.
         surely = max(0.0, abs(contact.clock_offset) - contact.round_trip / 2)
@@ -77,7 +80,7 @@ SUBJECT = Subject(
     name="host",
     title="every host that answers is known and has room for a run",
     probes=PROBES,
-    rules=(clock_offset, *(rule for part in _PARTS for rule in part.rules), unknown_facts(*PROBES)),
-    exercises=tuple(exercise for part in _PARTS for exercise in part.exercises),
-    stories=(*diagnoses_in(host), unknown.LEFTOVERS, *unknown_stories(PROBES)),
+    rules=(find_clock_offsets, *(rule for part in _PARTS for rule in part.rules), make_unknown_rule(*PROBES)),
+    multi_node_probes=tuple(exercise for part in _PARTS for exercise in part.multi_node_probes),
+    diagnoses=(*list_diagnoses(host), unanswered_probes.LEFTOVERS, *list_unknown_diagnoses(PROBES)),
 )

@@ -2,42 +2,43 @@
 
 from collections.abc import Iterator
 
-from aboard.core.facts import Facts
-from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
-from aboard.core.rule import Subject
-from aboard.diagnoses import Finding, host
-from aboard.lazy import dataclass
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.probe import FileContents, Probe, ProbeAnswer, ProbeFiles, ProbeParseError
+from aboard.diagnoses import Finding
+from aboard.diagnoses.nodes import host
+from aboard.lazy_dataclass import dataclass
 
 FULL = 0.9
 _ROOT = "/proc/sys/net/netfilter/"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Conntrack:
+class ConntrackTable:
     count: int
     most: int
 
 
-def parse_conntrack(answer: Answer) -> Conntrack | None:
+def parse_conntrack(answer: ProbeAnswer) -> ConntrackTable | None:
     """None where the kernel tracks no connections."""
-    if not isinstance(answer, Contents):
-        raise Unparsed("not a list of files")
+    if not isinstance(answer, FileContents):
+        raise ProbeParseError("not a list of files")
     if not answer.files:
         return None
     numbers = [answer.files.get(f"{_ROOT}nf_conntrack_{name}", "").strip() for name in ("count", "max")]
     if not all(number.isascii() and number.isdigit() and len(number) < 20 for number in numbers):  # noqa: PLR2004 - 64 bits
-        raise Unparsed("no count and no maximum in nf_conntrack_count and nf_conntrack_max")
-    return Conntrack(count=int(numbers[0]), most=int(numbers[1]))
+        raise ProbeParseError("no count and no maximum in nf_conntrack_count and nf_conntrack_max")
+    return ConntrackTable(count=int(numbers[0]), most=int(numbers[1]))
 
 
 CONNTRACK = Probe(
     name="conntrack",
-    question=Files(globs=(f"{_ROOT}nf_conntrack_count", f"{_ROOT}nf_conntrack_max")),
+    question=ProbeFiles(globs=(f"{_ROOT}nf_conntrack_count", f"{_ROOT}nf_conntrack_max")),
     parse=parse_conntrack,
 )
 
 
-def full_conntrack(facts: Facts) -> Iterator[Finding]:
+def find_full_conntrack(facts: Facts) -> Iterator[Finding]:
     """At 100 % the kernel drops whoever dials next; all-to-all connections of a large run do the rest."""
     for name, table in facts.of(CONNTRACK).items():
         if table is not None and table.count > FULL * table.most:
@@ -48,4 +49,6 @@ def full_conntrack(facts: Facts) -> Iterator[Finding]:
             )
 
 
-PART = Subject(name="conntrack", title="there is room for connections", probes=(CONNTRACK,), rules=(full_conntrack,))
+PART = Subject(
+    name="conntrack", title="there is room for connections", probes=(CONNTRACK,), rules=(find_full_conntrack,)
+)

@@ -3,20 +3,21 @@
 import re
 from collections.abc import Iterator
 
-from aboard.checks.answer import one_file
-from aboard.checks.reach.shell import SHELL, Ready, as_yaml
-from aboard.core.facts import Facts, Unknown
-from aboard.core.probe import Answer, Contents, Files, Probe, Unparsed
-from aboard.core.rule import Subject
-from aboard.diagnoses import Finding, host
-from aboard.lazy import dataclass
+from aboard.checks.answer_text import extract_file_text
+from aboard.checks.reach.rank_shell import SHELL, ShellReady, format_yaml_list
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts, Unknown
+from aboard.core.probes.probe import FileContents, Probe, ProbeAnswer, ProbeFiles, ProbeParseError
+from aboard.diagnoses import Finding
+from aboard.diagnoses.nodes import host
+from aboard.lazy_dataclass import dataclass
 
 FEW_FILES = 4096
 FEW_PROCESSES = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit:
+class ResourceLimit:
     """What a process has (soft), and how far it may raise that itself (hard); None is no limit."""
 
     soft: int | None
@@ -24,44 +25,44 @@ class Limit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ResourceLimits:
     """Open files and processes are counts, locked memory is bytes."""
 
-    files: Limit
-    processes: Limit
-    locked: Limit
+    files: ResourceLimit
+    processes: ResourceLimit
+    locked: ResourceLimit
 
 
-def parse_limits(answer: Answer) -> Limits:
+def parse_limits(answer: ProbeAnswer) -> ResourceLimits:
     """The table of /proc/self/limits."""
-    text = one_file(answer)
-    return Limits(
-        files=_limit(text, "Max open files"),
-        processes=_limit(text, "Max processes"),
-        locked=_limit(text, "Max locked memory"),
+    text = extract_file_text(answer)
+    return ResourceLimits(
+        files=_parse_limit(text, "Max open files"),
+        processes=_parse_limit(text, "Max processes"),
+        locked=_parse_limit(text, "Max locked memory"),
     )
 
 
 # Read by a child of the agent, which starts ranks too: limits pass from parent to child (getrlimit(2)).
-LIMITS = Probe(name="limits", question=Files(globs=("/proc/self/limits",)), parse=parse_limits)
+LIMITS = Probe(name="limits", question=ProbeFiles(globs=("/proc/self/limits",)), parse=parse_limits)
 
 
-def limits_of(facts: Facts) -> dict[str, Limits]:
+def collect_limits(facts: Facts) -> dict[str, ResourceLimits]:
     """By node, after its `setup` lines where it has some: `ulimit` is a line like any other."""
     found = facts.of(LIMITS)
     shells = facts.outcome(SHELL)
     for name, shell in {} if shells is None or isinstance(shells, Unknown) else shells.items():
-        if isinstance(shell, Ready) and shell.limits:
+        if isinstance(shell, ShellReady) and shell.limits:
             try:
-                found[name] = parse_limits(Contents(files={"/proc/self/limits": shell.limits.raw()}))
-            except Unparsed:
+                found[name] = parse_limits(FileContents(files={"/proc/self/limits": shell.limits.raw()}))
+            except ProbeParseError:
                 continue
     return found
 
 
-def few_files(facts: Facts) -> Iterator[Finding]:
+def find_low_file_limit(facts: Facts) -> Iterator[Finding]:
     """Each data loader worker, peer and shard is an open file."""
-    for name, limits in limits_of(facts).items():
+    for name, limits in collect_limits(facts).items():
         soft, hard = limits.files.soft, limits.files.hard
         if soft is not None and soft < FEW_FILES:
             may = hard is None or hard >= FEW_FILES
@@ -70,40 +71,47 @@ def few_files(facts: Facts) -> Iterator[Finding]:
                 nodes=(name,),
                 seen=f"a rank may have {soft} open files"
                 + (f", and raise that to {hard or 'any number'}" if may else ""),
-                fix=host.OPEN_FILES.fix("setup", lines=_with(facts, name, f"ulimit -n {wanted}"), node=name)
+                fix=host.OPEN_FILES.fix(
+                    "setup", lines=_append_setup_line(facts, name, f"ulimit -n {wanted}"), node=name
+                )
                 if may
                 else host.OPEN_FILES.fix("raise", node=name),
             )
 
 
-def few_processes(facts: Facts) -> Iterator[Finding]:
+def find_low_process_limit(facts: Facts) -> Iterator[Finding]:
     """Threads count as processes, and a rank has dozens."""
-    for name, limits in limits_of(facts).items():
+    for name, limits in collect_limits(facts).items():
         soft, hard = limits.processes.soft, limits.processes.hard
         if soft is not None and soft < FEW_PROCESSES:
             may = hard is None or hard >= FEW_PROCESSES
             yield host.PROCESSES.finding(
                 nodes=(name,),
                 seen=f"the user may have {soft} processes and threads",
-                fix=host.PROCESSES.fix("setup", lines=_with(facts, name, f"ulimit -u {hard or 'unlimited'}"), node=name)
+                fix=host.PROCESSES.fix(
+                    "setup", lines=_append_setup_line(facts, name, f"ulimit -u {hard or 'unlimited'}"), node=name
+                )
                 if may
                 else host.PROCESSES.fix("raise", node=name),
             )
 
 
-def _with(facts: Facts, name: str, line: str) -> str:
+def _append_setup_line(facts: Facts, name: str, line: str) -> str:
     """The node's `setup` lines and this one."""
-    return as_yaml([*facts.cluster.node(name).setup, line])
+    return format_yaml_list([*facts.cluster.node(name).setup, line])
 
 
-def _limit(text: str, title: str) -> Limit:
+def _parse_limit(text: str, title: str) -> ResourceLimit:
     found = re.search(rf"^{title}\s+([0-9]{{1,20}}|unlimited)\s+([0-9]{{1,20}}|unlimited)(?:\s|$)", text, re.MULTILINE)
     if found is None:
-        raise Unparsed(f"no `{title}` in /proc/self/limits")
+        raise ProbeParseError(f"no `{title}` in /proc/self/limits")
     soft, hard = (None if word == "unlimited" else int(word) for word in found.groups())
-    return Limit(soft=soft, hard=hard)
+    return ResourceLimit(soft=soft, hard=hard)
 
 
 PART = Subject(
-    name="limits", title="ranks may start and open what they need", probes=(LIMITS,), rules=(few_files, few_processes)
+    name="limits",
+    title="ranks may start and open what they need",
+    probes=(LIMITS,),
+    rules=(find_low_file_limit, find_low_process_limit),
 )

@@ -3,15 +3,15 @@
 import re
 from collections.abc import Iterator
 
-from aboard.checks.answer import one_file, printed
-from aboard.core.facts import Facts
-from aboard.core.probe import Answer, Command, Files, Probe, Unparsed
-from aboard.core.rule import Subject
-from aboard.core.size import size
-from aboard.core.words import visible
-from aboard.diagnoses import Finding, host
-from aboard.diagnoses.untrusted import Untrusted
-from aboard.lazy import dataclass
+from aboard.checks.answer_text import extract_file_text, extract_stdout
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeFiles, ProbeParseError
+from aboard.core.text.byte_sizes import format_size
+from aboard.diagnoses import Finding
+from aboard.diagnoses.nodes import host
+from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.lazy_dataclass import dataclass
 
 # A limit below this part of the machine is seldom meant; above it, someone shares a node on purpose.
 FAR_BELOW = 0.25
@@ -43,7 +43,7 @@ exit 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class MemoryCgroup:
     """One control group: bytes that its processes may have (None is no limit), and how many were killed for more."""
 
     path: Untrusted
@@ -51,53 +51,59 @@ class Group:
     kills: int
 
 
-def parse_memory(answer: Answer) -> int:
+def parse_total_memory(answer: ProbeAnswer) -> int:
     """Bytes of memory, from /proc/meminfo."""
-    return _kilobytes(one_file(answer), "MemTotal")
+    return _parse_kilobytes(extract_file_text(answer), "MemTotal")
 
 
-def parse_available(answer: Answer) -> int:
+def parse_available_memory(answer: ProbeAnswer) -> int:
     """Bytes that could be had without swapping."""
-    return _kilobytes(one_file(answer), "MemAvailable")
+    return _parse_kilobytes(extract_file_text(answer), "MemAvailable")
 
 
-def parse_groups(answer: Answer) -> tuple[Group, ...]:
+def parse_memory_cgroups(answer: ProbeAnswer) -> tuple[MemoryCgroup, ...]:
     """None at all where control groups aren't in use."""
     limits: dict[str, int | None] = {}
     kills: dict[str, int] = {}
-    for line in printed(answer).splitlines():
+    for line in extract_stdout(answer).splitlines():
         found = re.fullmatch(r"(/.*)/memory\.([a-z_]+):(?:oom_kill )?([0-9]{1,20}|max)", line)
         if found is None:
-            raise Unparsed(f"a control group that can't be read: {visible(line)}")
+            raise ProbeParseError(f"a control group that can't be read: {escape_text(line)}")
         path, file, value = found.groups()
         if file in ("max", "limit_in_bytes"):
             limits[path] = None if value == "max" else int(value)
         elif value != "max":
             kills[path] = int(value)
-    return tuple(Group(path=Untrusted(path), limit=limit, kills=kills.get(path, 0)) for path, limit in limits.items())
+    return tuple(
+        MemoryCgroup(path=Untrusted(path), limit=limit, kills=kills.get(path, 0)) for path, limit in limits.items()
+    )
 
 
-MEMORY = Probe(name="memory", question=Files(globs=("/proc/meminfo",)), parse=parse_memory)
-AVAILABLE = Probe(name="available-memory", question=Files(globs=("/proc/meminfo",)), parse=parse_available)
-GROUPS = Probe(name="control-groups", question=Command(argv=("sh", "-c", _GROUPS)), parse=parse_groups)
+MEMORY = Probe(name="memory", question=ProbeFiles(globs=("/proc/meminfo",)), parse=parse_total_memory)
+AVAILABLE_MEMORY = Probe(
+    name="available-memory", question=ProbeFiles(globs=("/proc/meminfo",)), parse=parse_available_memory
+)
+MEMORY_CGROUPS = Probe(
+    name="control-groups", question=ProbeCommand(argv=("sh", "-c", _GROUPS)), parse=parse_memory_cgroups
+)
 
 
-def little_memory(facts: Facts) -> Iterator[Finding]:
+def find_low_memory(facts: Facts) -> Iterator[Finding]:
     """A node whose memory is taken kills the first rank that loads a model."""
     total = facts.of(MEMORY)
-    for name, available in facts.of(AVAILABLE).items():
+    for name, available in facts.of(AVAILABLE_MEMORY).items():
         if name in total and available < LITTLE_FREE * total[name]:
             yield host.MEMORY.finding(
                 nodes=(name,),
-                seen=f"{size(available)} of {size(total[name])} memory can be had",
+                seen=f"{format_size(available)} of {format_size(total[name])} memory can be had",
                 fix=host.MEMORY.fix(node=name),
             )
 
 
-def low_limit(facts: Facts) -> Iterator[Finding]:
+def find_low_cgroup_limit(facts: Facts) -> Iterator[Finding]:
     """A control group far smaller than the machine kills ranks while the machine looks empty."""
     total = facts.of(MEMORY)
-    for name, groups in facts.of(GROUPS).items():
+    for name, groups in facts.of(MEMORY_CGROUPS).items():
         limited = [group for group in groups if group.limit is not None and group.limit < total.get(name, 0)]
         if not limited:
             continue
@@ -105,7 +111,7 @@ def low_limit(facts: Facts) -> Iterator[Finding]:
         if (lowest.limit or 0) < FAR_BELOW * total[name]:
             yield host.MEMORY_LIMIT.finding(
                 nodes=(name,),
-                seen=f"ranks may have {size(lowest.limit or 0)} of {size(total[name])} memory,"
+                seen=f"ranks may have {format_size(lowest.limit or 0)} of {format_size(total[name])} memory,"
                 f" by {lowest.path.visible()}",
                 fix=host.MEMORY_LIMIT.fix(node=name),
             )
@@ -114,21 +120,21 @@ def low_limit(facts: Facts) -> Iterator[Finding]:
             yield host.OOM_KILLS.finding(
                 nodes=(name,),
                 seen=f"{kills} {'process was' if kills == 1 else 'processes were'} killed there for want of memory,"
-                f" within a limit of {size(lowest.limit or 0)}",
+                f" within a limit of {format_size(lowest.limit or 0)}",
                 fix=host.OOM_KILLS.fix(node=name),
             )
 
 
-def _kilobytes(text: str, word: str) -> int:
+def _parse_kilobytes(text: str, word: str) -> int:
     found = re.search(rf"^{word}:\s*([0-9]{{1,18}}) kB$", text, re.MULTILINE)
     if found is None:
-        raise Unparsed(f"no {word} in /proc/meminfo")
+        raise ProbeParseError(f"no {word} in /proc/meminfo")
     return int(found[1]) * 1024
 
 
 PART = Subject(
     name="memory",
     title="ranks may have the machine's memory",
-    probes=(MEMORY, AVAILABLE, GROUPS),
-    rules=(little_memory, low_limit),
+    probes=(MEMORY, AVAILABLE_MEMORY, MEMORY_CGROUPS),
+    rules=(find_low_memory, find_low_cgroup_limit),
 )

@@ -3,15 +3,16 @@
 import re
 from collections.abc import Iterator
 
-from aboard.checks.answer import printed
-from aboard.checks.host.cores import CORES
-from aboard.core.facts import Facts
-from aboard.core.probe import Answer, Command, Probe, Unparsed
-from aboard.core.rule import Subject
-from aboard.core.words import many, visible
-from aboard.diagnoses import Finding, host
-from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
-from aboard.lazy import dataclass
+from aboard.checks.answer_text import extract_stdout
+from aboard.checks.host.cpu_cores import CORES
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeParseError
+from aboard.core.text.input_text import format_count
+from aboard.diagnoses import Finding
+from aboard.diagnoses.nodes import host
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
+from aboard.lazy_dataclass import dataclass
 
 # A rank with its data loaders and their threads has a few hundred.
 FEW_TASKS = 1024
@@ -42,7 +43,7 @@ exit 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Quota:
+class CgroupQuota:
     """The least that any group leaves, and which group that is; None is no limit."""
 
     cores: float | None = None
@@ -51,13 +52,13 @@ class Quota:
     tasks_by: Untrusted = NO_TEXT
 
 
-def parse_quota(answer: Answer) -> Quota:
+def parse_quota(answer: ProbeAnswer) -> CgroupQuota:
     """Nothing at all where control groups aren't in use."""
     files: dict[tuple[str, str], str] = {}
-    for line in printed(answer).splitlines():
+    for line in extract_stdout(answer).splitlines():
         found = re.fullmatch(r"(/.*)/((?:cpu|pids)\.[a-z_]+):(-?[0-9]{1,18}|max|(?:max|[0-9]{1,18}) [0-9]{1,18})", line)
         if found is None:
-            raise Unparsed(f"a control group that can't be read: {visible(line)}")
+            raise ProbeParseError(f"a control group that can't be read: {escape_text(line)}")
         files[found[1], found[2]] = found[3]
     cores: list[tuple[float, str]] = []
     tasks: list[tuple[int, str]] = []
@@ -71,13 +72,13 @@ def parse_quota(answer: Answer) -> Quota:
             tasks.append((int(quota), path))
     least, by = min(cores, default=(None, ""))
     fewest, whose = min(tasks, default=(None, ""))
-    return Quota(cores=least, cores_by=Untrusted(by), tasks=fewest, tasks_by=Untrusted(whose))
+    return CgroupQuota(cores=least, cores_by=Untrusted(by), tasks=fewest, tasks_by=Untrusted(whose))
 
 
-QUOTA = Probe(name="quota", question=Command(argv=("sh", "-c", _GROUPS)), parse=parse_quota)
+QUOTA = Probe(name="quota", question=ProbeCommand(argv=("sh", "-c", _GROUPS)), parse=parse_quota)
 
 
-def little_time(facts: Facts) -> Iterator[Finding]:
+def find_low_cpu_quota(facts: Facts) -> Iterator[Finding]:
     """A quota lets processes see every core and then stops all of them for most of each tenth of a second."""
     allowed = facts.of(CORES)
     for name, quota in facts.of(QUOTA).items():
@@ -85,13 +86,13 @@ def little_time(facts: Facts) -> Iterator[Finding]:
         if quota.cores is not None and quota.cores < min(max(2, ranks), allowed.get(name, 0)):
             yield host.CPU_QUOTA.finding(
                 nodes=(name,),
-                seen=f"{many(ranks, 'rank')} may have the time of {quota.cores:g} of"
+                seen=f"{format_count(ranks, 'rank')} may have the time of {quota.cores:g} of"
                 f" {allowed[name]} cores, by {quota.cores_by.visible()}",
                 fix=host.CPU_QUOTA.fix(group=quota.cores_by, node=name),
             )
 
 
-def few_tasks(facts: Facts) -> Iterator[Finding]:
+def find_low_task_quota(facts: Facts) -> Iterator[Finding]:
     """Threads count as processes here too, whatever `ulimit -u` says."""
     for name, quota in facts.of(QUOTA).items():
         if quota.tasks is not None and quota.tasks < FEW_TASKS:
@@ -102,4 +103,9 @@ def few_tasks(facts: Facts) -> Iterator[Finding]:
             )
 
 
-PART = Subject(name="quota", title="ranks may have the machine's time", probes=(QUOTA,), rules=(little_time, few_tasks))
+PART = Subject(
+    name="quota",
+    title="ranks may have the machine's time",
+    probes=(QUOTA,),
+    rules=(find_low_cpu_quota, find_low_task_quota),
+)

@@ -4,27 +4,28 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from aboard.checks.difference import Difference
-from aboard.checks.scripted import in_lines, typed, typed_python
-from aboard.checks.software.code import LISTINGS, differing_code, differing_environment
-from aboard.checks.software.facts import SOFTWARE, Software, software_with
-from aboard.checks.software.interpreter import (
-    imports_missing,
-    interpreter_missing,
-    interpreter_unknown,
-    interpreter_unsafe,
-    module_missing,
-    program_differs,
-    program_missing,
+from aboard.checks.node_difference import NodeDifference
+from aboard.checks.node_scripts import format_node_command, format_python_command, join_command_lines
+from aboard.checks.software.code_differences import LISTINGS, find_differing_code, find_differing_environment
+from aboard.checks.software.interpreter_and_program import (
+    find_differing_program,
+    find_missing_imports,
+    find_missing_interpreter,
+    find_missing_module,
+    find_missing_program,
+    find_unknown_interpreter,
+    find_unsafe_interpreter,
 )
-from aboard.checks.software.script import MODULES
-from aboard.checks.unknown import unknown_stories
-from aboard.core.facts import Facts
-from aboard.core.node import Node
-from aboard.core.program import Program
-from aboard.core.rule import Subject
-from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, join_fixes, shell, software, unknown
-from aboard.diagnoses.catalogue import diagnoses_in
+from aboard.checks.software.inventory_script import MODULES
+from aboard.checks.software.node_software import SOFTWARE, NodeSoftware, build_program_probe
+from aboard.checks.unknown_answers import list_unknown_diagnoses
+from aboard.core.cluster.node import Node
+from aboard.core.plan.program import Program
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, format_shell, join_fixes
+from aboard.diagnoses.catalogue import list_diagnoses
+from aboard.diagnoses.nodes import software, unanswered_probes
 from aboard.diagnoses.untrusted import Untrusted
 
 UNSET = "nothing set"
@@ -39,7 +40,7 @@ OWN_VARIABLES = {
     "OMP_PLACES",
 }
 _SAME_EVERYWHERE = {"torch", "nccl", "cuda", "rocm"}
-_FIXES_SHOWN = 4
+_MAX_FIXES = 4
 
 _DIAGNOSES = {
     "python": software.PYTHON,
@@ -51,20 +52,20 @@ _DIAGNOSES = {
 }
 
 
-def differences(facts: Facts) -> list[Difference]:
+def list_differences(facts: Facts) -> list[NodeDifference]:
     """What isn't the same on every node that answered: versions first, then variables."""
-    told = facts.of(SOFTWARE)
-    return [*_python(told), *_packages(told), *_variables(facts, told)]
+    inventories = facts.of(SOFTWARE)
+    return [*_compare_pythons(inventories), *_compare_packages(inventories), *_compare_variables(facts, inventories)]
 
 
-def differing_versions(facts: Facts) -> Iterator[Finding]:
+def find_differing_versions(facts: Facts) -> Iterator[Finding]:
     """Says which node has another Python or package; what follows from another Python or torch stands below it."""
     found: list[Finding] = []
-    for difference in differences(facts):
+    for difference in list_differences(facts):
         if difference.kind == "variable":
             continue
-        finding = _version_finding(facts, difference)
-        cause = next((index for index, each in enumerate(found) if _explains(each, finding)), None)
+        finding = _build_version_finding(facts, difference)
+        cause = next((index for index, each in enumerate(found) if _is_cause_of(each, finding)), None)
         if cause is None:
             found.append(finding)
         else:
@@ -72,53 +73,57 @@ def differing_versions(facts: Facts) -> Iterator[Finding]:
     yield from found
 
 
-def differing_variables(facts: Facts) -> Iterator[Finding]:
+def find_differing_variables(facts: Facts) -> Iterator[Finding]:
     """Variables that steer NCCL, torch and friends, and that not every rank would see alike."""
-    for difference in differences(facts):
+    for difference in list_differences(facts):
         if difference.kind == "variable":
             name, nodes = difference.what, difference.odd
-            look = shell("grep -n {name} ~/.bashrc ~/.profile ~/.ssh/environment /etc/environment", name=name)
+            look = format_shell("grep -n {name} ~/.bashrc ~/.profile ~/.ssh/environment /etc/environment", name=name)
             yield software.VARIABLE.finding(
                 severity=difference.severity,
                 nodes=nodes,
                 seen=difference.sentence(),
                 about=(name,),
                 fix=join_fixes(
-                    software.VARIABLE.fix("look", look=typed(facts.cluster.node(nodes[0]), look)),
-                    software.VARIABLE.fix("set", name=name, value=_one_value(facts, name)),
+                    software.VARIABLE.fix("look", look=format_node_command(facts.cluster.node(nodes[0]), look)),
+                    software.VARIABLE.fix("set", name=name, value=_suggest_value(facts, name)),
                 ),
             )
 
 
-def unknown_software(facts: Facts) -> Iterator[Finding]:
+def find_unknown_software(facts: Facts) -> Iterator[Finding]:
     """A node that can't say what it would run is not vouched for."""
-    fact = unknown.fact(SOFTWARE.name)
+    fact = unanswered_probes.declare_unanswered(SOFTWARE.name)
     for name, answer in facts.unknown(SOFTWARE).items():
-        line = typed_python(facts.cluster.node(name), shell("-c 'import sys; print(sys.path)'"))
+        line = format_python_command(facts.cluster.node(name), format_shell("-c 'import sys; print(sys.path)'"))
         yield fact.finding(
             nodes=(name,), seen=f"its software stayed unknown: {answer.why}", fix=fact.fix("by-hand", line=line)
         )
 
 
-def _python(told: Mapping[str, Software]) -> Iterator[Difference]:
-    versions = {name: each.python for name, each in told.items()}
+def _compare_pythons(inventories: Mapping[str, NodeSoftware]) -> Iterator[NodeDifference]:
+    versions = {name: each.python for name, each in inventories.items()}
     if len(set(versions.values())) > 1:
         minors = {version.rpartition(".")[0] for version in versions.values()}
         severity = Severity.BLOCK if len(minors) > 1 else Severity.WARN
-        yield Difference(what="Python", values=versions, severity=severity, kind="python")
+        yield NodeDifference(what="Python", values=versions, severity=severity, kind="python")
     else:
-        paths = {name: each.executable.visible(500) for name, each in told.items()}
+        paths = {name: each.executable.visible(500) for name, each in inventories.items()}
         if len(set(paths.values())) > 1:
-            yield Difference(what="path of Python", values=paths, severity=Severity.INFO, kind="python")
+            yield NodeDifference(what="path of Python", values=paths, severity=Severity.INFO, kind="python")
 
 
-def _packages(told: Mapping[str, Software]) -> Iterator[Difference]:
+def _compare_packages(inventories: Mapping[str, NodeSoftware]) -> Iterator[NodeDifference]:
     for what in ("torch", "cuda", "rocm", "nccl", *(name for name in MODULES if name != "torch")):
         # Who has no torch at all lacks its CUDA and NCCL too; that is said once.
-        asked = {name: each for name, each in told.items() if what not in _SAME_EVERYWHERE - {"torch"} or _torch(each)}
-        values = {name: _version(each, what) for name, each in asked.items()}
+        relevant = {
+            name: each
+            for name, each in inventories.items()
+            if what not in _SAME_EVERYWHERE - {"torch"} or _get_torch_version(each)
+        }
+        values = {name: _get_version(each, what) for name, each in relevant.items()}
         if len(set(values.values())) > 1:
-            yield Difference(
+            yield NodeDifference(
                 what=what,
                 values=values,
                 severity=Severity.BLOCK if what in _SAME_EVERYWHERE else Severity.WARN,
@@ -126,81 +131,83 @@ def _packages(told: Mapping[str, Software]) -> Iterator[Difference]:
             )
 
 
-def _variables(facts: Facts, told: Mapping[str, Software]) -> Iterator[Difference]:
+def _compare_variables(facts: Facts, inventories: Mapping[str, NodeSoftware]) -> Iterator[NodeDifference]:
     # What aboard.yaml sets for a node is meant for it.
-    meant = {name for node in facts.cluster for name in node.env}
-    names = {name for each in told.values() for name in each.variables} - meant - OWN_VARIABLES
+    configured = {name for node in facts.cluster for name in node.env}
+    names = {name for each in inventories.values() for name in each.variables} - configured - OWN_VARIABLES
     for name in sorted(names):
-        values = {node: each.variables.get(name) for node, each in told.items()}
+        values = {node: each.variables.get(name) for node, each in inventories.items()}
         if len(set(values.values())) > 1:
-            shown = {node: UNSET if value is None else _shown(value) for node, value in values.items()}
-            yield Difference(what=name, values=shown, severity=Severity.WARN, kind="variable")
+            texts = {node: UNSET if value is None else _format_value(value) for node, value in values.items()}
+            yield NodeDifference(what=name, values=texts, severity=Severity.WARN, kind="variable")
 
 
-def _one_value(facts: Facts, name: str) -> str:
+def _suggest_value(facts: Facts, name: str) -> str:
     """What most of those have that have any, as YAML; a secret is for its owner to write."""
-    given = [each.variables[name] for each in facts.of(SOFTWARE).values() if name in each.variables]
-    value = max(given, key=given.count)
+    values = [each.variables[name] for each in facts.of(SOFTWARE).values() if name in each.variables]
+    value = max(values, key=values.count)
     return "VALUE" if value.startswith("hidden ") else json.dumps(value.visible(500))
 
 
-def _shown(value: Untrusted) -> str:
+def _format_value(value: Untrusted) -> str:
     """A secret's digest is for comparing, and tells two secrets apart by its first letters only."""
     hidden = value.match(r"^hidden ([0-9a-f]{0,4})")
     return f"a secret ({hidden[1]}…)" if hidden else value.visible(500) or "an empty text"
 
 
-def _version(each: Software, what: str) -> str | None:
+def _get_version(each: NodeSoftware, what: str) -> str | None:
     """`2.7.1` and `2.7.1+cu126` are one torch, from two indexes; its CUDA is compared by itself."""
     version = each.packages.get(what)
     return version.partition("+")[0] if version and what == "torch" else version
 
 
-def _torch(each: Software) -> str | None:
+def _get_torch_version(each: NodeSoftware) -> str | None:
     return each.packages.get("torch")
 
 
-def _version_finding(facts: Facts, difference: Difference) -> Finding:
+def _build_version_finding(facts: Facts, difference: NodeDifference) -> Finding:
     diagnosis = software.PYTHON_PATH if difference.severity is Severity.INFO else _DIAGNOSES[difference.kind]
     return diagnosis.finding(
         severity=difference.severity,
         nodes=difference.odd,
         seen=difference.sentence(),
-        fix=_fix(facts, diagnosis, difference),
+        fix=_build_fix(facts, diagnosis, difference),
     )
 
 
-def _fix(facts: Facts, diagnosis: Diagnosis, difference: Difference) -> Fix:
+def _build_fix(facts: Facts, diagnosis: Diagnosis, difference: NodeDifference) -> Fix:
     nodes = list(map(facts.cluster.node, difference.odd))
-    lines = [_install(facts, diagnosis, difference, node) for node in nodes[:_FIXES_SHOWN]]
-    return diagnosis.fix("all", lines=in_lines(lines, len(nodes) - _FIXES_SHOWN))
+    lines = [_build_install_command(facts, diagnosis, difference, node) for node in nodes[:_MAX_FIXES]]
+    return diagnosis.fix("all", lines=join_command_lines(lines, len(nodes) - _MAX_FIXES))
 
 
-def _install(facts: Facts, diagnosis: Diagnosis, difference: Difference, node: Node) -> Shell:
+def _build_install_command(facts: Facts, diagnosis: Diagnosis, difference: NodeDifference, node: Node) -> Shell:
     if difference.kind == "python":
-        path = facts.of(SOFTWARE)[_usual_node(difference)].executable
-        return diagnosis.fix("look", look=typed(node, shell("ls {path}", path=path)), node=node.name)
+        path = facts.of(SOFTWARE)[_find_usual_node(difference)].executable
+        return diagnosis.fix(
+            "look", look=format_node_command(node, format_shell("ls {path}", path=path)), node=node.name
+        )
     again = difference.kind in {"cuda", "rocm"}
-    pip = shell("-m pip install --force-reinstall") if again else shell("-m pip install")
-    words = shell("{pip:shell} {wanted}", pip=pip, wanted=_wanted(facts, difference))
-    return typed_python(node, words)
+    pip = format_shell("-m pip install --force-reinstall") if again else format_shell("-m pip install")
+    words = format_shell("{pip:shell} {wanted}", pip=pip, wanted=_format_requirement(facts, difference))
+    return format_python_command(node, words)
 
 
-def _wanted(facts: Facts, difference: Difference) -> str:
+def _format_requirement(facts: Facts, difference: NodeDifference) -> str:
     """The requirement that makes a node like most others."""
-    like = facts.of(SOFTWARE)[_usual_node(difference)]
+    like = facts.of(SOFTWARE)[_find_usual_node(difference)]
     if difference.kind in {"torch", "cuda", "rocm"}:
-        return f"torch=={_torch(like)}"
+        return f"torch=={_get_torch_version(like)}"
     if difference.kind == "nccl":
         return f"nvidia-nccl-cu{like.packages.get('cuda', '12').partition('.')[0]}=={difference.usual}"
     return f"{difference.what}=={difference.usual}"
 
 
-def _usual_node(difference: Difference) -> str:
+def _find_usual_node(difference: NodeDifference) -> str:
     return next(node for node, value in difference.values.items() if value == difference.usual)
 
 
-def _explains(cause: Finding, finding: Finding) -> bool:
+def _is_cause_of(cause: Finding, finding: Finding) -> bool:
     """Another Python is another environment, and torch brings its CUDA, NCCL and Triton along."""
     whole = cause.code == software.PYTHON.code
     package = finding.code == software.PACKAGE.code
@@ -213,24 +220,24 @@ SUBJECT = Subject(
     title="the same Python, packages, code and variables everywhere",
     probes=(SOFTWARE,),
     rules=(
-        interpreter_unsafe,
-        interpreter_missing,
-        interpreter_unknown,
-        program_missing,
-        module_missing,
-        program_differs,
-        imports_missing,
-        differing_versions,
-        differing_code,
-        differing_environment,
-        differing_variables,
-        unknown_software,
+        find_unsafe_interpreter,
+        find_missing_interpreter,
+        find_unknown_interpreter,
+        find_missing_program,
+        find_missing_module,
+        find_differing_program,
+        find_missing_imports,
+        find_differing_versions,
+        find_differing_code,
+        find_differing_environment,
+        find_differing_variables,
+        find_unknown_software,
     ),
-    exercises=(LISTINGS,),
-    stories=(*diagnoses_in(software), unknown.ENVIRONMENT, *unknown_stories((SOFTWARE,))),
+    multi_node_probes=(LISTINGS,),
+    diagnoses=(*list_diagnoses(software), unanswered_probes.ENVIRONMENT, *list_unknown_diagnoses((SOFTWARE,))),
 )
 
 
-def subject(program: Program) -> Subject:
+def build_subject(program: Program) -> Subject:
     """The subject for a launch, which knows what ranks will run."""
-    return replace(SUBJECT, probes=(software_with(program),))
+    return replace(SUBJECT, probes=(build_program_probe(program),))

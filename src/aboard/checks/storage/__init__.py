@@ -2,32 +2,47 @@
 
 from collections.abc import Iterator
 
-from aboard.checks.scripted import in_lines, typed
-from aboard.checks.storage.facts import STORAGE, Mount, Place
-from aboard.checks.storage.room import ROOM, no_room, not_writable, outputs, unknown_room
-from aboard.checks.storage.share import EXCHANGE, how_to_mount, not_mapped, not_shared, outsiders
-from aboard.checks.storage.space import short_of_room
-from aboard.checks.unknown import unknown_stories
-from aboard.core import nodeset
-from aboard.core.facts import Facts
-from aboard.core.nodeset import fold_quoted
-from aboard.core.rule import Subject
-from aboard.diagnoses import Finding, Severity, Shell, shell, storage, unknown
-from aboard.diagnoses.catalogue import diagnoses_in
+from aboard.checks.node_scripts import format_node_command, join_command_lines
+from aboard.checks.storage.free_space import find_space_shortages
+from aboard.checks.storage.node_storage import STORAGE, Mount, NodeDirectory
+from aboard.checks.storage.output_space import (
+    OUTPUT_SPACE,
+    find_insufficient_space,
+    find_unknown_space,
+    find_unwritable_output,
+    list_output_directories,
+)
+from aboard.checks.storage.shared_workdir import (
+    EXCHANGE,
+    find_unmappable_files,
+    find_unshared_workdir,
+    format_mount_arguments,
+    list_outsiders,
+)
+from aboard.checks.unknown_answers import list_unknown_diagnoses
+from aboard.core.cluster import node_sets
+from aboard.core.cluster.node_sets import quote_folded_names
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.diagnoses import Finding, Severity, Shell, format_shell
+from aboard.diagnoses.catalogue import list_diagnoses
+from aboard.diagnoses.nodes import storage, unanswered_probes
 from aboard.diagnoses.untrusted import Untrusted
 
 
-def missing(facts: Facts) -> Iterator[Finding]:
+def find_missing_directories(facts: Facts) -> Iterator[Finding]:
     """A rank starts in its working directory; where that isn't, it doesn't start."""
     found: dict[tuple[Untrusted, Untrusted], list[str]] = {}
-    there = [name for name, place in _workdirs(facts).items() if place.disk]
-    for name, place in _workdirs(facts).items():
-        if place.trouble and not place.silent and not _on_dead(facts, name, place):
+    there = [name for name, place in _list_workdirs(facts).items() if place.disk]
+    for name, place in _list_workdirs(facts).items():
+        if place.trouble and not place.silent and not _is_on_dead_mount(facts, name, place):
             found.setdefault((place.path, place.trouble), []).append(name)
     for (path, trouble), nodes in found.items():
-        others = f"; {nodeset.fold(there)} {'has' if len(there) == 1 else 'have'} it" if there else " on any node"
-        make = shell("mkdir -p {path}", path=path)
-        lines = in_lines(typed(facts.cluster.node(name), make) for name in nodes[:4])
+        others = (
+            f"; {node_sets.fold_names(there)} {'has' if len(there) == 1 else 'have'} it" if there else " on any node"
+        )
+        make = format_shell("mkdir -p {path}", path=path)
+        lines = join_command_lines(format_node_command(facts.cluster.node(name), make) for name in nodes[:4])
         yield storage.MISSING.finding(
             nodes=tuple(nodes),
             seen=f"{path.visible(500)}: {trouble.visible(500)}{others}",
@@ -35,85 +50,89 @@ def missing(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def dead_mounts(facts: Facts) -> Iterator[Finding]:
+def find_dead_mounts(facts: Facts) -> Iterator[Finding]:
     """Whatever touches a mount whose server is gone hangs, and can't even be killed."""
     found: dict[tuple[Mount, str, bool], list[str]] = {}
-    written = outputs(facts)
-    for name, told in facts.of(STORAGE).items():
-        places = [*told.places.values(), *([written[name]] if name in written else [])]
+    written = list_output_directories(facts)
+    for name, node_storage in facts.of(STORAGE).items():
+        places = [*node_storage.places.values(), *([written[name]] if name in written else [])]
         needed = {place.mount.point for place in places}
-        for mount, why in told.dead.items():
+        for mount, why in node_storage.dead.items():
             found.setdefault((mount, why.visible(500), mount.point in needed), []).append(name)
-        for place in told.places.values():
-            if place.silent and place.mount not in told.dead:
+        for place in node_storage.places.values():
+            if place.silent and place.mount not in node_storage.dead:
                 found.setdefault((place.mount, f"{place} does not answer", True), []).append(name)
-    for (mount, told_why, needed_there), nodes in found.items():
+    for (mount, why_text, needed_there), nodes in found.items():
         yield storage.DEAD_MOUNT.finding(
             severity=Severity.BLOCK if needed_there else Severity.WARN,
             nodes=tuple(nodes),
-            seen=f"{mount} ({mount.shown_source}): {told_why}",
-            fix=storage.DEAD_MOUNT.fix(point=mount.point, how=how_to_mount(mount), nodes=fold_quoted(nodes)),
+            seen=f"{mount} ({mount.shown_source}): {why_text}",
+            fix=storage.DEAD_MOUNT.fix(
+                point=mount.point, how=format_mount_arguments(mount), nodes=quote_folded_names(nodes)
+            ),
         )
 
 
-def not_mounted(facts: Facts) -> Iterator[Finding]:
+def find_missing_mounts(facts: Facts) -> Iterator[Finding]:
     """A mount that didn't come up at boot leaves an empty directory, which looks like the real one."""
-    for name, (place, mount, share) in _unmounted(facts).items():
-        if name not in outsiders(facts):
+    for name, (place, mount, share) in _list_missing_mounts(facts).items():
+        if name not in list_outsiders(facts):
             yield storage.NOT_MOUNTED.finding(
                 severity=Severity.BLOCK if mount.network else Severity.WARN,
                 nodes=(name,),
                 seen=f"nothing is mounted at {mount}, so {place} is part of {place.mount} there;"
                 f" {share} nodes have {mount.type} mounted there",
-                fix=storage.NOT_MOUNTED.fix(how=how_to_mount(mount), node=name),
+                fix=storage.NOT_MOUNTED.fix(how=format_mount_arguments(mount), node=name),
             )
 
 
-def read_only(facts: Facts) -> Iterator[Finding]:
+def find_read_only_directories(facts: Facts) -> Iterator[Finding]:
     """Where nothing can be written, no checkpoint and no log is."""
-    told = facts.of(STORAGE)
+    answers = facts.of(STORAGE)
     # What lies beneath a mount that is missing is nobody's to write to; the mount is what is wrong.
-    beneath = {*outsiders(facts), *_unmounted(facts)}
+    beneath = {*list_outsiders(facts), *_list_missing_mounts(facts)}
     found: dict[tuple[str, Shell], list[str]] = {}
-    for name, each in told.items():
+    for name, each in answers.items():
         for role, place in each.places.items():
             if place.read_only:
                 seen = f"{place} ({place.mount.type}) is mounted read-only"
-                mend = shell("sudo mount -o remount,rw {point}", point=place.mount.point)
-                found.setdefault((seen, mend), []).append(name)
+                repair = format_shell("sudo mount -o remount,rw {point}", point=place.mount.point)
+                found.setdefault((seen, repair), []).append(name)
             elif role == "workdir" and place.disk and not place.writable and name not in beneath:
                 seen = f"user {each.uid} may not write to {place}, which belongs to user {place.owner}"
-                mend = shell("sudo chown {uid} {path}", uid=each.uid, path=place.path)
-                found.setdefault((seen, mend), []).append(name)
-    for (seen, mend), nodes in found.items():
+                repair = format_shell("sudo chown {uid} {path}", uid=each.uid, path=place.path)
+                found.setdefault((seen, repair), []).append(name)
+    for (seen, repair), nodes in found.items():
         # If it is so everywhere, it may well be meant: code from an image, outputs elsewhere.
-        everywhere = len(nodes) == len(told)
+        everywhere = len(nodes) == len(answers)
         yield storage.READ_ONLY.finding(
             severity=Severity.INFO if everywhere else Severity.WARN,
             nodes=tuple(nodes),
             seen=seen,
-            fix=storage.READ_ONLY.fix("mend", mend=mend, nodes=fold_quoted(nodes)),
+            fix=storage.READ_ONLY.fix("mend", mend=repair, nodes=quote_folded_names(nodes)),
         )
 
 
-def unknown_storage(facts: Facts) -> Iterator[Finding]:
+def find_unknown_storage(facts: Facts) -> Iterator[Finding]:
     """A node whose storage doesn't even answer is not vouched for."""
-    fact = unknown.fact(STORAGE.name)
+    fact = unanswered_probes.declare_unanswered(STORAGE.name)
     for name, answer in facts.unknown(STORAGE).items():
         yield fact.finding(
             nodes=(name,),
             seen=f"its storage stayed unknown: {answer.why}",
-            fix=fact.fix("by-hand", line=typed(facts.cluster.node(name), shell("timeout 5 df -h"))),
+            fix=fact.fix(
+                "by-hand", line=format_node_command(facts.cluster.node(name), format_shell("timeout 5 df -h"))
+            ),
         )
 
 
-def _workdirs(facts: Facts) -> dict[str, Place]:
+def _list_workdirs(facts: Facts) -> dict[str, NodeDirectory]:
     return {name: each.workdir for name, each in facts.of(STORAGE).items() if each.workdir is not None}
 
 
-def _unmounted(facts: Facts) -> dict[str, tuple[Place, Mount, str]]:
+def _list_missing_mounts(facts: Facts) -> dict[str, tuple[NodeDirectory, Mount, str]]:
     """The nodes that lack a mount which at least half have on the way to the directory, and how many have it."""
-    places = {name: place for name, place in _workdirs(facts).items() if place.disk}
+    places = {name: place for name, place in _list_workdirs(facts).items() if place.disk}
     found = {}
     for name, place in places.items():
         alike = [each for each in places.values() if each.path == place.path]
@@ -123,7 +142,7 @@ def _unmounted(facts: Facts) -> dict[str, tuple[Place, Mount, str]]:
     return found
 
 
-def _on_dead(facts: Facts, name: str, place: Place) -> bool:
+def _is_on_dead_mount(facts: Facts, name: str, place: NodeDirectory) -> bool:
     return place.mount in facts.of(STORAGE)[name].dead
 
 
@@ -132,18 +151,18 @@ SUBJECT = Subject(
     title="directories are there, answer, have room, and are shared as they seem",
     probes=(STORAGE,),
     rules=(
-        dead_mounts,
-        missing,
-        not_shared,
-        not_mounted,
-        no_room,
-        not_writable,
-        short_of_room,
-        read_only,
-        not_mapped,
-        unknown_storage,
-        unknown_room,
+        find_dead_mounts,
+        find_missing_directories,
+        find_unshared_workdir,
+        find_missing_mounts,
+        find_insufficient_space,
+        find_unwritable_output,
+        find_space_shortages,
+        find_read_only_directories,
+        find_unmappable_files,
+        find_unknown_storage,
+        find_unknown_space,
     ),
-    exercises=(ROOM, EXCHANGE),
-    stories=(*diagnoses_in(storage), unknown.STORAGE_ROOM, *unknown_stories((STORAGE,))),
+    multi_node_probes=(OUTPUT_SPACE, EXCHANGE),
+    diagnoses=(*list_diagnoses(storage), unanswered_probes.STORAGE_ROOM, *list_unknown_diagnoses((STORAGE,))),
 )

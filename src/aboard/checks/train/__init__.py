@@ -1,16 +1,16 @@
 """What `aboard train` asks of nodes beyond a check, and the stories of what it refuses."""
 
-from aboard.checks.train.cards import CARDS
-from aboard.core.rule import Subject
-from aboard.diagnoses import training
+from aboard.checks.train.gpu_specs import GPU_SPECS
+from aboard.core.probes.check_subject import Subject
+from aboard.diagnoses.trainer import training
 
 # Its rules need the training as well as the nodes: see boarding.py.
 TRAIN = Subject(
     name="train",
     title="the training goes with the nodes",
-    probes=(CARDS,),
+    probes=(GPU_SPECS,),
     rules=(),
-    stories=(
+    diagnoses=(
         training.BATCH,
         training.HYBRID,
         training.ATTENTION,

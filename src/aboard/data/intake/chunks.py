@@ -3,7 +3,7 @@
 from typing import Literal
 
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
-from aboard.lazy import dataclass
+from aboard.lazy_dataclass import dataclass
 
 # Cuts are part of what makes shards equal on one core and on many: they follow from the file and this alone.
 CHUNK_BYTES = 16 << 20
@@ -13,7 +13,7 @@ Store = Literal["jsonl", "json", "text", "parquet", "arrow", "megatron", "broken
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Chunk:
-    """Picklable; any worker reads it with `aboard.data.intake.read.read`, in any order.
+    """Picklable; any worker reads it with `aboard.data.intake.read_chunk.read_rows`, in any order.
 
     `file` is what the user knows, `path` what is opened. `start` and `stop` count bytes of a jsonl or text file, row
     groups of a parquet file, record batches of an arrow file, documents of a megatron file; a stop of 0 is the end.

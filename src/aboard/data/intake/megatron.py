@@ -15,17 +15,17 @@ from pathlib import Path
 import numpy as np
 
 from aboard.data.intake.chunks import Chunk
-from aboard.data.rows import Broken, Ids, Row, Where
+from aboard.data.rows import DataRow, Ids, InvalidRow, RowLocation
 from aboard.diagnoses.untrusted import Untrusted
-from aboard.lazy import dataclass
+from aboard.lazy_dataclass import dataclass
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2", 9: "<u4", 10: "<u8"}
-_SEQUENCE = 12  # bytes of the index a sequence takes: its length and its place
-_LARGEST = np.iinfo(np.uint32).max
+_SEQUENCE_BYTES = 12  # bytes of the index a sequence takes: its length and its place
+_MAX_TOKEN = np.iinfo(np.uint32).max
 
 
-class _Odd(Exception):
+class _MegatronError(Exception):
     """The files are not what the format says; the message says how."""
 
 
@@ -55,12 +55,12 @@ class _Index:
         return np.fromfile(self.path, dtype=kind, count=stop - start, offset=at + width * start)
 
 
-def megatron_chunks(file: Untrusted, path: str, *, every: int) -> list[Chunk]:
+def list_megatron_chunks(file: Untrusted, path: str, *, every: int) -> list[Chunk]:
     """Runs of documents of about `every` bytes; files that don't belong together are one broken chunk."""
     try:
-        index = _open(path)
-        size = Path(_bin(path)).stat().st_size
-    except (OSError, _Odd) as error:
+        index = _read_index(path)
+        size = Path(_get_bin_path(path)).stat().st_size
+    except (OSError, _MegatronError) as error:
         return [Chunk(file=file, path=path, store="broken", why=Untrusted(f"the file can't be read: {error}"))]
     step = max(1, int(index.documents * every / max(size, 1)))
     starts = range(0, index.documents, step)
@@ -78,45 +78,45 @@ def megatron_chunks(file: Untrusted, path: str, *, every: int) -> list[Chunk]:
     ]
 
 
-def megatron_rows(chunk: Chunk) -> Iterator[Row | Broken]:
+def read_megatron_rows(chunk: Chunk) -> Iterator[DataRow | InvalidRow]:
     """The chunk's documents as tokens."""
     at = chunk.start
     try:
-        index = _open(chunk.path)
-        with Path(_bin(chunk.path)).open("rb", buffering=0) as tokens:
+        index = _read_index(chunk.path)
+        with Path(_get_bin_path(chunk.path)).open("rb", buffering=0) as tokens:
             size = tokens.seek(0, 2)
             table = index.table(chunk.start, chunk.stop)
             for at in range(chunk.start, chunk.stop):
                 first, end = int(table[at - chunk.start]), int(table[at - chunk.start + 1])
-                where = Where(file=chunk.file, line=at + 1, unit="row")
-                found = _document(index, first, end, size)
-                if isinstance(found, str):
-                    yield Broken(where=where, code="row-tokens", why=Untrusted(found))
+                where = RowLocation(file=chunk.file, line=at + 1, unit="row")
+                sequences = _locate_sequences(index, first, end, size)
+                if isinstance(sequences, str):
+                    yield InvalidRow(where=where, code="row-tokens", why=Untrusted(sequences))
                     continue
-                parts = [_sequence(tokens.fileno(), index.kind, place, length) for place, length in found]
-                yield _row(np.concatenate(parts) if parts else np.empty(0, np.int64), where)
-    except (OSError, _Odd, IndexError, ValueError) as error:
-        where = Where(file=chunk.file, line=at + 1, unit="row")
-        yield Broken(where=where, code="file-cut", why=Untrusted(f"the file can't be read further: {error}"))
+                parts = [_read_sequence(tokens.fileno(), index.kind, place, length) for place, length in sequences]
+                yield _make_row(np.concatenate(parts) if parts else np.empty(0, np.int64), where)
+    except (OSError, _MegatronError, IndexError, ValueError) as error:
+        where = RowLocation(file=chunk.file, line=at + 1, unit="row")
+        yield InvalidRow(where=where, code="file-cut", why=Untrusted(f"the file can't be read further: {error}"))
 
 
-def _bin(path: str) -> str:
+def _get_bin_path(path: str) -> str:
     return path.removesuffix(".idx") + ".bin"
 
 
-def _open(path: str) -> _Index:
+def _read_index(path: str) -> _Index:
     head = len(_MAGIC) + 8 + 1 + 8
     size = Path(path).stat().st_size
     with Path(path).open("rb") as file:
         start = file.read(head + 8)
     if not start.startswith(_MAGIC):
-        raise _Odd("it does not start with MMIDIDX, as an index of gpt-neox or Megatron does")
+        raise _MegatronError("it does not start with MMIDIDX, as an index of gpt-neox or Megatron does")
     if len(start) < head:
-        raise _Odd(f"it ends within its head, after {len(start)} bytes")
+        raise _MegatronError(f"it ends within its head, after {len(start)} bytes")
     version, kind, sequences = struct.unpack_from("<QBQ", start, len(_MAGIC))
     if version != 1 or kind not in _TYPES:
-        raise _Odd(f"version {version} with tokens of type {kind} is not known here")
-    rest = size - head - _SEQUENCE * sequences
+        raise _MegatronError(f"version {version} with tokens of type {kind} is not known here")
+    rest = size - head - _SEQUENCE_BYTES * sequences
     table = struct.unpack_from("<Q", start, head)[0] if len(start) == head + 8 else 0
     if rest == 0:
         return _Index(
@@ -124,34 +124,34 @@ def _open(path: str) -> _Index:
             table_at=None,
         )  # fmt: skip
     if table < 1 or rest - 8 - 8 * table not in {0, sequences}:
-        raise _Odd(f"{size} bytes don't fit an index of {sequences} sequences and {table} document borders")
+        raise _MegatronError(f"{size} bytes don't fit an index of {sequences} sequences and {table} document borders")
     return _Index(
         path=path, kind=np.dtype(_TYPES[kind]), sequences=sequences, documents=table - 1, lengths_at=head + 8,
-        table_at=head + 8 + _SEQUENCE * sequences,
+        table_at=head + 8 + _SEQUENCE_BYTES * sequences,
     )  # fmt: skip
 
 
-def _document(index: _Index, first: int, end: int, size: int) -> list[tuple[int, int]] | str:
+def _locate_sequences(index: _Index, first: int, end: int, size: int) -> list[tuple[int, int]] | str:
     """Place and length of each of its sequences, or what is wrong with them."""
     if not 0 <= first <= end <= index.sequences:
         return f"the index says sequences {first} to {end} of {index.sequences}"
     width = index.kind.itemsize
-    found = list(zip(index.places(first, end).tolist(), index.lengths(first, end).tolist(), strict=True))
-    for place, length in found:
+    sequences = list(zip(index.places(first, end).tolist(), index.lengths(first, end).tolist(), strict=True))
+    for place, length in sequences:
         if place < 0 or length < 0 or place + length * width > size:
             return f"the index says {length} tokens at byte {place}, and the .bin file has {size} bytes"
-    return found
+    return sequences
 
 
-def _sequence(file: int, kind: np.dtype[np.generic], place: int, length: int) -> np.ndarray:
+def _read_sequence(file: int, kind: np.dtype[np.generic], place: int, length: int) -> np.ndarray:
     return np.frombuffer(os.pread(file, length * kind.itemsize, place), dtype=kind)
 
 
-def _row(tokens: np.ndarray, where: Where) -> Row | Broken:
+def _make_row(tokens: np.ndarray, where: RowLocation) -> DataRow | InvalidRow:
     if not len(tokens):
-        return Broken(where=where, code="row-empty", why=Untrusted("a document without tokens"))
-    if tokens.min() < 0 or tokens.max() > _LARGEST:
+        return InvalidRow(where=where, code="row-empty", why=Untrusted("a document without tokens"))
+    if tokens.min() < 0 or tokens.max() > _MAX_TOKEN:
         why = f"{int(tokens.min())} or {int(tokens.max())} is no token id"
-        return Broken(where=where, code="row-tokens", why=Untrusted(why))
+        return InvalidRow(where=where, code="row-tokens", why=Untrusted(why))
     ids: Ids = tokens.astype(np.uint32)
-    return Row(where=where, kind="tokens", ids=ids)
+    return DataRow(where=where, kind="tokens", ids=ids)

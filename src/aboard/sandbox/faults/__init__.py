@@ -2,6 +2,22 @@
 
 from aboard.sandbox.faults.catalogue import FAULTS
 from aboard.sandbox.faults.fault import Fault
-from aboard.sandbox.faults.practice import active, broken, heal, heal_all, inject, kind_of
+from aboard.sandbox.faults.inject_and_heal import (
+    find_fault_class,
+    heal_all_faults,
+    heal_fault,
+    inject_fault,
+    inject_temporarily,
+    list_active_faults,
+)
 
-__all__ = ["FAULTS", "Fault", "active", "broken", "heal", "heal_all", "inject", "kind_of"]
+__all__ = [
+    "FAULTS",
+    "Fault",
+    "find_fault_class",
+    "heal_all_faults",
+    "heal_fault",
+    "inject_fault",
+    "inject_temporarily",
+    "list_active_faults",
+]

@@ -1,26 +1,26 @@
 """Every fault there is; a new one is a small class in a file of its family, and one line here."""
 
-from aboard.sandbox.faults.clock import ClockOffset
-from aboard.sandbox.faults.conntrack import ConntrackFull
-from aboard.sandbox.faults.disk import DiskFull, PathMissing
 from aboard.sandbox.faults.fault import Fault
-from aboard.sandbox.faults.firewall import Drop, Reject
-from aboard.sandbox.faults.groups import CpuQuota, FewTasks, MemoryLimit
-from aboard.sandbox.faults.limits import LowLimits, SmallShm
-from aboard.sandbox.faults.link import Delay, LinkDown, Loss, MtuBlackHole, Rate
-from aboard.sandbox.faults.names import OwnNameOnLoopback, Unresolved
-from aboard.sandbox.faults.process import PortTaken, PowerLoss, ProcessKilled, ProcessStopped
-from aboard.sandbox.faults.python import HostilePython, NoPython, OldPython, OtherPython
-from aboard.sandbox.faults.shell import LoginShell, NoisyShell
-from aboard.sandbox.faults.sshd import KeyRemoved, MaxStartups, OtherHostKey, SshdSlow, SshdStopped
+from aboard.sandbox.faults.host.clock import ClockOffset
+from aboard.sandbox.faults.host.control_groups import CpuQuota, FewTasks, MemoryLimit
+from aboard.sandbox.faults.host.disk import DiskFull, PathMissing
+from aboard.sandbox.faults.host.login_shell import LoginShell, NoisyShell
+from aboard.sandbox.faults.host.processes import PortTaken, PowerLoss, ProcessKilled, ProcessStopped
+from aboard.sandbox.faults.host.python_interpreter import HostilePython, NoPython, OldPython, OtherPython
+from aboard.sandbox.faults.host.resource_limits import LowLimits, SmallShm
+from aboard.sandbox.faults.host.ssh_server import KeyRemoved, MaxStartups, OtherHostKey, SshdSlow, SshdStopped
+from aboard.sandbox.faults.network.connection_tracking import ConntrackFull
+from aboard.sandbox.faults.network.firewall import FirewallDrop, FirewallReject
+from aboard.sandbox.faults.network.links import LinkDelay, LinkDown, LinkRateLimit, MtuBlackHole, PacketLoss
+from aboard.sandbox.faults.network.name_resolution import OwnNameOnLoopback, UnresolvedName
 
 FAULTS: tuple[type[Fault], ...] = (
-    Drop,
-    Reject,
+    FirewallDrop,
+    FirewallReject,
     LinkDown,
-    Rate,
-    Loss,
-    Delay,
+    LinkRateLimit,
+    PacketLoss,
+    LinkDelay,
     MtuBlackHole,
     ConntrackFull,
     SshdStopped,
@@ -28,7 +28,7 @@ FAULTS: tuple[type[Fault], ...] = (
     MaxStartups,
     OtherHostKey,
     KeyRemoved,
-    Unresolved,
+    UnresolvedName,
     OwnNameOnLoopback,
     ClockOffset,
     SmallShm,

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict, fields
 from typing import ClassVar
 
-from aboard.lazy import dataclass
+from aboard.lazy_dataclass import dataclass
 from aboard.sandbox.host import Host
 from aboard.sandbox.sandbox import Sandbox
 
@@ -48,17 +48,21 @@ class Fault:
 
     def describe(self) -> str:
         """Its name and what isn't as by default, as a user would type it."""
-        said = [_typed(item.name, getattr(self, item.name)) for item in fields(self) if _unusual(self, item.name)]
-        return " ".join([self.name, *said])
+        options = [
+            _format_option(item.name, getattr(self, item.name))
+            for item in fields(self)
+            if _differs_from_default(self, item.name)
+        ]
+        return " ".join([self.name, *options])
 
 
-def _typed(name: str, value: object) -> str:
+def _format_option(name: str, value: object) -> str:
     flag = f"--{name.replace('_', '-')}"
     if value is True:
         return flag
     return f"{flag} {value:g}" if isinstance(value, float) else f"{flag} {value}"
 
 
-def _unusual(fault: Fault, name: str) -> bool:
+def _differs_from_default(fault: Fault, name: str) -> bool:
     default = next(item.default for item in fields(fault) if item.name == name)
     return bool(getattr(fault, name) != default)

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import field
 
 from aboard.diagnoses import NO_FIX, Advice, Diagnosis, Fix
-from aboard.diagnoses.fixes import Template, blanks
+from aboard.diagnoses.fixes import FixTemplate, list_blanks
 from aboard.diagnoses.messages import Message
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
-from aboard.lazy import dataclass
-from aboard.verdicts.nccl import NcclLog
+from aboard.lazy_dataclass import dataclass
+from aboard.verdicts.logs.nccl_log import NcclLogSummary
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,23 +41,23 @@ class Sighting:
     def why(self, words: Mapping[str, str | Untrusted]) -> str:
         """What it means, with each blank filled in."""
         sentence = Advice(self.message.why or self.diagnosis.explanation)
-        return sentence.fill(_values(sentence, words))
+        return sentence.fill(_choose_values(sentence, words))
 
     def fix(self, words: Mapping[str, str | Untrusted]) -> Fix:
         """What to type, as above: each word that a log printed is one word of it."""
         templates = self.diagnosis.templates
         variant = next((each for each in (self.message.fix or "log", "") if each in templates), None)
-        return NO_FIX if variant is None else self.diagnosis.fix(variant, **_values(templates[variant], words))
+        return NO_FIX if variant is None else self.diagnosis.fix(variant, **_choose_values(templates[variant], words))
 
 
 @dataclass(slots=True, kw_only=True)
-class Reading:
+class ScannedLog:
     """What was read: sightings in the order in which they came, what nobody knows, and who is who."""
 
     files: tuple[str, ...]
     lines: int
     sightings: list[Sighting]
-    nccl: NcclLog
+    nccl: NcclLogSummary
     unknown: list[Untrusted]
     progress: int
     # Names of nodes by address, by process and by rank, as far as lines told.
@@ -67,6 +67,6 @@ class Reading:
     last: tuple[Untrusted, ...] = ()
 
 
-def _values(template: Template, words: Mapping[str, str | Untrusted]) -> dict[str, str | Untrusted]:
+def _choose_values(template: FixTemplate, words: Mapping[str, str | Untrusted]) -> dict[str, str | Untrusted]:
     """The words for its blanks; a blank that the log has no word for shows its name in capitals."""
-    return {name: words.get(name) or name.upper() for name in blanks(template)}
+    return {name: words.get(name) or name.upper() for name in list_blanks(template)}

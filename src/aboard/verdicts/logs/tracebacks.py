@@ -2,7 +2,7 @@
 
 import re
 
-from aboard.lazy import dataclass
+from aboard.lazy_dataclass import dataclass
 
 _OPENS = "Traceback (most recent call last)"
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\S+))?')
@@ -16,38 +16,38 @@ _MOST_OPEN = 4_096
 
 
 @dataclass(slots=True)
-class _Open:
+class _OpenTraceback:
     indent: int
     lines: int = 0
     frame: str = ""
 
 
 @dataclass(frozen=True)
-class Raised:
+class LoggedException:
     """An exception as a traceback ends with it, and the last line of the user's own code."""
 
     text: str
     frame: str
 
 
-class Tracebacks:
+class TracebackParser:
     """One is open per speaker at most; a speaker that goes on forever is forgotten."""
 
     def __init__(self) -> None:
-        self._open: dict[tuple[object, ...], _Open] = {}
+        self._open: dict[tuple[object, ...], _OpenTraceback] = {}
 
     @property
     def waiting(self) -> bool:
         return bool(self._open)
 
-    def take(self, source: tuple[object, ...], text: str) -> Raised | None:
+    def take(self, source: tuple[object, ...], text: str) -> LoggedException | None:
         """The exception, when this line is one that ends a traceback."""
         if _OPENS in text:
             if len(self._open) < _MOST_OPEN:
                 # Below `traceback : Traceback …` of torchrun's summary the rest stands four blanks in.
                 begun = text.lstrip()
                 indent = len(text) - len(begun) if begun.startswith("Traceback") else 4
-                self._open[source] = _Open(indent)
+                self._open[source] = _OpenTraceback(indent)
             return None
         trace = self._open.get(source)
         if trace is None:
@@ -62,15 +62,15 @@ class Tracebacks:
             if trace.lines > _MOST_LINES:
                 del self._open[source]
             return None
-        if not looks_raised(bare):
+        if not is_exception_line(bare):
             # Another rank's line came between; a few of them do no harm.
             if trace.lines > _MOST_LINES:
                 del self._open[source]
             return None
         del self._open[source]
-        return Raised(bare, trace.frame)
+        return LoggedException(bare, trace.frame)
 
 
-def looks_raised(text: str) -> bool:
+def is_exception_line(text: str) -> bool:
     """Whether a line is how Python writes an exception."""
     return _EXCEPTION.match(text) is not None

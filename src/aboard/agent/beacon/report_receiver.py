@@ -1,0 +1,300 @@
+"""What the beacons inside the ranks send to the keeper: phases, steps, metrics, the exception that ends a rank."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import stat
+import struct
+import time
+from math import isfinite
+
+from aboard.agent import frames
+from aboard.agent.event_loop import EventLoop
+from aboard.agent.secret_redaction import Redactor
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+SOCKET = "beacon.sock"
+FOLDER = "beacon"
+FILES = ("sitecustomize", "aboard_beacon", "aboard_beacon_torch")
+PHASES = ("started", "torch", "store", "group", "collective")
+# What a rank may say that it does instead of steps; told by its place in this row.
+ACTIVITIES = ("", "evaluation", "checkpoint", "data", "compiling")
+REQUEST_SUFFIX = ".ear"
+# A real-time signal: Slurm, Lightning and torch use USR1 and USR2, and glibc the first two of these itself.
+STACKS_SIGNAL = signal.SIGRTMIN + 7
+TYPE_CHARS, MESSAGE_CHARS, TRACE_CHARS = 200, 2000, 8000
+# A hook may be called by a script that lives on; one that does so without end is not told without end.
+RAISED_LIMIT = 8
+DATAGRAM_BYTES = 128 * 1024
+# How many are read before others have their turn.
+BATCH_SIZE = 64
+ERROR_FILE_BYTES = 256 * 1024
+CREDENTIALS = struct.Struct("3i")
+MOST = 2**53
+# Of a trainer's figures: more and longer names than anyone shows.
+MOST_METRICS, METRIC_CHARS = 64, 64
+OLDEST_SECONDS = 3600.0
+JOIN_FIELDS = {"host": str, "port": int, "world": int, "rank": int, "master": bool}
+
+
+class BeaconState:
+    """What one rank has told so far."""
+
+    def __init__(self, number: int, directory: str, secrets: list[str]) -> None:
+        self.phase = -1
+        self.raised = 0
+        self.pid = 0
+        self.step: int | None = None
+        self.step_seconds: float | None = None
+        self.metrics: dict[str, float] = {}
+        self.secrets = secrets
+        # What it does that is no step, as it says itself; what it asked of the store; its flight record and when.
+        self.doing = 0
+        self.joining: dict[str, Any] = {}
+        self.flight: dict[str, Any] = {}
+        self.flight_received_at = 0.0
+        self.stacks = os.path.join(directory, "%d.stacks" % number)
+        self.error_file = os.path.join(directory, "%d.error.json" % number)
+
+    @property
+    def request_path(self) -> str:
+        """Where the rank hears questions, once it has a process group."""
+        return self.stacks.rpartition(".")[0] + REQUEST_SUFFIX
+
+    def figures(self) -> dict[str, Any]:
+        """Its latest step, and what its trainer says of it."""
+        figures: dict[str, Any] = {}
+        if self.step is not None:
+            figures["step"] = self.step
+            if self.step_seconds is not None:
+                figures["step_seconds"] = self.step_seconds
+        if self.metrics:
+            figures["metrics"] = self.metrics
+        return figures
+
+    def told(self, since: float) -> dict[str, Any]:
+        """What it has said of itself; the flight record only if it came since then."""
+        report: dict[str, Any] = {"doing": self.doing, "joining": self.joining}
+        report["flight"] = self.flight if self.flight_received_at >= since else {"why": "it gave no flight record"}
+        return report
+
+
+class BeaconReceiver:
+    """Listens once there is a child with a beacon; what is no report of one is counted and ignored."""
+
+    def __init__(self, loop: EventLoop, directory: str, tell: Callable[..., None]) -> None:
+        self.heard: dict[str, BeaconState] = {}
+        self.malformed = 0
+        self._loop = loop
+        self._directory = directory
+        self._tell = tell
+        self._talk: socket.socket | None = None
+
+    def prepare(self, child: str, number: int, env: dict[str, str], secrets: list[str]) -> None:
+        """Puts into a child's environment what brings the beacon into it."""
+        if self._talk is None:
+            self._talk = self._open()
+        beacon = self.heard[child] = BeaconState(number, self._directory, secrets)
+        folder = os.path.join(self._directory, FOLDER)
+        # An empty part of the path would be the current directory.
+        env["PYTHONPATH"] = os.pathsep.join(part for part in (folder, env.get("PYTHONPATH", "")) if part)
+        env["ABOARD_BEACON"] = os.path.join(self._directory, SOCKET)
+        env["ABOARD_CHILD"] = child
+        env["ABOARD_STACKS"] = "%d:%d:%s" % (STACKS_SIGNAL, os.getpid(), beacon.stacks)
+        if env.setdefault("TORCHELASTIC_ERROR_FILE", beacon.error_file) != beacon.error_file:
+            beacon.error_file = ""
+
+    def exited(self, child: str, code: int) -> None:
+        """Hears the rank out before its end is told; torch's error file speaks for one that said nothing itself."""
+        beacon = self.heard.get(child)
+        if beacon is None:
+            return
+        self._drain(BATCH_SIZE * BATCH_SIZE)
+        if code and not beacon.raised and beacon.error_file:
+            raised = _read_error_file(beacon.error_file)
+            if raised is not None:
+                self._raise(child, beacon, time.time(), raised)
+        beacon.pid = 0
+
+    def steps(self) -> dict[str, dict[str, Any]]:
+        """The latest step of each child that has told one, and what its trainer says of it."""
+        steps: dict[str, dict[str, Any]] = {}
+        for name, beacon in self.heard.items():
+            figures = beacon.figures()
+            if beacon.doing:
+                figures["doing"] = beacon.doing
+            if figures:
+                steps[name] = figures
+        return steps
+
+    def ask_flights(self, children: list[str]) -> None:
+        """Asks ranks that listen for what their flight recorder has; each answers with a report when it can."""
+        for name in children:
+            beacon = self.heard.get(name)
+            if beacon is not None and self._talk is not None:
+                with contextlib.suppress(OSError):
+                    self._talk.sendto(b"flight", beacon.request_path)
+
+    def list_unanswered(self, children: list[str], since: float) -> list[str]:
+        """Those that have an ear and have not answered since then."""
+        beacons = [(name, self.heard[name]) for name in children if name in self.heard]
+        return [
+            name
+            for name, beacon in beacons
+            if beacon.flight_received_at < since and os.path.exists(beacon.request_path)
+        ]
+
+    def last_figures(self, child: str) -> dict[str, Any]:
+        """What a child that has exited reported last: its step and its trainer's metrics; asked once."""
+        beacon = self.heard.get(child)
+        if beacon is None:
+            return {}
+        figures = beacon.figures()
+        beacon.step = beacon.step_seconds = None
+        return figures
+
+    def close(self) -> None:
+        if self._talk is not None:
+            self._loop.forget(self._talk.fileno())
+            self._talk.close()
+
+    def _open(self) -> socket.socket:
+        folder = os.path.join(self._directory, FOLDER)
+        os.mkdir(folder, 0o700)
+        loader: Any = __spec__.loader
+        for name in FILES:
+            fd = os.open(os.path.join(folder, name + ".py"), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with open(fd, "w", encoding="utf-8") as file:
+                file.write(loader.get_source("aboard.agent.beacon." + name))
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        listener.setblocking(False)
+        # The kernel says who sent it: in a container a process knows another number of itself.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        listener.bind(os.path.join(self._directory, SOCKET))
+        self._loop.on_readable(listener.fileno(), lambda: self._drain(BATCH_SIZE))
+        return listener
+
+    def _drain(self, most: int) -> None:
+        if self._talk is None:
+            return
+        with contextlib.suppress(OSError):
+            for _ in range(most):
+                data, extra, _flags, _from = self._talk.recvmsg(DATAGRAM_BYTES, socket.CMSG_SPACE(CREDENTIALS.size))
+                try:
+                    self._take(frames.unpack(data), _read_sender_pid(extra))
+                except Exception:  # noqa: BLE001 - whatever a rank sends, the others must not lose their keeper
+                    self.malformed += 1
+
+    def _take(self, message: frames.Message, sender: int) -> None:
+        child = message["child"]
+        beacon = self.heard[child]
+        wall = _parse_wall_time(message["wall"])
+        if "phase" in message:
+            phase = PHASES.index(message["phase"])
+            if phase > beacon.phase:
+                beacon.phase = phase
+                self._tell("phase", wall=wall, child=child, phase=PHASES[phase])
+        elif "step" in message:
+            beacon.step = _parse_number(int(message["step"]))
+            if "seconds" in message:
+                beacon.step_seconds = _parse_number(float(message["seconds"]))
+        elif "metrics" in message:
+            beacon.metrics = _parse_metrics(message["metrics"])
+        elif "doing" in message:
+            beacon.doing = ACTIVITIES.index(message["doing"])
+        elif "joining" in message:
+            request = message["joining"]
+            beacon.joining = {
+                key: kind(request[key]) for key, kind in JOIN_FIELDS.items() if request.get(key) is not None
+            }
+        elif "flight" in message:
+            beacon.flight, beacon.flight_received_at = dict(message["flight"]), time.monotonic()
+        else:
+            raised = message["raised"]
+            words = {key: str(raised[key]) for key in ("type", "message", "trace")}
+            self._raise(child, beacon, wall, dict(words, error=str(raised.get("error", ""))))
+        beacon.pid = sender or beacon.pid
+
+    def _raise(self, child: str, beacon: BeaconState, wall: float, raised: dict[str, str]) -> None:
+        beacon.raised += 1
+        if beacon.raised <= RAISED_LIMIT:
+            fields = _mask_exception(raised, beacon.secrets)
+            self._tell("raised", wall=wall, child=child, **fields)
+
+
+def _read_sender_pid(extra: list[tuple[int, int, bytes]]) -> int:
+    for level, kind, data in extra:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) >= CREDENTIALS.size:
+            return int(CREDENTIALS.unpack_from(data)[0])
+    return 0
+
+
+def _parse_wall_time(wall: Any) -> float:
+    """When it was sent, by our own clock; one that lies far off is replaced by now."""
+    now = time.time()
+    sent_at = float(wall)
+    return sent_at if now - OLDEST_SECONDS <= sent_at <= now else now
+
+
+def _parse_number(value: Any) -> Any:
+    if isfinite(value) and 0 <= value < MOST:
+        return value
+    raise ValueError("a number that counts nothing: %r" % value)
+
+
+def _parse_metrics(metrics: Any) -> dict[str, float]:
+    """Those that are numbers; whoever reads them knows which it wants."""
+    values = {
+        str(name): float(value) for name, value in list(metrics.items())[:MOST_METRICS] if len(name) <= METRIC_CHARS
+    }
+    return {name: value for name, value in values.items() if isfinite(value) and abs(value) < MOST}
+
+
+def _mask_exception(raised: dict[str, str], secrets: list[str]) -> dict[str, str]:
+    """Without the child's secrets, and not longer than agreed: a half one at a cut edge goes too."""
+    edge = max((len(secret) for secret in secrets), default=1) - 1
+    message, trace = (_mask_secrets(raised[key], secrets) for key in ("message", "trace"))
+    if len(raised["message"]) >= MESSAGE_CHARS:
+        message = message[: min(MESSAGE_CHARS, len(message) - edge)]
+    if len(raised["trace"]) >= TRACE_CHARS:
+        trace = trace[max(edge, len(trace) - TRACE_CHARS) :]
+    fields = {"type": raised["type"][:TYPE_CHARS], "message": message, "trace": trace}
+    error = raised.get("error", "")
+    if error and len(error) <= TRACE_CHARS:
+        # It is JSON, in which a secret may be spelled in another way.
+        fields["error"] = _mask_secrets(error, secrets + [json.dumps(secret)[1:-1] for secret in secrets])
+    return fields
+
+
+def _mask_secrets(text: str, secrets: list[str]) -> str:
+    redactor = Redactor(secrets)
+    data = text.encode("utf-8", "surrogatepass")
+    return (redactor.feed(data) + redactor.flush()).decode("utf-8", "replace")
+
+
+def _read_error_file(path: str) -> dict[str, str] | None:
+    """What torch's `record` wrote: {"message": {"message": "Type: text", "extraInfo": {"py_callstack": …}}}."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            # A rank may have put anything there; only a file is read, and not without end.
+            raw = os.read(fd, ERROR_FILE_BYTES) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        finally:
+            os.close(fd)
+        message = frames.unpack(raw)["message"]
+        # A process that died in C++ leaves its message alone.
+        text = message if isinstance(message, str) else str(message["message"])
+        trace = "" if isinstance(message, str) else str(message["extraInfo"]["py_callstack"])
+        kind, colon, rest = text.partition(": ")
+        if not colon or not kind.replace(".", "").isidentifier():
+            kind, rest = "", text
+        return {"type": kind, "message": rest, "trace": trace}
+    return None

@@ -1,0 +1,1 @@
+"""Reads processes, sockets, stacks and logs on a node."""

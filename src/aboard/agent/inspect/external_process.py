@@ -1,0 +1,166 @@
+"""One process of a training that somebody else started, by its environment and its command line.
+
+Both are read here and stay here, for they hold secrets: only its numbers, where it meets the others, its directory and
+its script's name leave the node.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import time
+
+from aboard.agent import process_tree
+from aboard.agent.inspect import launcher_detection
+from aboard.agent.inspect.process_activity import TICKS, read_kernel_file, read_stat
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
+# How a rank is told which one of how many it is: torchrun and all that keep to its words, Slurm, Open MPI.
+RANK_VARIABLES = (
+    ("RANK", "WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+)
+ADDRESS, PORT = "MASTER_ADDR", "MASTER_PORT"
+# Which of Slurm's steps it is of: its ranks may be told where to meet by other ways than by their environment.
+JOB, STEP = "SLURM_JOB_ID", "SLURM_STEP_ID"
+# With it, torchrun's own process has the store, and rank 0 is a guest there as all others.
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+VARIABLES = {word for pair in RANK_VARIABLES for word in pair} | {
+    ADDRESS,
+    PORT,
+    AGENT_STORE,
+    JOB,
+    STEP,
+    process_tree.RUN_ID,
+    *launcher_detection.VARIABLES,
+}
+ENVIRON_LIMIT = 1024 * 1024
+MAPS_LIMIT = 16 * 1024 * 1024
+LONGEST = 255
+# starttime in /proc/PID/stat, counted from the state behind the name: proc(5).
+START_TIME = 19
+
+
+class ExternalProcess:
+    """One process, by its environment and its command line."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.env = parse_environment(read_kernel_file("/proc/%d/environ" % pid, ENVIRON_LIMIT))
+        self.words = [
+            word.decode("utf-8", "replace") for word in read_kernel_file("/proc/%d/cmdline" % pid).split(b"\0")[:-1]
+        ]
+        self.launcher = launcher_detection.detect_launcher(self.words)
+        self.numbers = parse_rank_and_world(self.env)
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        return self.numbers, self.env.get(ADDRESS), self.env.get(PORT)
+
+    @property
+    def python(self) -> bool:
+        with contextlib.suppress(OSError):
+            return os.path.basename(os.readlink("/proc/%d/exe" % self.pid)).startswith(("python", "pypy"))
+        return False
+
+    @property
+    def torch(self) -> bool:
+        return b"/libtorch" in read_kernel_file("/proc/%d/maps" % self.pid, MAPS_LIMIT)
+
+    def told(self) -> dict[str, Any]:
+        rank, world = self.numbers if self.numbers is not None else (None, None)
+        description: dict[str, Any] = {
+            "pid": self.pid,
+            "rank": rank,
+            "world": world,
+            "address": self.env.get(ADDRESS, ""),
+            "port": _parse_count(self.env.get(PORT, "")),
+            "job": "%s.%s" % (self.env[JOB], self.env[STEP]) if JOB in self.env and STEP in self.env else "",
+            "torch": self.torch,
+            "hosts": rank == 0 and self.env.get(AGENT_STORE) != "True",
+        }
+        if self.launcher:
+            rendezvous = launcher_detection.parse_rendezvous(self.words, self.env)
+            description.update(
+                rank=_parse_count(rendezvous.get("number", "")),
+                world=_parse_count(rendezvous["nodes"]),
+                address=rendezvous["address"][:LONGEST],
+            )
+            description.update(
+                port=_parse_count(rendezvous["port"]), hosts=description["rank"] == 0, launcher=self.launcher
+            )
+        description.update(
+            cwd=_read_cwd(self.pid),
+            began=_read_start_time(self.pid),
+            user=resolve_user(self.pid),
+            what=describe_command(self.words),
+        )
+        return description
+
+
+def parse_environment(raw: bytes) -> dict[str, str]:
+    """Of all variables, those few that tell which rank it is, and of which world."""
+    variables = {}
+    for entry in raw.split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        word = name.decode("ascii", "replace")
+        if word in VARIABLES:
+            variables[word] = value.decode("ascii", "replace")[:LONGEST]
+    return variables
+
+
+def parse_rank_and_world(env: dict[str, str]) -> tuple[int, int] | None:
+    """Its rank and how many there are, by the first launcher's words that it has."""
+    for rank, world in RANK_VARIABLES:
+        one, all_ = _parse_count(env.get(rank, "")), _parse_count(env.get(world, ""))
+        if one is not None and all_ is not None and one < all_:
+            return one, all_
+    return None
+
+
+def describe_command(words: Sequence[str]) -> str:
+    """The program and its script or module, as in `python train.py`, without the arguments."""
+    parts = [os.path.basename(words[0])] if words else []
+    for word, following in zip(words[1:], [*words[2:], ""]):
+        if word == "-m":
+            parts.append(following)
+            break
+        if not word.startswith("-"):
+            parts.append(os.path.basename(word))
+            break
+    return " ".join(parts)[:80]
+
+
+def _parse_count(text: str) -> int | None:
+    return int(text) if text.isdigit() and len(text) < 9 else None  # noqa: PLR2004 - no world has as many
+
+
+def read_owner(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return os.stat("/proc/%d" % pid).st_uid
+    return -1
+
+
+def resolve_user(pid: int) -> str:
+    with contextlib.suppress(KeyError):
+        return pwd.getpwuid(read_owner(pid)).pw_name
+    return str(read_owner(pid))
+
+
+def _read_cwd(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return os.readlink("/proc/%d/cwd" % pid)
+    return ""
+
+
+def _read_start_time(pid: int) -> float:
+    """When it began, by this node's clock."""
+    fields = read_stat(pid)
+    up = float(read_kernel_file("/proc/uptime", 64).split()[0])
+    return time.time() - (up - int(fields[START_TIME]) / TICKS) if len(fields) > START_TIME else 0.0

@@ -1,0 +1,70 @@
+"""Launchers of other makes, told by their command lines: which they are, and where they mean to meet."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+MODULES = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "torch.distributed.elastic",
+    "accelerate.commands",
+    "deepspeed.launcher",
+)
+PROGRAMS = ("torchrun", "accelerate", "accelerate-launch", "deepspeed", "srun", "mpirun", "mpiexec", "pdsh")
+# Those whose processes meet before there is any rank.
+RENDEZVOUS_LAUNCHERS = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "torchrun",
+    "accelerate",
+    "accelerate-launch",
+)
+# What a launcher calls it, without dashes; the first that is given counts, for a script's own words come behind.
+OPTIONS = {
+    "nnodes": "nodes", "num_machines": "nodes",
+    "node_rank": "number", "machine_rank": "number",
+    "master_addr": "address", "main_process_ip": "address",
+    "master_port": "port", "main_process_port": "port",
+    "rdzv_endpoint": "place",
+}  # fmt: skip
+# torchrun takes each of its options from such a variable too.
+VARIABLES = {
+    "PET_NNODES": "nodes", "PET_NODE_RANK": "number", "PET_MASTER_ADDR": "address", "PET_MASTER_PORT": "port",
+    "PET_RDZV_ENDPOINT": "place",
+}  # fmt: skip
+# torchrun's own, where nothing is said.
+PORT, ADDRESS = "29500", "127.0.0.1"
+
+
+def detect_launcher(words: Sequence[str]) -> str:
+    """Which launcher a command line is, as `torchrun`; "" for any other program."""
+    for word in words[:4]:
+        if word.startswith(MODULES) or os.path.basename(word) in PROGRAMS:
+            return os.path.basename(word)
+    return ""
+
+
+def parse_rendezvous(words: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
+    """Where and as which of how many it meets the others: of all its words, only these are looked at."""
+    options: dict[str, str] = {}
+    for word, following in zip(words, [*words[1:], ""]):
+        name, equals, value = word.lstrip("-").partition("=")
+        field = OPTIONS.get(name.replace("-", "_"))
+        if word.startswith("-") and field and field not in options:
+            options[field] = value if equals else following
+    for name, field in VARIABLES.items():
+        if name in env:
+            options.setdefault(field, env[name])
+    host, _, port = options.pop("place", "").rpartition(":")
+    if host:
+        options.setdefault("address", host.strip("[]"))
+        options.setdefault("port", port)
+    options["nodes"] = options.get("nodes", "1").partition(":")[0]
+    options.setdefault("address", ADDRESS)
+    options.setdefault("port", PORT)
+    return options

@@ -1,0 +1,199 @@
+"""What earlier runs left on this node: processes by run id, directories without a keeper, ranks of other launchers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import time
+
+from aboard.agent import frames, process_tree, run_directory
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from aboard.agent.requests import RequestRunner
+
+# What makes a process a rank to torchrun, DeepSpeed and mpirun wrappers alike.
+RANK_WORDS = ("RANK", "MASTER_ADDR")
+MOST = 200
+ENVIRON_LIMIT = 1024 * 1024
+# A keeper makes its directory a moment before it listens in it.
+BEGIN_SECONDS = 10.0
+CLEAR_SECONDS = 5.0
+# Who takes in orphans where it is the first process; any other first process may be their launcher.
+REAPERS = (b"systemd", b"init", b"sshd", b"tini", b"docker-init", b"dumb-init", b"catatonit", b"s6-svscan")
+
+
+def answer_leftovers_request(
+    asks: RequestRunner, message: frames.Message, reply: Callable[[frames.Message], None]
+) -> None:
+    """In a child with a time-out: the environment of a process that is stuck in the kernel can block its reader."""
+    runs = [str(run) for run in message.get("runs") or ()]
+
+    def work() -> bytes:
+        return json.dumps(clear_leftovers(runs) if message["op"] == "clear" else find_leftovers()).encode()
+
+    def tell(outcome: frames.Message) -> None:
+        reply(json.loads(outcome["stdout"]) if outcome["code"] == 0 else {"error": "its processes can't be looked at"})
+
+    asks.fork(message, work, tell)
+
+
+def find_leftovers() -> frames.Message:
+    """Only the names of programs leave the node: environments and arguments hold secrets."""
+    table = _ProcessTable()
+    runs = table.runs()
+    return {
+        "runs": {
+            run: {"pids": pids[:MOST], "what": _describe_program(pids[0])} for run, pids in sorted(runs.items())[:MOST]
+        },
+        "places": [run for run in run_directory.list_runs() if not _has_supervisor(run)][:MOST],
+        "strays": table.strays()[:MOST],
+    }
+
+
+def clear_leftovers(runs: list[str]) -> frames.Message:
+    """Kills what is left of these runs and removes their directories; a run that has a keeper is left alone."""
+    killed: set[int] = set()
+    deadline = time.monotonic() + CLEAR_SECONDS
+    while True:
+        left = {pid for run, pids in _ProcessTable().runs().items() if run in runs for pid in pids}
+        if not left or time.monotonic() > deadline:
+            break
+        killed |= left
+        process_tree.send_signal(left, signal.SIGKILL)
+        # The kernel needs a moment to take a killed process down.
+        time.sleep(0.01)
+    for run in run_directory.list_runs():
+        if run in runs and not left and not _has_supervisor(run):
+            run_directory.remove_directory(run_directory.resolve_directory(run))
+    return {"ended": len(killed - left), "left": sorted(left)}
+
+
+class _ProcessTable:
+    """One look at this user's processes, without us and those above us."""
+
+    def __init__(self) -> None:
+        self._table = process_tree.read_parents()
+        above = {os.getpid(), *self._above(os.getpid())}
+        self._marks = {
+            pid: _read_marks(pid) for pid in self._table if pid not in above and _read_uid(pid) == os.getuid()
+        }
+
+    def runs(self) -> dict[str, list[int]]:
+        """Processes by the run that they carry in their environment, of runs that nobody keeps any more."""
+        pids_by_run: dict[str, list[int]] = {}
+        for pid, marks in sorted(self._marks.items()):
+            run = marks.get(process_tree.RUN_ID)
+            # Our own kind above it is its keeper or its bridge, also one whose /tmp is another than ours.
+            if run and not any(_is_agent_process(above) for above in self._above(pid)):
+                pids_by_run.setdefault(run, []).append(pid)
+        return {run: pids for run, pids in pids_by_run.items() if not _has_supervisor(run)}
+
+    def strays(self) -> list[list[Any]]:
+        """Ranks that we didn't start: the topmost of each tree, whether its launcher is gone, and what it is."""
+        strays = {
+            pid
+            for pid, marks in self._marks.items()
+            if process_tree.RUN_ID not in marks and all(word in marks for word in RANK_WORDS)
+        }
+        return [
+            [pid, self._orphan(pid), _describe_program(pid)]
+            for pid in sorted(strays)
+            if self._table.get(pid, 0) not in strays
+        ]
+
+    def _above(self, pid: int) -> list[int]:
+        ancestors: list[int] = []
+        while self._table.get(pid, 0) > 0 and self._table[pid] not in ancestors:
+            pid = self._table[pid]
+            ancestors.append(pid)
+        return ancestors
+
+    def _orphan(self, pid: int) -> bool:
+        parent = self._table.get(pid, 0)
+        return parent == 0 or (
+            parent == 1 and (_read_uid(1) != os.getuid() or _read_proc_file(1, "comm").strip() in REAPERS)
+        )
+
+
+def _has_supervisor(run: str) -> bool:
+    """Whether somebody still answers for the run; in doubt somebody does."""
+    if run.startswith("ask-"):
+        # A question of a check: its agent is in its name.
+        agent = run.split("-")[1]
+        return agent.isdigit() and _is_agent_process(int(agent))
+    import socket  # noqa: PLC0415 - costs 5 ms, for nothing where nothing is left
+
+    try:
+        directory = run_directory.resolve_directory(run)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(1)
+            connection.connect(os.path.join(directory, run_directory.SOCKET))
+    except ConnectionRefusedError:
+        return False
+    except FileNotFoundError:
+        return _is_young_directory(run)
+    except OSError:
+        # A name that can't be a run's has no keeper; whatever else went wrong proves nothing.
+        return not _is_invalid_run_id(run)
+    return True
+
+
+def _is_young_directory(run: str) -> bool:
+    try:
+        return time.time() - os.stat(run_directory.resolve_directory(run)).st_mtime < BEGIN_SECONDS
+    except OSError:
+        return False
+
+
+def _is_invalid_run_id(run: str) -> bool:
+    try:
+        run_directory.resolve_directory(run)
+    except run_directory.UnsafePlace:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _read_marks(pid: int) -> dict[str, str]:
+    """Of its environment, the few words that tell whose it is."""
+    marks = {}
+    for entry in _read_proc_file(pid, "environ").split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        word = name.decode("ascii", "replace")
+        if word == process_tree.RUN_ID or word in RANK_WORDS:
+            marks[word] = value.decode("ascii", "replace")[: run_directory.MAX_RUN_ID_CHARS]
+    return marks
+
+
+def _is_agent_process(pid: int) -> bool:
+    words = _read_proc_file(pid, "cmdline").split(b"\0")
+    return b"-ISc" in words and any(b"aboard: python" in word for word in words)
+
+
+def _describe_program(pid: int) -> str:
+    """The program and its script, as in "python3 train.py", without the arguments."""
+    words = [word.decode("utf-8", "replace") for word in _read_proc_file(pid, "cmdline").split(b"\0")]
+    parts = [os.path.basename(words[0])]
+    if len(words) > 1 and not words[1].startswith("-"):
+        parts.append(os.path.basename(words[1]))
+    return " ".join(parts)[:80]
+
+
+def _read_uid(pid: int) -> int:
+    try:
+        return os.stat("/proc/%d" % pid).st_uid
+    except OSError:
+        return -1
+
+
+def _read_proc_file(pid: int, name: str) -> bytes:
+    with contextlib.suppress(OSError), open("/proc/%d/%s" % (pid, name), "rb") as file:
+        return file.read(ENVIRON_LIMIT)
+    return b""

@@ -1,0 +1,172 @@
+"""What a process does at this moment, from /proc: running, waiting for what, stopped; read often, for half a second."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Any
+
+TICKS = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+# In /proc/PID/stat, counted from the state behind the name: proc(5).
+STATE, PARENT, USER, SYSTEM, THREADS, PAGES = 0, 1, 11, 12, 17, 21
+# A process that hangs has one state in all looks; one that works shows several.
+SAMPLES = 8
+MOST_TASKS = 64
+# Calls that wait for the file behind their first argument, and some that wait for something else; from the kernel's
+# tables for x86-64 and for 64-bit Arm. What isn't here is told by its number.
+_SYSTEM_CALLS = {
+    "x86_64": {
+        0: "read", 1: "write", 17: "pread64", 18: "pwrite64", 19: "readv", 20: "writev", 74: "fsync", 75: "fdatasync",
+        5: "fstat", 8: "lseek", 73: "flock", 217: "getdents64", 3: "close", 45: "recvfrom", 44: "sendto",
+        47: "recvmsg", 46: "sendmsg", 42: "connect", 43: "accept", 288: "accept4", 7: "poll", 271: "ppoll",
+        23: "select", 270: "pselect6", 232: "epoll_wait", 281: "epoll_pwait", 202: "futex", 230: "clock_nanosleep",
+        35: "nanosleep", 61: "wait4", 247: "waitid", 257: "openat", 262: "newfstatat", 4: "stat", 6: "lstat",
+        2: "open", 332: "statx", 137: "statfs",
+    },
+    "aarch64": {
+        63: "read", 64: "write", 67: "pread64", 68: "pwrite64", 65: "readv", 66: "writev", 82: "fsync",
+        83: "fdatasync", 80: "fstat", 62: "lseek", 32: "flock", 61: "getdents64", 57: "close", 207: "recvfrom",
+        206: "sendto", 212: "recvmsg", 211: "sendmsg", 203: "connect", 202: "accept", 242: "accept4", 73: "ppoll",
+        72: "pselect6", 22: "epoll_pwait", 98: "futex", 115: "clock_nanosleep", 101: "nanosleep", 260: "wait4",
+        95: "waitid", 56: "openat", 79: "newfstatat", 291: "statx", 43: "statfs",
+    },
+}  # fmt: skip
+FILE_CALLS = frozenset(
+    (
+        "read", "write", "pread64", "pwrite64", "readv", "writev", "fsync", "fdatasync", "fstat", "lseek",
+        "flock", "getdents64", "close", "recvfrom", "sendto", "recvmsg", "sendmsg", "connect", "accept",
+        "accept4",
+    )
+)  # fmt: skip
+
+
+# Calls that are given a path: as their so manyth argument.
+PATH_CALLS = {"open": 0, "stat": 0, "lstat": 0, "statfs": 0, "openat": 1, "newfstatat": 1, "statx": 1}
+MOST_PATH = 256
+
+
+def list_process_trees(roots: Iterable[int]) -> dict[int, list[int]]:
+    """Each root with all that is below it, itself first."""
+    below: dict[int, list[int]] = {}
+    for word in os.listdir("/proc"):
+        if word.isdigit():
+            fields = read_stat(int(word))
+            if len(fields) > PARENT:
+                below.setdefault(int(fields[PARENT]), []).append(int(word))
+    trees = {}
+    for root in roots:
+        members = [root]
+        for pid in members:
+            members += below.get(pid, ())
+        trees[root] = members
+    return trees
+
+
+def sample_processes(pids: Iterable[int], seconds: float) -> dict[int, dict[str, Any]]:
+    """Each process over so many seconds; one that ends meanwhile is not in it."""
+    before = {pid: counters for pid in pids for counters in [_ProcessCounters(pid)] if counters.alive}
+    began = time.monotonic()
+    states = {pid: [counters.state] for pid, counters in before.items()}
+    for look in range(1, SAMPLES):
+        time.sleep(max(0.0, began + seconds * look / (SAMPLES - 1) - time.monotonic()))
+        for pid, letters in states.items():
+            letters.append((read_stat(pid) or [b"X"])[STATE].decode("ascii", "replace"))
+    elapsed = max(1e-3, time.monotonic() - began)
+    activity = {}
+    for pid, first in before.items():
+        last = _ProcessCounters(pid)
+        if last.alive:
+            activity[pid] = _describe_process(pid, first, last, elapsed)
+            activity[pid]["states"] = "".join(states[pid])
+    return activity
+
+
+def read_stat(pid: int) -> list[bytes]:
+    """What stands behind the name, which may hold anything: proc(5)."""
+    return read_kernel_file("/proc/%d/stat" % pid).rpartition(b")")[2].split()
+
+
+def read_kernel_file(path: str, most: int = 65536) -> bytes:
+    """The whole of a file of the kernel's, which gives a page of it at a time; what can't be read is empty."""
+    content = b""
+    with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:
+        while len(content) < most:
+            part = file.read(most - len(content))
+            if not part:
+                break
+            content += part
+    return content
+
+
+class _ProcessCounters:
+    """The counters of one process at one time."""
+
+    def __init__(self, pid: int) -> None:
+        fields = read_stat(pid)
+        self.alive = len(fields) > PAGES
+        if self.alive:
+            self.state = fields[STATE].decode("ascii", "replace")
+            self.threads = int(fields[THREADS])
+            self.rss = int(fields[PAGES]) * PAGE
+            self.used = (int(fields[USER]) + int(fields[SYSTEM])) / TICKS
+            self.delayed = _read_run_delay(pid)
+
+
+def _read_run_delay(pid: int) -> float:
+    """Seconds in which a thread of it could run and had no core: the scheduler's own count."""
+    total = 0
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for task in os.listdir("/proc/%d/task" % pid)[:MOST_TASKS]:
+            total += int(read_kernel_file("/proc/%d/task/%s/schedstat" % (pid, task)).split()[1])
+    return total / 1e9
+
+
+def _describe_process(pid: int, first: _ProcessCounters, last: _ProcessCounters, elapsed: float) -> dict[str, Any]:
+    call, file = _read_system_call(pid)
+    return {
+        "pid": pid,
+        "name": read_kernel_file("/proc/%d/comm" % pid, 64).decode("utf-8", "replace").strip(),
+        "state": last.state,
+        "wchan": read_kernel_file("/proc/%d/wchan" % pid, 128).decode("ascii", "replace"),
+        "call": call,
+        "file": file,
+        "cpu": round((last.used - first.used) / elapsed, 3),
+        "delay": round((last.delayed - first.delayed) / elapsed, 3),
+        "threads": last.threads,
+        "rss": last.rss,
+    }
+
+
+def _read_system_call(pid: int) -> tuple[str, str]:
+    """The system call in which its first thread waits, and the file behind it; empty where neither can be told."""
+    words = read_kernel_file("/proc/%d/syscall" % pid, 256).split()
+    if len(words) < 2 or not words[0].isdigit():  # noqa: PLR2004 - a number and its arguments
+        return "", ""
+    number = int(words[0])
+    name = _SYSTEM_CALLS.get(os.uname().machine, {}).get(number, "call %d" % number)
+    if name in PATH_CALLS:
+        return name, _read_path_argument(pid, int(words[1 + PATH_CALLS[name]], 16))
+    if name not in FILE_CALLS:
+        return name, ""
+    with contextlib.suppress(OSError, ValueError):
+        return name, os.readlink("/proc/%d/fd/%d" % (pid, int(words[1], 16)))[:400]
+    return name, ""
+
+
+def _read_path_argument(pid: int, pointer: int) -> str:
+    """The path that it gave to the kernel, from its memory: its keeper is above it, and may look (ptrace(2))."""
+    with (
+        contextlib.suppress(OSError, ValueError, OverflowError),
+        open("/proc/%d/mem" % pid, "rb", buffering=0) as memory,
+    ):
+        memory.seek(pointer)
+        # Not beyond the page in which it begins: the next one may not be there.
+        most = min(MOST_PATH, PAGE - pointer % PAGE)
+        return (memory.read(most) or b"").partition(b"\0")[0].decode("utf-8", "replace")
+    return ""

@@ -1,0 +1,155 @@
+"""What is to be seen on this node while a run is stuck, slow or dead: within two seconds, with whatever can be had.
+
+Whatever may block (a dead mount, a dead name server) is asked in a child, which tells piece by piece and is killed when
+the time is over; the ranks' own words, stacks and flight records, are awaited meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+
+from aboard.agent import forked_work, frames
+from aboard.agent.inspect import rank_stacks
+from aboard.agent.inspect.process_activity import read_stat
+from aboard.agent.inspect.snapshot_collector import collect_snapshot
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any
+
+    from aboard.agent.beacon.report_receiver import BeaconReceiver, BeaconState
+    from aboard.agent.event_loop import EventLoop
+
+    Ranks = Mapping[str, tuple[int, BeaconState | None]]
+
+LOOK_SECONDS = 0.02
+LONGEST_SECONDS = 10.0
+# The ranks answer in milliseconds or not at all: a rank whose interpreter is held answers nothing.
+FLIGHT_SECONDS = 0.8
+# What the answer itself takes.
+SPARE = 0.2
+MOST_BYTES = 4 * 1024 * 1024
+
+
+def answer_snapshot_request(
+    loop: EventLoop,
+    beacons: BeaconReceiver,
+    ranks: Ranks,
+    message: frames.Message,
+    answer: Callable[[frames.Message], None],
+) -> None:
+    """Answers once, within the time that the message gives."""
+    within = max(SPARE, min(float(message.get("within", 2.0)), LONGEST_SECONDS))
+    _SnapshotRequest(loop, beacons, ranks, message, within - SPARE).begin(answer)
+
+
+class _SnapshotRequest:
+    """One question: three sources side by side, none of which is waited for beyond the deadline."""
+
+    def __init__(
+        self, loop: EventLoop, beacons: BeaconReceiver, ranks: Ranks, message: frames.Message, seconds: float
+    ) -> None:
+        self._loop = loop
+        self._beacons = beacons
+        self._ranks = ranks
+        self._message = message
+        self._seconds = seconds
+        self._deadline = time.monotonic() + seconds
+        self._asked = 0.0
+        self._stacks: dict[str, Any] | None = None
+        self._child = _CollectorChild(loop)
+
+    def begin(self, answer: Callable[[frames.Message], None]) -> None:
+        roots = {name: _find_rank_process(root, beacon) for name, (root, beacon) in self._ranks.items() if root}
+        tops = {name: root for name, (root, _heard) in self._ranks.items() if root}
+        self._child.begin(
+            forked_work.wrap_json_lines(lambda tell: collect_snapshot(self._message, roots, tops, self._seconds, tell))
+        )
+        self._asked = time.monotonic()
+        self._beacons.ask_flights(list(self._ranks))
+        rank_stacks.collect_stacks(self._loop, self._ranks, self._seconds, self._take_stacks, gently=True)
+        self._wait(answer)
+
+    def _take_stacks(self, stacks_by_rank: dict[str, Any]) -> None:
+        self._stacks = stacks_by_rank
+
+    def _wait(self, answer: Callable[[frames.Message], None]) -> None:
+        now = time.monotonic()
+        has_flights = now - self._asked > FLIGHT_SECONDS or not self._beacons.list_unanswered(
+            list(self._ranks), self._asked
+        )
+        if now < self._deadline and not (self._child.over and has_flights and self._stacks is not None):
+            self._loop.later(LOOK_SECONDS, lambda: self._wait(answer))
+            return
+        self._child.end()
+        answer({"witness": self._told()})
+
+    def _told(self) -> dict[str, Any]:
+        snapshot: dict[str, Any] = {"wall": time.time(), "children": {}, "node": {}}
+        for piece in forked_work.parse_json_lines(bytes(self._child.said)):
+            snapshot["children"].update(piece.pop("children", {}))
+            snapshot["node"].update(piece)
+        for name, (root, beacon) in self._ranks.items():
+            child = snapshot["children"].setdefault(name, {})
+            child["stack"] = (self._stacks or {}).get(name) or {"why": "its stacks were not asked for in time"}
+            if beacon is not None:
+                child.update(beacon.told(self._asked))
+            if not root:
+                child["gone"] = True
+        return snapshot
+
+
+def _find_rank_process(root: int, beacon: BeaconState | None) -> int:
+    """The process in which the rank's own Python is; a rank may be a shell script that starts it."""
+    if beacon is not None and beacon.pid and read_stat(beacon.pid):
+        return beacon.pid
+    return root
+
+
+class _CollectorChild:
+    """A copy of us that looks around, and what it has said so far."""
+
+    def __init__(self, loop: EventLoop) -> None:
+        self.over = False
+        self._loop = loop
+        self._pid = 0
+        self._fd = -1
+        self.said = bytearray()
+
+    def begin(self, work: Callable[[forked_work.Tell], None]) -> None:
+        self._fd, out = os.pipe()
+        try:
+            self._pid = forked_work.fork_worker(work, out)
+        except OSError:
+            self.over = True
+            return
+        finally:
+            os.close(out)
+        os.set_blocking(self._fd, False)
+        self._loop.on_readable(self._fd, self._read)
+
+    def end(self) -> None:
+        """It is reaped with the ranks; one that hangs on a dead mount goes when that answers."""
+        if self._pid and not self.over:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+        if self._fd >= 0:
+            self._loop.forget(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
+    def _read(self) -> None:
+        try:
+            part = os.read(self._fd, 65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            part = b""
+        self.said += part[: max(0, MOST_BYTES - len(self.said))]
+        if not part:
+            self.over = True
+            self._loop.forget(self._fd)

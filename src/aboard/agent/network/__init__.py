@@ -1,0 +1,1 @@
+"""Probes of addresses, connections, path MTU and bandwidth between nodes."""

@@ -1,0 +1,71 @@
+"""Where a run's keeper lives on a node: a directory that only its user can enter."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+SOCKET = "keeper.sock"
+# A Unix socket's whole path has room for 107 bytes: unix(7).
+MAX_RUN_ID_CHARS = 64
+
+
+class UnsafePlace(OSError):
+    """Someone else could reach into our directory, so we don't use it."""
+
+
+def make_directory(run: str) -> str:
+    """Makes the run's own directory; a run that has one is held already."""
+    for _ in range(10):
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(_base_directory(), 0o700)
+        # The guard of another run may remove the base under our feet, since it looks empty.
+        with contextlib.suppress(FileNotFoundError):
+            path = resolve_directory(run)
+            os.mkdir(path, 0o700)
+            return path
+    raise OSError(11, "%s comes and goes" % _base_directory())
+
+
+def resolve_directory(run: str) -> str:
+    """The run's own; the name can't climb out of the base, and nobody else can reach into that."""
+    is_plain = all(letter in "-_." or (letter.isascii() and letter.isalnum()) for letter in run)
+    if not run or len(run) > MAX_RUN_ID_CHARS or run.startswith(".") or not is_plain:
+        raise UnsafePlace(22, "not a run id: %r" % run[:80])
+    base = _base_directory()
+    status = os.lstat(base)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
+        raise UnsafePlace(1, "%s is not a private directory of ours" % base)
+    return os.path.join(base, run)
+
+
+def list_runs() -> list[str]:
+    """The runs that have a directory here, whether a keeper lives in it or not."""
+    with contextlib.suppress(OSError):
+        return sorted(os.listdir(os.path.dirname(resolve_directory("any"))))
+    return []
+
+
+def remove_directory(path: str) -> None:
+    """Removes a run's directory, and the base when it was the last one."""
+    _remove_tree(path)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(path))
+
+
+def _remove_tree(path: str) -> None:
+    """A folder and all in it, following no link. shutil's would cost 15 ms to import, before each check."""
+    with contextlib.suppress(OSError):
+        for name in os.listdir(path):
+            inside = os.path.join(path, name)
+            try:
+                os.unlink(inside)
+            except IsADirectoryError:
+                _remove_tree(inside)
+        os.rmdir(path)
+
+
+def _base_directory() -> str:
+    """The user's own directory. Not XDG_RUNTIME_DIR: logind removes that at logout, and a run outlives its login."""
+    return "/tmp/aboard-%d" % os.getuid()  # noqa: S108 - made private, refused if it isn't ours

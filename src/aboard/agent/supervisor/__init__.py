@@ -1,0 +1,1 @@
+"""The supervisor process, which owns the ranks of a node."""

@@ -1,0 +1,83 @@
+"""The guard: the keeper's parent, which does nothing but outlive it and sweep up.
+
+The keeper may be killed by anything (an OOM killer, a mistaken hand). Its children then fall to the guard,
+the next subreaper above, which kills them at once. Should the guard be killed, the keeper gets a SIGTERM from
+the kernel and ends the children itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import traceback
+
+from aboard.agent import process_tree, run_directory
+from aboard.agent.supervisor.rank_processes import become_subreaper, die_with_parent
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+SWEEP_SECONDS = 5.0
+
+
+def start_guarded(run: str, directory: str, ready: int, serve: Callable[[int], None]) -> None:
+    """Forks into guard and keeper, apart from the wire's session; returns at once in the caller."""
+    pid = os.fork()
+    if pid:
+        os.waitpid(pid, 0)
+        return
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+        _detach_from_session(directory, ready)
+        code = _run_guard(run, directory, ready, serve)
+    except BaseException:  # noqa: BLE001 - the last line of a process that nobody watches: into its log
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _run_guard(run: str, directory: str, ready: int, serve: Callable[[int], None]) -> int:
+    become_subreaper()
+    guard = os.getpid()
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    supervisor = os.fork()
+    if supervisor == 0:
+        die_with_parent(signal.SIGTERM)
+        become_subreaper()
+        serve(guard)
+        return 0
+    os.close(ready)
+    signal.signal(signal.SIGTERM, lambda number, _frame: process_tree.send_signal([supervisor], number))
+    _wait_for_supervisor(supervisor)
+    # Its number may be someone else's from here on.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    left = process_tree.kill_run(run, SWEEP_SECONDS, process_tree.reap_children)
+    run_directory.remove_directory(directory)
+    return 1 if left else 0
+
+
+def _wait_for_supervisor(supervisor: int) -> None:
+    """Waits for the keeper and for nobody else: what falls to us meanwhile is swept afterwards."""
+    with contextlib.suppress(ChildProcessError):
+        while os.WIFSTOPPED(os.waitpid(supervisor, os.WUNTRACED)[1]):
+            # A stopped keeper would let its children live for ever, past any lease.
+            os.kill(supervisor, signal.SIGCONT)
+
+
+def _detach_from_session(directory: str, ready: int) -> None:
+    """Leaves the wire's descriptors to the wire: one kept open would keep its ssh session from ending."""
+    null = os.open(os.devnull, os.O_RDWR)
+    log = os.open(os.path.join(directory, "keeper.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(null, 0)
+    os.dup2(null, 1)
+    os.dup2(log, 2)
+    os.closerange(3, ready)
+    os.closerange(ready + 1, 65536)
+    os.chdir("/")

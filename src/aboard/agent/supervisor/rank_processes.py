@@ -1,0 +1,162 @@
+"""The processes of a run on this node: started, followed, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+
+from aboard.agent import frames, process_tree
+from aboard.agent.beacon.report_receiver import BeaconReceiver
+from aboard.agent.event_loop import EventLoop
+from aboard.agent.process_spawn import read_start_failure, spawn_process
+from aboard.agent.supervisor.output_spool import OutputSpool
+from aboard.agent.supervisor.rank_output import RankOutput
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    Tell = Callable[..., None]
+
+SPOOL_LIMIT = 64 * 1024 * 1024
+CODE = "code.zip"
+
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(number: int) -> None:
+    """One layer only: it follows the thread that forked, and grandchildren don't have it. prctl(2)."""
+    _libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
+
+
+def become_subreaper() -> None:
+    """Whatever our descendants leave behind becomes ours instead of init's. prctl(2)."""
+    _libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _prepare_child(cores: list[int]) -> None:
+    """In the child, before it becomes its program; a core that isn't there fails the start, by name."""
+    die_with_parent(signal.SIGKILL)
+    if cores:
+        os.sched_setaffinity(0, cores)
+
+
+class RankProcesses:
+    """Named children with their outputs; `tell` takes the events."""
+
+    def __init__(self, loop: EventLoop, run: str, directory: str, tell: Tell, on_output: Callable[[], None]) -> None:
+        self._loop = loop
+        self._run = run
+        self._directory = directory
+        self._tell = tell
+        self._on_output = on_output
+        self._pids: dict[int, str] = {}
+        self._starting: dict[int, int] = {}
+        self.states: dict[str, dict[str, Any]] = {}
+        self.outputs: list[RankOutput] = []
+        self.beacons = BeaconReceiver(loop, directory, tell)
+        loop.on_signal(signal.SIGCHLD, self.reap)
+
+    def bring(self, code: bytes) -> None:
+        """Modules for children that ask for them; a repeat is harmless, since it is the same once more."""
+        path = os.path.join(self._directory, CODE)
+        fd = os.open(path + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(fd, "wb") as file:
+            file.write(code)
+        os.rename(path + ".new", path)
+
+    def start(self, message: frames.Message) -> None:
+        """Starts one child; a name that is known already is left as it is, so that a repeat is harmless."""
+        name = str(message["child"])
+        if name in self.states:
+            return
+        # All is read before anything is done: a frame that is wrong must not leave half a child behind.
+        argv, cwd = [str(word) for word in message["argv"]], message.get("cwd")
+        cores = [int(core) for core in message.get("cores") or ()]
+        env = dict(os.environ)
+        env.update(message.get("env") or {})
+        env[process_tree.RUN_ID] = self._run
+        secrets = [env[key] for key in message.get("secrets") or () if key in env]
+        if message.get("code"):
+            code = os.path.join(self._directory, CODE)
+            env["PYTHONPATH"] = os.pathsep.join(part for part in (code, env.get("PYTHONPATH", "")) if part)
+        if message.get("beacon"):
+            # On a full disk a rank does without.
+            with contextlib.suppress(OSError):
+                self.beacons.prepare(name, len(self.states), env, secrets)
+        outputs = [self._output(name, stream, secrets) for stream in ("stdout", "stderr")]
+        null = os.open(os.devnull, os.O_RDONLY)
+        try:
+            pid, error_fd = spawn_process(
+                argv,
+                env=env,
+                cwd=cwd,
+                stdin=null,
+                stdout=outputs[0].write_end,
+                stderr=outputs[1].write_end,
+                in_child=lambda: _prepare_child(cores),
+            )
+        except OSError as error:
+            self._failed(name, str(error.strerror))
+        else:
+            self._pids[pid] = name
+            self._starting[pid] = error_fd
+            self.states[name] = {"state": "starting", "pid": pid}
+            self._loop.on_readable(error_fd, lambda: self._begun(pid))
+        finally:
+            os.close(null)
+            for output in outputs:
+                output.follow()
+            self.outputs += outputs
+
+    def signal(self, name: str, number: int) -> None:
+        """Signals the child's whole group, as a terminal would."""
+        state = self.states.get(name, {})
+        if state.get("state") in ("starting", "running"):
+            os.killpg(state["pid"], number)
+
+    def roots(self) -> dict[str, int]:
+        """The first process of each child that runs."""
+        return {name: state["pid"] for name, state in self.states.items() if state["state"] == "running"}
+
+    def alive(self) -> set[int]:
+        return process_tree.list_descendants(os.getpid()) | process_tree.find_run_processes(self._run)
+
+    def reap(self) -> None:
+        for pid, code in process_tree.reap_children():
+            # One that ended before the loop saw it begin: what began is told first.
+            self._begun(pid)
+            name = self._pids.pop(pid, None)
+            if name is not None and self.states[name]["state"] == "running":
+                self.states[name] = {"state": "exited", "code": code}
+                self.beacons.exited(name, code)
+                self._tell("exited", child=name, code=code)
+
+    def _output(self, name: str, stream: str, secrets: list[str]) -> RankOutput:
+        path = os.path.join(self._directory, "%d.%s" % (len(self.states), stream))
+        return RankOutput(self._loop, (name, stream), OutputSpool(path, SPOOL_LIMIT), secrets, self._on_output)
+
+    def _begun(self, pid: int) -> None:
+        error_fd = self._starting.get(pid)
+        why = None if error_fd is None else read_start_failure(error_fd)
+        if error_fd is None or why is None:
+            return
+        self._loop.forget(error_fd)
+        os.close(error_fd)
+        del self._starting[pid]
+        name = self._pids[pid]
+        if why:
+            self._failed(name, why)
+        else:
+            self.states[name] = {"state": "running", "pid": pid}
+            self._tell("started", child=name, pid=pid)
+
+    def _failed(self, name: str, why: str) -> None:
+        self.states[name] = {"state": "failed"}
+        self._tell("failed", child=name, why=why)

@@ -1,0 +1,1 @@
+"""Receives files and verifies them by hash."""

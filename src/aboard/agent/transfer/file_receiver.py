@@ -1,0 +1,110 @@
+"""The porter: a child of the bridge that takes in files. It may wait for a disk, and the bridge must not."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import socket
+import time
+
+from aboard.agent import frames
+from aboard.agent.channel import Channel
+from aboard.agent.event_loop import EventLoop
+from aboard.agent.transfer.receive_folders import ReceiveFolders
+
+TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+CHUNK = 256 * 1024
+# What takes longer is answered with how far it came, and asked for again: no question waits for a large disk.
+BUDGET_SECONDS = 1.0
+REAP_SECONDS = 0.2
+
+
+class FileReceiverClient:
+    """The bridge's end of a porter: bodies of frames go to it as they are, and its answers come back so."""
+
+    def __init__(self, loop: EventLoop, on_body: Callable[[bytes], None], on_gone: Callable[[], None]) -> None:
+        self._loop = loop
+        self._pid, fd = _fork_receiver()
+        self._on_gone = on_gone
+        self._channel = Channel(loop, (fd, fd), on_body, self._gone)
+
+    def send(self, body: bytes) -> None:
+        self._channel.send_body(body)
+
+    def expect_exit(self) -> None:
+        """It was asked to leave: that it is gone is no news then."""
+        self._on_gone = lambda: None
+
+    def _gone(self) -> None:
+        self._on_gone()
+        self._reap()
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            if os.waitpid(self._pid, os.WNOHANG) == (0, 0):
+                self._loop.later(REAP_SECONDS, self._reap)
+
+
+def _fork_receiver() -> tuple[int, int]:
+    """Its process, and our end of a socket at whose end it leaves."""
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        _serve_and_exit(theirs.fileno())
+    theirs.close()
+    return pid, ours.detach()
+
+
+def _serve_and_exit(fd: int) -> None:
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        # One that hangs on a dead mount can't be killed; it must not hold the wire as well.
+        os.dup2(0, 2)
+        for other in map(int, os.listdir("/proc/self/fd")):
+            if other > 2 and other != fd:  # noqa: PLR2004 - stdin, stdout and stderr
+                with contextlib.suppress(OSError):
+                    os.close(other)
+        _serve_frames(fd)
+    finally:
+        os._exit(0)
+
+
+def _serve_frames(fd: int) -> None:
+    os.set_blocking(fd, True)
+    splitter = frames.FrameSplitter()
+    folders = ReceiveFolders()
+    try:
+        while not folders.closed:
+            data = os.read(fd, CHUNK)
+            if not data:
+                break
+            answers = b"".join(frames.pack(_answer_frame(folders, body)) for body in splitter.feed(data))
+            while answers:
+                answers = answers[os.write(fd, answers) :]
+    finally:
+        folders.close()
+
+
+def _answer_frame(folders: ReceiveFolders, body: bytes) -> frames.Message:
+    tail = memoryview(b"")
+    if body[: len(frames.TAILED)] == frames.TAILED:
+        message, tail = frames.unpack_tailed(body)
+    else:
+        message = frames.unpack(body)
+    try:
+        answer = folders.take(message, tail, time.monotonic() + BUDGET_SECONDS)
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, "")
+        answer = {"failed": {"errno": name, "why": error.strerror or str(error), "path": folders.path_of(error)}}
+    except Exception as error:  # noqa: BLE001 - whatever a frame holds, it is answered
+        answer = {"error": "%s: %s" % (type(error).__name__, error)}
+    answer["re"] = message.get("id")
+    return answer

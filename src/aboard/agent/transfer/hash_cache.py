@@ -1,0 +1,120 @@
+"""The hashes of a directory's files; one that stays as it was is not read again by the next launch."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import time
+
+BLOCK = 1024 * 1024
+# A file that was written so short a while ago can change again without a new time stamp (git's "racy" entries).
+SETTLED_NS = 2_000_000_000
+
+
+class HashCache:
+    """By name, size, times and inode; kept in the user's own cache, since a directory of models may be read-only."""
+
+    def __init__(self, folder: str) -> None:
+        self._path = _locate_cache(folder)
+        self._known = _load_cache(self._path)
+        self._new = False
+        self._half: _HashInProgress | None = None
+
+    def of(self, folder: int, names: list[str], deadline: float) -> tuple[dict[str, str], int]:
+        """The hashes of as many as there is time for, and how much of the next one is read; "" of one that can't be."""
+        hashes: dict[str, str] = {}
+        for name in names:
+            try:
+                sha256 = self._one(folder, name, deadline)
+            except OSError:
+                sha256 = ""
+            if sha256 is None:
+                return hashes, self._half.read if self._half else 0
+            hashes[name] = sha256
+        self.save()
+        return hashes, 0
+
+    def learn(self, folder: int, name: str, sha256: str) -> None:
+        """Of a file that we wrote ourselves."""
+        self._known[name] = [*_build_stamp(os.stat(name, dir_fd=folder)), sha256]
+        self._new = True
+
+    def save(self) -> None:
+        """A cache that can't be written costs time, no more."""
+        if not self._new:
+            return
+        self._new = False
+        draft = "%s.%d" % (self._path, os.getpid())
+        with contextlib.suppress(OSError):
+            os.makedirs(os.path.dirname(self._path), mode=0o700, exist_ok=True)
+            with open(draft, "w") as file:
+                json.dump(self._known, file)
+            os.rename(draft, self._path)
+
+    def _one(self, folder: int, name: str, deadline: float) -> str | None:
+        stamp = _build_stamp(os.stat(name, dir_fd=folder))
+        entry = self._known.get(name)
+        if entry is not None and entry[:-1] == stamp:
+            return str(entry[-1])
+        if self._half is None or self._half.name != name:
+            self._half = _HashInProgress(folder, name)
+        sha256 = self._half.advance(deadline)
+        if sha256 is None:
+            return None
+        stamp = self._half.stamp
+        self._half = None
+        if _build_stamp(os.stat(name, dir_fd=folder)) == stamp and time.time_ns() - max(stamp[1:3]) > SETTLED_NS:
+            self._known[name] = [*stamp, sha256]
+            self._new = True
+        return sha256
+
+
+class _HashInProgress:
+    """A file of which a part is hashed."""
+
+    def __init__(self, folder: int, name: str) -> None:
+        self.name = name
+        self.read = 0
+        self._hash = hashlib.sha256()
+        self._fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        status = os.fstat(self._fd)
+        self.stamp = _build_stamp(status)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(22, "not a file", name)
+
+    def __del__(self) -> None:
+        os.close(self._fd)
+
+    def advance(self, deadline: float) -> str | None:
+        while time.monotonic() < deadline:
+            block = os.read(self._fd, BLOCK)
+            if not block:
+                return self._hash.hexdigest()
+            self._hash.update(block)
+            self.read += len(block)
+        return None
+
+
+def _build_stamp(status: os.stat_result) -> list[int]:
+    """The change time as well, since `cp -p` and rsync set the other back."""
+    return [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+
+
+def _locate_cache(folder: str) -> str:
+    """One file for each directory and host: homes may be shared where disks are not."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    whole = "%s:%s" % (os.uname().nodename, os.path.realpath(folder))
+    name = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return os.path.join(base, "aboard", "sums", name + ".json")
+
+
+def _load_cache(path: str) -> dict[str, list[object]]:
+    """What is known; nothing when the file isn't there or isn't ours: then all is hashed again."""
+    with contextlib.suppress(OSError, ValueError), open(path) as file:
+        entries = json.load(file)
+        if isinstance(entries, dict):
+            return {name: fields for name, fields in entries.items() if isinstance(fields, list) and len(fields) == 5}  # noqa: PLR2004 - the stamp and the hash
+    return {}

@@ -1,0 +1,220 @@
+"""What a porter is asked: what is in a directory, with which hashes, and to put files there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+
+from aboard.agent import frames
+from aboard.agent.transfer.hash_cache import HashCache
+from aboard.agent.transfer.partial_file import PART, PartialFile, part_name
+
+# Names that only we use: parts of files, and the marks by which nodes see that they share a disk.
+OWN_PREFIX = ".aboard-"
+MARK = ".aboard-mark-"
+NAME_BYTES = 255
+MOST_EXTRA = 20
+
+
+class BadName(ValueError):
+    """A name that could lead out of its directory."""
+
+
+class ReceiveFolders:
+    """The directories that were asked for. Whatever a head says, nothing outside of them is written."""
+
+    def __init__(self) -> None:
+        self._folders: dict[str, _ReceiveFolder] = {}
+        self._receiving: tuple[_ReceiveFolder, PartialFile] | None = None
+        self._path = ""
+        self.closed = False
+
+    def take(self, message: frames.Message, tail: memoryview, deadline: float) -> frames.Message:
+        """One question; what takes too long says how far it came."""
+        if message.get("do") == "leave":
+            self.close()
+            return {}
+        folder = self._open_folder(str(message["folder"]))
+        if message["op"] == "piece":
+            return self._write(int(message["at"]), tail)
+        answers = {
+            "look": lambda: folder.look(
+                [(validate_file_name(name), int(size), str(sum_)) for name, size, sum_ in message["files"]]
+            ),
+            "sums": lambda: folder.hash_files([validate_file_name(name) for name in message["names"]], deadline),
+            "mark": lambda: folder.mark(str(message["mark"])),
+            "marks": folder.marks,
+            "receive": lambda: self._receive(folder, message, deadline),
+            "publish": self._publish,
+        }
+        return answers[message["do"]]()
+
+    def path_of(self, error: OSError) -> str:
+        """The whole path of what an error is about, as far as it is known."""
+        return os.path.join(self._path, error.filename) if isinstance(error.filename, str) else self._path
+
+    def close(self) -> None:
+        """What was learned is kept, and our marks are gone."""
+        if not self.closed:
+            self.closed = True
+            self._drop()
+            for folder in self._folders.values():
+                folder.close()
+
+    def _open_folder(self, folder: str) -> _ReceiveFolder:
+        self._path = path = os.path.expanduser(folder)
+        if not os.path.isabs(path) or "\0" in path:
+            raise BadName("%r is no absolute path" % folder)
+        if path not in self._folders:
+            self._folders[path] = _ReceiveFolder(path)
+        return self._folders[path]
+
+    def _write(self, at: int, data: memoryview) -> frames.Message:
+        if self._receiving is None:
+            raise ValueError("bytes came for no file")
+        try:
+            self._receiving[1].write(at, data)
+        except OSError:
+            # Its hash is ahead of it now: whoever goes on reads again what is really there.
+            self._drop()
+            raise
+        return {}
+
+    def _receive(self, folder: _ReceiveFolder, message: frames.Message, deadline: float) -> frames.Message:
+        name, size, sha256 = validate_file_name(message["name"]), int(message["bytes"]), str(message["sha256"])
+        if self._receiving is None or not self._receiving[1].is_for(name, sha256):
+            self._drop()
+            folder.make()
+            try:
+                self._receiving = (folder, PartialFile(folder.fd(), name, size, sha256))
+            except BlockingIOError:
+                return {"busy": True}
+        partial = self._receiving[1]
+        return {"at": partial.at} if partial.catch_up(deadline) else {"hashed": partial.at}
+
+    def _publish(self) -> frames.Message:
+        if self._receiving is None:
+            raise ValueError("there is no file to publish")
+        (folder, partial), self._receiving = self._receiving, None
+        sha256 = partial.publish()
+        if sha256 == partial.sha256:
+            folder.sums.learn(folder.fd(), partial.name, sha256)
+        return {"sha256": sha256}
+
+    def _drop(self) -> None:
+        if self._receiving is not None:
+            self._receiving[1].close()
+            self._receiving = None
+
+
+class _ReceiveFolder:
+    """One directory; it is opened once, and everything in it is reached from there."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = -1
+        self._mark = ""
+        self._cleared = False
+        self._names: set[str] = set()
+        self._parts: set[str] = set()
+        self.sums = HashCache(path)
+
+    def fd(self) -> int:
+        if self._fd < 0:
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return self._fd
+
+    def make(self) -> None:
+        """Makes the directory, and clears it of parts that nobody waits for any more."""
+        if self._fd < 0:
+            os.makedirs(self._path, exist_ok=True)
+        # Only who has said what it wants: after a cut, a porter doesn't know what an earlier one was sent.
+        if self._parts and not self._cleared:
+            self._cleared = True
+            for name in os.listdir(self.fd()):
+                if name.startswith(OWN_PREFIX) and name.endswith(PART) and name not in self._parts:
+                    PartialFile.clear(self.fd(), name)
+
+    def look(self, files: list[tuple[str, int, str]]) -> frames.Message:
+        """Which files have the size that they should, how much of others is there, and what room there is."""
+        self._names |= {name for name, _size, _sha256 in files}
+        self._parts |= {part_name(sha256) for _name, _size, sha256 in files}
+        there = _find_existing_parent(self._path)
+        disk = os.statvfs(there)
+        answer: frames.Message = {
+            "free": disk.f_bavail * disk.f_frsize,
+            "device": os.stat(there).st_dev,
+            # Asked now, before anything is sent; who is root may write where the mode says no.
+            "writable": os.access(there, os.W_OK | os.X_OK) and not disk.f_flag & os.ST_RDONLY,
+            "nearest": there,
+            "fits": [],
+            "parts": {},
+            "extra": [],
+        }
+        if there != self._path:
+            return answer
+        for name, size, sha256 in files:
+            if _read_file_size(self.fd(), name, follow=True) == size:
+                answer["fits"].append(name)
+            part = _read_file_size(self.fd(), part_name(sha256), follow=False)
+            if 0 < part <= size:
+                answer["parts"][name] = part
+        others = [name for name in os.listdir(self.fd()) if name not in self._names and not name.startswith(".")]
+        answer["extra"] = [name for name in sorted(others) if _read_file_size(self.fd(), name, follow=True) >= 0][
+            :MOST_EXTRA
+        ]
+        return answer
+
+    def hash_files(self, names: list[str], deadline: float) -> frames.Message:
+        hashes, read = self.sums.of(self.fd(), names, deadline)
+        return {"sums": hashes, "read": read}
+
+    def mark(self, name: str) -> frames.Message:
+        """Leaves a file with this name, until we leave too: who sees it has the same disk."""
+        self.make()
+        self._mark = validate_file_name(MARK + name, ours=True)
+        os.close(os.open(self._mark, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600, dir_fd=self.fd()))
+        return {}
+
+    def marks(self) -> frames.Message:
+        # A directory that is opened anew is looked up anew, also on NFS.
+        return {"marks": [name[len(MARK) :] for name in os.listdir(self._path) if name.startswith(MARK)]}
+
+    def close(self) -> None:
+        self.sums.save()
+        if self._mark:
+            with contextlib.suppress(OSError):
+                os.unlink(self._mark, dir_fd=self._fd)
+
+
+def validate_file_name(name: object, *, ours: bool = False) -> str:
+    """A name of a file beside others, and nothing else."""
+    if (
+        not isinstance(name, str)
+        or name in ("", ".", "..")
+        or "/" in name
+        or "\0" in name
+        or len(os.fsencode(name)) > NAME_BYTES
+        or (name.startswith(OWN_PREFIX) and not ours)
+    ):
+        raise BadName("%r is no plain name of a file" % (name,))
+    return name
+
+
+def _find_existing_parent(path: str) -> str:
+    """The directory itself, or the one above it that is there."""
+    while not os.path.isdir(path):
+        if os.path.lexists(path):
+            raise NotADirectoryError(20, "Not a directory", path)
+        path = os.path.dirname(path.rstrip("/")) or "/"
+    return path
+
+
+def _read_file_size(folder: int, name: str, *, follow: bool) -> int:
+    """Of a regular file; -1 of anything else."""
+    try:
+        status = os.stat(name, dir_fd=folder, follow_symlinks=follow)
+    except OSError:
+        return -1
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1

@@ -1,0 +1,185 @@
+"""Holds jobs: groups of nodes side by side, each with what its ranks are told, and what they said at their end."""
+
+import json
+from collections.abc import Generator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from aboard.checks.collective.fault_bisection import NodeGroup
+from aboard.checks.collective.job_result import CollectiveJob
+from aboard.checks.collective.participants import TORCH, Participants
+from aboard.checks.collective.rank_report import RankReport, parse_rank_reports
+from aboard.checks.collective.rank_script import build_python_arguments
+from aboard.checks.network.connection_text import find_node_address
+from aboard.checks.network.link_rates import schedule_rounds
+from aboard.checks.network.mesh_probe import IFNAMES
+from aboard.checks.network.mesh_result import MeshResult
+from aboard.checks.node_scripts import build_rank_argv, parse_run_reply
+from aboard.core.cluster.node import Node
+from aboard.core.probes.facts import Facts, Unknown
+from aboard.core.probes.multi_node_probe import ProbeRequest, Replies, Round
+from aboard.core.probes.probe import ProbeParseError
+from aboard.core.text.byte_sizes import KIB, MIB
+from aboard.lazy_dataclass import dataclass
+
+# A `setup` line and a cold disk may take their time at first; torch takes seconds to import.
+MEET_PER_NODE = 0.2
+LOAD_SECONDS, LOAD_PER_NODE = 20.0, 1.5
+# All have torch by then: connecting takes milliseconds, and a packet that was lost is sent again after one second.
+CONNECT_SECONDS, STALL_SECONDS, PER_NODE = 2.5, 6.0, 0.05
+# Up to here each node is paired with each other; above, with those that differ from it in one bit of their number.
+ALL_PAIRS = 8
+MOST_ROUNDS = 20
+# A slow link must not take the larger sizes with it for minutes.
+MOST_SECONDS = 1.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveWorkload:
+    """What a job does: pairs of nodes, and collectives of sizes up to `largest`, for about so many seconds each.
+
+    `meet` is how long ranks may differ in their start.
+    """
+
+    pairs: bool
+    largest: int
+    seconds: float
+    meet: float = 4.0
+
+
+FULL_WORKLOAD = CollectiveWorkload(pairs=True, largest=16 * MIB, seconds=0.4, meet=7.0)
+PAIRS_WORKLOAD = CollectiveWorkload(pairs=True, largest=0, seconds=0.1)
+SHORT_WORKLOAD = CollectiveWorkload(pairs=False, largest=4 * MIB, seconds=0.1)
+# A GPU's fabric shows its rate at sizes that a CPU's sockets would take minutes for.
+NCCL_FACTOR = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobContext:
+    """What jobs are held with: the nodes as they are known, and who takes part."""
+
+    facts: Facts
+    mesh: MeshResult | None
+    crew: Participants
+
+    def place(self, name: str) -> str:
+        """Where peers reach a node."""
+        return find_node_address(self.mesh, name) if self.mesh is not None else self.facts.cluster.node(name).target
+
+    def owners(self) -> dict[str, str]:
+        """Whose each address is; one that two nodes have (docker0) is nobody's."""
+        found: dict[str, str] = {}
+        for name, own in (self.mesh.addresses if self.mesh is not None else {}).items():
+            for each in own:
+                found[each.host] = "" if each.host in found else name
+        return {**found, **{self.place(name): name for name in self.crew.ranks}}
+
+
+def run_jobs(
+    context: JobContext, groups: Sequence[NodeGroup], workload: CollectiveWorkload
+) -> Generator[Round, Replies, list[CollectiveJob]]:
+    """All groups at once; who leads one and finds its port taken is asked once more with another."""
+    replies = yield {name: ask for group in groups for name, ask in _build_asks(context, group, workload, 0).items()}
+    jobs = [_collect_job(context, group, replies) for group in groups]
+    again = [job.nodes for job in jobs if job.cause and "Address already in use" in job.cause[1].error]
+    if again:
+        replies = yield {name: ask for group in again for name, ask in _build_asks(context, group, workload, 1).items()}
+        jobs = [_collect_job(context, job.nodes, replies) if job.nodes in again else job for job in jobs]
+    return jobs
+
+
+def _build_asks(
+    context: JobContext, group: NodeGroup, workload: CollectiveWorkload, attempt: int
+) -> dict[str, ProbeRequest]:
+    about, leader, count = context.facts.of(TORCH), group[0], len(group)
+    first = _find_first_ranks(context, group)
+    factor = NCCL_FACTOR if context.crew.nccl else 1
+    patience = 4.0 if context.crew.nccl else 1.0
+    load = LOAD_SECONDS + LOAD_PER_NODE * count
+    within = workload.meet + load + 60 + 2 * count
+    task = {
+        "world": sum(context.crew.ranks[name] for name in group),
+        "local": 0,
+        "backend": "nccl" if context.crew.nccl else "gloo",
+        "address": context.place(leader),
+        "port": about[leader].port + attempt,
+        "token": about[leader].token,
+        "meet": workload.meet + MEET_PER_NODE * count,
+        "load": load,
+        "silence": CONNECT_SECONDS,
+        "connect": patience * (CONNECT_SECONDS + PER_NODE * count),
+        "stall": STALL_SECONDS + PER_NODE * count,
+        "what": ["pairs"] if workload.pairs else [],
+        "games": _schedule_pairs([first[name] for name in group]) if workload.pairs else [],
+        "pair": MIB * factor,
+        "sizes": _list_message_sizes(workload.largest * factor),
+        "seconds": workload.seconds * patience,
+        "most": MOST_SECONDS * patience,
+        "rounds": MOST_ROUNDS,
+        "within": within,
+    }
+    return {name: _build_ask(context, name, {**task, "rank": first[name]}, within) for name in group}
+
+
+def _build_ask(context: JobContext, name: str, task: Mapping[str, Any], within: float) -> ProbeRequest:
+    node, ranks = context.facts.cluster.node(name), context.crew.ranks[name]
+    text = json.dumps({**task, "locals": ranks, "defaults": _build_rank_defaults(context, node)})
+    argv = build_rank_argv(node, *build_python_arguments(text, ranks))
+    fields = {"argv": list(argv), "env": dict(node.env), "timeout": within + 5}
+    if node.workdir:
+        fields["cwd"] = node.workdir
+    return ProbeRequest(op="run", fields=fields, within=within + 10)
+
+
+def _build_rank_defaults(context: JobContext, node: Node) -> dict[str, str]:
+    """Variables that a rank gets unless the user, the login or a `setup` line has given them a value."""
+    card = context.mesh.interfaces.get(node.name) if context.mesh is not None else None
+    cards = dict(zip(IFNAMES, (f"={card}", card), strict=True)) if card else {}
+    picked = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, node.picked))} if node.picked is not None else {}
+    return {**cards, **picked, "OMP_NUM_THREADS": "1"}
+
+
+def _find_first_ranks(context: JobContext, group: NodeGroup) -> dict[str, int]:
+    ends = accumulate(context.crew.ranks[name] for name in group)
+    return {name: end - context.crew.ranks[name] for name, end in zip(group, ends, strict=True)}
+
+
+def _schedule_pairs(ranks: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """Who is whose partner, in rounds in which each has at most one."""
+    count = len(ranks)
+    if count <= ALL_PAIRS:
+        places = [[(int(a), int(b)) for a, b in pairs] for pairs in schedule_rounds([str(at) for at in range(count)])]
+    else:
+        bits = [1 << bit for bit in range((count - 1).bit_length())]
+        places = [[(at, at ^ bit) for at in range(count) if at < at ^ bit < count] for bit in bits]
+    return [[(ranks[a], ranks[b]) for a, b in game] for game in places]
+
+
+def _list_message_sizes(largest: int) -> list[int]:
+    sizes = [KIB]
+    while sizes[-1] < largest:
+        sizes.append(4 * sizes[-1])
+    return sizes
+
+
+def _collect_job(context: JobContext, group: NodeGroup, replies: Replies) -> CollectiveJob:
+    reports: dict[str, tuple[RankReport, ...]] = {}
+    missing: dict[str, str] = {}
+    lost: dict[str, str] = {}
+    for name in group:
+        reply = replies[name]
+        if isinstance(reply, Unknown):
+            lost[name] = reply.why
+            continue
+        try:
+            reports[name] = parse_rank_reports(parse_run_reply(reply))
+        except ProbeParseError as error:
+            missing[name] = str(error)
+    return CollectiveJob(
+        nodes=group,
+        first=_find_first_ranks(context, group),
+        reports=reports,
+        missing=missing,
+        lost=lost,
+        owners=context.owners(),
+    )

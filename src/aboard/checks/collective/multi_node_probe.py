@@ -1,0 +1,200 @@
+"""The exercise: a real job of torch.distributed over all nodes; where it fails, smaller ones until it is clear why.
+
+Ranks are started as a run's are: the node's own Python after its `setup` lines, in its directory, with its env, on the
+interface and the addresses that its peers have just been seen to reach.
+"""
+
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import field, replace
+
+from aboard.checks.collective.fault_bisection import NodeGroup, locate_faults
+from aboard.checks.collective.job_result import MAX_ERROR_LENGTH, CollectiveJob, find_slow_pairs, find_usual_rate
+from aboard.checks.collective.job_runner import FULL_WORKLOAD, PAIRS_WORKLOAD, SHORT_WORKLOAD, JobContext, run_jobs
+from aboard.checks.collective.nccl_init_log import NcclInitLog, parse_init_log
+from aboard.checks.collective.participants import Participants, select_participants
+from aboard.checks.collective.rank_report import BandwidthRow, compute_bandwidth
+from aboard.checks.network.link_rates import group_bad_pairs
+from aboard.checks.network.mesh_probe import MESH
+from aboard.checks.network.mesh_result import MeshResult, Pair
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.multi_node_probe import MultiNodeProbe, Replies, Round, Script
+from aboard.lazy_dataclass import dataclass
+
+# A node that has no rank is left out and the others are tried again, this often.
+MOST_DEAD = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveFault:
+    """A node (one name), a link (two), or all that failed together; `seen` is how it showed."""
+
+    nodes: tuple[str, ...]
+    seen: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveResult:
+    """What the job came to. `nodes` took part in what the rows tell; `why` is said when nobody did."""
+
+    nodes: tuple[str, ...] = ()
+    ranks: int = 0
+    backend: str = ""
+    torch: str = ""
+    rows: tuple[BandwidthRow, ...] = ()
+    # In Mbit/s, by pair of nodes.
+    rates: Mapping[Pair, float] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    why: str = ""
+    # Nodes that have no rank, and nodes that were lost on the way, with the reason.
+    dead: Mapping[str, str] = field(default_factory=dict)
+    lost: Mapping[str, str] = field(default_factory=dict)
+    failed: tuple[CollectiveFault, ...] = ()
+    wrong: tuple[CollectiveFault, ...] = ()
+    slow: tuple[CollectiveFault, ...] = ()
+    # It failed, and did not when it was tried again.
+    once: str = ""
+    logs: Mapping[str, NcclInitLog] = field(default_factory=dict)
+
+    @property
+    def usual(self) -> float:
+        return find_usual_rate(self.rates)
+
+
+def build_collective_probe(*, every: bool = False) -> MultiNodeProbe[CollectiveResult]:
+    """The exercise; `every` node takes part, also of many that are one machine."""
+    return MultiNodeProbe(
+        name="collective", script=lambda facts: _run_collective_probe(facts, every=every), quick=False
+    )
+
+
+COLLECTIVE = build_collective_probe()
+
+
+def _run_collective_probe(facts: Facts, *, every: bool) -> Script[CollectiveResult]:
+    participants = select_participants(facts, every=every)
+    if not participants.ranks:
+        return CollectiveResult(why=participants.why, left_out=participants.left_out)
+    mesh = facts.outcome(MESH)
+    if mesh is None:
+        # Asked for alone: the addresses and interfaces are needed all the same.
+        mesh = yield from MESH.script(facts)
+    context = JobContext(facts=facts, mesh=mesh if isinstance(mesh, MeshResult) else None, crew=participants)
+    names = tuple(participants.ranks)
+    dead: dict[str, str] = {}
+    lost: dict[str, str] = {}
+    job = (yield from run_jobs(context, [names], FULL_WORKLOAD))[0]
+    for _ in range(MOST_DEAD):
+        if not job.dead and not job.lost and not job.slow_to_load:
+            break
+        dead.update(job.dead)
+        lost.update({**job.lost, **job.slow_to_load})
+        names = tuple(name for name in names if name not in dead and name not in lost)
+        if not names:
+            return CollectiveResult(dead=dead, lost=lost, left_out=participants.left_out)
+        job = (yield from run_jobs(context, [names], FULL_WORKLOAD))[0]
+    if job.well:
+        slow_links = yield from _confirm_slow_links(context, job)
+        outcome = _build_result(participants, job, slow_links=slow_links)
+    else:
+        outcome = yield from _locate_failure(context, job)
+    return replace(outcome, dead=dead, lost=lost)
+
+
+def _confirm_slow_links(
+    context: JobContext, job: CollectiveJob
+) -> Generator[Round, Replies, tuple[CollectiveFault, ...]]:
+    """What is slow is measured again before it is named: a machine that was busy for a moment is no slow link."""
+    sockets = not context.crew.nccl
+    bad = find_slow_pairs(job.rates, sockets=sockets)
+    rates = dict(job.rates)
+    if bad:
+        again = (yield from run_jobs(context, [job.nodes], PAIRS_WORKLOAD))[0].rates
+        bad &= find_slow_pairs(again, sockets=sockets)
+        rates = {pair: max(mbit, again.get(pair, 0.0)) for pair, mbit in rates.items()}
+    return tuple(
+        CollectiveFault(
+            nodes=nodes,
+            seen=f"{min(rates[pair] for pair in pairs):,.0f} Mbit/s where {find_usual_rate(rates):,.0f} are usual",
+        )
+        for nodes, pairs in group_bad_pairs(bad)
+    )
+
+
+def _locate_failure(context: JobContext, job: CollectiveJob) -> Script[CollectiveResult]:
+    """Smaller jobs, until the node or the link is clear without which the rest goes well."""
+    seen = _describe_failure(job)
+    wrong = any(report.wrong for reports in job.reports.values() for report in reports)
+    tried: list[CollectiveJob] = []
+    search = locate_faults(job.nodes, job.told)
+    blamed: tuple[NodeGroup, ...] = ()
+    if len(job.nodes) > 1:
+        try:
+            groups = next(search)
+            while True:
+                jobs = yield from run_jobs(context, groups, SHORT_WORKLOAD)
+                tried += jobs
+                groups = search.send([each.well for each in jobs])
+        except StopIteration as done:
+            blamed = done.value
+    if not blamed:
+        again = (yield from run_jobs(context, [job.nodes], FULL_WORKLOAD))[0]
+        if again.well:
+            return _build_result(context.crew, again, once=seen)
+        blamed = (job.nodes,)
+    faults = tuple(CollectiveFault(nodes=nodes, seen=_describe_fault(nodes, [job, *tried], seen)) for nodes in blamed)
+    return _build_result(context.crew, job, failed=() if wrong else faults, wrong=faults if wrong else ())
+
+
+def _build_result(
+    participants: Participants,
+    job: CollectiveJob,
+    *,
+    failed: tuple[CollectiveFault, ...] = (),
+    wrong: tuple[CollectiveFault, ...] = (),
+    slow_links: tuple[CollectiveFault, ...] = (),
+    once: str = "",
+) -> CollectiveResult:
+    head = job.head
+    # One rank talks to nobody: its figures would be those of its memory.
+    timings = head.rows if head and job.well and job.world > 1 else ()
+    logs = {
+        node: parse_init_log(line for report in reports for line in report.log) for node, reports in job.reports.items()
+    }
+    return CollectiveResult(
+        nodes=job.nodes,
+        ranks=job.world,
+        backend=head.backend if head else "",
+        torch=head.torch if head else "",
+        rows=tuple(compute_bandwidth(*each, job.world) for each in timings),
+        rates=job.rates,
+        left_out=participants.left_out,
+        failed=failed,
+        wrong=wrong,
+        slow=slow_links,
+        once=once,
+        logs={node: log for node, log in logs.items() if log.version or log.networks},
+    )
+
+
+def _describe_failure(job: CollectiveJob) -> str:
+    """How a job that failed showed it, in its earliest rank's words."""
+    for node, reports in job.reports.items():
+        for report in reports:
+            if report.wrong:
+                each = report.wrong[0]
+                return f"{each.op} of {each.size:,} bytes gave wrong values on {node}"
+    if job.cause is None:
+        return "no rank says why"
+    node, report = job.cause
+    return f"on {node}: {report.error.visible(MAX_ERROR_LENGTH)}"
+
+
+def _describe_fault(nodes: Sequence[str], jobs: Sequence[CollectiveJob], seen: str) -> str:
+    """How the blamed ones showed it: the words of the smallest job that failed with them."""
+    own = [job for job in jobs if set(job.nodes) & set(nodes) and not job.well]
+    smallest = min(own, key=lambda job: len(job.nodes), default=None)
+    if smallest is None:
+        return seen
+    waiting = sorted({one for job in own for one, other in job.told if other in nodes and one not in nodes})
+    waiting_text = f"; {', '.join(waiting[:6])} wait for it" if waiting else ""
+    return f"{_describe_failure(smallest)}{waiting_text}"

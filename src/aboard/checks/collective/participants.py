@@ -1,0 +1,113 @@
+"""The crew: which nodes take part in the exercise, with how many ranks, and who is left out for which reason."""
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from aboard.checks.collective.rank_script import CAPABILITIES_SCRIPT
+from aboard.checks.network.link_rates import group_bad_pairs
+from aboard.checks.network.mesh_probe import MESH
+from aboard.checks.network.mesh_result import MeshResult
+from aboard.checks.node_scripts import build_rank_argv, decode_script_output, parse_script_output
+from aboard.core.cluster.node import Node
+from aboard.core.decoding import Word
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeParseError
+from aboard.core.text.input_text import format_count
+from aboard.lazy_dataclass import dataclass
+
+# Importing torch takes two seconds of a core, so a machine that is many nodes (a sandbox) would take minutes.
+MOST_PER_CORE = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeCapabilities:
+    """A node as the exercise needs to know it; `machine` is equal on nodes that are the same one."""
+
+    torch: bool = False
+    cuda: bool = False
+    gpus: int
+    cores: int
+    machine: Word
+    port: int
+    token: Word
+
+
+def parse_capabilities(answer: ProbeAnswer) -> NodeCapabilities:
+    capabilities = decode_script_output(NodeCapabilities, parse_script_output(answer))
+    if not capabilities.port:
+        raise ProbeParseError("no port could be had")
+    return capabilities
+
+
+TORCH = Probe(
+    name="torch",
+    question=lambda node: ProbeCommand(argv=build_rank_argv(node, "-c", CAPABILITIES_SCRIPT)),
+    parse=parse_capabilities,
+    quick=False,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Participants:
+    """Ranks by node, in order. `why` is said when nobody takes part, `left_out` of nodes that don't."""
+
+    ranks: Mapping[str, int] = field(default_factory=dict)
+    nccl: bool = False
+    why: str = ""
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def select_participants(facts: Facts, *, every: bool) -> Participants:
+    """Who takes part: all, unless something is known to be wrong with them, or they are too many for their machine."""
+    capabilities = facts.of(TORCH)
+    known_nodes = [node for node in facts.reached() if node.name in capabilities]
+    lacking = [node.name for node in known_nodes if not capabilities[node.name].torch]
+    left_out = {node.name: "it was not reached" for node in facts.cluster if node not in facts.reached()}
+    left_out.update({name: unknown.why for name, unknown in facts.unknown(TORCH).items()})
+    if lacking:
+        return Participants(why="there is no torch", left_out=dict.fromkeys(lacking, "torch is not installed"))
+    left_out.update(_list_cut_off_nodes(facts))
+    members = [node for node in known_nodes if node.name not in left_out]
+    if not every:
+        left_out.update(_list_surplus_nodes(members, capabilities))
+        members = [node for node in members if node.name not in left_out]
+    if not members:
+        return Participants(why="no node can take part", left_out=left_out)
+    nccl = all(capabilities[node.name].gpus and capabilities[node.name].cuda for node in members)
+    ranks = {node.name: _count_ranks(node, capabilities[node.name]) if nccl else 1 for node in members}
+    return Participants(ranks=ranks, nccl=nccl, left_out=left_out)
+
+
+def _list_cut_off_nodes(facts: Facts) -> dict[str, str]:
+    """Whom the network's own exercise has just found cut off: waiting for them again would tell nothing new."""
+    mesh = facts.outcome(MESH)
+    if not isinstance(mesh, MeshResult):
+        return {}
+    bad = {(frm, to) for (frm, to, _), each in mesh.tries.items() if each.outcome != "ok"}
+    names = dict.fromkeys(name for nodes, _pairs in group_bad_pairs(bad) for name in nodes)
+    return {
+        **dict.fromkeys(names, "its connections fail"),
+        **dict.fromkeys(mesh.missing, "its connections are unknown"),
+    }
+
+
+def _list_surplus_nodes(nodes: list[Node], capabilities: Mapping[str, NodeCapabilities]) -> dict[str, str]:
+    """Of nodes that are one machine some stand for all, the first among them: rank 0 is there."""
+    machines: dict[str, list[str]] = {}
+    for node in nodes:
+        machines.setdefault(capabilities[node.name].machine or node.name, []).append(node.name)
+    surplus: dict[str, str] = {}
+    for names in machines.values():
+        cores = max(1, min(capabilities[name].cores for name in names))
+        most = MOST_PER_CORE * cores
+        if len(names) > most:
+            chosen = {names[at * len(names) // most] for at in range(most)}
+            why = f"{len(names)} nodes are one machine of {format_count(cores, 'core')}"
+            surplus.update({name: why for name in names if name not in chosen})
+    return surplus
+
+
+def _count_ranks(node: Node, capabilities: NodeCapabilities) -> int:
+    """One for each GPU that a run would use."""
+    slots = len(node.picked) if node.picked is not None else node.slots
+    return max(1, min(capabilities.gpus, slots or capabilities.gpus))

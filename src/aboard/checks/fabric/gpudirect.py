@@ -1,0 +1,167 @@
+"""From the GPU's memory straight to the wire: GPUDirect, PCI switches in the way, and memory that may be pinned."""
+
+import re
+from collections.abc import Iterator
+
+from aboard.checks.fabric.nccl_settings import list_active_ports
+from aboard.checks.host.limits import collect_limits
+from aboard.checks.list_formatting import format_list
+from aboard.checks.majority import group_by_value
+from aboard.core.cluster.contact import ReachedNode
+from aboard.core.cluster.node_sets import fold_names, quote_folded_names
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.probe import (
+    CommandOutput,
+    FileContents,
+    Probe,
+    ProbeAnswer,
+    ProbeCommand,
+    ProbeFiles,
+    ProbeParseError,
+)
+from aboard.core.text.byte_sizes import format_size
+from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.nodes import fabric
+from aboard.lazy_dataclass import dataclass
+
+# NCCL pins some MB for each peer and channel; below this a few dozen ranks are already too many.
+PINNED_BYTES = 4 << 30
+# From here on the open driver can hand memory to the adapter by DMA-BUF, without nvidia_peermem.
+DMA_BUF_KERNEL = (5, 12)
+_PEERMEM = (
+    "/sys/module/nvidia_peermem/version",
+    "/sys/kernel/mm/memory_peers/nv_mem/version",
+    "/sys/kernel/mm/memory_peers/nv_mem_nc/version",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuDirectSupport:
+    """What decides whether an adapter may read a GPU's memory. GeForce cards, which can't, are not counted."""
+
+    gpus: int
+    peermem: bool
+    dma_buf: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcsState:
+    """PCI bridges that send traffic between two cards up to the CPU; `readable` is False for an ordinary user."""
+
+    readable: bool
+    bridges: tuple[str, ...]
+
+
+def parse_gpudirect(answer: ProbeAnswer) -> GpuDirectSupport:
+    if not isinstance(answer, FileContents):
+        raise ProbeParseError("not a list of files")
+    cards = [text for path, text in answer.files.items() if path.startswith("/proc/driver/nvidia/gpus/")]
+    kernel = re.match(r"([0-9]{1,3})\.([0-9]{1,3})", answer.files.get("/proc/sys/kernel/osrelease", ""))
+    new = kernel is not None and (int(kernel[1]), int(kernel[2])) >= DMA_BUF_KERNEL
+    return GpuDirectSupport(
+        gpus=sum("GeForce" not in text for text in cards),
+        peermem=any(path in answer.files for path in _PEERMEM),
+        dma_buf=new and "Open Kernel Module" in answer.files.get("/proc/driver/nvidia/version", ""),
+    )
+
+
+def parse_acs(answer: ProbeAnswer) -> AcsState:
+    """From `lspci -vvv`: who may not read the capabilities sees `<access denied>` in their place."""
+    if not isinstance(answer, CommandOutput) or answer.timed_out:
+        raise ProbeParseError("lspci did not answer in time")
+    readable, bridges, device = False, [], ""
+    for line in answer.stdout.splitlines():
+        if re.match(r"[0-9a-f:.]{2,20} ", line):
+            device = line
+        elif "ACSCtl" in line:
+            readable = True
+            if "PCI bridge" in device and ("SrcValid+" in line or "ReqRedir+" in line):
+                bridges.append(device.split()[0])
+    return AcsState(readable=readable, bridges=tuple(bridges))
+
+
+def find_missing_gpudirect(facts: Facts) -> Iterator[Finding]:
+    """Without it each byte goes through the CPU's memory, twice."""
+    up = list_active_ports(facts)
+    lacking = tuple(
+        name
+        for name, direct in facts.of(GPUDIRECT).items()
+        if direct.gpus and name in up and not (direct.peermem or direct.dma_buf)
+    )
+    if lacking:
+        yield fabric.NO_GPUDIRECT.finding(
+            nodes=lacking,
+            seen="GPUs and RDMA, but nvidia_peermem isn't loaded, and this driver has no DMA-BUF",
+            fix=fabric.NO_GPUDIRECT.fix(where=quote_folded_names(lacking)),
+        )
+
+
+def find_enabled_acs(facts: Facts) -> Iterator[Finding]:
+    """ACS sends what one card sends to another up to the CPU and back."""
+    up = list_active_ports(facts)
+    both = {name for name, direct in facts.of(GPUDIRECT).items() if direct.gpus and name in up}
+    known = {name: acs for name, acs in facts.of(ACS).items() if name in both}
+    on = {name: acs.bridges for name, acs in known.items() if acs.bridges}
+    for bridges, names in group_by_value(on).items():
+        yield fabric.ACS.finding(
+            nodes=names,
+            seen=f"ACS is on at {len(bridges)} PCI bridges: {format_list(bridges, 4)}",
+            fix=fabric.ACS.fix(bridge=bridges[0], where=quote_folded_names(names)),
+        )
+    unread = tuple(name for name, acs in known.items() if not acs.readable)
+    if unread:
+        yield fabric.UNKNOWN_ACS.finding(
+            severity=Severity.INFO,
+            nodes=unread,
+            seen="an ordinary user can't see whether ACS is on",
+            why="If it is, GPUDirect is slow; only root may look.",
+            fix=fabric.UNKNOWN_ACS.fix(where=quote_folded_names(unread)),
+        )
+
+
+def find_low_memlock(facts: Facts) -> Iterator[Finding]:
+    """RDMA pins its buffers; the limit that counts is the one of a process started the way ranks are."""
+    up = list_active_ports(facts)
+    low = {
+        name: (limits.locked.soft, limits.locked.hard is None or limits.locked.hard >= PINNED_BYTES)
+        for name, limits in collect_limits(facts).items()
+        if limits.locked.soft is not None and limits.locked.soft < PINNED_BYTES
+        if name in up and not _is_root(facts, name)
+    }
+    for (limit, may), names in group_by_value(low).items():
+        yield fabric.MEMLOCK.finding(
+            nodes=names,
+            seen=f"a rank may lock {format_size(limit)} of memory, and RDMA must lock its buffers",
+            fix=fabric.MEMLOCK.fix("setup", where=fold_names(names))
+            if may
+            else fabric.MEMLOCK.fix("limits", where=quote_folded_names(names)),
+        )
+
+
+def _is_root(facts: Facts, name: str) -> bool:
+    """The kernel doesn't hold root to this limit (CAP_IPC_LOCK)."""
+    contact = facts.contacts.get(name)
+    return isinstance(contact, ReachedNode) and contact.user == "root"
+
+
+GPUDIRECT = Probe(
+    name="gpudirect",
+    question=ProbeFiles(
+        globs=(
+            "/proc/driver/nvidia/version",
+            "/proc/driver/nvidia/gpus/*/information",
+            "/proc/sys/kernel/osrelease",
+            *_PEERMEM,
+        )
+    ),
+    parse=parse_gpudirect,
+)
+# All of `lspci -vvv` is more than a megabyte on such machines.
+ACS = Probe(
+    name="acs",
+    question=ProbeCommand(
+        argv=("sh", "-c", "[ -d /sys/class/infiniband ] && lspci -vvv | grep -E '^[0-9a-f]|ACSCtl'"), timeout=20
+    ),
+    parse=parse_acs,
+    quick=False,
+)

@@ -1,0 +1,32 @@
+"""What fills the blanks of fixes: sets of nodes behind a command, and values in lines of aboard.yaml.
+
+Adapters, interfaces and paths are what a node says: in a line of YAML each stays one value, whatever it holds.
+"""
+
+import re
+from collections.abc import Iterable
+
+from aboard.checks.list_formatting import format_list
+from aboard.diagnoses import Shell, format_shell
+
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]*")
+
+
+def join_quoted_names(names: Iterable[str]) -> Shell:
+    """`n1, n2 and n3`, for a sentence: each name is quoted."""
+    return Shell(format_list(_quote_names(names)))
+
+
+def quote_yaml(value: str) -> str:
+    """One value of YAML between quotes."""
+    doubled = value.replace("'", "''")
+    return f"'{doubled}'"
+
+
+def format_yaml_value(value: str) -> str:
+    """One value of YAML, between quotes where it needs them."""
+    return value if _PLAIN.fullmatch(value) else quote_yaml(value)
+
+
+def _quote_names(names: Iterable[str]) -> list[str]:
+    return [format_shell("{name}", name=name) for name in names]

@@ -1,0 +1,186 @@
+"""The state of GPUs and their driver: a driver in two versions, a lost GPU, bad memory, heat, and NVLink."""
+
+import re
+from collections.abc import Iterator
+
+from aboard.checks.gpu.nvidia_smi import DRIVER, GPUS, HEALTH, NOT_STARTED, GpuDriver, NvidiaSmiOutput
+from aboard.checks.list_formatting import format_list
+from aboard.checks.majority import find_most_common
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand, ProbeParseError
+from aboard.core.text.input_text import format_count
+from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.nodes import gpu
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.lazy_dataclass import dataclass
+
+_MAX_COMPLAINT_LENGTH = 160
+_LOST = re.compile(r"is lost|fallen off|determine the device handle")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NvLinks:
+    """How many NVLinks of a GPU are up, and how many it has."""
+
+    gpu: int
+    model: Untrusted
+    up: int
+    all: int
+
+
+def parse_nvlinks(answer: ProbeAnswer) -> tuple[NvLinks, ...]:
+    """From `nvidia-smi nvlink -s`; a machine without NVLink, GPUs or the program has none."""
+    if not isinstance(answer, CommandOutput) or answer.timed_out:
+        raise ProbeParseError("nvidia-smi nvlink did not answer in time")
+    found = []
+    for block in re.split(r"^(?=GPU [0-9])", answer.stdout, flags=re.MULTILINE):
+        head = re.match(r"GPU ([0-9]{1,3}): (.*?)(?: \(UUID.*)?$", block, re.MULTILINE)
+        if head:
+            links = re.findall(r"^\s+Link [0-9]{1,3}: (.+?)\s*$", block, re.MULTILINE)
+            up = [link for link in links if re.match(r"[0-9.]+ GB/s", link) and not re.match(r"0(\.0+)? ", link)]
+            found.append(NvLinks(gpu=int(head[1]), model=Untrusted(head[2]), up=len(up), all=len(links)))
+    return tuple(found)
+
+
+def parse_service_state(answer: ProbeAnswer) -> str:
+    """The one word of `systemctl is-active`; empty where there is no systemd to ask."""
+    if not isinstance(answer, CommandOutput) or answer.timed_out:
+        raise ProbeParseError("systemctl did not answer in time")
+    word = answer.stdout.strip()
+    return word if answer.code != NOT_STARTED and re.fullmatch(r"[a-z-]{1,20}", word) else ""
+
+
+def find_lost_gpus(facts: Facts) -> dict[str, Finding]:
+    """Nodes with a GPU that no longer answers on the PCI bus."""
+    return {name: _build_lost_finding(name, smi) for name, smi in facts.of(GPUS).items() if smi.complaint.match(_LOST)}
+
+
+def _build_lost_finding(name: str, smi: NvidiaSmiOutput) -> Finding:
+    return gpu.LOST.finding(
+        nodes=(name,), seen=smi.complaint.visible(_MAX_COMPLAINT_LENGTH), fix=gpu.LOST.fix(node=name)
+    )
+
+
+def find_smi_errors(facts: Facts) -> Iterator[Finding]:
+    """nvidia-smi that fails is what CUDA will say too, in other words and later."""
+    drivers, answers = facts.of(DRIVER), facts.of(GPUS)
+    # A login node with the driver's programs and no GPU is what it is, unless its peers have GPUs.
+    somewhere = any(smi.gpus for smi in answers.values())
+    for name, smi in answers.items():
+        driver = drivers.get(name)
+        if "version mismatch" in smi.complaint:
+            yield _build_mismatch_finding(name, smi.complaint, driver)
+        elif smi.complaint and not smi.complaint.match(_LOST) and (somewhere or driver is None or driver.cards):
+            yield gpu.SMI.finding(
+                nodes=(name,),
+                seen=f"nvidia-smi says: {smi.complaint.visible(_MAX_COMPLAINT_LENGTH)}",
+                fix=gpu.SMI.fix(node=name),
+            )
+
+
+def _build_mismatch_finding(name: str, complaint: Untrusted, driver: GpuDriver | None) -> Finding:
+    loaded = f"; the loaded kernel module is {driver.version}" if driver and driver.version else ""
+    return gpu.DRIVER_MISMATCH.finding(
+        nodes=(name,), seen=complaint.visible(_MAX_COMPLAINT_LENGTH) + loaded, fix=gpu.DRIVER_MISMATCH.fix(node=name)
+    )
+
+
+def find_missing_smi(facts: Facts) -> Iterator[Finding]:
+    """No nvidia-smi beside a loaded driver isn't `no GPUs`: it is an unknown."""
+    drivers = facts.of(DRIVER)
+    for name, smi in facts.of(GPUS).items():
+        driver = drivers.get(name)
+        if not smi.installed and driver is not None and driver.version:
+            yield gpu.UNKNOWN_GPUS.finding(
+                nodes=(name,),
+                seen=f"driver {driver.version} is loaded, with {format_count(driver.cards, 'GPU')}, but there is"
+                " no nvidia-smi to ask",
+                fix=gpu.UNKNOWN_GPUS.fix(node=name),
+            )
+
+
+def find_ecc_errors(facts: Facts) -> Iterator[Finding]:
+    """Memory that returned wrong bits has already ended a program since the last boot."""
+    for name, smi in facts.of(GPUS).items():
+        bad = [card for card in smi.gpus if card.uncorrected]
+        if bad:
+            yield gpu.ECC.finding(
+                nodes=(name,),
+                seen="memory errors that could not be corrected since the last boot: "
+                + format_list([f"GPU {card.index} has {card.uncorrected}" for card in bad]),
+                fix=gpu.ECC.fix(gpu=bad[0].index, node=name),
+            )
+
+
+def find_throttled_gpus(facts: Facts) -> Iterator[Finding]:
+    """A hot or underfed GPU makes every rank wait for it, and says so nowhere else."""
+    for name, gpus in facts.of(HEALTH).items():
+        slow = [f"{health.bus} ({', '.join(health.slowed)})" for health in gpus if health.slowed]
+        if slow:
+            yield gpu.THROTTLED.finding(
+                nodes=(name,), seen=f"slowed down right now: {format_list(slow, 4)}", fix=gpu.THROTTLED.fix(node=name)
+            )
+
+
+def find_fabric_manager_problems(facts: Facts) -> Iterator[Finding]:
+    """Machines with NVSwitches need their fabric manager before CUDA works at all."""
+    health, services = facts.of(HEALTH), facts.of(SERVICE)
+    for name, driver in facts.of(DRIVER).items():
+        states = {(card.fabric, card.status) for card in health.get(name, ())}
+        joined = bool(states) and all(state == ("Completed", "Success") for state in states)
+        waiting = sorted(f"{state}/{status}" for state, status in states if state not in {"N/A", "Not Supported"})
+        service = services.get(name)
+        if joined or not (driver.switches or waiting):
+            continue
+        # A guest has GPUs of a switched machine whose fabric manager runs in its host; then only the state tells.
+        down = bool(driver.switches) and service not in {None, "", "active"}
+        if down or waiting:
+            yield _build_manager_finding(name, driver.switches, service or "", waiting)
+        elif driver.switches and service == "":
+            yield gpu.UNKNOWN_FABRIC_MANAGER.finding(
+                severity=Severity.INFO,
+                nodes=(name,),
+                seen=f"{driver.switches} NVSwitches, and no systemd to ask whether the fabric manager runs",
+                why="Without it CUDA doesn't start.",
+                fix=gpu.UNKNOWN_FABRIC_MANAGER.fix(node=name),
+            )
+
+
+def _build_manager_finding(name: str, switches: int, service: str, waiting: list[str]) -> Finding:
+    seen = [f"{switches} NVSwitches"] if switches else []
+    seen += [f"nvidia-fabricmanager is {service}"] if service else []
+    seen += [f"the GPUs' fabric state is {format_list(waiting)}"] if waiting else []
+    return gpu.FABRIC_MANAGER.finding(nodes=(name,), seen=", ".join(seen), fix=gpu.FABRIC_MANAGER.fix(node=name))
+
+
+def find_down_nvlinks(facts: Facts) -> Iterator[Finding]:
+    """A GPU with fewer NVLinks than its like makes the ring between the GPUs of its node slower."""
+    every = facts.of(NVLINK)
+    by_model: dict[Untrusted, dict[str, int]] = {}
+    for name, gpus in every.items():
+        for links in gpus:
+            by_model.setdefault(links.model, {})[f"{name}/{links.gpu}"] = links.up
+    usually = {model: find_most_common(ups, better=int) or 0 for model, ups in by_model.items()}
+    for name, gpus in every.items():
+        # Not `fewer than it has`: a bridge between two cards leaves some of their links unused by design.
+        bad = [links for links in gpus if links.up < usually[links.model]]
+        if bad:
+            yield gpu.NVLINK.finding(
+                nodes=(name,),
+                seen=format_list([f"GPU {links.gpu} has {links.up} NVLinks up" for links in bad])
+                + f", its like have {usually[bad[0].model]}",
+                fix=gpu.NVLINK.fix(node=name),
+            )
+
+
+NVLINK = Probe(
+    name="nvlink",
+    question=ProbeCommand(argv=("nvidia-smi", "nvlink", "-s"), timeout=20),
+    parse=parse_nvlinks,
+    quick=False,
+)
+SERVICE = Probe(
+    name="fabric-manager",
+    question=ProbeCommand(argv=("systemctl", "is-active", "nvidia-fabricmanager")),
+    parse=parse_service_state,
+)

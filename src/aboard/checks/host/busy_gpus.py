@@ -1,0 +1,66 @@
+"""Busy accelerators: who holds GPU memory before our first rank has started."""
+
+import re
+from collections.abc import Iterator
+
+from aboard.checks.answer_text import extract_stdout
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand, ProbeParseError
+from aboard.diagnoses import Finding
+from aboard.diagnoses.nodes import host
+from aboard.diagnoses.untrusted import escape_text
+from aboard.lazy_dataclass import dataclass
+
+NOT_INSTALLED = 127
+_MAX_PIDS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuProcess:
+    """A process on a GPU; `mib` is None where the driver doesn't say."""
+
+    pid: int
+    mib: int | None
+
+
+def parse_gpu_processes(answer: ProbeAnswer) -> tuple[GpuProcess, ...]:
+    """One line each, "1234, 512 MiB"; nothing without the driver's tools."""
+    if isinstance(answer, CommandOutput) and answer.code == NOT_INSTALLED:
+        return ()
+    holders = []
+    for line in extract_stdout(answer).splitlines():
+        found = re.fullmatch(
+            r"\s*([0-9]{1,10})\s*,\s*(?:([0-9]{1,9}) MiB|\[?N/A\]?|\[Insufficient Permissions\])\s*", line
+        )
+        if found is not None:
+            holders.append(GpuProcess(pid=int(found[1]), mib=int(found[2]) if found[2] else None))
+        elif line.strip() and "No running" not in line:
+            raise ProbeParseError(f"nvidia-smi answered in a way that is not known: {escape_text(line)}")
+    return tuple(holders)
+
+
+GPU_PROCESSES = Probe(
+    name="gpu-processes",
+    question=ProbeCommand(argv=("nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader")),
+    parse=parse_gpu_processes,
+)
+
+
+def find_busy_gpus(facts: Facts) -> Iterator[Finding]:
+    """GPU memory that someone else holds is an out-of-memory error in the first step."""
+    for name, holders in facts.of(GPU_PROCESSES).items():
+        if holders:
+            pids = list(dict.fromkeys(holder.pid for holder in holders))
+            mib = sum(holder.mib or 0 for holder in holders)
+            pids_text = ", ".join(map(str, pids[:_MAX_PIDS])) + (" and more" if len(pids) > _MAX_PIDS else "")
+            yield host.BUSY_GPU.finding(
+                nodes=(name,),
+                seen=f"{len(pids)} {'process holds' if len(pids) == 1 else 'processes hold'}"
+                f" {f'{mib} MiB of ' if mib else ''}GPU memory: {pids_text}",
+                about=tuple(f"pid {pid}" for pid in pids),
+                fix=host.BUSY_GPU.fix(listed=",".join(map(str, pids)), pids=list(map(str, pids)), node=name),
+            )
+
+
+PART = Subject(name="busy", title="accelerators are free", probes=(GPU_PROCESSES,), rules=(find_busy_gpus,))

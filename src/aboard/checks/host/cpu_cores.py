@@ -1,0 +1,68 @@
+"""Cores: how many a process started here may use, of how many the machine has."""
+
+import re
+from collections.abc import Iterator
+
+from aboard.checks.answer_text import extract_file_text
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeFiles, ProbeParseError
+from aboard.core.text.input_text import format_count
+from aboard.diagnoses import Finding
+from aboard.diagnoses.nodes import host
+from aboard.diagnoses.untrusted import escape_text
+
+
+def parse_allowed_cores(answer: ProbeAnswer) -> int:
+    """Counts the cores that a process started here may use, e.g. "0-3,8": fewer than the machine may have."""
+    allowed = re.search(r"^Cpus_allowed_list:\s*(\S+)$", extract_file_text(answer), re.MULTILINE)
+    if allowed is None:
+        raise ProbeParseError("no Cpus_allowed_list in /proc/self/status")
+    return _count_cores(allowed[1])
+
+
+def parse_online_cores(answer: ProbeAnswer) -> int:
+    """Counts the cores that the machine has, from the same kind of list."""
+    return _count_cores(extract_file_text(answer).strip())
+
+
+CORES = Probe(name="cores", question=ProbeFiles(globs=("/proc/self/status",)), parse=parse_allowed_cores)
+ONLINE_CORES = Probe(
+    name="online-cores", question=ProbeFiles(globs=("/sys/devices/system/cpu/online",)), parse=parse_online_cores
+)
+
+
+def find_narrow_affinity(facts: Facts) -> Iterator[Finding]:
+    """Ranks that share one core, or have fewer cores than there are ranks, are slow without a word of error."""
+    online = facts.of(ONLINE_CORES)
+    for name, allowed in facts.of(CORES).items():
+        ranks = facts.cluster.node(name).slots or 1
+        if allowed < online.get(name, 0) and allowed < max(2, ranks):
+            yield host.AFFINITY.finding(
+                nodes=(name,),
+                seen=f"a process started there may use {_format_cores(allowed)} of {online[name]}",
+                fix=host.AFFINITY.fix(node=name),
+            )
+
+
+def _format_cores(count: int) -> str:
+    return format_count(count, "core")
+
+
+def _count_cores(core_list: str) -> int:
+    count = 0
+    for part in core_list.split(","):
+        span = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
+        first, last = (int(span[1]), int(span[2] or span[1])) if span else (0, -1)
+        if last < first:
+            raise ProbeParseError(f"a list of cores that can't be read: {escape_text(core_list)}")
+        count += last - first + 1
+    return count
+
+
+PART = Subject(
+    name="cores",
+    title="ranks may use the cores that are there",
+    probes=(CORES, ONLINE_CORES),
+    rules=(find_narrow_affinity,),
+)

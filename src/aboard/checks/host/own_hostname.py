@@ -1,0 +1,79 @@
+"""A node's own name: what it resolves to on the node itself, since ranks tell their peers that address."""
+
+import re
+from collections.abc import Iterator
+from ipaddress import ip_address
+
+from aboard.checks.answer_text import extract_stdout
+from aboard.core.cluster.contact import ReachedNode
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeParseError
+from aboard.diagnoses import Finding
+from aboard.diagnoses.nodes import host
+from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.lazy_dataclass import dataclass
+
+NOT_FOUND = 2  # getent(1)
+# What would end a pattern of sed's or mean something in it; a dot is harmless, and names have it.
+_SPECIAL = re.compile(r"[][\\/*^$]")
+_ESCAPED = r"\\\g<0>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnHostname:
+    """The addresses, in the order in which a program gets them; none when the name means nothing there."""
+
+    name: Untrusted
+    addresses: tuple[str, ...]
+
+
+def parse_own_hostname(answer: ProbeAnswer) -> OwnHostname:
+    """The name on the first line, then what getent printed: an address, a kind, perhaps the name."""
+    lines = extract_stdout(answer, codes=(0, NOT_FOUND)).splitlines()
+    if not lines or not lines[0].strip():
+        raise ProbeParseError("a host without a name")
+    addresses: dict[str, None] = {}
+    for line in lines[1:]:
+        address = Untrusted(line.partition(" ")[0]).as_address()
+        if address is None:
+            raise ProbeParseError(f"getent answered in a way that is not known: {escape_text(line)}")
+        addresses[address] = None
+    return OwnHostname(name=Untrusted(lines[0].strip()), addresses=tuple(addresses))
+
+
+OWN_NAME = Probe(
+    name="own-name",
+    question=ProbeCommand(argv=("sh", "-c", "uname -n; exec getent ahosts $(uname -n)")),
+    parse=parse_own_hostname,
+)
+
+
+def find_loopback_hostname(facts: Facts) -> Iterator[Finding]:
+    """Ranks tell peers the address that their own host name has; 127.0.1.1 leads each peer to itself."""
+    if len(facts.cluster) < 2:  # noqa: PLR2004 - alone, loopback is as good as any
+        return
+    for name, own in facts.of(OWN_NAME).items():
+        first = ip_address(own.addresses[0]) if own.addresses else None
+        if first is not None and not first.is_loopback:
+            continue
+        contact = facts.contacts.get(name)
+        contact_address = contact.address if isinstance(contact, ReachedNode) else ""
+        address = contact_address or facts.cluster.node(name).address or "ADDRESS"
+        yield host.OWN_NAME.finding(
+            nodes=(name,),
+            seen=f"its own name {own.name.visible()} {f'is {first}' if first else 'means nothing'} there",
+            fix=host.OWN_NAME.fix(
+                edit=rf"/^127\..*\b{_SPECIAL.sub(_ESCAPED, own.name.raw())}\b/d",
+                line=f"{address} {own.name.raw()}",
+                node=name,
+            ),
+        )
+
+
+PART = Subject(
+    name="own-name",
+    title="own names lead to addresses that peers can dial",
+    probes=(OWN_NAME,),
+    rules=(find_loopback_hostname,),
+)

@@ -1,0 +1,58 @@
+"""Shared memory: /dev/shm, in which data loaders hand over batches and NCCL's ranks of one node talk."""
+
+import re
+from collections.abc import Iterator
+
+from aboard.checks.answer_text import extract_stdout
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeParseError
+from aboard.core.text.byte_sizes import GIB, MIB, format_size
+from aboard.diagnoses import Finding, Fix
+from aboard.diagnoses.nodes import host
+from aboard.lazy_dataclass import dataclass
+
+SMALL = GIB
+# NCCL alone takes about 10 MiB for each pair of ranks that talk this way.
+NEARLY_FULL = 128 * MIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShmSpace:
+    """In bytes."""
+
+    size: int
+    free: int
+
+
+def parse_shm_space(answer: ProbeAnswer) -> ShmSpace:
+    """The one line of `df -PB1` below its heading; what a file system is called may hold spaces."""
+    lines = extract_stdout(answer).strip().splitlines()
+    found = re.search(r"\s([0-9]{1,20})\s+([0-9]{1,20})\s+([0-9]{1,20})\s+\S+\s+/\S*$", lines[-1]) if lines else None
+    if len(lines) < 2 or found is None:  # noqa: PLR2004 - a heading and a line
+        raise ProbeParseError("df answered in a way that is not known")
+    return ShmSpace(size=int(found[1]), free=int(found[3]))
+
+
+SHM = Probe(name="shm", question=ProbeCommand(argv=("df", "-PB1", "/dev/shm")), parse=parse_shm_space)  # noqa: S108 - asked about, not used
+
+
+def find_small_shm(facts: Facts) -> Iterator[Finding]:
+    """Data loaders hand over batches in /dev/shm; a full one kills them with a bus error."""
+    for name, shm in facts.of(SHM).items():
+        if shm.size < SMALL:
+            yield _build_finding(
+                name, f"shared memory (/dev/shm) holds {format_size(shm.size)}", host.SHM.fix("small", node=name)
+            )
+        elif shm.free < NEARLY_FULL:
+            seen = (
+                f"shared memory (/dev/shm) is nearly full: {format_size(shm.free)} of {format_size(shm.size)} are free"
+            )
+            yield _build_finding(name, seen, host.SHM.fix("full", node=name))
+
+
+def _build_finding(node: str, seen: str, fix: Fix) -> Finding:
+    return host.SHM.finding(nodes=(node,), seen=seen, fix=fix)
+
+
+PART = Subject(name="shm", title="shared memory is large enough", probes=(SHM,), rules=(find_small_shm,))

@@ -1,0 +1,31 @@
+"""What is usual in a cluster: the value that most nodes have, against which an odd one out is told."""
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T", bound=Hashable)
+
+
+def find_majority(values: Mapping[str, T]) -> T | None:
+    """The value that more than half of the nodes have; None when there is no such value."""
+    if not values:
+        return None
+    value, count = Counter(values.values()).most_common(1)[0]
+    return value if 2 * count > len(values) else None
+
+
+def find_most_common(values: Mapping[str, T], better: Callable[[T], Any]) -> T | None:
+    """The most frequent value, and of equally frequent ones the better: two nodes that differ have no majority."""
+    if not values:
+        return None
+    counts = Counter(values.values())
+    return max(counts, key=lambda value: (counts[value], better(value)))
+
+
+def group_by_value(values: Mapping[str, T]) -> dict[T, tuple[str, ...]]:
+    """The nodes of each value: what holds for many nodes alike is said once."""
+    groups: dict[T, list[str]] = {}
+    for name, value in values.items():
+        groups.setdefault(value, []).append(name)
+    return {value: tuple(names) for value, names in groups.items()}

@@ -1,0 +1,121 @@
+"""The mesh as a value: who could connect to whom, and what each node said of itself and of names."""
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+from enum import Enum
+from ipaddress import ip_address
+from typing import Annotated, Literal, TypeAlias
+
+from aboard.core.decoding import CustomDecoder, DecodeError, Matching, Word
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
+from aboard.lazy_dataclass import dataclass
+
+_OUTCOMES = "ok|refused|dropped|rejected|unresolved|silent|stalled|crawled|reset|untried"
+_IP = re.compile(r"[0-9A-Fa-f:.]{2,45}(%[A-Za-z0-9_.-]{1,32})?")
+# torchrun's and DeepSpeed's own default.
+RENDEZVOUS_PORT = 29500
+
+
+class PortKind(Enum):
+    """Which kind of port was tried: a firewall may let one through and not the other."""
+
+    RENDEZVOUS = "rendezvous"
+    EPHEMERAL = "ephemeral"
+
+
+def decode_address(value: object) -> str:
+    """An address as a node wrote it; Python takes anything behind its `%`, and it goes into /etc/hosts and into sed."""
+    if isinstance(value, str) and _IP.fullmatch(value) and Untrusted(value).as_address():
+        return value
+    raise DecodeError("no address")
+
+
+Pair: TypeAlias = tuple[str, str]
+IpAddress: TypeAlias = Annotated[str, CustomDecoder(decode_address)]
+# Addresses, or why there are none.
+ResolvedAddresses: TypeAlias = tuple[IpAddress, ...] | Untrusted
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConnectionAttempt:
+    """One connection."""
+
+    outcome: Annotated[str, Matching(_OUTCOMES)]
+    seconds: float = 0.0
+    local: IpAddress | Literal[""] = ""
+    remote: IpAddress | Literal[""] = ""
+    said: Untrusted = NO_TEXT
+
+
+@dataclass(frozen=True, kw_only=True)
+class OccupiedPort:
+    """A port that a node could not have, and who has it as far as the node's user may know; 0 is no pid."""
+
+    why: Word
+    owner: Untrusted = NO_TEXT
+    pid: int = 0
+    ours: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class InterfaceAddress:
+    """An address that an interface of a node has, as `10.77.0.3/16`."""
+
+    interface: str
+    address: str
+
+    @property
+    def host(self) -> str:
+        return self.address.partition("/")[0]
+
+    @property
+    def usable(self) -> bool:
+        """Whether peers could use it: neither loopback nor link-local."""
+        bare = ip_address(self.host)
+        return not (bare.is_loopback or bare.is_link_local)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeshResult:
+    """Who could connect to whom. `targets` is what peers were told; `missing` says why a node took no part."""
+
+    port: int = RENDEZVOUS_PORT
+    targets: Mapping[str, str]
+    tries: Mapping[tuple[str, str, PortKind], ConnectionAttempt]
+    taken: Mapping[str, OccupiedPort] = field(default_factory=dict)
+    flaky: Mapping[tuple[str, str, PortKind], ConnectionAttempt] = field(default_factory=dict)
+    # What each node makes of each name.
+    resolved: Mapping[str, Mapping[str, ResolvedAddresses]] = field(default_factory=dict)
+    hostnames: Mapping[str, Untrusted] = field(default_factory=dict)
+    addresses: Mapping[str, tuple[InterfaceAddress, ...]] = field(default_factory=dict)
+    missing: Mapping[str, str] = field(default_factory=dict)
+    sparse: bool = False
+
+    @property
+    def interfaces(self) -> dict[str, str]:
+        """For each node, the interface that its peers reach it on; where they don't, the one it reaches them from."""
+        chosen: dict[str, str] = {}
+        incoming: dict[str, list[str]] = defaultdict(list)
+        outgoing: dict[str, list[str]] = defaultdict(list)
+        for (frm, to, _), each in self.tries.items():
+            if each.outcome == "ok":
+                incoming[to].append(each.remote)
+                outgoing[frm].append(each.local)
+        for node in self.addresses:
+            names = self._used(node, incoming[node]) or self._used(node, outgoing[node])
+            if names:
+                chosen[node] = max(sorted(set(names)), key=names.count)
+        return chosen
+
+    def _used(self, node: str, addresses: Sequence[str]) -> list[str]:
+        return [name for name in (self.interface(node, each) for each in addresses) if name]
+
+    def interface(self, node: str, address: str) -> str:
+        """The interface of a node that has an address; "" when none has."""
+        return next((at.interface for at in self.addresses.get(node, ()) if _is_same_address(at.host, address)), "")
+
+
+def _is_same_address(one: str, other: str) -> bool:
+    return one == other or one == other.removeprefix("::ffff:")

@@ -1,0 +1,60 @@
+"""What differs from node to node: who has what, and who differs from most."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from aboard.core.cluster import node_sets
+from aboard.core.text.input_text import format_count
+from aboard.diagnoses import Severity
+from aboard.lazy_dataclass import dataclass
+
+# How many values are told apart in one sentence.
+_MAX_VALUES = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeDifference:
+    """One thing of which not all nodes have the same; a value of None is to have none of it."""
+
+    what: str
+    values: Mapping[str, str | None]
+    severity: Severity
+    kind: str = "package"
+
+    @property
+    def usual(self) -> str | None:
+        """What most nodes have."""
+        return find_common_value(self.values)
+
+    @property
+    def odd(self) -> tuple[str, ...]:
+        """The nodes that have something else."""
+        return tuple(node for node, value in self.values.items() if value != self.usual)
+
+    def by_value(self) -> dict[str | None, tuple[str, ...]]:
+        """The nodes of each value, the rarest first."""
+        groups: dict[str | None, list[str]] = {}
+        for node, value in self.values.items():
+            groups.setdefault(value, []).append(node)
+        return {value: tuple(groups[value]) for value in sorted(groups, key=lambda value: value == self.usual)}
+
+    def sentence(self) -> str:
+        """Who has what: "torch: n3 has 2.6.0, n[1-2,4] have 2.7.1"."""
+        groups = list(self.by_value().items())
+        shown_groups = groups[: _MAX_VALUES - 1] + groups[-1:] if len(groups) > _MAX_VALUES else groups
+        parts = [
+            f"{node_sets.fold_names(nodes)} {_conjugate_have(nodes)} {value or 'none'}" for value, nodes in shown_groups
+        ]
+        if len(groups) > _MAX_VALUES:
+            parts.insert(-1, f"{format_count(len(groups) - _MAX_VALUES, 'more version')} elsewhere")
+        return f"{self.what}: {', '.join(parts)}"
+
+
+def find_common_value(values: Mapping[str, str | None]) -> str | None:
+    """What most of those have that have any; of equally many, what the first has: rank 0 is there, and people too."""
+    counted = Counter(value for value in values.values() if value is not None)
+    return max(counted, key=lambda value: counted[value], default=None)
+
+
+def _conjugate_have(nodes: tuple[str, ...]) -> str:
+    return "has" if len(nodes) == 1 else "have"

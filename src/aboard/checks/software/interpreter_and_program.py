@@ -1,0 +1,229 @@
+"""The interpreter and the program of ranks: the same on every node, and safe to run."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from aboard.checks.list_formatting import format_list
+from aboard.checks.node_scripts import format_node_command, format_python_command, join_command_lines
+from aboard.checks.software.node_software import SOFTWARE, NodeSoftware
+from aboard.core.cluster import node_sets
+from aboard.core.cluster.node_sets import quote_folded_names
+from aboard.core.probes.facts import Facts, Unknown
+from aboard.core.probes.rank_environment import ProgramFile, RankEnvironment
+from aboard.diagnoses import Diagnosis, Finding, Fix, Severity, Shell, format_shell
+from aboard.diagnoses.nodes import software, unanswered_probes
+from aboard.diagnoses.untrusted import Untrusted
+
+_MAX_FIXES = 4
+# A Python of the system is installed, not copied.
+_SYSTEM = ("", "/usr", "/usr/local", "/opt")
+
+
+def find_missing_interpreter(facts: Facts) -> Iterator[Finding]:
+    """The head's environment is on some nodes only, or on none of them."""
+    known = _list_known_environments(facts)
+    lacking = [name for name, each in known.items() if each.interpreter.lacking and not each.interpreter.refused]
+    if not lacking:
+        return
+    path = known[lacking[0]].interpreter.lacking
+    having = [name for name, each in known.items() if each.interpreter.path == path]
+    if having:
+        alike = _has_same_versions(facts.of(SOFTWARE), having[0], lacking)
+        yield software.INTERPRETER.finding(
+            severity=Severity.WARN if alike else Severity.BLOCK,
+            nodes=tuple(lacking),
+            seen=f"{path} is on {node_sets.fold_names(having)}, but not on {node_sets.fold_names(lacking)}"
+            + ("; python3 there has the same packages" if alike else ""),
+            fix=_fix_missing_environment(facts, software.INTERPRETER, path, lacking),
+        )
+    else:
+        without = [
+            name
+            for name in lacking
+            if (inventory := facts.of(SOFTWARE).get(name)) and "torch" not in inventory.packages
+        ]
+        yield software.INTERPRETER_LOGIN.finding(
+            severity=Severity.WARN if without else Severity.INFO,
+            nodes=tuple(lacking),
+            seen=f"{path} is on none of the nodes, so ranks use python3 of the login shell"
+            + (
+                f"; {node_sets.fold_names(without)} {'has' if len(without) == 1 else 'have'} no torch there"
+                if without
+                else ""
+            ),
+            fix=_fix_missing_environment(facts, software.INTERPRETER_LOGIN, path, lacking),
+        )
+
+
+def find_unsafe_interpreter(facts: Facts) -> Iterator[Finding]:
+    """Code that another user can change would run with this user's rights."""
+    by_reason: dict[tuple[str, Untrusted], list[str]] = {}
+    for name, each in _list_known_environments(facts).items():
+        if each.interpreter.refused:
+            by_reason.setdefault((each.interpreter.lacking, each.interpreter.refused), []).append(name)
+    for (path, reason), names in by_reason.items():
+        yield software.INTERPRETER_UNSAFE.finding(
+            nodes=tuple(names),
+            seen=f"{path} is not used: {reason.visible(300)}",
+            fix=software.INTERPRETER_UNSAFE.fix(path=path),
+        )
+
+
+def find_unknown_interpreter(facts: Facts) -> Iterator[Finding]:
+    """A node that did not say what it has is not vouched for."""
+    for name, answer in facts.environments.items():
+        if isinstance(answer, Unknown):
+            node = facts.cluster.node(name)
+            yield unanswered_probes.ENVIRONMENT.finding(
+                nodes=(name,),
+                seen=f"whether it has your Python environment and your script is not known: {answer.why}",
+                why="Ranks there use python3 of the login shell, and may not start.",
+                fix=unanswered_probes.ENVIRONMENT.fix(
+                    look=format_node_command(node, format_shell("ls {folder}", folder=node.workdir or "."))
+                ),
+            )
+
+
+def find_missing_program(facts: Facts) -> Iterator[Finding]:
+    """What ranks are to run is not on a node, or can't be run there.
+
+    A working directory that only some nodes lack is a finding of its own; one that all lack was never copied.
+    """
+    known = {name: each for name, each in _list_known_environments(facts).items() if each.program is not None}
+    nowhere = all(each.workdir is False for each in known.values())
+    by_path: dict[tuple[str, str], list[str]] = {}
+    there = []
+    for name, program in _list_programs(facts, nowhere=nowhere).items():
+        if program.exists and not program.problem:
+            there.append(name)
+        else:
+            problem = program.problem.visible(200) or "is not there"
+            by_path.setdefault((program.path, problem), []).append(name)
+    for (path, problem), names in by_path.items():
+        also = f"; {node_sets.fold_names(there)} {'has' if len(there) == 1 else 'have'} it" if there else ""
+        folder = facts.cluster.node(names[0]).workdir if nowhere else None
+        yield software.PROGRAM.finding(
+            nodes=tuple(names),
+            seen=f"{path} {problem} on {node_sets.fold_names(names)}{also}",
+            fix=software.PROGRAM.fix("copy", lines=_build_copy_commands(facts, folder or path, names, there))
+            if "/" in path
+            else software.PROGRAM.fix(
+                "install",
+                look=format_node_command(facts.cluster.node(names[0]), format_shell("command -v {path}", path=path)),
+                nodes=quote_folded_names(names),
+            ),
+        )
+
+
+def find_missing_module(facts: Facts) -> Iterator[Finding]:
+    """A module that `-m` names and that the interpreter of a node does not find."""
+    inventories = {
+        name: inventory
+        for name, inventory in facts.of(SOFTWARE).items()
+        if inventory.asked_module and not inventory.module
+    }
+    if inventories:
+        name, inventory = next(iter(inventories.items()))
+        node = facts.cluster.node(name)
+        go = format_shell("cd {folder}", folder=node.workdir or ".")
+        ask = format_shell("-m {module} --help", module=inventory.asked_module)
+        yield software.PROGRAM.finding(
+            nodes=tuple(inventories),
+            seen=f"{inventory.executable.visible(500)} finds no module {inventory.asked_module} in {node.workdir}"
+            " or its"
+            " packages",
+            fix=software.PROGRAM.fix("module", try_it=format_python_command(node, ask, go)),
+        )
+
+
+def find_differing_program(facts: Facts) -> Iterator[Finding]:
+    """Nodes that run different scripts make different collectives."""
+    by_digest: dict[Untrusted, list[str]] = {}
+    for name, each in _list_programs(facts).items():
+        if each.digest:
+            by_digest.setdefault(each.digest, []).append(name)
+    if len(by_digest) > 1:
+        usual = max(by_digest.values(), key=len)
+        odd = tuple(name for names in by_digest.values() if names is not usual for name in names)
+        path = _list_programs(facts)[odd[0]].path
+        yield software.PROGRAM_DIFFERS.finding(
+            nodes=odd,
+            seen=f"{path} on {node_sets.fold_names(odd)} is not the same file as on {node_sets.fold_names(usual)}",
+            fix=software.PROGRAM_DIFFERS.fix(lines=_build_copy_commands(facts, path, odd, usual)),
+        )
+
+
+def find_missing_imports(facts: Facts) -> Iterator[Finding]:
+    """What the script imports in its first lines, and a node's interpreter does not have."""
+    by_names: dict[tuple[str, ...], list[str]] = {}
+    for name, inventory in facts.of(SOFTWARE).items():
+        if inventory.missing:
+            by_names.setdefault(inventory.missing, []).append(name)
+    for missing, names in by_names.items():
+        try_it = format_python_command(
+            facts.cluster.node(names[0]), format_shell("-c {program}", program=f"import {', '.join(missing)}")
+        )
+        executable = facts.of(SOFTWARE)[names[0]].executable.visible(500)
+        yield software.IMPORT.finding(
+            nodes=tuple(names),
+            seen=f"the script imports {format_list(missing)}, which {executable} does not have",
+            fix=software.IMPORT.fix(
+                try_it=try_it, them="it" if len(missing) == 1 else "them", nodes=quote_folded_names(names)
+            ),
+        )
+
+
+def _list_known_environments(facts: Facts) -> Mapping[str, RankEnvironment]:
+    return {name: each for name, each in facts.environments.items() if isinstance(each, RankEnvironment)}
+
+
+def _list_programs(facts: Facts, *, nowhere: bool = False) -> Mapping[str, ProgramFile]:
+    """Of nodes that have the working directory, or of all if it is `nowhere`."""
+    return {
+        name: each.program
+        for name, each in _list_known_environments(facts).items()
+        if each.program is not None and (nowhere or each.workdir is not False)
+    }
+
+
+def _has_same_versions(inventories: Mapping[str, NodeSoftware], having: str, lacking: Sequence[str]) -> bool:
+    """Of torch and of all that the script imports."""
+    if any(name not in inventories for name in (having, *lacking)):
+        return False
+    like = inventories[having]
+    return all(
+        inventories[name].python.rpartition(".")[0] == like.python.rpartition(".")[0]
+        and inventories[name].packages.get("torch") == like.packages.get("torch")
+        and inventories[name].imports == like.imports
+        for name in lacking
+    )
+
+
+def _build_copy_commands(
+    facts: Facts, path: str, names: Sequence[str], source: Sequence[str] = (), *, whole: bool = False
+) -> Shell:
+    """From here if a node that has it is this machine, or if none has it; else from a node, by way of here.
+
+    A `whole` environment is more than a file.
+    """
+    origin = next((facts.cluster.node(name) for name in source), None)
+    pack = format_shell("tar -C / -cf - {inner}", inner=path.lstrip("/"))
+    read_command = pack if origin is None else format_node_command(origin, pack)
+    away = [node for node in map(facts.cluster.node, names) if not node.local]
+    if not away:
+        return format_shell("ls -l {folder}", folder=path.rpartition("/")[0] or ".")
+    unpack = format_shell("tar -C / -xf -")
+    lines = [
+        format_shell("{read:shell} | {write:shell}", read=read_command, write=format_node_command(node, unpack))
+        for node in away[:_MAX_FIXES]
+    ]
+    if whole:
+        lines[0] = format_shell("{line:shell}    # the Python that it was made from must be there, too", line=lines[0])
+    return join_command_lines(lines, len(away) - _MAX_FIXES)
+
+
+def _fix_missing_environment(facts: Facts, diagnosis: Diagnosis, path: str, names: Sequence[str]) -> Fix:
+    prefix = path.rpartition("/")[0].rpartition("/")[0]
+    if prefix in _SYSTEM:
+        look = format_node_command(facts.cluster.node(names[0]), format_shell("ls -l {path}", path=path))
+        return diagnosis.fix("install", look=look, nodes=quote_folded_names(names))
+    return diagnosis.fix("copy", lines=_build_copy_commands(facts, prefix, names, whole=True))

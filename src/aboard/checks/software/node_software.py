@@ -1,0 +1,83 @@
+"""What a node told of its software, as values."""
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+from functools import partial
+from typing import Annotated
+
+from aboard.checks.node_scripts import AnyPath, Plain, build_rank_argv, decode_script_output, parse_script_output
+from aboard.checks.software.inventory_script import SCRIPT
+from aboard.core.cluster.node import Node
+from aboard.core.decoding import Matching, MaxLength
+from aboard.core.plan.program import Program, ProgramKind
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
+from aboard.lazy_dataclass import dataclass
+
+_MANY = MaxLength(20_000)
+# It goes into the commands of fixes.
+ModuleName = Annotated[str, Matching(r"([A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*)?")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSoftware:
+    """What ranks will import on a node, and the variables that they will see.
+
+    `environment` and `code` are digests: of every package with its version, and of the files in the working directory,
+    of which there are `files`; `cut` says that there were more than are looked at. Of the program that ranks run,
+    `needed` are the files in the working directory that it imports, `imports` the versions of everything else that it
+    imports, `missing` what it imports first of all and does not find, and `module` the file that
+    `-m asked_module` runs.
+    """
+
+    python: Plain
+    executable: AnyPath
+    packages: Mapping[Plain, Plain]
+    environment: Plain
+    count: int
+    variables: Annotated[Mapping[Plain, Annotated[Untrusted, MaxLength(500)]], _MANY]
+    code: Plain
+    files: int
+    cut: bool
+    commit: Untrusted
+    needed: Annotated[tuple[AnyPath, ...], _MANY] = ()
+    imports: Mapping[Plain, Plain] = field(default_factory=dict)
+    missing: tuple[ModuleName, ...] = ()
+    module: AnyPath = NO_TEXT
+    asked_module: ModuleName = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SoftwareListing:
+    """Every package and every file of code, behind the digests."""
+
+    packages: Annotated[Mapping[Plain, Plain], _MANY]
+    files: Annotated[Mapping[AnyPath, Plain], _MANY]
+
+
+def parse_software(answer: ProbeAnswer) -> NodeSoftware:
+    document = parse_script_output(answer)
+    program = document.get("program")
+    return decode_script_output(NodeSoftware, document | program if isinstance(program, dict) else document)
+
+
+def parse_listing(answer: ProbeAnswer) -> SoftwareListing:
+    return decode_script_output(SoftwareListing, parse_script_output(answer))
+
+
+def build_inventory_command(node: Node, what: str = "facts", program: Program | None = None) -> ProbeCommand:
+    """Asks the Python that ranks will get, in their directory's name."""
+    target = () if program is None or program.kind is ProgramKind.PROGRAM else (program.kind.value, program.target)
+    words = (what, node.workdir or "", *target)
+    if not node.local and not node.setup and node.rank_python == node.python:
+        # The agent runs on it already: a child of the agent saves each node 40 ms of start-up.
+        return ProbeCommand(argv=("software", *words), timeout=10.0, source=SCRIPT)
+    return ProbeCommand(argv=build_rank_argv(node, "-Sc", SCRIPT, *words), timeout=10.0)
+
+
+SOFTWARE = Probe(name="software", question=build_inventory_command, parse=parse_software)
+
+
+def build_program_probe(program: Program) -> Probe[NodeSoftware]:
+    """As `SOFTWARE`, and also what a program needs."""
+    return replace(SOFTWARE, question=partial(build_inventory_command, program=program))

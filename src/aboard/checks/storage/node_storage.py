@@ -1,0 +1,123 @@
+"""What a node told of its storage, as values."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from aboard.checks.node_scripts import AnyPath, Plain, build_rank_argv, decode_script_output, parse_script_output
+from aboard.checks.storage.filesystem_script import MOUNT_SECONDS, SCRIPT
+from aboard.core.cluster.node import Node
+from aboard.core.decoding import CustomDecoder, DecodeError, JsonKey, Matching, decode
+from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand, ProbeParseError
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
+from aboard.lazy_dataclass import dataclass
+
+
+def _decode_count(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return min(value, 2**64)
+    raise DecodeError("a number is wanted")
+
+
+# A large file system has more bytes than are exact in JSON.
+Count = Annotated[int, CustomDecoder(_decode_count)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mount:
+    """Where a file system is mounted, and what it is; `network` ones hang when their server is gone."""
+
+    point: AnyPath
+    type: Plain
+    source: AnyPath
+    network: bool
+
+    def __str__(self) -> str:
+        return self.point.visible(500)
+
+    @property
+    def shown_source(self) -> str:
+        return f"{self.type} of {self.source.visible(500)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskSpace:
+    """Room in bytes and in files; some file systems don't count their files, and say 0 of 0."""
+
+    size: Count
+    free: Count
+    inodes: Count
+    inodes_free: Count
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeDirectory:
+    """A directory that a run needs. Without a disk it could not be looked at, for the reason in `trouble`."""
+
+    path: AnyPath
+    mount: Mount
+    disk: DiskSpace | None = None
+    trouble: Annotated[Untrusted, JsonKey("error")] = NO_TEXT
+    silent: bool = False
+    read_only: bool = False
+    writable: bool = False
+    owner: int = 0
+
+    def __str__(self) -> str:
+        return self.path.visible(500)
+
+
+def _decode_directory(value: object) -> NodeDirectory:
+    """It comes flat: what the mount and the disk are stands beside the rest."""
+    flat = decode(dict[str, Any], value)
+    fields = {**flat, "mount": {**flat, "point": flat.get("mount")}}
+    if flat.get("silent") is True:
+        fields["error"] = "it does not answer"
+    return decode(NodeDirectory, {**fields, "disk": None if "error" in fields else flat}, strict=True)
+
+
+def _decode_dead_mounts(value: object) -> dict[Mount, Untrusted]:
+    mounts = decode(tuple[dict[str, Any], ...], value, strict=True)
+    return {decode(Mount, each, strict=True): decode(Untrusted, each.get("why")) for each in mounts}
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeStorage:
+    """A node's directories by role (workdir, home, tmp), and its mounts that don't answer, with the reason."""
+
+    uid: int
+    places: Mapping[
+        Annotated[str, Matching("workdir|home|tmp")], Annotated[NodeDirectory, CustomDecoder(_decode_directory)]
+    ]
+    dead: Annotated[Mapping[Mount, Untrusted], CustomDecoder(_decode_dead_mounts)]
+
+    @property
+    def workdir(self) -> NodeDirectory | None:
+        return self.places.get("workdir")
+
+
+def parse_storage(answer: ProbeAnswer) -> NodeStorage:
+    return decode_script_output(NodeStorage, parse_script_output(answer))
+
+
+def parse_directory(answer: ProbeAnswer) -> NodeDirectory:
+    """The one directory that was asked about."""
+    try:
+        return _decode_directory(parse_script_output(answer))
+    except DecodeError as error:
+        raise ProbeParseError(f"what it printed can't be read: {error}") from None
+
+
+def build_script_command(node: Node, what: str, *words: str, timeout: float) -> ProbeCommand:
+    """Nothing of the node's environment but its Python is needed, and -IS starts that in half the time."""
+    return ProbeCommand(argv=build_rank_argv(node, "-ISc", SCRIPT, what, *words), timeout=timeout)
+
+
+def build_storage_command(node: Node) -> ProbeCommand:
+    """Every launch asks this: without `setup` lines, which may set TMPDIR, the agent itself can run it."""
+    words, timeout = ("look", node.workdir or ""), MOUNT_SECONDS + 5
+    if node.setup:
+        return build_script_command(node, *words, timeout=timeout)
+    return ProbeCommand(argv=("storage", *words), timeout=timeout, source=SCRIPT)
+
+
+STORAGE = Probe(name="storage", question=build_storage_command, parse=parse_storage)

@@ -1,0 +1,142 @@
+"""Room for the run: what `run:` in aboard.yaml says it will write, against what is free where it writes."""
+
+from collections.abc import Iterator, Mapping
+
+from aboard.checks.list_formatting import format_list
+from aboard.checks.node_scripts import format_node_command, parse_run_reply
+from aboard.checks.storage.filesystem_script import MOUNT_SECONDS
+from aboard.checks.storage.node_storage import STORAGE, NodeDirectory, build_script_command, parse_directory
+from aboard.core.cluster import node_sets
+from aboard.core.cluster.planned_writes import PlannedWrites
+from aboard.core.probes.facts import Facts, Unknown
+from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
+from aboard.core.probes.probe import ProbeParseError
+from aboard.core.text.byte_sizes import format_size
+from aboard.diagnoses import Finding, Severity, format_shell
+from aboard.diagnoses.nodes import storage, unanswered_probes
+
+_SECONDS = MOUNT_SECONDS + 5
+
+
+def measure_output_space(facts: Facts) -> Script[Mapping[str, NodeDirectory | Unknown]]:
+    """Asks every node that will have a rank; nobody, when nothing is said of what the run writes."""
+    wanted = facts.cluster.writes
+    writers = [node for node in facts.reached() if node.slots != 0] if wanted else []
+    if wanted is None or not writers:
+        return {}
+    replies = yield {
+        node.name: ProbeRequest.to_run(build_script_command(node, "room", wanted.path, timeout=_SECONDS))
+        for node in writers
+    }
+    found: dict[str, NodeDirectory | Unknown] = {}
+    for name, reply in replies.items():
+        try:
+            found[name] = parse_directory(parse_run_reply(reply))
+        except ProbeParseError as error:
+            found[name] = Unknown(why=str(error))
+    return found
+
+
+OUTPUT_SPACE = MultiNodeProbe(name="storage-room", script=measure_output_space)
+
+
+def list_output_directories(facts: Facts) -> dict[str, NodeDirectory]:
+    """What is known of the directory that the run will write to, by node."""
+    return {name: place for name, place in _get_outcome(facts).items() if isinstance(place, NodeDirectory)}
+
+
+def list_small_disks(facts: Facts) -> dict[str, NodeDirectory]:
+    """The nodes whose disk has less room than the run needs."""
+    wanted = facts.cluster.writes
+    if wanted is None:
+        return {}
+    known = {name: place for name, place in list_output_directories(facts).items() if _is_writable(place)}
+    # A file system that counts nothing says 0 of 0.
+    return {
+        name: place for name, place in known.items() if place.disk and place.disk.size and place.disk.free < wanted.size
+    }
+
+
+def find_insufficient_space(facts: Facts) -> Iterator[Finding]:
+    """A run that fills its disk loses the checkpoint that it was writing, hours after it could have been known."""
+    wanted = facts.cluster.writes
+    disks: dict[tuple[object, ...], dict[str, NodeDirectory]] = {}
+    for name, place in list_small_disks(facts).items():
+        disks.setdefault(_identify_disk(place), {})[name] = place
+    for places in disks.values():
+        if wanted is not None:
+            yield _build_space_finding(facts, wanted, places)
+
+
+def find_unwritable_output(facts: Facts) -> Iterator[Finding]:
+    """A run that can't write where it was told to has nothing to show for its time."""
+    first = next((node.name for node in facts.cluster if node.slots != 0), "")
+    dead = {name: node_storage.dead for name, node_storage in facts.of(STORAGE).items()}
+    for name, place in list_output_directories(facts).items():
+        if _is_writable(place) or place.silent or place.mount in dead.get(name, ()):
+            continue
+        trouble = place.trouble.visible(500) or (
+            "it is mounted read-only" if place.read_only else f"user {place.owner} owns it"
+        )
+        yield storage.OUTPUT.finding(
+            # Rank 0 is on the first node, and many programs write there alone.
+            severity=Severity.BLOCK if name == first else Severity.WARN,
+            nodes=(name,),
+            seen=f"nothing can be written to {place} ({place.mount.type} on {place.mount}): {trouble}",
+            fix=storage.OUTPUT.fix(
+                look=format_node_command(facts.cluster.node(name), format_shell("namei -l {path}", path=place.path))
+            ),
+        )
+
+
+def find_unknown_space(facts: Facts) -> Iterator[Finding]:
+    """What could not be measured is said, never taken for enough."""
+    wanted = facts.cluster.writes
+    dead = {name: node_storage.dead for name, node_storage in facts.of(STORAGE).items()}
+    whys = {name: each.why for name, each in _get_outcome(facts).items() if isinstance(each, Unknown)}
+    silent = {name: place for name, place in list_output_directories(facts).items() if place.silent}
+    # A mount that is known to be dead is told as that.
+    whys |= {
+        name: place.trouble.visible(500) for name, place in silent.items() if place.mount not in dead.get(name, ())
+    }
+    if whys and wanted is not None:
+        first = next(iter(whys))
+        look = format_shell("timeout 5 df -h {path}", path=wanted.path)
+        yield unanswered_probes.STORAGE_ROOM.finding(
+            nodes=tuple(whys),
+            seen=f"whether {wanted.path} has room for {format_size(wanted.size)} stayed unknown:"
+            f" {format_list(sorted(set(whys.values())), 2)}",
+            fix=unanswered_probes.STORAGE_ROOM.fix(look=format_node_command(facts.cluster.node(first), look)),
+        )
+
+
+def _get_outcome(facts: Facts) -> Mapping[str, NodeDirectory | Unknown]:
+    outcome = facts.outcome(OUTPUT_SPACE)
+    if isinstance(outcome, Unknown):
+        return {node.name: outcome for node in facts.reached()}
+    return outcome or {}
+
+
+def _identify_disk(place: NodeDirectory) -> tuple[object, ...]:
+    """Nodes that share a disk share the shortage, although one may see a few bytes more than the next."""
+    return (place.mount.type, place.mount.source) if place.mount.network else (place.mount, place.disk)
+
+
+def _is_writable(place: NodeDirectory) -> bool:
+    return place.disk is not None and place.writable and not place.read_only
+
+
+def _build_space_finding(facts: Facts, wanted: PlannedWrites, places: Mapping[str, NodeDirectory]) -> Finding:
+    names = tuple(places)
+    # The least of those who share it: what is free grows and shrinks while they look.
+    place = min(places.values(), key=lambda place: place.disk.free if place.disk else 0)
+    free, whole = (place.disk.free, place.disk.size) if place.disk else (0, 0)
+    shared = f", which {node_sets.fold_names(names)} share" if len(names) > 1 and place.mount.network else ""
+    look = format_shell("du -xh --max-depth=1 {point} 2>/dev/null | sort -h | tail", point=place.mount.point)
+    return storage.SPACE.finding(
+        nodes=names,
+        seen=f"the run will write {format_size(wanted.size)} to {wanted.path}; {format_size(free)} of"
+        f" {format_size(whole)} are free there"
+        f" ({place.mount.type} on {place.mount}{shared}), {format_size(wanted.size - free)} too little",
+        fix=storage.SPACE.fix(look=format_node_command(facts.cluster.node(names[0]), look)),
+    )

@@ -1,0 +1,57 @@
+"""The checkpoints that a training would resume from, as far as their manifests tell before a rank exists."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand, ProbeParseError
+from aboard.diagnoses.untrusted import Untrusted
+
+# What manifests say, by the directory of the checkpoint.
+CheckpointManifests = Mapping[Untrusted, Mapping[str, Any]]
+
+NAME = "checkpoints"
+# The newest few, each up to its tensors: what comes behind is as long as the model is large.
+_SCRIPT = """d=$1
+case $d in '~/'*) d=$HOME/${d#??} ;; esac
+ls -t "$d"/manifest.json "$d"/step-*/manifest.json 2>/dev/null | head -n 8 | while IFS= read -r file; do
+    printf '\\n== %s\\n' "$file"
+    sed -n '/^"tensors":/q;p' "$file"
+done"""
+_MARK = "== "
+
+
+def build_checkpoints_probe(folder: str) -> Probe[CheckpointManifests]:
+    """Of the folder of a training, or of one checkpoint; `~/` is the home on the node."""
+    command = ProbeCommand(argv=("sh", "-c", _SCRIPT, "sh", folder))
+    return Probe(name=NAME, question=command, parse=parse_checkpoints)
+
+
+def parse_checkpoints(answer: ProbeAnswer) -> CheckpointManifests:
+    """One that is damaged is none."""
+    if not isinstance(answer, CommandOutput) or answer.timed_out:
+        raise ProbeParseError("the checkpoints could not be read in time")
+    found = {}
+    for part in f"\n{answer.stdout}".split(f"\n{_MARK}")[1:]:
+        path, _, head = part.partition("\n")
+        content = _parse_manifest(head)
+        if content is not None:
+            found[Untrusted(path.rpartition("/")[0])] = content
+    return found
+
+
+def find_newest_checkpoint(
+    answers: Mapping[str, CheckpointManifests],
+) -> tuple[str, Untrusted, Mapping[str, Any]] | None:
+    """The node, the directory and the manifest of the checkpoint that was saved last."""
+    every = [(node, path, manifest) for node, manifests in answers.items() for path, manifest in manifests.items()]
+    return max(every, key=lambda each: (each[2]["serial"], each[1]), default=None)
+
+
+def _parse_manifest(head: str) -> dict[str, Any] | None:
+    """A manifest's fields before its tensors; every one stands on a line of its own."""
+    try:
+        content = json.loads(head.rstrip().rstrip(",") + "}")
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) and isinstance(content.get("serial"), int) else None

@@ -1,0 +1,42 @@
+"""What stayed unknown: a question without an answer is said, never passed over."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from aboard.core.cluster.node import Node
+from aboard.core.probes.check_subject import Rule
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.probe import Probe, ProbeFiles, ProbeQuestion
+from aboard.core.text.shell_quoting import join_argv, quote_word
+from aboard.diagnoses import Diagnosis, Finding, Fix, Shell
+from aboard.diagnoses.nodes import unanswered_probes
+
+
+def make_unknown_rule(*probes: Probe[Any]) -> Rule:
+    """A rule that says which of these probes got no answer, and where."""
+
+    def rule(facts: Facts) -> Iterator[Finding]:
+        for probe in probes:
+            fact = unanswered_probes.declare_unanswered(probe.name)
+            for name, answer in facts.unknown(probe).items():
+                node = facts.cluster.node(name)
+                yield fact.finding(
+                    nodes=(name,),
+                    seen=f"{probe.name} stayed unknown: {answer.why}",
+                    fix=_build_manual_fix(fact, node, probe.asked(node)),
+                )
+
+    return rule
+
+
+def list_unknown_diagnoses(probes: Iterable[Probe[Any]]) -> tuple[Diagnosis, ...]:
+    """One for each code that `unknown_facts` can find."""
+    return tuple(unanswered_probes.declare_unanswered(probe.name) for probe in probes)
+
+
+def _build_manual_fix(fact: Diagnosis, node: Node, question: ProbeQuestion) -> Fix:
+    if isinstance(question, ProbeFiles):
+        # A pattern of our own, for the shell at the far end.
+        return fact.fix("files", target=node.target, glob=Shell(question.globs[0]))
+    # Twice, since ssh's words are read by a shell at the far end once more.
+    return fact.fix("command", target=node.target, command=Shell(quote_word(join_argv(question.argv))))

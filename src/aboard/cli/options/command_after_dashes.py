@@ -1,0 +1,75 @@
+"""What stands behind `--`: a command of its own, for here or for another host."""
+
+import os
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from aboard.core.text import shell_quoting
+from aboard.core.text.typed_command import quote_typed_words
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.usage import commands
+
+_NEEDS_ABOARD = (
+    "command -v aboard >/dev/null || { echo 'error [launch-on]: aboard is not on the PATH of this host'"
+    "'; fix: pip install aboard    # there' >&2; exit 3; }"
+)
+
+_LAUNCHERS = {"torchrun", "deepspeed", "accelerate", "python", "python3"}
+
+
+class LaunchCommand(click.Command):
+    """Takes what stands behind `--` as it is: it is the command's, and no option of ours."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        at = args.index("--") if "--" in args else len(args)
+        before, command = args[:at], args[at + 1 :]
+        if "--" not in args and (start := _find_command_start(args)) is not None and not ctx.resilient_parsing:
+            # Before click looks at it: options of the script are none of ours.
+            raise _build_missing_command_error(args[:start], args[start:], "there is no -- before the command")
+        rest = super().parse_args(ctx, list(before))
+        ctx.params["command"] = tuple(command)
+        if not command and not ctx.resilient_parsing:
+            raise _build_missing_command_error(before, ["train.py"], "there is no command behind --")
+        return rest
+
+
+def _find_command_start(args: list[str]) -> int | None:
+    """Where a command begins that was typed without `--`: a script, a path, a launcher, or the module behind -m."""
+    for at, word in enumerate(args):
+        last = args[at - 1] if at else ""
+        # An option's value, or a file that names nodes.
+        other = word.startswith("-") or last.startswith("-") or word.endswith((".yaml", ".yml"))
+        module = last in {"-m", "--module"} and not word.startswith("-")
+        if word.endswith((".py", ".sh")) or word in _LAUNCHERS or module or ("/" in word and not other):
+            return at
+    return None
+
+
+def _build_missing_command_error(before: list[str], command: list[str], seen: str) -> InputError:
+    fix = commands.LAUNCH_COMMAND.fix(typed=quote_typed_words(["aboard", "launch", *before, "--", *command]))
+    return InputError(commands.LAUNCH_COMMAND, [Problem(where="aboard launch", seen=seen, fix=fix)])
+
+
+def launch_on_host(host: str, argv: list[str]) -> NoReturn:
+    """Types the same command on another host, where it goes on in the background."""
+    line = (
+        f"{_NEEDS_ABOARD}; cd {shell_quoting.quote_word(str(Path.cwd()))} && exec"
+        f" {shell_quoting.join_argv(['aboard', *_replace_on_option(argv)])}"
+    )
+    os.execvp("ssh", ["ssh", "-o", "BatchMode=yes", "--", host, line])  # noqa: S606 - no shell of ours is wanted
+
+
+def _replace_on_option(argv: list[str]) -> list[str]:
+    """The same words, with --detach instead of --on; what stands behind `--` is the command's."""
+    end = argv.index("--")
+    verb, *before = argv[:end]
+    words: list[str] = []
+    while before:
+        word = before.pop(0)
+        if word == "--on":
+            before.pop(0)
+        elif not word.startswith("--on="):
+            words.append(word)
+    return [verb, "--detach", *words, *argv[end:]]

@@ -1,0 +1,81 @@
+"""What `aboard launch` was asked to do, and how it begins: nodes are dialled while the rest of the program loads."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.run.lease import Lease
+from aboard.core.text.secret_names import is_secret
+from aboard.core.text.typed_command import quote_typed_words
+from aboard.diagnoses import Shell
+from aboard.lazy_dataclass import dataclass
+from aboard.transport.node_dialer import NodeDialer
+
+if TYPE_CHECKING:
+    from aboard.core.probes.check_subject import Subject
+    from aboard.flows.launch.launch_run import Payload
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchArguments:
+    """`check` is quick, full or none; `cargo` is what a training brings along; `command` starts the same again.
+
+    `subjects` are asked for it beside those of every check.
+    """
+
+    cluster: Cluster
+    request: LaunchRequest
+    check: str
+    lease: Lease
+    command: Shell
+    notes: tuple[str, ...] = ()
+    cargo: "Payload | None" = None
+    subjects: "tuple[Subject, ...]" = ()
+
+
+def format_typed_command(argv: Sequence[str]) -> Shell:
+    """What was typed, quoted to be typed again; a secret's value is left out, `--env NAME` reads it where it is set."""
+    words = list(argv)
+    end = words.index("--") if "--" in words else len(words)
+    for place, word in enumerate(words[:end]):
+        option, name, value = _parse_setting(words[place - 1] if place else "", word)
+        if value and is_secret(name.rpartition(".")[2]):
+            words[place] = word.removesuffix(f"={value}") + ("=…" if option == "--set" else "")
+    return quote_typed_words(["aboard", *words])
+
+
+def _parse_setting(before: str, word: str) -> tuple[str, str, str]:
+    """The option, name and value of `--env NAME=VALUE` or `--env=NAME=VALUE`, and of the same with `--set`."""
+    option, _, rest = word.partition("=")
+    if option not in ("--env", "--set"):
+        option, rest = before, word
+    name, _, value = rest.partition("=")
+    return (option, name, value) if option in ("--env", "--set") else ("", "", "")
+
+
+def run_launch(arguments: LaunchArguments) -> int:
+    """Runs it at this terminal; the exit code is the run's."""
+    return asyncio.run(_dial_and_run(arguments.cluster, lambda: arguments))
+
+
+def run_launch_early(nodes: Iterable[Node], read_arguments: Callable[[], LaunchArguments]) -> int:
+    """As `run`, of an errand that is not read yet: these nodes are dialled while it is."""
+    return asyncio.run(_dial_and_run(nodes, read_arguments))
+
+
+async def _dial_and_run(nodes: Iterable[Node], read_arguments: Callable[[], LaunchArguments]) -> int:
+    fleet = NodeDialer()
+    try:
+        fleet.begin(nodes)
+        # A third of a second, in which the ssh programs have shaken hands and the agents have come up.
+        arguments = await asyncio.to_thread(read_arguments)
+        fleet.begin(arguments.cluster)
+        commands = await asyncio.to_thread(import_module, "aboard.cli.runs.attached_and_detached")
+        code: int = await commands.run_attached(arguments, fleet)
+        return code
+    finally:
+        await fleet.close()

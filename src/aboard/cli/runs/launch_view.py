@@ -1,0 +1,192 @@
+"""What a launch shows: the look at the nodes, the roster with the ranks' lines above it, and the end."""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from aboard.core.run.events import Event
+from aboard.diagnoses import Severity
+from aboard.diagnoses.nodes import network
+from aboard.flows.check.check_cluster import CheckReport
+from aboard.flows.check.check_observer import CheckObserver, NullCheckObserver
+from aboard.flows.export import find_training_run
+from aboard.flows.launch.conductor import Conductor
+from aboard.flows.launch.control_socket import build_live_roster
+from aboard.flows.launch.launch_run import LaunchResult
+from aboard.flows.logs import LogFollower, LogQuery
+from aboard.flows.train.check_resume import TrainingFinished
+from aboard.record.rank_logs.log_reader import LogReader
+from aboard.record.rank_logs.merged_logs import LineSelection
+from aboard.record.run_directory import RunDirectory
+from aboard.record.runs import Runs
+from aboard.ui.check.live_view import CheckLiveView
+from aboard.ui.copyable_commands import CopyableCommands
+from aboard.ui.findings_view import FindingsView
+from aboard.ui.labelled_text import wrap_labelled
+from aboard.ui.launch.finished_run import FinishedRun, FinishedRunView, format_summary_lines
+from aboard.ui.launch.live_view import LaunchLiveView
+from aboard.ui.launch.plain_lines import PlainLaunchWriter
+from aboard.ui.log_lines import LogLineFormatter
+from aboard.ui.status_marks import FINE
+
+EXIT_BLOCKED = 2
+# Another port is found.
+AUTO_FIXED_CODE = network.PORT_TAKEN.code
+
+
+class SilentView:
+    """Shows nothing; `look` is called at each tick."""
+
+    def __init__(self, look: Callable[[Conductor], None]) -> None:
+        self._look = look
+        self._conductor: Conductor | None = None
+
+    def began(self, conductor: Conductor) -> None:
+        self._conductor = conductor
+
+    def event(self, event: Event) -> None:
+        self.tick(event.at)
+
+    def tick(self, now: float) -> None:
+        if self._conductor is not None:
+            self._look(self._conductor)
+
+
+class LaunchView:
+    """On a terminal the roster stands below the ranks' lines; into a pipe go whole lines only."""
+
+    def __init__(self, console: Console, run: RunDirectory) -> None:
+        self._console = console
+        self._run = run
+        self._conductor: Conductor | None = None
+        self._styled = console.is_terminal
+        self._lines = LogLineFormatter(styled=self._styled)
+        self._reader: LogReader | None = None
+        self._follower: LogFollower | None = None
+        self._live = LaunchLiveView(console) if self._styled else None
+        self._plain = PlainLaunchWriter(self._write)
+        self._check = CheckLiveView()
+        self._looking: Live | None = None
+        if self._styled:
+            self._looking = Live(self._check, console=console, transient=True, refresh_per_second=8)
+            self._looking.start()
+
+    @property
+    def watcher(self) -> CheckObserver:
+        return self._check if self._styled else NullCheckObserver()
+
+    def looked(self, report: CheckReport) -> None:
+        """The look is over: what it found that doesn't stop the run is shown before the run begins."""
+        if self._looking is not None:
+            self._looking.stop()
+            self._looking = None
+        warnings = [
+            finding
+            for finding in report.findings
+            if finding.severity is Severity.WARN and finding.code != AUTO_FIXED_CODE
+        ]
+        if warnings and not any(finding.severity is Severity.BLOCK for finding in report.findings):
+            self._console.print(FindingsView(warnings, in_full=False), crop=False)
+
+    def say(self, text: str) -> None:
+        if self._live is not None:
+            self._live.say(text)
+        else:
+            self._write(text)
+
+    def began(self, conductor: Conductor) -> None:
+        self._conductor = conductor
+        self._reader = LogReader(self._run.logs)
+        self._follower = LogFollower(self._reader, LogQuery(selection=LineSelection()))
+
+    def event(self, event: Event) -> None:
+        pass
+
+    def tick(self, now: float) -> None:
+        if self._conductor is None:
+            return
+        self._tell_logs()
+        roster = build_live_roster(self._conductor)
+        if self._live is not None:
+            self._live.update(roster)
+        else:
+            self._plain.update(roster)
+
+    def close(self) -> None:
+        if self._looking is not None:
+            self._looking.stop()
+        if self._reader is not None:
+            # What was written last, after the last tick.
+            self._tell_logs()
+            self._reader.close()
+        if self._live is not None:
+            self._live.close()
+
+    def _tell_logs(self) -> None:
+        if self._follower is not None:
+            for log_line in self._follower.more():
+                for line in self._lines.text(log_line):
+                    self.say(line)
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+
+
+def show_finished(console: Console, run: RunDirectory, finished: TrainingFinished) -> int:
+    """That nothing is left to train, and what to type; of this run nothing stays, since it has not begun."""
+    runs = Runs(run.path.parent)
+    runs.remove(run)
+    done, *following = format_finished_lines(finished, runs)
+    if console.is_terminal:
+        mark = Text(f"{FINE.sign} ", style=FINE.style)
+        lines = "\n".join(line.removeprefix("next ") for line in following)
+        console.print(
+            *wrap_labelled(mark, done.removeprefix("done: "), console.width, style=FINE.style), sep="\n", crop=False
+        )
+        console.print(CopyableCommands(lines, first=Text("  next  ", style="dim")), crop=False)
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in (done, *following))
+    return 0
+
+
+def format_finished_lines(finished: TrainingFinished, runs: Runs) -> Iterator[str]:
+    """Which run has trained it, to which step, where the model is, and how to train it further."""
+    resume = finished.resume
+    folder, folder_text = Path(resume.folder.raw()), resume.folder.visible(500)
+    run = find_training_run(folder, runs)
+    step, steps = resume.marker.step, finished.steps
+    progress = f"step {step:,} of {steps:,}" if step == steps else f"step {step:,}, and {steps:,} were asked for,"
+    where = folder_text if folder.is_dir() else f"{folder_text} on {resume.node}"
+    yield f"done: nothing is left to do: {progress} is saved in {where}{f' by {run}' if run else ''}"
+    what = run or resume.folder.quote()
+    yield f"next aboard export {what} --to trained    # the model, as transformers loads it"
+    yield f"next {finished.further}    # trains it further"
+
+
+def show_end(
+    console: Console, run: RunDirectory, launched: LaunchResult, dropped: Mapping[str, int], *, command: str
+) -> int:
+    """The findings that stopped it or the verdict on it, and where to look; returns the exit code."""
+    if launched.outcome is None or launched.roster is None:
+        found = [*launched.refused] or ([] if launched.report is None else launched.report.findings)
+        severe = [finding for finding in found if finding.severity > Severity.INFO]
+        console.print(FindingsView(severe, in_full=False), crop=False)
+        return EXIT_BLOCKED
+    end = FinishedRun(
+        roster=launched.roster,
+        findings=launched.outcome.findings,
+        exit_code=launched.outcome.code,
+        directory=str(run.path),
+        command=command,
+        dropped=dropped,
+    )
+    if console.is_terminal:
+        console.print(FinishedRunView(end), crop=False)
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in format_summary_lines(end))
+    return launched.outcome.code

@@ -1,0 +1,152 @@
+"""What a training needs is made ready on the head; a line for each part of it, and a bar while it is made."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+
+from aboard.checks.train.training_rules import TrainingPreflight
+from aboard.config.input_files import read_text
+from aboard.config.training.train_settings import TrainSettings
+from aboard.core.text.byte_sizes import format_size
+from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.usage import configuration
+from aboard.flows.sync.sync_files import SyncResult, UploadProgress
+from aboard.flows.train.fetch_model import fetch_model, read_model_facts
+from aboard.flows.train.prepare_data import PreparedDataset, TokenizeProgress, TrainingDatasets, prepare_training_data
+from aboard.flows.train.training_payload import TrainingInputs
+from aboard.ui.data.plain_report import format_data_lines
+from aboard.ui.data.report_view import DataReportView
+from aboard.ui.findings_view import FindingsView
+from aboard.ui.number_format import format_count
+from aboard.ui.train.prepared import PreparationView, describe_data, describe_mix, describe_steps, render_label
+
+
+class PreparationReporter:
+    """Tells on a terminal with a bar that goes away, and into a pipe in whole lines."""
+
+    def __init__(self, console: Console, words: TrainSettings) -> None:
+        self._console = console
+        self._words = words
+        self._parts: tuple[PreparedDataset, ...] = ()
+
+    def provide(self, cache: Path) -> TrainingInputs | None:
+        """The model, then the data; None when the gate is shut, and all of it is told."""
+        words = self._words
+        with self._making() as making:
+            making.update(f"model  {words.model}")
+            model = fetch_model(words.model, from_scratch=words.settings["from_scratch"])
+            tokenizer = model if words.tokenizer == words.model else fetch_tokenizer(words.tokenizer)
+            facts = read_model_facts(model)
+            found = self._stock(making, str(tokenizer), cache)
+        self.say("model", f"{words.model}{', new weights' if words.settings['from_scratch'] else ''}")
+        if found.is_blocked:
+            self._print_closed_gate(found)
+            return None
+        self._told(found)
+        return TrainingInputs(
+            words=words,
+            model=model,
+            tokenizer=tokenizer,
+            facts=facts,
+            data=found.data,
+            identity=found.identity,
+            validation=found.validation,
+            vocabulary=found.vocabulary,
+        )
+
+    def settled(self, boarding: TrainingPreflight, findings: Sequence[Finding]) -> None:
+        """What a step takes; and what is worth a warning, unless it is stopped for worse."""
+        nodes = len(boarding.nodes)
+        training, ranks = boarding.training, boarding.world
+        sequences = sum(part.sequences for part in self._parts)
+        self.say("train", describe_steps(training, ranks=ranks, nodes=nodes, sequences=sequences))
+        mix = [(part.name, part.share, part.sequences) for part in self._parts if part.share is not None]
+        if mix:
+            self.say("mix", describe_mix(training, ranks=ranks, parts=mix))
+        warnings = [finding for finding in findings if finding.severity is Severity.WARN]
+        if warnings and not any(finding.severity is Severity.BLOCK for finding in findings):
+            self._console.print(FindingsView(warnings, in_full=False), crop=False)
+
+    @contextmanager
+    def sending(self) -> Iterator[Callable[[UploadProgress], None]]:
+        """A bar over all nodes while files are brought to them."""
+        far: dict[str, UploadProgress] = {}
+        with self._making() as making:
+            making.update("files  looking at what nodes have")
+
+            def on_progress(progress: UploadProgress) -> None:
+                far[progress.node] = progress
+                sent = [each for each in far.values() if each.phase in ("sending", "done")]
+                done, total = sum(each.done for each in sent), sum(each.total for each in sent)
+                making.update("files  sending", done, total, f" to {format_count(len(far), 'node')}")
+
+            yield on_progress
+
+    def report_upload(self, upload: SyncResult | None) -> None:
+        if upload is not None and upload.sent:
+            self.say(
+                "files",
+                f"{format_size(upload.sent)} sent to {format_count(len(upload.nodes), 'node')} that lacked them",
+            )
+
+    def say(self, word: str, text: str) -> None:
+        if self._console.is_terminal:
+            self._console.print(render_label(word, text, self._console.width), soft_wrap=True)
+        else:
+            sys.stdout.write(f"{word} {text}\n")
+            sys.stdout.flush()
+
+    def _stock(self, making: PreparationView, tokenizer: str, cache: Path) -> TrainingDatasets:
+        template = self._words.data.template
+        text = None if template is None else read_text(template, fix=configuration.FILE.fix("template"))
+
+        def preparing(far: TokenizeProgress) -> None:
+            making.update("data   tokenizing", far.bytes, far.of_bytes, f", {format_count(far.tokens, 'token')}")
+
+        making.update("data   looking at the files and the tokenizer")
+        return prepare_training_data(self._words, tokenizer, cache, template=text, on_progress=preparing)
+
+    def _told(self, found: TrainingDatasets) -> None:
+        for part in found.data:
+            self.say("data", f"{part.name}: {_format_part(part)}" if part.share is not None else _format_part(part))
+        if found.validation is not None:
+            self.say("held", _format_part(found.validation))
+        self._parts = found.data
+        warnings = [each for each in found.report.findings if each.severity > Severity.INFO]
+        if warnings:
+            self._console.print(FindingsView(warnings, in_full=False), crop=False)
+
+    def _print_closed_gate(self, found: TrainingDatasets) -> None:
+        if self._console.is_terminal:
+            self._console.print(DataReportView(found.report, stats=False, verbose=False), crop=False)
+        else:
+            sys.stdout.writelines(f"{line}\n" for line in format_data_lines(found.report, stats=False))
+
+    @contextmanager
+    def _making(self) -> Iterator[PreparationView]:
+        making = PreparationView(self._console)
+        if self._console.is_terminal:
+            with making:
+                yield making
+        else:
+            yield making
+
+
+def fetch_tokenizer(name: str) -> Path:
+    """A directory as it is; a name of the hub is fetched as a model's small files are."""
+    return Path(name) if Path(name).is_dir() else fetch_model(name, from_scratch=True)
+
+
+def _format_part(part: PreparedDataset) -> str:
+    text = describe_data(
+        documents=part.documents,
+        tokens=part.tokens,
+        supervised=part.supervised,
+        sequences=part.sequences,
+        length=part.length,
+        full=part.full,
+    )
+    return f"{text}{' (cached)' if part.cached else ''}"

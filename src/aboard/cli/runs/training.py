@@ -1,0 +1,133 @@
+"""From what is written to a training under way; what is made ready on the way is told line by line."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from aboard.checks.train.training_rules import RankMemoryNeeds, TrainingPreflight, judge_training
+from aboard.cli.runs.launch_arguments import LaunchArguments, run_launch
+from aboard.cli.runs.prepare_training import PreparationReporter
+from aboard.config.training.train_settings import TrainSettings
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.plan.launch_request import resolve_request
+from aboard.core.plan.plan import Plan
+from aboard.core.plan.training_settings import Training
+from aboard.core.run.lease import Lease
+from aboard.diagnoses import AboardError, Finding, Shell, format_shell
+from aboard.flows.train.estimate_memory import MODULE, estimate_memory
+from aboard.flows.train.trainer_process import TrainerProcess
+from aboard.flows.train.training_payload import TrainingPayload, build_request
+from aboard.flows.train.upload_inputs import upload_inputs
+from aboard.lazy_dataclass import dataclass
+from aboard.transport.node_dialer import NodeDialer
+from aboard.ui.findings_view import FindingsView
+
+EXIT_BLOCKED = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions:
+    """What was typed beside the file."""
+
+    env: Mapping[str, str]
+    ranks: int | None
+    check: str
+    lease: Lease
+    command: Shell
+    dry: bool = False
+    detach: bool = False
+
+
+def prepare_and_train(words: TrainSettings, cluster: Cluster, options: TrainOptions) -> int:
+    """Makes ready, looks, brings, starts; the exit code is the run's."""
+    console = Console(highlight=False)
+    if early := find_early_findings(words, cluster, options.ranks):
+        console.print(FindingsView(early, in_full=False), crop=False)
+        return EXIT_BLOCKED
+    with TrainerProcess(MODULE) as trainer:
+        if not options.detach:
+            # It imports torch while data is looked at; the head itself does without.
+            trainer.begin()
+        return _train_prepared(cluster, options, trainer, PreparationReporter(console, words))
+
+
+def _train_prepared(
+    cluster: Cluster, options: TrainOptions, trainer: TrainerProcess, reporter: PreparationReporter
+) -> int:
+    cache = get_cache_folder(os.environ)
+    provisions = reporter.provide(cache)
+    if provisions is None:
+        return EXIT_BLOCKED
+
+    async def needs_of(training: Training, ranks: Mapping[str, int], room: int | None) -> RankMemoryNeeds | None:
+        try:
+            found = await estimate_memory(trainer, training, provisions.model, ranks, room)
+        except AboardError as error:
+            # Not known is no reason to stop: a head without torch trains on nodes that have it.
+            reporter.say("memory", f"not estimated: {error.seen}")
+            return None
+        reporter.say("memory", found.says.visible(400))
+        return found
+
+    async def bring_files(plan: Plan, fleet: NodeDialer, folders: Sequence[Path]) -> None:
+        with reporter.sending() as on_progress:
+            upload = await upload_inputs(plan, fleet, folders, cache=cache, on_progress=on_progress)
+        reporter.report_upload(upload)
+
+    cargo = TrainingPayload(
+        provisions=provisions,
+        command=options.command,
+        bring=bring_files,
+        needs_of=needs_of,
+        on_settled=reporter.settled,
+    )
+    launch_request = replace(build_request(options.env), ranks=options.ranks)
+    cluster, launch_request = resolve_request(cluster, launch_request, None)
+    arguments = LaunchArguments(
+        cluster=cluster,
+        request=launch_request,
+        check=options.check,
+        lease=options.lease,
+        command=build_resume_command(options.command, provisions.words),
+        cargo=cargo,
+        subjects=(cargo.subject,),
+    )
+    if options.dry:
+        from aboard.cli.runs.dry_run import print_dry_run  # noqa: PLC0415 - for those who ask
+
+        return print_dry_run(arguments, other=None, as_json=False)
+    if options.detach:
+        from aboard.cli.runs.attached_and_detached import run_detached  # noqa: PLC0415 - for those who ask
+
+        return run_detached(arguments)
+    return run_launch(arguments)
+
+
+def build_resume_command(command: Shell, words: TrainSettings) -> Shell:
+    """The command that goes on from the last checkpoint: where the file says to start elsewhere, it has to be told."""
+    if words.settings["resume"] == "auto":
+        return command
+    return format_shell("{command:shell} --set train.resume=auto", command=command)
+
+
+def find_early_findings(words: TrainSettings, cluster: Cluster, ranks: int | None) -> list[Finding]:
+    """What can be refused without a look at the nodes, if the file says how many slots they have."""
+    counts = {
+        node.name: ranks or (len(node.picked) if node.picked is not None else node.slots)
+        for node in cluster
+        if node.slots != 0
+    }
+    known = {name: count for name, count in counts.items() if count is not None}
+    if len(known) < len(counts):
+        return []
+    training = words.training(model=words.model, tokenizer=words.tokenizer, data=(), validation=(), bf16=False)
+    return judge_training(TrainingPreflight(training=training, ranks=known, given=words.given))
+
+
+def get_cache_folder(env: Mapping[str, str]) -> Path:
+    """Where prepared data is kept: the user's cache, which may go at any time and is made again."""
+    base = env.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".cache") / "aboard" / "data"

@@ -1,0 +1,80 @@
+"""`aboard why --nodes` and `--pid`."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+from rich.console import Console
+
+from aboard.config.cluster_loader import load_cluster
+from aboard.config.this_machine import inspect_this_machine
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_sets import fold_names
+from aboard.diagnoses import InputError, Problem, Severity
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import commands
+from aboard.flows.why.external_jobs import ExternalJobVerdict, diagnose_external_job
+from aboard.ui.json_output import dump_json
+from aboard.ui.why.external_job_view import ExternalJobView, group_by_place
+
+EXIT_FOUND = 2
+MOST_PID = 2**22
+
+
+def print_nodes_verdict(names: Sequence[str], *, as_json: bool, verbose: bool) -> None:
+    """Looks at the training on these nodes, and ends the program: 0 nothing is wrong, 2 something is."""
+    _print_job_verdict(load_cluster(names, here=inspect_this_machine()), (), as_json=as_json, verbose=verbose)
+
+
+def print_pids_verdict(words: Sequence[str], *, as_json: bool, verbose: bool) -> None:
+    """The same for processes on this machine."""
+    here = Node(name=os.uname().nodename, local=True)
+    _print_job_verdict(Cluster(nodes=(here,)), _parse_pids(words), as_json=as_json, verbose=verbose)
+
+
+def _parse_pids(words: Sequence[str]) -> tuple[int, ...]:
+    wrong = [word for word in words if not (word.isdecimal() and 0 < int(word) < MOST_PID)]
+    if wrong:
+        problems = [
+            Problem(
+                where="aboard why --pid",
+                seen=f"'{escape_text(word)}' is no number of a process",
+                fix=commands.WHY_PID.fix(),
+            )
+            for word in wrong
+        ]
+        raise InputError(commands.WHY_PID, problems)
+    return tuple(dict.fromkeys(map(int, words)))
+
+
+def _print_job_verdict(cluster: Cluster, pids: tuple[int, ...], *, as_json: bool, verbose: bool) -> None:
+    if sys.stderr.isatty():
+        names = fold_names([node.name for node in cluster])
+        click.secho(f"looking at {names}, for as long as it takes to see whether it moves …", dim=True, err=True)
+    judgement = asyncio.run(diagnose_external_job(cluster, pids))
+    if as_json:
+        click.echo(dump_json(_build_json(judgement)))
+    else:
+        view = ExternalJobView(judgement.world, judgement.evidence, judgement.why, verbose=verbose)
+        Console(highlight=False).print(view, crop=False)
+    findings = judgement.why.findings
+    sys.exit(EXIT_FOUND if findings and findings[0].severity > Severity.INFO else 0)
+
+
+def _build_json(judgement: ExternalJobVerdict) -> dict[str, object]:
+    world = judgement.world
+    ranks = {rank: {"node": seat.node, "pid": seat.process.pid} for rank, seat in sorted(world.seats.items())}
+    return {
+        "what": world.what,
+        "world": world.size,
+        "master": f"{world.address}:{world.port}",
+        world.noun + "s": ranks,
+        "missing": world.missing,
+        "places": [{"ranks": ranks, "where": where} for ranks, where in group_by_place(world, judgement.evidence)],
+        "findings": judgement.why.findings,
+        "ruled_out": judgement.why.ruled_out,
+        "seconds": round(judgement.why.seconds, 3),
+    }

@@ -1,0 +1,72 @@
+"""The head's files as a pasted command finds them, and accelerate's config file among them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aboard.config.input_files import read_text
+from aboard.config.yaml_tree import Leaf, Table, convert_to_builtins, parse_tree
+from aboard.core.launchers.accelerate_flags import KEYS, NUMBERS, SECTIONS
+from aboard.core.text.input_text import suggest_fix
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import configuration, pasted_commands
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+class HeadFiles:
+    """What `aboard.core.launchers` may look at on the head."""
+
+    def exists(self, path: str) -> bool:
+        try:
+            return Path(path).expanduser().is_file()
+        except (OSError, RuntimeError, ValueError):  # no home, a NUL in the path, a folder that may not be entered
+            return False
+
+    def read(self, path: str) -> str:
+        return read_text(_expand_home(path), fix=configuration.FILE.fix("left-out"))
+
+    def settings(self, path: str) -> "Mapping[str, object]":
+        fix = configuration.FILE.fix("accelerate", path=path)
+        return parse_accelerate_config(read_text(_expand_home(path), fix=fix), file=path)
+
+
+def parse_accelerate_config(text: str, *, file: str) -> dict[str, Any]:
+    """The file's values; unknown keys and values of the wrong kind are reported with their lines, all at once.
+
+    It may be JSON too, which is YAML. What YAML 1.1 takes for a truth value and 1.2 for text (`no`) is text here, and
+    means to accelerate what its author meant.
+    """
+    tree = parse_tree(text, file=file)
+    problems = list(_find_problems(tree, file))
+    if problems:
+        raise InputError(pasted_commands.CONFIG, problems)
+    return dict(convert_to_builtins(tree))
+
+
+def _expand_home(path: str) -> str:
+    try:
+        return str(Path(path).expanduser())
+    except RuntimeError:  # the user has no home
+        return path
+
+
+def _find_problems(tree: Table, file: str) -> "Iterator[Problem]":
+    for key, value in tree.values.items():
+        place = tree.keys[key]
+        empty = isinstance(value, Leaf) and value.value is None
+        if key not in KEYS:
+            seen = f"accelerate knows no key '{escape_text(key)}'"
+            yield Problem(where=place, seen=seen, fix=suggest_fix(pasted_commands.CONFIG, key, sorted(KEYS)))
+        elif key in SECTIONS and not empty and not isinstance(value, Table):
+            yield Problem(where=place, seen=f"{key} is a section", fix=pasted_commands.CONFIG.fix("section", key=key))
+        elif key in NUMBERS and not empty and not (isinstance(value, Leaf) and type(value.value) is int):
+            yield Problem(
+                where=value.where,
+                seen=f"{key} must be a whole number",
+                fix=pasted_commands.CONFIG.fix("number", key=key),
+            )
+    if "distributed_type" not in tree.values:
+        seen = "distributed_type is missing, and accelerate asks for it"
+        yield Problem(where=file, seen=seen, fix=pasted_commands.CONFIG.fix("type"))

@@ -1,0 +1,164 @@
+"""The one way from what a user wrote to a Cluster: names, a hostfile, aboard.yaml files, filters and overrides."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aboard.config.input_files import read_text
+from aboard.config.node_entries import (
+    NodeEntry,
+    build_nodes,
+    build_simple_nodes,
+    parse_hostfile_entries,
+    parse_node_names,
+    read_section_entries,
+)
+from aboard.config.this_machine import find_source_addresses
+from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
+from aboard.core.cluster.head_machine import LOCALHOST, HeadMachine, assign_head_address, is_loopback
+from aboard.core.cluster.node_filters import filter_nodes
+from aboard.core.cluster.planned_writes import PlannedWrites
+from aboard.diagnoses import NO_FIX, InputError, Problem
+from aboard.diagnoses.usage import configuration
+from aboard.lazy_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from aboard.config.config_loader import LoadedConfig
+    from aboard.core.cluster.node import Node
+
+DEFAULT_FILE = "aboard.yaml"
+_YAML = (".yaml", ".yml")
+
+
+def load_cluster(
+    sources: "Sequence[str]" = (),
+    *,
+    hostfile: str | None = None,
+    include: str = "",
+    exclude: str = "",
+    sets: "Sequence[str]" = (),
+    here: HeadMachine,
+    toward: "Callable[[Sequence[str]], Sequence[str]]" = find_source_addresses,
+) -> Cluster:
+    """The cluster of node sets and .yaml files; with none given that of ./aboard.yaml, else this machine alone."""
+    files = [source for source in sources if source.endswith(_YAML)]
+    names = [source for source in sources if not source.endswith(_YAML)]
+    if not sources and hostfile is None and Path(DEFAULT_FILE).exists():
+        files = [DEFAULT_FILE]
+    if len(files) == len(sources or files) == 1 and hostfile is None and not sets:
+        with suppress(InputError):
+            simple_nodes, is_only_section = _read_plain(files[0], here)
+            if simple_nodes is not None and is_only_section:
+                picked = filter_nodes(simple_nodes, include=include, exclude=exclude)
+                return Cluster(nodes=_add_head(picked, here, toward), source=files[0])
+    config = _load_config(files, sets)
+    node_source = _find_node_source(names, hostfile, config)
+    nodes = filter_nodes(
+        build_nodes(_read_entries(node_source, config), config, here), include=include, exclude=exclude
+    )
+    return Cluster(nodes=_add_head(nodes, here, toward), source=node_source.source, writes=_build_writes(config))
+
+
+def guess_nodes(
+    sources: "Sequence[str]" = (),
+    *,
+    hostfile: str | None = None,
+    include: str = "",
+    exclude: str = "",
+    here: HeadMachine,
+) -> "tuple[Node, ...]":
+    """The nodes as far as they can be known without pydantic, for a launch that dials while it reads the rest.
+
+    Nothing where that is not plain, or where there is any mistake.
+    """
+    try:
+        if sources or hostfile is not None or not Path(DEFAULT_FILE).exists():
+            if any(source.endswith(_YAML) for source in sources):
+                return ()
+            return load_cluster(sources, hostfile=hostfile, include=include, exclude=exclude, here=here).nodes
+        nodes = _read_plain(DEFAULT_FILE, here)[0]
+        return () if nodes is None else filter_nodes(nodes, include=include, exclude=exclude)
+    except InputError:
+        return ()
+
+
+def _read_plain(file: str, here: HeadMachine) -> "tuple[tuple[Node, ...] | None, bool]":
+    """The nodes of a file whose section `cluster` is plain, and whether the file has no other section."""
+    from aboard.config.yaml_tree import VERBATIM, convert_to_builtins, parse_tree  # noqa: PLC0415 - PyYAML, for those who have a file
+
+    document = convert_to_builtins(parse_tree(read_text(file, fix=NO_FIX), file=file), verbatim=VERBATIM)
+    section = document.get("cluster")
+    return (build_simple_nodes(section, here) if isinstance(section, dict) else None), len(document) == 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class _NodeSource:
+    """What names the nodes: names, a hostfile's path, or with neither the file's own section."""
+
+    source: str
+    where: str
+    names: tuple[str, ...] = ()
+    hostfile: str | None = None
+
+
+def _load_config(files: "Sequence[str]", sets: "Sequence[str]") -> "LoadedConfig | None":
+    if not files and not sets:
+        return None
+    # Not at the top: pydantic takes 100 ms to import, which `aboard check n[1-4]` needn't wait for.
+    from aboard.config.config_loader import load_config_files  # noqa: PLC0415
+
+    return load_config_files(files, sets)
+
+
+def _find_node_source(names: "Sequence[str]", hostfile: str | None, config: "LoadedConfig | None") -> _NodeSource:
+    """The one thing that names the nodes; two are an error, for neither is more right than the other."""
+    node_sources: list[_NodeSource] = []
+    if names:
+        node_sources.append(_NodeSource(source="the command line", where="the command line", names=tuple(names)))
+    if hostfile is not None:
+        node_sources.append(_NodeSource(source=hostfile, where=f"--hostfile {hostfile}", hostfile=hostfile))
+    if config is not None:
+        node_sources += _list_section_sources(config)
+    if len(node_sources) > 1:
+        first, second = node_sources[:2]
+        seen = f"the nodes are given twice, by {first.where} and by {second.where}"
+        fix = configuration.CLUSTER_TWICE.fix()
+        raise InputError(configuration.CLUSTER_TWICE, [Problem(where="cluster", seen=seen, fix=fix)])
+    return node_sources[0] if node_sources else _NodeSource(source=THIS_MACHINE, where="", names=(LOCALHOST,))
+
+
+def _list_section_sources(config: "LoadedConfig") -> list[_NodeSource]:
+    section = config.document.cluster
+    node_sources: list[_NodeSource] = []
+    if section is not None and section.nodes is not None:
+        where = config.where("cluster", "nodes")
+        node_sources.append(_NodeSource(source=where.partition(":")[0], where=f"cluster.nodes ({where})"))
+    if section is not None and section.hostfile is not None:
+        where = config.where("cluster", "hostfile")
+        path = str(Path(config.base("cluster", "hostfile")) / section.hostfile)
+        node_sources.append(_NodeSource(source=path, where=f"cluster.hostfile ({where})", hostfile=path))
+    return node_sources
+
+
+def _read_entries(node_source: _NodeSource, config: "LoadedConfig | None") -> list[NodeEntry]:
+    if node_source.hostfile is not None:
+        text = read_text(node_source.hostfile, fix=configuration.FILE.fix("hostfile"))
+        return parse_hostfile_entries(text, node_source.hostfile)
+    if config is not None and not node_source.names:
+        return read_section_entries(config)
+    return parse_node_names(node_source.names)
+
+
+def _build_writes(config: "LoadedConfig | None") -> PlannedWrites | None:
+    section = config.document.run if config else None
+    return PlannedWrites(path=section.output, size=section.writes) if section else None
+
+
+def _add_head(
+    nodes: "tuple[Node, ...]", here: HeadMachine, toward: "Callable[[Sequence[str]], Sequence[str]]"
+) -> "tuple[Node, ...]":
+    peers = [node.target for node in nodes if not node.local]
+    needs_route = peers and any(node.local and is_loopback(node.target) for node in nodes)
+    return assign_head_address(nodes, here, toward(peers) if needs_route else ())

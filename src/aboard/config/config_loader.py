@@ -1,0 +1,135 @@
+"""aboard.yaml files and `--set` overrides to one checked document, with every mistake at its place."""
+
+import ast
+import inspect
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from aboard.config.input_files import read_text
+from aboard.config.merge_files import apply_overrides, merge_tables
+from aboard.config.schema.aboard_yaml import AboardConfig
+from aboard.config.schema.base_section import Section
+from aboard.config.training.data_settings import derive_source_name
+from aboard.config.validation_problems import find_subtree, list_problems, parse_position
+from aboard.config.yaml_tree import VERBATIM, Items, Leaf, Table, Tree, convert_to_builtins, parse_tree
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import configuration
+from aboard.lazy_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadedConfig:
+    """A checked document, and the tree it was read from, for the places of its values."""
+
+    document: AboardConfig
+    tree: Table
+
+    def where(self, *path: int | str) -> str:
+        """The place of a value, or of the nearest thing around it."""
+        return find_subtree(self.tree, path)[0].where
+
+    def base(self, *path: int | str) -> str:
+        """The directory that a relative path in this value starts from."""
+        subtree = find_subtree(self.tree, path)[0]
+        return subtree.base if isinstance(subtree, Leaf) else "."
+
+
+def load_config_files(files: "Sequence[str]", sets: "Sequence[str]" = ()) -> LoadedConfig:
+    """Reads, merges and overrides; raises InputError with all problems at once."""
+    tables: list[Table] = []
+    problems: list[Problem] = []
+    for file in files:
+        try:
+            text = read_text(file, fix=configuration.FILE.fix("config"))
+            tables.append(parse_tree(text, file=file, base=str(Path(file).parent)))
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(configuration.CONFIG, problems)
+    tree = apply_overrides(merge_tables(tables), sets)
+    mistakes = find_source_problems(tree)
+    try:
+        document = AboardConfig.model_validate(convert_to_builtins(tree, verbatim=VERBATIM))
+    except ValidationError as error:
+        mistakes += list_problems(error, tree, AboardConfig)
+    if mistakes:
+        raise InputError(configuration.CONFIG, sorted(mistakes, key=lambda problem: parse_position(problem.where)))
+    return LoadedConfig(document=document, tree=tree)
+
+
+def build_json_schema() -> str:
+    """The JSON schema of aboard.yaml, for editors."""
+    json_schema = {"$schema": "https://json-schema.org/draft/2020-12/schema", **AboardConfig.model_json_schema()}
+    sections = {section.__name__: section for section in _list_sections(Section)}
+    _add_descriptions(json_schema, AboardConfig)
+    for name, definition in json_schema["$defs"].items():
+        _add_descriptions(definition, sections[name])
+    return json.dumps(json_schema, indent=2) + "\n"
+
+
+def _list_sections(section: type[Section]) -> "Iterator[type[Section]]":
+    for each in section.__subclasses__():
+        yield each
+        yield from _list_sections(each)
+
+
+def _add_descriptions(definition: dict[str, Any], section: type[Section]) -> None:
+    """Puts the text behind each field of a section, or of one that it inherits from, into its description."""
+    for each in reversed(section.__mro__[: section.__mro__.index(Section)]):
+        (tree,) = ast.parse(inspect.getsource(each)).body
+        assert isinstance(tree, ast.ClassDef)  # noqa: S101 - the source of a class
+        for field, text in pairwise(tree.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                name = ast.unparse(field.target)
+                described = {**definition["properties"][name], "description": inspect.cleandoc(str(text.value.value))}
+                definition["properties"][name] = dict(sorted(described.items()))
+
+
+def find_source_problems(tree: Table) -> list[Problem]:
+    """What no entry shows by itself: one without a weight beside those that have one, and a name that comes twice."""
+    files, _ = find_subtree(tree, ("data", "files"))
+    if not isinstance(files, Items) or not any(isinstance(entry, Table) for entry in files.values):
+        return []
+    return [*_find_missing_weights(files), *_find_duplicate_names(files)]
+
+
+def _find_missing_weights(files: Items) -> Iterator[Problem]:
+    for entry in files.values:
+        if isinstance(entry, Leaf) and isinstance(entry.value, str):
+            seen = f"data.files: {escape_text(entry.text)} has no weight, and others have one"
+            yield Problem(where=entry.where, seen=seen, fix=configuration.CONFIG.fix("weight", path=entry.text))
+
+
+def _find_duplicate_names(files: Items) -> Iterator[Problem]:
+    first: dict[str, str] = {}
+    for entry in files.values:
+        if isinstance(entry, Table) and (name_and_place := _read_source_name(entry)) is not None:
+            name, where = name_and_place
+            if name in first:
+                seen = f"data.files: '{escape_text(name)}' is also the name of the source at {first[name]}"
+                yield Problem(where=where, seen=seen, fix=configuration.CONFIG.fix("source-name", name=name))
+            first.setdefault(name, where)
+
+
+def _read_source_name(entry: Table) -> tuple[str, str] | None:
+    """By its key `name`, or by its first path; None where there is neither, which is told elsewhere."""
+    if (name := _read_text_value(entry.values.get("name"))) is not None:
+        return name
+    path = entry.values.get("path")
+    if isinstance(path, Items):
+        path = path.values[0] if path.values else None
+    first_path = _read_text_value(path)
+    return None if first_path is None else (derive_source_name(first_path[0]), first_path[1])
+
+
+def _read_text_value(tree: Tree | None) -> tuple[str, str] | None:
+    return (tree.value, tree.where) if isinstance(tree, Leaf) and isinstance(tree.value, str) else None

@@ -1,0 +1,96 @@
+"""Several files as one, and overrides on top: a key in two files is an error, as in gpt-neox; `--set` wins over all."""
+
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from aboard.config.yaml_tree import Leaf, Table, Tree, parse_scalar
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EMPTY_TABLE = Table(values={}, keys={}, where="")
+
+
+def merge_tables(tables: "Sequence[Table]") -> Table:
+    """The union of the files; a value that two of them give is an error that names both places."""
+    problems: list[Problem] = []
+    merged = reduce(lambda one, two: _merge_two(one, two, (), problems), tables, EMPTY_TABLE)
+    if problems:
+        raise InputError(configuration.CONFIG_TWICE, problems)
+    return merged
+
+
+def apply_overrides(table: Table, sets: "Sequence[str]") -> Table:
+    """The tree with each `a.b=c` put in its place; a later one wins over an earlier one."""
+    problems = [_build_malformed_problem(text) for text in sets if not _parse_path(text)]
+    if problems:
+        raise InputError(configuration.CONFIG_SET, problems)
+    for text in sets:
+        name, _, value = text.partition("=")
+        # The value stays out of the place, which messages show: it may be a token.
+        table = _put_value(table, _parse_path(text), parse_scalar(value, where=f"--set {escape_text(name)}"))
+    return table
+
+
+def _merge_two(one: Table, two: Table, path: tuple[str, ...], problems: list[Problem]) -> Table:
+    values = dict(one.values)
+    for key, value in two.values.items():
+        mine = values.get(key)
+        if mine is None or (isinstance(value, Table) and _is_empty(mine)):
+            values[key] = value
+        elif isinstance(mine, Table) and _is_empty(value):
+            continue
+        elif isinstance(mine, Table) and isinstance(value, Table):
+            values[key] = _merge_two(mine, value, (*path, key), problems)
+        else:
+            problems.append(_build_conflict_problem((*path, key), one.keys[key], two.keys[key]))
+    return Table(values=values, keys={**two.keys, **one.keys}, where=one.where or two.where)
+
+
+def _is_empty(tree: Tree) -> bool:
+    """Whether it is a heading with nothing below, which says nothing about what another file has there."""
+    return isinstance(tree, Leaf) and tree.value is None
+
+
+def _build_conflict_problem(path: tuple[str, ...], first: str, second: str) -> Problem:
+    return Problem(
+        where=second,
+        seen=f"{escape_text('.'.join(path))} is also given at {first}",
+        fix=configuration.CONFIG_TWICE.fix(),
+    )
+
+
+def _parse_path(text: str) -> tuple[str, ...]:
+    name, equals, _ = text.partition("=")
+    path = tuple(part.strip() for part in name.split("."))
+    return path if equals and all(path) else ()
+
+
+def _build_malformed_problem(text: str) -> Problem:
+    return Problem(
+        where="--set",
+        seen=f"can't read '{escape_text(text.partition('=')[0])}'",
+        fix=configuration.CONFIG_SET.fix("form"),
+    )
+
+
+def _put_value(table: Table, path: tuple[str, ...], leaf: Leaf) -> Table:
+    key, *rest = path
+    value: Tree = leaf
+    if rest:
+        below = table.values.get(key, EMPTY_TABLE)
+        if not isinstance(below, Table) and not _is_empty(below):
+            raise InputError(configuration.CONFIG_SET, [_build_section_problem(leaf, key, table.keys[key])])
+        value = _put_value(below if isinstance(below, Table) else EMPTY_TABLE, tuple(rest), leaf)
+    return Table(
+        values={**table.values, key: value}, keys={**table.keys, key: leaf.where}, where=table.where or leaf.where
+    )
+
+
+def _build_section_problem(leaf: Leaf, key: str, where: str) -> Problem:
+    seen = f"'{escape_text(key)}' at {where} is a value, and has no keys below it"
+    fix = configuration.CONFIG_SET.fix("section", file=where.rsplit(":", 2)[0])
+    return Problem(where=leaf.where, seen=seen, fix=fix)

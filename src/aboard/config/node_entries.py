@@ -1,0 +1,237 @@
+"""From what was written of each node, and of the cluster as a whole, to nodes."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Any
+
+from aboard.core.cluster.head_machine import HeadMachine, is_head_node
+from aboard.core.cluster.hostfile import MAX_SLOTS, parse_hostfile
+from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
+from aboard.core.cluster.node import Container, Node
+from aboard.core.cluster.node_sets import MAX_NAMES, Login, expand_logins, fold_names
+from aboard.core.text.input_text import MAX_PORT, find_env_name_error, find_host_error, find_user_error
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import configuration
+from aboard.lazy_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from aboard.config.config_loader import LoadedConfig
+    from aboard.config.schema.aboard_yaml import NodeDefaults, NodeSection
+
+_PLAIN_PROGRAM = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*|(/[A-Za-z0-9_.+-]+)+")
+_WITH_SLOTS = re.compile(r"(.*?)\s+slots=([0-9]{1,5})\s*", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeEntry:
+    """One node as it was written: its name, where that stands, and what it says of itself."""
+
+    name: str
+    where: str
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
+def parse_node_names(names: "Sequence[str]") -> list[NodeEntry]:
+    """The nodes of node sets on the command line."""
+    entries: list[NodeEntry] = []
+    problems: list[Problem] = []
+    for text in names:
+        where = escape_text(text)
+        if "/" in text:
+            fix = configuration.NODESET.fix("hostfile", path=text)
+            problems.append(Problem(where=where, seen="this is no node set and no .yaml file", fix=fix))
+            continue
+        try:
+            entries += [_build_entry(login, where) for login in expand_logins(text, where=where)]
+        except InputError as error:
+            problems += error.problems
+    if problems:
+        raise InputError(configuration.NODESET, problems)
+    return entries
+
+
+def parse_hostfile_entries(text: str, where: str) -> list[NodeEntry]:
+    """The nodes of a DeepSpeed hostfile."""
+    return [
+        _build_entry(Login(name=node.name, user=node.user), where, slots=node.slots)
+        for node in parse_hostfile(text, where=where)
+    ]
+
+
+def read_section_entries(config: "LoadedConfig") -> list[NodeEntry]:
+    """The nodes under `cluster.nodes`."""
+    entries: list[NodeEntry] = []
+    problems: list[Problem] = []
+    section = config.document.cluster
+    for index, node in enumerate((section and section.nodes) or ()):
+        where = config.where("cluster", "nodes", index)
+        try:
+            entries += _parse_line(node, where) if isinstance(node, str) else _expand_mapping(node, where)
+        except InputError as error:
+            problems += error.problems
+        if len(entries) > MAX_NAMES:
+            problems.append(
+                Problem(where=where, seen=f"more than {MAX_NAMES:,} nodes", fix=configuration.CONFIG.fix("fewer"))
+            )
+            break
+    if problems:
+        raise InputError(configuration.CONFIG, problems)
+    return entries
+
+
+def build_nodes(entries: "Sequence[NodeEntry]", config: "LoadedConfig | None", here: HeadMachine) -> tuple[Node, ...]:
+    """The nodes, with the cluster's values where an entry has none, and the head marked as local."""
+    section = config.document.cluster if config else None
+    nodes = _apply_defaults(entries, _read_node_fields(section) if section else {}, here)
+    return _set_fabric_addresses(nodes, config.where("cluster", "fabric_address") if config else "")
+
+
+def build_simple_nodes(section: Mapping[str, Any], here: HeadMachine) -> tuple[Node, ...] | None:
+    """The nodes of a section `cluster` that has node sets and the simplest values only; None if in any doubt.
+
+    Most files are like that, and pydantic takes longer to import than all else that a launch does before it dials.
+    Whatever has a mistake in it is left to pydantic, which names all of them.
+    """
+    values = {key: [value] if key in _LISTS and isinstance(value, str) else value for key, value in section.items()}
+    if "nodes" not in values or not all(key in _PLAIN and _PLAIN[key](value) for key, value in values.items()):
+        return None
+    entries = [entry for text in values.pop("nodes") for entry in _parse_line(text, "")]
+    if "setup" in values:
+        values["setup"] = tuple(values["setup"])
+    return tuple(_apply_defaults(entries, values, here))
+
+
+def _apply_defaults(entries: "Sequence[NodeEntry]", defaults: Mapping[str, Any], here: HeadMachine) -> list[Node]:
+    _refuse_duplicates(entries)
+    return [
+        replace(
+            Node(name=entry.name, **{**defaults, **entry.given}),
+            interpreter=_choose_interpreter({**defaults, **entry.given}),
+            env={**defaults.get("env", {}), **entry.given.get("env", {})},
+            local=_is_local(entry, here),
+        )
+        for entry in entries
+    ]
+
+
+def _is_text_list(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(_is_text(text) for text in value)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value.isprintable() and bool(value.strip())
+
+
+_LISTS = ("nodes", "setup")
+# What a value must be to be taken as it is: stricter than the sections, never laxer.
+_PLAIN: Mapping[str, Callable[[Any], bool]] = {
+    "nodes": _is_text_list,
+    "setup": _is_text_list,
+    "slots": lambda value: type(value) is int and 0 <= value <= MAX_SLOTS,
+    "user": lambda value: isinstance(value, str) and find_user_error(value) is None,
+    "port": lambda value: type(value) is int and 1 <= value <= MAX_PORT,
+    "python": lambda value: isinstance(value, str) and _PLAIN_PROGRAM.fullmatch(value) is not None,
+    "workdir": lambda value: _is_text(value) and value.startswith("/"),
+    "env": lambda value: (
+        isinstance(value, dict)
+        and all(find_env_name_error(name) is None and (text == "" or _is_text(text)) for name, text in value.items())
+    ),
+}
+
+
+def _is_local(entry: NodeEntry, here: HeadMachine) -> bool:
+    """Judged by its own words: a user or port for the whole cluster doesn't ask for ssh to oneself."""
+    return is_head_node(Node(name=entry.name, **entry.given), here)
+
+
+def _choose_interpreter(values: Mapping[str, Any]) -> Interpreter | None:
+    """The interpreter that was written down, or that the `setup` lines find; None leaves the choice open."""
+    if "python" in values:
+        return Interpreter(path=values["python"], origin=InterpreterSource.CONFIGURED)
+    return Interpreter(path="python3", origin=InterpreterSource.SETUP) if values.get("setup") else None
+
+
+def _build_entry(login: Login, where: str, **settings: Any) -> NodeEntry:
+    user = {} if login.user is None else {"user": login.user}
+    return NodeEntry(name=login.name, where=where, given={**user, **settings})
+
+
+def _parse_line(text: str, where: str) -> list[NodeEntry]:
+    match = _WITH_SLOTS.fullmatch(text)
+    names, slots = (match[1], {"slots": int(match[2])}) if match else (text, {})
+    if slots and slots["slots"] > MAX_SLOTS:
+        seen = f"'{escape_text(text)}': {MAX_SLOTS:,} slots is the most a node can have"
+        raise InputError(
+            configuration.CONFIG, [Problem(where=where, seen=seen, fix=configuration.CONFIG.fix("slots", nodes=names))]
+        )
+    if "=" in names:
+        seen = f"'{escape_text(text)}' is no node set and no 'NODES slots=N'"
+        host = names.split()[0]
+        fix = configuration.CONFIG.fix("slots", nodes=host if "=" not in host else "gpu[01-16]")
+        raise InputError(configuration.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
+    return [_build_entry(login, where, **slots) for login in expand_logins(names, where=where)]
+
+
+def _expand_mapping(node: "NodeSection", where: str) -> list[NodeEntry]:
+    logins = expand_logins(node.name, where=where)
+    if node.address is not None and len(logins) > 1:
+        seen = f"{escape_text(node.name)} is {len(logins)} nodes, which can't share the address {node.address}"
+        raise InputError(
+            configuration.CONFIG, [Problem(where=where, seen=seen, fix=configuration.CONFIG.fix("addresses"))]
+        )
+    if node.user is not None and logins[0].user not in {None, node.user}:
+        seen = f"the user is given twice: {logins[0].user} in the name, and {node.user}"
+        fix = configuration.CONFIG.fix("name", name=logins[0].name)
+        raise InputError(configuration.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
+    return [_build_entry(login, where, **_read_node_fields(node)) for login in logins]
+
+
+def _read_node_fields(section: "NodeDefaults") -> dict[str, Any]:
+    """What was given, under the names that Node has and as the values that it holds."""
+    names = ("slots", "user", "port", "python", "workdir", "fabric_address", "address", "env", "setup", "container")
+    values = {name: getattr(section, name, None) for name in names}
+    if section.setup is not None:
+        values["setup"] = tuple(section.setup)
+    if (box := section.container) is not None:
+        values["container"] = Container(runtime=box.runtime, image=box.image, options=tuple(box.options or ()))
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _refuse_duplicates(entries: "Sequence[NodeEntry]") -> None:
+    first: dict[str, str] = {}
+    duplicates: dict[tuple[str, str], list[str]] = {}
+    for entry in entries:
+        if entry.name in first:
+            duplicates.setdefault((entry.where, first[entry.name]), []).append(entry.name)
+        first.setdefault(entry.name, entry.where)
+    if not duplicates:
+        return
+    problems: list[Problem] = []
+    for (where, other), names in duplicates.items():
+        seen = f"{fold_names(names)} is named twice" + (f", also at {other}" if other != where else "")
+        problems.append(Problem(where=where, seen=seen, fix=configuration.NODE_TWICE.fix(nodes=fold_names(names))))
+    raise InputError(configuration.NODE_TWICE, problems)
+
+
+def _set_fabric_addresses(nodes: "Sequence[Node]", where: str) -> tuple[Node, ...]:
+    """Puts each node's name into its pattern. Only {name} is looked at: str.format would read attributes."""
+    placed: list[Node] = []
+    owners: dict[str, str] = {}
+    for node in nodes:
+        address = node.fabric_address and node.fabric_address.replace("{name}", node.name)
+        if address and (trouble := find_host_error(address)):
+            seen = f"fabric_address of {node.name}: {trouble}"
+            fix = configuration.CONFIG.fix("own-fabric", node=node.name)
+            raise InputError(configuration.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
+        if address and address in owners:
+            seen = f"{owners[address]} and {node.name} would both have the fabric_address {address}"
+            fix = configuration.CONFIG.fix("fabric-pattern")
+            raise InputError(configuration.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
+        if address:
+            owners[address] = node.name
+        placed.append(replace(node, fabric_address=address))
+    return tuple(placed)

@@ -1,0 +1,1 @@
+"""The sections of aboard.yaml as pydantic models."""

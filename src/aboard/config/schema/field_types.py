@@ -1,0 +1,128 @@
+"""The kinds of value that aboard.yaml holds, each with its check and its words for the JSON schema."""
+
+import re
+from typing import Annotated, Any, NoReturn
+
+from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, WithJsonSchema
+from pydantic_core import CoreSchema, PydanticCustomError
+
+from aboard.core.cluster.hostfile import MAX_SLOTS
+from aboard.core.text.input_text import MAX_PORT, find_env_name_error, find_host_error, find_user_error
+from aboard.diagnoses import Fix
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import configuration
+
+
+def refuse_value(seen: str, fix: Fix) -> NoReturn:
+    """Ends a pydantic validation with our own words: what was seen, and what to write."""
+    raise PydanticCustomError("aboard", "{seen}", {"seen": seen, "fix": fix})
+
+
+def _check_host(text: str) -> str:
+    if trouble := find_host_error(text):
+        refuse_value(trouble, configuration.CONFIG.fix("host"))
+    return text
+
+
+def _check_user(text: str) -> str:
+    if trouble := find_user_error(text):
+        refuse_value(trouble, configuration.CONFIG.fix("user"))
+    return text
+
+
+def _check_text(text: str) -> str:
+    if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
+        # Not shown: it may be the value of a secret.
+        refuse_value(
+            "it holds a NUL or half a character, which no program can be given", configuration.CONFIG.fix("character")
+        )
+    return text
+
+
+def _check_line(text: str) -> str:
+    if not text.strip() or any(not char.isprintable() and char != "\t" for char in _check_text(text)):
+        refuse_value(f"'{escape_text(text)}' is no line of text", configuration.CONFIG.fix("one-line"))
+    return text
+
+
+def _check_word(text: str) -> str:
+    if _check_line(text).startswith("-"):
+        refuse_value(
+            f"'{escape_text(text)}' starts with '-', which would be taken for an option",
+            configuration.CONFIG.fix("option"),
+        )
+    return text
+
+
+def _check_path(text: str) -> str:
+    if not _check_line(text).startswith("/"):
+        refuse_value(
+            f"'{escape_text(text)}' is no absolute path", configuration.CONFIG.fix("path", path=text.removeprefix("~/"))
+        )
+    return text
+
+
+def _check_program(text: str) -> str:
+    return _check_path(text) if "/" in _check_word(text) else text
+
+
+def _check_pattern(text: str) -> str:
+    if "{" in text.replace("{name}", "") or "}" in text.replace("{name}", ""):
+        refuse_value(f"'{escape_text(text)}' has braces other than {{name}}", configuration.CONFIG.fix("pattern"))
+    _check_host(text.replace("{name}", "n"))
+    return text
+
+
+def _check_env_name(text: str) -> str:
+    if trouble := find_env_name_error(text):
+        refuse_value(trouble, configuration.CONFIG.fix("env"))
+    return text
+
+
+def _parse_size(value: object) -> object:
+    """Bytes, from `200GB` and the like; what is neither text nor a number is left for pydantic to refuse."""
+    if isinstance(value, str):
+        match = _SIZE.fullmatch(value.strip())
+        if match is None:
+            refuse_value(f"'{escape_text(value)}' is no size", configuration.CONFIG.fix("size"))
+        return round(float(match[1]) * (1024 if match[3] else 1000) ** (" KMGTP".index(match[2].upper())))
+    return value
+
+
+def _wrap_in_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+class _OrText:
+    """Tells the JSON schema of a list that a single string stands for a list of one."""
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string"}, handler(core)]}
+
+
+# Without the B it would be 1000 to some and 1024 to others: 7 % of a terabyte.
+_SIZE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?) ?([KMGTP])(i)?B", re.IGNORECASE)
+
+OR_TEXT = (BeforeValidator(_wrap_in_list), _OrText())
+
+Host = Annotated[str, AfterValidator(_check_host)]
+User = Annotated[str, AfterValidator(_check_user)]
+PortNumber = Annotated[int, Field(ge=1, le=MAX_PORT)]
+Slots = Annotated[int, Field(ge=0, le=MAX_SLOTS)]
+SequenceLength = Annotated[int, Field(ge=2, le=2**31)]
+Weight = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+ByteSize = Annotated[
+    int,
+    BeforeValidator(_parse_size),
+    Field(ge=1, le=10**18),
+    WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "examples": ["200GB", "1.5TiB"]}),
+]
+Line = Annotated[str, AfterValidator(_check_line)]
+Word = Annotated[str, AfterValidator(_check_word)]
+AbsolutePath = Annotated[str, AfterValidator(_check_path)]
+Program = Annotated[str, AfterValidator(_check_program)]
+AddressPattern = Annotated[str, AfterValidator(_check_pattern)]
+# Numbers and booleans reach us as the text they were written as (see tree.plain).
+EnvValue = Annotated[str, AfterValidator(_check_text), WithJsonSchema({"type": ["string", "number", "boolean"]})]
+Env = dict[Annotated[str, AfterValidator(_check_env_name)], EnvValue]
+Lines = Annotated[list[Line], *OR_TEXT]

@@ -1,0 +1,66 @@
+"""What a training can't be, as far as its file tells: every refusal stands at its line, and says why."""
+
+from collections.abc import Iterator
+
+from aboard.config.config_loader import LoadedConfig
+from aboard.config.schema.train_section import TrainSection
+from aboard.config.training.data_settings import DataSettings
+from aboard.diagnoses import Fix, Problem
+from aboard.diagnoses.trainer import training
+
+
+def find_conflicts(config: LoadedConfig, section: TrainSection, data: DataSettings) -> list[Problem]:
+    """All of them; what depends on the number of ranks is judged when the nodes are known."""
+    conflicts = (
+        *_check_alternatives(section),
+        *_check_schedule(section),
+        *_check_evaluation(section, data),
+        *_check_model(section),
+    )
+    return [Problem(where=config.where("train", key), seen=seen, fix=fix) for key, seen, fix in conflicts]
+
+
+_Conflict = tuple[str, str, Fix]
+
+
+def _check_alternatives(section: TrainSection) -> Iterator[_Conflict]:
+    """Two keys that say the same thing in two ways."""
+    if section.num_train_epochs is not None and section.max_steps is not None:
+        seen = "train.num_train_epochs and train.max_steps both say how long it trains"
+        yield "max_steps", seen, training.CONFIG.fix("one-length")
+    if section.warmup_steps is not None and section.warmup_ratio is not None:
+        seen = "train.warmup_steps and train.warmup_ratio both say how long it warms up"
+        yield "warmup_ratio", seen, training.CONFIG.fix("one-warmup")
+
+
+def _check_schedule(section: TrainSection) -> Iterator[_Conflict]:
+    kind = section.lr_scheduler_type or "cosine"
+    if section.decay_ratio is not None and kind != "wsd":
+        seen = f"train.decay_ratio is wsd's, and the schedule is {kind}, which decays all the way"
+        yield "decay_ratio", seen, training.CONFIG.fix("schedule", schedule="wsd")
+    if section.min_lr_ratio is not None and kind == "constant":
+        seen = "train.min_lr_ratio is where a learning rate ends, and a constant one ends where it is"
+        yield "min_lr_ratio", seen, training.CONFIG.fix("schedule", schedule="cosine")
+    if section.warmup_steps is not None and section.max_steps is not None and section.warmup_steps >= section.max_steps:
+        seen = f"train.warmup_steps is {section.warmup_steps}, and there are {section.max_steps} steps in all"
+        yield "warmup_steps", seen, training.CONFIG.fix("below", most=section.max_steps)
+    warm, last = section.warmup_ratio or 0.0, section.decay_ratio or 0.0
+    if kind == "wsd" and warm + last > 1:
+        seen = f"train.warmup_ratio and train.decay_ratio are {warm + last:g} of all steps together"
+        yield "decay_ratio", seen, training.CONFIG.fix("parts")
+    if section.warmup_ratio == 1:
+        seen = "train.warmup_ratio is 1: it would warm up and then end"
+        yield "warmup_ratio", seen, training.CONFIG.fix("part")
+
+
+def _check_evaluation(section: TrainSection, data: DataSettings) -> Iterator[_Conflict]:
+    for key in ("eval_steps", "per_device_eval_batch_size"):
+        if getattr(section, key) is not None and not data.validation:
+            fix = training.CONFIG.fix("validation", key=key)
+            yield key, f"train.{key} is given, and there is no data.validation to evaluate on", fix
+
+
+def _check_model(section: TrainSection) -> Iterator[_Conflict]:
+    if section.from_scratch and section.resume not in (None, "auto", "none"):
+        seen = "train.from_scratch begins with new weights, and train.resume names a checkpoint"
+        yield "resume", seen, training.CONFIG.fix("resume")

@@ -1,0 +1,226 @@
+"""The sections `train` and `data` of aboard.yaml as one value: what will be used, and where each of it comes from."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, replace
+from pathlib import Path
+from typing import Any
+
+from aboard.config.config_loader import LoadedConfig, load_config_files
+from aboard.config.schema.train_section import TrainSection
+from aboard.config.training.data_settings import DataSettings, build_data_settings
+from aboard.config.training.setting_conflicts import find_conflicts
+from aboard.config.validation_problems import parse_position
+from aboard.core.plan.training_settings import DataPart, Training
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.trainer import training
+from aboard.lazy_dataclass import dataclass
+
+DEFAULT_FILE = "aboard.yaml"
+OUTPUT = "output"
+MAX_LENGTH = 2048
+CONFIG = "config.json"
+# Two ways to say the same: one that is typed wins over the other one in a file.
+ALTERNATIVES = (
+    ("num_train_epochs", "max_steps"),
+    ("warmup_steps", "warmup_ratio"),
+    ("gradient_accumulation_steps", "global_batch_size"),
+)
+BF16_SOURCE = "default: true on GPUs that can, false on CPUs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedSetting:
+    """One setting: `value` None is one that isn't used, or that is chosen when the nodes are known."""
+
+    name: str
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """A training as it is written. Paths are this machine's; `model` may be a name of the hub still.
+
+    `bf16` None is for the nodes to say. `given` are the names that the user wrote.
+    """
+
+    data: DataSettings
+    model: str
+    tokenizer: str
+    output_dir: str
+    max_length: int
+    packing: bool
+    bf16: bool | None
+    settings: Mapping[str, Any]
+    given: frozenset[str]
+    choices: tuple[ResolvedSetting, ...]
+    source: str
+
+    def training(
+        self, *, model: str, tokenizer: str, data: Sequence[DataPart], validation: Sequence[DataPart], bf16: bool
+    ) -> Training:
+        """Settled, with the paths that ranks will read."""
+        return Training(
+            model=model,
+            tokenizer=tokenizer,
+            data=tuple(data),
+            validation=tuple(validation),
+            output_dir=self.output_dir,
+            max_length=self.max_length,
+            bf16=bf16,
+            **self.settings,
+        )
+
+
+def load_train_settings(files: Sequence[str], sets: Sequence[str] = ()) -> TrainSettings:
+    """What these files say together, overridden by `sets`; raises InputError with all that can't be."""
+    config = load_config_files(files, sets)
+    section = _drop_overridden(config, config.document.train or TrainSection())
+    config = replace(config, document=config.document.model_copy(update={"train": section}))
+    data = build_data_settings(config)
+    problems = [*_find_missing(config, section, data), *find_conflicts(config, section, data)]
+    if problems:
+        raise InputError(training.CONFIG, sorted(problems, key=lambda problem: parse_position(problem.where)))
+    return _build_settings(config, section, data)
+
+
+def _drop_overridden(config: LoadedConfig, section: TrainSection) -> TrainSection:
+    """The section without what stands in a file and has an alternative on the command line."""
+    for pair in ALTERNATIVES:
+        there = [name for name in pair if getattr(section, name) is not None]
+        filed = [name for name in there if not config.where("train", name).startswith("--set ")]
+        if len(there) > len(filed) == 1:
+            section = section.model_copy(update={filed[0]: None})
+    return section
+
+
+def _find_missing(config: LoadedConfig, section: TrainSection, data: DataSettings) -> list[Problem]:
+    problems = []
+    here = config.tree.where.rsplit(":", 2)[0] or DEFAULT_FILE
+    if section.model is None:
+        fix = training.CONFIG.fix("model")
+        problems.append(Problem(where=here, seen="train.model is not given", fix=fix))
+    elif _is_path(section.model) and not Path(_resolve_path(config, section.model, "model")).exists():
+        seen = f"train.model: there is no {section.model} beside this file"
+        fix = training.CONFIG.fix("no-model")
+        problems.append(Problem(where=config.where("train", "model"), seen=seen, fix=fix))
+    if not data.files:
+        fix = training.CONFIG.fix("files")
+        problems.append(Problem(where=here, seen="data.files are not given", fix=fix))
+    return problems
+
+
+def _build_settings(config: LoadedConfig, section: TrainSection, data: DataSettings) -> TrainSettings:
+    user_keys = {name for name in section.model_fields_set if getattr(section, name) is not None}
+    defaults = {field.name: field.default for field in fields(Training) if field.default is not MISSING}
+    settings: dict[str, Any] = {}
+    for name in TrainSection.model_fields:
+        if name in defaults and name != "bf16":
+            settings[name] = getattr(section, name) if name in user_keys else defaults[name]
+    if "max_steps" in user_keys:
+        settings["num_train_epochs"] = defaults["num_train_epochs"]
+    model = _resolve_model_folder(_resolve_path(config, section.model or "", "model"))
+    tokenizer = data.tokenizer or model
+    output = str(Path(config.base("train", "output_dir"), section.output_dir or OUTPUT).absolute())
+    resume = settings["resume"]
+    if resume not in ("auto", "none"):
+        settings["resume"] = str(Path(config.base("train", "resume"), resume).absolute())
+    train_settings = TrainSettings(
+        data=data,
+        model=model,
+        tokenizer=tokenizer,
+        output_dir=output,
+        max_length=data.max_length or MAX_LENGTH,
+        packing=data.packing is not False,
+        bf16=section.bf16,
+        settings=settings,
+        given=frozenset(user_keys),
+        choices=(),
+        source=config.tree.where.rsplit(":", 2)[0],
+    )
+    return _add_choices(train_settings, config)
+
+
+def _add_choices(settings: TrainSettings, config: LoadedConfig) -> TrainSettings:
+    """In the order of the sections, so that it can be read beside the file."""
+    data = {
+        "files": _list_sources(settings.data),
+        **{name: getattr(settings.data, name) or None for name in ("validation", "format", "text_column")},
+        "tokenizer": settings.tokenizer,
+        "template": settings.data.template,
+        "max_length": settings.max_length,
+        "packing": settings.packing,
+        "loss_on": settings.data.loss_on or "answers",
+        "allow": settings.data.allow or None,
+    }
+    train = {
+        "model": settings.model,
+        "from_scratch": settings.settings["from_scratch"],
+        "output_dir": settings.output_dir,
+        **settings.settings,
+    }
+    train["bf16"] = settings.bf16
+    unused = {f"train.{name}": why for name, why in _find_unused(settings).items() if name not in settings.given}
+    choices = []
+    for section, values in (("data", data), ("train", train)):
+        for name, value in values.items():
+            whole = f"{section}.{name}"
+            source = unused.get(whole) or _describe_source(config, section, name)
+            choices.append(ResolvedSetting(name=whole, value=None if whole in unused else value, source=source))
+    return replace(settings, choices=tuple(choices))
+
+
+def _list_sources(data: DataSettings) -> tuple[Any, ...] | None:
+    """As it could be written: paths, or mappings where there are weights."""
+    if any(source.weight is not None for source in data.sources):
+        return tuple({"name": each.name, "path": each.files, "weight": each.weight} for each in data.sources)
+    return data.files or None
+
+
+def _find_unused(settings: TrainSettings) -> dict[str, str]:
+    """Settings that another one leaves nothing to say, and why."""
+    reasons = {}
+    if "max_steps" in settings.given:
+        reasons["num_train_epochs"] = "not used: max_steps says how long"
+    if "global_batch_size" in settings.given:
+        reasons["gradient_accumulation_steps"] = "derived: from global_batch_size and the number of ranks"
+    reasons["warmup_steps" if "warmup_ratio" in settings.given else "warmup_ratio"] = "not used: the other warmup is"
+    if settings.settings["lr_scheduler_type"] != "wsd":
+        reasons["decay_ratio"] = "not used: the schedule is not wsd"
+    if settings.settings["lr_scheduler_type"] == "constant":
+        reasons["min_lr_ratio"] = "not used: the schedule is constant"
+    if not settings.data.validation:
+        reasons["per_device_eval_batch_size"] = reasons["eval_steps"] = "not used: there is no data.validation"
+    return reasons
+
+
+def _describe_source(config: LoadedConfig, section: str, name: str) -> str:
+    there = getattr(config.document, section)
+    if there is not None and getattr(there, name, None) is not None:
+        return config.where(section, name)
+    derived = {
+        "data.tokenizer": "derived: the one beside the model",
+        "data.format": "derived: recognised from the rows",
+        "data.template": "derived: the tokenizer's own",
+        "train.bf16": BF16_SOURCE,
+        "train.output_dir": "default, beside the file",
+        "train.eval_steps": "default: at the end",
+        "train.save_steps": "default: at the end",
+        "train.save_total_limit": "default: all are kept",
+    }
+    return derived.get(f"{section}.{name}", "default")
+
+
+def _is_path(name: str) -> bool:
+    return name.startswith((".", "/", "~"))
+
+
+def _resolve_path(config: LoadedConfig, name: str, *path: str) -> str:
+    """Beside the file in which it is written, if it is there; else it may be a name of the hub."""
+    beside = Path(config.base("train", *path), Path(name).expanduser())
+    return str(beside.absolute()) if beside.exists() else name
+
+
+def _resolve_model_folder(path: str) -> str:
+    """A config.json stands for the directory that it is in."""
+    return str(Path(path).parent) if Path(path).name == CONFIG and Path(path).is_file() else path

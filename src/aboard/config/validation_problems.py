@@ -1,0 +1,179 @@
+"""Pydantic's errors in our words: the place in the file, what was seen, and what to write."""
+
+import json
+import re
+from typing import TYPE_CHECKING, Any
+
+from aboard.config.schema.aboard_yaml import NODE_MAPPING, SOURCE_MAPPING
+from aboard.config.training.huggingface_names import explain_foreign_key
+from aboard.config.yaml_tree import Items, Table, Tree
+from aboard.core.text.input_text import suggest_fix
+from aboard.diagnoses import Fix, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pydantic import BaseModel, ValidationError
+    from pydantic_core import ErrorDetails
+
+KeyPath = tuple[int | str, ...]
+
+_PLACE = re.compile(r"(.*):([0-9]+):([0-9]+)", re.DOTALL)
+_EXPECTED_TYPES = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "finite_number": "a number",
+    "string_type": "text",
+    "list_type": "a list",
+    "dict_type": "a mapping of keys to values",
+    "model_type": "a mapping of keys to values",
+}
+_EMPTY, _A_LIST, _A_MAPPING = "empty", "a list", "a mapping"
+_A_NODE = "a node set or a mapping"
+_A_SOURCE = "a path or a mapping"
+_BRANCH = {NODE_MAPPING: _A_NODE, SOURCE_MAPPING: _A_SOURCE}
+_FIX = {
+    _A_NODE: "node-or-mapping",
+    _A_SOURCE: "source-or-mapping",
+    "a whole number": "whole-number",
+    "a number": "number",
+    "true or false": "truth",
+    "text": "text",
+    "a list": "list",
+    "a mapping of keys to values": "mapping",
+}
+
+
+def list_problems(error: "ValidationError", tree: Table, model: "type[BaseModel]") -> list[Problem]:
+    """One problem for each thing that pydantic found, in the order of the lines."""
+    problems = [_build_problem(detail, tree, model) for detail in error.errors(include_url=False, include_input=False)]
+    return sorted(problems, key=lambda problem: parse_position(problem.where))
+
+
+def find_subtree(tree: Tree, path: KeyPath) -> tuple[Tree, KeyPath]:
+    """The tree at a path, and the path as the user wrote it; steps that only pydantic knows are skipped."""
+    named: list[int | str] = []
+    for step in path:
+        if isinstance(tree, Table) and step in tree.values:
+            tree = tree.values[str(step)]
+            named.append(step)
+        elif isinstance(tree, Items) and isinstance(step, int) and step < len(tree.values):
+            tree = tree.values[step]
+            named.append(step)
+    return tree, tuple(named)
+
+
+def _build_problem(detail: "ErrorDetails", tree: Table, model: "type[BaseModel]") -> Problem:
+    kind, path = detail["type"], detail["loc"]
+    around, named = find_subtree(tree, path)
+    name = _format_path(named)
+    if kind == "extra_forbidden":
+        key = str(path[-1])
+        owner, above = find_subtree(tree, path[:-1])
+        where = owner.keys.get(key, owner.where) if isinstance(owner, Table) else owner.where
+        inside = f" in {_format_path(above)}" if above else ""
+        if above == ("train",) and (foreign_key := explain_foreign_key(key)):
+            return Problem(where=where, seen=f"train: {foreign_key[0]}", fix=foreign_key[1])
+        seen = f"unknown key '{escape_text(key)}'{inside}"
+        return Problem(
+            where=where, seen=seen, fix=suggest_fix(configuration.CONFIG, key, _list_known_keys(model, path[:-1]))
+        )
+    if kind == "missing":
+        key = str(path[-1])
+        return Problem(
+            where=around.where, seen=f"{name} has no '{key}'", fix=configuration.CONFIG.fix("missing", key=key)
+        )
+    if path and path[-1] == "[key]":
+        owner, _ = find_subtree(tree, path[:-2])
+        # Half of a surrogate pair comes out of pydantic as another key than went in.
+        where = owner.keys.get(str(path[-2]), owner.where) if isinstance(owner, Table) else owner.where
+        return Problem(
+            where=where, seen=f"{_format_path(named[:-1])}: {detail['ctx']['seen']}", fix=detail["ctx"]["fix"]
+        )
+    seen, fix = _describe_error(detail, name, _format_value(around, named))
+    return Problem(where=around.where, seen=seen, fix=fix)
+
+
+def _describe_error(detail: "ErrorDetails", name: str, value_text: str) -> tuple[str, Fix]:
+    kind, context = detail["type"], detail.get("ctx", {})
+    key = name.rpartition(".")[2]
+    if kind == "aboard":
+        return f"{name}: {context['seen']}", context["fix"]
+    if kind in _EXPECTED_TYPES:
+        expected = _BRANCH.get(str(detail["loc"][-1]), _EXPECTED_TYPES[kind])
+        value = {_EMPTY: "", _A_LIST: "value", _A_MAPPING: "value"}.get(value_text, value_text.strip('"'))
+        return f"{name} must be {expected}, not {value_text}", configuration.CONFIG.fix(
+            _FIX[expected], key=key, shown=value
+        )
+    if kind in {"greater_than_equal", "greater_than", "less_than_equal", "less_than"}:
+        bounds = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+        bound = next(f"{word} {context[key]:g}" for key, word in bounds.items() if key in context)
+        return f"{name} is {value_text}", configuration.CONFIG.fix("bound", bound=bound)
+    if kind == "literal_error":
+        choices = [word.strip("' ") for word in context["expected"].replace(" or ", ", ").split(",")]
+        fix = suggest_fix(configuration.CONFIG, value_text.strip('"'), choices)
+        return f"{name} can't be {value_text}; it is one of {', '.join(choices)}", fix
+    if kind == "too_short":
+        return (
+            f"{name} is empty",
+            configuration.CONFIG.fix("no-nodes") if key == "nodes" else configuration.CONFIG.fix("empty", key=key),
+        )
+    return f"{name}: {detail['msg']}", configuration.CONFIG.fix("schema", key=key)
+
+
+def parse_position(where: str) -> tuple[str, int, int]:
+    match = _PLACE.fullmatch(where)
+    return (match[1], int(match[2]), int(match[3])) if match else (where, 0, 0)
+
+
+def _format_path(path: KeyPath) -> str:
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{escape_text(step)}" for step in path)
+    return text.removeprefix(".") or "the file"
+
+
+def _format_value(tree: Tree, path: KeyPath) -> str:
+    if isinstance(tree, Table):
+        return _A_MAPPING
+    if isinstance(tree, Items):
+        return _A_LIST
+    if tree.value is None:
+        return _EMPTY
+    if "env" in path:  # it may be a secret
+        return "this value"
+    return (
+        json.dumps(escape_text(tree.text), ensure_ascii=False)
+        if isinstance(tree.value, str)
+        else escape_text(tree.text)
+    )
+
+
+def _list_known_keys(model: "type[BaseModel]", path: KeyPath) -> list[str]:
+    """The keys that the model knows at a path, read off its JSON schema."""
+    top = model.model_json_schema()
+    level = list(_flatten_schema(top, top))
+    for step in path:
+        below = [sub for schema in level for sub in _list_subschemas(schema, step)]
+        # A step that the schema doesn't have is pydantic's name for a branch of a union.
+        level = [flat for sub in below for flat in _flatten_schema(sub, top)] or level
+    return list(dict.fromkeys(key for schema in level for key in schema.get("properties", {})))
+
+
+def _flatten_schema(schema: dict[str, Any], top: dict[str, Any]) -> "Iterator[dict[str, Any]]":
+    if "$ref" in schema:
+        yield from _flatten_schema(top["$defs"][schema["$ref"].rpartition("/")[2]], top)
+        return
+    yield schema
+    for branch in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        yield from _flatten_schema(branch, top)
+
+
+def _list_subschemas(schema: dict[str, Any], step: int | str) -> "Iterator[dict[str, Any]]":
+    if isinstance(step, int):
+        if "items" in schema:
+            yield schema["items"]
+    elif step in schema.get("properties", {}):
+        yield schema["properties"][step]

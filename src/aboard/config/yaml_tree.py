@@ -1,0 +1,249 @@
+"""YAML as a tree that remembers where each value stands.
+
+The rules are YAML 1.2's core schema, not PyYAML's 1.1: `2e-5` and `1e6` are numbers, `on`, `yes` and `12:30` are text.
+Refused: a key that comes twice, tags, more than MAX_DEPTH levels, and documents that grow past MAX_VALUES when their
+aliases are written out (the "billion laughs").
+"""
+
+import re
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+import yaml
+
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import configuration
+from aboard.lazy_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Under these keys a scalar stays as it was written.
+VERBATIM = frozenset({"env"})
+MAX_DEPTH = 32
+MAX_VALUES = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """A scalar: its value, the text it was written as, its place, and what a relative path in it starts from."""
+
+    value: Any
+    text: str
+    where: str
+    base: str = "."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Items:
+    """A list, and its place."""
+
+    values: "tuple[Tree, ...]"
+    where: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A mapping, its place, and the place of each of its keys."""
+
+    values: "Mapping[str, Tree]"
+    keys: "Mapping[str, str]"
+    where: str
+
+
+Tree: TypeAlias = Leaf | Items | Table
+
+
+def parse_tree(text: str, *, file: str, base: str = ".") -> Table:
+    """The file's mapping; an empty file is an empty one. Raises InputError with all that is wrong with it."""
+    try:
+        top = yaml.compose(text, Loader=_Loader)
+    except _TooDeep as error:
+        raise InputError(configuration.YAML, [_build_depth_problem(f"{file}:{error.args[0]}")]) from None
+    except yaml.YAMLError as error:
+        raise InputError(configuration.YAML, [_build_syntax_problem(error, text, file)]) from None
+    except (ValueError, OverflowError) as error:  # PyYAML on escapes such as "\\UFFFFFFFF" that are no character
+        seen = f"no YAML: {escape_text(str(error))}"
+        problem = Problem(where=file, seen=seen, fix=configuration.YAML.fix("escapes"))
+        raise InputError(configuration.YAML, [problem]) from None
+    if top is None:
+        return Table(values={}, keys={}, where=file)
+    reader = _Reader(file, base)
+    tree = reader.tree(top, 0)
+    if not isinstance(tree, Table) and not reader.problems:
+        fix = configuration.YAML.fix("no-mapping")
+        reader.problems.append(Problem(where=tree.where, seen="the file is no mapping of keys to values", fix=fix))
+    if reader.problems or not isinstance(tree, Table):
+        raise InputError(configuration.YAML, reader.problems)
+    return tree
+
+
+def parse_scalar(text: str, *, where: str) -> Leaf:
+    """The text as a YAML scalar, for a value on the command line."""
+    tag = _Loader("").resolve(yaml.ScalarNode, text, (True, False))  # type: ignore[no-untyped-call]  # stub gap
+    return Leaf(value=_convert_scalar(tag, text), text=text, where=where)
+
+
+def convert_to_builtins(tree: Tree, *, verbatim: frozenset[str] = frozenset(), as_text: bool = False) -> Any:
+    """Python's own dicts, lists and scalars; under the keys in `verbatim` a scalar stays as it was written.
+
+    `010`, `1e-5` and `yes` are text to an environment variable, whatever they are to YAML.
+    """
+    if isinstance(tree, Table):
+        return {
+            key: convert_to_builtins(value, verbatim=verbatim, as_text=as_text or key in verbatim)
+            for key, value in tree.values.items()
+        }
+    if isinstance(tree, Items):
+        return [convert_to_builtins(value, verbatim=verbatim, as_text=as_text) for value in tree.values]
+    return tree.text if as_text and tree.value is not None else tree.value
+
+
+class _TooDeep(Exception):
+    """Never leaves this file; carries the line."""
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with YAML 1.2's scalars, which stops at MAX_DEPTH instead of at Python's own stack."""
+
+    yaml_implicit_resolvers: "dict[Any, Any]" = {}  # noqa: RUF012  PyYAML's own attribute
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.depth = getattr(self, "depth", -1) + 1
+        if self.depth > MAX_DEPTH:
+            raise _TooDeep(self.line + 1)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+_CORE_SCHEMA = {  # https://yaml.org/spec/1.2.2/#1032-tag-resolution
+    "null": (r"null|Null|NULL|~|", [*"nN~", ""]),
+    "bool": (r"true|True|TRUE|false|False|FALSE", [*"tTfF"]),
+    "int": (r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", [*"-+0123456789"]),
+    "float": (
+        r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        [*"-+.0123456789"],
+    ),
+}
+_TAG = "tag:yaml.org,2002:"
+for _name, (_pattern, _first) in _CORE_SCHEMA.items():
+    # `\Z`, since `$` would let a newline through; int stands before float, which would match it too.
+    _Loader.add_implicit_resolver(f"{_TAG}{_name}", re.compile(rf"(?:{_pattern})\Z"), _first)
+
+_SCALARS = frozenset(f"{_TAG}{name}" for name in (*_CORE_SCHEMA, "str"))
+_MAX_INT_TEXT = 64
+
+
+class _Reader:
+    """Walks PyYAML's graph of nodes; what is wrong is gathered in `problems`."""
+
+    def __init__(self, file: str, base: str) -> None:
+        self.file = file
+        self.base = base
+        self.problems: list[Problem] = []
+        self._values = 0
+
+    def tree(self, node: yaml.Node, depth: int) -> Tree:
+        where = self._where(node)
+        self._values += 1
+        if self._values > MAX_VALUES:
+            seen = f"the file holds more than {MAX_VALUES:,} values once its aliases are written out"
+            raise InputError(
+                configuration.YAML, [Problem(where=self.file, seen=seen, fix=configuration.YAML.fix("aliases"))]
+            )
+        if depth > MAX_DEPTH:  # an alias to what it stands in
+            raise InputError(configuration.YAML, [_build_depth_problem(where)])
+        if isinstance(node, yaml.MappingNode):
+            return self._table(node, where, depth)
+        if isinstance(node, yaml.SequenceNode):
+            self._tag(node, "seq", where)
+            return Items(values=tuple(self.tree(value, depth + 1) for value in node.value), where=where)
+        return self._leaf(node, where)
+
+    def _table(self, node: yaml.MappingNode, where: str, depth: int) -> Table:
+        self._tag(node, "map", where)
+        values: dict[str, Tree] = {}
+        keys: dict[str, str] = {}
+        for key, value in node.value:
+            place = self._where(key)
+            if not isinstance(key, yaml.ScalarNode):
+                self.problems.append(
+                    Problem(where=place, seen="a key must be a word", fix=configuration.YAML.fix("key"))
+                )
+            elif key.value in values:
+                self.problems.append(_build_duplicate_problem(key.value, place, keys[key.value]))
+            else:
+                keys[key.value] = place
+                values[key.value] = self.tree(value, depth + 1)
+        return Table(values=values, keys=keys, where=where)
+
+    def _leaf(self, node: yaml.Node, where: str) -> Leaf:
+        if node.tag not in _SCALARS:
+            self._tag(node, "str", where)
+        try:
+            value = _convert_scalar(node.tag, node.value)
+        except ValueError:
+            seen = f"'{escape_text(node.value, 20)}' is no {node.tag.removeprefix(_TAG)}"
+            self.problems.append(Problem(where=where, seen=seen, fix=configuration.YAML.fix("plain")))
+            value = None
+        return Leaf(value=value, text=node.value, where=where, base=self.base)
+
+    def _tag(self, node: yaml.Node, plain_tag: str, where: str) -> None:
+        if node.tag != f"{_TAG}{plain_tag}":
+            seen = f"the tag '{escape_text(node.tag.replace(_TAG, '!!'))}' is not allowed"
+            self.problems.append(Problem(where=where, seen=seen, fix=configuration.YAML.fix("tag")))
+
+    def _where(self, node: yaml.Node) -> str:
+        return f"{self.file}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+
+
+def _convert_scalar(tag: str, text: str) -> Any:
+    kind = tag.removeprefix(_TAG)
+    if kind == "null":
+        return None
+    if kind == "bool":
+        return (
+            {"true": True, "false": False}[text.lower()]
+            if text.lower() in {"true", "false"}
+            else _raise_value_error(text)
+        )
+    if kind == "int":
+        return (
+            int(text, {"0o": 8, "0x": 16}.get(text[:2], 10)) if len(text) <= _MAX_INT_TEXT else _raise_value_error(text)
+        )
+    if kind == "float":
+        return float(re.sub(r"\.(inf|nan)$", r"\1", text.lower()))
+    return text
+
+
+def _raise_value_error(text: str) -> NoReturn:
+    raise ValueError(text)
+
+
+def _build_duplicate_problem(key: str, place: str, first: str) -> Problem:
+    line = first.rsplit(":", 2)[1]
+    return Problem(
+        where=place, seen=f"the key '{escape_text(key)}' is already on line {line}", fix=configuration.YAML.fix("twice")
+    )
+
+
+def _build_depth_problem(where: str) -> Problem:
+    return Problem(where=where, seen=f"more than {MAX_DEPTH} levels of nesting", fix=configuration.YAML.fix("deep"))
+
+
+def _build_syntax_problem(error: yaml.YAMLError, text: str, file: str) -> Problem:
+    mark = getattr(error, "problem_mark", None)
+    where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
+    if isinstance(error, yaml.reader.ReaderError):
+        where = f"{file}:{text[: error.position].count(chr(10)) + 1}"
+    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+    excerpt = mark.get_snippet(indent=4, max_length=100) if mark else None
+    fix = configuration.YAML.fix("indentation")
+    if "'['" in reason or "expected ',' or ']'" in reason:
+        fix = configuration.YAML.fix("node-set")
+    if "\\t" in reason:
+        fix = configuration.YAML.fix("tabs")
+    return Problem(
+        where=where, seen=f"no YAML: {escape_text(reason, 200)}" + (f"\n{excerpt}" if excerpt else ""), fix=fix
+    )

@@ -1,0 +1,1 @@
+"""Nodes, clusters, host files, node sets and Slurm allocations."""

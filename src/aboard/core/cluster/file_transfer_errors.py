@@ -1,0 +1,62 @@
+"""What keeps a node from taking in a file, in words: which node, which path, how much, and what to type."""
+
+from aboard.core.text.byte_sizes import format_size
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import file_sync
+from aboard.diagnoses.untrusted import Untrusted, escape_text
+
+_FULL = {"ENOSPC", "EDQUOT"}
+_DENIED = {"EACCES", "EPERM", "EROFS"}
+_PATH = {"ENOTDIR", "EISDIR", "ELOOP", "ENAMETOOLONG", "EEXIST", "ENOENT"}
+_SHOWN = 300
+
+
+def build_write_error(node: str, errno: str, path: Untrusted, why: Untrusted) -> AboardError:
+    """From what a system call of the node's said."""
+    seen = f"{node}: {path.visible(_SHOWN)} can't be written: {why.visible(_SHOWN)}"
+    if errno in _FULL:
+        return AboardError(file_sync.DISK_FULL, seen, "refused", path=path, node=node)
+    if errno in _DENIED:
+        return AboardError(file_sync.DENIED, seen, path=path, node=node)
+    if errno in _PATH:
+        return AboardError(file_sync.PATH, seen, path=path, node=node)
+    return AboardError(file_sync.DISK, seen, "errors", node=node)
+
+
+def build_no_room_error(node: str, path: Untrusted, *, free: int, needed: int) -> AboardError:
+    """Known before anything is sent."""
+    seen = f"{node}: {format_size(needed)} must go to {path.visible(_SHOWN)}, and {format_size(free)} is free there"
+    return AboardError(file_sync.DISK_FULL, seen, "no-room", path=path, node=node)
+
+
+def build_permission_error(node: str, path: str, nearest: Untrusted) -> AboardError:
+    """Known before anything is sent."""
+    seen = f"{node}: {escape_text(path, _SHOWN)} can't be written: the user may not write in {nearest.visible(_SHOWN)}"
+    return AboardError(file_sync.DENIED, seen, path=nearest, node=node)
+
+
+def build_stuck_error(node: str, path: str, seconds: float) -> AboardError:
+    """The node answers, and its disk doesn't."""
+    seen = f"{node}: {escape_text(path, _SHOWN)} took nothing in for {seconds:g} s, while the node itself answers"
+    return AboardError(file_sync.DISK, seen, "stuck", path=path, node=node)
+
+
+def build_busy_error(node: str, folder: str, name: str) -> AboardError:
+    """Another head sends the same at this moment."""
+    seen = f"{node}: somebody else is sending {escape_text(name)} to {escape_text(folder, _SHOWN)} now"
+    return AboardError(file_sync.BUSY, seen, folder=folder, node=node)
+
+
+def build_hash_error(node: str, path: str, *, wanted: str, found: str) -> AboardError:
+    """Sent whole, from a file that is right, and yet it isn't the same there."""
+    seen = (
+        f"{node}: {escape_text(path, _SHOWN)} has sha256 {escape_text(found)} after it was sent, and should have"
+        f" {wanted}"
+    )
+    return AboardError(file_sync.HASH, seen, node=node)
+
+
+def build_lost_error(node: str, why: str, tries: int) -> AboardError:
+    """Dialled again and again, and lost again each time."""
+    seen = f"{node}: it was lost {tries} times while files were sent to it; last: {escape_text(why, _SHOWN)}"
+    return AboardError(file_sync.LOST, seen)

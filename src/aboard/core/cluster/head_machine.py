@@ -1,0 +1,108 @@
+"""The head among the nodes: which of them is this machine, and what its peers are to call it.
+
+`localhost` means another machine on each of its peers. Beside other hosts it gets an address instead, and not the
+one that its own name has at home: Debian writes 127.0.1.1 for that in /etc/hosts.
+"""
+
+from collections import Counter
+from dataclasses import replace
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import TYPE_CHECKING
+
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.usage import configuration
+from aboard.lazy_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from aboard.core.cluster.node import Node
+
+LOCALHOST = "localhost"
+_LOOPBACK_NAMES = frozenset({LOCALHOST, "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadMachine:
+    """The machine that `aboard` runs on: the names and addresses it has, and the user who typed the command."""
+
+    names: frozenset[str]
+    addresses: tuple[str, ...]
+    user: str
+
+
+def is_head_node(node: "Node", here: HeadMachine) -> bool:
+    """Whether the node is this machine.
+
+    A port or another user asks for ssh: `localhost` with port 2222 is the end of a tunnel, or a container.
+    """
+    if node.port is not None or node.user not in {None, here.user}:
+        return False
+    target = node.target
+    return is_loopback(target) or target.lower() in here.names or _has_address(target, here.addresses)
+
+
+def is_loopback(target: str) -> bool:
+    """Whether a name or address means, on every machine, that machine itself."""
+    if target.lower() in _LOOPBACK_NAMES:
+        return True
+    address = _parse_address(target)
+    return address is not None and address.is_loopback
+
+
+def assign_head_address(nodes: "Sequence[Node]", here: HeadMachine, toward: "Iterable[str]") -> "tuple[Node, ...]":
+    """Sends the head over the local wire, and gives its peers an address for a `localhost` among them.
+
+    `toward` holds the address from which this machine would speak to each peer, as its routes say.
+    """
+    local = [node for node in nodes if node.local]
+    if len(local) > 1:
+        raise InputError(configuration.HEAD_TWICE, [_build_duplicate_problem(local)])
+    if not local or len(nodes) == 1 or not is_loopback(local[0].target):
+        return tuple(nodes)
+    address = find_reachable_address(here, toward)
+    if address is None:
+        raise InputError(configuration.HEAD_ADDRESS, [_build_address_problem(local[0])])
+    return tuple(replace(node, address=address) if node.local else node for node in nodes)
+
+
+def find_reachable_address(here: HeadMachine, toward: "Iterable[str]") -> str | None:
+    """The address that most peers would see, else the first of this machine that peers could reach at all."""
+    counts = Counter(address for address in toward if _is_reachable(address))
+    if counts:
+        return counts.most_common(1)[0][0]
+    return next(filter(_is_reachable, here.addresses), None)
+
+
+def _is_reachable(text: str) -> bool:
+    address = _parse_address(text)
+    return address is not None and not (address.is_loopback or address.is_link_local or address.is_unspecified)
+
+
+def _has_address(target: str, addresses: "Iterable[str]") -> bool:
+    address = _parse_address(target)
+    return address is not None and any(address == _parse_address(own) for own in addresses)
+
+
+def _parse_address(text: str) -> IPv4Address | IPv6Address | None:
+    try:
+        return ip_address(text)
+    except ValueError:
+        return None
+
+
+def _build_duplicate_problem(local: "Sequence[Node]") -> Problem:
+    first, second = (node.name for node in local[:2])
+    return Problem(
+        where="cluster",
+        seen=f"{first} and {second} are the same machine: this one",
+        fix=configuration.HEAD_TWICE.fix(node=second),
+    )
+
+
+def _build_address_problem(node: "Node") -> Problem:
+    return Problem(
+        where="cluster",
+        seen=f"{node.name} stands beside other hosts, but this machine has no address that they could reach",
+        fix=configuration.HEAD_ADDRESS.fix(node=node.name),
+    )

@@ -1,0 +1,101 @@
+"""Which Python runs the ranks of a node: the one that was configured, the head's environment, or the login shell's."""
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import Enum
+from types import MappingProxyType
+from typing import Annotated, Literal
+
+from aboard.core.decoding import Matching, MaxLength
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
+from aboard.lazy_dataclass import dataclass
+
+PATH_LENGTH = 128 * 1024
+# What an environment can hold.
+_VALUE = Matching(r"[^\0]*")
+NO_ENV: Mapping[str, str] = MappingProxyType({})
+
+
+class InterpreterSource(Enum):
+    """Why a node's ranks get their interpreter, as users read it."""
+
+    CONFIGURED = "cluster.python"
+    SETUP = "setup"
+    VIRTUAL_ENV = "$VIRTUAL_ENV"
+    CONDA_PREFIX = "$CONDA_PREFIX"
+    ABOARD = "runs aboard"
+    LOGIN_SHELL = "login shell"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadEnvironment:
+    """The environment that is active where `aboard` was typed: nodes that have the same path use it.
+
+    `python` is not resolved, so that a virtual environment stays one. `running` says that it runs this very process.
+    """
+
+    python: str
+    origin: InterpreterSource
+    running: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundInterpreter:
+    """What an agent reports of a path, and the PATH of its node.
+
+    `prefix` and `variable` are set if it belongs to an environment; `unsafe` is who else could change it.
+    """
+
+    exists: bool = False
+    prefix: Annotated[Untrusted, _VALUE, MaxLength(4096)] = NO_TEXT
+    variable: Literal["VIRTUAL_ENV", "CONDA_PREFIX", ""] = ""
+    unsafe: Untrusted = NO_TEXT
+    search_path: Annotated[Untrusted, _VALUE, MaxLength(PATH_LENGTH)] = NO_TEXT
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interpreter:
+    """The Python of a node's ranks, and what they get in their environment with it.
+
+    `lacking` is the head's environment where this node does not have it; `refused` is why it must not use it.
+    """
+
+    path: str
+    origin: InterpreterSource
+    env: Mapping[str, str] = field(default_factory=lambda: NO_ENV)
+    lacking: str = ""
+    refused: Untrusted = NO_TEXT
+
+    def __str__(self) -> str:
+        return f"{self.path} ({self.origin.value})"
+
+
+def choose_interpreter(
+    configured: Interpreter | None, offered: HeadEnvironment | None, found: FoundInterpreter | None, *, local: bool
+) -> Interpreter:
+    """What was configured wins; then the head's environment if the node has it; then `python3` of the login shell.
+
+    A path that somebody else could change is not used, except on this machine if it is already running us.
+    """
+    if configured is not None:
+        env = _build_activation_env(configured.path, found) if found is not None and found.exists else NO_ENV
+        return Interpreter(path=configured.path, origin=configured.origin, env=env)
+    if offered is None or found is None:
+        return Interpreter(path="python3", origin=InterpreterSource.LOGIN_SHELL)
+    if not found.exists:
+        return Interpreter(path="python3", origin=InterpreterSource.LOGIN_SHELL, lacking=offered.python)
+    if found.unsafe and not (local and offered.running):
+        return Interpreter(
+            path="python3", origin=InterpreterSource.LOGIN_SHELL, lacking=offered.python, refused=found.unsafe
+        )
+    return Interpreter(path=offered.python, origin=offered.origin, env=_build_activation_env(offered.python, found))
+
+
+def _build_activation_env(path: str, found: FoundInterpreter) -> Mapping[str, str]:
+    """What `activate` sets: compilers and tools of the environment, such as ninja, come before the system's."""
+    if not found.prefix:
+        return NO_ENV
+    folder = path.rpartition("/")[0]
+    # They go back to where they came from, into the environment of ranks.
+    search = ":".join(filter(None, [folder, found.search_path.raw()]))
+    return {"PATH": search, found.variable: found.prefix.raw()}

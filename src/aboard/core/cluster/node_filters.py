@@ -1,0 +1,137 @@
+"""DeepSpeed's `--include "h1@h2:0,2"` and `--exclude`, with node sets allowed as hosts (`gpu[01-04]:0,1`).
+
+As DeepSpeed documents them and as its launcher does since its pull request 8239 (before, `--include h1` lost h1, and
+slots were not checked): only one of the two; `@` between hosts; no slots means all of the host's; slots of a host
+named twice add up, sorted; an unknown host or slot is an error; a host without a slot left is dropped; the order of
+the nodes stays.
+"""
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from aboard.core.cluster.node_sets import expand_node_set, fold_names
+from aboard.core.text.input_text import find_nearest
+from aboard.diagnoses import InputError, Problem, Shell, format_shell
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from aboard.core.cluster.node import Node
+
+_INCLUDE, _EXCLUDE = format_shell("--include"), format_shell("--exclude")
+_SLOTS = re.compile(r"\s*[0-9]{1,5}\s*(?:,\s*[0-9]{1,5}\s*)*")
+_BRACKETS = re.compile(r"\[[^\]]*\]")
+
+
+def filter_nodes(nodes: "Sequence[Node]", *, include: str = "", exclude: str = "") -> "tuple[Node, ...]":
+    """The nodes that the filters leave, each with its picked slots."""
+    if include and exclude:
+        seen = "--include and --exclude can't be used together"
+        raise InputError(
+            configuration.FILTER, [Problem(where=_EXCLUDE, seen=seen, fix=configuration.FILTER.fix("one"))]
+        )
+    if include:
+        wanted = _parse_filter(nodes, include, _INCLUDE)
+        left = [_include_slots(node, wanted[node.name]) for node in nodes if node.name in wanted]
+    elif exclude:
+        unwanted = _parse_filter(nodes, exclude, _EXCLUDE)
+        left = [_exclude_slots(node, unwanted[node.name]) if node.name in unwanted else node for node in nodes]
+    else:
+        return tuple(nodes)
+    remaining = tuple(node for node in left if node.slots != 0 and node.picked != ())
+    if not remaining:
+        option, text = (_INCLUDE, include) if include else (_EXCLUDE, exclude)
+        seen = f"{option} {escape_text(text)} leaves no slot of {fold_names(node.name for node in nodes)}"
+        fix = configuration.FILTER.fix("none-left", option=option)
+        raise InputError(configuration.FILTER, [Problem(where=option, seen=seen, fix=fix)])
+    return remaining
+
+
+def _parse_filter(nodes: "Sequence[Node]", text: str, option: Shell) -> dict[str, set[int]]:
+    """The slots that the filter names for each host; an empty set means that it names the whole host."""
+    known = {node.name: node for node in nodes}
+    slots_by_host: dict[str, set[int]] = {}
+    problems: list[Problem] = []
+    for term in text.split("@"):
+        try:
+            hosts, slots = _parse_term(term, known, option)
+        except InputError as error:
+            problems += error.problems
+            continue
+        problems += _find_unknown(hosts, slots, known, option)
+        for host in hosts:
+            slots_by_host.setdefault(host, set()).update(slots)
+    if problems:
+        raise InputError(configuration.FILTER, problems)
+    return slots_by_host
+
+
+def _parse_term(term: str, known: "Mapping[str, Node]", option: Shell) -> tuple[tuple[str, ...], set[int]]:
+    if term in known:  # an IPv6 address has colons of its own
+        return (term,), set()
+    hosts, colon, slots = term.rpartition(":")
+    if not colon:
+        hosts = term
+    elif not _SLOTS.fullmatch(slots):
+        raise InputError(configuration.FILTER, [_build_slots_problem(term, hosts, slots, option)])
+    if re.search(r"[\s,]", _BRACKETS.sub("", hosts)):
+        right = "@".join(re.split(r"[\s,]+", hosts.strip(", \t")))
+        seen = f"'{escape_text(hosts)}' should be hosts with '@' between them"
+        fix = configuration.FILTER.fix("hosts", option=option, hosts=configuration.quote_doubly(right))
+        raise InputError(configuration.FILTER, [Problem(where=option, seen=seen, fix=fix)])
+    return expand_node_set(hosts, where=option), {int(slot) for slot in slots.split(",")} if colon else set()
+
+
+def _build_slots_problem(term: str, hosts: str, slots: str, option: Shell) -> Problem:
+    host = hosts or "gpu01"
+    another = re.search(r",\s*([A-Za-z][^,]*)", slots)
+    right = f"{host}:0@{another[1]}" if another else f"{host}:0,2"
+    seen = f"'{escape_text(slots)}' in '{escape_text(term)}' is no list of slot numbers"
+    fix = configuration.FILTER.fix("slots", option=option, hosts=configuration.quote_doubly(right))
+    return Problem(where=option, seen=seen, fix=fix)
+
+
+def _find_unknown(
+    hosts: "Sequence[str]", slots: set[int], known: "Mapping[str, Node]", option: Shell
+) -> "Iterator[Problem]":
+    """What of this term doesn't exist: one problem for all hosts alike, since a node set may name thousands."""
+    unknown_hosts = [host for host in hosts if host not in known]
+    if unknown_hosts:
+        near = find_nearest(unknown_hosts[0], known)
+        fix = (
+            configuration.FILTER.fix("near", near=near)
+            if near
+            else configuration.FILTER.fix("nodes", nodes=escape_text(fold_names(known)))
+        )
+        yield Problem(where=option, seen=f"no node is called '{escape_text(fold_names(unknown_hosts))}'", fix=fix)
+    counts = {host: known[host].slots for host in hosts if host in known}
+    uncounted = [host for host, count in counts.items() if count is None]
+    if uncounted and slots and option == _EXCLUDE:
+        some = escape_text(fold_names(uncounted))
+        seen = f"which slots {some} has left isn't known, since its number of slots wasn't given"
+        fix = configuration.FILTER.fix("count", nodes=some)
+        yield Problem(where=option, seen=seen, fix=fix)
+    for slot in sorted(slots):
+        without = [host for host, count in counts.items() if count is not None and slot >= count]
+        if without:
+            fix = configuration.FILTER.fix("range", node=without[0], last=(counts[without[0]] or 0) - 1)
+            if not counts[without[0]]:
+                fix = configuration.FILTER.fix("no-slots", node=without[0])
+            yield Problem(where=option, seen=f"{escape_text(fold_names(without))} has no slot {slot}", fix=fix)
+
+
+def _include_slots(node: "Node", slots: set[int]) -> "Node":
+    return replace(node, picked=_choose_slots(node, slots)) if slots else node
+
+
+def _exclude_slots(node: "Node", slots: set[int]) -> "Node":
+    if not slots:
+        return replace(node, picked=())
+    return replace(node, picked=_choose_slots(node, set(range(node.slots or 0)) - slots))
+
+
+def _choose_slots(node: "Node", slots: set[int]) -> tuple[int, ...] | None:
+    return None if node.slots is not None and len(slots) == node.slots else tuple(sorted(slots))

@@ -1,0 +1,59 @@
+"""Slurm's environment: a job of several nodes that nobody named, and copies of one command started by srun."""
+
+from collections.abc import Mapping, Sequence
+
+from aboard.core.cluster.node_sets import expand_node_set, fold_names
+from aboard.core.text.shell_quoting import join_argv
+from aboard.diagnoses import AboardError, InputError, format_shell
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import planning
+
+# The step ids from here up are Slurm's own, as those of a batch script and of an interactive shell (slurm.h).
+_FIRST_SPECIAL_STEP = 0xFFFF_FFF0
+# Named one by one in a command while they are few.
+_NAMED = 8
+
+
+def refuse_srun_copies(env: Mapping[str, str], argv: Sequence[str]) -> None:
+    """Refuses to be one of several copies that `srun` started: each of them would start the whole run."""
+    step = _read_number(env, "SLURM_STEP_ID")
+    copies = _read_number(env, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    # With --pty, only the first task has a terminal, and a person types there.
+    if step is None or step >= _FIRST_SPECIAL_STEP or copies is None or copies <= 1 or "SLURM_PTY_PORT" in env:
+        return
+    seen = f"{copies} copies of aboard were started by srun; start one: it starts the ranks on all nodes itself"
+    raise AboardError(planning.SLURM_COPIES, seen, command=join_argv(["aboard", *argv]))
+
+
+def refuse_allocation(env: Mapping[str, str], argv: Sequence[str]) -> None:
+    """Refuses to run on this machine alone inside a Slurm job of several nodes, none of which was named."""
+    if "SLURM_JOB_ID" not in env:
+        return
+    written = env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST", "")
+    names = _parse_node_list(written)
+    count = max(len(names), _read_number(env, "SLURM_JOB_NUM_NODES", "SLURM_NNODES") or 0)
+    if count <= 1:
+        return
+    verb, *rest = argv
+    listed = list(names) if len(names) <= _NAMED else [fold_names(names)]
+    named = join_argv(["aboard", verb, *listed, *rest])
+    everywhere = format_shell("aboard {verb} $(scontrol show hostnames)", verb=verb)
+    if rest:
+        everywhere = format_shell("{command:shell} {rest:shell}", command=everywhere, rest=join_argv(rest))
+    alone = join_argv(["aboard", verb, "localhost", *rest])
+    suffix = f" ({escape_text(fold_names(names) if names else written)})" if written else ""
+    seen = f"this is a Slurm job of {count} nodes{suffix}, and Aboard can't take them from Slurm by itself yet"
+    variant = "named" if names else "any-job"
+    raise AboardError(planning.SLURM_NODES, seen, variant, named=named, everywhere=everywhere, alone=alone)
+
+
+def _parse_node_list(written: str) -> tuple[str, ...]:
+    try:
+        return expand_node_set(written) if written else ()
+    except InputError:  # a form that Slurm has and we don't know
+        return ()
+
+
+def _read_number(env: Mapping[str, str], *names: str) -> int | None:
+    """The first of these variables that holds a number."""
+    return next((int(env[name]) for name in names if env.get(name, "").isdecimal()), None)

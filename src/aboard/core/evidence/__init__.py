@@ -1,0 +1,1 @@
+"""What was observed on the nodes while a run was judged."""

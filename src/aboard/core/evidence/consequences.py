@@ -1,0 +1,51 @@
+"""Causes and consequences: what one finding explains is folded under it, so that the first line is the one to mend."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from aboard.diagnoses import Diagnosis, Finding
+
+_LeadsTo = Mapping[str, tuple[str, ...]]
+
+
+def fold_consequences(findings: Iterable[Finding], diagnoses: Iterable[Diagnosis]) -> list[Finding]:
+    """The findings in their order, without those that another one explains: they are its own now, and weigh as much."""
+    leads_to: _LeadsTo = {diagnosis.code: diagnosis.leads_to for diagnosis in diagnoses}
+    all_findings = list(findings)
+    remaining = list(all_findings)
+    for cause in all_findings:
+        consequences = [
+            other for other in remaining if other is not cause and _is_cause_of(cause, other, all_findings, leads_to)
+        ]
+        # Looked up by identity: an earlier cause may have taken this one, or been given consequences of its own.
+        place = next((place for place, each in enumerate(remaining) if each is cause), None)
+        if consequences and place is not None:
+            remaining[place] = _add_consequences(cause, consequences)
+            remaining = [each for each in remaining if not any(each is other for other in consequences)]
+    return remaining
+
+
+def _is_cause_of(cause: Finding, other: Finding, all_findings: Iterable[Finding], leads_to: _LeadsTo) -> bool:
+    """Where one of its own nodes is involved, or none of either, and it is about the same thing, if it says what."""
+    if other.code not in leads_to.get(cause.code, ()):
+        return False
+    if not set(cause.nodes) & set(other.nodes) and (cause.nodes or other.nodes):
+        return False
+    if cause.about and not set(cause.about) & set(other.about):
+        return False
+    # A bad link is explained by one of its ends. What another subject found on several nodes is not a link: it is
+    # explained when something like this cause is wrong with each of them.
+    if _get_subject(cause) == _get_subject(other):
+        return True
+    causes = [each for each in all_findings if other.code in leads_to.get(each.code, ())]
+    return set(other.nodes) <= {node for each in causes for node in each.nodes}
+
+
+def _get_subject(finding: Finding) -> str:
+    return finding.code.partition("-")[0]
+
+
+def _add_consequences(cause: Finding, consequences: list[Finding]) -> Finding:
+    """A warning that leads to what stops a run stops it too: folded away, the consequence could not say so."""
+    worst = max(cause.severity, *(each.severity for each in consequences))
+    return replace(cause, severity=worst, consequences=(*cause.consequences, *consequences))

@@ -1,0 +1,88 @@
+"""Worlds: which of the processes that were found belong to one training, and which of its ranks were not found."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from aboard.core.cluster.head_machine import is_loopback
+from aboard.core.evidence.external_process import ExternalJobProcess
+from aboard.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExternalRank:
+    """A process and its node."""
+
+    node: str
+    process: ExternalJobProcess
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExternalJob:
+    """One training: its ranks by number, or with `launching` the launchers that have started none yet."""
+
+    size: int
+    seats: Mapping[int, ExternalRank]
+    address: str = ""
+    port: int = 0
+    launching: bool = False
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        return tuple(rank for rank in range(self.size) if rank not in self.seats)
+
+    @cached_property
+    def nodes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(seat.node for _rank, seat in sorted(self.seats.items())))
+
+    @cached_property
+    def began(self) -> float:
+        return min(seat.process.began for seat in self.seats.values())
+
+    @property
+    def what(self) -> str:
+        return self._any.process.what
+
+    @property
+    def noun(self) -> str:
+        return "launcher" if self.launching else "rank"
+
+    def pids(self, node: str) -> dict[str, int]:
+        """The ranks of a node by their processes' numbers, as its witness names them."""
+        return {str(seat.process.pid): rank for rank, seat in self.seats.items() if seat.node == node}
+
+    def without(self, node: str, pids: Collection[int]) -> "ExternalJob":
+        """After these processes of the node have ended: their ranks are missing."""
+        gone = {rank for rank, seat in self.seats.items() if seat.node == node and seat.process.pid in pids}
+        return replace(self, seats={rank: seat for rank, seat in self.seats.items() if rank not in gone})
+
+    @property
+    def _any(self) -> ExternalRank:
+        return self.seats[min(self.seats)]
+
+
+def group_external_jobs(processes_by_node: Mapping[str, Sequence[ExternalJobProcess]]) -> list[ExternalJob]:
+    """The newest first. Those that meet at the same place are one; a rank that is there twice counts as the newer."""
+    groups: dict[tuple[object, ...], list[ExternalRank]] = {}
+    for node, processes in processes_by_node.items():
+        for process in processes:
+            groups.setdefault(_build_key(node, process), []).append(ExternalRank(node=node, process=process))
+    return sorted((_build_job(seats) for seats in groups.values()), key=lambda world: -world.began)
+
+
+def _build_key(node: str, process: ExternalJobProcess) -> tuple[object, ...]:
+    """Whoever meets at the loopback meets those of its own node only; who does not say where, those of its job."""
+    own = node if is_loopback(process.address) else "" if process.address else process.job or node
+    return process.address, process.port, process.world, bool(process.launcher), own
+
+
+def _build_job(seats: list[ExternalRank]) -> ExternalJob:
+    first = seats[0].process
+    numbered = sorted((seat for seat in seats if seat.process.rank is not None), key=lambda seat: seat.process.began)
+    chosen = {seat.process.rank: seat for seat in numbered if seat.process.rank is not None}
+    free = iter(number for number in range(len(seats)) if number not in chosen)
+    for seat in seats:
+        if seat.process.rank is None:
+            chosen[next(free)] = seat
+    size = max(first.world or 0, 1 + max(chosen))
+    return ExternalJob(size=size, seats=chosen, address=first.address, port=first.port, launching=bool(first.launcher))

@@ -1,0 +1,154 @@
+"""Flight records of all ranks, read together: who is at which collective, who is missing, who disagrees, who is late.
+
+Torch's own reader (torchfrtrace) crashes on Gloo's records and needs a dump of every rank; this one takes what it gets.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from statistics import median
+
+from aboard.core.evidence.node_snapshot import CollectiveRecord, ProcessGroupRecord
+from aboard.lazy_dataclass import dataclass
+
+# A collective seen by fewer ranks than this says nothing about who is late.
+_LEAST_RANKS = 2
+_LEAST_COLLECTIVES = 5
+# One in so many may be out of the common.
+_RARE = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupProgress:
+    """One process group over all ranks that have it. `waiting` are inside a collective, `behind` never came to it.
+
+    `odd` are those that wait with the same number in another collective than most; `number` is the one all wait for.
+    """
+
+    group: str
+    what: str
+    number: int
+    waiting: Mapping[int, CollectiveRecord]
+    behind: Mapping[int, int]
+    odd: Mapping[int, CollectiveRecord]
+    usual: CollectiveRecord | None
+    since: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lateness:
+    """How much later than the first each rank comes to a collective, in seconds, over `count` of them."""
+
+    group: str
+    count: int
+    seconds: float
+    late: Mapping[int, float]
+
+
+def list_group_progress(
+    records: Mapping[int, Sequence[ProcessGroupRecord]], offsets: Mapping[int, float]
+) -> list[GroupProgress]:
+    """Groups in which somebody waits, the longest wait first. `offsets` are clocks less ours, by rank."""
+    found = []
+    for name in sorted({group.name for groups in records.values() for group in groups}):
+        of_rank = {rank: group for rank, groups in records.items() for group in groups if group.name == name}
+        standing = _build_group_progress(name, of_rank, offsets)
+        if standing.waiting:
+            found.append(standing)
+    return sorted(found, key=lambda each: each.since or 0.0)
+
+
+def _build_group_progress(
+    name: str, of_rank: Mapping[int, ProcessGroupRecord], offsets: Mapping[int, float]
+) -> GroupProgress:
+    last_sequences = {rank: _find_last_sequence(group) for rank, group in of_rank.items()}
+    number = max(last_sequences.values(), default=0)
+    # Each rank's oldest open one is where it stands; later ones wait behind it.
+    open_now = {rank: entry for rank, group in of_rank.items() if (entry := _find_open_collective(group)) is not None}
+    least = min((entry.seq for entry in open_now.values()), default=number)
+    waiting = {rank: entry for rank, entry in open_now.items() if entry.seq == least}
+    behind = {rank: seq for rank, seq in last_sequences.items() if seq < least}
+    shapes = Counter(_get_shape(entry) for entry in waiting.values())
+    usual = None
+    odd = {}
+    if shapes:
+        most = shapes.most_common(1)[0][0]
+        usual = next(entry for entry in waiting.values() if _get_shape(entry) == most)
+        odd = {rank: entry for rank, entry in waiting.items() if _is_different(entry, usual)}
+    starts = [entry.at - offsets.get(rank, 0.0) for rank, entry in waiting.items() if entry.at]
+    what = next((group.what for group in of_rank.values() if group.what), "")
+    return GroupProgress(
+        group=name,
+        what=what,
+        number=least if waiting else number,
+        waiting=waiting,
+        behind=behind,
+        odd=odd,
+        usual=usual,
+        since=min(starts, default=None),
+    )
+
+
+def measure_lateness(
+    records: Mapping[int, Sequence[ProcessGroupRecord]], offsets: Mapping[int, float]
+) -> Lateness | None:
+    """From the group with the most collectives that all its ranks have in their records; None where there are few."""
+    best: Lateness | None = None
+    for name in {group.name for groups in records.values() for group in groups}:
+        arrivals = {
+            rank: {each.seq: each.at - offsets.get(rank, 0.0) for each in group.entries if each.at and not each.p2p}
+            for rank, groups in records.items()
+            for group in groups
+            if group.name == name
+        }
+        if len(arrivals) < _LEAST_RANKS:
+            continue
+        shared = sorted(set.intersection(*(set(times) for times in arrivals.values())))
+        if len(shared) < _LEAST_COLLECTIVES or (best is not None and len(shared) <= best.count):
+            continue
+        best = _compute_lateness(name, shared, arrivals)
+    return best
+
+
+def _compute_lateness(name: str, shared: Sequence[int], arrivals: Mapping[int, Mapping[int, float]]) -> Lateness:
+    first = {seq: min(times[seq] for times in arrivals.values()) for seq in shared}
+    late = {
+        rank: _compute_trimmed_mean([times[seq] - first[seq] for seq in shared]) for rank, times in arrivals.items()
+    }
+    took = _compute_trimmed_mean([first[after] - first[before] for before, after in pairwise(shared)])
+    return Lateness(group=name, count=len(shared), seconds=took, late=late)
+
+
+def _compute_trimmed_mean(seconds: Sequence[float]) -> float:
+    """Their mean without the largest: one long wait, for a checkpoint or a stall that is over, is no custom.
+
+    No median: where a step has several collectives, a rank is late to the first of them only.
+    """
+    typical = sorted(seconds)[: len(seconds) - max(1, len(seconds) // _RARE)]
+    return sum(typical) / max(1, len(typical))
+
+
+def find_straggler(measured: Lateness) -> tuple[int, float] | None:
+    """The rank that comes last again and again, and by how many seconds more than the usual one."""
+    rank = max(measured.late, key=lambda each: measured.late[each])
+    extra = measured.late[rank] - median(late for other, late in measured.late.items() if other != rank)
+    return (rank, extra) if extra > 0 else None
+
+
+def _find_last_sequence(group: ProcessGroupRecord) -> int:
+    own = [entry.seq for entry in group.entries if not entry.p2p]
+    return max([group.enqueued, *own])
+
+
+def _find_open_collective(group: ProcessGroupRecord) -> CollectiveRecord | None:
+    left = [entry for entry in group.entries if not entry.over and not entry.p2p]
+    return min(left, key=lambda entry: entry.seq, default=None)
+
+
+def _get_shape(entry: CollectiveRecord) -> tuple[str, str]:
+    return entry.op, entry.sizes
+
+
+def _is_different(entry: CollectiveRecord, usual: CollectiveRecord) -> bool:
+    # Sizes are only known of a rank's last few.
+    return entry.op != usual.op or bool(entry.sizes and usual.sizes and entry.sizes != usual.sizes)

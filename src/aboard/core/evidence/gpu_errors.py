@@ -1,0 +1,144 @@
+"""What the NVIDIA driver writes into the kernel's log of a GPU or a switch: Xid and SXid errors, and what they mean."""
+
+import re
+from enum import Enum
+
+from aboard.diagnoses import Diagnosis, Fix
+from aboard.diagnoses.nodes import gpu
+from aboard.lazy_dataclass import dataclass
+
+
+class FaultyPart(Enum):
+    """Who is at fault: the program, a part of the GPU, or nobody that we have a name for."""
+
+    PROGRAM = "program"
+    MEMORY = "memory"
+    LINK = "link"
+    BUS = "bus"
+    PROCESSOR = "processor"
+    OTHER = "other"
+    UNKNOWN = "unknown"
+
+
+_DIAGNOSES = {FaultyPart.MEMORY: gpu.ECC, FaultyPart.LINK: gpu.NVLINK, FaultyPart.BUS: gpu.LOST}
+
+
+@dataclass(frozen=True, kw_only=True)
+class XidMeaning:
+    """`ends`: nothing on the GPU goes on after it. `follows`: it only tells what became of an error before."""
+
+    what: str
+    part: FaultyPart = FaultyPart.OTHER
+    ends: bool = False
+    follows: bool = False
+
+    @property
+    def diagnosis(self) -> Diagnosis:
+        """Of a finding on it; what has none of its own shares that of all Xids."""
+        return _DIAGNOSES.get(self.part, gpu.XID)
+
+    @property
+    def code(self) -> str:
+        return self.diagnosis.code
+
+    @property
+    def harms(self) -> bool:
+        """Whether it is the GPU's own; what we have no name for is not held against it."""
+        return self.part not in (FaultyPart.PROGRAM, FaultyPart.UNKNOWN)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the GPU answers nobody until the node is started again."""
+        return self.part in (FaultyPart.BUS, FaultyPart.PROCESSOR)
+
+
+def _make_program_fault(what: str, *, follows: bool = False) -> XidMeaning:
+    return XidMeaning(what=what, part=FaultyPart.PROGRAM, follows=follows)
+
+
+# https://docs.nvidia.com/deploy/xid-errors, the catalogue; the names are in the driver's own nverror.h.
+XIDS: dict[int, XidMeaning] = {
+    13: _make_program_fault("a program's own fault on the graphics engine"),
+    31: _make_program_fault("a program's own fault: it touched memory that wasn't its"),
+    43: _make_program_fault("a program's own fault; the GPU went on"),
+    45: _make_program_fault("a program was ended; the GPU is fine", follows=True),
+    48: XidMeaning(what="an error in memory that can't be corrected", part=FaultyPart.MEMORY, ends=True),
+    62: XidMeaning(what="its microcontroller halted", ends=True),
+    63: XidMeaning(what="a memory row was marked for replacement; reset it to do so", part=FaultyPart.MEMORY),
+    64: XidMeaning(what="a memory row could not be replaced", part=FaultyPart.MEMORY),
+    74: XidMeaning(what="an NVLink error", part=FaultyPart.LINK),
+    79: XidMeaning(what="it has fallen off the bus", part=FaultyPart.BUS, ends=True),
+    92: XidMeaning(what="many memory errors that could still be corrected", part=FaultyPart.MEMORY),
+    94: XidMeaning(what="a memory error that ended one program", part=FaultyPart.MEMORY, ends=True),
+    95: XidMeaning(what="a memory error that hit all programs", part=FaultyPart.MEMORY, ends=True),
+    119: XidMeaning(what="its system processor (GSP) doesn't answer", part=FaultyPart.PROCESSOR, ends=True),
+    120: XidMeaning(what="its system processor (GSP) failed", part=FaultyPart.PROCESSOR, ends=True),
+    140: XidMeaning(what="a memory error that it could not recover from", part=FaultyPart.MEMORY, ends=True),
+    **dict.fromkeys(range(144, 151), XidMeaning(what="an NVLink error", part=FaultyPart.LINK)),
+    154: XidMeaning(what="the driver asks for a reset or a reboot", follows=True),
+    155: XidMeaning(what="an NVLink error", part=FaultyPart.LINK),
+}
+_UNKNOWN = XidMeaning(what="see NVIDIA's list of Xids", part=FaultyPart.UNKNOWN)
+_SWITCH = XidMeaning(what="a fatal error of an NVSwitch or of a link to it", part=FaultyPart.LINK, ends=True)
+_NO_START = XidMeaning(what="the driver could not start it", part=FaultyPart.BUS, ends=True)
+
+_DEVICE = r"(?P<device>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?"
+_XID = re.compile(
+    rf"NVRM: Xid \((?:PCI:)?{_DEVICE}\):? (?P<number>\d{{1,4}})\b"
+    r"(?:, pid='?(?P<pid>\d{1,9})\b'?)?(?:.*\bprevious Xid (?P<previous>\d{1,4})\b)?"
+)
+# A switch tells each error again with its registers behind; only the first line says how bad it is.
+_SXID = re.compile(rf"SXid \(PCI:{_DEVICE}\): (?P<number>\d{{1,6}}), Fatal\b")
+_NO_XID = re.compile(rf"NVRM: .*?GPU (?:at )?(?:PCI:)?{_DEVICE}.*?(?P<how>fallen off the bus|RmInitAdapter failed)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuError:
+    """One line: the PCI address of the GPU or switch, the number where it has one, and whose program it hit."""
+
+    device: str
+    meaning: XidMeaning
+    number: int | None = None
+    pid: int | None = None
+    switch: bool = False
+
+    @property
+    def name(self) -> str:
+        """`Xid 79`, `SXid 20034`; "" for what has no number."""
+        return f"{'S' * self.switch}Xid {self.number}" if self.number is not None else ""
+
+
+def parse_gpu_error(line: str) -> GpuError | None:
+    """What a line of the kernel's log says of a GPU; None where it says nothing, or nothing that harms."""
+    if found := _XID.search(line):
+        number, pid = int(found["number"]), found["pid"]
+        meaning = find_xid_meaning(number)
+        if found["previous"] is not None and meaning.follows:
+            # The line of the error itself may be older than the log.
+            number, meaning = int(found["previous"]), find_xid_meaning(int(found["previous"]))
+        return GpuError(device=_get_device(found), meaning=meaning, number=number, pid=int(pid) if pid else None)
+    if found := _SXID.search(line):
+        return GpuError(device=_get_device(found), meaning=_SWITCH, number=int(found["number"]), switch=True)
+    if found := _NO_XID.search(line):
+        fell = found["how"].startswith("fallen")
+        return GpuError(device=_get_device(found), meaning=XIDS[79] if fell else _NO_START)
+    return None
+
+
+def find_xid_meaning(xid: int) -> XidMeaning:
+    return XIDS.get(xid, _UNKNOWN)
+
+
+def build_gpu_fix(error: GpuError, node: str) -> Fix:
+    """What to type for it on its node."""
+    if not error.meaning.harms:
+        return gpu.XID.fix("program", node=node)
+    if error.meaning.gone:
+        return gpu.XID.fix("gone", device=error.device, node=node)
+    if error.meaning.part is FaultyPart.LINK:
+        return gpu.XID.fix("link", node=node)
+    return gpu.XID.fix("reset", device=error.device, node=node)
+
+
+def _get_device(found: re.Match[str]) -> str:
+    return found["device"].lower()

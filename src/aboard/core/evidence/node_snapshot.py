@@ -1,0 +1,267 @@
+"""What the agents saw when a run was asked about: values, as they come over the wire and are kept in the record."""
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+from typing import Annotated, Any
+
+from aboard.core.cluster.head_machine import is_loopback
+from aboard.core.decoding import (
+    Address,
+    CustomDecoder,
+    DecodeError,
+    Endpoint,
+    JsonKey,
+    KeyedBy,
+    Matching,
+    MaxLength,
+    Signed,
+    Word,
+    decode,
+    try_decode,
+)
+from aboard.core.evidence.nccl_ras import RasStatus, parse_ras_status
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
+from aboard.lazy_dataclass import dataclass
+
+_STACK, _RAS = 64 * 1024, 256 * 1024
+# As the beacon numbers them: agent/beacon/report_receiver.py.
+ACTIVITIES = ("", "evaluation", "checkpoint", "data", "compiling")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TcpConnection:
+    """One TCP connection of a rank: `tx` bytes not acknowledged, `rx` unread, `resent` tries for the same bytes.
+
+    What only the kernel knows of a connection that stands: round trips in seconds, `losses` of `segments`, how long the
+    peer has been `silent`; None where it doesn't say.
+    """
+
+    local: Endpoint = ""
+    remote: Endpoint = ""
+    state: Word = ""
+    tx: int = 0
+    rx: int = 0
+    resent: int = 0
+    inode: int = 0
+    rtt: float | None = None
+    least_rtt: float | None = None
+    losses: int | None = None
+    segments: int | None = None
+    rate: int | None = None
+    silent: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSnapshot:
+    """One process over half a second: `states` are its looks (`SSSS`), `cpu` cores used, `delay` cores waited for."""
+
+    pid: int = 0
+    name: Untrusted = NO_TEXT
+    state: Word = ""
+    states: Word = ""
+    wchan: Word = ""
+    call: Word = ""
+    file: Untrusted = NO_TEXT
+    cpu: float = 0.0
+    delay: float = 0.0
+    threads: int = 0
+    rss: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CollectiveRecord:
+    """One entry of a flight record; `at` is the node's clock when the rank came to it, in seconds."""
+
+    seq: int
+    op: Annotated[str, Matching(r"[\w:.()<> -]{0,80}")] = ""
+    at: float = 0.0
+    over: bool
+    p2p: bool = False
+    sizes: Annotated[str, Matching(r"[\d\[\], ]{0,400}")] = ""
+
+
+def _decode_collective(row: object) -> CollectiveRecord:
+    """As the beacon tells it: numbers, kind, name, state, whether it is over, when it began, and some with sizes."""
+    match row:
+        case [seq, p2p_seq, p2p, op, state, over, began, *sizes]:
+            began = began / 1e9 if isinstance(began, int | float) else 0.0
+            over = over is True or state == "completed"
+            fields = {"seq": p2p_seq if p2p else seq, "op": op, "at": began, "over": over, "p2p": p2p is True}
+            return decode(CollectiveRecord, {**fields, "sizes": str(sizes[0]) if sizes else ""})
+    raise DecodeError("a row of seven is wanted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessGroupRecord:
+    """What a rank has done in one process group: the last collective that it began and that it completed."""
+
+    name: str = ""
+    what: str = ""
+    enqueued: Signed = -1
+    completed: Signed = -1
+    entries: Annotated[tuple[Annotated[CollectiveRecord, CustomDecoder(_decode_collective)], ...], MaxLength(256)] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreRequest:
+    """What a rank asked of the store."""
+
+    host: Word = ""
+    port: int = 0
+    world: int | None = None
+    rank: int | None = None
+    master: bool = False
+
+
+def _decode_activity(number: object) -> str:
+    if isinstance(number, int) and 0 <= number < len(ACTIVITIES):
+        return ACTIVITIES[number]
+    raise DecodeError("a number of what ranks do is wanted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSnapshot:
+    """One rank: its process, those below it, its connections, where its code is; `why` tells what could not be had."""
+
+    process: ProcessSnapshot | None = None
+    workers: tuple[ProcessSnapshot, ...] = ()
+    sockets: tuple[TcpConnection, ...] = ()
+    stack: Annotated[Untrusted, MaxLength(_STACK, last=True)] = NO_TEXT
+    groups: Annotated[tuple[ProcessGroupRecord, ...], KeyedBy("name")] | None = None
+    joining: StoreRequest | None = None
+    doing: Annotated[str, CustomDecoder(_decode_activity)] = ""
+    why: Mapping[str, str] = field(default_factory=dict)
+
+
+def decode_rank_snapshot(answer: Mapping[str, Any]) -> RankSnapshot:
+    """What a node tells of a rank: its process stands among the rest of it."""
+    stack, flight = answer.get("stack"), answer.get("flight")
+    flight = flight if isinstance(flight, dict) else {}
+    why = {"stack": stack.get("why")} if isinstance(stack, dict) else {}
+    if "groups" not in flight:
+        why["flight"] = flight.get("why") or "it has no beacon"
+    process = answer if "state" in answer else None
+    fields = {**answer, "process": process, "groups": flight.get("groups"), "joining": answer.get("joining") or None}
+    return decode(RankSnapshot, {**fields, "why": why})
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiskUsage:
+    """The room behind a path; `inodes` is the part of its names that is free."""
+
+    path: Untrusted = NO_TEXT
+    free: int = 0
+    size: int = 0
+    inodes: float = 1.0
+    why: Untrusted = NO_TEXT
+
+
+@dataclass(frozen=True, kw_only=True)
+class NicTraffic:
+    """A network card: bytes a second in and out, and how often its carrier has changed."""
+
+    name: Word
+    state: Word = ""
+    received: int = 0
+    sent: int = 0
+    errors: int = 0
+    changes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherProcess:
+    """A process that isn't the run's, and the cores that it takes."""
+
+    pid: int = 0
+    name: Untrusted = NO_TEXT
+    cores: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PingResult:
+    """Packets to one address: whether a small one was answered, and one as large as the card allows; sent and lost."""
+
+    small: bool
+    large: bool
+    sent: int = 2
+    lost: int = 0
+
+
+def _decode_ras(answer: object) -> RasStatus | str | None:
+    match answer:
+        case {"text": str(text)}:
+            return parse_ras_status(text[:_RAS]) or "its answer is none that is known, or it was cut"
+        case {"why": str(why)}:
+            return escape_text(why, 400) or "its answer is none that is known"
+    return "its answer is none that is known" if answer else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSnapshot:
+    """One node, `at` the head's time; `offset` is its clock less the head's. `hung` is a question that never ended.
+
+    `gpus` are the PCI addresses of the driver's GPUs in their order. `ras` is what NCCL told there, or why it did not;
+    None where no rank of the run has it.
+    """
+
+    at: float = 0.0
+    offset: float = 0.0
+    ranks: Mapping[int, RankSnapshot] = field(default_factory=dict)
+    cores: int | None = None
+    load: float | None = None
+    memory: int | None = None
+    free: int | None = None
+    limit: int | None = None
+    held: int | None = None
+    oom_kills: int | None = None
+    oom_before: int | None = None
+    throttled: float | None = None
+    # The file that rations the time of its control group, where there is one.
+    quota: Untrusted = NO_TEXT
+    others: float | None = None
+    resent: float | None = None
+    neighbours: tuple[OtherProcess, ...] = ()
+    links: Annotated[tuple[NicTraffic, ...], KeyedBy("name")] = ()
+    addresses: tuple[tuple[Word, Address], ...] = ()
+    mounts: tuple[tuple[Untrusted, Word, Untrusted], ...] = ()
+    disks: tuple[DiskUsage, ...] = ()
+    dials: Mapping[tuple[Word, int], str] = field(default_factory=dict)
+    names: Mapping[Word, tuple[Address, ...] | Untrusted] = field(default_factory=dict)
+    echoes: Mapping[Address, PingResult] = field(default_factory=dict)
+    hostname: Word = ""
+    kernel: tuple[Untrusted, ...] | None = None
+    gpus: tuple[Word, ...] = ()
+    ras: Annotated[RasStatus | str | None, CustomDecoder(_decode_ras)] = None
+    hung: Annotated[Untrusted, JsonKey("asked")] = NO_TEXT
+
+    @property
+    def names_itself_loopback(self) -> bool:
+        """Whether its own name stands for the loopback alone, as some /etc/hosts have it."""
+        found = self.names.get(self.hostname)
+        return isinstance(found, tuple) and bool(found) and all(is_loopback(each) for each in found)
+
+
+def decode_node_snapshot(answer: object, ranks: Mapping[str, int], offset: float) -> NodeSnapshot:
+    """`ranks` are the numbers of the node's children by name; `offset` is its clock less ours.
+
+    The same decoder serves the wire and the record, in which the answers are kept as they came.
+    """
+    content = answer if isinstance(answer, dict) else {}
+    children = content.get("children")
+    items = children.items() if isinstance(children, dict) else ()
+    return replace(
+        try_decode(NodeSnapshot, content.get("node")) or NodeSnapshot(),
+        at=(try_decode(float, content.get("wall")) or 0.0) - offset,
+        offset=offset,
+        ranks={
+            ranks[name]: decode_rank_snapshot(each if isinstance(each, dict) else {})
+            for name, each in items
+            if name in ranks
+        },
+    )
+
+
+def split_endpoint(place: str) -> tuple[str, int]:
+    """`10.0.0.1:29500` as host and port."""
+    host, _, port = place.rpartition(":")
+    return host.strip("[]"), int(port) if port.isdigit() else 0

@@ -1,0 +1,109 @@
+"""Where a rank's code is: Python's own dump of its stacks, read, and what it says about what is being waited for."""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.lazy_dataclass import dataclass
+
+_FRAME = re.compile(r'\s*File "(?P<file>[^"]*)", line (?P<line>\d+|\?\?\?) in (?P<name>.*)')
+_THREAD = re.compile(r"^(?:Thread|Current thread) 0x", re.MULTILINE)
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python3[^/]*/|^<frozen |/lib64/python3[^/]*/|\.zip/")
+# What a frame tells: by the file, the function, or both; the innermost frame that says anything decides.
+_KINDS = (
+    ("import", re.compile(r"^<frozen importlib|/importlib/"), None),
+    ("checkpoint", re.compile(r"/torch/serialization\.py$|/torch/distributed/checkpoint/|/safetensors/"), None),
+    ("checkpoint", None, re.compile(r"save_(checkpoint|model|pretrained|state|to_disk)|_?write_checkpoint|checkpoint")),
+    ("data", re.compile(r"/torch/utils/data/|/datasets/|/webdataset/|/litdata/|/streaming/"), None),
+    ("data", None, re.compile(r"(load|read|next|fetch)_(batch|sample|shard|example|data)|data_?load")),
+    ("evaluation", None, re.compile(r"^_?(evaluate|evaluation|validate|validation|run_eval|eval_)\w*|evaluation_loop")),
+    ("store", re.compile(r"/torch/distributed/(rendezvous|distributed_c10d)\.py$"), re.compile(r"store|rendezvous")),
+    (
+        "group",
+        re.compile(r"/torch/distributed/distributed_c10d\.py$"),
+        re.compile(r"init_process_group|new_group|_new_p"),
+    ),
+    ("collective", re.compile(r"/torch/distributed/|/torch/nn/parallel/distributed\.py$"), None),
+    ("collective", re.compile(r"/torch/autograd/graph\.py$"), re.compile(r"_engine_run_backward")),
+    ("child", re.compile(r"/subprocess\.py$|/multiprocessing/popen"), None),
+    ("network", re.compile(r"/(socket|ssl|http/client|selectors)\.py$|/(urllib3|requests|httpx|aiohttp)/"), None),
+    (
+        "lock",
+        re.compile(r"/threading\.py$|/multiprocessing/synchronize\.py$"),
+        re.compile(r"acquire|wait|join|__enter__"),
+    ),
+    ("queue", re.compile(r"/queue\.py$|/multiprocessing/(queues|connection)\.py$"), None),
+    ("compile", re.compile(r"/torch/_(dynamo|inductor)/|/triton/"), None),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StackFrame:
+    """One line of a stack."""
+
+    file: Untrusted
+    line: str
+    name: Untrusted
+
+    @property
+    def library(self) -> bool:
+        return self.file.match(_LIBRARY) is not None
+
+    def __str__(self) -> str:
+        return f"{escape_text(self.file.raw().rpartition('/')[2])}:{self.line} in {self.name.visible()}"
+
+
+@cache
+def parse_main_thread(stack: Untrusted) -> tuple[StackFrame, ...]:
+    """The frames of the main thread, the innermost first; it comes last in a dump."""
+    *_, last = _parse_threads(stack.raw())
+    return tuple(last)
+
+
+def extract_main_thread(stack: str) -> str:
+    """The dump without its other threads: what it is judged by, and mostly a tenth of it."""
+    starts = [found.start() for found in _THREAD.finditer(stack)]
+    return stack[starts[-1] :] if starts else stack
+
+
+def find_user_frame(frames: Sequence[StackFrame]) -> StackFrame | None:
+    """The innermost line that is the user's own, else the outermost of all."""
+    own = next((frame for frame in frames if not frame.library and "/aboard_beacon" not in frame.file), None)
+    return own or (frames[-1] if frames else None)
+
+
+def classify_activity(frames: Sequence[StackFrame]) -> str:
+    """What the rank is at: import, store, group, collective, data, checkpoint, evaluation, lock …; "" where none fits.
+
+    What a rank does for a purpose (a checkpoint, an evaluation) is told before how it waits.
+    """
+    found = [activity for frame in frames for activity in _classify_frame(frame)]
+    purposes = [activity for activity in found if activity in _PURPOSES]
+    return (purposes or found or [""])[0]
+
+
+_PURPOSES = ("import", "checkpoint", "evaluation", "data", "compile")
+
+
+def _classify_frame(frame: StackFrame) -> Iterator[str]:
+    for activity, file, name in _KINDS:
+        if (file is None or frame.file.match(file)) and (name is None or frame.name.match(name)):
+            # A function's name says what it is for only where the user gave it.
+            if file is not None or not frame.library or "/site-packages/" in frame.file:
+                yield activity
+            return
+
+
+def _parse_threads(stack: str) -> Iterator[list[StackFrame]]:
+    frames: list[StackFrame] = []
+    for line in stack.splitlines():
+        if line.startswith(("Thread 0x", "Current thread 0x")):
+            if frames:
+                yield frames
+            frames = []
+        elif found := _FRAME.match(line):
+            frames.append(
+                StackFrame(file=Untrusted(found["file"]), line=found["line"], name=Untrusted(found["name"].strip()))
+            )
+    yield frames

@@ -1,0 +1,161 @@
+"""Evidence: what is known of a run when it is judged."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field
+from functools import cached_property
+
+from aboard.core.cluster.head_machine import is_loopback
+from aboard.core.evidence.flight_records import GroupProgress, list_group_progress
+from aboard.core.evidence.node_snapshot import NodeSnapshot, ProcessGroupRecord, RankSnapshot, split_endpoint
+from aboard.core.evidence.python_stacks import StackFrame, classify_activity, find_user_frame, parse_main_thread
+from aboard.core.plan.plan import Plan
+from aboard.core.run.rank_phases import Phase
+from aboard.core.run.run_state import RankProcess, Run
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.lazy_dataclass import dataclass
+
+# Of each rank's stderr so much is held for a verdict.
+TAIL_BYTES = 4096
+TAIL_LINES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankView:
+    """One rank: what it told, and what was seen of it."""
+
+    rank: int
+    node: str
+    child: RankProcess | None
+    seen: RankSnapshot | None
+
+    @property
+    def phase(self) -> Phase:
+        return self.child.phase if self.child is not None else Phase.WAITING
+
+    @property
+    def alive(self) -> bool:
+        return self.child is not None and self.child.state == "started"
+
+    @property
+    def finished(self) -> bool:
+        return self.child is not None and self.child.state == "exited" and self.child.code == 0
+
+    @cached_property
+    def frames(self) -> tuple[StackFrame, ...]:
+        return parse_main_thread(self.seen.stack) if self.seen is not None and self.seen.stack else ()
+
+    @property
+    def site(self) -> StackFrame | None:
+        return find_user_frame(self.frames)
+
+    @cached_property
+    def at(self) -> str:
+        """What it is at, by its own word or by its stack."""
+        if self.seen is not None and self.seen.doing:
+            return self.seen.doing
+        return classify_activity(self.frames)
+
+    @property
+    def states(self) -> str:
+        process = self.seen.process if self.seen is not None else None
+        return (process.states or process.state) if process is not None else ""
+
+    @property
+    def cpu(self) -> float:
+        """Cores that its whole family uses."""
+        if self.seen is None or self.seen.process is None:
+            return 0.0
+        return self.seen.process.cpu + sum(worker.cpu for worker in self.seen.workers)
+
+    @property
+    def open_collective(self) -> bool:
+        groups = self.seen.groups if self.seen is not None else None
+        return any(not entry.over for group in groups or () for entry in group.entries)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """`tails` are the last lines of each rank's stderr.
+
+    `witness` is what nodes answered, `unheard` why others did not. `quiet` is for how long nothing has moved, `usual`
+    the seconds that a step mostly takes, `pace` what it takes now; None where that isn't known. `said` are the last
+    lines of some ranks, of both streams.
+    """
+
+    plan: Plan
+    run: Run
+    tails: Mapping[int, tuple[Untrusted, ...]] = field(default_factory=dict)
+    now: float = 0.0
+    witness: Mapping[str, NodeSnapshot] = field(default_factory=dict)
+    unheard: Mapping[str, str] = field(default_factory=dict)
+    quiet: float | None = None
+    usual: float | None = None
+    pace: float | None = None
+    said: Mapping[int, tuple[Untrusted, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def views(self) -> tuple[RankView, ...]:
+        """Every rank, in its order."""
+        return tuple(self._views())
+
+    def view(self, rank: int) -> RankView:
+        return self.views[rank]
+
+    @cached_property
+    def records(self) -> Mapping[int, tuple[ProcessGroupRecord, ...]]:
+        """The flight records of the ranks that gave one."""
+        snapshots = ((view.rank, view.seen) for view in self.views)
+        return {
+            rank: snapshot.groups
+            for rank, snapshot in snapshots
+            if snapshot is not None and snapshot.groups is not None
+        }
+
+    @cached_property
+    def offsets(self) -> Mapping[int, float]:
+        return {view.rank: self.witness[view.node].offset for view in self.views if view.node in self.witness}
+
+    @cached_property
+    def standings(self) -> tuple[GroupProgress, ...]:
+        return tuple(list_group_progress(self.records, self.offsets))
+
+    @cached_property
+    def owners(self) -> Mapping[str, str]:
+        """Which node has which address; loopback is everybody's, and so nobody's."""
+        configured = ((part.node.name, (part.node.address, part.node.fabric_address)) for part in self.plan.parts)
+        found = {address: name for name, addresses in configured for address in addresses if address}
+        for name, node in self.witness.items():
+            for _interface, address in node.addresses:
+                if not is_loopback(address):
+                    found[address] = name
+        # A node may have lost an address since: its ranks still hold connections from there.
+        connected: dict[str, set[str]] = {}
+        for view in self.views:
+            for each in view.seen.sockets if view.seen is not None else ():
+                if each.state == "ESTABLISHED":
+                    connected.setdefault(split_endpoint(each.local)[0], set()).add(view.node)
+        for address, nodes in connected.items():
+            if len(nodes) == 1 and not is_loopback(address):
+                found.setdefault(address, next(iter(nodes)))
+        return found
+
+    def _views(self) -> Iterator[RankView]:
+        for rank, (node, start) in enumerate(self.plan.starts()):
+            snapshot = self.witness[node].ranks.get(rank) if node in self.witness else None
+            yield RankView(
+                rank=rank, node=node, child=self.run.generation.children.get((node, start.child)), seen=snapshot
+            )
+
+
+def decode_tail(stderr: bytes | bytearray) -> tuple[Untrusted, ...]:
+    """The last words of a rank, as they are judged live and from a record."""
+    return Untrusted(bytes(stderr[-TAIL_BYTES:]).decode("utf-8", "replace")).lines()[-TAIL_LINES:]
+
+
+def list_nodes(views: Iterable[RankView]) -> tuple[str, ...]:
+    """Each once, in their order."""
+    return tuple(dict.fromkeys(view.node for view in views))
+
+
+def list_ranks(views: Iterable[RankView]) -> tuple[int, ...]:
+    return tuple(view.rank for view in views)

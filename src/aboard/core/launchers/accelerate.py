@@ -1,0 +1,137 @@
+"""`accelerate launch …`, with its config file, read as accelerate 1.15 reads them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import field
+
+from aboard.core.cluster.interpreter import NO_ENV
+from aboard.core.launchers.accelerate_env import build_accelerate_env
+from aboard.core.launchers.accelerate_flags import GRAMMAR, NAME, NOT_OURS, OURS_LAUNCHERS
+from aboard.core.launchers.accelerate_settings import AccelerateMode, AccelerateSettings, merge_settings
+from aboard.core.launchers.deepspeed_exports import collect_exported_env, read_env_files
+from aboard.core.launchers.flag_parser import ParsedFlags, parse_flags
+from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
+from aboard.core.launchers.master_address import parse_master
+from aboard.core.launchers.script_program import build_program
+from aboard.core.launchers.torchrun import NO_RENDEZVOUS
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.text.input_text import format_count
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import pasted_commands
+from aboard.lazy_dataclass import dataclass
+
+_IDS = re.compile(r"\d{1,4}(,\d{1,4})*")
+
+
+def parse_accelerate(words: Sequence[str], context: LauncherContext) -> LauncherCommand:
+    """What `accelerate launch WORDS` asks for; its number of processes is that of all nodes together."""
+    flags = parse_flags(GRAMMAR, words)
+    path = _find_config_file(flags, context)
+    settings = merge_settings(flags, context.files.settings(path) if path else None, where=path or NAME)
+    nodes, ranks, notes = _read_counts(settings)
+    hosts = _read_hosts(settings, context)
+    if hosts.include or hosts.exclude:  # then these say how many
+        ranks = None
+    master_address = parse_master(settings.text("main_process_ip"), _read_port(settings), where="--main_process_ip")
+    env = {**hosts.env, **build_accelerate_env(settings)}
+    if path and not flags.text("config_file"):
+        notes = (f"Settings were read from {path}, as accelerate does.", *notes)
+    if flags.text("rdzv_backend"):
+        notes = (*notes, f"--rdzv_backend {NO_RENDEZVOUS}.")
+    if settings.unknown:
+        notes = (*notes, f"{path}: {', '.join(map(escape_text, settings.unknown))} means nothing to accelerate either.")
+    return LauncherCommand(
+        launcher=NAME,
+        request=LaunchRequest(
+            program=build_program(flags),
+            ranks=ranks,
+            nodes=nodes,
+            master_address=master_address.address,
+            master_port=master_address.port,
+            env=env,
+            threads=settings.count("num_cpu_threads_per_process"),
+        ),
+        hostfile=hosts.hostfile,
+        include=hosts.include,
+        exclude=hosts.exclude,
+        picked=_parse_gpu_ids(settings),
+        notes=(*flags.notes, *notes, *hosts.notes),
+    )
+
+
+def _find_config_file(flags: ParsedFlags, context: LauncherContext) -> str | None:
+    """The named file, or the one that `accelerate config` wrote; with --cpu only a named one counts."""
+    if named := flags.text("config_file"):
+        return named
+    cache = context.environ.get("XDG_CACHE_HOME", "~/.cache")
+    home = context.environ.get("HF_HOME", f"{cache}/huggingface")
+    path = f"{home}/accelerate/default_config.yaml"
+    return path if not flags.on("cpu") and context.files.exists(path) else None
+
+
+def _read_counts(settings: AccelerateSettings) -> tuple[int | None, int | None, tuple[str, ...]]:
+    """Nodes, and ranks on each. Where accelerate would round down, and so start fewer than asked for, it is refused."""
+    nodes, total = settings.count("num_machines"), settings.count("num_processes")
+    if total is None:
+        return nodes, None, ("The number of processes is not given: each node starts one rank for each of its slots.",)
+    if nodes is None:
+        note = f"The number of machines is not given: {format_count(total, 'rank')} on one node, as accelerate does."
+        return 1, total, (note,)
+    if total % nodes:
+        seen = f"{total} processes can't be shared out evenly among {nodes} machines"
+        fix = pasted_commands.FLAG.fix("processes")
+        raise InputError(pasted_commands.FLAG, [Problem(where=f"{NAME} --num_processes", seen=seen, fix=fix)])
+    return nodes, total // nodes, ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Hosts:
+    """The nodes that DeepSpeed's settings name, and what its launcher would carry to them."""
+
+    hostfile: str | None = None
+    include: str = ""
+    exclude: str = ""
+    env: Mapping[str, str] = field(default_factory=lambda: NO_ENV)
+    notes: tuple[str, ...] = ()
+
+
+def _read_hosts(settings: AccelerateSettings, context: LauncherContext) -> _Hosts:
+    """With DeepSpeed on several machines accelerate runs `deepspeed --hostfile …`, so what that does is done."""
+    if settings.way is not AccelerateMode.DEEPSPEED:
+        return _Hosts()
+    launcher = (settings.text("deepspeed_multinode_launcher") or "pdsh").lower()
+    if launcher not in OURS_LAUNCHERS:
+        where = f"{NAME} --deepspeed_multinode_launcher"
+        seen = f"{escape_text(launcher)}: {NOT_OURS}"
+        raise InputError(pasted_commands.FLAG, [Problem(where=where, seen=seen, fix=pasted_commands.FLAG.fix("pdsh"))])
+    if (settings.count("num_machines") or 1) == 1 or launcher != "pdsh":
+        before = context.environ.get("PYTHONPATH")
+        return _Hosts(env={"PYTHONPATH": f"{before}:{context.cwd}" if before else context.cwd})
+    # Not `./.deepspeed_env`: accelerate itself appends its whole environment to it at each start.
+    more, env_files = read_env_files(context, folders=("~",))
+    exclude = settings.text("deepspeed_exclusion_filter") or ""
+    return _Hosts(
+        hostfile=settings.text("deepspeed_hostfile"),
+        include="" if exclude else settings.text("deepspeed_inclusion_filter") or "",
+        exclude=exclude,
+        env=collect_exported_env(context.environ, cwd=context.cwd) | more,
+        notes=tuple(f"Environment variables were read from {file}." for file in env_files),
+    )
+
+
+def _read_port(settings: AccelerateSettings) -> int | None:
+    port = settings.values.get("main_process_port")
+    return port if isinstance(port, int) else None
+
+
+def _parse_gpu_ids(settings: AccelerateSettings) -> tuple[int, ...] | None:
+    text = (settings.text("gpu_ids") or "all").replace(" ", "")
+    if text == "all":
+        return None
+    if not _IDS.fullmatch(text):
+        seen = f"'{escape_text(text)}' is no list of slot numbers"
+        raise InputError(
+            pasted_commands.FLAG, [Problem(where=f"{NAME} --gpu_ids", seen=seen, fix=pasted_commands.FLAG.fix("gpus"))]
+        )
+    return tuple(map(int, text.split(",")))

@@ -1,0 +1,141 @@
+"""`deepspeed …`, read as DeepSpeed 0.19's launcher/runner.py reads it."""
+
+from collections.abc import Sequence
+
+from aboard.core.launchers.deepspeed_exports import collect_exported_env, read_env_files
+from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_flags
+from aboard.core.launchers.flag_table import FlagValueKind, obey_flag, obey_switch, refuse_flag, refuse_help, skip_flag
+from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
+from aboard.core.launchers.master_address import parse_master
+from aboard.core.launchers.script_program import build_program
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.usage import pasted_commands
+
+NAME = "deepspeed"
+DEFAULT_HOSTFILE = "/job/hostfile"
+OTHER_LAUNCHER = "Aboard starts the ranks itself, over ssh, and can't start them by another launcher"
+
+_NODE_RANK = "is not needed: each node is told its own"
+_OWN_MESSAGES = "is not needed: Aboard has messages of its own"
+_ELASTIC = "a run whose number of nodes changes can't be had: a smaller world than asked for is refused"
+
+GRAMMAR = FlagGrammar(
+    launcher=NAME,
+    flags=(
+        refuse_help(NAME),
+        obey_flag("--hostfile", "-H"),
+        obey_flag("--include", "-i"),
+        obey_flag("--exclude", "-e"),
+        obey_flag("--num_nodes", takes=FlagValueKind.NUMBER),
+        obey_flag("--num_gpus", "--num_accelerators", takes=FlagValueKind.NUMBER),
+        obey_flag("--master_addr"),
+        obey_flag("--master_port", takes=FlagValueKind.NUMBER),
+        obey_switch("--module"),
+        obey_switch("--no_python"),
+        obey_switch("--no_local_rank"),
+        obey_switch("--bind_cores_to_rank"),
+        obey_flag("--ssh_port", takes=FlagValueKind.NUMBER),
+        obey_flag("--venv_script"),
+        skip_flag("--node_rank", says=_NODE_RANK),
+        skip_flag("--no_ssh", takes=FlagValueKind.NOTHING, says="is not needed: one command starts all nodes"),
+        skip_flag("--no_ssh_check", takes=FlagValueKind.NOTHING, says="is not needed: the quick check asks every node"),
+        skip_flag(
+            "--force_multi",
+            takes=FlagValueKind.NOTHING,
+            says="is not needed: a single other node is reached as many are",
+        ),
+        skip_flag(
+            "--save_pid", takes=FlagValueKind.NOTHING, says="is not needed: aboard status and aboard stop know the run"
+        ),
+        skip_flag("--log_level", says=_OWN_MESSAGES),
+        skip_flag("--quiet", "-q", takes=FlagValueKind.NOTHING, says=_OWN_MESSAGES),
+        skip_flag(
+            "--enable_each_rank_log",
+            says="is not needed: each rank has a log of its own in the run's directory (aboard logs --rank N)",
+            fine=("None",),
+        ),
+        refuse_flag("--launcher", says=OTHER_LAUNCHER, fix=pasted_commands.FLAG.fix("slurm"), fine=("pdsh",)),
+        refuse_flag(
+            "--launcher_args",
+            says="these are options of pdsh or MPI, which Aboard doesn't use",
+            fix=pasted_commands.FLAG.fix("ssh-config"),
+            fine=("",),
+        ),
+        refuse_flag(
+            "--autotuning",
+            says="the autotuner starts runs of its own, by DeepSpeed's launcher",
+            fix=pasted_commands.FLAG.fix("autotuning"),
+        ),
+        refuse_flag(
+            "--bind_core_list",
+            says="the cores of a rank are chosen on each node, near its accelerator",
+            fix=pasted_commands.FLAG.fix("cores"),
+        ),
+    ),
+)
+
+# Flags that DeepSpeed had before 0.19, and that guides still show.
+FORMER_FLAGS = (
+    refuse_flag("--elastic_training", takes=FlagValueKind.NOTHING, says=_ELASTIC),
+    refuse_flag("--min_elastic_nodes", says=_ELASTIC, fine=("-1",)),
+    refuse_flag("--max_elastic_nodes", says=_ELASTIC, fine=("-1",)),
+    refuse_flag("--comment", says="this is for Slurm's srun", fine=("",)),
+)
+_ALL_FLAGS = FlagGrammar(launcher=NAME, flags=(*GRAMMAR.flags, *FORMER_FLAGS))
+
+
+def parse_deepspeed(words: Sequence[str], context: LauncherContext) -> LauncherCommand:
+    """What `deepspeed WORDS` asks for. A hostfile that was named must be there: DeepSpeed would go on without it."""
+    flags = parse_flags(_ALL_FLAGS, words)
+    _refuse_combinations(flags)
+    hostfile, notes = _find_hostfile(flags, context)
+    env: dict[str, str] = {}
+    if hostfile is not None:  # DeepSpeed carries variables to other nodes only
+        env = collect_exported_env(context.environ, cwd=context.cwd)
+        more, env_files = read_env_files(context)
+        env |= more
+        notes += tuple(f"Environment variables were read from {path}." for path in env_files)
+    master_address = parse_master(flags.text("master_addr"), _read_port(flags), where="--master_addr")
+    gpus = flags.count("num_gpus")
+    return LauncherCommand(
+        launcher=NAME,
+        request=LaunchRequest(
+            program=build_program(flags, local_rank="" if flags.on("no_local_rank") else "--local_rank"),
+            ranks=gpus,
+            nodes=flags.count("num_nodes"),
+            master_address=master_address.address,
+            master_port=master_address.port,
+            env=env,
+            bind=flags.on("bind_cores_to_rank"),
+        ),
+        hostfile=hostfile,
+        include=flags.text("include") or "",
+        exclude=flags.text("exclude") or "",
+        picked=tuple(range(gpus)) if gpus else None,
+        setup=(f"source {venv}",) if (venv := flags.text("venv_script")) else (),
+        ssh_port=flags.count("ssh_port"),
+        notes=(*flags.notes, *notes),
+    )
+
+
+def _refuse_combinations(flags: ParsedFlags) -> None:
+    counted = [name for name in ("num_nodes", "num_gpus") if flags.count(name)]
+    filtered = [name for name in ("include", "exclude") if flags.text(name)]
+    if counted and filtered:
+        seen = f"--{counted[0]} can't be used with --{filtered[0]}, and DeepSpeed refuses it too"
+        fix = pasted_commands.FLAG.fix("filtered", counted=counted[0], filter=filtered[0])
+        raise InputError(pasted_commands.FLAG, [Problem(where=f"{NAME} --{counted[0]}", seen=seen, fix=fix)])
+
+
+def _find_hostfile(flags: ParsedFlags, context: LauncherContext) -> tuple[str | None, tuple[str, ...]]:
+    if named := flags.text("hostfile"):
+        return named, ()
+    if context.files.exists(DEFAULT_HOSTFILE):
+        return DEFAULT_HOSTFILE, (f"The nodes are those of {DEFAULT_HOSTFILE}, as deepspeed does.",)
+    return None, ()
+
+
+def _read_port(flags: ParsedFlags) -> int | None:
+    port = flags.values.get("master_port")
+    return port if isinstance(port, int) else None

@@ -1,0 +1,178 @@
+"""From the words behind a launcher's name to the values of its flags, its script, and the script's own arguments.
+
+The rules are argparse's, which all three launchers use: flags stand before the script, everything behind the script is
+the script's, `--flag=value` and `-Hvalue` are allowed, and a value may begin with a dash only if it is a negative
+number or holds a blank.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from aboard.core.launchers.flag_table import FlagHandling, FlagValueKind, LauncherFlag, Value
+from aboard.core.text.input_text import find_nearest
+from aboard.diagnoses import Fix, InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import pasted_commands
+from aboard.lazy_dataclass import dataclass
+
+_NEGATIVE = re.compile(r"-\d+|-\d*\.\d+")
+_NUMBER = re.compile(r"[-+]?\d{1,18}")
+_DECIMAL = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParsedFlags:
+    """The flags that were typed, by `Flag.dest`, and what stood behind them."""
+
+    launcher: str
+    values: Mapping[str, Value]
+    notes: tuple[str, ...]
+    target: str
+    args: tuple[str, ...]
+
+    def text(self, dest: str) -> str | None:
+        """A flag's text; one given as "" is as good as not given."""
+        value = self.values.get(dest)
+        return str(value) if value not in {None, ""} else None
+
+    def count(self, dest: str) -> int | None:
+        """A flag's number; zero and below are the launchers' way to say that it isn't given."""
+        value = self.values.get(dest)
+        return value if isinstance(value, int) and value > 0 else None
+
+    def on(self, dest: str) -> bool:
+        return bool(self.values.get(dest))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlagGrammar:
+    """A launcher's flags, and how freely it lets them be spelled."""
+
+    launcher: str
+    flags: tuple[LauncherFlag, ...]
+    either_dash: bool = False
+    short_forms: bool = True
+
+    def spellings(self) -> dict[str, LauncherFlag]:
+        """Every accepted spelling; with `either_dash`, each `_` may be a `-` and the other way round."""
+        known: dict[str, LauncherFlag] = {}
+        for flag in self.flags:
+            for name in flag.names:
+                known[name] = flag
+                if self.either_dash and name.startswith("--"):
+                    known["--" + name[2:].replace("-", "_")] = flag
+                    known["--" + name[2:].replace("_", "-")] = flag
+        return known
+
+
+def parse_flags(grammar: FlagGrammar, words: Sequence[str]) -> ParsedFlags:
+    """Raises InputError with every flag that is unknown, that can't be obeyed, or whose value is wrong."""
+    reader = _Reader(grammar, words)
+    values = reader.run()
+    if reader.problems:
+        raise InputError(pasted_commands.FLAG, reader.problems)
+    if reader.target is None:
+        seen = "the command names no script to run"
+        fix = pasted_commands.SCRIPT.fix("none", launcher=grammar.launcher)
+        raise InputError(pasted_commands.SCRIPT, [Problem(where=grammar.launcher, seen=seen, fix=fix)])
+    return ParsedFlags(
+        launcher=grammar.launcher,
+        values=values,
+        notes=tuple(dict.fromkeys(reader.notes)),
+        target=reader.target,
+        args=tuple(reader.rest),
+    )
+
+
+class _Reader:
+    def __init__(self, grammar: FlagGrammar, words: Sequence[str]) -> None:
+        self._grammar = grammar
+        self._known = grammar.spellings()
+        self.rest = list(words)
+        self.target: str | None = None
+        self.problems: list[Problem] = []
+        self.notes: list[str] = []
+
+    def run(self) -> dict[str, Value]:
+        values: dict[str, Value] = {}
+        while self.rest:
+            word = self.rest.pop(0)
+            if word == "--" and self.rest:
+                self.target = self.rest.pop(0)
+                break
+            if not word.startswith("-") or word == "-":
+                self.target = word
+                break
+            name, attached = self._split(word)
+            flag = self._find(name)
+            if flag is None:
+                self._unknown(name)
+                break  # whether the next word is its value or the script can't be known
+            for value in self._value(flag, name, attached):
+                values[flag.dest] = value
+        return values
+
+    def _split(self, word: str) -> tuple[str, str | None]:
+        if word in self._known:
+            return word, None
+        name, equals, value = word.partition("=")
+        if word.startswith("--"):
+            return name, value if equals else None
+        return word[:2], word[2:].removeprefix("=")
+
+    def _find(self, name: str) -> LauncherFlag | None:
+        if name in self._known or not self._grammar.short_forms or not name.startswith("--"):
+            return self._known.get(name)
+        near = {flag for spelling, flag in self._known.items() if spelling.startswith(name)}
+        return near.pop() if len(near) == 1 else None
+
+    def _unknown(self, name: str) -> None:
+        launcher = self._grammar.launcher
+        near = find_nearest(name, (known for known in self._known if known.startswith("--")))
+        fix = pasted_commands.FLAG.fix("near", near=near) if near else pasted_commands.FLAG.fix("of-script")
+        self._problem("", f"{escape_text(name)} is no flag of {launcher}", fix)
+
+    def _value(self, flag: LauncherFlag, name: str, attached: str | None) -> Iterator[Value]:
+        """The flag's value, if it is to be kept."""
+        text = attached
+        if flag.takes is FlagValueKind.NOTHING:
+            if attached:
+                seen = f"it takes no value, and was given '{escape_text(attached)}'"
+                self._problem(name, seen, pasted_commands.FLAG.fix("alone", flag=name))
+                return
+            text = "true"
+        elif text is None:
+            if not self.rest or not _is_value(self.rest[0]):
+                fix = pasted_commands.FLAG.fix("value", flag=name)
+                self._problem(name, "no value stands behind it", fix)
+                return
+            text = self.rest.pop(0)
+        if flag.fate is FlagHandling.OURS:
+            self.notes += [] if text in flag.fine else [f"{name} {flag.says}."]
+        elif flag.fate is FlagHandling.REFUSED:
+            if text.lower() not in flag.fine:
+                label = name if flag.takes is FlagValueKind.NOTHING else f"{name} {escape_text(text)}"
+                self._problem(label, flag.says, flag.fix)
+        else:
+            yield from self._converted(flag, name, text)
+
+    def _converted(self, flag: LauncherFlag, name: str, text: str) -> Iterator[Value]:
+        if flag.takes is FlagValueKind.NOTHING:
+            yield True
+        elif flag.takes is FlagValueKind.TEXT:
+            yield text
+        elif flag.takes is FlagValueKind.NUMBER and _NUMBER.fullmatch(text.strip()):
+            yield int(text)
+        elif flag.takes is FlagValueKind.DECIMAL and _DECIMAL.fullmatch(text.strip()):
+            yield float(text)
+        else:
+            seen = f"'{escape_text(text)}' is not {flag.takes.value}"
+            self._problem(name, seen, pasted_commands.FLAG.fix("number", flag=name))
+
+    def _problem(self, shown: str, seen: str, fix: Fix) -> None:
+        where = f"{self._grammar.launcher} {escape_text(shown)}".rstrip()
+        self.problems.append(Problem(where=where, seen=seen, fix=fix))
+
+
+def _is_value(word: str) -> bool:
+    return not word.startswith("-") or word == "-" or " " in word or bool(_NEGATIVE.fullmatch(word))

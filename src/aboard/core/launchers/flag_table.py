@@ -1,0 +1,81 @@
+"""A launcher's flags as a table: how each is spelled, what it takes, and what becomes of it."""
+
+from enum import Enum
+
+from aboard.diagnoses import NO_FIX, Fix
+from aboard.diagnoses.usage import pasted_commands
+from aboard.lazy_dataclass import dataclass
+
+Value = str | int | float | bool | None
+
+
+class FlagValueKind(Enum):
+    """What stands behind a flag."""
+
+    NOTHING = "nothing"
+    TEXT = "text"
+    NUMBER = "a whole number"
+    DECIMAL = "a number"
+
+
+class FlagHandling(Enum):
+    """What becomes of a flag: it is obeyed, Aboard does it anyway, or it can't be obeyed and is refused."""
+
+    OBEYED = "obeyed"
+    OURS = "ours"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LauncherFlag:
+    """`says` is the note of a flag that is ours and the reason for one that is refused; `fine` values need neither."""
+
+    names: tuple[str, ...]
+    takes: FlagValueKind
+    fate: FlagHandling
+    says: str = ""
+    fix: Fix = NO_FIX
+    fine: frozenset[str] = frozenset()
+    default: Value = None
+
+    @property
+    def dest(self) -> str:
+        """The first name without its dashes: `--nproc-per-node` is `nproc_per_node`."""
+        return self.names[0].lstrip("-").replace("-", "_")
+
+
+def obey_flag(*names: str, takes: FlagValueKind = FlagValueKind.TEXT, default: Value = None) -> LauncherFlag:
+    return LauncherFlag(names=names, takes=takes, fate=FlagHandling.OBEYED, default=default)
+
+
+def obey_switch(*names: str) -> LauncherFlag:
+    return LauncherFlag(names=names, takes=FlagValueKind.NOTHING, fate=FlagHandling.OBEYED, default=False)
+
+
+def skip_flag(
+    *names: str, says: str, takes: FlagValueKind = FlagValueKind.TEXT, fine: tuple[str, ...] = ()
+) -> LauncherFlag:
+    return LauncherFlag(names=names, takes=takes, fate=FlagHandling.OURS, says=says, fine=frozenset(fine))
+
+
+def refuse_flag(
+    *names: str,
+    says: str,
+    fix: Fix | None = None,
+    takes: FlagValueKind = FlagValueKind.TEXT,
+    fine: tuple[str, ...] = (),
+) -> LauncherFlag:
+    """One that can't be obeyed; without another fix, it is to be left out."""
+    fix = pasted_commands.FLAG.fix("leave-out", flag=names[0]) if fix is None else fix
+    return LauncherFlag(names=names, takes=takes, fate=FlagHandling.REFUSED, says=says, fix=fix, fine=frozenset(fine))
+
+
+def refuse_help(launcher: str) -> LauncherFlag:
+    """Every launcher has it, and no run can come of it."""
+    return refuse_flag(
+        "--help",
+        "-h",
+        takes=FlagValueKind.NOTHING,
+        says="asks for help, which starts nothing",
+        fix=pasted_commands.FLAG.fix("help", launcher=launcher),
+    )

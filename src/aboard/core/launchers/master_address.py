@@ -1,0 +1,48 @@
+"""Where rank 0 listens, as a launcher's flags say it."""
+
+import re
+
+from aboard.core.text.input_text import MAX_PORT, find_host_error
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import pasted_commands
+from aboard.lazy_dataclass import dataclass
+
+_ENDPOINT = re.compile(r"(\[[^\]]*\]|[^:]*)(?::(\d+))?|([0-9a-fA-F:]+)")
+_LOOPBACK = re.compile(r"localhost|127\.\d+\.\d+\.\d+|::1|0\.0\.0\.0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequestedMaster:
+    """None is for Aboard to choose, from what the check has seen."""
+
+    address: str | None = None
+    port: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+def parse_master(address: str | None, port: int | None, *, where: str) -> RequestedMaster:
+    """A loopback address names another machine on each node, and port 0 means any, so both are left to be chosen."""
+    host = address.strip().removeprefix("[").removesuffix("]") if address else None
+    if host and _LOOPBACK.fullmatch(host):
+        host = None
+    if host and (trouble := find_host_error(host)):
+        fix = pasted_commands.MASTER.fix("host", option=where)
+        raise InputError(pasted_commands.MASTER, [Problem(where=where, seen=trouble, fix=fix)])
+    if port is not None and not 0 <= port <= MAX_PORT:
+        seen = f"{port} is no port: 1 to {MAX_PORT:,} are"
+        raise InputError(
+            pasted_commands.MASTER, [Problem(where=where, seen=seen, fix=pasted_commands.MASTER.fix("port"))]
+        )
+    return RequestedMaster(address=host, port=port or None)
+
+
+def parse_endpoint(text: str, *, where: str) -> RequestedMaster:
+    """The HOST[:PORT] of torchrun's --rdzv-endpoint; an IPv6 address with a port stands in brackets."""
+    match = _ENDPOINT.fullmatch(text)
+    if not match:
+        fix = pasted_commands.MASTER.fix("endpoint")
+        raise InputError(
+            pasted_commands.MASTER, [Problem(where=where, seen=f"'{escape_text(text)}' is no HOST:PORT", fix=fix)]
+        )
+    return parse_master(match[3] or match[1], int(match[2]) if match[2] else None, where=where)

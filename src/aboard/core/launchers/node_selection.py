@@ -1,0 +1,39 @@
+"""The nodes of a run, as a pasted command wants them."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.launchers.deepspeed import NAME as DEEPSPEED
+from aboard.core.launchers.launcher_command import LauncherCommand
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.usage import pasted_commands
+
+
+def select_nodes(command: LauncherCommand, nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The first nodes where DeepSpeed was told a number, each with its slots, its setup lines and its ssh port.
+
+    Call it behind the filters. Other launchers have no list of nodes to take the first from, so theirs must be as many
+    as they say, and the plan refuses any other number.
+    """
+    if command.launcher == DEEPSPEED and command.nodes:
+        nodes = nodes[: command.nodes]
+    if command.picked is not None:
+        short = [node.name for node in nodes if node.slots is not None and max(command.picked) >= node.slots]
+        if short:
+            wanted = ",".join(map(str, command.picked))
+            seen = (
+                f"{fold_names(short)} has fewer slots than {max(command.picked) + 1}, and slots {wanted} are asked for"
+            )
+            fix = pasted_commands.SLOTS.fix()
+            raise InputError(pasted_commands.SLOTS, [Problem(where=command.launcher, seen=seen, fix=fix)])
+    return tuple(
+        replace(
+            node,
+            picked=node.picked if command.picked is None else command.picked,
+            setup=(*node.setup, *command.setup),
+            port=node.port or command.ssh_port,
+        )
+        for node in nodes
+    )

@@ -1,0 +1,202 @@
+"""`torchrun …` and its older names, read as torch 2.13's distributed/run.py and distributed/launch.py read them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from aboard.core.launchers.flag_parser import FlagGrammar, ParsedFlags, parse_flags
+from aboard.core.launchers.flag_table import (
+    FlagValueKind,
+    LauncherFlag,
+    obey_flag,
+    obey_switch,
+    refuse_flag,
+    refuse_help,
+    skip_flag,
+)
+from aboard.core.launchers.launcher_command import LauncherCommand, LauncherContext
+from aboard.core.launchers.master_address import RequestedMaster, parse_endpoint, parse_master
+from aboard.core.launchers.script_program import build_program
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.diagnoses import Fix, InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import pasted_commands
+
+NAME = "torchrun"
+NO_RENDEZVOUS = "is not needed: Aboard assigns the ranks, so there is nothing to agree upon"
+OWN_LOGS = "is not needed: each rank has a log of its own in the run's directory (aboard logs --rank N)"
+USE_GREP = "is not needed: aboard logs --grep PATTERN finds lines in the logs of all ranks"
+NO_ROLES = "is not passed on: ROLE_NAME is 'default' for every rank"
+NO_RESTARTS = "a failed run is not restarted yet; it ends, and says why"
+
+_PER_SLOT = frozenset({"gpu", "auto", "xpu"})
+
+
+def refuse_restarts(*names: str) -> LauncherFlag:
+    return refuse_flag(
+        *names, says=NO_RESTARTS, fix=pasted_commands.FLAG.fix("no-restarts", flag=names[0]), fine=("0",)
+    )
+
+
+FLAGS = (
+    refuse_help(NAME),
+    obey_flag("--nnodes"),
+    obey_flag("--nproc-per-node"),
+    obey_flag("--rdzv-backend"),
+    obey_flag("--rdzv-endpoint"),
+    obey_flag("--master-addr"),
+    obey_flag("--master-port", takes=FlagValueKind.NUMBER),
+    skip_flag("--role", says=NO_ROLES, fine=("default",)),
+    obey_flag("--numa-binding"),
+    obey_switch("--standalone"),
+    obey_switch("--module", "-m"),
+    obey_switch("--no-python"),
+    skip_flag("--node-rank", says="is not needed: each node is told its own"),
+    skip_flag("--rdzv-id", says=NO_RENDEZVOUS),
+    skip_flag("--rdzv-conf", says=NO_RENDEZVOUS),
+    skip_flag("--local-addr", says="is not needed: nodes are told addresses at which they were seen to answer"),
+    skip_flag("--monitor-interval", says="is not needed: a rank's end is seen when it happens"),
+    skip_flag("--start-method", says="is not needed: a script is a process of its own in any case"),
+    skip_flag(
+        "--run-path", takes=FlagValueKind.NOTHING, says="is not needed: a script is a process of its own in any case"
+    ),
+    skip_flag("--log-dir", says=OWN_LOGS),
+    skip_flag("--redirects", "-r", says=OWN_LOGS),
+    skip_flag("--tee", "-t", says=OWN_LOGS),
+    skip_flag("--local-ranks-filter", says="is not needed: aboard logs --rank N shows the ranks that you want to see"),
+    skip_flag("--duplicate-stdout-filters", says=USE_GREP),
+    skip_flag("--duplicate-stderr-filters", says=USE_GREP),
+    refuse_restarts("--max-restarts"),
+    refuse_flag(
+        "--event-log-handler",
+        says="handlers of torchrun's own events are not called",
+        fix=pasted_commands.FLAG.fix("events"),
+        fine=("null",),
+    ),
+    refuse_flag("--logs-specs", says="a log plug-in of torchrun is not called"),
+    refuse_flag(
+        "--signals-to-handle",
+        says="Aboard passes on SIGTERM and SIGINT, and no others",
+        fine=("sigterm,sigint,sighup,sigquit", "sigterm,sigint", "sigterm", "sigint"),
+    ),
+    refuse_flag("--shutdown-timeout", says="how long ranks have to end after a SIGTERM is Aboard's own"),
+    refuse_flag(
+        "--virtual-local-rank",
+        takes=FlagValueKind.NOTHING,
+        says="LOCAL_RANK is the rank's number on its node, and stays so",
+    ),
+)
+GRAMMAR = FlagGrammar(launcher=NAME, flags=FLAGS, either_dash=True)
+LAUNCH_GRAMMAR = FlagGrammar(
+    launcher="torch.distributed.launch", flags=(*FLAGS, obey_switch("--use-env")), either_dash=True
+)
+
+
+def parse_torchrun(words: Sequence[str], context: LauncherContext) -> LauncherCommand:
+    """What `torchrun WORDS` asks for; without --nproc-per-node that is one rank on each node, as in torchrun."""
+    return _build_command(parse_flags(GRAMMAR, [*_read_environ_flags(context.environ), *words]))
+
+
+def parse_torch_launch(words: Sequence[str], context: LauncherContext) -> LauncherCommand:
+    """The older `python -m torch.distributed.launch`, which also tells the script its local rank."""
+    flags = parse_flags(LAUNCH_GRAMMAR, [*_read_environ_flags(context.environ), *words])
+    command = _build_command(flags)
+    if flags.on("use_env"):
+        return command
+    if flags.on("no_python"):
+        seen = "--no-python also needs --use-env, as in torch.distributed.launch"
+        raise InputError(
+            pasted_commands.FLAG, [Problem(where=flags.launcher, seen=seen, fix=pasted_commands.FLAG.fix("use-env"))]
+        )
+    # With a dash since torch 2.0.
+    rank_program = replace(command.request.program, local_rank="--local-rank")
+    note = "The script is told --local-rank=N, as torch.distributed.launch does since torch 2.0."
+    return replace(command, request=replace(command.request, program=rank_program), notes=(*command.notes, note))
+
+
+def _read_environ_flags(environ: Mapping[str, str]) -> Iterator[str]:
+    """A flag that isn't typed is taken from PET_ and its name, as torchrun does (Kubeflow sets these)."""
+    for flag in FLAGS:
+        value = environ.get(f"PET_{flag.dest.upper()}")
+        if value and flag.takes is not FlagValueKind.NOTHING:
+            yield f"{flag.names[0]}={value}"
+        elif value and value != "0":
+            yield flag.names[0]
+
+
+def _build_command(flags: ParsedFlags) -> LauncherCommand:
+    nodes = _parse_nodes(flags)
+    ranks, notes = _parse_ranks(flags)
+    master_address = _find_master(flags)
+    return LauncherCommand(
+        launcher=flags.launcher,
+        request=LaunchRequest(
+            program=build_program(flags),
+            ranks=ranks,
+            nodes=nodes,
+            master_address=master_address.address,
+            master_port=master_address.port,
+            bind=_is_bound(flags),
+        ),
+        notes=(*flags.notes, *notes, *master_address.notes),
+    )
+
+
+def _parse_nodes(flags: ParsedFlags) -> int | None:
+    """A range of nodes can be obeyed only if it is no range."""
+    text = flags.text("nnodes")
+    if text is None:
+        return 1 if flags.on("standalone") else None
+    least, colon, most = text.partition(":")
+    if not least.isdecimal() or (colon and not most.isdecimal()) or int(least) < 1:
+        raise _build_error(
+            flags, "--nnodes", f"'{escape_text(text)}' is no number of nodes", pasted_commands.FLAG.fix("nnodes")
+        )
+    if colon and int(least) != int(most):
+        seen = f"{text} lets the number of nodes change, and Aboard refuses a smaller world than asked for"
+        raise _build_error(flags, "--nnodes", seen, pasted_commands.FLAG.fix("nnodes-range", most=most, least=least))
+    if flags.on("standalone") and int(least) > 1:
+        seen = f"it is for one node, and --nnodes asks for {least}"
+        raise _build_error(flags, "--standalone", seen, pasted_commands.FLAG.fix("leave-out", flag="--standalone"))
+    return int(least)
+
+
+def _parse_ranks(flags: ParsedFlags) -> tuple[int | None, tuple[str, ...]]:
+    text = flags.text("nproc_per_node")
+    if text is None:
+        return 1, ("--nproc-per-node is not given: each node starts one rank, as torchrun does.",)
+    if text in _PER_SLOT:
+        return None, (f"--nproc-per-node {text}: each node starts one rank for each of its slots.",)
+    if text.isdecimal() and int(text) > 0:
+        return int(text), ()
+    if text == "cpu":
+        seen = "cpu asks for a rank on each core, and how many cores each node has is not known here"
+        raise _build_error(flags, "--nproc-per-node", seen, pasted_commands.FLAG.fix("ranks-of-cpus"))
+    seen = f"'{escape_text(text)}' is no number of ranks"
+    raise _build_error(flags, "--nproc-per-node", seen, pasted_commands.FLAG.fix("ranks"))
+
+
+def _find_master(flags: ParsedFlags) -> RequestedMaster:
+    """The c10d endpoint is on node 0 by convention; that of etcd is a server which nobody needs here."""
+    backend = flags.text("rdzv_backend") or "static"
+    address = flags.text("rdzv_endpoint")
+    notes = (f"--rdzv-backend {escape_text(backend)} {NO_RENDEZVOUS}.",) if flags.text("rdzv_backend") else ()
+    if flags.on("standalone") or (address and backend.startswith("etcd")):
+        return RequestedMaster(notes=notes)
+    if address:
+        requested = parse_endpoint(address, where="--rdzv-endpoint")
+        return replace(requested, notes=(*notes, f"--rdzv-endpoint {escape_text(address)} is where rank 0 listens."))
+    port = flags.values.get("master_port")
+    requested = parse_master(flags.text("master_addr"), port if isinstance(port, int) else None, where="--master-addr")
+    return replace(requested, notes=notes)
+
+
+def _is_bound(flags: ParsedFlags) -> bool:
+    mode = flags.text("numa_binding")
+    if mode in {None, "node"}:
+        return mode is not None
+    seen = f"'{escape_text(mode)}' can't be had: ranks are bound to the cores of their NUMA node, or not at all"
+    raise _build_error(flags, "--numa-binding", seen, pasted_commands.FLAG.fix("numa"))
+
+
+def _build_error(flags: ParsedFlags, flag: str, seen: str, fix: Fix) -> InputError:
+    return InputError(pasted_commands.FLAG, [Problem(where=f"{flags.launcher} {flag}", seen=seen, fix=fix)])

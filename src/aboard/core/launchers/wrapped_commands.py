@@ -1,0 +1,90 @@
+"""Commands that only hold a launcher's command, or make one: refused, each with what to type instead.
+
+Started as they are, they would run once on every rank, and each would start a whole run of its own.
+"""
+
+import re
+import shlex
+from collections.abc import Sequence
+
+from aboard.diagnoses import Fix, InputError, Problem, Shell
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import pasted_commands
+
+_STARTERS = frozenset({"srun", "mpirun", "mpiexec", "pdsh", "clush", "ssh"})
+_CONTAINERS = frozenset({"singularity", "apptainer", "docker", "podman"})
+_SHELL_SCRIPT = re.compile(r".*\.(sh|bash|sbatch|slurm)")
+# gpt-neox's own code writes hundreds of derived values into the command that deepy.py then gives to DeepSpeed; only
+# that code can make the command, and it prints other lines before.
+_DEEPY = (
+    "import shlex; from megatron.neox_arguments import NeoXArgs; "
+    "print(shlex.join(NeoXArgs.consume_deepy_args().get_deepspeed_main_args()))"
+)
+
+
+def refuse_wrapped_command(words: Sequence[str], launchers: frozenset[str]) -> None:
+    """Raises if the command is none of a launcher's but would start one on every rank."""
+    first = _get_base_name(words[0])
+    launcher_at = next((place for place, word in enumerate(words) if place and _get_base_name(word) in launchers), None)
+    if first == "sbatch":
+        seen = "sbatch submits a script to Slurm, and Aboard can't read what that script starts"
+        fix = pasted_commands.WRAPPED.fix("sbatch")
+        raise _build_refusal(first, seen, fix)
+    if first in _STARTERS | _CONTAINERS and launcher_at is not None:
+        launcher = _get_base_name(words[launcher_at])
+        container_at = next(
+            (place for place, word in enumerate(words[:launcher_at]) if _get_base_name(word) in _CONTAINERS), None
+        )
+        if container_at is not None:
+            seen = f"{launcher} stands inside of a container, so every rank would start a run of its own"
+            flags, program = _split_command(words[launcher_at + 1 :])
+            bare = "--no-python" if launcher == "torchrun" else "--no_python"
+            inside = [launcher, *flags, bare, *words[container_at:launcher_at], "python", *program]
+            fix = pasted_commands.WRAPPED.fix("container", command=pasted_commands.quote_command_line(inside))
+        else:
+            seen = f"{first} starts {launcher} on each node, and Aboard does that itself"
+            fix = pasted_commands.WRAPPED.fix(
+                "starter", starter=first, command=pasted_commands.quote_command_line(words[launcher_at:])
+            )
+        raise _build_refusal(first, seen, fix)
+    script = next((place for place, word in enumerate(words[:3]) if _get_base_name(word) == "deepy.py"), None)
+    if script is not None:
+        seen = "deepy.py makes a deepspeed command from its config files by code of gpt-neox, and starts it"
+        printed = pasted_commands.quote_last_line(
+            pasted_commands.quote_command_line(["python", "-c", _DEEPY, *words[script + 1 :]])
+        )
+        fix = pasted_commands.WRAPPED.fix("deepy", printed=printed)
+        raise _build_refusal("deepy.py", seen, fix)
+    option_at = next((place for place, word in enumerate(words) if word.startswith("--deepspeed_args")), None)
+    if option_at is not None and any(_SHELL_SCRIPT.fullmatch(word) for word in words[:2]):
+        _, equals, attached = words[option_at].partition("=")
+        flag_text = attached if equals else " ".join(words[option_at + 1 : option_at + 2])
+        seen = f"{escape_text(words[0])} starts deepspeed by itself, so every rank would start a run of its own"
+        fix = pasted_commands.WRAPPED.fix("script", flags=_quote_flags(flag_text))
+        raise _build_refusal(_get_base_name(words[0]), seen, fix)
+
+
+def _split_command(words: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
+    """A launcher's own words, and what `python` runs behind them: its script or module, and the arguments of that."""
+    for place, word in enumerate(words):
+        if word in {"-m", "--module"}:
+            return words[:place], ["-m", *words[place + 1 :]]
+        if word.endswith(".py"):
+            return words[:place], words[place:]
+    return words, ["…"]
+
+
+def _quote_flags(text: str) -> Shell:
+    """The words that a script would make of it, quoted again: the rest of a shell's syntax in it has no effect."""
+    try:
+        return pasted_commands.quote_command_line(shlex.split(text))
+    except ValueError:  # a quote that is never closed
+        return pasted_commands.quote_command_line(text.split())
+
+
+def _build_refusal(where: str, seen: str, fix: Fix) -> InputError:
+    return InputError(pasted_commands.WRAPPED, [Problem(where=where, seen=seen, fix=fix)])
+
+
+def _get_base_name(word: str) -> str:
+    return word.rpartition("/")[2]

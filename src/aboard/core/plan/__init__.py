@@ -1,0 +1,1 @@
+"""What is started where: the program, its ranks and their environment."""

@@ -1,0 +1,291 @@
+"""The same plan for another launcher, as text that a person reads before running it.
+
+Nothing is locked in: what Aboard would start can be started by torchrun or by DeepSpeed. Values that may be secrets are
+never written; the text asks the reader's own environment for them.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field, replace
+
+from aboard.core.cluster.interpreter import NO_ENV
+from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.plan.plan import NodePlan, Plan
+from aboard.core.plan.program import Program, ProgramKind
+from aboard.core.plan.rank_variables import RankLayout, build_torchrun_env
+from aboard.core.text.input_text import format_count
+from aboard.core.text.secret_names import is_secret, list_secret_names
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import planning
+from aboard.lazy_dataclass import dataclass
+
+DEFAULT_PORT = 29_500  # torch's own, for a plan whose port is to be found at the start
+
+SETUP_FILE = "setup.sh"
+
+_DEVICES = "CUDA_VISIBLE_DEVICES"
+_SLOT_NUMBERS = re.compile(r"\d+(,\d+)*")
+_PDSH_MARK = re.compile(r"%[hnu%]")  # pdsh puts a host, a rank or a user in their place
+_PLAIN_VALUE = re.compile(r"[\w@%+=:,./-]*")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeExport:
+    """One node's part: `env` is what all of its ranks get beside torch's contract, `slots` are its accelerators."""
+
+    node: Node
+    ranks: int
+    slots: tuple[int, ...] | None = None
+    env: Mapping[str, str] = field(default_factory=lambda: NO_ENV, repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanExport:
+    """What of a plan another launcher has to be told; the places stand in the order of the ranks."""
+
+    places: tuple[NodeExport, ...]
+    program: Program
+    master_address: str
+    master_port: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepSpeedFiles:
+    """The texts by which DeepSpeed starts a plan, each saved under its name; `setup` is "" where nodes need none."""
+
+    hostfile: str
+    deepspeed_env: str
+    setup: str
+    command: str
+
+
+def build_plan_export(plan: Plan) -> PlanExport:
+    """What of the plan other launchers have to be told; what they set themselves is left out."""
+    layout = RankLayout(rank=0, world=1, local=0, local_world=1, group=0, groups=1)
+    # The second is what torchrun sets, and torch without it does as much.
+    launcher_names = {*build_torchrun_env(layout, plan.master, plan.run), "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
+    return PlanExport(
+        places=tuple(_build_node_export(part, launcher_names) for part in plan.parts),
+        program=plan.program,
+        master_address=plan.master.address,
+        master_port=plan.master.port or DEFAULT_PORT,
+    )
+
+
+def format_torchrun(export: PlanExport) -> str:
+    """A block of shell lines for each node, to be run there, all at about the same time."""
+    top = [
+        "#!/usr/bin/env bash",
+        f"# {_format_size(export)} by torchrun. Run each part on its node, all at once: torchrun",
+        "# waits for the others, and names none that is missing.",
+    ]
+    uneven = len({place.ranks for place in export.places}) > 1
+    if uneven:
+        top.append(
+            "# The nodes have different numbers of ranks, which torchrun takes though its manual says otherwise."
+        )
+    return (
+        "\n".join([*top, *(line for rank in range(len(export.places)) for line in _format_node_block(export, rank))])
+        + "\n"
+    )
+
+
+def format_deepspeed(export: PlanExport) -> DeepSpeedFiles:
+    """A hostfile, an env file, and the command to type on a node that reaches the others by ssh and has pdsh."""
+    if len({place.env.get("PATH") for place in export.places}) > 1:
+        # It has one value for all nodes, and ranks find their interpreter without it.
+        export = replace(export, places=tuple(_drop_path(place) for place in export.places))
+    _refuse_differences(export)
+    first = export.places[0]
+    return DeepSpeedFiles(
+        hostfile="".join(f"{place.node.target} slots={_count_slots(place)}\n" for place in export.places),
+        deepspeed_env="".join(_format_env_lines(first.env)),
+        setup="".join(f"{line}\n" for line in first.node.setup),
+        command="\n".join(_format_deepspeed_lines(export)) + "\n",
+    )
+
+
+def _build_node_export(part: NodePlan, launcher_names: Iterable[str]) -> NodeExport:
+    left_out = {*launcher_names, _DEVICES}
+    env = {name: value for name, value in part.starts[0].env.items() if name not in left_out}
+    devices = part.starts[0].env.get(_DEVICES)
+    if devices is not None and not _SLOT_NUMBERS.fullmatch(devices):
+        env[_DEVICES], devices = devices, None  # UUIDs, or none at all: these are no slots
+    slots = tuple(map(int, devices.split(","))) if devices else None
+    return NodeExport(node=part.node, ranks=len(part.starts), slots=slots, env=env)
+
+
+def _format_size(export: PlanExport) -> str:
+    return (
+        f"{format_count(sum(place.ranks for place in export.places), 'rank')} on"
+        f" {format_count(len(export.places), 'node')}"
+    )
+
+
+def _format_node_block(export: PlanExport, rank: int) -> Iterator[str]:
+    place = export.places[rank]
+    node = place.node
+    count = format_count(place.ranks, "rank")
+    yield ""
+    yield f"# {node.name}" + (f" ({node.address})" if node.address else "") + f": node {rank}, {count}"
+    if node.workdir:
+        yield f"cd {shlex.quote(node.workdir)}"
+    yield from node.setup
+    own = node.interpreter.env if node.interpreter is not None else NO_ENV
+    for name, value in sorted(_build_node_env(place).items()):
+        if name == "PATH" and value == own.get(name):
+            yield f'export PATH={shlex.quote(node.rank_python.rpartition("/")[0])}:"$PATH"'
+        else:
+            yield _format_export(name, value)
+    yield _join_lines(
+        [
+            [node.rank_python, "-m", "torch.distributed.run"],
+            ["--nnodes", str(len(export.places)), "--node-rank", str(rank), "--nproc-per-node", str(place.ranks)],
+            ["--master-addr", export.master_address, "--master-port", str(export.master_port)],
+            _build_torchrun_program(export.program, node),
+            *_group_arguments(export.program.args),
+        ]
+    )
+
+
+def _build_torchrun_program(program: Program, node: Node) -> list[str]:
+    """A script that wants --local_rank=N gets it from a shell, since torchrun tells it by LOCAL_RANK only."""
+    if program.local_rank:
+        python = [node.rank_python, *program.options]
+        start = {ProgramKind.SCRIPT: python, ProgramKind.MODULE: [*python, "-m"], ProgramKind.PROGRAM: []}[program.kind]
+        line = f'exec {shlex.join([*start, program.target])} {program.local_rank}="$LOCAL_RANK" "$@"'
+        return ["--no-python", "bash", "-c", line, "bash"]
+    return [
+        *{ProgramKind.SCRIPT: [], ProgramKind.MODULE: ["--module"], ProgramKind.PROGRAM: ["--no-python"]}[program.kind],
+        program.target,
+    ]
+
+
+def _format_deepspeed_lines(export: PlanExport) -> Iterator[str]:
+    node = export.places[0].node
+    yield "#!/usr/bin/env bash"
+    yield f"# {_format_size(export)} by DeepSpeed, which needs pdsh on the machine that runs this."
+    yield f"# Save hostfile and .deepspeed_env in {node.workdir or 'the directory that this is run in'}."
+    if node.setup:
+        yield f"# Save {SETUP_FILE} there on every node: DeepSpeed sources it first."
+    for rank, place in enumerate(export.places):
+        yield f"# {place.node.name}: node {rank}, {place.ranks} of {format_count(_count_slots(place), 'slot')}"
+        if place.node.user or place.node.port:
+            login = f"{place.node.user or ''}@{place.node.target}:{place.node.port or ''}".strip("@:")
+            yield f"#   reached as {login}, which ~/.ssh/config must say"
+    if secrets := sorted(list_secret_names(export.places[0].env)):
+        yield "# Not written down: put your own values into .deepspeed_env, as NAME=value, for"
+        yield f"#   {' '.join(secrets)}"
+    if node.workdir:
+        yield f"cd {shlex.quote(node.workdir)}"
+    setup = [["--venv_script", f"{node.workdir or '.'}/{SETUP_FILE}"]] if node.setup else []
+    kind = {ProgramKind.SCRIPT: [], ProgramKind.MODULE: ["--module"], ProgramKind.PROGRAM: ["--no_python"]}[
+        export.program.kind
+    ]
+    local_rank_flags = [] if export.program.local_rank else ["--no_local_rank"]
+    include = [["--include", _format_include(export)]] if any(_is_partial(place) for place in export.places) else []
+    yield _join_lines(
+        [
+            [node.rank_python, "-m", "deepspeed.launcher.runner", "--hostfile", "hostfile", "--force_multi"],
+            *include,
+            *setup,
+            ["--master_addr", export.master_address, "--master_port", str(export.master_port)],
+            [*local_rank_flags, *kind, shlex.quote(export.program.target)],
+            *_group_arguments(tuple(map(_quote_for_pdsh, export.program.args))),
+        ]
+    )
+
+
+def _quote_for_pdsh(word: str) -> str:
+    """A word as the far shell must get it from DeepSpeed, which puts `"` around those with a blank and no others."""
+    return re.sub(r"([\\$`])", r"\\\1", word) if " " in word else shlex.quote(word)
+
+
+def _refuse_differences(export: PlanExport) -> None:
+    """DeepSpeed starts one command everywhere: what a node has of its own can't be said to it."""
+    first = export.places[0]
+    odd = [word for word in (export.program.target, *export.program.args) if _PDSH_MARK.search(word) or "\n" in word]
+    if not _PLAIN_VALUE.fullmatch(first.node.workdir or "") or odd:
+        word = odd[0] if odd else first.node.workdir or ""
+        seen = f"'{escape_text(word)}' can't be said to DeepSpeed, which gives it to a shell as it is"
+        fix = planning.EXPORT_DEEPSPEED.fix("spelling")
+        raise InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])
+    for what, value in (
+        ("python", lambda place: place.node.rank_python),
+        ("workdir", lambda place: place.node.workdir),
+        ("setup", lambda place: place.node.setup),
+        ("env", lambda place: dict(place.env)),
+    ):
+        others = [place.node.name for place in export.places if value(place) != value(first)]
+        if others:
+            seen = (
+                f"{fold_names(others)} has another {what} than {first.node.name}, and DeepSpeed has one for all nodes"
+            )
+            fix = planning.EXPORT_DEEPSPEED.fix("different", what=what)
+            raise InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])
+
+
+def _drop_path(place: NodeExport) -> NodeExport:
+    return replace(place, env={name: value for name, value in place.env.items() if name != "PATH"})
+
+
+def _build_node_env(place: NodeExport) -> dict[str, str]:
+    if place.slots is None:
+        return dict(place.env)
+    return {**place.env, _DEVICES: ",".join(map(str, place.slots))}
+
+
+def _count_slots(place: NodeExport) -> int:
+    """A hostfile counts slots from 0, so it must reach past the last one that is used."""
+    used = place.ranks if place.slots is None else max(place.slots) + 1
+    return max(used, place.node.slots or 0)
+
+
+def _is_partial(place: NodeExport) -> bool:
+    return _list_slot_numbers(place) != tuple(range(_count_slots(place)))
+
+
+def _list_slot_numbers(place: NodeExport) -> tuple[int, ...]:
+    return tuple(range(place.ranks)) if place.slots is None else place.slots[: place.ranks]
+
+
+def _format_include(export: PlanExport) -> str:
+    return "@".join(f"{place.node.target}:{','.join(map(str, _list_slot_numbers(place)))}" for place in export.places)
+
+
+def _format_export(name: str, value: str) -> str:
+    if is_secret(name):
+        return f'export {name}="${name}"  # not written down: set it in the shell that runs this'
+    return f"export {name}={shlex.quote(value)}"
+
+
+def _format_env_lines(env: Mapping[str, str]) -> Iterator[str]:
+    """DeepSpeed splits at the first `=` and puts bare double quotes around odd values, for a shell to expand."""
+    for name, value in sorted(env.items()):
+        if is_secret(name):
+            continue  # named in the command's comments: a comment here would end DeepSpeed with a traceback
+        if "\n" in value:
+            seen = f"{name} has a line break in its value, which .deepspeed_env can't hold"
+            fix = planning.EXPORT_DEEPSPEED.fix("env", name=name)
+            raise InputError(planning.EXPORT_DEEPSPEED, [Problem(where="--as deepspeed", seen=seen, fix=fix)])
+        safe = value if _PLAIN_VALUE.fullmatch(value) else re.sub(r'([\\"$`])', r"\\\1", value)
+        yield f"{name}={safe}\n"
+
+
+def _group_arguments(words: tuple[str, ...]) -> Iterator[list[str]]:
+    """The script's arguments, a flag and its value on one line."""
+    line: list[str] = []
+    for word in words:
+        if line and word.startswith("-"):
+            yield line
+            line = []
+        line.append(word)
+    if line:
+        yield line
+
+
+def _join_lines(lines: list[list[str]]) -> str:
+    return " \\\n    ".join(shlex.join(line) for line in lines)

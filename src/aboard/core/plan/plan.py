@@ -1,0 +1,69 @@
+"""A plan: exactly what will be started where."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import field
+from functools import cached_property
+
+from aboard.core.cluster.interpreter import NO_ENV
+from aboard.core.cluster.node import Node
+from aboard.core.plan.program import Program
+from aboard.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Start:
+    """One process on a node. Names in `secrets` are env variables whose values may appear nowhere."""
+
+    child: str
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=lambda: NO_ENV)
+    secrets: tuple[str, ...] = ()
+    cwd: str | None = None
+    rank: int | None = None
+    beacon: bool = False
+    # Whether it can import what the plan's `code` has.
+    code: bool = False
+    # The cores that it may run on; none means all that its node gives.
+    cores: tuple[int, ...] = ()
+
+    def __repr__(self) -> str:
+        """Shows no env values: a traceback or a log line is no place for a token."""
+        return f"Start(child={self.child!r}, argv={self.argv!r}, env=<{len(self.env)} names>)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodePlan:
+    """What one node starts."""
+
+    node: Node
+    starts: tuple[Start, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MasterAddress:
+    """Where rank 0 listens; `port` 0 is one that its keeper finds free just before ranks start."""
+
+    node: str
+    address: str
+    port: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All nodes' parts, in rank order. `code` is a zip file of Python modules that goes to each node first."""
+
+    run: str
+    program: Program
+    master: MasterAddress
+    parts: tuple[NodePlan, ...]
+    code: bytes = field(default=b"", repr=False)
+
+    @cached_property
+    def world(self) -> int:
+        return sum(len(part.starts) for part in self.parts)
+
+    def starts(self) -> Iterator[tuple[str, Start]]:
+        """Each rank with the name of its node."""
+        for part in self.parts:
+            for start in part.starts:
+                yield part.node.name, start

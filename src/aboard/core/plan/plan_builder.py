@@ -1,0 +1,130 @@
+"""From cluster, request and seats to a plan; what can't be had is refused, never quietly made smaller."""
+
+from collections.abc import Mapping
+
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_resources import NodeResources
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
+from aboard.core.plan.rank_variables import RankLayout, build_node_env, build_torchrun_env, list_overridden_names
+from aboard.core.text.input_text import format_count
+from aboard.core.text.secret_names import list_secret_names
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.usage import planning
+
+
+def build_plan(
+    cluster: Cluster, request: LaunchRequest, resources: Mapping[str, NodeResources], *, run: str, master: MasterAddress
+) -> Plan:
+    """Ranks are numbered in the cluster's order, a node's own in a row, as torchrun and DeepSpeed do it."""
+    counts = {node.name: count_ranks(node, request, resources[node.name]) for node in cluster}
+    _refuse_impossible(cluster, request, counts)
+    nodes = [node for node in cluster if counts[node.name]]
+    world = sum(counts.values())
+    parts, first = [], 0
+    for group, node in enumerate(nodes):
+        count = counts[node.name]
+        layouts = [
+            RankLayout(rank=first + local, world=world, local=local, local_world=count, group=group, groups=len(nodes))
+            for local in range(count)
+        ]
+        starts = tuple(_build_start(request, node, resources[node.name], layout, master, run) for layout in layouts)
+        parts.append(NodePlan(node=node, starts=starts))
+        first += count
+    return Plan(run=run, program=request.program, master=master, parts=tuple(parts), code=request.code)
+
+
+def count_ranks(node: Node, request: LaunchRequest, resources: NodeResources) -> int:
+    """One for each picked slot, each slot, or each accelerator; a CPU node that says nothing takes one."""
+    if node.slots == 0:
+        return 0
+    if request.ranks is not None:
+        return request.ranks
+    if node.picked is not None:
+        return len(node.picked)
+    return node.slots or resources.accelerators or 1
+
+
+def find_rank_zero_node(cluster: Cluster) -> Node:
+    """The node on which rank 0 will be."""
+    return next((node for node in cluster if node.slots != 0), cluster.nodes[0])
+
+
+def _refuse_impossible(cluster: Cluster, request: LaunchRequest, counts: Mapping[str, int]) -> None:
+    problems = [
+        *_find_node_problems(cluster, request, counts),
+        *_find_slot_problems(cluster, counts),
+        *_find_env_problems(cluster, request),
+    ]
+    if problems:
+        raise InputError(planning.PLAN, problems)
+
+
+def _find_node_problems(cluster: Cluster, request: LaunchRequest, counts: Mapping[str, int]) -> list[Problem]:
+    used = sum(count > 0 for count in counts.values())
+    if not used:
+        seen = f"no node of {fold_names(counts)} has a slot"
+        return [Problem(where=cluster.source, seen=seen, fix=planning.PLAN.fix("no-slots"))]
+    if request.nodes is not None and used != request.nodes:
+        seen = f"{request.nodes} nodes were asked for, and there are {used}: {fold_names(counts)}"
+        fix = planning.PLAN.fix("nodes")
+        return [Problem(where=cluster.source, seen=seen, fix=fix)]
+    containerized = [node.name for node in cluster if node.container is not None and counts[node.name]]
+    if containerized:
+        seen = f"ranks of {fold_names(containerized)} are to run in a container, which launch can't do yet"
+        return [Problem(where=cluster.source, seen=seen, fix=planning.PLAN.fix("container"))]
+    return []
+
+
+def _find_slot_problems(cluster: Cluster, counts: Mapping[str, int]) -> list[Problem]:
+    problems = []
+    for node in cluster:
+        most = len(node.picked) if node.picked is not None else node.slots
+        if most is not None and counts[node.name] > most:
+            seen = f"{node.name} has {format_count(most, 'slot')}, and {counts[node.name]} ranks are asked for"
+            problems.append(Problem(where=cluster.source, seen=seen, fix=planning.PLAN.fix("slots", most=most)))
+    return problems
+
+
+def _find_env_problems(cluster: Cluster, request: LaunchRequest) -> list[Problem]:
+    sources = [("--env", request.env), *((f"`env:` of {node.name}", node.env) for node in cluster)]
+    return [
+        Problem(
+            where=where,
+            seen=f"{name} is each rank's own, and is set by Aboard",
+            fix=planning.PLAN.fix("env", name=name),
+        )
+        for where, env in sources
+        for name in list_overridden_names(env)
+    ]
+
+
+def _build_start(
+    request: LaunchRequest, node: Node, resources: NodeResources, layout: RankLayout, master: MasterAddress, run: str
+) -> Start:
+    env = {
+        **build_node_env(node, resources, layout, request.threads),
+        **node.env,
+        **request.env,
+        **build_torchrun_env(layout, master, run),
+    }
+    return Start(
+        child=str(layout.rank),
+        argv=request.program.argv(node, layout.local),
+        env=env,
+        secrets=list_secret_names(env),
+        cwd=node.workdir,
+        rank=layout.rank,
+        beacon=request.beacon,
+        code=bool(request.code),
+        cores=_choose_cores(resources, layout) if request.bind else (),
+    )
+
+
+def _choose_cores(resources: NodeResources, layout: RankLayout) -> tuple[int, ...]:
+    """The cores of the NUMA node that this rank falls to, ranks spread evenly and in order, as GPUs mostly are."""
+    if not resources.memory_nodes:
+        return ()
+    return resources.memory_nodes[layout.local * len(resources.memory_nodes) // layout.local_world]

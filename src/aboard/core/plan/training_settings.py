@@ -1,0 +1,89 @@
+"""A training, settled: everything that a rank must know, as plain data. Names are those of HF's TrainingArguments."""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from aboard.lazy_dataclass import dataclass
+
+Sharding = Literal["auto", "full", "hybrid", "none"]
+Schedule = Literal["cosine", "linear", "constant", "wsd"]
+Attention = Literal["auto", "eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataPart:
+    """One prepared source: its directories of token shards and of bins; `weight` None mixes by size."""
+
+    name: str
+    shards: str
+    bins: str
+    weight: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """One fine-tune or pre-train; paths are those of the node that reads it.
+
+    A step takes `per_device_train_batch_size` × `gradient_accumulation_steps` bins of each rank, or
+    `global_batch_size` bins of all ranks together, whatever their number: then accumulation follows from it.
+    `max_grad_norm` 0 clips nothing. Without `eval_steps` or `save_steps` it evaluates and saves at the end only.
+    `tokenizer` goes into exports; None is the one beside the model.
+    """
+
+    model: str
+    from_scratch: bool = False
+    tokenizer: str | None = None
+    data: tuple[DataPart, ...]
+    validation: tuple[DataPart, ...] = ()
+    output_dir: str
+    max_length: int
+    num_train_epochs: float = 1.0
+    max_steps: int | None = None
+    per_device_train_batch_size: int = 1
+    per_device_eval_batch_size: int = 1
+    gradient_accumulation_steps: int = 1
+    global_batch_size: int | None = None
+    learning_rate: float = 2e-5
+    weight_decay: float = 0.0
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.95
+    adam_epsilon: float = 1e-8
+    max_grad_norm: float = 1.0
+    lr_scheduler_type: Schedule = "cosine"
+    warmup_steps: int = 0
+    warmup_ratio: float = 0.0
+    min_lr_ratio: float = 0.0
+    decay_ratio: float = 0.1
+    gradient_checkpointing: bool = False
+    bf16: bool = True
+    attn_implementation: Attention = "auto"
+    sharding: Sharding = "auto"
+    logging_steps: int = 10
+    eval_steps: int | None = None
+    save_steps: int | None = None
+    save_total_limit: int | None = None
+    save_async: bool = True
+    seed: int = 42
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    resume: str = "auto"
+    tensorboard: bool = False
+
+    def step_size(self, world: int) -> int:
+        """The bins of one step, of all ranks together."""
+        return self.global_batch_size or self.per_device_train_batch_size * self.gradient_accumulation_steps * world
+
+    def total_sequences(self, world: int, sequences: int) -> int:
+        """How many it takes in all, of so many in an epoch: a last half epoch is half of them."""
+        if self.max_steps is not None:
+            return self.max_steps * self.step_size(world)
+        return max(1, round(self.num_train_epochs * sequences))
+
+    def micro_batches(self, world: int) -> int:
+        """How many of them a rank takes one after the other in a step; the last may be smaller, or empty."""
+        return -(-self.step_size(world) // (self.per_device_train_batch_size * world))
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> "Training":
+        """From what `dataclasses.asdict` made of one, by way of JSON."""
+        parts = {name: tuple(DataPart(**each) for each in content[name]) for name in ("data", "validation")}
+        return cls(**{**content, **parts})

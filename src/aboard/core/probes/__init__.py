@@ -1,0 +1,1 @@
+"""Probes, the facts that they return, and the subjects that group them."""

@@ -1,0 +1,87 @@
+"""A recording: what a node's files and commands said once, to be asked and judged again without the node."""
+
+from collections.abc import Mapping
+from dataclasses import field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.contact import ReachedNode
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts, Unknown, parse_answer
+from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest
+from aboard.core.probes.probe import CommandOutput, FileContents, ProbeAnswer, ProbeCommand, ProbeFiles, ProbeQuestion
+from aboard.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRecording:
+    """Files by their absolute path, and outputs by argv. What isn't in it was not on that machine."""
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    commands: Mapping[tuple[str, ...], CommandOutput] = field(default_factory=dict)
+
+    def answer(self, question: ProbeQuestion) -> ProbeAnswer:
+        """What the node would have answered."""
+        if isinstance(question, ProbeFiles):
+            wanted = [glob.split("/") for glob in question.globs]
+            return FileContents(
+                files={path: text[: question.limit] for path, text in self.files.items() if _is_match(path, wanted)}
+            )
+        missing = CommandOutput(
+            code=127, stdout="", stderr=f"can't start {question.argv[0]}: No such file or directory"
+        )
+        return self.commands.get(question.argv, missing)
+
+
+def replay_recordings(cluster: Cluster, subject: Subject, recordings: Mapping[str, NodeRecording]) -> Facts:
+    """The facts of a full check of nodes that answer as recorded; a node without a recording stays unknown."""
+    facts = Facts(
+        cluster=cluster,
+        contacts={
+            name: ReachedNode(hostname=name, user="", address="", python="", round_trip=0.0, clock_offset=0.0)
+            for name in recordings
+        },
+        answers={
+            probe.name: {
+                name: parse_answer(probe, recording.answer(probe.asked(cluster.node(name))))
+                for name, recording in recordings.items()
+            }
+            for probe in subject.probes
+        },
+    )
+    for multi_node_probe in subject.multi_node_probes:
+        facts = replace(
+            facts, outcomes={**facts.outcomes, multi_node_probe.name: _run_probe(multi_node_probe, facts, recordings)}
+        )
+    return facts
+
+
+def _run_probe(probe: MultiNodeProbe[Any], facts: Facts, recordings: Mapping[str, NodeRecording]) -> Any:
+    script = probe.script(facts)
+    try:
+        requests = next(script)
+        while True:
+            requests = script.send({name: _build_reply(recordings[name], ask) for name, ask in requests.items()})
+    except StopIteration as done:
+        return done.value
+
+
+def _build_reply(recording: NodeRecording, ask: ProbeRequest) -> Mapping[str, Any] | Unknown:
+    """A recording knows what was in a file or printed; what nodes do to each other can't be played back."""
+    if ask.op == "read":
+        question: ProbeQuestion = ProbeFiles(globs=tuple(ask.fields["globs"]))
+    elif ask.op == "run":
+        question = ProbeCommand(argv=tuple(ask.fields["argv"]))
+    else:
+        return Unknown(why=f"`{ask.op}` is not in a recording")
+    answer = recording.answer(question)
+    if isinstance(answer, FileContents):
+        return {"files": dict(answer.files)}
+    return {"code": answer.code, "stdout": answer.stdout, "stderr": answer.stderr}
+
+
+def _is_match(path: str, wanted: list[list[str]]) -> bool:
+    """A star stands for what is between two slashes, as on the node."""
+    parts = path.split("/")
+    return any(len(parts) == len(glob) and all(map(fnmatchcase, parts, glob)) for glob in wanted)

@@ -1,0 +1,74 @@
+"""A probe: one question to a node, and a pure parser of the answer."""
+
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeAlias, TypeVar
+
+from aboard.core.cluster.node import Node
+from aboard.lazy_dataclass import dataclass
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeCommand:
+    """Run argv on the node, as the user that ranks will run as.
+
+    With a `source`, which is Python, a child of the agent runs that, and argv is what it finds in sys.argv.
+    """
+
+    argv: tuple[str, ...]
+    timeout: float = 10.0
+    source: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeFiles:
+    """Read every file that matches the globs; what is missing or unreadable is simply not in the answer."""
+
+    globs: tuple[str, ...]
+    limit: int = 65536
+
+
+ProbeQuestion: TypeAlias = ProbeCommand | ProbeFiles
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandOutput:
+    """What a command left behind."""
+
+    code: int
+    stdout: str
+    stderr: str = ""
+    timed_out: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileContents:
+    """What the files held, by path."""
+
+    files: Mapping[str, str]
+
+
+ProbeAnswer: TypeAlias = CommandOutput | FileContents
+
+
+class ProbeParseError(ValueError):
+    """The answer isn't what the probe's parser knows: an unknown, never a pass and never a zero."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe(Generic[T]):
+    """`parse` raises Unparsed for an answer that it doesn't know; the fact is then unknown, with that reason.
+
+    What isn't `quick` is asked by the full check only, not before every launch. A question that needs something of
+    the node itself (its Python, its directory) is a function of it.
+    """
+
+    name: str
+    question: ProbeQuestion | Callable[[Node], ProbeQuestion]
+    parse: Callable[[ProbeAnswer], T]
+    quick: bool = True
+
+    def asked(self, node: Node) -> ProbeQuestion:
+        """The question as this node gets it."""
+        return self.question(node) if callable(self.question) else self.question

@@ -1,0 +1,103 @@
+"""What ranks find on a node: their interpreter, their working directory, their program."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from posixpath import join, normpath
+from typing import Any
+
+from aboard.core.cluster.interpreter import (
+    PATH_LENGTH,
+    FoundInterpreter,
+    HeadEnvironment,
+    Interpreter,
+    choose_interpreter,
+)
+from aboard.core.cluster.node import Node
+from aboard.core.decoding import DecodeError, decode
+from aboard.core.plan.program import PYTHON_WORDS, Program, ProgramKind
+from aboard.core.probes.probe import ProbeParseError
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
+from aboard.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSpec:
+    """What ranks are to be given, before anything is known of the nodes; a check has no program.
+
+    `search_path` is the PATH that the user gives to every rank, if any.
+    """
+
+    environment: HeadEnvironment | None = None
+    program: Program | None = None
+    search_path: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramFile:
+    """The file that ranks run: `digest` is its content's, `problem` is why it can't be run, "" if it can."""
+
+    path: str
+    exists: bool = False
+    digest: Untrusted = NO_TEXT
+    problem: Untrusted = NO_TEXT
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankEnvironment:
+    """`workdir` is whether it is there; it and `program` are None where nobody asked."""
+
+    interpreter: Interpreter
+    workdir: bool | None = None
+    program: ProgramFile | None = None
+
+
+def build_environment_query(node: Node, spec: RankSpec) -> dict[str, str]:
+    """The fields of the agent's op `environment`; empty if there is nothing to ask."""
+    fields: dict[str, str] = {}
+    if node.interpreter is not None:
+        python = node.interpreter.path
+    else:
+        python = "" if spec.environment is None else spec.environment.python
+    if python.startswith("/"):
+        fields["python"] = python
+    program = spec.program
+    if program is not None and not node.setup and program.kind is not ProgramKind.MODULE:
+        if program.kind is ProgramKind.SCRIPT:
+            fields["script"] = program.target
+        elif program.target not in PYTHON_WORDS:
+            fields["program"] = program.target
+            if search_path := spec.search_path or node.env.get("PATH"):
+                fields["search_path"] = search_path
+    if program is not None and node.workdir:
+        fields["workdir"] = node.workdir
+    return fields
+
+
+def parse_environment(node: Node, spec: RankSpec, reply: Mapping[str, Any]) -> RankEnvironment:
+    """From what the agent replied, which is data of the node's; Unparsed if it is none."""
+    if len(str(reply.get("search_path"))) > PATH_LENGTH:
+        raise ProbeParseError("its PATH is longer than any")
+    found, workdir, program = (reply.get(name) for name in ("python", "workdir", "program"))
+    try:
+        python = decode(FoundInterpreter, {**reply, **found}, strict=True) if isinstance(found, dict) else None
+    except DecodeError:
+        raise ProbeParseError("an answer that is none") from None
+    return RankEnvironment(
+        interpreter=choose_interpreter(node.interpreter, spec.environment, python, local=node.local),
+        workdir=workdir if isinstance(workdir, bool) else None,
+        program=_decode_program_file(node, spec.program, program)
+        if spec.program is not None and isinstance(program, dict)
+        else None,
+    )
+
+
+def _decode_program_file(node: Node, program: Program, reply: Mapping[str, Any]) -> ProgramFile:
+    """Where it is, is for us to say: a fix copies that path, and no node may choose what is copied to it."""
+    bare = program.kind is ProgramKind.PROGRAM and "/" not in program.target
+    found = decode(ProgramFile, {**reply, "path": ""})
+    return replace(
+        found,
+        path=program.target if bare else normpath(join(node.workdir or "", program.target)),
+        # Programs of a system may well differ; the script may not.
+        digest=found.digest if program.kind is ProgramKind.SCRIPT else NO_TEXT,
+    )

@@ -1,0 +1,49 @@
+"""What to do next in a run: a decision over its state, carried out elsewhere."""
+
+from aboard.core.run.rank_phases import Phase
+from aboard.core.run.run_state import RankProcess, Run
+from aboard.diagnoses.runs import death
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
+from aboard.lazy_dataclass import dataclass
+
+# A rank that somebody stopped (SIGSTOP, Ctrl-Z) holds up all others without a word; a debugger shows as another state.
+STOPPED_SECONDS = 5.0
+PORTS_TRIED = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class EndDecision:
+    """The run is over: end what lives. With `stacks`, take them first; with `again`, try once more on another port.
+
+    `death` says that a rank's own death decided it, `asked` that the user did, `stuck` that it was stuck for too long.
+    """
+
+    why: str
+    stacks: bool = False
+    again: bool = False
+    death: bool = False
+    asked: bool = False
+    stuck: bool = False
+
+
+def decide(run: Run, world: int, *, stderr_tail: Untrusted = NO_TEXT, may_move: bool = True) -> EndDecision | None:
+    """The first failure wins. `said` is what the first that died left on stderr; `may_move` allows another port."""
+    generation = run.generation
+    first = generation.first_death
+    if first is not None:
+        if may_move and generation.number < PORTS_TRIED and is_port_taken(first, stderr_tail):
+            return EndDecision(why=f"rank {first.name}'s port was taken", again=True, death=True)
+        return EndDecision(why=f"rank {first.name} on {first.node} died", stacks=True, death=True)
+    if generation.lost:
+        return EndDecision(why=f"{generation.lost[0]} is gone", stacks=True)
+    if generation.stopped is not None:
+        return EndDecision(why=f"rank {generation.stopped.name} on {generation.stopped.node} is stopped", stacks=True)
+    if generation.exited == world:
+        return EndDecision(why="every rank has finished")
+    return None
+
+
+def is_port_taken(child: RankProcess, stderr_tail: Untrusted) -> bool:
+    """Whether rank 0 died because somebody took its port between the look and the launch."""
+    error_text = child.raised.text if child.raised else stderr_tail
+    return child.name == "0" and child.phase < Phase.STORE and error_text.match(death.PORT_TAKEN.regex) is not None

@@ -1,0 +1,41 @@
+"""Events and samples: what a run is made of."""
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+from aboard.core.decoding import Word
+from aboard.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something rare that happened on a node; durable, numbered by its keeper, at the head's corrected time.
+
+    Kinds that keepers tell: started, phase, raised, exited, failed, ending, ended. The conductor's own, with no number:
+    generation, held, cut, gone (of a node), stopped (of a rank), port (rank 0's), verdict (what the progress watch
+    found out; none when the run moves again), looked (a look at the nodes was judged: it saw what stands before this),
+    deciding, stopping, restarting, finished.
+    """
+
+    node: str
+    seq: int = 0
+    at: float
+    kind: Word
+    child: str = ""
+    rank: int | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measurement:
+    """Figures of one child of which only the latest values matter: step, step_seconds, rss, cpu, state.
+
+    `metrics` are what its trainer says: loss, learning_rate and the like.
+    """
+
+    node: str
+    at: float
+    child: str = ""
+    values: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,43 @@
+"""The phases of a rank, in the order in which it comes to them."""
+
+from enum import IntEnum
+
+
+class Phase(IntEnum):
+    """Waiting for its node, then what the keeper and the beacon see; a later one implies those before."""
+
+    WAITING = 0
+    STARTED = 1
+    PYTHON = 2
+    TORCH = 3
+    STORE = 4
+    GROUP = 5
+    COLLECTIVE = 6
+    STEPS = 7
+    DONE = 8
+
+    @property
+    def word(self) -> str:
+        return _WORDS[self]
+
+
+_WORDS = {
+    Phase.WAITING: "waiting",
+    Phase.STARTED: "started",
+    Phase.PYTHON: "Python up",
+    Phase.TORCH: "torch imported",
+    Phase.STORE: "store connected",
+    Phase.GROUP: "group ready",
+    Phase.COLLECTIVE: "first collective done",
+    Phase.STEPS: "training",
+    Phase.DONE: "finished",
+}
+
+# What the beacon calls them.
+BEACON_PHASES = {
+    "started": Phase.PYTHON,
+    "torch": Phase.TORCH,
+    "store": Phase.STORE,
+    "group": Phase.GROUP,
+    "collective": Phase.COLLECTIVE,
+}

@@ -1,0 +1,236 @@
+"""The roster: who is aboard, how far each has come, and whom all are waiting for. A value, drawn elsewhere."""
+
+from collections import Counter
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import Annotated
+
+from aboard.core.decoding import Lines, MaxLength
+from aboard.core.plan.plan import Plan
+from aboard.core.run.rank_phases import Phase
+from aboard.core.run.run_state import WHY_CHARS, RankProcess, Run
+from aboard.core.run.training_metrics import TrainingStatus
+from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.lazy_dataclass import dataclass
+
+# A cut this short is a beat that was late.
+SILENT_SECONDS = 2.0
+_NODES, _RANKS = 16_384, 32_768
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeRow:
+    """One node: its ranks by phase, how it is held, what it uses. `step` is its slowest rank's."""
+
+    node: str
+    ranks: Annotated[tuple[int, ...], MaxLength(_RANKS)]
+    phases: tuple[tuple[Phase, int], ...]
+    state: str
+    since: float
+    note: str = ""
+    step: int | None = None
+    step_seconds: float | None = None
+    load: float | None = None
+    memory: float | None = None
+    rss: float | None = None
+    cpu: float | None = None
+
+
+class MissingReason(IntEnum):
+    """What is the matter, the worst first: a rank that died, a node out of reach, a rank that is merely behind."""
+
+    DEAD = 0
+    GONE = 1
+    SILENT = 2
+    LATE = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingRanks:
+    """Whom the others wait for: a node, its ranks, why, and since when (seconds)."""
+
+    trouble: MissingReason
+    node: str
+    ranks: Annotated[tuple[int, ...], MaxLength(_RANKS)]
+    why: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stall:
+    """Why a run does not go on, in short: the verdict's code, what was seen, the first line to type."""
+
+    code: str
+    grave: bool
+    nodes: Annotated[tuple[str, ...], MaxLength(_NODES)]
+    seen: Lines
+    fix: Lines
+
+    @property
+    def slow(self) -> bool:
+        return self.code.startswith("slow-")
+
+    @property
+    def word(self) -> str:
+        return "slow" if self.slow else "stuck"
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """What makes it another one: who is slow by how much changes from look to look."""
+        return (self.code,) if self.slow else (self.code, *self.nodes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunProgress:
+    """A whole run at one moment. `phase` is the furthest that any rank has come to; `there` is how many have."""
+
+    run: str
+    program: Annotated[str, MaxLength(4096)]
+    master: str
+    began: float
+    now: float
+    world: int
+    generation: int
+    phase: Phase
+    there: int
+    rows: Annotated[tuple[NodeRow, ...], MaxLength(_NODES)]
+    missing: Annotated[tuple[MissingRanks, ...], MaxLength(_NODES)] = ()
+    step: int | None = None
+    step_seconds: float | None = None
+    stopping: str = ""
+    finished: str = ""
+    interest: int | None = None
+    tail: tuple[Annotated[Untrusted, MaxLength(4096)], ...] = ()
+    way: TrainingStatus | None = None
+    stall: Stall | None = None
+
+
+def build_run_progress(plan: Plan, run: Run, now: float, *, tail: tuple[Untrusted, ...] = ()) -> RunProgress:
+    """O(ranks): once for each picture, not for each event. `tail` is what the rank of interest said last."""
+    rows = [_build_node_row(plan, run, index) for index in range(len(plan.parts))]
+    phases = Counter[Phase]()
+    for row in rows:
+        phases.update(dict(row.phases))
+    furthest = max((phase for phase, count in phases.items() if count and phase is not Phase.DONE), default=Phase.DONE)
+    there = sum(count for phase, count in phases.items() if phase >= furthest)
+    slowest = min((row for row in rows if row.step is not None), key=lambda row: row.step or 0, default=None)
+    return RunProgress(
+        run=plan.run,
+        program=plan.program.target,
+        master=f"{plan.master.address}:{plan.master.port}",
+        began=run.generation.at,
+        now=now,
+        world=plan.world,
+        generation=run.generation.number,
+        phase=furthest,
+        there=there,
+        rows=tuple(rows),
+        missing=tuple(_find_missing(plan, run, furthest, now)),
+        step=run.step,
+        step_seconds=slowest.step_seconds if slowest else None,
+        stopping=run.stopping,
+        finished=run.finished["why"].visible(WHY_CHARS) if run.finished else "",
+        interest=find_rank_of_interest(run),
+        tail=tail,
+        way=TrainingStatus(metrics=dict(run.metrics), curve=tuple(run.curve.points), at=run.step)
+        if run.metrics
+        else None,
+    )
+
+
+def _build_node_row(plan: Plan, run: Run, index: int) -> NodeRow:
+    part = plan.parts[index]
+    name = part.node.name
+    now = run.generation
+    phases: dict[Phase, int] = {}
+    slowest: tuple[int, Mapping[str, float]] | None = None
+    used: dict[str, float] = {}
+    # Plain loops: at thousands of ranks this is what a picture costs.
+    for start in part.starts:
+        key = (name, start.child)
+        child = now.children.get(key)
+        phase = child.phase if child is not None else Phase.WAITING
+        phases[phase] = phases.get(phase, 0) + 1
+        sample = run.samples.get(key)
+        if sample is not None:
+            values = sample.values
+            for what in ("rss", "cpu"):
+                if what in values:
+                    used[what] = used.get(what, 0) + values[what]
+            step = run.steps.get(key)
+            if step is not None and (slowest is None or step < slowest[0]):
+                slowest = (step, values)
+    place = now.places.get(name)
+    node = run.samples.get((name, ""))
+    return NodeRow(
+        node=name,
+        ranks=tuple(start.rank or 0 for start in part.starts),
+        phases=tuple(sorted(phases.items())),
+        state=place.state if place else "waiting",
+        since=place.at if place else now.at,
+        note=place.why.visible(WHY_CHARS) if place else "",
+        step=slowest[0] if slowest else None,
+        step_seconds=slowest[1].get("step_seconds") if slowest else None,
+        load=node.values.get("load") if node else None,
+        memory=node.values.get("memory") if node else None,
+        rss=used.get("rss"),
+        cpu=used.get("cpu"),
+    )
+
+
+def _find_missing(plan: Plan, run: Run, furthest: Phase, now: float) -> list[MissingRanks]:
+    """Who has not come to where the furthest are; before the first step only, since then ranks differ by nature."""
+    found = []
+    places, children = run.generation.places, run.generation.children
+    here = min(furthest, Phase.STEPS)
+    for part in plan.parts:
+        name = part.node.name
+        place = places.get(name)
+        late: dict[tuple[MissingReason, str], list[tuple[int, float]]] = {}
+        silent = place is not None and place.state in ("cut", "gone")
+        for start in part.starts:
+            child = children.get((name, start.child))
+            if child is not None and child.state == "exited" and child.code == 0:
+                continue
+            behind = child is None or child.phase < here or child.dead
+            if behind and not silent:
+                trouble, why, since = _explain_missing(child, run)
+                late.setdefault((trouble, why), []).append((start.rank or 0, since))
+        if silent and place is not None and now - place.at >= SILENT_SECONDS:
+            trouble = MissingReason.GONE if place.state == "gone" else MissingReason.SILENT
+            ranks = tuple(start.rank or 0 for start in part.starts)
+            why = place.why.visible(WHY_CHARS)
+            found.append(MissingRanks(trouble=trouble, node=name, ranks=ranks, why=why, seconds=now - place.at))
+        for (trouble, why), ranks_since in late.items():
+            oldest = min(since for _, since in ranks_since)
+            ranks = tuple(rank for rank, _ in ranks_since)
+            seconds = max(0.0, now - oldest)
+            found.append(MissingRanks(trouble=trouble, node=name, ranks=ranks, why=why, seconds=seconds))
+    return found
+
+
+def _explain_missing(child: RankProcess | None, run: Run) -> tuple[MissingReason, str, float]:
+    if child is None:
+        return MissingReason.LATE, "not started yet", run.generation.at
+    if child.raised is not None:
+        first_line = f"{child.raised.type.raw()}: {child.raised.message.raw().strip().partition(chr(10))[0]}"
+        return MissingReason.DEAD, escape_text(first_line, WHY_CHARS), child.died_at
+    if child.dead:
+        return MissingReason.DEAD, child.why.visible(WHY_CHARS) or f"ended with {child.code}", child.at
+    return MissingReason.LATE, child.phase.word, child.since
+
+
+def build_stall(finding: Finding | None) -> Stall | None:
+    if finding is None:
+        return None
+    fix = finding.fix.partition("\n")[0]
+    grave = finding.severity > Severity.INFO
+    return Stall(code=finding.code, grave=grave, nodes=finding.nodes, seen=finding.seen, fix=fix)
+
+
+def find_rank_of_interest(run: Run) -> int | None:
+    """The rank to look at: the first that died, else rank 0."""
+    first = run.generation.first_death
+    name = first.name if first is not None else "0"
+    return int(name) if name.isdigit() else None

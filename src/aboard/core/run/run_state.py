@@ -1,0 +1,228 @@
+"""A run is a fold over its events: O(1) per event, the same live and replayed from disk."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import field
+from typing import Any, Self
+
+from aboard.core.run.events import Event, Measurement
+from aboard.core.run.rank_phases import BEACON_PHASES, Phase
+from aboard.core.run.training_metrics import LossCurve
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
+from aboard.lazy_dataclass import dataclass
+
+# Of what a rank, a node or a user says about an end.
+WHY_CHARS = 160
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankException:
+    """The exception that ended a rank, as its own process told it.
+
+    `error` is an error of ours that crossed from there: JSON for `diagnoses.catalogue.read_error`.
+    """
+
+    type: Untrusted
+    message: Untrusted
+    trace: Untrusted = NO_TEXT
+    error: Untrusted = NO_TEXT
+
+    @property
+    def text(self) -> Untrusted:
+        return Untrusted(f"{self.type.raw()}: {self.message.raw().strip()}")
+
+
+@dataclass(kw_only=True)
+class RankProcess:
+    """One process of a run, as its events tell it. `since` is when it came to its phase."""
+
+    node: str
+    name: str
+    state: str = "waiting"
+    at: float = 0.0
+    phase: Phase = Phase.WAITING
+    since: float = 0.0
+    code: int | None = None
+    why: Untrusted = NO_TEXT
+    raised: RankException | None = None
+    raised_at: float | None = None
+
+    @property
+    def rank(self) -> int:
+        """The number that it is called by; 0 if it has another name."""
+        return int(self.name) if self.name.isdigit() else 0
+
+    @property
+    def dead(self) -> bool:
+        return self.state == "failed" or (self.state == "exited" and self.code != 0)
+
+    @property
+    def died_at(self) -> float:
+        """The first sign of it: an exception is told before the process takes itself down."""
+        return self.at if self.raised_at is None else min(self.at, self.raised_at)
+
+
+@dataclass(kw_only=True)
+class NodeConnection:
+    """A node of the run: held, cut since a time, or gone with the reason."""
+
+    state: str = "waiting"
+    at: float = 0.0
+    why: Untrusted = NO_TEXT
+    ended: bool = False
+    stubborn: tuple[int, ...] = ()
+
+
+@dataclass(kw_only=True)
+class Generation:
+    """One attempt at running all ranks; a restart is the next one of the same run."""
+
+    number: int = 0
+    at: float = 0.0
+    children: dict[tuple[str, str], RankProcess] = field(default_factory=dict)
+    places: dict[str, NodeConnection] = field(default_factory=dict)
+    phases: Counter[Phase] = field(default_factory=Counter)
+    first_death: RankProcess | None = None
+    # Nodes that were gone while ranks of theirs had not finished, in the order of it.
+    lost: list[str] = field(default_factory=list)
+    # A rank that somebody stopped, and that was not let go on.
+    stopped: RankProcess | None = None
+    # When the end was decided for another reason than a death: who dies later dies of that.
+    decided: float | None = None
+    # When ranks that live were begun to be ended, for whatever reason.
+    ending: float | None = None
+    running: int = 0
+    exited: int = 0
+    # When any rank last came to a new phase.
+    moved: float = 0.0
+
+    @property
+    def dead(self) -> list[RankProcess]:
+        return [child for child in self.children.values() if child.dead]
+
+
+@dataclass(kw_only=True)
+class Run:
+    """The state of a run. The one value here that changes, since a copy per event would cost O(ranks)."""
+
+    id: str
+    generation: Generation = field(default_factory=Generation)
+    samples: dict[tuple[str, str], Measurement] = field(default_factory=dict)
+    # The last step of each rank that has reported one, also after its end.
+    steps: dict[tuple[str, str], int] = field(default_factory=dict)
+    # Of the rank that tells any: a trainer's first one does.
+    metrics: dict[str, float] = field(default_factory=dict)
+    curve: LossCurve = field(default_factory=LossCurve)
+    stopping: str = ""
+    finished: Mapping[str, Any] | None = None
+
+    @classmethod
+    def replay(cls, run: str, events: Iterable[Event]) -> Self:
+        folded = cls(id=run)
+        for event in events:
+            folded.apply(event)
+        return folded
+
+    def apply(self, event: Event) -> None:
+        """Takes one event in; kinds that it doesn't know are for others, and change nothing here."""
+        match event.kind:
+            case "generation":
+                self.generation = Generation(number=int(event.data["number"]), at=event.at, moved=event.at)
+                self.samples.clear()
+                self.steps.clear()
+                self.stopping = ""
+            case "held" | "cut" | "gone":
+                place = self._place(event.node)
+                place.state, place.at, place.why = event.kind, event.at, _get_text(event, "why")
+                if event.kind == "gone" and not place.ended and event.node not in self.generation.lost:
+                    self.generation.lost.append(event.node)
+            case "ended":
+                place = self._place(event.node)
+                place.ended = True
+                place.stubborn = tuple(event.data.get("stubborn", ()))
+            case "stopped":
+                self.generation.stopped = self.generation.children.get((event.node, event.child))
+            case "started" | "exited" | "failed" | "phase" | "raised":
+                self._apply_child(event)
+            case "deciding":
+                # A death that decided it is its own proof, whatever two clocks make of the order.
+                self.generation.decided = None if event.data.get("death") else event.at
+                self.generation.ending = event.at
+            case "stopping":
+                self.stopping = _get_text(event, "why").visible(WHY_CHARS)
+            case "finished":
+                self.finished = {**event.data, "why": _get_text(event, "why")}
+            case _:
+                pass
+
+    def take(self, sample: Measurement) -> None:
+        """The latest values win; the first step is a phase of its own."""
+        self.samples[sample.node, sample.child] = sample
+        # A trainer reports its metrics at once, and the beacon its steps a few times a second: the higher one is newer.
+        step = int(max(sample.values.get("step", 0), sample.metrics.get("step", 0)))
+        if sample.child and step > 0:
+            key = (sample.node, sample.child)
+            self.steps[key] = max(step, self.steps.get(key, 0))
+            child = self.generation.children.get((sample.node, sample.child))
+            if child is not None:
+                self._come_to(child, Phase.STEPS, sample.at)
+        if sample.metrics:
+            # Not all of them come each time: an eval_loss stays until there is a newer one.
+            self.metrics.update(sample.metrics)
+            if "step" in sample.metrics and "loss" in sample.metrics:
+                self.curve.add(int(sample.metrics["step"]), sample.metrics["loss"])
+
+    @property
+    def step(self) -> int | None:
+        """The step that every rank which reports steps has come to."""
+        return min(self.steps.values(), default=None)
+
+    def _place(self, node: str) -> NodeConnection:
+        return self.generation.places.setdefault(node, NodeConnection())
+
+    def _apply_child(self, event: Event) -> None:
+        now = self.generation
+        child = now.children.get((event.node, event.child))
+        if child is None:
+            child = now.children[event.node, event.child] = RankProcess(node=event.node, name=event.child)
+            now.phases[Phase.WAITING] += 1
+        if event.kind == "phase":
+            self._come_to(
+                child,
+                BEACON_PHASES.get(_get_text(event, "phase").as_known(BEACON_PHASES) or "", Phase.WAITING),
+                event.at,
+            )
+        elif event.kind == "raised":
+            fields = {name: _get_text(event, name) for name in ("type", "message", "trace", "error")}
+            child.raised, child.raised_at = RankException(**fields), event.at
+        else:
+            self._change(child, event)
+        first = now.first_death
+        # Events of two nodes may arrive in another order than they happened: the corrected time decides.
+        if child.dead and (first is None or child.died_at < first.died_at):
+            now.first_death = child
+
+    def _change(self, child: RankProcess, event: Event) -> None:
+        now = self.generation
+        now.running += (event.kind == "started") - (child.state == "started")
+        now.exited += (event.kind == "exited") - (child.state == "exited")
+        child.state, child.at = event.kind, event.at
+        child.code, child.why = event.data.get("code"), _get_text(event, "why")
+        if event.kind == "started":
+            self._come_to(child, Phase.STARTED, event.at)
+        elif event.kind == "exited" and child.code == 0:
+            self._come_to(child, Phase.DONE, event.at)
+
+    def _come_to(self, child: RankProcess, phase: Phase, at: float) -> None:
+        if phase > child.phase:
+            now = self.generation
+            now.phases[child.phase] -= 1
+            now.phases[phase] += 1
+            child.phase, child.since = phase, at
+            now.moved = max(now.moved, at)
+
+
+def _get_text(event: Event, name: str) -> Untrusted:
+    """A keeper's word, or the conductor's own."""
+    value = event.data.get(name, "")
+    return value if isinstance(value, Untrusted) else Untrusted(str(value))

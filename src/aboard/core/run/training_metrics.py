@@ -1,0 +1,105 @@
+"""What a trainer tells of itself while it runs, and the curve that its loss has drawn so far."""
+
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Annotated
+
+from aboard.core.decoding import MaxLength
+from aboard.lazy_dataclass import dataclass
+
+# The figures that are carried to the head; a trainer's own file has all of them.
+METRICS = (
+    "step",
+    "steps",
+    "epoch",
+    "loss",
+    "eval_loss",
+    "learning_rate",
+    "grad_norm",
+    "tokens",
+    "tokens_per_second",
+    "mfu",
+    "memory",
+    "eta",
+    "saved",
+)
+MOST_POINTS = 512
+# What a step took weighs half as much about 35 steps later.
+_DECAY = 0.98
+
+
+@dataclass(kw_only=True)
+class LossCurve:
+    """Points of (step, loss), in bounded memory: when there are too many, every second one goes, the last stays."""
+
+    points: list[tuple[int, float]] = field(default_factory=list)
+    _every: int = 1
+    _met: int = 0
+
+    def add(self, step: int, loss: float) -> None:
+        """Takes a point in; one that is no further than the last begins anew from there, as a resumed run does."""
+        if self.points and (step, loss) == self.points[-1]:
+            return
+        while self.points and step <= self.points[-1][0]:
+            self.points.pop()
+        # The last one is the newest always, and gives way to the next unless its turn has come to be kept.
+        if self._met % self._every and self.points:
+            self.points.pop()
+        self.points.append((step, loss))
+        self._met += 1
+        if len(self.points) > MOST_POINTS:
+            self.points = self.points[::2]
+            self._every *= 2
+            self._met = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """Seconds that a step takes, as an exponential moving average; `steps` is how many it has learned from."""
+
+    seconds: float = 0.0
+    steps: int | None = None
+
+    def after(self, seconds: float, steps: int) -> "StepTime":
+        """With `steps` more that took `seconds` each. The first ones warm up, and count until there are others."""
+        if self.steps is None:
+            return StepTime(seconds=seconds, steps=0)
+        weight = max(steps / (self.steps + steps), 1 - _DECAY**steps)
+        mean = self.seconds + weight * (seconds - self.seconds)
+        return StepTime(seconds=mean, steps=self.steps + steps)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingStatus:
+    """How far a training is: its trainer's latest metrics, the curve of its loss, and the step `at` which ranks are.
+
+    Metrics come every few steps, the ranks' steps several times a second.
+    """
+
+    metrics: Mapping[str, float]
+    curve: Annotated[tuple[tuple[int, float], ...], MaxLength(MOST_POINTS + 1)] = ()
+    at: int | None = None
+
+    @property
+    def step(self) -> int:
+        return int(self.metrics.get("step", 0)) if self.at is None else self.at
+
+    @property
+    def share(self) -> float | None:
+        """How much of it is done, where the trainer knows how much there is."""
+        steps = self.metrics.get("steps")
+        return min(1.0, self.step / steps) if steps else None
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the end, by the trainer's estimate at its last log line less the steps made since."""
+        eta, steps, logged = (self.metrics.get(name) for name in ("eta", "steps", "step"))
+        if eta is None or steps is None or logged is None or steps <= logged:
+            return eta
+        return eta * max(0.0, steps - self.step) / (steps - logged)
+
+    @property
+    def saved(self) -> int | None:
+        """The step of the newest checkpoint that is complete."""
+        saved = self.metrics.get("saved")
+        return None if saved is None else int(saved)

@@ -1,0 +1,44 @@
+"""Lengths of time: as people type them, `90s`, `10m`, `1h30m`, `2d`, and as they are told, `3 min 12 s`, `3.1 ms`."""
+
+import re
+
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import configuration
+
+MINUTE, HOUR, DAY = 60, 3600, 86_400
+# Below this, tenths of a second tell something.
+TENTHS = 10
+MILLI = 1e-3
+
+_UNITS = {"d": DAY, "h": HOUR, "m": MINUTE, "s": 1}
+_PART = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)([dhms])")
+_WHOLE = re.compile(rf"(?:{_PART.pattern})+")
+
+
+def parse_duration(text: str, *, where: str) -> float:
+    """Seconds; a number without a unit is refused, since half of the people would mean minutes."""
+    if not _WHOLE.fullmatch(text.strip()):
+        seen = f"'{escape_text(text)}' is no length of time"
+        fix = configuration.DURATION.fix(option=where)
+        raise InputError(configuration.DURATION, [Problem(where=where, seen=seen, fix=fix)])
+    return sum(float(number) * _UNITS[unit] for number, unit in _PART.findall(text))
+
+
+def format_duration(seconds: float) -> str:
+    """How long: two units at the most, `4.1 s`, `42 s`, `3 min 12 s`, `2 h 5 min`, `3 d 4 h`."""
+    if round(seconds, 1) < TENTHS:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = round(seconds)
+    for size, name, below, small in ((DAY, "d", HOUR, "h"), (HOUR, "h", MINUTE, "min"), (MINUTE, "min", 1, "s")):
+        if whole >= size:
+            many, rest = divmod(whole, size)
+            return f"{many} {name} {rest // below} {small}" if rest // below else f"{many} {name}"
+    return f"{whole} s"
+
+
+def format_latency(seconds: float) -> str:
+    """How long something takes that a machine does over and over: `2.5 s`, `3.1 ms`, `12 us`."""
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
+    return f"{seconds / MILLI:.1f} ms" if seconds >= MILLI else f"{seconds / MILLI**2:.0f} us"

@@ -1,0 +1,40 @@
+"""Rank sets: `3,5-7` stands for ranks, and back."""
+
+import re
+from collections.abc import Iterable
+
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import configuration
+
+MAX_RANK = 10_000_000
+
+_SPAN = re.compile(r"\s*([0-9]{1,8})(?:\s*-\s*([0-9]{1,8}))?\s*")
+
+
+def parse_ranks(text: str, *, where: str = "--rank") -> frozenset[int]:
+    """The ranks that the text names; every part that names none is told at once."""
+    ranks: set[int] = set()
+    problems: list[Problem] = []
+    for part in text.split(","):
+        match = _SPAN.fullmatch(part)
+        low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if not low <= high < MAX_RANK:
+            seen = f"'{escape_text(part)}' is no rank and no range of ranks"
+            problems.append(Problem(where=where, seen=seen, fix=configuration.RANKS.fix(option=where)))
+        else:
+            ranks.update(range(low, high + 1))
+    if problems:
+        raise InputError(configuration.RANKS, problems)
+    return frozenset(ranks)
+
+
+def fold_ranks(ranks: Iterable[int]) -> str:
+    """The short way to write a set of ranks: `0-7,9`."""
+    runs: list[list[int]] = []
+    for rank in sorted(set(ranks)):
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)

@@ -1,0 +1,61 @@
+r"""The one place that writes an argv for a remote login shell, which may be sh, bash, zsh, csh, tcsh or fish.
+
+What the shells disagree on, and what is therefore never left inside single quotes:
+
+    '   ends them everywhere
+    \   is an escape inside them in fish, and not in the others
+    !   is history inside them in csh and tcsh, even in a script
+
+A backslash before each of these, outside of quotes, means the same in all six. A newline has no such spelling
+(csh and tcsh refuse it between quotes, sh drops it after a backslash), and csh was never at home in 8-bit text, so
+an argv with anything but printable ASCII goes as octal digits to an `sh`, which every node has.
+"""
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from aboard.diagnoses import InputError, Problem, Shell
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Less than shlex leaves bare: zsh expands a leading `=`, csh `^`, `%`, `@` and `{}` in places.
+_BARE = re.compile(r"[A-Za-z0-9_./:,+-]+")
+_PIECES = re.compile(r"[^'\\!]+|['\\!]")
+_PRINTABLE = re.compile(r"[ -~]*")
+_DECODE = 'eval "exec $(printf %b "$1")"'
+
+
+def join_argv(argv: "Sequence[str]") -> Shell:
+    """One command line that every login shell splits back into exactly this argv."""
+    for word in argv:
+        if "\0" in word:
+            raise InputError(configuration.SHELL_NUL, [_build_nul_problem(word)])
+    if all(_PRINTABLE.fullmatch(word) for word in argv):
+        return Shell(" ".join(map(quote_word, argv)))
+    return Shell(" ".join(["sh", "-c", quote_word(_DECODE), "sh", f"'{_encode_octal(shlex.join(argv))}'"]))
+
+
+def quote_word(word: str) -> str:
+    """One word of printable ASCII, spelled so that every login shell reads it as it is."""
+    if _BARE.fullmatch(word):
+        return word
+    pieces = _PIECES.findall(word)
+    return "".join(f"\\{piece}" if piece in "'\\!" else f"'{piece}'" for piece in pieces) or "''"
+
+
+def _encode_octal(text: str) -> str:
+    r"""The text for printf's %b: safe characters as they are, any other byte as `\0ooo`."""
+    data = text.encode("utf-8", "surrogateescape")
+    return "".join(chr(byte) if _BARE.fullmatch(chr(byte)) else f"\\0{byte:03o}" for byte in data)
+
+
+def _build_nul_problem(word: str) -> Problem:
+    return Problem(
+        where="command",
+        seen=f"'{escape_text(word)}' holds a NUL byte, which no program can be given as an argument",
+        fix=configuration.SHELL_NUL.fix(),
+    )

@@ -1,0 +1,104 @@
+"""Which files a path stands for: itself, or those of a directory that hold rows."""
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from aboard.data.intake.chunks import Store
+from aboard.data.intake.compressed_files import strip_compression_suffix
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import data
+from aboard.diagnoses.untrusted import Untrusted, escape_text
+
+STORE_BY_SUFFIX: dict[str, Store] = {
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".txt": "text",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".idx": "megatron",
+}
+# What `datasets` writes beside its rows.
+_NO_ROWS = frozenset({"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"})
+# Words of file names that say a split, as the hub reads them.
+_SPLITS = {
+    "train": "train",
+    "training": "train",
+    "test": "test",
+    "testing": "test",
+    "eval": "test",
+    "evaluation": "test",
+}
+_SPLITS |= dict.fromkeys(("validation", "valid", "val", "dev"), "validation")
+
+
+class DataFile(NamedTuple):
+    """A file with rows: as the user knows it, as it is opened, and the ending that says how."""
+
+    shown: Untrusted
+    path: str
+    ending: str
+
+
+def find_data_files(path: str, split: str | None) -> list[DataFile]:
+    """The file itself, or a directory's files in the order of their names, of one split where the names tell splits."""
+    if Path(path).is_dir():
+        return _list_directory(path, split)
+    name = path.removesuffix(".bin") + ".idx" if path.endswith(".bin") else path
+    ending = _get_suffix(name)
+    if ending not in STORE_BY_SUFFIX:
+        seen = f"'{escape_text(path)}' has no ending that says how to read it"
+        raise AboardError(data.ENDING, seen, "known", endings=" ".join(STORE_BY_SUFFIX))
+    return [DataFile(Untrusted(name), name, ending)]
+
+
+def _list_directory(path: str, split: str | None) -> list[DataFile]:
+    files = [
+        DataFile(Untrusted(name), name, _get_suffix(name))
+        for name in _walk_directory(path)
+        if _get_suffix(name) in STORE_BY_SUFFIX
+    ]
+    # Beside files with columns, a text file is a README or a license.
+    files = [file for file in files if STORE_BY_SUFFIX[file.ending] != "text"] or files
+    if not files:
+        seen = f"the directory '{escape_text(path)}' has no file with rows"
+        raise AboardError(data.MISSING, seen, "no-rows", endings=" ".join(STORE_BY_SUFFIX))
+    split_by_file = {file: _guess_split(os.path.relpath(file.path, path)) for file in files}
+    splits = sorted({name for name in split_by_file.values() if name})
+    if split is None and len(splits) <= 1:
+        return files
+    # A test set that is trained on shows in no curve: where names tell splits apart, one of them is read.
+    wanted_split = _SPLITS.get(split or "train", split)
+    selected = [file for file in files if split_by_file[file] == wanted_split]
+    if not selected:
+        seen = (
+            f"'{escape_text(path)}' has no file of the split '{wanted_split}'; its file names say:"
+            f" {', '.join(splits) or 'none'}"
+        )
+        if splits:
+            raise AboardError(data.SPLIT, seen, "other", split=splits[0])
+        raise AboardError(data.SPLIT, seen, "none")
+    return selected
+
+
+def _walk_directory(path: str) -> list[str]:
+    names: list[str] = []
+    for folder, folders, files in os.walk(path):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        names += [str(Path(folder) / name) for name in files if not name.startswith(".") and name not in _NO_ROWS]
+    return sorted(names)
+
+
+def _get_suffix(path: str) -> str:
+    return Path(strip_compression_suffix(path)).suffix.lower()
+
+
+def _guess_split(relative: str) -> str | None:
+    """The split that the name tells; the file's own word before those of its folders."""
+    for part in reversed(Path(relative).parts):
+        for word in re.split(r"[^a-z]+", part.lower()):
+            if word in _SPLITS:
+                return _SPLITS[word]
+    return None

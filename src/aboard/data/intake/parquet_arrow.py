@@ -1,0 +1,160 @@
+"""Parquet and Arrow files: batches of columns, handed on row by row."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from aboard.data.intake.chunks import Chunk
+from aboard.data.intake.jsonl_and_text import Record
+from aboard.data.rows import InvalidRow, RowLocation
+from aboard.diagnoses.untrusted import Untrusted
+
+_BATCH = 256
+_FILE_MAGIC = b"ARROW1"
+ARROW_ERRORS = (OSError, EOFError, ValueError, OverflowError, MemoryError, pa.ArrowException)
+
+
+def list_parquet_chunks(file: Untrusted, path: str, *, every: int) -> list[Chunk]:
+    """Neighbouring row groups up to `every` bytes; a file that is no parquet is one broken chunk."""
+    try:
+        with _open_parquet(path) as parquet:
+            groups = [parquet.metadata.row_group(at) for at in range(parquet.metadata.num_row_groups)]
+            sizes = [(group.num_rows, group.total_byte_size) for group in groups]
+    except ARROW_ERRORS as error:
+        return [_make_broken_chunk(file, path, error)]
+    return _group_chunks(Chunk(file=file, path=path, store="parquet"), sizes, every)
+
+
+def list_arrow_chunks(file: Untrusted, path: str, *, every: int) -> list[Chunk]:
+    """Neighbouring record batches up to `every` bytes."""
+    try:
+        # Not nbytes, which follows offsets that nobody has checked yet, right out of a spoiled file.
+        sizes = [(batch.num_rows, batch.get_total_buffer_size()) for batch in _read_batches(path, 0, 0)]
+    except ARROW_ERRORS as error:
+        return [_make_broken_chunk(file, path, error)]
+    return _group_chunks(Chunk(file=file, path=path, store="arrow"), sizes, every)
+
+
+def count_arrow_rows(path: str) -> int:
+    """How many rows an arrow file has."""
+    return sum(batch.num_rows for batch in _read_batches(path, 0, 0))
+
+
+def read_parquet_records(chunk: Chunk, columns: tuple[str, ...] | None = None) -> Iterator[Record | InvalidRow]:
+    """The rows of the chunk's row groups; with columns given, only those are read."""
+    row = chunk.first
+    try:
+        with _open_parquet(chunk.path) as parquet:
+            selected = None if columns is None else [name for name in columns if name in parquet.schema_arrow.names]
+            groups = list(range(chunk.start, chunk.stop))
+            for batch in parquet.iter_batches(_BATCH, row_groups=groups, columns=selected, use_threads=False):
+                yield from _convert_batch(batch, chunk.file, row)
+                row += batch.num_rows
+    except ARROW_ERRORS as error:
+        yield _make_cut_off_row(chunk.file, row, error)
+
+
+def read_arrow_records(chunk: Chunk, columns: tuple[str, ...] | None = None) -> Iterator[Record | InvalidRow]:
+    """The rows of the chunk's record batches; with columns given, only those are read."""
+    row = chunk.first
+    try:
+        for whole in _read_batches(chunk.path, chunk.start, chunk.stop):
+            selected = [name for name in whole.schema.names if columns is None or name in columns]
+            for at in range(0, whole.num_rows, _BATCH):
+                batch = whole.select(selected).slice(at, _BATCH)
+                yield from _convert_batch(batch, chunk.file, row)
+                row += batch.num_rows
+    except ARROW_ERRORS as error:
+        yield _make_cut_off_row(chunk.file, row, error)
+
+
+def _open_parquet(path: str) -> pq.ParquetFile:
+    # Without these a whole row group is fetched before its first row, and row groups of a GB are no rarity.
+    return pq.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20)
+
+
+def _read_batches(path: str, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+    """Record batches without copying them: of the file format, or of the stream format that `datasets` writes."""
+    with Path(path).open("rb") as file:
+        is_file = file.read(len(_FILE_MAGIC)) == _FILE_MAGIC
+    with pa.memory_map(path) as source:
+        if is_file:
+            reader = pa.ipc.open_file(source)
+            for at in range(start, stop or reader.num_record_batches):
+                yield reader.get_batch(at)
+            return
+        for at, batch in enumerate(pa.ipc.open_stream(source)):
+            if stop and at >= stop:
+                return
+            if at >= start:
+                yield batch
+
+
+def _group_chunks(whole: Chunk, sizes: list[tuple[int, int]], every: int) -> list[Chunk]:
+    chunks: list[Chunk] = []
+    start, first, rows, size = 0, 1, 0, 0
+    for at, (count, length) in enumerate(sizes, start=1):
+        rows, size = rows + count, size + length
+        if size >= every or at == len(sizes):
+            chunks.append(
+                Chunk(file=whole.file, path=whole.path, store=whole.store, start=start, stop=at, first=first, size=size)
+            )
+            start, first, rows, size = at, first + rows, 0, 0
+    return chunks
+
+
+def _convert_batch(batch: pa.RecordBatch, file: Untrusted, first: int) -> Iterator[Record | InvalidRow]:
+    try:
+        batch.validate(full=True)
+        names = batch.schema.names
+        columns = [_convert_column(batch.column(at)) for at in range(batch.num_columns)]
+    except ARROW_ERRORS as error:
+        if batch.num_rows > 1:  # one bad row spoils a batch: look for it
+            for at in range(batch.num_rows):
+                yield from _convert_batch(batch.slice(at, 1), file, first + at)
+        else:
+            why = f"a value that can't be read: {_format_error(error)}"
+            yield InvalidRow(where=RowLocation(file=file, line=first, unit="row"), code="row-utf8", why=Untrusted(why))
+        return
+    for at in range(batch.num_rows):
+        record = {name: column[at] for name, column in zip(names, columns, strict=True)}
+        yield RowLocation(file=file, line=first + at, unit="row"), record
+
+
+def _convert_column(column: pa.Array) -> list[Any]:
+    """Python values; lists of whole numbers stay arrays, for an object per token costs more than the token."""
+    kind = column.type
+    if (pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_integer(kind.value_type):
+        values, offsets = column.values, column.offsets.to_numpy()
+        if values.null_count == 0:
+            flat = values.to_numpy(zero_copy_only=False)
+            valid = column.is_valid().to_numpy(zero_copy_only=False)
+            pairs = zip(offsets[:-1], offsets[1:], valid, strict=True)
+            return [flat[start:stop] if present else None for start, stop, present in pairs]
+    items = column.to_pylist()
+    return [_drop_nulls(value) for value in items] if pa.types.is_nested(kind) else items
+
+
+def _drop_nulls(value: object) -> Any:
+    """Without the nulls that stand for "has no such key": a column's structs all share one set of keys."""
+    if isinstance(value, dict):
+        return {key: _drop_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [_drop_nulls(item) for item in value]
+    return value
+
+
+def _make_broken_chunk(file: Untrusted, path: str, error: BaseException) -> Chunk:
+    return Chunk(file=file, path=path, store="broken", why=Untrusted(f"the file can't be read: {_format_error(error)}"))
+
+
+def _make_cut_off_row(file: Untrusted, row: int, error: BaseException) -> InvalidRow:
+    why = f"the file can't be read further: {_format_error(error)}"
+    return InvalidRow(where=RowLocation(file=file, line=row, unit="row"), code="file-cut", why=Untrusted(why))
+
+
+def _format_error(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__

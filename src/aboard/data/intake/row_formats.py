@@ -1,0 +1,128 @@
+"""The formats that rows come in, and telling which one a source has by its columns."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, get_args
+
+from aboard.core.text.input_text import suggest_word
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import data_quality
+from aboard.diagnoses.untrusted import escape_text
+from aboard.lazy_dataclass import dataclass
+
+FormatName = Literal["alpaca", "sharegpt", "messages", "prompt-completion", "text", "tokens"]
+FORMAT_NAMES: tuple[FormatName, ...] = get_args(FormatName)
+
+_CONVERSATIONS = ("messages", "conversations", "conversation")
+_NEEDS = {
+    "alpaca": "instruction, output (and input, system)",
+    "sharegpt": "conversations: [{from, value}, …]",
+    "messages": "messages: [{role, content}, …] (and tools)",
+    "prompt-completion": "prompt, completion",
+    "text": "text, or the one that text_column: names",
+    "tokens": "input_ids (and labels, loss_mask or attention_mask)",
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowFormat:
+    """How a record is read: the format's name, why it is believed to be this one, and the columns that it takes."""
+
+    name: FormatName
+    why: str
+    columns: tuple[str, ...]
+
+
+def recognize_format(
+    records: Sequence[Mapping[str, Any]], *, format_name: str | None = None, text_column: str | None = None
+) -> RowFormat:
+    """The format of a source by its first records; raises when it could be several or none, and says how to choose."""
+    if format_name is None and text_column is not None:
+        format_name = "text"
+    if format_name is not None:
+        return _use_given_format(records, format_name, text_column)
+    candidates = _find_candidates(records)
+    if len(candidates) > 1:
+        seen = f"the rows could be {' or '.join(f'{form.name} ({form.why})' for form in candidates)}"
+        formats = " or ".join(f"format: {form.name}" for form in candidates)
+        raise AboardError(data_quality.FORMAT, seen, "several", formats=formats)
+    if not candidates:
+        raise _make_no_format_error(records)
+    return candidates[0]
+
+
+def _use_given_format(records: Sequence[Mapping[str, Any]], format_name: str, text_column: str | None) -> RowFormat:
+    if format_name not in FORMAT_NAMES:
+        seen = f"there is no format '{escape_text(format_name)}'; {suggest_word(format_name, FORMAT_NAMES)}"
+        formats = " ".join(f"format: {name}" for name in FORMAT_NAMES)
+        raise AboardError(data_quality.FORMAT, seen, "unknown", formats=formats)
+    if text_column is not None and format_name != "text":
+        seen = f"text_column goes with plain text, and the format given is {format_name}"
+        raise AboardError(data_quality.FORMAT, seen, "text-column")
+    if format_name == "text":
+        return RowFormat(name="text", why="given", columns=(text_column or "text",))
+    column = next(
+        (column for column in _CONVERSATIONS if _has_column(records, column)), _CONVERSATIONS[format_name == "sharegpt"]
+    )
+    return RowFormat(name=format_name, why="given", columns=_list_columns(format_name, column))
+
+
+def _list_columns(name: FormatName, conversation: str = "messages") -> tuple[str, ...]:
+    """All that the format reads, the one that it can't do without first."""
+    return {
+        "alpaca": ("instruction", "input", "output", "system", "history"),
+        "sharegpt": (conversation, "system", "tools"),
+        "messages": (conversation, "tools"),
+        "prompt-completion": ("prompt", "completion", "tools"),
+        "text": ("text",),
+        "tokens": ("input_ids", "labels", "loss_mask", "attention_mask"),
+    }[name]
+
+
+def _find_candidates(records: Sequence[Mapping[str, Any]]) -> list[RowFormat]:
+    found: list[RowFormat] = []
+    if _has_column(records, "input_ids"):
+        found.append(RowFormat(name="tokens", why="a column input_ids", columns=_list_columns("tokens")))
+    for column in _CONVERSATIONS:
+        keys = _find_turn_keys(records, column)
+        if {"role", "content"} & keys:
+            why = f"{column} with role and content"
+            found.append(RowFormat(name="messages", why=why, columns=_list_columns("messages", column)))
+        elif {"from", "value"} <= keys:
+            why = f"{column} with from and value"
+            found.append(RowFormat(name="sharegpt", why=why, columns=_list_columns("sharegpt", column)))
+    if _has_column(records, "prompt") and _has_column(records, "completion"):
+        why = "columns prompt, completion"
+        found.append(RowFormat(name="prompt-completion", why=why, columns=_list_columns("prompt-completion")))
+    if _has_column(records, "instruction") and _has_column(records, "output"):
+        found.append(RowFormat(name="alpaca", why="columns instruction, output", columns=_list_columns("alpaca")))
+    if _has_column(records, "text"):
+        found.append(RowFormat(name="text", why="a column text", columns=_list_columns("text")))
+    return found
+
+
+def _make_no_format_error(records: Sequence[Mapping[str, Any]]) -> AboardError:
+    columns = list(dict.fromkeys(str(name) for record in records for name in record))
+    needs = "; ".join(f"{name} needs {columns}" for name, columns in _NEEDS.items())
+    if not records:
+        return AboardError(data_quality.FORMAT, f"no row could be read, so no format shows; {needs}", "unread")
+    if {"chosen", "rejected"} <= set(columns):
+        seen = "columns chosen and rejected are preferences (for DPO), which are not trained on here"
+        return AboardError(data_quality.FORMAT, seen, "preferences")
+    texts = [name for name in columns if any(isinstance(record.get(name), str) for record in records)]
+    seen = f"no format fits the columns {escape_text(', '.join(columns), 300)}; {needs}"
+    if texts:
+        return AboardError(data_quality.FORMAT, seen, "plain", column=texts[0])
+    return AboardError(data_quality.FORMAT, seen, "columns")
+
+
+def _has_column(records: Sequence[Mapping[str, Any]], column: str) -> bool:
+    return any(record.get(column) is not None for record in records)
+
+
+def _find_turn_keys(records: Sequence[Mapping[str, Any]], column: str) -> set[str]:
+    """The keys of the first turn that there is in the column."""
+    for record in records:
+        turns = record.get(column)
+        if isinstance(turns, list) and turns and isinstance(turns[0], dict):
+            return set(turns[0])
+    return set()

@@ -1,0 +1,26 @@
+"""A validation part out of the training rows: by the content of a row, so that equal rows fall on the same side."""
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+from aboard.data.rows import DataRow, InvalidRow, fingerprint_row
+from aboard.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitSide:
+    """One side of a split: `share` of the rows are validation, the others train."""
+
+    name: Literal["train", "validation"]
+    share: float
+
+    def holds(self, row: DataRow) -> bool:
+        """Whether the row is on this side: the same answer on every machine, in any order, for any number of rows."""
+        position = int.from_bytes(fingerprint_row(row)[:8], "little") / 2**64
+        return (position < self.share) == (self.name == "validation")
+
+    def of(self, rows: Iterable[DataRow | InvalidRow]) -> Iterator[DataRow | InvalidRow]:
+        """The rows of this side; what is broken is told once, on the training side."""
+        for row in rows:
+            if (self.name == "train") if isinstance(row, InvalidRow) else self.holds(row):
+                yield row

@@ -1,0 +1,73 @@
+"""What a rule of the gate judges, and the words that rules share."""
+
+from collections.abc import Iterable
+from shlex import split
+
+from aboard.data.quality.encoding_settings import EncodingSettings
+from aboard.data.quality.flagged_rows import FlaggedRows
+from aboard.data.quality.row_statistics import DataStatistics
+from aboard.diagnoses import Diagnosis, Fix, Shell, format_shell
+from aboard.lazy_dataclass import dataclass
+
+# What is said of every hundredth row is no slip any more.
+SIGNIFICANT_SHARE = 0.01
+# What sed and jq see nothing in.
+COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataEvidence:
+    """All that was counted, on which terms. `command` is what the user typed, for the lines to type next."""
+
+    tally: DataStatistics
+    terms: EncodingSettings
+    files: tuple[str, ...]
+    command: str
+    format: str
+    given: bool
+    validation: DataStatistics | None = None
+    held: tuple[str, ...] = ()
+
+    def again(self, option: str, value: object = None) -> Shell:
+        """The command with one option more, or with another value of it."""
+        words = [word for word in split(self.command) if word.partition("=")[0] != f"--{option}" or option == "allow"]
+        return _format_command([*words, f"--{option}" if value is None else f"--{option}={value}"])
+
+    def allow(self, diagnosis: Diagnosis) -> Fix:
+        return diagnosis.fix("allow", again=self.again("allow", diagnosis.code))
+
+
+def _format_command(words: Iterable[str]) -> Shell:
+    """The words as they are typed; what begins with two dashes is an option, whose value is a word of its own."""
+    command = format_shell("")
+    for word in words:
+        name, has_value, value = word.removeprefix("--").partition("=")
+        if not word.startswith("--"):
+            each = format_shell("{word}", word=word)
+        elif has_value:
+            each = format_shell("--{name}={value}", name=name, value=value)
+        else:
+            each = format_shell("--{name}", name=name)
+        command = format_shell("{made:shell} {each:shell}", made=command, each=each) if command else each
+    return command
+
+
+def format_sed_script(command: str, lines: Iterable[int]) -> Shell:
+    """What sed is to do with these lines: numbers and a letter, in quotes as people write it."""
+    return format_shell(f"'{';'.join(f'{int(line)}{command}' for line in lines)}'")
+
+
+def format_share(count: int, total: int, noun: str = "rows") -> str:
+    """`312 of 10,000 rows (3.1 %)`."""
+    if count == total:
+        return f"all {total:,} {noun}" if total > 1 else f"the only {noun.removesuffix('s')}"
+    part = 100 * count / total
+    return f"{count:,} of {total:,} {noun} ({part:.1f} %)" if part >= 0.1 else f"{count:,} of {total:,} {noun}"  # noqa: PLR2004 - a tenth of a percent
+
+
+def format_locations(flagged: FlaggedRows, limit: int = 100) -> str:
+    """The first few, each with what was seen there: `a.jsonl:17 (no JSON), a.jsonl:20`."""
+    examples = [
+        f"{each.where} ({each.note.visible(limit)})" if each.note else str(each.where) for each in flagged.examples
+    ]
+    return f"{', '.join(examples)}{' …' if flagged.count > len(examples) else ''}"

@@ -1,0 +1,51 @@
+"""What `aboard data` found out: a value, for the terminal, for pipes and for JSON."""
+
+from collections.abc import Mapping
+from dataclasses import field
+
+from aboard.data.quality.encoding_settings import EncodingSettings
+from aboard.data.quality.row_statistics import DataStatistics
+from aboard.data.sampling.packing_estimate import PackingEstimate
+from aboard.data.tokens.row_preview import RowPreview
+from aboard.diagnoses import Finding
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceReport:
+    """One file, directory or hub name, and what is in it. `why` says how its format was recognised."""
+
+    path: Untrusted
+    format: str
+    why: str
+    columns: tuple[str, ...]
+    tally: DataStatistics
+    files: int = 1
+    validation: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataReport:
+    """All sources and their sum, the findings worst first, and rows to look at: those asked for, those of findings."""
+
+    sources: tuple[SourceReport, ...]
+    tally: DataStatistics
+    terms: EncodingSettings
+    findings: tuple[Finding, ...]
+    allowed: tuple[str, ...] = ()
+    rows: tuple[RowPreview, ...] = ()
+    examples: Mapping[str, RowPreview] = field(default_factory=dict)
+    fill: PackingEstimate | None = None
+    batch: int | None = None
+    seconds: float = 0.0
+
+    @property
+    def sequences(self) -> int:
+        """What a batch is made of: bins where there are some, else rows."""
+        return self.fill.bins if self.fill else self.tally.rows
+
+    @property
+    def steps(self) -> int | None:
+        """Of an epoch; the last one may be smaller."""
+        return -(-self.sequences // self.batch) if self.batch else None

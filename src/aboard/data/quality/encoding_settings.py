@@ -1,0 +1,36 @@
+"""How rows become tokens, as far as a rule must know it."""
+
+from functools import cached_property
+from re import Pattern, escape
+from re import compile as compile_pattern
+
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodingSettings:
+    """What was asked of the tokenizer and its template. Without a tokenizer, rules over tokens stay silent.
+
+    `stops` are the tokens that end an answer, `bos` the one that begins a sequence, `specials` the control tokens as
+    text. `marked` says whether the template marks what the model says; None where there is no template.
+    """
+
+    tokenizer: str | None = None
+    bos: int | None = None
+    stops: frozenset[int] = frozenset()
+    stop_names: tuple[Untrusted, ...] = ()
+    specials: tuple[str, ...] = ()
+    max_length: int | None = None
+    loss_on: str = "answers"
+    marked: bool | None = None
+
+    @cached_property
+    def special_starts(self) -> frozenset[str]:
+        return frozenset(word[0] for word in self.specials if word.strip())
+
+    @cached_property
+    def special_text(self) -> Pattern[str] | None:
+        """Finds any control token in a text; the longest first, so that the whole one is named."""
+        words = sorted((word for word in self.specials if word.strip()), key=len, reverse=True)
+        return compile_pattern("|".join(map(escape, words))) if words else None

@@ -1,0 +1,185 @@
+"""What was counted over some rows; two tallies add up to that of all their rows."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
+from functools import cached_property
+from typing import TypeAlias
+
+from aboard.data.length_statistics import LengthCounts, count_lengths
+from aboard.data.quality.encoding_settings import EncodingSettings
+from aboard.data.quality.flagged_rows import ExampleRow, FlaggedRows, make_example
+from aboard.data.quality.row_fingerprints import RowFingerprints, compute_fingerprints
+from aboard.data.rows import DataRow, EncodedRow, InvalidRow, RowLocation
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.lazy_dataclass import dataclass
+
+# A sign, and what is to be told of it where it was seen.
+RowFlag: TypeAlias = tuple[str, Untrusted]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckedRow:
+    """A row and what became of it: its tokens, why there are none, or neither where no tokenizer was given."""
+
+    row: DataRow | InvalidRow
+    encoded: EncodedRow | InvalidRow | None = None
+
+    @property
+    def where(self) -> RowLocation:
+        return self.row.where
+
+    @cached_property
+    def broken(self) -> InvalidRow | None:
+        if isinstance(self.row, InvalidRow):
+            return self.row
+        return self.encoded if isinstance(self.encoded, InvalidRow) else None
+
+    @cached_property
+    def texts(self) -> tuple[tuple[str, str], ...]:
+        """Who says what; nothing where the row is broken."""
+        return tuple(list_texts(self.row)) if isinstance(self.row, DataRow) else ()
+
+    @property
+    def characters(self) -> int:
+        return sum(len(text) for _who, text in self.texts)
+
+
+# Looks at one row and names its signs; run where rows are read, so it must be cheap.
+RowInspector: TypeAlias = Callable[[CheckedRow, EncodingSettings], Iterator[RowFlag]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongestRow:
+    """The longest row, and the first of those that are as long."""
+
+    length: int
+    where: RowLocation
+
+    @property
+    def rank(self) -> tuple[int, Untrusted, int]:
+        """Least for the longest; equally long rows by their place, so that the order of adding doesn't matter."""
+        return -self.length, self.where.file, self.where.line
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataStatistics:
+    """Counts over rows; `by_kind` and `supervised` are tokens of rows that were encoded, `characters` of all read."""
+
+    rows: int = 0
+    broken: int = 0
+    kinds: Mapping[str, int] = field(default_factory=dict)
+    signs: Mapping[str, FlaggedRows] = field(default_factory=dict)
+    characters: LengthCounts = field(default_factory=LengthCounts)
+    by_kind: Mapping[str, LengthCounts] = field(default_factory=dict)
+    supervised: int = 0
+    longest: LongestRow | None = None
+    prints: RowFingerprints = field(default_factory=RowFingerprints)
+
+    def __add__(self, other: "DataStatistics") -> "DataStatistics":
+        kinds, signs = dict(self.kinds), dict(self.signs)
+        for kind, count in other.kinds.items():
+            kinds[kind] = kinds.get(kind, 0) + count
+        for name, flagged in other.signs.items():
+            signs[name] = signs.get(name, FlaggedRows()) + flagged
+        return DataStatistics(
+            rows=self.rows + other.rows,
+            broken=self.broken + other.broken,
+            kinds=kinds,
+            signs=signs,
+            characters=self.characters + other.characters,
+            by_kind={
+                kind: self.by_kind.get(kind, LengthCounts()) + other.by_kind.get(kind, LengthCounts())
+                for kind in {**self.by_kind, **other.by_kind}
+            },
+            supervised=self.supervised + other.supervised,
+            longest=_pick_longest(self.longest, other.longest),
+            prints=self.prints + other.prints,
+        )
+
+    def seen(self, name: str) -> FlaggedRows:
+        return self.signs.get(name, FlaggedRows())
+
+    @cached_property
+    def tokens(self) -> LengthCounts:
+        return sum(self.by_kind.values(), LengthCounts())
+
+    @property
+    def encoded(self) -> int:
+        return self.tokens.rows
+
+    def of(self, *kinds: str) -> int:
+        return sum(self.kinds.get(kind, 0) for kind in kinds)
+
+
+def count_rows(
+    items: Iterable[CheckedRow], terms: EncodingSettings, inspectors: Sequence[RowInspector], *, prints: bool = True
+) -> DataStatistics:
+    """One look at each row; fingerprints take a while, and are left out where others are at hand."""
+    every = list(items)
+    kinds: dict[str, int] = {}
+    counts: dict[str, int] = {}
+    examples: dict[str, list[ExampleRow]] = {}
+    for item in every:
+        for inspect in inspectors:
+            for name, note in inspect(item, terms):
+                counts[name] = counts.get(name, 0) + 1
+                # All of them are looked through below: rows need not come in the order of their lines.
+                examples.setdefault(name, []).append(
+                    ExampleRow(where=item.where, note=note, encoded=_get_encoded(item))
+                )
+        if isinstance(item.row, DataRow):
+            kinds[item.row.kind] = kinds.get(item.row.kind, 0) + 1
+    rows = [item.row for item in every if isinstance(item.row, DataRow)]
+    encoded: dict[str, list[EncodedRow]] = {}
+    for item in every:
+        if isinstance(item.row, DataRow) and isinstance(item.encoded, EncodedRow):
+            encoded.setdefault(item.row.kind, []).append(item.encoded)
+    return DataStatistics(
+        rows=len(every),
+        broken=sum(item.broken is not None for item in every),
+        kinds=kinds,
+        signs={name: _make_flagged(counts[name], examples[name]) for name in counts},
+        characters=count_lengths(item.characters for item in every if isinstance(item.row, DataRow)),
+        by_kind={kind: count_lengths(len(each.ids) for each in rows_of_kind) for kind, rows_of_kind in encoded.items()},
+        supervised=sum(int(each.mask.sum()) for rows_of_kind in encoded.values() for each in rows_of_kind),
+        longest=_pick_longest(*map(_measure_row, every)),
+        prints=compute_fingerprints(rows) if prints else RowFingerprints(),
+    )
+
+
+def _measure_row(item: CheckedRow) -> LongestRow | None:
+    if isinstance(item.encoded, EncodedRow):
+        return LongestRow(length=len(item.encoded.ids), where=item.where)
+    if item.encoded is None and isinstance(item.row, DataRow):
+        return LongestRow(length=item.characters, where=item.where)
+    return None
+
+
+def _pick_longest(*candidates: LongestRow | None) -> LongestRow | None:
+    return min((each for each in candidates if each is not None), key=lambda each: each.rank, default=None)
+
+
+def _get_encoded(item: CheckedRow) -> EncodedRow | None:
+    return item.encoded if isinstance(item.encoded, EncodedRow) else None
+
+
+def _make_flagged(number: int, examples: Iterable[ExampleRow]) -> FlaggedRows:
+    first = (FlaggedRows() + FlaggedRows(count=number, examples=tuple(examples))).examples
+    return FlaggedRows(
+        count=number, examples=tuple(make_example(each.where, each.note, each.encoded) for each in first)
+    )
+
+
+PROMPT, ANSWER, TEXT = "prompt", "answer", "text"
+
+
+def list_texts(row: DataRow) -> Iterator[tuple[str, str]]:
+    """Every text that the user's file has for this row, with its role; a pair's are a prompt and an answer."""
+    if row.messages is not None and row.kind == "chat":
+        for message in row.messages:
+            content = message.get("content")
+            if isinstance(content, str):
+                yield str(message.get("role")), content
+    for who, text in ((PROMPT, row.prompt), (ANSWER, row.completion), (TEXT, row.text)):
+        if text is not None:
+            yield who, text

@@ -1,0 +1,52 @@
+"""Control tokens that stand in the data as text."""
+
+from collections.abc import Iterator
+from re import sub
+
+from aboard.data.quality.data_evidence import COMPRESSED_SUFFIXES, DataEvidence, format_locations, format_share
+from aboard.data.quality.encoding_settings import EncodingSettings
+from aboard.data.quality.flagged_rows import ExampleRow
+from aboard.data.quality.row_statistics import CheckedRow, RowFlag
+from aboard.diagnoses import NO_FIX, Finding, Fix, join_fixes
+from aboard.diagnoses.trainer import data_quality
+from aboard.diagnoses.untrusted import Untrusted
+
+SPECIAL = "special-text"
+# No control token of a real tokenizer is longer.
+_LONGEST = 200
+
+
+def inspect_row(item: CheckedRow, terms: EncodingSettings) -> Iterator[RowFlag]:
+    if terms.special_text is None:
+        return
+    for who, text in item.texts:
+        # Most texts don't even have a letter that one begins with, and to see that is quick.
+        if not any(start in text for start in terms.special_starts):
+            continue
+        match = terms.special_text.search(text)
+        if match:
+            yield SPECIAL, Untrusted(f"{match[0]} in the {who}")
+            return
+
+
+def check_control_tokens(evidence: DataEvidence) -> Iterator[Finding]:
+    """A tokenizer can't tell the text from the token: whoever writes it in a prompt can speak as somebody else."""
+    flagged = evidence.tally.seen(SPECIAL)
+    if flagged:
+        yield data_quality.SPECIAL_TEXT.finding(
+            nodes=(),
+            seen=f"{format_share(flagged.count, evidence.tally.rows)} have a control token in their text:"
+            f" {format_locations(flagged)}",
+            why="The tokenizer makes the control token of it: a turn ends in the middle of a sentence, or a user"
+            " speaks as the system. Or the rows went through a template before, and would twice.",
+            fix=join_fixes(_build_removal_fix(flagged.examples[0]), evidence.allow(data_quality.SPECIAL_TEXT)),
+        )
+
+
+def _build_removal_fix(example: ExampleRow) -> Fix:
+    """A line for sed, where there are lines; brackets and dots are signs to it."""
+    token = example.note.raw().rpartition(" in the ")[0]
+    if example.where.unit != "line" or example.where.file.endswith(COMPRESSED_SUFFIXES) or len(token) > _LONGEST:
+        return NO_FIX
+    token = sub(r"([][\\/.*^$])", r"\\\1", token)
+    return data_quality.SPECIAL_TEXT.fix("mend", script=f"s/{token}//g", file=example.where.file)

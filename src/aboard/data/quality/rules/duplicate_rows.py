@@ -1,0 +1,92 @@
+"""Rows that are there more than once, and validation rows that are trained on."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from aboard.data.quality.data_evidence import SIGNIFICANT_SHARE, DataEvidence, format_share
+from aboard.data.quality.flagged_rows import MAX_EXAMPLES
+from aboard.data.quality.row_fingerprints import RowFingerprints
+from aboard.data.rows import RowLocation
+from aboard.diagnoses import NO_FIX, Finding, Fix, Severity, join_fixes
+from aboard.diagnoses.trainer import data_quality
+
+# Below a hundredth it is worth a line; from here on a file is probably there twice.
+COPIED_FILE_SHARE = 0.3
+
+
+def check_duplicates(evidence: DataEvidence) -> Iterator[Finding]:
+    """What is there twice is learned twice, and by heart."""
+    prints = evidence.tally.prints
+    hashes = prints.hashes
+    order = np.argsort(hashes, kind="stable")
+    again = np.flatnonzero(hashes[order][1:] == hashes[order][:-1]) + 1
+    if not len(again):
+        return
+    count, rows = len(again), len(hashes)
+    severity = (
+        Severity.BLOCK
+        if count >= COPIED_FILE_SHARE * rows
+        else Severity.WARN
+        if count >= SIGNIFICANT_SHARE * rows
+        else Severity.INFO
+    )
+    # By place, so that the first ones are named, whatever their hashes.
+    pairs = sorted((int(order[at]), int(order[at - 1])) for at in again)[:MAX_EXAMPLES]
+    examples = ", ".join(f"{prints.where(one)} as {prints.where(other)}" for one, other in pairs)
+    yield data_quality.DUPLICATES.finding(
+        severity=severity,
+        nodes=(),
+        seen=f"{_format_sampling(prints)}{format_share(count, rows)} are there already:"
+        f" {examples}{' …' if count > MAX_EXAMPLES else ''}",
+        why="What is there twice is learned twice, and by heart. A whole file that is there twice is usually a slip.",
+        fix=join_fixes(_build_dedupe_fix(evidence), evidence.allow(data_quality.DUPLICATES)),
+    )
+
+
+def check_validation_leaks(evidence: DataEvidence) -> Iterator[Finding]:
+    """A validation row that is trained on makes the validation loss a lie."""
+    if evidence.validation is None:
+        return
+    level = max(evidence.validation.prints.level, evidence.tally.prints.level)
+    validation, trained = evidence.validation.prints.at(level), evidence.tally.prints.at(level)
+    both = np.flatnonzero(np.isin(validation.hashes, trained.hashes))
+    if not len(both):
+        return
+    examples = ", ".join(
+        f"{validation.where(int(at))} as {_find_location(trained, validation.hashes[at])}" for at in both[:MAX_EXAMPLES]
+    )
+    count, rows = len(both), len(validation.hashes)
+    yield data_quality.LEAK.finding(
+        severity=Severity.BLOCK if count >= SIGNIFICANT_SHARE * rows else Severity.WARN,
+        nodes=(),
+        seen=f"{_format_sampling(validation)}{format_share(count, rows, 'validation rows')} are trained on too:"
+        f" {examples}"
+        f"{' …' if count > MAX_EXAMPLES else ''}",
+        why="The validation loss then says how well rows were learned by heart, and falls while the model gets worse.",
+        fix=join_fixes(_build_leak_fix(evidence), evidence.allow(data_quality.LEAK)),
+    )
+
+
+def _build_dedupe_fix(evidence: DataEvidence) -> Fix:
+    return data_quality.DUPLICATES.fix("once", files=evidence.files) if _has_only_jsonl(evidence.files) else NO_FIX
+
+
+def _build_leak_fix(evidence: DataEvidence) -> Fix:
+    if len(evidence.held) != 1 or not _has_only_jsonl((*evidence.held, *evidence.files)):
+        return NO_FIX
+    return data_quality.LEAK.fix("apart", held=evidence.held[0], files=evidence.files)
+
+
+def _has_only_jsonl(files: tuple[str, ...]) -> bool:
+    """What works on lines is told for files of lines only."""
+    return all(name.endswith(".jsonl") for name in files)
+
+
+def _format_sampling(prints: RowFingerprints) -> str:
+    return f"in one of {1 << prints.level} rows, looked at for all: " if prints.level else ""
+
+
+def _find_location(prints: RowFingerprints, value: np.uint64) -> RowLocation:
+    """Where the first row with this hash stands."""
+    return prints.where(int(np.flatnonzero(prints.hashes == value)[0]))

@@ -1,0 +1,134 @@
+"""Signs that the format was guessed wrong: columns that are swapped, prompts that are empty, chats kept as text."""
+
+from collections.abc import Iterator
+from re import MULTILINE
+from re import compile as compile_pattern
+
+from aboard.data.quality.data_evidence import DataEvidence, format_locations, format_share
+from aboard.data.quality.encoding_settings import EncodingSettings
+from aboard.data.quality.row_statistics import CheckedRow, RowFlag
+from aboard.data.rows import DataRow
+from aboard.diagnoses import Finding, Fix, Severity, join_fixes
+from aboard.diagnoses.trainer import data_quality
+from aboard.diagnoses.untrusted import NO_TEXT
+
+FORMAT_FLAGS = ("misfit", "answer-alone", "answer-asks", "answers-first", "asks-last", "json-text", "turns-text")
+MISFIT, ALONE, ASKS, ANSWERS_FIRST, ASKS_LAST, JSON_TEXT, TURNS_TEXT = FORMAT_FLAGS
+# Of so many rows a sign must be seen, and in so large a part of them, before a format is doubted for it.
+MIN_ROWS, MOST = 20, 0.5
+NEARLY_ALL = 0.9
+
+_TURNS = compile_pattern(
+    r"^(### (Instruction|Response|Human|Assistant)|(Human|User|Assistant|USER|ASSISTANT): )|<\|im_start\|>|\[INST\]"
+    r"|<\|start_header_id\|>|<start_of_turn>",
+    MULTILINE,
+)
+_QUESTION = ("?", "\N{FULLWIDTH QUESTION MARK}", "\N{ARABIC QUESTION MARK}")
+# Rows that can be read, but not as this format.
+_MISFITS = ("row-columns", "row-role", "row-type", "row-tokens")
+_SCANNED_CHARACTERS = 4000
+_SYSTEM_ROLES = ("system", "developer")
+
+
+def inspect_row(item: CheckedRow, _terms: EncodingSettings) -> Iterator[RowFlag]:
+    row = item.row
+    if not isinstance(row, DataRow):
+        if row.code in _MISFITS:
+            yield MISFIT, row.why
+    elif row.kind == "chat":
+        yield from _flag_chat(row)
+    elif row.kind == "pair":
+        prompt, answer = (row.prompt or "").rstrip(), (row.completion or "").rstrip()
+        if answer and not prompt:
+            yield ALONE, NO_TEXT
+        elif answer.endswith(_QUESTION) and not prompt.endswith(_QUESTION):
+            yield ASKS, NO_TEXT
+    elif row.kind == "text" and row.text is not None:
+        start = row.text[:_SCANNED_CHARACTERS]
+        if start.startswith(('{"', '[{"')):
+            yield JSON_TEXT, NO_TEXT
+        elif _TURNS.search(start):
+            yield TURNS_TEXT, NO_TEXT
+
+
+def check_format(evidence: DataEvidence) -> Iterator[Finding]:
+    """Each sign alone is harmless in a row, and telling in most of them."""
+    tally = evidence.tally
+    pairs, chats, texts = tally.of("pair"), tally.of("chat"), tally.of("text")
+    yield from _check_flag(evidence, MISFIT, tally.rows, MOST, Severity.BLOCK)
+    yield from _check_flag(evidence, ALONE, pairs + chats, NEARLY_ALL, Severity.BLOCK)
+    yield from _check_flag(evidence, ASKS, pairs, MOST, Severity.WARN)
+    yield from _check_flag(evidence, ANSWERS_FIRST, chats, MOST, Severity.WARN)
+    yield from _check_flag(evidence, ASKS_LAST, chats, MOST, Severity.WARN)
+    yield from _check_flag(evidence, JSON_TEXT, texts, MOST, Severity.BLOCK)
+    yield from _check_flag(evidence, TURNS_TEXT, texts, MOST, Severity.WARN)
+
+
+def _flag_chat(row: DataRow) -> Iterator[RowFlag]:
+    turns = [message for message in row.messages or () if message.get("role") not in _SYSTEM_ROLES]
+    roles = [message.get("role") for message in turns]
+    if "assistant" not in roles:
+        return
+    prompts = [message for message in turns if message.get("role") != "assistant"]
+    if not any(_has_text(message.get("content")) for message in prompts):
+        yield ALONE, NO_TEXT
+    elif roles[0] == "assistant":
+        yield ANSWERS_FIRST, NO_TEXT
+    elif roles[-1] == "user":
+        yield ASKS_LAST, NO_TEXT
+
+
+def _has_text(content: object) -> bool:
+    return bool(content.strip() if isinstance(content, str) else content)
+
+
+_MESSAGES = {
+    MISFIT: (
+        "are no rows of the format",
+        "Nothing would be learned from them. Roles or columns have names that this format doesn't know.",
+    ),
+    ALONE: (
+        "have an answer and an empty prompt",
+        "The model would learn to answer without being asked. The prompt is probably in a column of another name.",
+    ),
+    ASKS: (
+        "have a prompt that asks nothing and an answer that ends in a question mark",
+        "The two columns look swapped: the model would learn to ask what it should answer.",
+    ),
+    ANSWERS_FIRST: ("begin with the assistant", "The roles look swapped: the model would learn to speak as the user."),
+    ASKS_LAST: ("end with the user, unanswered", "The roles look swapped, or the last answer is missing in the file."),
+    JSON_TEXT: (
+        "are taken as plain text, and the text is JSON",
+        "The model would learn brackets and keys. A conversation was probably written as a string.",
+    ),
+    TURNS_TEXT: (
+        "are taken as plain text, and the text has turns of a conversation in it",
+        "The loss would be taken of what users say, too, and the turns are marked as another model wants them.",
+    ),
+}
+
+
+def _check_flag(evidence: DataEvidence, sign: str, rows: int, least: float, severity: Severity) -> Iterator[Finding]:
+    flagged = evidence.tally.seen(sign)
+    if rows < MIN_ROWS or flagged.count < least * rows:
+        return
+    message, why = _MESSAGES[sign]
+    yield data_quality.FORMAT.finding(
+        # Who has named the format has looked; a guess of ours must be looked at.
+        severity=min(severity, Severity.WARN) if evidence.given else severity,
+        nodes=(),
+        seen=f"{format_share(flagged.count, rows)} {message}: {format_locations(flagged)}; the format"
+        f" {'given' if evidence.given else 'guessed'} is {evidence.format}",
+        why=why,
+        fix=join_fixes(
+            data_quality.FORMAT.fix("show", again=evidence.again("show", 2)),
+            _build_format_fix(evidence, sign),
+            evidence.allow(data_quality.FORMAT),
+        ),
+    )
+
+
+def _build_format_fix(evidence: DataEvidence, sign: str) -> Fix:
+    if sign == JSON_TEXT:
+        return data_quality.FORMAT.fix("json")
+    return data_quality.FORMAT.fix("other", again=evidence.again("format", "NAME"))

@@ -1,0 +1,71 @@
+"""The token that ends an answer: if it is never supervised, the model never learns to stop."""
+
+from collections.abc import Iterator
+
+from aboard.data.quality.data_evidence import SIGNIFICANT_SHARE, DataEvidence, format_locations, format_share
+from aboard.data.quality.encoding_settings import EncodingSettings
+from aboard.data.quality.row_statistics import CheckedRow, RowFlag
+from aboard.data.quality.rules.unsupervised_rows import UNSUPERVISED
+from aboard.data.rows import EncodedRow
+from aboard.diagnoses import NO_FIX, Finding, Fix, Severity, join_fixes
+from aboard.diagnoses.trainer import data_quality
+from aboard.diagnoses.untrusted import NO_TEXT, escape_text
+
+MASKED = 0.9
+ENDLESS, HIDDEN = "endless", "stop-hidden"
+
+
+def inspect_row(item: CheckedRow, terms: EncodingSettings) -> Iterator[RowFlag]:
+    encoded = item.encoded
+    if not isinstance(encoded, EncodedRow) or not terms.stops or not encoded.mask.any():
+        return
+    supervised = encoded.ids[encoded.mask]
+    # Most answers end in one: then the last token tells, and the others need no look.
+    if int(supervised[-1]) in terms.stops or any((supervised == stop).any() for stop in terms.stops):
+        return
+    yield ENDLESS, NO_TEXT
+    after = int(encoded.mask.nonzero()[0][-1]) + 1
+    if after < len(encoded.ids) and int(encoded.ids[after]) in terms.stops:
+        yield HIDDEN, NO_TEXT
+
+
+def check_stop_token(evidence: DataEvidence) -> Iterator[Finding]:
+    """Masked, left out by the template, or the same as padding: generation then runs to its limit."""
+    tally, terms = evidence.tally, evidence.terms
+    flagged, hidden = tally.seen(ENDLESS), tally.seen(HIDDEN)
+    # A row whose end is cut off has one all the same: another rule tells of that.
+    rows = tally.encoded - tally.seen(UNSUPERVISED).count
+    if terms.tokenizer is not None and tally.encoded and not terms.stops:
+        yield data_quality.EOS.finding(
+            severity=Severity.WARN,
+            nodes=(),
+            seen=f"{escape_text(terms.tokenizer)} has no end-of-sequence token",
+            why="No row can end in one, so a model that is trained on them can't learn to stop.",
+            fix=data_quality.EOS.fix("no-token"),
+        )
+    if flagged.count >= SIGNIFICANT_SHARE * rows and flagged:
+        named = " or ".join(name.visible() for name in terms.stop_names) or "the end token"
+        masked = (
+            f"; in {format_share(hidden.count, flagged.count, 'of these')} it is there, but masked" if hidden else ""
+        )
+        # Tokens that somebody else prepared are answers if a good part of them is masked.
+        answers = tally.of("chat", "pair") > 0 or tally.supervised < MASKED * tally.tokens.total
+        yield data_quality.EOS.finding(
+            severity=Severity.BLOCK if answers and flagged.count == rows else Severity.WARN,
+            nodes=(),
+            seen=f"{format_share(flagged.count, rows)} with a loss never supervise {named}:"
+            f" {format_locations(flagged)}{masked}",
+            why="The model is never taught to stop: it answers rightly and goes on until the limit of tokens."
+            if answers
+            else "Documents that are packed run into each other, and the model isn't taught where one ends.",
+            fix=_build_fix(evidence, hidden=bool(hidden)),
+        )
+
+
+def _build_fix(evidence: DataEvidence, *, hidden: bool) -> Fix:
+    with_template, line = evidence.again("template", "FILE"), NO_FIX
+    if hidden and evidence.terms.marked:
+        line = data_quality.EOS.fix("hidden", again=with_template)
+    elif evidence.tally.of("chat"):
+        line = data_quality.EOS.fix("chat", again=with_template)
+    return join_fixes(line, evidence.allow(data_quality.EOS))

@@ -1,0 +1,58 @@
+"""Answers that `max_length` cuts off."""
+
+from collections.abc import Iterator
+
+from aboard.data.quality.data_evidence import SIGNIFICANT_SHARE, DataEvidence, format_locations, format_share
+from aboard.data.quality.encoding_settings import EncodingSettings
+from aboard.data.quality.row_statistics import CheckedRow, RowFlag
+from aboard.data.rows import DataRow, EncodedRow
+from aboard.diagnoses import Finding, Fix, Severity, join_fixes
+from aboard.diagnoses.trainer import data_quality
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
+
+CUT, LOST = "cut", "answer-lost"
+# So many rows may lose their end before a run is stopped for it: long tails are common, and often meant to be cut.
+TOLERATED_SHARE = 0.05
+_ROUND = 256
+
+
+def inspect_row(item: CheckedRow, terms: EncodingSettings) -> Iterator[RowFlag]:
+    encoded, limit = item.encoded, terms.max_length
+    if limit is None or not isinstance(encoded, EncodedRow) or not isinstance(item.row, DataRow):
+        return
+    if item.row.kind in {"chat", "pair"}:
+        yield from flag_truncation(encoded, limit)
+
+
+def flag_truncation(encoded: EncodedRow, limit: int) -> Iterator[RowFlag]:
+    """Of a row that is truncated; a text goes on in the next bin instead."""
+    if len(encoded.ids) > limit and encoded.mask[limit:].any():
+        yield CUT, Untrusted(f"{len(encoded.ids):,} tokens")
+        if not encoded.mask[:limit].any():
+            yield LOST, NO_TEXT
+
+
+def check_truncated_answers(evidence: DataEvidence) -> Iterator[Finding]:
+    """What is cut off is the end of the answer, and with it the token that says stop."""
+    tally, limit = evidence.tally, evidence.terms.max_length
+    flagged, lost, rows = tally.seen(CUT), tally.seen(LOST), tally.encoded
+    if flagged and limit is not None:
+        whole = f"; nothing of the answer is left in {lost.count:,} of them" if lost else ""
+        is_significant = flagged.count >= TOLERATED_SHARE * rows or lost.count >= SIGNIFICANT_SHARE * rows
+        yield data_quality.CUT.finding(
+            severity=Severity.BLOCK if is_significant else Severity.WARN,
+            nodes=(),
+            seen=f"answers of {format_share(flagged.count, rows)} are cut off at {limit:,} tokens:"
+            f" {format_locations(flagged)}{whole}",
+            why="A model that is shown answers without an end learns to break off, or not to stop.",
+            fix=join_fixes(*_suggest_lengths(evidence, limit), evidence.allow(data_quality.CUT)),
+        )
+
+
+def _suggest_lengths(evidence: DataEvidence, limit: int) -> Iterator[Fix]:
+    """How long would do for nearly all, and for all."""
+    tokens = evidence.tally.tokens
+    most, every = (-(-length // _ROUND) * _ROUND for length in (tokens.percentile(0.99), tokens.longest))
+    if limit < most < every:
+        yield data_quality.CUT.fix("most", again=evidence.again("max-length", most), length=most)
+    yield data_quality.CUT.fix("every", again=evidence.again("max-length", every), length=every)

@@ -1,0 +1,102 @@
+"""Rows that can't be read, and rows with nothing in them."""
+
+from collections.abc import Iterator
+
+from aboard.data.quality.data_evidence import (
+    COMPRESSED_SUFFIXES,
+    SIGNIFICANT_SHARE,
+    DataEvidence,
+    format_locations,
+    format_sed_script,
+    format_share,
+)
+from aboard.data.quality.encoding_settings import EncodingSettings
+from aboard.data.quality.flagged_rows import FlaggedRows
+from aboard.data.quality.row_statistics import CheckedRow, RowFlag
+from aboard.data.quality.rules.unmarked_template import TEMPLATE_CODES
+from aboard.data.rows import DataRow
+from aboard.diagnoses import NO_FIX, Diagnosis, Finding, Fix, Severity, join_fixes
+from aboard.diagnoses.trainer import data_quality
+from aboard.diagnoses.untrusted import NO_TEXT, escape_text
+
+BROKEN, EMPTY = "broken", "empty"
+
+
+def inspect_row(item: CheckedRow, _terms: EncodingSettings) -> Iterator[RowFlag]:
+    broken = item.broken
+    if broken is not None and broken.code not in TEMPLATE_CODES:
+        yield EMPTY if broken.code == "row-empty" else BROKEN, broken.why
+    elif isinstance(item.row, DataRow) and _is_empty(item, item.row):
+        yield EMPTY, NO_TEXT
+
+
+def check_no_rows(evidence: DataEvidence) -> Iterator[Finding]:
+    """A run over nothing ends at once, or never starts."""
+    if evidence.tally.rows == 0:
+        yield data_quality.NO_ROWS.finding(
+            nodes=(),
+            seen=f"{escape_text(', '.join(evidence.files), 300)}: there is no row in it",
+            why="There is nothing to train on.",
+            fix=data_quality.NO_ROWS.fix(file=evidence.files[0]) if evidence.files else NO_FIX,
+        )
+
+
+def check_unreadable_rows(evidence: DataEvidence) -> Iterator[Finding]:
+    """A line that is no row is never there on purpose: a copy that broke off, two files in one, a wrong format."""
+    flagged = evidence.tally.seen(BROKEN)
+    if flagged:
+        # Where nothing can be read it is another kind of file, and deleting lines is no help.
+        repair = (
+            _build_repair_fix(flagged)
+            if flagged.count < evidence.tally.rows
+            else _build_view_fix(flagged, data_quality.BROKEN)
+        )
+        yield data_quality.BROKEN.finding(
+            nodes=(),
+            seen=f"{format_share(flagged.count, evidence.tally.rows)} can't be read: {format_locations(flagged)}",
+            why="They would be left out of training. The last line of a file that is broken often means a copy that"
+            " broke off: then rows are missing that nobody can count.",
+            fix=join_fixes(repair, evidence.allow(data_quality.BROKEN)),
+        )
+
+
+def check_empty_rows(evidence: DataEvidence) -> Iterator[Finding]:
+    """An empty row teaches at most to say nothing."""
+    flagged = evidence.tally.seen(EMPTY)
+    if flagged:
+        is_significant = flagged.count >= SIGNIFICANT_SHARE * evidence.tally.rows
+        yield data_quality.EMPTY.finding(
+            severity=Severity.BLOCK if is_significant else Severity.WARN,
+            nodes=(),
+            seen=f"{format_share(flagged.count, evidence.tally.rows)} hold no text at all: {format_locations(flagged)}",
+            why="They count as rows and teach nothing, or to end at once. Often a column has another name in a part of"
+            " the file.",
+            fix=join_fixes(_build_view_fix(flagged, data_quality.EMPTY), evidence.allow(data_quality.EMPTY)),
+        )
+
+
+def _is_empty(item: CheckedRow, row: DataRow) -> bool:
+    if row.ids is not None:
+        return len(row.ids) == 0
+    return not any(text.strip() for _who, text in item.texts)
+
+
+def _build_repair_fix(flagged: FlaggedRows) -> Fix:
+    """Few lines of one file can be deleted; of more, what can be read is kept."""
+    first = flagged.examples[0].where
+    if first.unit != "line" or first.file.endswith(COMPRESSED_SUFFIXES):
+        return data_quality.BROKEN.fix("names", file=first.file)
+    if flagged.count <= len(flagged.examples) and {each.where.file for each in flagged.examples} == {first.file}:
+        lines = format_sed_script("d", (each.where.line for each in flagged.examples))
+        repair = data_quality.BROKEN.fix("delete", script=lines, file=first.file)
+    else:
+        kept_file = first.file.raw().removesuffix(".jsonl") + ".kept.jsonl"
+        repair = data_quality.BROKEN.fix("keep", file=first.file, kept=kept_file)
+    return join_fixes(_build_view_fix(flagged, data_quality.BROKEN), repair)
+
+
+def _build_view_fix(flagged: FlaggedRows, diagnosis: Diagnosis) -> Fix:
+    where = flagged.examples[0].where
+    if where.unit != "line" or where.file.endswith(COMPRESSED_SUFFIXES):
+        return diagnosis.fix("rows", file=where.file)
+    return diagnosis.fix("line", script=format_sed_script("p", [where.line]), file=where.file)

@@ -1,0 +1,52 @@
+"""Rows that the loss never sees: no token of them is supervised."""
+
+from collections.abc import Iterator
+
+from aboard.data.quality.data_evidence import SIGNIFICANT_SHARE, DataEvidence, format_locations, format_share
+from aboard.data.quality.encoding_settings import EncodingSettings
+from aboard.data.quality.row_statistics import CheckedRow, RowFlag
+from aboard.data.rows import DataRow, EncodedRow
+from aboard.diagnoses import NO_FIX, Finding, Fix, Severity, join_fixes
+from aboard.diagnoses.trainer import data_quality
+from aboard.diagnoses.untrusted import Untrusted
+
+UNSUPERVISED = "unsupervised"
+
+
+def inspect_row(item: CheckedRow, _terms: EncodingSettings) -> Iterator[RowFlag]:
+    if isinstance(item.encoded, EncodedRow) and not item.encoded.mask.any():
+        yield UNSUPERVISED, Untrusted(_explain_missing_loss(item.row) if isinstance(item.row, DataRow) else "")
+
+
+def check_supervision(evidence: DataEvidence) -> Iterator[Finding]:
+    """Such rows cost time and teach nothing, and the curve looks fine."""
+    flagged, rows = evidence.tally.seen(UNSUPERVISED), evidence.tally.encoded
+    if flagged:
+        yield data_quality.NO_LOSS.finding(
+            severity=Severity.BLOCK if flagged.count >= SIGNIFICANT_SHARE * rows else Severity.WARN,
+            nodes=(),
+            seen=f"{format_share(flagged.count, rows)} have no supervised token: {format_locations(flagged)}",
+            why="The loss is taken of none of their tokens, so they cost time and teach nothing, while the curve of"
+            " the others looks fine.",
+            fix=_build_fix(evidence),
+        )
+
+
+def _explain_missing_loss(row: DataRow) -> str:
+    if row.kind == "chat":
+        answers = [each for each in row.messages or () if each.get("role") == "assistant"]
+        if not answers:
+            return "nobody answers"
+        return "" if any(each.get("content") or each.get("tool_calls") for each in answers) else "the answer is empty"
+    return "the answer is empty" if row.kind == "pair" and not (row.completion or "").strip() else ""
+
+
+def _build_fix(evidence: DataEvidence) -> Fix:
+    line = NO_FIX
+    notes = {each.note for each in evidence.tally.seen(UNSUPERVISED).examples}
+    if evidence.terms.loss_on != "all" and notes == {""}:
+        line = data_quality.NO_LOSS.fix("all", again=evidence.again("loss-on", "all"))
+    elif "nobody answers" in notes and evidence.format == "messages":
+        file = evidence.tally.seen(UNSUPERVISED).examples[0].where.file
+        line = data_quality.NO_LOSS.fix("answered", file=file)
+    return join_fixes(line, evidence.allow(data_quality.NO_LOSS))

@@ -1,0 +1,109 @@
+"""Packing documents into bins: exact best-fit-decreasing, many documents of one length at a time."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from aboard.lazy_dataclass import dataclass
+
+Numbers = NDArray[np.int64]
+
+
+def pack_lengths(lengths: Numbers, capacity: int) -> Numbers:
+    """For each length its bin; bins are numbered from 0 as they are opened, by the longest documents first.
+
+    Best-fit-decreasing: each document, longest first, goes to the fullest bin that can take it. Documents of one length
+    are alike, and so are bins with the same room: they are placed together, so the steps are as many as there are
+    different pairs of a length and a room, far fewer than documents.
+    """
+    order = np.argsort(-lengths, kind="stable")
+    sizes, starts = np.unique(-lengths[order], return_index=True)
+    ends = [*starts.tolist(), len(order)][1:]
+    placed = np.empty(len(order), np.int64)
+    rooms = _Rooms(capacity)
+    for size, start, end in zip((-sizes).tolist(), starts.tolist(), ends, strict=True):
+        at = start
+        while at < end:
+            step = rooms.take(size, end - at)
+            count = len(step.bins) * step.copies
+            placed[at : at + count] = np.repeat(np.asarray(step.bins, np.int64), step.copies)
+            at += count
+    bins = np.empty(len(order), np.int64)
+    bins[order] = placed
+    return bins
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Step:
+    """These bins take so many copies each of the document in question."""
+
+    bins: list[int]
+    copies: int
+
+
+class _Rooms:
+    """Open bins by the room that is left in them; finds the least room that is enough in O(1)."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._by_room: dict[int, list[int]] = {}
+        self._opened = 0
+        # Two levels of bits: which rooms there are within each span, and which spans have any.
+        self._spans = [0] * (capacity // _SPAN + 1)
+        self._any = 0
+
+    def take(self, size: int, count: int) -> _Step:
+        """The next bins for up to `count` documents of this size, exactly as if they came one by one."""
+        room = self._least(size)
+        if room is None:
+            room, found = self._capacity, self._open(size, count)
+        else:
+            found = self._by_room[room]
+        # A bin that took one still is the fullest that can take the next, as long as it can.
+        copies = min(room // size, count)
+        bins = found[max(0, len(found) - count // copies) :]
+        del found[len(found) - len(bins) :]
+        if not found:
+            self._drop(room)
+        self._put(room - copies * size, bins)
+        return _Step(bins=bins, copies=copies)
+
+    def _least(self, size: int) -> int | None:
+        span, bit = divmod(size, _SPAN)
+        within = self._spans[span] >> bit
+        if within:
+            return size + _find_lowest_bit(within)
+        above = self._any >> (span + 1)
+        if not above:
+            return None
+        span += 1 + _find_lowest_bit(above)
+        return span * _SPAN + _find_lowest_bit(self._spans[span])
+
+    def _open(self, size: int, count: int) -> list[int]:
+        new = -(-count // (self._capacity // size))
+        bins = list(range(self._opened, self._opened + new))
+        self._opened += new
+        # The last one may stay partly empty: it is put back with the room that `take` leaves in it.
+        self._put(self._capacity, bins)
+        return self._by_room[self._capacity]
+
+    def _put(self, room: int, bins: list[int]) -> None:
+        if room == 0:
+            return
+        self._by_room.setdefault(room, []).extend(bins)
+        span, bit = divmod(room, _SPAN)
+        self._spans[span] |= 1 << bit
+        self._any |= 1 << span
+
+    def _drop(self, room: int) -> None:
+        del self._by_room[room]
+        span, bit = divmod(room, _SPAN)
+        self._spans[span] &= ~(1 << bit)
+        if not self._spans[span]:
+            self._any &= ~(1 << span)
+
+
+_SPAN = 1024
+
+
+def _find_lowest_bit(bits: int) -> int:
+    return (bits & -bits).bit_length() - 1

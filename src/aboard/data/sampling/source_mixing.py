@@ -1,0 +1,157 @@
+"""Several sources as one endless stream: which bin of which source stands at a global index, as a pure function."""
+
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import accumulate
+from math import lcm
+
+from aboard.data.sampling.epoch_permutation import build_permutation
+from aboard.diagnoses import InputError, Problem
+from aboard.diagnoses.trainer import data
+from aboard.lazy_dataclass import dataclass
+
+# Weights repeat after at most so many draws. Those that need more are rounded, and refused when that shows.
+_MAX_PERIOD = 100_000
+_MAX_DEVIATION = Fraction(1, 100)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SequenceDraw:
+    """What a global index stands for: the source, the bin in it, and how many times all of its bins came before."""
+
+    source: str
+    bin: int
+    epoch: int
+
+
+Cursor = Callable[[int], SequenceDraw]
+
+
+def mix_sources(sizes: Mapping[str, int], seed: int, weights: Mapping[str, float] | None = None) -> Cursor:
+    """By weights, each prefix has its share of every source to less than one bin; without, each bin comes once a turn.
+
+    It depends on neither the number of ranks nor on what was drawn before, and costs the same at every index.
+    """
+    _check_mix(sizes, weights)
+    return _build_shuffled_cursor(sizes, seed) if weights is None else _build_weighted_cursor(sizes, seed, weights)
+
+
+def _check_mix(sizes: Mapping[str, int], weights: Mapping[str, float] | None) -> None:
+    problems = [
+        Problem(where=name, seen="it has no bins", fix=data.MIX.fix("empty", name=name))
+        for name, size in sizes.items()
+        if size < 1
+    ]
+    if not sizes:
+        problems.append(Problem(where="sources", seen="there are none", fix=data.MIX.fix("none")))
+    if weights is not None:
+        fix = data.MIX.fix("weights", names=list(sizes))
+        problems += [
+            Problem(where=name, seen=f"its weight is {weights.get(name, 'missing')}", fix=fix)
+            for name in sizes
+            # Written so that nan fails too.
+            if not 0 < weights.get(name, 0) < float("inf")
+        ]
+        problems += [
+            Problem(where=name, seen="it has a weight, and is no source", fix=fix)
+            for name in weights
+            if name not in sizes
+        ]
+    if problems:
+        raise InputError(data.MIX, problems)
+
+
+def _build_shuffled_cursor(sizes: Mapping[str, int], seed: int) -> Cursor:
+    """All bins in one permutation."""
+    names, ends = tuple(sizes), tuple(accumulate(sizes.values()))
+    orders = _cache_permutations(seed, ends[-1])
+
+    def at(index: int) -> SequenceDraw:
+        epoch, place = divmod(index, ends[-1])
+        sequence = orders(epoch)(place)
+        source = bisect_right(ends, sequence)
+        return SequenceDraw(source=names[source], bin=sequence - (ends[source - 1] if source else 0), epoch=epoch)
+
+    return at
+
+
+def _build_weighted_cursor(sizes: Mapping[str, int], seed: int, weights: Mapping[str, float]) -> Cursor:
+    """A cycle of sources, and in each source one permutation after the other."""
+    names = tuple(sizes)
+    counts = compute_draw_counts({name: weights[name] for name in names})
+    cycle, before = _build_cycle([counts[name] for name in names])
+    orders = tuple(_cache_permutations(_derive_source_seed(seed, name), size) for name, size in sizes.items())
+
+    def at(index: int) -> SequenceDraw:
+        turn, place = divmod(index, len(cycle))
+        source = cycle[place]
+        name = names[source]
+        epoch, drawn = divmod(turn * counts[name] + before[place], sizes[name])
+        return SequenceDraw(source=name, bin=orders[source](epoch)(drawn), epoch=epoch)
+
+    return at
+
+
+def compute_draw_counts(weights: Mapping[str, float]) -> dict[str, int]:
+    """How many draws of each source are in one cycle: exact where a cycle of 100,000 can be, else to within 1 %."""
+    # By their text: 0.1 is meant to be a tenth, not the nearest binary fraction.
+    exact_weights = {name: Fraction(str(weight)) for name, weight in weights.items()}
+    total = sum(exact_weights.values())
+    parts = {name: weight / total for name, weight in exact_weights.items()}
+    period = lcm(*(part.denominator for part in parts.values()))
+    if period <= _MAX_PERIOD:
+        return {name: int(part * period) for name, part in parts.items()}
+    counts = {name: int(part * _MAX_PERIOD) for name, part in parts.items()}
+    short = _MAX_PERIOD - sum(counts.values())
+    for name in sorted(parts, key=lambda name: counts[name] - parts[name] * _MAX_PERIOD)[:short]:
+        counts[name] += 1
+    off = [name for name, part in parts.items() if abs(Fraction(counts[name], _MAX_PERIOD) / part - 1) > _MAX_DEVIATION]
+    if off:
+        raise InputError(
+            data.MIX_FAR,
+            [
+                Problem(
+                    where=name,
+                    seen=f"its weight is {float(parts[name]):.2g} of all: too little to be held to 1 %",
+                    fix=data.MIX_FAR.fix(name=name, least=f"{float(total) / 2000:g}"),
+                )
+                for name in off
+            ],
+        )
+    return counts
+
+
+def _build_cycle(counts: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Which source each place of the cycle draws from, and how often it was drawn before in it.
+
+    R. Tijdeman, The chairman assignment problem (1980): of the sources that are due, the one whose time is up first.
+    No prefix is off by more than 1 - 1 / (2·sources - 2).
+    """
+    period, grain = sum(counts), max(2 * len(counts) - 2, 1)
+    drawn = [0] * len(counts)
+    cycle, before = [], []
+    for place in range(1, period + 1):
+        chosen, slack, size = 0, 1, 0
+        for source, count in enumerate(counts):
+            # All in units of 1 / (period·grain), and fractions by crosswise products, so that whole numbers decide.
+            due = (count * place - drawn[source] * period) * grain
+            remaining = period * (grain - 1) - due
+            if due >= period and (size == 0 or remaining * size < slack * count):
+                chosen, slack, size = source, remaining, count
+        cycle.append(chosen)
+        before.append(drawn[chosen])
+        drawn[chosen] += 1
+    return cycle, before
+
+
+def _cache_permutations(seed: int, size: int) -> Callable[[int], Callable[[int], int]]:
+    """The permutation of each epoch; ranks stay near one place, so few are kept."""
+    return lru_cache(maxsize=4)(lambda epoch: build_permutation(seed, epoch, size))
+
+
+def _derive_source_seed(seed: int, name: str) -> int:
+    """A seed for each source, lest two of one size keep step."""
+    return int.from_bytes(blake2b(f"{seed} {name}".encode(), digest_size=8).digest(), "little")

@@ -1,0 +1,101 @@
+"""Files that are there whole or not at all: hashed as they are written, synced, then renamed."""
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from time import monotonic, sleep
+
+from aboard.data.store.shard_manifest import FileEntry
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import data
+
+_BLOCK = 1 << 20
+
+
+class HashedFile:
+    """Written from start to end under a passing name; `publish` gives it its own."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # By process: whoever is killed half-way leaves a file that nobody else takes for its own.
+        self._draft = path.with_name(f".{path.name}.{os.getpid()}")
+        self._file = self._draft.open("wb")
+        self._hash = hashlib.sha256()
+        self.bytes = 0
+
+    @property
+    def closed(self) -> bool:
+        """Asked by pyarrow, which then takes this for a file."""
+        return self._file.closed
+
+    def write(self, data: bytes | memoryview) -> None:
+        self._file.write(data)
+        self._hash.update(data)
+        self.bytes += len(data)
+
+    def publish(self, *, sync: bool) -> FileEntry:
+        self._file.flush()
+        if sync:
+            os.fsync(self._file.fileno())
+        self._file.close()
+        self._draft.replace(self._path)
+        return FileEntry(name=self._path.name, bytes=self.bytes, sha256=self._hash.hexdigest())
+
+    def drop(self) -> None:
+        self._file.close()
+        self._draft.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, text: str, *, sync: bool) -> None:
+    """The file with this text, whoever is killed meanwhile; synced, a power cut leaves the old one or the new one."""
+    file = HashedFile(path)
+    file.write(text.encode())
+    file.publish(sync=sync)
+
+
+def fsync_directory(folder: Path) -> None:
+    """Names are durable when their directory is (fsync(2))."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def compute_sha256(path: Path) -> str:
+    """The hash of a file's content, in bounded memory; other threads run meanwhile."""
+    digest = hashlib.sha256()
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextmanager
+def hold_lock(path: Path, *, patience: float) -> Iterator[None]:
+    """One process at a time; the kernel lets go of it when its holder dies, however it dies."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        _acquire_lock(handle, path, monotonic() + patience)
+        os.truncate(handle, 0)
+        os.pwrite(handle, f"{os.uname().nodename} {os.getpid()}".encode(), 0)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _acquire_lock(handle: int, path: Path, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if monotonic() > deadline:
+                host, _, process = os.pread(handle, 200, 0).decode("utf-8", "replace").partition(" ")
+                seen = f"process {process} on {host} still prepares the same data, and holds {path}"
+                raise AboardError(data.LOCKED, seen, process=process, host=host) from None
+            sleep(0.1)
+        else:
+            return

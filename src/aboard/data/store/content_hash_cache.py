@@ -1,0 +1,97 @@
+"""The hash of a file's content, taken once for as long as the file stays as it is."""
+
+import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from time import time_ns
+
+from aboard.data.store.atomic_files import compute_sha256, hold_lock, write_atomically
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import data
+from aboard.lazy_dataclass import dataclass
+
+# A file that was written so short a while ago can change again without a new time stamp (git's "racy" entries).
+_SETTLED_NANOSECONDS = 2_000_000_000
+_PATIENCE = 60.0
+_MAX_ENTRIES = 100_000
+
+
+# How a file stands on disk: size, times, inode.
+FileStamp = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ContentHash:
+    """What is in a file, whatever it is called; `stamp` is how it stood on disk when it was read."""
+
+    bytes: int
+    sha256: str
+    stamp: FileStamp
+
+
+class ContentHashCache:
+    """Hashes by path, size, times and inode, kept in one file of the cache."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._known = _load_hashes(path)
+        self._new: dict[str, list[int | str]] = {}
+
+    def of(self, paths: Iterable[Path], *, threads: int = 1) -> list[ContentHash]:
+        """The content of each file; those that changed are read, several at once."""
+        with ThreadPoolExecutor(max_workers=threads) as pool:
+            found = list(pool.map(self._one, paths))
+        self._save()
+        return found
+
+    def _one(self, path: Path) -> ContentHash:
+        stamp = read_file_stamp(path)
+        known = self._known.get(str(path.absolute()))
+        if known is not None and tuple(known[:-1]) == stamp:
+            return ContentHash(bytes=stamp[0], sha256=str(known[-1]), stamp=stamp)
+        try:
+            sha256 = compute_sha256(path)
+        except OSError as error:
+            raise _make_unreadable_error(path, error) from error
+        if read_file_stamp(path) != stamp:
+            raise make_changed_error(path)
+        if time_ns() - max(stamp[1:3]) > _SETTLED_NANOSECONDS:
+            self._new[str(path.absolute())] = [*stamp, sha256]
+        return ContentHash(bytes=stamp[0], sha256=sha256, stamp=stamp)
+
+    def _save(self) -> None:
+        if not self._new:
+            return
+        with hold_lock(self._path.with_suffix(".lock"), patience=_PATIENCE):
+            # Others may have added theirs meanwhile. The oldest go first when there are very many.
+            self._known = {**_load_hashes(self._path), **self._new}
+            self._new.clear()
+            latest = dict(list(self._known.items())[-_MAX_ENTRIES:])
+            write_atomically(self._path, json.dumps(latest, indent=0), sync=False)
+
+
+def read_file_stamp(path: Path) -> FileStamp:
+    """Size, times and inode: the change time as well, since `cp -p` and rsync set the other back."""
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise _make_unreadable_error(path, error) from error
+    return (stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino)
+
+
+def _make_unreadable_error(path: Path, error: OSError) -> AboardError:
+    return AboardError(data.UNREADABLE, f"{path} can't be read: {error.strerror}", "file", path=path)
+
+
+def make_changed_error(path: Path) -> AboardError:
+    return AboardError(data.CHANGED, f"{path} changed while it was being prepared")
+
+
+def _load_hashes(path: Path) -> dict[str, list[int | str]]:
+    """What is known; nothing when the file isn't there or isn't ours: then all is hashed again."""
+    try:
+        hashes = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return {name: entry for name, entry in hashes.items() if isinstance(entry, list) and len(entry) == 5}  # noqa: PLR2004 - the stamp and the hash

@@ -1,0 +1,59 @@
+"""Looking at a chunk as training would read it: counted for the gate, some rows kept to be shown, nothing written."""
+
+from collections.abc import Callable, Sequence
+from itertools import islice
+
+from aboard.data.intake.chunks import Chunk
+from aboard.data.intake.read_chunk import read_rows
+from aboard.data.intake.row_formats import RowFormat
+from aboard.data.quality.data_check import collect_statistics
+from aboard.data.quality.encoding_settings import EncodingSettings
+from aboard.data.quality.row_statistics import CheckedRow, DataStatistics
+from aboard.data.rows import DataRow, InvalidRow
+from aboard.data.tokenize_workers.encoded_unit import RowEncoder
+from aboard.lazy_dataclass import dataclass
+
+# Rows that are encoded at once: few enough to be held.
+_BATCH = 512
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InspectOrder:
+    """Look at this chunk, and bring its first `show` rows that aren't broken."""
+
+    number: int
+    chunk: Chunk
+    form: RowFormat
+    terms: EncodingSettings
+    show: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InspectedChunk:
+    """What was counted in a chunk, and its first rows."""
+
+    tally: DataStatistics
+    shown: tuple[CheckedRow, ...]
+
+
+def inspect_chunk(
+    order: InspectOrder, encode: RowEncoder | None, on_progress: Callable[[int, int], None]
+) -> InspectedChunk:
+    """Without an encoder rows have no tokens; `tell` hears of rows and characters as they are read."""
+    statistics, first_rows = DataStatistics(), list[CheckedRow]()
+    rows = read_rows(order.chunk, order.form)
+    while batch := list(islice(rows, _BATCH)):
+        items = _encode_rows(batch, encode)
+        batch_statistics = collect_statistics(items, order.terms)
+        statistics += batch_statistics
+        whole = (item for item in items if item.broken is None)
+        first_rows += islice(whole, max(0, order.show - len(first_rows)))
+        on_progress(len(items), batch_statistics.characters.total)
+    return InspectedChunk(tally=statistics, shown=tuple(first_rows))
+
+
+def _encode_rows(rows: Sequence[DataRow | InvalidRow], encode: RowEncoder | None) -> list[CheckedRow]:
+    if encode is None:
+        return [CheckedRow(row=row) for row in rows]
+    encoded = iter(encode([row for row in rows if isinstance(row, DataRow)]))
+    return [CheckedRow(row=row, encoded=next(encoded) if isinstance(row, DataRow) else None) for row in rows]

@@ -1,0 +1,248 @@
+"""A unit of preparation: one chunk of a source as tokens, mask and documents, kept on disk until its shard is whole."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from aboard.core.decoding import decode
+from aboard.data.quality.data_check import collect_statistics
+from aboard.data.quality.encoding_settings import EncodingSettings
+from aboard.data.quality.row_statistics import CheckedRow, DataStatistics
+from aboard.data.quality.statistics_json import encode_statistics
+from aboard.data.rows import DataRow, EncodedRow, InvalidRow, Mask
+from aboard.data.store.atomic_files import HashedFile, write_atomically
+from aboard.data.store.shard_index import DOCUMENT_DTYPE
+from aboard.data.store.shard_manifest import MAX_BROKEN_ROWS, BrokenRow, FileEntry
+from aboard.diagnoses.untrusted import Untrusted, encode_text
+from aboard.lazy_dataclass import dataclass
+
+# The places of a unit's files in its record.
+TOKENS, MASK, DOCUMENTS = range(3)
+_ENDINGS = (".tokens", ".mask", ".documents")
+_TALLY = "tally"
+
+# What goes to the encoder at once: its results are ten times larger than the text while it works on them.
+_BATCH_ROWS = 256
+_BATCH_CHARACTERS = 1 << 18
+
+
+class SizedVocabulary(Protocol):
+    """How many tokens there are: one more than the largest id."""
+
+    @property
+    def size(self) -> int: ...
+
+
+class RowEncoder(Protocol):
+    """Rows to tokens; `identity` is a hash of all that decides which. `aboard.data.tokens.encoder.Encoder` is one."""
+
+    @property
+    def identity(self) -> str: ...
+
+    @property
+    def vocabulary(self) -> SizedVocabulary: ...
+
+    def __call__(self, rows: list[DataRow]) -> Sequence[EncodedRow | InvalidRow]: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnitRecord:
+    """What a unit has given; written after its files, so that they are there if it is."""
+
+    rows: int
+    documents: int
+    tokens: int
+    supervised: int
+    unit: Literal["line", "row"]
+    broken: dict[str, int]
+    broken_first: tuple[BrokenRow, ...]
+    files: tuple[FileEntry, ...]
+
+
+def write_unit(
+    rows: Iterable[DataRow | InvalidRow],
+    encode: RowEncoder,
+    *,
+    origin: int,
+    path: Path,
+    tell: Callable[[int, int], None],
+    terms: EncodingSettings,
+) -> UnitRecord:
+    """Encodes the rows into PATH.tokens, .mask and .documents; `tell` hears of rows and tokens as they are done.
+
+    What the gate must know of them goes with the record, on these terms.
+    """
+    draft = _Draft(path, vocabulary=encode.vocabulary.size, origin=origin, terms=terms)
+    try:
+        for batch in _batch_rows(rows):
+            before = draft.tokens
+            draft.take(batch, encode)
+            tell(len(batch), draft.tokens - before)
+        record = draft.publish()
+    except BaseException:
+        draft.drop()
+        raise
+    content = {**asdict(record), _TALLY: encode_statistics(draft.tally, origin)}
+    write_atomically(path.with_suffix(".json"), json.dumps(content, default=encode_text), sync=False)
+    return record
+
+
+def read_unit(path: Path) -> UnitRecord | None:
+    """The record of a finished unit; None when there is none that makes sense."""
+    try:
+        return decode(UnitRecord, _load_record(path), strict=True)
+    except (OSError, ValueError):
+        return None
+
+
+def read_unit_statistics(path: Path) -> dict[str, Any]:
+    """What the gate must know of a finished unit, as `aboard.data.quality.statistics_json` has it."""
+    statistics: dict[str, Any] = _load_record(path)[_TALLY]
+    return statistics
+
+
+def choose_token_bytes(vocabulary: int) -> Literal[2, 4]:
+    return 2 if vocabulary <= 1 << 16 else 4
+
+
+class MaskWriter:
+    """Bits in the order of tokens, the lowest of each byte first; what doesn't fill a byte waits for the next."""
+
+    def __init__(self, file: HashedFile) -> None:
+        self._file = file
+        self._waiting = np.empty(0, np.bool_)
+
+    def add(self, mask: Mask) -> None:
+        bits = np.concatenate([self._waiting, mask])
+        whole = len(bits) // 8 * 8
+        self._file.write(np.packbits(bits[:whole], bitorder="little").tobytes())
+        self._waiting = bits[whole:]
+
+    def close(self) -> None:
+        self._file.write(np.packbits(self._waiting, bitorder="little").tobytes())
+
+
+class _Draft:
+    """The files of a unit while they are written."""
+
+    def __init__(self, path: Path, *, vocabulary: int, origin: int, terms: EncodingSettings) -> None:
+        self._files = [HashedFile(path.with_suffix(ending)) for ending in _ENDINGS]
+        self._mask = MaskWriter(self._files[MASK])
+        self._vocabulary = vocabulary
+        self._dtype = np.dtype(f"<u{choose_token_bytes(vocabulary)}")
+        self._origin = origin
+        self._terms = terms
+        self.tally = DataStatistics()
+        self._broken: Counter[str] = Counter()
+        self._broken_first: list[BrokenRow] = []
+        self._unit: Literal["line", "row"] = "line"
+        self.rows = self.documents = self.tokens = self.supervised = 0
+
+    def take(self, batch: Sequence[DataRow | InvalidRow], encode: RowEncoder) -> None:
+        rows = [row for row in batch if isinstance(row, DataRow)]
+        encoded = iter(encode(rows) if rows else ())
+        documents: list[tuple[EncodedRow, DataRow]] = []
+        items: list[CheckedRow] = []
+        for row in batch:
+            result = row if isinstance(row, InvalidRow) else self._check_encoded(next(encoded))
+            items.append(CheckedRow(row=row, encoded=result if isinstance(row, DataRow) else None))
+            if isinstance(result, InvalidRow):
+                self._note(result)
+            elif isinstance(row, DataRow):
+                documents.append((result, row))
+        self.tally += collect_statistics(items, self._terms, prints=False)
+        self.rows += len(batch)
+        self._unit = batch[-1].where.unit
+        if documents:
+            self._write(documents)
+
+    def publish(self) -> UnitRecord:
+        self._mask.close()
+        # Not synced: what a power cut takes is seen by its hash, and made again.
+        files = tuple(file.publish(sync=False) for file in self._files)
+        return UnitRecord(
+            rows=self.rows,
+            documents=self.documents,
+            tokens=self.tokens,
+            supervised=self.supervised,
+            unit=self._unit,
+            broken=dict(sorted(self._broken.items())),
+            broken_first=tuple(self._broken_first),
+            files=files,
+        )
+
+    def drop(self) -> None:
+        for file in self._files:
+            file.drop()
+
+    def _check_encoded(self, encoded: EncodedRow | InvalidRow) -> EncodedRow | InvalidRow:
+        if isinstance(encoded, InvalidRow):
+            return encoded
+        if not len(encoded.ids):
+            return InvalidRow(where=encoded.where, code="row-empty", why=Untrusted("it gives no token"))
+        if encoded.ids.max() < self._vocabulary:
+            return encoded
+        why = f"token {encoded.ids.max()} is not among the {self._vocabulary} of the tokenizer"
+        return InvalidRow(where=encoded.where, code="token-unknown", why=Untrusted(why))
+
+    def _note(self, broken: InvalidRow) -> None:
+        self._broken[broken.code] += 1
+        if len(self._broken_first) < MAX_BROKEN_ROWS:
+            row = BrokenRow(origin=self._origin, line=broken.where.line, code=broken.code, why=broken.why)
+            self._broken_first.append(row)
+
+    def _write(self, pairs: Sequence[tuple[EncodedRow, DataRow]]) -> None:
+        masks = [encoded.mask.copy() for encoded, _ in pairs]
+        for mask in masks:
+            mask[:1] = False  # nothing predicts a document's first token
+        documents = np.zeros(len(pairs), DOCUMENT_DTYPE)
+        documents["length"] = [len(mask) for mask in masks]
+        documents["supervised"] = [np.count_nonzero(mask) for mask in masks]
+        documents["offset"] = self.tokens + np.cumsum(documents["length"]) - documents["length"]
+        documents["whole"] = [row.kind in {"chat", "pair"} for _, row in pairs]
+        documents["origin"] = self._origin
+        documents["line"] = [row.where.line for _, row in pairs]
+        documents["content"] = [_hash_tokens(encoded) for encoded, _ in pairs]
+        ids = np.concatenate([encoded.ids for encoded, _ in pairs])
+        self._files[TOKENS].write(ids.astype(self._dtype).tobytes())
+        self._mask.add(np.concatenate(masks))
+        self._files[DOCUMENTS].write(documents.tobytes())
+        self.documents += len(pairs)
+        self.tokens += len(ids)
+        self.supervised += int(documents["supervised"].sum())
+
+
+def _load_record(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.with_suffix(".json").read_bytes())
+    return content
+
+
+def _batch_rows(rows: Iterable[DataRow | InvalidRow]) -> Iterator[list[DataRow | InvalidRow]]:
+    """Few rows where they are long: an encoder's memory goes with the characters that it is given at once."""
+    batch: list[DataRow | InvalidRow] = []
+    size = 0
+    for row in rows:
+        batch.append(row)
+        size += _count_characters(row) if isinstance(row, DataRow) else 0
+        if len(batch) >= _BATCH_ROWS or size >= _BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _count_characters(row: DataRow) -> int:
+    texts = [row.text, row.prompt, row.completion]
+    message_characters = sum(len(str(message.get("content") or "")) for message in row.messages or ())
+    return message_characters + sum(len(text) for text in texts if text is not None)
+
+
+def _hash_tokens(encoded: EncodedRow) -> int:
+    """8 bytes of a hash of the tokens, as little-endian 32-bit numbers whatever the shard's width is."""
+    return int.from_bytes(blake2b(encoded.ids.astype("<u4").tobytes(), digest_size=8).digest(), "little")

@@ -1,0 +1,88 @@
+"""From sources to token shards and bins: on all cores, once for each content, resumed where it was interrupted."""
+
+import os
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from aboard.data.quality import prepared_statistics
+from aboard.data.quality.row_statistics import DataStatistics
+from aboard.data.sampling.document_segments import OverflowPolicy
+from aboard.data.sampling.packed_sequences import PackedSequences, Packing
+from aboard.data.sampling.sequence_packing import build_packed_sequences, check_max_length
+from aboard.data.store.atomic_files import hold_lock
+from aboard.data.store.content_hash_cache import ContentHashCache
+from aboard.data.store.file_integrity import check_file_hash
+from aboard.data.store.shard_manifest import FileEntry
+from aboard.data.store.token_shards import TokenShards
+from aboard.data.tokenize_workers.encoded_unit import RowEncoder
+from aboard.data.tokenize_workers.preparation import SHARD_BYTES, Preparation, PreparationSource
+from aboard.data.tokenize_workers.tokenize_progress import TokenizeProgress
+from aboard.lazy_dataclass import dataclass
+
+__all__ = ["PreparationSource", "PreparedData", "TokenizeProgress", "prepare_data"]
+
+# For another process that prepares the same: it is alive as long as it holds the lock, and may have much to do.
+_PATIENCE = 24 * 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedData:
+    """What training reads; `cached` when it was there already."""
+
+    shards: TokenShards
+    bins: PackedSequences
+    cached: bool
+
+    @cached_property
+    def tally(self) -> DataStatistics:
+        """What the gate judges, on the terms of the encoder and the length of the bins; no row is read for it."""
+        return prepared_statistics.load_statistics(self.shards, self.bins.manifest.max_length)
+
+    @property
+    def tallies(self) -> tuple[DataStatistics, ...]:
+        """Of each source by itself, in the order in which they were given, without fingerprints and cut answers."""
+        return prepared_statistics.load_source_statistics(self.shards)
+
+
+def prepare_data(
+    sources: Sequence[PreparationSource],
+    encoder: RowEncoder,
+    cache: Path,
+    *,
+    max_length: int,
+    packing: Packing = "packed",
+    cut: OverflowPolicy = "by-kind",
+    workers: int | None = None,
+    progress: Callable[[TokenizeProgress], None] = lambda _: None,
+    shard_bytes: int = SHARD_BYTES,
+) -> PreparedData:
+    """The shards and bins of these sources, made or found in the cache: the same bytes on any number of workers.
+
+    A shard holds about `shard_bytes` of its source.
+    """
+    check_max_length(max_length)
+    cores = workers or len(os.sched_getaffinity(0))
+    cache.mkdir(parents=True, exist_ok=True)
+    prints = ContentHashCache(cache / "fingerprints.json")
+    work = Preparation(sources, encoder, cache, prints=prints, workers=cores, shard_bytes=shard_bytes)
+    with hold_lock(cache / f"{work.key}.lock", patience=_PATIENCE):
+        cached = work.folder.is_dir()
+        if cached:
+            work.clean()
+        else:
+            work.make(progress)
+    shards = TokenShards(work.folder, names=work.names)
+    if cached:  # what was made just now was hashed as it was written
+        _verify_files(shards.folder, shards.manifest.files, prints, cores)
+    sequences = build_packed_sequences(shards, max_length=max_length, packing=packing, cut=cut)
+    if cached:
+        _verify_files(sequences.folder, sequences.manifest.files, prints, cores)
+    return PreparedData(shards=shards, bins=sequences, cached=cached)
+
+
+def _verify_files(folder: Path, files: Sequence[FileEntry], prints: ContentHashCache, threads: int) -> None:
+    """By hash, but files that haven't changed since they were hashed are not read again."""
+    contents = prints.of([folder / file.name for file in files], threads=threads)
+    for file, content in zip(files, contents, strict=True):
+        check_file_hash(folder, file, content.sha256)

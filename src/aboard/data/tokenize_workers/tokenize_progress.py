@@ -1,0 +1,60 @@
+"""How far a preparation is, from what its workers tell."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from aboard.data.tokenize_workers.encoded_unit import UnitRecord
+from aboard.data.tokenize_workers.preparation_schedule import PreparationSchedule
+from aboard.data.tokenize_workers.worker_process import EncodeOrder, WorkerOrder, WorkerProgress
+from aboard.lazy_dataclass import dataclass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TokenizeProgress:
+    """How far a preparation is; what was found from an earlier one is in it."""
+
+    bytes: int
+    of_bytes: int
+    rows: int
+    tokens: int
+
+
+class ProgressCounter:
+    """Adds up what workers tell; what a finished unit really had takes the place of what was told of it."""
+
+    def __init__(
+        self, schedule: PreparationSchedule, units: Sequence[EncodeOrder], progress: Callable[[TokenizeProgress], None]
+    ) -> None:
+        self._progress = progress
+        self._of_bytes = sum(unit.chunk.size for unit in units)
+        self._bytes = self._rows = self._tokens = 0
+        self._on_the_way: dict[Path, WorkerProgress] = {}
+        for unit in units:
+            if unit.path in schedule.records:
+                self._add(unit, schedule.records[unit.path])
+        self._tell()
+
+    def told(self, order: WorkerOrder, progress: WorkerProgress) -> None:
+        if isinstance(order, EncodeOrder):
+            self._on_the_way[order.path] = progress
+            self._tell()
+
+    def done(self, unit: EncodeOrder, record: UnitRecord) -> None:
+        self._on_the_way.pop(unit.path, None)
+        self._add(unit, record)
+        self._tell()
+
+    def _add(self, unit: EncodeOrder, record: UnitRecord) -> None:
+        self._bytes += unit.chunk.size
+        self._rows += record.rows
+        self._tokens += record.tokens
+
+    def _tell(self) -> None:
+        self._progress(
+            TokenizeProgress(
+                bytes=self._bytes,
+                of_bytes=self._of_bytes,
+                rows=self._rows + sum(progress.rows for progress in self._on_the_way.values()),
+                tokens=self._tokens + sum(progress.tokens for progress in self._on_the_way.values()),
+            )
+        )

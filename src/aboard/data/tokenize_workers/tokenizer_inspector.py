@@ -1,0 +1,59 @@
+"""A tokenizer as the gate and the eye need it: which tokens begin, end and control, and what each looks like."""
+
+from collections.abc import Sequence
+
+from aboard.data.quality.encoding_settings import EncodingSettings
+from aboard.data.quality.row_statistics import CheckedRow
+from aboard.data.rows import EncodedRow
+from aboard.data.tokenize_workers.encoded_unit import RowEncoder
+from aboard.data.tokens.encoder import Encoder
+from aboard.data.tokens.row_preview import PreviewToken, RowPreview, build_row_preview
+from aboard.diagnoses.untrusted import Untrusted
+
+# Tokens of a row that are shown: to one who asked for rows, and beside a finding.
+PREVIEW_TOKENS, EXAMPLE_TOKENS = 800, 120
+
+
+class TokenizerInspector:
+    """Looks through an encoder."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+        self._specials = frozenset(encoder.vocabulary.specials.values())
+
+    def terms(self, name: str, *, max_length: int | None) -> EncodingSettings:
+        encoder = self.encoder
+        names = {number: word for word, number in encoder.vocabulary.specials.items()}
+        return EncodingSettings(
+            tokenizer=name,
+            bos=encoder.vocabulary.bos,
+            stops=encoder.stops,
+            stop_names=tuple(Untrusted(names.get(stop, str(stop))) for stop in sorted(encoder.stops)),
+            specials=tuple(encoder.vocabulary.specials),
+            max_length=max_length,
+            loss_on=encoder.loss_on,
+            marked=None if encoder.template is None else encoder.template.marked,
+        )
+
+    def shown(
+        self, encoded: EncodedRow, *, limit: int | None, most: int = PREVIEW_TOKENS, length: int | None = None
+    ) -> RowPreview:
+        return build_row_preview(encoded, self._decode, self._specials, limit=limit, most=most, length=length)
+
+    def _decode(self, ids: Sequence[int]) -> str:
+        return self.encoder.tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def build_encoding_settings(encode: RowEncoder) -> EncodingSettings:
+    """What a preparation counts by: no limit of length, for shards have none."""
+    return TokenizerInspector(encode).terms("", max_length=None) if isinstance(encode, Encoder) else EncodingSettings()
+
+
+def build_item_preview(item: CheckedRow, inspector: TokenizerInspector | None, limit: int | None) -> RowPreview:
+    """A row's tokens, or its texts where there are none."""
+    if inspector is not None and isinstance(item.encoded, EncodedRow):
+        return inspector.shown(item.encoded, limit=limit)
+    texts = [f"{who}: {text}\n" for who, text in item.texts]
+    return RowPreview(
+        where=item.where, pieces=tuple(PreviewToken(text=Untrusted(text), supervised=False) for text in texts)
+    )

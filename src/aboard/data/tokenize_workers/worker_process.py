@@ -1,0 +1,180 @@
+"""A worker: a process of its own that looks at chunks, encodes units and assembles shards, one order at a time."""
+
+import os
+import signal
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from multiprocessing import parent_process
+from multiprocessing.connection import Connection
+from pathlib import Path
+from threading import Thread
+from time import monotonic
+from typing import Any
+
+from aboard.data.intake.chunks import Chunk
+from aboard.data.intake.read_chunk import read_rows
+from aboard.data.intake.row_formats import RowFormat
+from aboard.data.intake.validation_split import SplitSide
+from aboard.data.quality.encoding_settings import EncodingSettings
+from aboard.data.rows import DataRow, InvalidRow
+from aboard.data.store.content_hash_cache import FileStamp, make_changed_error, read_file_stamp
+from aboard.data.store.shard_manifest import Shard
+from aboard.data.tokenize_workers.chunk_inspection import InspectedChunk, InspectOrder, inspect_chunk
+from aboard.data.tokenize_workers.encoded_unit import RowEncoder, UnitRecord, write_unit
+from aboard.data.tokenize_workers.shard_assembly import DamagedUnitError, assemble_shard
+from aboard.data.tokenize_workers.tokenizer_inspector import build_encoding_settings
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.errors import pack_error
+from aboard.diagnoses.trainer import data
+from aboard.lazy_dataclass import dataclass
+
+_REPORT_SECONDS = 0.2
+# A trace names the place at its end; a row that is quoted in it may be of any length.
+_TRACE_HEAD, _TRACE_TAIL = 2000, 4000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncodeOrder:
+    """Encode this chunk into the unit at `path`, if its files still have these stamps when they have been read."""
+
+    number: int
+    chunk: Chunk
+    form: RowFormat
+    part: SplitSide | None
+    origin: int
+    path: Path
+    stamps: tuple[tuple[Path, FileStamp], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AssembleOrder:
+    """Make one shard of these units."""
+
+    number: int
+    units: tuple[Path, ...]
+    folder: Path
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerProgress:
+    """So many rows and tokens of the order are done; where it is looked at only, rows and characters."""
+
+    rows: int
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkerFailure:
+    """The order can't be carried out: an error of ours as `pack_error` has it, or where the program broke."""
+
+    error: Mapping[str, Any]
+
+
+WorkerOrder = InspectOrder | EncodeOrder | AssembleOrder
+WorkerAnswer = WorkerProgress | InspectedChunk | UnitRecord | Shard | DamagedUnitError | WorkerFailure
+
+
+def run_worker(connection: Connection) -> None:
+    """Takes the encoder, then orders, until there are no more; ends at once with the process that started it."""
+    # Ctrl-C reaches the whole terminal: the parent ends us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    Thread(target=_exit_with_parent, daemon=True).start()
+    # One thread each: there are as many workers as cores. Before the first text is encoded, which starts threads.
+    os.environ.update(RAYON_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", OMP_NUM_THREADS="1")
+    encode: RowEncoder | None = connection.recv()
+    runner = _OrderRunner(encode, connection)
+    while True:
+        try:
+            order: WorkerOrder | None = connection.recv()
+        except EOFError:
+            return
+        if order is None:
+            return
+        connection.send(runner.answer(order))
+
+
+def _exit_with_parent() -> None:
+    """Whoever killed it may start the same preparation again: two at work in one place would be one too many."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(1)
+
+
+class _OrderRunner:
+    """Carries out orders with one encoder; without one it can only look."""
+
+    def __init__(self, encode: RowEncoder | None, connection: Connection) -> None:
+        self._encode = encode
+        self._terms = EncodingSettings() if encode is None else build_encoding_settings(encode)
+        self._connection = connection
+
+    def answer(self, order: WorkerOrder) -> WorkerAnswer:
+        """What was made, or why it couldn't be."""
+        try:
+            return self._done(order)
+        except DamagedUnitError as damaged:
+            return damaged
+        except AboardError as error:
+            return _make_failure(error)
+        except OSError as error:
+            folder = _get_order_folder(order)
+            return _make_failure(
+                AboardError(data.DISK, f"{error.filename or folder}: {error.strerror}", "room", folder=folder)
+            )
+        except Exception:  # noqa: BLE001 - told to the parent, with its trace
+            return _make_failure(AboardError(data.WORKER, f"a worker broke: {_format_trace()}", "row"))
+
+    def _done(self, order: WorkerOrder) -> WorkerAnswer:
+        if isinstance(order, AssembleOrder):
+            return assemble_shard(order.units, order.folder, order.name)
+        tell = _ProgressReporter(self._connection).tell
+        if isinstance(order, InspectOrder):
+            return inspect_chunk(order, self._encode, tell)
+        if self._encode is None:
+            raise AboardError(data.WORKER, "a worker without an encoder was told to encode", "report")
+        rows = read_rows(order.chunk, order.form)
+        rows = _check_unchanged(rows if order.part is None else order.part.of(rows), order)
+        return write_unit(rows, self._encode, origin=order.origin, path=order.path, tell=tell, terms=self._terms)
+
+
+def _make_failure(error: AboardError) -> WorkerFailure:
+    return WorkerFailure(error=pack_error(error))
+
+
+def _format_trace() -> str:
+    """Of the exception that is being handled; its middle is left out when it is long."""
+    whole = traceback.format_exc()
+    return whole if len(whole) <= _TRACE_HEAD + _TRACE_TAIL else f"{whole[:_TRACE_HEAD]}\n…\n{whole[-_TRACE_TAIL:]}"
+
+
+def _get_order_folder(order: WorkerOrder) -> Path:
+    """Where it reads or writes."""
+    if isinstance(order, InspectOrder):
+        return Path(order.chunk.path).parent
+    return order.path.parent if isinstance(order, EncodeOrder) else order.folder
+
+
+def _check_unchanged(rows: Iterable[DataRow | InvalidRow], order: EncodeOrder) -> Iterator[DataRow | InvalidRow]:
+    """The rows; at their end, before the unit counts as made, an error if they came from another content."""
+    yield from rows
+    for path, stamp in order.stamps:
+        if read_file_stamp(path) != stamp:
+            raise make_changed_error(path)
+
+
+class _ProgressReporter:
+    """Passes progress on, a few times a second."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._rows = self._tokens = 0
+        self._next = monotonic() + _REPORT_SECONDS
+
+    def tell(self, rows: int, tokens: int) -> None:
+        self._rows += rows
+        self._tokens += tokens
+        if monotonic() >= self._next:
+            self._connection.send(WorkerProgress(rows=self._rows, tokens=self._tokens))
+            self._next = monotonic() + _REPORT_SECONDS

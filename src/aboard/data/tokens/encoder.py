@@ -1,0 +1,170 @@
+"""From rows to tokens and loss masks.
+
+What is encoded: a chat as its template renders it; a pair as prompt and completion one after the other; both whole, so
+that tokens are what the tokenizer makes of the text and borders fall where they fall. A token is supervised if any of
+its characters belongs to an answer. Text and pairs get the tokenizer's BOS once and an EOS behind, which is supervised;
+a chat gets neither, for its template writes them. The first token of a row is never supervised: nothing predicts it.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from hashlib import blake2b
+from typing import Any, Literal
+
+import numpy as np
+import tokenizers
+
+from aboard.data.intake.chat_messages import InvalidRowError
+from aboard.data.rows import DataRow, EncodedRow, Ids, InvalidRow, Mask, RowLocation
+from aboard.data.tokens.chat_template import TEMPLATE_DATE, ChatTemplate, Span
+from aboard.data.tokens.supervised_text import SupervisedText, SupervisedTextEncoder, TokensAndMask
+from aboard.data.tokens.tokenizer_vocabulary import Vocabulary, load_vocabulary
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.lazy_dataclass import dataclass
+
+LossOn = Literal["answers", "last", "all"]
+
+# What is encoded as one; it takes up to 0.3 GB.
+MAX_TEXT_LENGTH = 4_000_000
+# Counts what changes tokens or masks for the same input, so that a cache of the older ones is not taken for these.
+_EDITION = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Job:
+    """What is to be encoded for a row."""
+
+    at: int
+    passage: SupervisedText
+    closed: bool  # whether the text brings its own BOS and EOS
+
+
+class Encoder:
+    """Rows in, tokens and masks out, in batches; picklable, so that each worker has its own.
+
+    `tokenizer` is a path, a hub name, or a transformers tokenizer; `template` is a Jinja text that replaces its own.
+    """
+
+    def __init__(self, tokenizer: Any, *, template: str | None = None, loss_on: LossOn = "answers") -> None:
+        self._set(load_vocabulary(tokenizer), template, loss_on)
+
+    def _set(self, vocabulary: Vocabulary, template: str | None, loss_on: LossOn) -> None:
+        self.vocabulary = vocabulary
+        self.given = template
+        self.loss_on = loss_on
+        self.tokenizer = tokenizers.Tokenizer.from_str(vocabulary.json)
+        self._passages = SupervisedTextEncoder(self.tokenizer)
+        self.template = self._made(template or vocabulary.plain)
+        with_tools = template or vocabulary.with_tools
+        self._with_tools = self.template if with_tools == (template or vocabulary.plain) else self._made(with_tools)
+
+    def __getstate__(self) -> tuple[Vocabulary, str | None, LossOn]:
+        return self.vocabulary, self.given, self.loss_on
+
+    def __setstate__(self, state: tuple[Vocabulary, str | None, LossOn]) -> None:
+        self._set(*state)
+
+    @property
+    def identity(self) -> str:
+        """A hash of all that decides which tokens and masks come out: a part of a cache's key."""
+        parts = [_EDITION, asdict(self.vocabulary), self.given, self.loss_on, str(TEMPLATE_DATE)]
+        return blake2b(json.dumps(parts, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    @property
+    def stops(self) -> frozenset[int]:
+        """The tokens that may end an answer: EOS, and the stop token of the chat template."""
+        text = self.template.stop.strip() if self.template else ""
+        tokens = {self.vocabulary.eos, self.vocabulary.specials.get(text)}
+        return frozenset(token for token in tokens if token is not None)
+
+    def __call__(self, rows: Sequence[DataRow]) -> list[EncodedRow | InvalidRow]:
+        """One result for each row, in order; a row that can't be encoded is a Broken that says why."""
+        results: dict[int, EncodedRow | InvalidRow] = {}
+        jobs: list[_Job] = []
+        for at, row in enumerate(rows):
+            try:
+                if row.kind == "tokens":
+                    results[at] = self._copy_tokens(row)
+                else:
+                    jobs.append(self._job(at, row))
+            except InvalidRowError as error:
+                results[at] = InvalidRow(where=row.where, code=error.code, why=error.why)
+        for job, tokens in zip(jobs, self._passages([job.passage for job in jobs]), strict=True):
+            results[job.at] = self._finished(rows[job.at].where, job, tokens)
+        return [results[at] for at in range(len(rows))]
+
+    def _made(self, text: str | None) -> ChatTemplate | None:
+        return (
+            ChatTemplate(text, tokens=self.vocabulary.names, specials=tuple(self.vocabulary.specials)) if text else None
+        )
+
+    def _copy_tokens(self, row: DataRow) -> EncodedRow:
+        ids = row.ids if row.ids is not None else np.empty(0, np.uint32)
+        if len(ids) and ids.max() >= self.vocabulary.size:
+            why = (
+                f"token {ids.max()}, and the tokenizer's last is {self.vocabulary.size - 1}: another one made the file"
+            )
+            raise InvalidRowError("row-tokens", why)
+        mask = np.ones(len(ids), np.bool_) if row.mask is None else row.mask.copy()
+        mask[:1] = False
+        return EncodedRow(where=row.where, ids=ids, mask=mask)
+
+    def _job(self, at: int, row: DataRow) -> _Job:
+        job = self._chat(at, row) if row.messages and (self.template or row.kind == "chat") else self._plain(at, row)
+        length = len(job.passage.text)
+        if length > MAX_TEXT_LENGTH:
+            raise InvalidRowError(
+                "row-long", f"{length:,} characters; {MAX_TEXT_LENGTH:,} is the most that is encoded as one"
+            )
+        return job
+
+    def _plain(self, at: int, row: DataRow) -> _Job:
+        if row.kind == "text":
+            return _Job(at=at, passage=SupervisedText(text=row.text or "", spans=None), closed=False)
+        prompt = row.prompt or ""
+        text = prompt + (row.completion or "")
+        return _Job(at=at, passage=self._passage(text, [(len(prompt), len(text))]), closed=False)
+
+    def _chat(self, at: int, row: DataRow) -> _Job:
+        template = self._with_tools if row.tools else self.template
+        if template is None:
+            raise InvalidRowError("row-template", "the tokenizer has no chat template; give one with template: FILE")
+        messages = row.messages or ()
+        supervised = self._wanted(row)
+        text, spans = template.answers(messages, row.tools, supervised)
+        return _Job(at=at, passage=self._passage(text, spans), closed=True)
+
+    def _wanted(self, row: DataRow) -> list[int]:
+        """The messages that the loss is on."""
+        if self.loss_on == "all":
+            return []
+        trains = row.trains or (True,) * len(row.messages or ())
+        pairs = enumerate(zip(row.messages or (), trains, strict=True))
+        answers = [at for at, (message, may) in pairs if may and message["role"] == "assistant"]
+        return answers[-1:] if self.loss_on == "last" else answers
+
+    def _passage(self, text: str, spans: list[Span]) -> SupervisedText:
+        return SupervisedText(text=text, spans=None if self.loss_on == "all" else spans)
+
+    def _finished(
+        self, where: RowLocation, job: _Job, tokens: TokensAndMask | InvalidRowError
+    ) -> EncodedRow | InvalidRow:
+        if isinstance(tokens, InvalidRowError):
+            return InvalidRow(where=where, code=tokens.code, why=tokens.why)
+        ids, mask = tokens if job.closed else self._closed(*tokens)
+        if not len(ids):
+            return InvalidRow(where=where, code="row-empty", why=Untrusted("it has no tokens"))
+        mask[0] = False
+        return EncodedRow(where=where, ids=ids, mask=mask)
+
+    def _closed(self, ids: Ids, mask: Mask) -> tuple[Ids, Mask]:
+        """With BOS before and EOS behind, where the text didn't bring them itself."""
+        before = np.array(self.vocabulary.before, np.uint32)
+        if np.array_equal(ids[: len(before)], before):
+            before = before[:0]
+        eos = self.vocabulary.eos
+        behind = [] if eos is None or (len(ids) and ids[-1] == eos) else [eos]
+        whole: Ids = np.concatenate([before, ids, np.array(behind, np.uint32)])
+        full: Mask = np.concatenate([np.zeros(len(before), np.bool_), mask, np.ones(len(behind), np.bool_)])
+        return whole, full

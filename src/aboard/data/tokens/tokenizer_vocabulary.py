@@ -1,0 +1,139 @@
+"""A tokenizer, taken apart into what encoding needs: the fast tokenizer, its special tokens, its chat templates."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from aboard.data.intake.hub_reachability import is_hub_reachable
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import data
+from aboard.diagnoses.untrusted import escape_text
+from aboard.lazy_dataclass import dataclass
+
+# One of them is in every tokenizer's directory.
+_TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
+# A tokenizer encodes this to tokens that are no others' beginning or end.
+_PROBE_TEXT = "a"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vocabulary:
+    """Plain values, so that a worker gets it by pickle and needs neither torch nor the tokenizer's files.
+
+    `before` are the tokens that the tokenizer itself puts before a text (most often one BOS); `names` are what
+    templates know (bos_token: <s>); `plain` and `with_tools` are its chat templates.
+    """
+
+    json: str
+    names: Mapping[str, str]
+    specials: Mapping[str, int]
+    before: tuple[int, ...]
+    bos: int | None
+    eos: int | None
+    pad: int | None
+    size: int
+    plain: str | None
+    with_tools: str | None
+
+
+def load_vocabulary(tokenizer: Any) -> Vocabulary:
+    """The vocabulary of a path, a hub name, or a transformers tokenizer."""
+    loaded = _load_tokenizer(tokenizer) if isinstance(tokenizer, str) else tokenizer
+    if not getattr(loaded, "is_fast", False):
+        seen = f"the tokenizer {type(loaded).__name__} is no fast one (there is no tokenizer.json)"
+        raise AboardError(data.TOKENIZER, seen, "slow")
+    backend = tokenizers.Tokenizer.from_str(loaded.backend_tokenizer.to_str())
+    backend.no_truncation()
+    backend.no_padding()
+    added = backend.get_added_tokens_decoder()
+    specials = {token.content: number for number, token in added.items() if token.special}
+    plain, with_tools = _split_templates(loaded.chat_template)
+    return Vocabulary(
+        json=backend.to_str(),
+        names={name: str(token) for name, token in loaded.special_tokens_map.items() if isinstance(token, str)},
+        specials=specials,
+        before=_find_prefix_tokens(backend),
+        bos=loaded.bos_token_id,
+        eos=loaded.eos_token_id,
+        pad=loaded.pad_token_id,
+        size=max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1,
+        plain=plain,
+        with_tools=with_tools,
+    )
+
+
+def _load_tokenizer(name: str) -> Any:
+    """From a directory, or by a name of the hub; whatever can't be had is known before anything slow is begun."""
+    path = Path(name).expanduser()
+    where: Path | str | None = path
+    if not path.exists():
+        if _is_path(name):
+            raise _make_missing_error(name)
+        where = name if is_hub_reachable() else _find_cached(name)
+        if where is None:
+            raise _make_unreachable_error(name)
+    from transformers import AutoTokenizer  # noqa: PLC0415 - brings torch with it, which takes seconds
+
+    try:
+        return AutoTokenizer.from_pretrained(where)
+    except Exception as error:  # transformers raises whatever its downloader, its parsers and its models raise
+        seen = f"no tokenizer can be had from '{escape_text(name)}': {escape_text(' '.join(str(error).split()), 300)}"
+        # What is quoted isn't expanded by a shell.
+        folder = path if name.startswith("~") else name
+        raise AboardError(data.TOKENIZER, seen, "broken", file=f"{folder}/tokenizer.json") from error
+
+
+def _is_path(name: str) -> bool:
+    """Whether it can only be meant as a path: a name of the hub is one word, or two with a slash between them."""
+    first, slash, _rest = name.partition("/")
+    return name.startswith((".", "/", "~")) or name.count("/") > 1 or (slash != "" and Path(first).exists())
+
+
+def _make_missing_error(name: str) -> AboardError:
+    whole = Path(name).expanduser().absolute()
+    existing = next(parent for parent in whole.parents if parent.exists())
+    seen = (
+        f"there is no tokenizer at '{escape_text(name)}': {existing} has no"
+        f" '{escape_text(whole.relative_to(existing).parts[0])}'"
+    )
+    return AboardError(data.TOKENIZER, seen, "missing", folder=existing)
+
+
+def _find_cached(name: str) -> Path | None:
+    """The directory in the hub's cache that has what was fetched by this name."""
+    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415 - as in `hub_reachable`
+    from huggingface_hub.errors import HFValidationError  # noqa: PLC0415 - as above
+
+    try:
+        cached = [try_to_load_from_cache(name, file) for file in _TOKENIZER_FILES]
+    except HFValidationError:
+        return None
+    return next((Path(file).parent for file in cached if isinstance(file, str)), None)
+
+
+def _make_unreachable_error(name: str) -> AboardError:
+    seen = (
+        f"the tokenizer '{escape_text(name)}' is no directory here, it is not in the cache, and the hub can't be"
+        " reached"
+    )
+    return AboardError(data.TOKENIZER, seen, "far", name=name)
+
+
+def _split_templates(chat_template: object) -> tuple[str | None, str | None]:
+    """The template for plain conversations and the one for those with tools, which most often are the same."""
+    if isinstance(chat_template, dict):
+        plain = chat_template.get("default")
+        return plain, chat_template.get("tool_use", plain)
+    plain = chat_template if isinstance(chat_template, str) else None
+    return plain, plain
+
+
+def _find_prefix_tokens(backend: tokenizers.Tokenizer) -> tuple[int, ...]:
+    alone = backend.encode(_PROBE_TEXT, add_special_tokens=False).ids
+    whole = backend.encode(_PROBE_TEXT, add_special_tokens=True).ids
+    for start in range(len(whole)):
+        if whole[start : start + len(alone)] == alone:
+            return tuple(whole[:start])
+    return ()

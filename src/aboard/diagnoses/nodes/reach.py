@@ -1,0 +1,333 @@
+"""Nodes that don't answer, and logins that are slow or noisy."""
+
+from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.fixes import Advice, FixCommand
+from aboard.diagnoses.messages import cause, end
+from aboard.diagnoses.unreachable_reason import UnreachableReason
+
+_LET_SSH_IN = (
+    "sudo iptables -I INPUT -p tcp --dport {port} -j ACCEPT    # on {node}; lets ssh in until it boots again\n"
+    "# for good: sudo ufw allow {port}/tcp, or sudo firewall-cmd --permanent --add-port={port}/tcp && sudo firewall-cmd"
+    " --reload"
+)
+_TAKE_KEY = (
+    "ssh {ssh:shell} -o StrictHostKeyChecking=accept-new true    # here; takes the key that it shows\n"
+    "ssh-keygen -lF {known}    # here; must be what `ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub` says there"
+)
+_MORE_PLACES = (
+    "echo 'MaxStartups 100:30:200' | sudo tee /etc/ssh/sshd_config.d/00-startups.conf    # on {node}\n"
+    "sudo systemctl reload ssh    # on {node}"
+)
+_QUIET = (
+    "sed -i '1i [[ $- == *i* ]] || return' ~/.bashrc    # on {node}; ends it early where nobody looks\n"
+    "ssh {ssh:shell} true    # here; must print nothing"
+)
+_DROPS = (
+    "sshd closed connections before the key exchange: more logins are under way than its MaxStartups lets in, those of"
+    " strangers included, or fail2ban banned this machine."
+)
+# Questions that are put as a rank would be started, after the `setup` lines: what is wrong with those is why they fail.
+UNANSWERED = (
+    "unknown-software",
+    "unknown-storage",
+    "unknown-storage-room",
+    "unknown-nccl-plugins",
+    "unknown-visible-gpus",
+    "unknown-torch",
+)
+
+REFUSED = Diagnosis(
+    code="reach-refused",
+    title="nothing listens on the ssh port",
+    symptoms=("ssh: connect to host n2 port 22: Connection refused",),
+    explanation="The machine is up, but no ssh server listens on that port, or a firewall rejects with a TCP reset.",
+    fixes="sudo systemctl start ssh    # on {node}; if its sshd has another port, set `port:` in aboard.yaml",
+    log_fix="sudo systemctl start ssh    # on {node}; or set its port in ~/.ssh/config",
+    patterns=cause(r"connect to host (?P<node>\S+) port (?P<port>\d+): Connection refused"),
+)
+
+TIMEOUT = Diagnosis(
+    code="reach-timeout",
+    title="nothing comes back from the node",
+    symptoms=("ssh: connect to host n2 port 22: Connection timed out",),
+    explanation="Nothing came back at all: the machine is down, or a firewall drops the packets.",
+    fixes="ping -c 3 {target}    # here; is it up? If not, power it on; if so, is it a cloud's security group?\n"
+    + _LET_SSH_IN,
+    log_fix="ping -c 3 {node}    # is it up?",
+    patterns=cause(
+        r"connect to host (?P<node>\S+) port (?P<port>\d+): (?:Connection|Operation) timed out"
+        r"|ssh: connect.*timed out"
+    ),
+)
+
+NO_ROUTE = Diagnosis(
+    code="reach-no-route",
+    title="there is no way to the node",
+    symptoms=("ssh: connect to host n2 port 22: No route to host", "Network is unreachable"),
+    explanation="The network says that there is no way to it: it is off, in another network, or a firewall rejects us.",
+    fixes="ping -c 3 {target}    # here; who says that there is no way?\n" + _LET_SSH_IN,
+    log_fix="ping -c 3 {node}    # is it up?",
+    patterns=cause(
+        r"connect to host (?P<node>\S+) port (?P<port>\d+): (?:No route to host|Network is unreachable)",
+        "There is no way to the node: it is down, or a firewall says no.",
+    ),
+)
+
+UNRESOLVED = Diagnosis(
+    code="reach-unresolved",
+    title="the node's name means nothing here",
+    symptoms=("ssh: Could not resolve hostname n2: Name or service not known", "Temporary failure in name resolution"),
+    explanation="The name means nothing to this machine, so nobody was even dialled.",
+    fixes="echo {line} | sudo tee -a /etc/hosts    # here; or set `address:` of {node} in aboard.yaml",
+    log_fix="getent hosts {node}    # then a line in /etc/hosts or ~/.ssh/config",
+    patterns=cause(
+        r"Could not resolve hostname (?P<node>\S+?):", "The node's name means nothing on the machine that dials."
+    ),
+)
+
+KEY_REFUSED = Diagnosis(
+    code="reach-key-refused",
+    title="the node accepts none of our keys",
+    symptoms=("Permission denied (publickey).", "Too many authentication failures"),
+    explanation="The node does not accept any key that this machine offers for this user.",
+    fixes={
+        "": FixCommand(
+            "chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys    # on {node}; sshd ignores a key that others may write\n"
+            "ssh-copy-id {ssh:shell}    # here; it asks for your password there\n"
+            "sudo journalctl -u ssh -n 20    # on {node}; if it still refuses: why. Or correct `user:` in aboard.yaml"
+        ),
+        "mode": FixCommand("chmod 600 {path}    # here; ssh doesn't use a key that others may read"),
+        "make": FixCommand("ssh-keygen -t ed25519    # here; it asks where to keep it and for a passphrase"),
+        "bring": FixCommand("ssh-copy-id {ssh:shell}    # here; it asks for your password there"),
+        "bring-all": FixCommand(
+            "for node in {targets:words}; do ssh-copy-id $node; done    # here; it asks for your password there"
+        ),
+        "bring-all-port": FixCommand(
+            "for node in {targets:words}; do ssh-copy-id -p {port} $node; done    # here; it asks for your password"
+            " there"
+        ),
+    },
+    log_fix="ssh-copy-id {node}    # or: aboard trust\n"
+    "chmod 700 ~/.ssh; chmod 600 ~/.ssh/authorized_keys    # on {node}",
+    patterns=cause(
+        r"(?:(?P<node>[\w.-]+): )?Permission denied \([\w,-]*publickey[\w,-]*\)",
+        "The node accepts none of the keys that ssh offered, or its ~/.ssh is open to others.",
+    ),
+)
+
+HOST_KEY_CHANGED = Diagnosis(
+    code="reach-host-key-changed",
+    title="the node shows another host key than before",
+    symptoms=("WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!", "Host key verification failed."),
+    explanation="The node shows another host key than before: it was reinstalled, or someone is in between.",
+    fixes="ssh-keygen -R {known}    # here; only if you know that it was reinstalled\n" + _TAKE_KEY,
+    log_fix="ssh-keygen -R {node}    # once you know why it changed",
+    patterns=cause(r"REMOTE HOST IDENTIFICATION HAS CHANGED|Offending (?:\w+ )?key in"),
+)
+
+HOST_KEY_UNKNOWN = Diagnosis(
+    code="reach-host-key-unknown",
+    title="the node's host key was never seen here",
+    symptoms=(
+        "Host key verification failed.",
+        "No ED25519 host key is known for n2 and you have requested strict checking.",
+    ),
+    explanation="The node's host key was never seen here; a run sends code and tokens, so it is not trusted blindly.",
+    fixes=_TAKE_KEY,
+    log_fix="ssh {node} true    # once by hand, and say yes; or: aboard trust",
+    patterns=cause(
+        r"Host key verification failed", "ssh doesn't know the node's key, and was told not to ask.", weight=2
+    ),
+)
+
+DROPPED = Diagnosis(
+    code="reach-dropped",
+    title="sshd drops logins",
+    symptoms=(
+        "kex_exchange_identification: Connection closed by remote host",
+        "ssh_exchange_identification: read: Connection reset by peer",
+    ),
+    explanation=_DROPS,
+    fixes=_MORE_PLACES,
+    log_fix="sudo sshd -T | grep maxstartups    # on {node}; raise it, or start fewer at once: pdsh -f 16",
+    patterns=cause(
+        r"kex_exchange_identification: (?:Connection closed|read: Connection reset)|ssh_exchange_identification"
+    ),
+)
+
+NO_PYTHON = Diagnosis(
+    code="reach-no-python",
+    title="the shell that ranks get finds no Python",
+    symptoms=("bash: line 1: python3: command not found", "torchrun: command not found"),
+    explanation="The login works, but the shell that ranks will get finds no such Python: it is no login shell, so"
+    " ~/.profile and `conda activate` in ~/.bashrc don't count.",
+    fixes={
+        "": FixCommand(
+            "ssh {ssh:shell} {find:shell}    # here; if a login finds it, `python:` must be that path\n"
+            "sudo apt-get install -y python3    # on {node}; if there is none at all"
+        ),
+        "setup": Advice("setup: {lines}    # in aboard.yaml, {where}; what was in PATH stays in it"),
+        "python": Advice("python: {path}    # in aboard.yaml, {where}"),
+        "path": FixCommand("command -v {python}    # on {node}; set `python:` in aboard.yaml to its full path"),
+    },
+    log_fix="ssh {node} 'command -v python3; echo $PATH'    # what ranks get; then give the absolute path of the"
+    " program",
+    leads_to=UNANSWERED,
+    patterns=cause(
+        r"(?:bash|sh|zsh|env|-bash)(?:: line \d+)?: ?[\u2018'\"]?(?P<program>(?:torchrun|python3?|deepspeed"
+        r"|accelerate)\S*?)['\u2019\"]?: (?:command not found|No such file or directory|not found)"
+        r"|execve\(\): (?P<program2>\S+): No such file or directory|(?P<program3>torchrun|deepspeed|accelerate"
+        r"|python3?): command not found",
+        "The shell that a remote command gets is no login shell: its PATH has no such program.",
+    ),
+)
+
+OLD_PYTHON = Diagnosis(
+    code="reach-old-python",
+    title="the node's Python is too old",
+    symptoms=("aboard: python 3.6.8",),
+    explanation="The agent needs Python 3.9 or later on the node.",
+    fixes={
+        "": FixCommand(
+            "ssh {ssh:shell} 'ls /usr/bin/python3* /opt/conda/bin/python'    # here; set `python:` of {node} to"
+            " a newer one"
+        ),
+        "newer": Advice("python: {path}    # in aboard.yaml, for {node}; or another one that has your packages"),
+    },
+)
+
+SHELL_NOISE = Diagnosis(
+    code="reach-shell-noise",
+    title="the login shell prints without end",
+    symptoms=("a login that prints menus or a banner in a loop",),
+    explanation="The login shell there prints without end instead of running what it is given; a start-up file that"
+    " waits for an answer does this.",
+    fixes=_QUIET,
+)
+
+GARBAGE = Diagnosis(
+    code="reach-garbage",
+    title="what answers is not our agent",
+    symptoms=("exec: a shell or a Python that isn't one",),
+    explanation="What came back is not our agent: a forced command in authorized_keys, a restricted shell, or a script"
+    " called python3 answers.",
+    fixes="ssh {ssh:shell} {ask}    # must print a version and nothing else",
+)
+
+WRONG_VERSION = Diagnosis(
+    code="reach-wrong-version",
+    title="another version of Aboard answers",
+    symptoms=("speaks version 2 of the protocol",),
+    explanation="Another version of Aboard still keeps a run there; the two don't understand each other.",
+    fixes="pip install --upgrade aboard    # on the machine where you type aboard",
+)
+
+SILENT = Diagnosis(
+    code="reach-silent",
+    title="the node was reached, and then said nothing",
+    symptoms=("Connection timed out during banner exchange", "ssh hangs after `debug1: pledge: filesystem`"),
+    explanation="It was reached, and then said nothing: a home directory on a dead mount (`ssh root@NODE` may still"
+    " work), a machine that swaps without end, a stopped process.",
+    fixes="timeout 30 ssh -v {ssh:shell} true    # here; and look at where it stops",
+)
+
+NO_SSH = Diagnosis(
+    code="reach-no-ssh",
+    title="there is no ssh program on this machine",
+    symptoms=("ssh: command not found",),
+    explanation="Nodes are reached with the OpenSSH client.",
+    fixes="sudo apt-get install openssh-client    # Red Hat: openssh-clients",
+)
+
+LOST = Diagnosis(
+    code="reach-lost",
+    title="the connection was made and then lost",
+    symptoms=("client_loop: send disconnect: Broken pipe", "Connection to n2 closed by remote host."),
+    explanation="The connection was made and then lost: two machines with one address, a session limit (MaxSessions,"
+    " TasksMax), or a network that flaps.",
+    fixes="ssh {ssh:shell} true    # here; a few times; if it comes and goes, look at the network of {node}",
+    log_fix="aboard check --only reach    # every node, with the reason",
+    patterns=end(
+        r"pdsh@\S+: (?P<node>[\w.-]+): ssh exited with exit code 255|client_loop: send disconnect"
+        r"|Connection to (?P<host>\S+) closed by remote host"
+    ),
+)
+
+UNKNOWN = Diagnosis(
+    code="reach-unknown",
+    title="ssh failed in a way that has no name yet",
+    symptoms=("ssh exits with 255",),
+    explanation="ssh failed in a way that we have no name for yet.",
+    fixes="timeout 30 ssh -v {ssh:shell} true    # here; what does it say last? Please open an issue with it",
+)
+
+DROPPED_AT_FIRST = Diagnosis(
+    code="reach-dropped-at-first",
+    title="sshd dropped logins that worked when tried again",
+    severity=Severity.INFO,
+    symptoms=("kex_exchange_identification: Connection closed by remote host",),
+    explanation=f"{_DROPS} It worked in the end, and will be worse with more nodes or slower logins.",
+    fixes=_MORE_PLACES,
+)
+
+NOISY_SHELL = Diagnosis(
+    code="reach-noisy-shell",
+    title="the login shell prints before any command",
+    severity=Severity.INFO,
+    symptoms=("protocol error: unexpected text", "Received message too long 1416786277"),
+    explanation="A start-up file of the shell prints also when nobody looks. We skip it, but scp, rsync and git over"
+    " ssh break on it.",
+    fixes=_QUIET,
+)
+
+SETUP = Diagnosis(
+    code="reach-setup",
+    title="a `setup` line fails in the shell that ranks get",
+    symptoms=(
+        "torchrun: command not found",
+        "module: command not found",
+        "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.",
+    ),
+    explanation="Ranks get a plain `bash`, not a login shell: a PATH, `module` or `conda activate` that ~/.bashrc or"
+    " /etc/profile gives you at a terminal is not there. The `setup` lines of aboard.yaml are run in it before each"
+    " rank, and one of them failed.",
+    remedy="For `module`, put `. /etc/profile.d/modules.sh` (or lmod.sh) first; for conda `."
+    " /opt/conda/etc/profile.d/conda.sh`. Mostly no line is needed if `python:` is the environment's own interpreter,"
+    " as /opt/venv/bin/python. `ssh NODE bash -c \"'LINE'\"` tries a line as a rank would.",
+    fixes={
+        "setup": Advice("setup: {lines}    # in aboard.yaml, {where}; {otherwise}"),
+        "try": FixCommand("ssh {target} bash -c {line}    # here; as ranks do it; mend it in aboard.yaml"),
+    },
+    leads_to=UNANSWERED,
+)
+
+SLOW_LOGIN = Diagnosis(
+    code="reach-slow-login",
+    title="a login takes many seconds",
+    severity=Severity.WARN,
+    symptoms=("ssh takes 10 to 60 seconds to log in", "the launch of one node lags behind the others"),
+    explanation="Every launch waits for it, and it is often the first sign of a dead name server (UseDNS, GSSAPI) or"
+    " file server. What this machine's own load explains is taken off by comparing with the other nodes.",
+    fixes={
+        "connect": FixCommand(
+            "getent hosts {target}    # here; is the name slow, or the way there?\nping -c 3 {target}    # here"
+        ),
+        "greeting": FixCommand(
+            "uptime    # on {node}; is it overloaded? An sshd behind a proxy or a TCP wrapper asks DNS first\n"
+            "sudo systemctl restart ssh    # on {node}; if it is not: sshd itself may be stuck, or short of places"
+        ),
+        "keys": FixCommand("uptime    # on {node}; is it overloaded? The key exchange is plain work"),
+        "login": FixCommand(
+            "echo 'UseDNS no' | sudo tee /etc/ssh/sshd_config.d/00-dns.conf    # on {node}\n"
+            "sudo systemctl reload ssh    # on {node}\n"
+            "time ls -d ~    # on {node}; is the home directory on a dead or slow mount?"
+        ),
+        "shell": FixCommand(
+            "time {python} -c pass    # on {node}; if that is quick, the shell's start-up files (~/.bashrc) are slow"
+        ),
+    },
+)
+
+# The diagnosis of each way not to answer.
+_DECLARED = {each.code: each for each in tuple(globals().values()) if isinstance(each, Diagnosis)}
+UNREACHED = {reason: _DECLARED[f"reach-{reason.value}"] for reason in UnreachableReason}

@@ -1,0 +1,1 @@
+"""Failures that are known by what programs print."""

@@ -1,0 +1,302 @@
+"""What logs tell of a rank's own program: CUDA, disks, Python's environment, data and checkpoints."""
+
+from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.fixes import FixCommand
+from aboard.diagnoses.messages import KERNEL_XID, cause, end, odd
+
+ILLEGAL_ACCESS = Diagnosis(
+    code="log-illegal-access",
+    title="a kernel touched memory that isn't its own",
+    symptoms=("CUDA error: an illegal memory access was encountered",),
+    explanation="A kernel on the GPU touched memory that isn't its own: a bug in a kernel or an index, rarely the GPU.",
+    fixes="export CUDA_LAUNCH_BLOCKING=1    # then start again: the traceback shows the line that did it\n"
+    "sudo dmesg -T | grep -i xid    # on {node}; another Xid beside 13 and 31 is the hardware",
+    # 13, 31 and 43 are mostly the program's own: a kernel that wrote where it may not.
+    patterns=cause(
+        r"CUDA error: an illegal memory access was encountered|illegal memory access|misaligned address"
+        r"|CUDA error: unspecified launch failure|Warp Illegal|" + KERNEL_XID + r"(?:13|31)\b",
+        weight=2,
+    ),
+)
+
+GPU_MEMORY = Diagnosis(
+    code="log-gpu-memory",
+    title="the GPU's memory is too small",
+    symptoms=("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate",),
+    explanation="The GPU's memory is too small for what was asked of it.",
+    fixes="nvidia-smi    # on {node}; does something else use the GPU? else a smaller batch, more sharding,"
+    " checkpointing",
+    patterns=(
+        cause(
+            r"(?:NCCL WARN|Last error:|ncclUnhandledCudaError).*Cuda failure (?:\d+ )?'out of memory'"
+            r"|Failed to CUDA (?:calloc|host alloc|malloc)",
+            "The GPU had no room left for NCCL's buffers.",
+        ),
+        cause(
+            r"(?:torch\.)?(?:cuda\.)?OutOfMemoryError: |CUDA out of memory|CUDA error: out of memory"
+            r"|CUBLAS_STATUS_ALLOC_FAILED|HIP out of memory"
+        ),
+    ),
+)
+
+DEVICE_ASSERT = Diagnosis(
+    code="log-device-assert",
+    title="a kernel met a value that can't be",
+    symptoms=("CUDA error: device-side assert triggered",),
+    explanation="A kernel found a value that can't be: mostly a token id or a label past the end of a table.",
+    fixes="export CUDA_LAUNCH_BLOCKING=1    # then start again: the traceback shows the line\n"
+    "assert max(input_ids) < model.config.vocab_size    # the usual reason",
+    patterns=cause(
+        r"CUDA error: device-side assert triggered|Assertion `[^`]*` failed.*\n?.*blockIdx|indexSelectLargeIndex"
+        r"|ScatterGatherKernel\.cu",
+        weight=2,
+    ),
+)
+
+CONTAINER_GPU = Diagnosis(
+    code="log-container-gpu",
+    title="a container gets no GPU",
+    symptoms=("Could not find any nv files on this host!", "nvidia-container-cli: initialization error"),
+    explanation="The container gets no GPU: the host has no driver, or the container was started without it.",
+    fixes="nvidia-smi    # on {node}, outside of the container: is there a driver at all?\n"
+    "apptainer exec --nv …    # Docker: --gpus all, with nvidia-container-toolkit installed",
+    patterns=cause(
+        r"Could not find any nv files on this host|nvidia-container-cli: (?:initialization|mount) error"
+        r"|could not select device driver .* capabilities: \[\[gpu\]\]|nvidia-container-cli: .*driver"
+    ),
+)
+
+CUDA_ERROR = Diagnosis(
+    code="log-cuda-error",
+    title="a call to the GPU failed",
+    symptoms=("CUDA error: unknown error", "CUBLAS_STATUS_EXECUTION_FAILED"),
+    explanation="A call to the GPU failed. CUDA tells it late: the line in the traceback is often not the one that"
+    " did it.",
+    fixes="export CUDA_LAUNCH_BLOCKING=1    # then start again: the traceback shows the line\n"
+    "sudo dmesg -T | grep -i xid    # on {node}; did the GPU fail?",
+    patterns=cause(r"CUDA error: (?P<error>[^\n]+)|CUBLAS_STATUS_\w+|CUDNN_STATUS_\w+|AcceleratorError: ", weight=1),
+)
+
+IO_ERROR = Diagnosis(
+    code="log-io-error",
+    title="a disk fails",
+    symptoms=("OSError: [Errno 5] Input/output error", "blk_update_request: I/O error"),
+    explanation="A disk of this node fails.",
+    fixes="sudo dmesg -T | grep -iE 'i/o error|nvme|ext4|xfs'; sudo smartctl -a /dev/DISK    # on {node}",
+    patterns=cause(
+        r"\[Errno 5\]|Input/output error|I/O error, dev (?P<device>\w+)|EXT4-fs error|XFS .*(?:[Cc]orruption"
+        r"|error)|blk_update_request: I/O error|nvme\d.*(?:timeout|I/O Error)",
+        late=True,
+        order=1,
+    ),
+)
+
+PERMISSION = Diagnosis(
+    code="log-permission",
+    title="a path may not be used on a node",
+    symptoms=("PermissionError: [Errno 13] Permission denied:",),
+    explanation="The user that ranks run as may not use this path on this node.",
+    fixes="ls -ld {path}; id    # on {node}; user and group numbers must be the same on all nodes",
+    patterns=cause(r"PermissionError: \[Errno 13\] Permission denied: '(?P<path>[^']+)'", weight=2),
+)
+
+MODULE_MISSING = Diagnosis(
+    code="log-module-missing",
+    title="a rank's Python has no such module",
+    symptoms=("ModuleNotFoundError: No module named 'flash_attn'",),
+    explanation="The Python that this rank got has no such module: another environment than on the head.",
+    fixes="python3 -m pip install {module}    # on {node}; or start ranks with the absolute path of the right python",
+    patterns=cause(r"ModuleNotFoundError: No module named '(?P<module>[\w.]+)'|No module named (?P<module2>[\w.]+)$"),
+)
+
+LIBRARY = Diagnosis(
+    code="log-library",
+    title="a native library is missing, or of another version",
+    symptoms=("ImportError: libcudart.so.11.0: cannot open shared object file", "undefined symbol: ncclCommRegister"),
+    explanation="A native library is missing on this node, or is another version than what was built against.",
+    fixes="python -c 'import torch'; ldd FILE.so | grep 'not found'    # on {node}\n"
+    "echo $LD_LIBRARY_PATH    # there: what comes first in it is loaded",
+    patterns=cause(
+        r"Error: (?P<library>lib[\w.+-]+): cannot open shared object file"
+        r"|Error: .*undefined symbol: (?P<symbol>\w+)"
+        r"|version `(?P<version>\w+_[\d.]+)' not found|symbol lookup error"
+    ),
+)
+
+IMPORT = Diagnosis(
+    code="log-import",
+    title="a package is another version than the code wants",
+    symptoms=("ImportError: cannot import name",),
+    explanation="A package is another version than the code was written for.",
+    fixes="python -m pip list | grep -iE 'torch|transformers|deepspeed|accelerate|peft'    # on each node",
+    patterns=cause(
+        r"ImportError: cannot import name '(?P<name>\w+)'"
+        r"|AttributeError: module '(?P<module>[\w.]+)' has no attribute|ImportError: ",
+        weight=2,
+    ),
+)
+
+HUB = Diagnosis(
+    code="log-hub",
+    title="the hub wants a login",
+    symptoms=("GatedRepoError: 401 Client Error", "Cannot access gated repo for url"),
+    explanation="The hub wants a login with access to this model, and this node has none.",
+    fixes="hf auth login    # on {node}, or HF_TOKEN in the environment of ranks; ask for access on the model's page",
+    patterns=cause(
+        r"GatedRepoError|401 Client Error|403 Client Error|RepositoryNotFoundError|Cannot access gated repo"
+    ),
+)
+
+HUB_UNREACHABLE = Diagnosis(
+    code="log-hub-unreachable",
+    title="a node can't reach the hub",
+    symptoms=("We couldn't connect to 'https://huggingface.co' to load the files", "LocalEntryNotFoundError"),
+    explanation="This node can't reach the hub, and has no copy of the files: compute nodes are often cut off.",
+    fixes="hf download MODEL --local-dir /shared/MODEL    # where there is a way out; then give that path\n"
+    "export HF_HUB_OFFLINE=1    # uses only what is in the cache",
+    patterns=cause(
+        r"LocalEntryNotFoundError|We couldn't connect to 'https://huggingface"
+        r"|Max retries exceeded with url: .*huggingface|OfflineModeIsEnabled"
+        r"|Connection error, and we cannot find the requested files in the (?:disk )?cache"
+        r"|HTTPSConnectionPool\(host='huggingface"
+    ),
+)
+
+MODEL_MISSING = Diagnosis(
+    code="log-model-missing",
+    title="a model's path is not there",
+    symptoms=("is not a local folder and is not a valid model identifier listed on 'https://huggingface.co/models'",),
+    explanation="The model's path is not there on this node, or its name is wrong: transformers takes a missing path"
+    " for a name.",
+    fixes="ls PATH    # on {node}; is the directory there, with config.json?",
+    patterns=cause(
+        r"is not a local folder and is not a valid model identifier|Can't load (?:tokenizer|config|the model) for"
+        r"|does not appear to have a file named|Repo id must be in the form"
+    ),
+)
+
+WANDB = Diagnosis(
+    code="log-wandb",
+    title="Weights & Biases has no key, or no way out",
+    symptoms=("wandb.errors.UsageError: api_key not configured",),
+    explanation="Weights & Biases has no key, or no way out.",
+    fixes="wandb login    # on {node}; or WANDB_MODE=offline",
+    patterns=cause(r"wandb(?:\.errors)?[.:].*(?:api_key not configured|UsageError|CommError|AuthenticationError)"),
+)
+
+SYNTAX = Diagnosis(
+    code="log-syntax",
+    title="the code can't be read by this Python",
+    symptoms=("SyntaxError: invalid syntax",),
+    explanation="The code can't be read by this node's Python: half copied, or written for a newer one.",
+    fixes="python --version; sha256sum *.py    # on each node, where the script is",
+    patterns=cause(r"^SyntaxError: |^IndentationError: ", weight=2),
+)
+
+LOADER = Diagnosis(
+    code="log-loader",
+    title="a data-loader worker died",
+    symptoms=("DataLoader worker (pid(s) 4711) exited unexpectedly",),
+    explanation="A data-loader worker died; its own exception stands above, if it had one.",
+    fixes={
+        "died": FixCommand(
+            "num_workers=0    # in the DataLoader: the exception then comes from the rank itself\n"
+            "df -h /dev/shm; free -g    # on {node}; shared memory and memory are the usual reasons"
+        ),
+        "raised": FixCommand("num_workers=0    # in the DataLoader: the exception then comes from the rank itself"),
+    },
+    patterns=(
+        cause(r"DataLoader worker \(pid(?:\(s\))? (?P<pid>[\d, ]+)\) exited unexpectedly", fix="died", weight=1),
+        end(
+            r"Caught (?P<error>\w+) in DataLoader worker process (?P<worker>\d+)",
+            "A data-loader worker raised; its own exception stands below it.",
+            fix="raised",
+        ),
+    ),
+)
+
+TOKEN_RANGE = Diagnosis(
+    code="log-token-range",
+    title="a token id is larger than the embedding",
+    symptoms=("IndexError: index out of range in self",),
+    explanation="A token id is larger than the embedding: the tokenizer has more tokens than the model.",
+    fixes="model.resize_token_embeddings(len(tokenizer))    # or the tokenizer that belongs to the model",
+    patterns=cause(r"IndexError: index out of range in self|Token indices.*vocab.*(?:exceed|larger)", weight=2),
+)
+
+UNUSED_PARAMETERS = Diagnosis(
+    code="log-unused-parameters",
+    title="DDP waited for a gradient that never came",
+    symptoms=("Expected to have finished reduction in the prior iteration before starting a new one.",),
+    explanation="DDP waited for the gradient of a parameter that had none in this step.",
+    fixes="DistributedDataParallel(model, find_unused_parameters=True)    # or leave the parameter out of the model",
+    patterns=cause(
+        r"Expected to have finished reduction in the prior iteration|Expected to mark a variable ready only once"
+    ),
+)
+
+MODEL_DIFFERS = Diagnosis(
+    code="log-model-differs",
+    title="ranks built different models",
+    symptoms=("DDP expects same model across all ranks, but Rank 0 has",),
+    explanation="Ranks built different models: another config, vocabulary or version on one node.",
+    fixes="sha256sum CONFIG; python -m pip list | grep -iE 'torch|transformers'    # on each node",
+    patterns=cause(
+        r"DDP expects same model across all ranks|appears not to match (?:sizes"
+        r"|strides) of the same param in process 0|inconsistent \d+ params"
+    ),
+)
+
+NAN = Diagnosis(
+    code="log-nan",
+    title="the loss is no number any more",
+    severity=Severity.WARN,
+    symptoms=("{'loss': nan, 'grad_norm': nan}",),
+    explanation="The loss is no number any more: a learning rate too high, fp16 that overflows, a broken row, or a"
+    " GPU that computes wrongly.",
+    fixes="grep -n -m1 -i 'nan' LOG    # the first step at which it is; go back to a checkpoint before it\n"
+    "export TORCH_NCCL_NAN_CHECK=1    # then start again: the rank that brings it in is named",
+    patterns=odd(
+        r"(?i)['\"]?(?:train_|eval_)?loss['\"]?\s*[:=]\s*['\"]?(?:nan|inf)\b"
+        r"|grad_?norm['\"]?\s*[:=]\s*['\"]?(?:nan|inf)\b|(?:loss|gradients?) (?:is|became|are) (?:nan|inf"
+        r"|not finite)|non-finite (?:loss|grad)"
+    ),
+)
+
+CHECKPOINT_TORN = Diagnosis(
+    code="log-checkpoint-torn",
+    title="a checkpoint was not written to its end",
+    symptoms=(
+        "PytorchStreamReader failed reading zip archive: failed finding central directory",
+        "Error while deserializing header: MetadataIncompleteBuffer",
+    ),
+    explanation="The checkpoint was not written to its end: a full disk, or a run that was killed meanwhile.",
+    fixes="ls -l CHECKPOINT    # is a file smaller than its peers? then resume from the one before it",
+    patterns=cause(
+        r"failed finding central directory|PytorchStreamReader failed|HeaderTooLarge|MetadataIncompleteBuffer"
+        r"|InvalidHeaderDeserialization|HeaderTooSmall|EOFError: Ran out of input"
+        r"|_pickle\.UnpicklingError: (?:invalid load key|pickle data was truncated)|incomplete metadata"
+    ),
+)
+
+WEIGHTS_ONLY = Diagnosis(
+    code="log-weights-only",
+    title="a checkpoint holds more than weights",
+    symptoms=("Weights only load failed.",),
+    explanation="torch 2.6 loads weights only by default, and this file holds other objects.",
+    fixes="torch.load(FILE, weights_only=False)    # only for files that you trust: it runs what is in them",
+    patterns=cause(r"Weights only load failed"),
+)
+
+CHECKPOINT_SHAPE = Diagnosis(
+    code="log-checkpoint-shape",
+    title="the checkpoint is of another model, or of another number of ranks",
+    symptoms=("size mismatch for lm_head.weight: copying a param with shape", "Missing key(s) in state_dict"),
+    explanation="The checkpoint is of another model, or of another number of ranks than this loader can spread.",
+    fixes="grep -nE 'vocab_size|hidden_size|num_hidden_layers' config.json    # of the model and of the checkpoint",
+    patterns=cause(
+        r"size mismatch for (?P<name>[\w.]+): copying a param|(?:Missing|Unexpected) key\(s\) in state_dict"
+        r"|Error\(s\) in loading state_dict|DP world size of \d+ but the current world size"
+        r"|different (?:number of ranks|world size)"
+    ),
+)

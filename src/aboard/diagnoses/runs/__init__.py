@@ -1,0 +1,1 @@
+"""Failures of a run: rendezvous, hang, death, slowness."""

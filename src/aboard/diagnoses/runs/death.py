@@ -1,0 +1,365 @@
+"""How ranks, nodes and conductors of a run die, or are lost."""
+
+from collections.abc import Mapping
+
+from aboard.diagnoses.diagnosis import Diagnosis, Severity
+from aboard.diagnoses.fixes import Advice, FixCommand, FixTemplate
+from aboard.diagnoses.messages import NCCL_COMPLETION, MessageSource, cause, echo, end, last_words
+
+# Beside whatever is known of a death.
+_LAST_WORDS: Mapping[str, FixTemplate] = {
+    "logs": FixCommand("aboard logs {run} --rank {rank}    # all that it said"),
+    "xid": FixCommand(
+        "sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail? its log may not be read by this user"
+    ),
+}
+# For what a program says last, be it as an exception, on stderr or before it was started.
+_KNOWN: Mapping[str, FixTemplate] = {
+    "install": FixCommand(
+        "{command:shell ssh NODE python -m pip install MODULE}    # here; or the package that provides {module}"
+    ),
+    "interpreter": Advice("# for another interpreter: aboard launch --set cluster.python=/path/to/env/bin/python …"),
+    "file": FixCommand("ls -l {path}    # on {nodes:shell}; is it there?"),
+    "copy": FixCommand("scp -3 {peer}:{path} {node}:{path}    # here; if {peer} has it; then launch again"),
+    "copy-to-all": FixCommand(
+        'for node in {nodes:words}; do scp -3 {peer}:{path} "$node":{path}; done'
+        "    # here; if {peer} has it; then launch again"
+    ),
+    "interface": FixCommand(
+        "ip -br address    # on {nodes:shell}; which card do the others reach? GLOO_SOCKET_IFNAME must name it"
+    ),
+    "open-files": FixCommand(
+        "ulimit -n    # on {nodes:shell}; `setup: [ulimit -n 65536]` in aboard.yaml, unless the script lowers it itself"
+    ),
+    "script": FixCommand("ls -l {path}    # on {nodes:shell}; set `workdir:` in aboard.yaml, or copy it there"),
+    "gpu-memory": FixCommand("nvidia-smi    # on {nodes:shell}; does something else use the GPU? else a smaller batch"),
+    "port": FixCommand("sudo ss -ltnp {sockets}    # on {nodes:shell}; who has it? or leave MASTER_PORT as it is set"),
+    "some-port": FixCommand("sudo ss -ltnp    # on {nodes:shell}; who has it?"),
+    "disk": FixCommand("df -h    # on {nodes:shell}; which one is full? remove there what nobody needs"),
+}
+_DIFFERS = "aboard check --only software    # what differs between nodes"
+PORT_TAKEN = last_words(
+    r"(?i)EADDRINUSE|address already in use", "Another process took the port of the rendezvous.", fix="some-port"
+)
+
+RAISED = Diagnosis(
+    code="run-raised",
+    title="a rank raised an exception",
+    symptoms=("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "exitcode  : 1 (pid: "),
+    explanation="A rank's own code raised, and the exception was caught by nobody. It is the earliest death of all"
+    " nodes on the corrected clock; what other ranks say of closed connections came after it.",
+    remedy="Read the exception, and the whole traceback with `aboard logs RUN --rank N`. If all ranks raised it, look"
+    " at what they share: script, arguments, data. `aboard launch --trial -- …` names a node that fails alone.",
+    fixes={
+        **_KNOWN,
+        **_LAST_WORDS,
+        "trial": FixCommand(
+            "aboard launch --trial -- SCRIPT    # runs it on each node alone, and names the node that can't"
+        ),
+    },
+    patterns=(
+        last_words(
+            r"ModuleNotFoundError: No module named '(?P<module>[^']+)'",
+            "If it is one of your own, its directory must be on PYTHONPATH.",
+            fix="install",
+        ),
+        last_words(
+            r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>/[^']+)'",
+            "The file that the code reads is not there.",
+            fix="file",
+        ),
+        last_words(
+            r"Unable to find address for: [\w.-]+",
+            "GLOO_SOCKET_IFNAME names a network interface that is not there.",
+            fix="interface",
+        ),
+        last_words(r"Too many open files", "The process may not have more files open at once.", fix="open-files"),
+        last_words(r"can't open file '?(?P<path>[^':]+)", "The script is not at this path.", fix="script"),
+        last_words(
+            r"CUDA out of memory|OutOfMemoryError",
+            "The GPU's memory is too small for what was asked of it.",
+            fix="gpu-memory",
+        ),
+        last_words(
+            r"port: (?P<port>\d+)\b.{0,200}(?:EADDRINUSE|[Aa]ddress already in use)", PORT_TAKEN.why, fix="port"
+        ),
+        PORT_TAKEN,
+        last_words(r"No space left on device", "A disk is full.", fix="disk"),
+    ),
+)
+
+EXITED = Diagnosis(
+    code="run-exited",
+    title="a rank ended with an exit code",
+    symptoms=("exitcode  : 1", "exits with return code = 1"),
+    explanation="The process ended by itself with a code other than 0 and left no exception: sys.exit, a usage"
+    " error of its arguments, a program that isn't Python.",
+    remedy="Find what exits with this code: `aboard logs RUN --rank N` has all output.",
+    fixes={
+        **_KNOWN,
+        **_LAST_WORDS,
+        "nccl": FixCommand("export NCCL_DEBUG=INFO    # then start again, and: aboard why --log LOG"),
+        "said": FixCommand("grep -F {node}': ' LOG | tail -50    # what it said last"),
+        "slurm": FixCommand("sacct -j JOBID --format=JobID,State,ExitCode,End,NodeList    # which ended first"),
+        "output": FixCommand(
+            "aboard why --log LOGS…    # with the output of that rank too: its own words are not in this log"
+        ),
+    },
+    patterns=(
+        end(r"DistBackendError: NCCL error in: ", "torch passes on an error of NCCL.", fix="nccl", order=1),
+        end(
+            r"pdsh@\S+: (?P<node>[\w.-]+): ssh exited with exit code (?P<code>\d+)",
+            "The command on the node ended with that code.",
+            fix="said",
+            order=1,
+        ),
+        end(
+            r"srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: Exited with exit code (?P<code>\d+)",
+            "Slurm tells how the task ended, not why.",
+            fix="slurm",
+        ),
+        end(
+            r"failed \(exitcode: (?P<code>\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"
+            r"|exits with return code = (?P<code2>\d+)|exitcode +: (?P<code3>[1-9]\d*) "
+            r"|CalledProcessError: Command .* returned non-zero exit status (?P<code4>\d+)|ChildFailedError",
+            "The launcher tells that a rank ended, not why.",
+            fix="output",
+        ),
+    ),
+)
+
+KILLED = Diagnosis(
+    code="run-killed",
+    title="a rank was killed by a signal",
+    symptoms=("Signal 9 (SIGKILL) received by PID", "exits with return code = -9", "Bus error (core dumped)"),
+    explanation="SIGKILL comes from the kernel when memory is out, from Slurm, or from somebody's hand. SIGBUS is a"
+    " full /dev/shm, SIGSEGV and SIGABRT are bugs in native code or libraries that don't fit each other.",
+    fixes={
+        "memory": FixCommand(
+            "sudo dmesg -T | grep -i 'killed process'    # on {node}; was it out of memory? if not, launch again"
+        ),
+        "shm": FixCommand("df -h /dev/shm    # on {node}; is it full?"),
+        "software": FixCommand(_DIFFERS),
+        **_LAST_WORDS,
+        "slurm": FixCommand("sudo dmesg -T | tail -50    # on {node}; was memory out?"),
+        "native": FixCommand(
+            "export PYTHONFAULTHANDLER=1    # then start again: the Python lines at which it died\n" + _DIFFERS
+        ),
+    },
+    patterns=(
+        end(
+            r"srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: (?P<signal>Killed|Segmentation fault"
+            r"|Aborted|Illegal instruction|Terminated)",
+            "Slurm tells how the task ended, not why.",
+            fix="slurm",
+        ),
+        end(
+            r"failed \(exitcode: -9\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"
+            r"|Signal 9 \(SIGKILL\) received by PID (?P<pid2>\d+)|exits with return code = -9"
+            r"|died with <Signals\.SIGKILL",
+            fix="memory",
+            weight=2,
+        ),
+        end(
+            r"failed \(exitcode: -(?P<signal>\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"
+            r"|Signal (?P<signal2>\d+) \((?P<name>SIG\w+)\) received by PID (?P<pid2>\d+)"
+            r"|exits with return code = -(?P<signal3>\d+)|Segmentation fault|Fatal Python error: (?P<error>\w+)"
+            r"|died with <Signals\.(?P<name2>SIG\w+)",
+            fix="native",
+            weight=2,
+            order=1,
+        ),
+    ),
+)
+
+NOT_STARTED = Diagnosis(
+    code="run-not-started",
+    title="a node could not start a rank",
+    symptoms=("No such file or directory", "Permission denied"),
+    explanation="The working directory or the program is not on this node, or may not be used.",
+    remedy="Ranks start in `workdir:` of aboard.yaml, else where `aboard launch` was typed: it must be on each node.",
+    fixes={
+        "folder": FixCommand("mkdir -p {path}    # on {node}; or set `workdir:` in aboard.yaml"),
+        "program": FixCommand("command -v {program}    # on {node}"),
+        **_KNOWN,
+        **_LAST_WORDS,
+    },
+    patterns=(
+        last_words(r"\Acan't enter (?P<path>\S+):", fix="folder"),
+        last_words(r"\Acan't start (?P<program>\S+):", fix="program"),
+    ),
+)
+
+NODE_GONE = Diagnosis(
+    code="run-node-gone",
+    title="a node was lost",
+    symptoms=("Connection closed by remote host", "client_loop: send disconnect: Broken pipe"),
+    explanation="It lost power or its network, or its agent was killed. A run never goes on with fewer nodes.",
+    fixes="{check:shell aboard check NODE    # is it back? then launch again}",
+    log_fix="scontrol show node {node} | grep -E 'State|Reason'    # why\n"
+    "#SBATCH --exclude={node}    # goes on without it",
+    patterns=cause(
+        r"DUE TO NODE FAILURE|Node failure on (?P<node>[\w.,\[\]-]+)"
+        r"|[Nn]ode (?P<node2>[\w.-]+) (?:is )?not responding|NODE_FAIL",
+        "Slurm lost a node: power, kernel, or its network.",
+    ),
+)
+
+CONDUCTOR_LOST = Diagnosis(
+    code="run-conductor-lost",
+    title="the conductor of a run was killed",
+    symptoms=("lost", "Killed", "Out of memory: Killed process 4711 (aboard)"),
+    explanation="It was killed, by somebody or by the kernel out of memory, or the head was restarted. Agents that lose"
+    " their conductor terminate their ranks after the lease (`--lease`); with `--detach` it outlives its terminal.",
+    fixes={
+        "again": FixCommand("{command:shell aboard launch …}    # runs it again"),
+        "continue": FixCommand("{command:shell aboard train …}    # continues from step {step}"),
+        "continue-if-any": FixCommand("{command:shell aboard train …}    # continues from the last checkpoint, if any"),
+        "logs": FixCommand("aboard logs {run}    # what the ranks printed until then"),
+        "memory": FixCommand(
+            "sudo dmesg -T | grep -i 'killed process'    # here; was the conductor killed for memory?"
+        ),
+    },
+)
+
+RANK_STOPPED = Diagnosis(
+    code="run-rank-stopped",
+    title="a rank was stopped by a signal",
+    symptoms=("State:\tT (stopped)",),
+    explanation="Somebody sent SIGSTOP or pressed Ctrl-Z; all other ranks wait for it in the next collective.",
+    fixes={
+        "continue": FixCommand("kill -CONT {pids:words}    # on {node}; lets it go on"),
+        "check": FixCommand(
+            "{check:shell aboard check NODE --only host    # nothing of it may be left; then launch again}"
+        ),
+    },
+)
+
+# Messages of ranks that lost a peer. The first ones may quote a cause that isn't their own.
+_QUOTING = (
+    r"Failed to recv, got 0 bytes|recvValue(?:WithTimeout)? failed|sendBytes failed|Broken pipe",
+    r"failed to send a keep-alive heartbeat to the rendezvous|RendezvousClosedError|RendezvousGracefulExit",
+    r"failed to shutdown the rendezvous|Failed to check the \"should dump\" flag on TCPStore",
+    r"store->get\('[^']*'\) got error: (?:Connection reset|Broken pipe|Connection was|Failed to recv)",
+    r"DistNetworkError: (?:Connection reset|Connection was|Broken pipe|Failed to recv|failed to recv)",
+    r"taking the entire process down|NCCL watchdog thread terminated with exception|some rank has detected a timeout",
+    r"Observed flight recorder dump signal from another rank|Received a dump signal (?:due to|from)",
+    r"Some NCCL operations have failed or timed out\. Due to the asynchronous",
+    r"(?:Exception \(either an error or timeout\)|failure) detected by watchdog at work",
+    r"Timeout at NCCL work: \d+|preparing to dump debug info|Terminating the process after attempting to dump",
+    NCCL_COMPLETION + r"5\b",
+    r"socketProgress(?:Opt)?: Connection closed by remote peer|Net ?: Connection closed by remote peer",
+    r"Call to (?:recv|send|recvfrom)(?: from| to)? \S+ failed ?: (?:Connection reset|Broken pipe|Connection timed)",
+    r"proxy\.cc:\d+ NCCL WARN|Proxy Call to rank \d+ failed|Failed to execute operation \w+ from rank",
+    r"Socket recv failed while polling|Accept failed Software caused",
+)
+_LOST_PEER = (
+    r"ncclRemoteError|remote process exited or there was a network error",
+    r"ncclCommAbort|NCCL communicator was aborted|Abort COMPLETE",
+    r"(?:Read|Write|Send|Recv) error \[[^\]]*\]:\d+: Connection (?:reset|closed)",
+    r"Connection (?:closed|reset) by (?:remote )?peer(?! ?\(errno)",
+    r"Application timeout caused pair closure|monitoredBarrier, but received errors|Socket closed",
+    r"srun: (?:Job step aborted|Terminating (?:StepId|job step)|Force Terminated|error: .*: task \d+: Terminated)",
+    r"slurmstepd: error: \*\*\* (?:STEP|JOB) \S+ ON \S+ CANCELLED AT \S+ DUE TO SIGNAL",
+    r"Sending process \d+ closing signal|Unable to shutdown process|Killing subprocess \d+",
+)
+FOLLOWED = Diagnosis(
+    code="run-followed",
+    title="ranks that died because another one had",
+    severity=Severity.INFO,
+    symptoms=("Connection closed by peer", "Connection reset by peer", "NCCL WARN Net : Connection closed by remote"),
+    explanation="When a rank dies, its peers lose their connections to it; what they say about that is no cause.",
+    remedy="There is nothing to fix here: look at the finding above it.",
+    patterns=(
+        *(echo(each, order=-1) for each in _QUOTING),
+        *map(echo, _LOST_PEER),
+        echo(
+            r"(?i)connection (was )?(closed|reset|refused|aborted)|closed by (remote )?peer|broken pipe"
+            r"|socket closed|remote process (has )?exited|connectFullMesh failed|recvValue|sendBytes failed"
+            r"|failed to recv|client socket has (failed|timed out)|DistNetworkError|NCCL.*remote error"
+            r"|unhandled system error|watchdog (caught|got)|heartbeat|timed out waiting|connect timeout|wait timeout"
+            r"|monitoredBarrier",
+            source=MessageSource.DEATH,
+        ),
+    ),
+)
+
+STUBBORN = Diagnosis(
+    code="run-stubborn",
+    title="processes that would not die",
+    severity=Severity.WARN,
+    symptoms=("State:\tD (disk sleep)",),
+    explanation="They hang in the kernel, on a dead mount or a dead device, where no signal reaches them.",
+    fixes="aboard check --fix {nodes:words}    # ends them once the mount or device answers; else restart the node",
+)
+
+TRIAL = Diagnosis(
+    code="run-trial",
+    title="a node, a pair or all of them can't run the command",
+    symptoms=("can't run it by itself", "can't run it as a pair, though each can alone"),
+    explanation="The same command was run for some seconds on each node alone, then on pairs, then on all: what fails"
+    " alone is the node's own fault, and what only fails in pairs is the link between the two.",
+    fixes="aboard check    # alone: --only software; in pairs: --only network, --only collective",
+)
+
+STUCK = Diagnosis(
+    code="run-stuck",
+    title="ranks came no further",
+    symptoms=("Waiting for clients", "it just hangs at init_process_group"),
+    explanation="They did not come to their first collective in the time of a trial.",
+    fixes="aboard check --only network {nodes}",
+)
+
+NODE_SILENT = Diagnosis(
+    code="run-node-silent",
+    title="nothing comes from a node",
+    severity=Severity.WARN,
+    symptoms=("no beat came over the wire",),
+    explanation="It has lost power, its network or its ssh. Its ranks may live: the run goes on if it comes back within"
+    " the lease (`--lease SECONDS`), and is ended after it.",
+    fixes="{check:shell aboard check NODE    # does it answer? if not: its power, or its own console}",
+)
+
+OUT_OF_MEMORY = Diagnosis(
+    code="run-out-of-memory",
+    title="the kernel killed a rank for want of memory",
+    symptoms=("Signal 9 (SIGKILL) received by PID", "exitcode  : -9", "Out of memory: Killed process"),
+    explanation="The kernel killed a process because the memory of the node, or of its control group, was used up.",
+    fixes={
+        "killed": FixCommand(
+            "sudo dmesg -T | grep -i 'killed process'    # on {node}; which one, and how large it was\n"
+            "# fewer data workers or a smaller batch, or more memory for the job (Slurm: --mem)"
+        ),
+        **_LAST_WORDS,
+    },
+    # How Python and torch say it of a process that the rank had started.
+    patterns=last_words(r"died with <Signals\.SIGKILL|killed by signal: Killed|exit(ed|code)[^.]{0,40}-9\b"),
+)
+
+SHM_FULL = Diagnosis(
+    code="run-shm-full",
+    title="shared memory is full",
+    symptoms=("Bus error (core dumped)", "Error: failed to extend /dev/shm/nccl-"),
+    explanation="Data loaders and NCCL share memory in /dev/shm, and it is full; containers have 64 MiB by default.",
+    fixes={
+        "remount": FixCommand(
+            "sudo mount -o remount,size=50% /dev/shm    # on {node}; in a container: --shm-size=8g or --ipc=host"
+        ),
+        **_LAST_WORDS,
+    },
+)
+
+DISK_FULL = Diagnosis(
+    code="run-disk-full",
+    title="a disk is full",
+    symptoms=("OSError: [Errno 28] No space left on device",),
+    explanation="What the rank wrote did not fit; the others then wait for it.",
+    fixes={
+        "sizes": FixCommand(
+            "du -x --max-depth=2 {path} 2>/dev/null | sort -n | tail    # on {node};"
+            " remove what nobody needs, keep fewer checkpoints, or write elsewhere"
+        ),
+        **_LAST_WORDS,
+    },
+    patterns=last_words(r"No space left on device|Errno 28|Disk quota exceeded|Errno 122"),
+)

@@ -1,0 +1,1 @@
+"""Failures of training data, models, checkpoints and the trainer."""

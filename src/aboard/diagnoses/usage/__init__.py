@@ -1,0 +1,1 @@
+"""Failures of commands, configuration files and the sandbox."""

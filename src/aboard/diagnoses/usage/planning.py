@@ -1,0 +1,58 @@
+"""Runs that can't be planned on these nodes, or can't be said to another launcher."""
+
+from aboard.diagnoses.diagnosis import Diagnosis
+from aboard.diagnoses.fixes import Advice, FixCommand
+
+_OTHERWISE = "or type: aboard launch --dry-run --as torchrun -- …"
+_ANY_JOB = (
+    "{everywhere:shell aboard launch $(scontrol show hostnames) -- train.py}    # the same, for any job\n"
+    "{alone:shell aboard launch localhost -- train.py}    # to use this node alone"
+)
+_NAMED = "{named:shell aboard launch n1 n2 -- train.py}    # over ssh: each must let you log in without a password"
+
+PLAN = Diagnosis(
+    code="launch-plan",
+    title="these nodes can't carry what is asked for",
+    symptoms=("no node would start a rank",),
+    explanation="The ranks, slots, nodes or variables that were asked for don't fit together.",
+    fixes={
+        "no-slots": Advice("give a node slots: `slots: 8` in aboard.yaml"),
+        "nodes": Advice("name as many nodes as are to take part; a smaller run is never started in silence"),
+        "container": Advice("take `container:` out, and start the runtime yourself"),
+        "slots": Advice("ask for at most {most}, or give it more slots"),
+        "env": Advice("take {name} out"),
+    },
+)
+
+EXPORT_DEEPSPEED = Diagnosis(
+    code="export-deepspeed",
+    title="the plan can't be said to DeepSpeed's launcher",
+    symptoms=("deepspeed --hostfile",),
+    explanation="It passes one command to all nodes through a shell: nodes can't differ, and some characters get lost.",
+    fixes={
+        "spelling": Advice(f"spell it in letters and digits, {_OTHERWISE}"),
+        "different": Advice(f"give all nodes the same {{what}}, {_OTHERWISE}"),
+        "env": Advice("leave {name} out of env"),
+    },
+)
+
+SLURM_NODES = Diagnosis(
+    code="slurm-nodes",
+    title="a Slurm job has several nodes, and none was named",
+    symptoms=("this is a Slurm job of 2 nodes (n[1-2]), and Aboard can't take them from Slurm by itself yet",),
+    explanation="Without nodes on the command line, in a hostfile or in aboard.yaml, Aboard uses this machine alone,"
+    " and the other nodes of the job would silently stay idle.",
+    fixes={
+        "named": FixCommand(f"{_NAMED}\n{_ANY_JOB}"),
+        "any-job": FixCommand(_ANY_JOB),
+    },
+)
+
+SLURM_COPIES = Diagnosis(
+    code="slurm-copies",
+    title="srun started several copies of aboard",
+    symptoms=("2 copies of aboard were started by srun; start one: it starts the ranks on all nodes itself",),
+    explanation="Each copy would start every rank on every node. One command is enough.",
+    fixes="{command:shell aboard launch -- train.py}    # in the batch script or the shell of salloc, without srun\n"
+    "srun --nodes=1 --ntasks=1 {command:shell aboard launch -- train.py}    # or with srun, as one task",
+)

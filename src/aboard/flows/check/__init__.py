@@ -1,0 +1,1 @@
+"""Runs probes on all nodes and the multi-node probes between them."""

@@ -1,0 +1,188 @@
+"""`aboard check`: visit every node, all at once, hold the exercises, and judge what came of it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from time import monotonic
+from typing import Any
+
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.contact import Contact
+from aboard.core.cluster.node import Node
+from aboard.core.evidence.consequences import fold_consequences
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.probe import Probe
+from aboard.core.probes.rank_environment import RankSpec
+from aboard.diagnoses import Diagnosis, Finding, sort_by_severity
+from aboard.flows.check.check_observer import CheckObserver, NullCheckObserver
+from aboard.flows.check.probe_node import ProbedNode, probe_node
+from aboard.flows.check.run_multi_node_probe import run_multi_node_probe
+from aboard.lazy_dataclass import dataclass
+from aboard.transport.agent_link import AgentLink
+from aboard.transport.node_dialer import DIAL_SECONDS, DialResult, NodeDialer, TransportFor, choose_transport
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckReport:
+    """What a check found out, and how long it took."""
+
+    facts: Facts
+    by_subject: Mapping[str, tuple[Finding, ...]]
+    seconds: float
+    diagnoses: tuple[Diagnosis, ...] = ()
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Worst first, with what another finding explains folded under it."""
+        every = [finding for findings in self.by_subject.values() for finding in findings]
+        return sort_by_severity(fold_consequences(every, self.diagnoses))
+
+
+async def check_cluster(
+    cluster: Cluster,
+    subjects: Sequence[Subject],
+    *,
+    quick: bool = False,
+    spec: RankSpec | None = None,
+    wire_of: TransportFor = choose_transport,
+    watcher: CheckObserver | None = None,
+    dial_seconds: float = DIAL_SECONDS,
+) -> CheckReport:
+    """Asks all nodes at once; one that is slow or hostile costs the others nothing."""
+    watcher = watcher or NullCheckObserver()
+    fleet = build_fleet(watcher, wire_of, dial_seconds)
+    async with probe_cluster(cluster, subjects, fleet, quick=quick, spec=spec, watcher=watcher) as (report, _links):
+        return report
+
+
+def build_fleet(
+    watcher: CheckObserver, wire_of: TransportFor = choose_transport, seconds: float = DIAL_SECONDS
+) -> NodeDialer:
+    return NodeDialer(wire_of, on_phase=lambda node, phase: watcher.dialling(node.name, phase), seconds=seconds)
+
+
+@asynccontextmanager
+async def probe_cluster(
+    cluster: Cluster,
+    subjects: Sequence[Subject],
+    fleet: NodeDialer,
+    *,
+    quick: bool,
+    watcher: CheckObserver,
+    spec: RankSpec | None = None,
+    keep: bool = False,
+) -> AsyncIterator[tuple[CheckReport, dict[str, DialResult]]]:
+    """A check and the links that it was made over, for whoever goes on with them; what is left of them is closed.
+
+    With `keep` none is closed before that; else a node that no exercise needs is let go as soon as it can be.
+    """
+    began = monotonic()
+    subjects = list(_select_probes(subjects, quick=quick))
+    probes = [probe for subject in subjects for probe in subject.probes]
+    exercises = [exercise for subject in subjects for exercise in subject.multi_node_probes]
+    watcher.began(cluster, subjects)
+    visits: dict[str, ProbedNode] = {}
+    links: dict[str, DialResult] = {}
+    early = _EarlyMultiNodeProbes(cluster, subjects, watcher)
+
+    async def call(node: Node) -> None:
+        visits[node.name] = probed = await probe_node(
+            fleet,
+            node,
+            probes,
+            spec=spec,
+            on_met=partial(watcher.asking, node.name),
+            on_contact=partial(early.reached, node),
+            on_answer=partial(watcher.answered, node.name),
+        )
+        early.visited(node, probed.contact)
+        if probed.dialled is not None:
+            links[node.name] = probed.dialled
+            if not keep and not any(exercise.needs(node) for exercise in exercises):
+                # Nobody needs it any more: its end goes on beside the others' beginnings.
+                await links.pop(node.name).link.close()
+        watcher.visited(node.name, probed.contact)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(early.hold())
+            for node in cluster:
+                group.create_task(call(node))
+        facts = replace(_build_facts(cluster, visits, probes), outcomes=early.outcomes)
+        open_links = {name: dialled.link for name, dialled in links.items()}
+        for subject in sorted(subjects, key=lambda subject: bool(subject.multi_node_probes)):
+            for exercise in subject.multi_node_probes:
+                if exercise.name in early.outcomes:
+                    continue
+                on_round = partial(watcher.round, subject.name)
+                facts = await run_multi_node_probe(
+                    exercise, facts, open_links, on_round=on_round, on_reply=watcher.replied
+                )
+            if exercises:
+                # For the eye only, while others' exercises go on: rules may see more once all are held.
+                watcher.judged(subject.name, subject.judge(facts), subject.untested(facts))
+        by_subject = {subject.name: tuple(subject.judge(facts)) for subject in subjects}
+        diagnoses = tuple(diagnosis for subject in subjects for diagnosis in subject.diagnoses)
+        yield CheckReport(facts=facts, by_subject=by_subject, seconds=monotonic() - began, diagnoses=diagnoses), links
+    finally:
+        await asyncio.gather(*(dialled.link.close() for dialled in links.values()))
+
+
+class _EarlyMultiNodeProbes:
+    """Holds the exercises that need only contacts, as soon as every node was reached or is known not to be."""
+
+    def __init__(self, cluster: Cluster, subjects: Sequence[Subject], watcher: CheckObserver) -> None:
+        self.outcomes: dict[str, Any] = {}
+        self._cluster = cluster
+        self._exercises = [(each.name, one) for each in subjects for one in each.multi_node_probes if one.early]
+        self._watcher = watcher
+        self._contacts: dict[str, Contact] = {}
+        self._links: dict[str, AgentLink] = {}
+        self._met = asyncio.Event()
+
+    def reached(self, node: Node, dialled: DialResult, contact: Contact) -> None:
+        self._links[node.name] = dialled.link
+        self.visited(node, contact)
+
+    def visited(self, node: Node, contact: Contact) -> None:
+        self._contacts[node.name] = contact
+        if len(self._contacts) == len(self._cluster):
+            self._met.set()
+
+    async def hold(self) -> None:
+        await self._met.wait()
+        facts = Facts(cluster=self._cluster, contacts=self._contacts)
+        for subject, exercise in self._exercises:
+            on_round = partial(self._watcher.round, subject)
+            facts = await run_multi_node_probe(
+                exercise, facts, self._links, on_round=on_round, on_reply=self._watcher.replied
+            )
+        self.outcomes |= facts.outcomes
+
+
+def _select_probes(subjects: Sequence[Subject], *, quick: bool) -> Iterator[Subject]:
+    """Each subject with what this check asks; one of which nothing is asked can't be found well, so it is left out."""
+    for subject in subjects:
+        probes = tuple(probe for probe in subject.probes if probe.quick or not quick)
+        exercises = tuple(exercise for exercise in subject.multi_node_probes if exercise.quick or not quick)
+        if probes or exercises or not (subject.probes or subject.multi_node_probes):
+            yield replace(subject, probes=probes, multi_node_probes=exercises)
+
+
+def _build_facts(cluster: Cluster, visits: Mapping[str, ProbedNode], probes: Sequence[Probe[Any]]) -> Facts:
+    return Facts(
+        cluster=replace(cluster, nodes=tuple(visits[node.name].node for node in cluster)),
+        contacts={node.name: visits[node.name].contact for node in cluster},
+        answers={
+            probe.name: {
+                name: probed.facts[probe.name] for name, probed in visits.items() if probe.name in probed.facts
+            }
+            for probe in probes
+        },
+        environments={
+            node.name: environment for node in cluster if (environment := visits[node.name].environment) is not None
+        },
+    )

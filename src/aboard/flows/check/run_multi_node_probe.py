@@ -1,0 +1,70 @@
+"""Runs exercises: sends each round of a script to its nodes, and the replies back into the script."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from aboard.core.probes.facts import Facts, Unknown
+from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Replies, Round
+from aboard.diagnoses import TransportError
+from aboard.transport.agent_link import AgentLink
+
+BEAT_SECONDS = 5.0
+
+
+async def run_multi_node_probe(
+    exercise: MultiNodeProbe[Any],
+    facts: Facts,
+    links: Mapping[str, AgentLink],
+    *,
+    on_round: Callable[[int, Collection[str]], None] = lambda _number, _nodes: None,
+    on_reply: Callable[[str], None] = lambda _node: None,
+) -> Facts:
+    """The facts with the exercise's outcome; a script that stumbles over a node's reply leaves an Unknown."""
+    script = exercise.script(facts)
+    outcome: Any
+    beating = asyncio.create_task(_send_heartbeats(links))
+    try:
+        requests = next(script)
+        for number in count(1):
+            on_round(number, requests.keys())
+            requests = script.send(await _run_round(requests, links, on_reply))
+    except StopIteration as done:
+        outcome = done.value
+    except Exception as error:  # noqa: BLE001 - what a node sends must not end the check of the others
+        outcome = Unknown(why=f"the exercise stumbled over an answer: {type(error).__name__}")
+    finally:
+        beating.cancel()
+    return replace(facts, outcomes={**facts.outcomes, exercise.name: outcome})
+
+
+async def _send_heartbeats(links: Mapping[str, AgentLink]) -> None:
+    """An agent that hears nothing ends itself: a long round must not pass for a head that is gone."""
+    while True:
+        await asyncio.sleep(BEAT_SECONDS)
+        await asyncio.gather(
+            *(_ask_node(link, ProbeRequest(op="ping", within=BEAT_SECONDS)) for link in links.values())
+        )
+
+
+async def _run_round(requests: Round, links: Mapping[str, AgentLink], on_reply: Callable[[str], None]) -> Replies:
+    """All of a round's asks at once; a node that doesn't answer is an Unknown, and the others go on."""
+
+    async def ask_and_report(name: str, ask: ProbeRequest) -> Mapping[str, Any] | Unknown:
+        reply = await _ask_node(links.get(name), ask)
+        on_reply(name)
+        return reply
+
+    replies = await asyncio.gather(*(ask_and_report(name, ask) for name, ask in requests.items()))
+    return dict(zip(requests, replies, strict=True))
+
+
+async def _ask_node(link: AgentLink | None, ask: ProbeRequest) -> Mapping[str, Any] | Unknown:
+    if link is None:
+        return Unknown(why="it was not reached")
+    try:
+        return await link.ask(ask.op, ask.within, **ask.fields)
+    except TransportError as error:
+        return Unknown(why=error.seen)

@@ -1,0 +1,1 @@
+"""Launches a run and conducts it to its end."""

@@ -1,0 +1,440 @@
+"""The conductor: holds every node, starts every rank, folds what they tell, and ends all when one has failed."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from secrets import token_hex
+from time import monotonic, time
+from typing import Any, Protocol
+
+from aboard.core.evidence.run_evidence import TAIL_BYTES, Evidence, decode_tail
+from aboard.core.evidence.snapshot import build_snapshot
+from aboard.core.evidence.verdict import Judgement
+from aboard.core.plan.plan import NodePlan, Plan, Start
+from aboard.core.run.end_decision import STOPPED_SECONDS, EndDecision, decide
+from aboard.core.run.events import Event, Measurement
+from aboard.core.run.lease import Lease
+from aboard.core.run.run_state import Run
+from aboard.diagnoses import AgentRequestError, Finding, TransportError
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.flows.launch.collect_evidence import (
+    CollectedEvidence,
+    collect_death_evidence,
+    collect_evidence,
+    collect_follow_up,
+)
+from aboard.flows.launch.stall_monitor import StallMonitor
+from aboard.lazy_dataclass import dataclass
+from aboard.record.json_documents import build_findings_document
+from aboard.record.run_record import Record
+from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.node_session import NO_STACKS, NodeSession, SessionState
+from aboard.transport.supervisor_messages import OutputChunk
+from aboard.verdicts.death.first_death import find_first_death
+from aboard.verdicts.death.rules import conclude_run
+from aboard.verdicts.judge_evidence import judge_evidence
+from aboard.verdicts.live.nonfinite_loss import is_suspicious_output
+from aboard.verdicts.live.undetermined import report_internal_error
+
+STACKS_BYTES = 32 * 1024 * 1024
+# Deaths that follow from the first are heard too before the others are ended: one of them may have been earlier.
+LATE_DEATH_SECONDS = 0.3
+TICK_SECONDS = 0.25
+# The part of our time that whoever looks on may take.
+OBSERVER_SHARE = 0.1
+# After the grace: for the keeper's own sweep, and for the last output to come over.
+SWEEP_SECONDS = 10.0
+# Whose last words of both streams are looked at for a loss that is no number: mostly rank 0 tells it.
+LOSS_SCAN_RANKS = 8
+# As a shell has it, after Ctrl-C.
+INTERRUPTED = 130
+# As timeout(1) has it.
+STUCK = 124
+
+
+class RunObserver(Protocol):
+    """Who looks on; it must neither wait nor raise."""
+
+    def began(self, conductor: "Conductor") -> None: ...
+
+    def event(self, event: Event) -> None: ...
+
+    def tick(self, now: float) -> None: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome:
+    """How a run ended: the verdict first, and the exit code of the rank that it names."""
+
+    why: str
+    findings: tuple[Finding, ...]
+    code: int
+
+
+class Conductor:
+    """One run. `plan` may have port 0: the keeper of rank 0's node then finds one just before the start."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        fleet: NodeDialer,
+        *,
+        lease: Lease,
+        record: Record,
+        viewer: RunObserver,
+        fixed_port: bool = False,
+        stop_on_stall: bool = False,
+    ) -> None:
+        self.plan = plan
+        self.run = Run(id=plan.run)
+        self.stacks: dict[int, str] = {}
+        self._stacks_room = STACKS_BYTES
+        self._tails: dict[int, bytearray] = {}
+        self._fleet = fleet
+        self._lease = lease
+        self._record = record
+        self._viewer = viewer
+        self._fixed_port = fixed_port
+        self._wanted_port = plan.master.port
+        self._sessions: dict[str, NodeSession] = {}
+        self._begun: set[str] = set()
+        self._ranks = {start.child: rank for rank, (_, start) in enumerate(plan.starts())}
+        self._end: asyncio.Future[EndDecision] | None = None
+        self._ending = False
+        self._stops = 0
+        self._hurry = asyncio.Event()
+        self._stopped_since: dict[tuple[str, str], float] = {}
+        self._heard = CollectedEvidence()
+        self._looks = 0
+        self._standing_verdict: Finding | None = None
+        self._watch = StallMonitor(
+            self.ask_why, self._take_verdict, self._end_stuck_run if stop_on_stall else lambda _why: None
+        )
+
+    # -- what others may ask -----------------------------------------------------------------------------
+
+    def stop(self, why: str) -> None:
+        """Once: ends gently, with the grace that scripts need to save. Twice: at once."""
+        self._stops += 1
+        self._note("stopping", why=why)
+        if self._stops > 1:
+            self._hurry.set()
+        self._request_end(EndDecision(why=why, asked=True))
+
+    def tail(self, rank: int) -> tuple[Untrusted, ...]:
+        """What a rank printed last."""
+        return self._record.tail(rank)
+
+    def evidence(self) -> Evidence:
+        now = time()
+        first = self.run.generation.first_death
+        dead_rank = {self._ranks[first.name]} if first is not None else set()
+        return Evidence(
+            plan=self.plan,
+            run=self.run,
+            tails={rank: self._last_lines(rank) for rank in self._tails},
+            now=now,
+            witness=self._heard.witness,
+            unheard=self._heard.unheard,
+            quiet=self._watch.rhythm.quiet(now),
+            usual=self._watch.rhythm.usual,
+            pace=self._watch.rhythm.pace,
+            said={rank: self.tail(rank) for rank in {*range(min(LOSS_SCAN_RANKS, self.plan.world)), *dead_rank}},
+        )
+
+    async def ask_why(self) -> Judgement:
+        """Asks every node what is to be seen there, and judges it: the answer to "why does it not go on?"."""
+        began = monotonic()
+        try:
+            collected = self._heard = await collect_evidence(self.plan, self.run, self._sessions)
+            self._heard = await collect_follow_up(collected, self.evidence(), self._sessions)
+            evidence = self.evidence()
+            why = judge_evidence(evidence)
+            if not why.findings and self.run.generation.first_death is not None:
+                # A rank has died, and the others are being ended: that is why.
+                end = conclude_run(evidence, self._standing_verdict, unhurt=False)
+                why = replace(why, findings=end.findings, ruled_out=(*why.ruled_out, *end.ruled_out))
+            self._record_snapshot(evidence, why.findings)
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not leave a run that is stuck without a word
+            why = Judgement(findings=(report_internal_error(error, run=self.plan.run),))
+        return replace(why, seconds=monotonic() - began)
+
+    @property
+    def stall(self) -> Finding | None:
+        """The verdict on a run that has stopped to move; None while it moves."""
+        why = self._watch.why
+        return why.findings[0] if why is not None and why.findings else None
+
+    async def conduct(self) -> RunOutcome:
+        """Runs generation after generation until one is the last; nothing is left behind, whatever happens."""
+        ticking = asyncio.create_task(self._tick())
+        self._viewer.began(self)
+        try:
+            number = 0
+            while True:
+                number += 1
+                end = await self._generation(number)
+                if not end.again or self._stops:
+                    break
+                # Whoever took the port may have it for long: any other one will do.
+                self._wanted_port = 0
+                self._note("restarting", why=end.why)
+            return self._outcome(end)
+        finally:
+            ticking.cancel()
+            await asyncio.wait([ticking])
+            await self._watch.close()
+
+    # -- one generation ----------------------------------------------------------------------------------
+
+    async def _generation(self, number: int) -> EndDecision:
+        self._ending = False
+        self._begun.clear()
+        self._end = asyncio.get_running_loop().create_future()
+        self._note("generation", number=number)
+        name = self.plan.run if number == 1 else f"{self.plan.run}.{number}"
+        self._sessions = {part.node.name: self._hold(part, name) for part in self.plan.parts}
+        beginning = asyncio.create_task(self._begin())
+        try:
+            both: list[asyncio.Future[Any]] = [beginning, self._end]
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if beginning.done() and beginning.exception() is not None:
+                # Only what is no node's fault comes here.
+                await beginning
+            end = await self._end
+            if end.stacks:
+                await asyncio.sleep(LATE_DEATH_SECONDS)
+        finally:
+            beginning.cancel()
+            await asyncio.wait([beginning])
+            end = (
+                self._end.result()
+                if self._end.done() and not self._end.cancelled()
+                else EndDecision(why="it was given up")
+            )
+            await self._wind_down(end)
+        return end
+
+    def _hold(self, part: NodePlan, name: str) -> NodeSession:
+        node = part.node.name
+        return NodeSession(
+            part.node,
+            self._fleet,
+            run=name,
+            key=token_hex(16),
+            lease=self._lease,
+            on_event=self._take,
+            on_piece=self._take_piece,
+            on_state=lambda state, why: self._take_state(node, state, why),
+            on_samples=self._take_samples,
+        )
+
+    async def _begin(self) -> None:
+        """All nodes at once; each starts its ranks as soon as it is held and the port is known."""
+        port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def begin(part: NodePlan) -> None:
+            hold = self._sessions[part.node.name]
+            try:
+                await hold.begin()
+                self._begun.add(part.node.name)
+                if self.plan.code:
+                    await hold.bring(self.plan.code)
+                if part.node.name == self.plan.master.node:
+                    port.set_result(await hold.reserve(self._wanted_port, fixed=self._fixed_port))
+                starts = _set_master_port(part.starts, await asyncio.shield(port))
+                await asyncio.gather(*(hold.start(start) for start in starts))
+            except TransportError as error:
+                if not port.done() and part.node.name == self.plan.master.node:
+                    port.cancel()
+                self._report_start_failure(part, error)
+            except asyncio.CancelledError:
+                if not port.cancelled():
+                    raise
+
+        await asyncio.gather(*(begin(part) for part in self.plan.parts))
+        if port.done() and not port.cancelled():
+            self.plan = replace(self.plan, master=replace(self.plan.master, port=port.result()))
+            self._note("port", port=port.result())
+
+    def _report_start_failure(self, part: NodePlan, error: TransportError) -> None:
+        """A node that can't do what it is asked fails its ranks; one that isn't there is gone."""
+        node = part.node.name
+        if not isinstance(error, AgentRequestError):
+            self._take_state(node, SessionState.LOST, error.seen)
+            return
+        why = error.seen.removeprefix(f"{node}: ")
+        for start in part.starts:
+            self._take(Event(node=node, seq=0, at=time(), kind="failed", child=start.child, data={"why": why}))
+
+    async def _wind_down(self, end: EndDecision) -> None:
+        """Stacks first, then the end of all; the last output of each is heard."""
+        self._ending = True
+        holds = [hold for hold in self._sessions.values() if hold.state is not SessionState.LOST]
+        if end.stacks:
+            await self._collect_final_snapshot()
+        farewell = self._lease.farewell
+        grace = farewell if end.asked and farewell is not None else self._lease.grace
+        ends = [asyncio.create_task(self._see_off(hold, grace)) for hold in holds]
+        if ends:
+            await asyncio.wait(ends)
+
+    async def _collect_final_snapshot(self) -> None:
+        """What is to be seen of the others and of the nodes when a rank has died, before all are ended."""
+        collected = await collect_evidence(self.plan, self.run, self._sessions, brief=True)
+        self._heard = await collect_death_evidence(collected, self.plan, self.run, self._sessions)
+        for node in self._heard.witness.values():
+            for rank, rank_snapshot in node.ranks.items():
+                text = rank_snapshot.stack.raw() or NO_STACKS + rank_snapshot.why.get("stack", "")
+                # Thousands of ranks that hang have the same stacks by the hundred: those of the first will do.
+                if self._stacks_room >= len(text):
+                    self._stacks_room -= len(text)
+                    self.stacks[rank] = text
+        self._record.write_stacks(self.stacks)
+
+    async def _see_off(self, hold: NodeSession, grace: float) -> None:
+        """Asks for the end, again with no grace when the user hurries, and waits until the keeper has left."""
+        try:
+            async with asyncio.timeout(grace + SWEEP_SECONDS):
+                if hold.node.name not in self._begun:
+                    return
+                await hold.end(0.0 if self._hurry.is_set() else grace)
+                gone = asyncio.create_task(hold.wait_gone())
+                hurry = asyncio.create_task(self._hurry.wait())
+                try:
+                    await asyncio.wait([gone, hurry], return_when=asyncio.FIRST_COMPLETED)
+                    if not gone.done():
+                        await hold.end(0.0)
+                    await gone
+                finally:
+                    gone.cancel()
+                    hurry.cancel()
+        except (TimeoutError, TransportError):
+            # Cut off: its keeper ends its ranks by itself when the lease is over.
+            pass
+        finally:
+            await hold.leave()
+
+    # -- what the nodes tell -----------------------------------------------------------------------------
+
+    def _take(self, event: Event) -> None:
+        event = replace(event, rank=self._ranks.get(event.child))
+        self.run.apply(event)
+        self._record.event(event)
+        self._viewer.event(event)
+        self._judge()
+
+    def _take_state(self, node: str, state: SessionState, why: str) -> None:
+        if state is SessionState.LOST and self._ending:
+            return
+        self._take(Event(node=node, seq=0, at=time(), kind=state.value, data={"why": why}))
+
+    def _take_samples(self, node: str, samples: Mapping[str, Any]) -> None:
+        at = samples["wall"]
+        for child, values in (("", samples["node"]), *samples["children"].items()):
+            metrics = values.get("metrics", {})
+            self.run.take(Measurement(node=node, at=at, child=child, values=values, metrics=metrics))
+            self._watch_stopped(node, child, values, at)
+        self._record.samples(node, at, {"node": samples["node"], "children": samples["children"]})
+
+    def _take_piece(self, piece: OutputChunk) -> None:
+        rank = self._ranks[piece.child]
+        if is_suspicious_output(piece.data):
+            self._watch.suspect(time())
+        if piece.data and piece.stream == "stderr":
+            tail = self._tails.setdefault(rank, bytearray())
+            tail += piece.data[-TAIL_BYTES:]
+            del tail[:-TAIL_BYTES]
+        self._record.piece(piece.node, rank, piece.stream, piece.data, piece.at, dropped=piece.dropped, end=piece.end)
+
+    def _watch_stopped(self, node: str, child: str, values: Mapping[str, float], at: float) -> None:
+        if not values.get("stopped"):
+            self._stopped_since.pop((node, child), None)
+            return
+        since = self._stopped_since.setdefault((node, child), at)
+        if at - since >= STOPPED_SECONDS and self.run.generation.stopped is None:
+            self._take(Event(node=node, seq=0, at=since, kind="stopped", child=child))
+
+    def _take_verdict(self, finding: Finding | None) -> None:
+        """What the watch found out by itself, for the record and whoever looks on."""
+        if not self._ending:
+            self._standing_verdict = finding
+            self._note("verdict", findings=build_findings_document([finding] if finding is not None else []))
+
+    def _end_stuck_run(self, why: Judgement) -> None:
+        self._request_end(EndDecision(why=f"it is stuck: {why.findings[0].code}", stuck=True))
+
+    def _record_snapshot(self, evidence: Evidence, findings: tuple[Finding, ...], *, ended: bool = False) -> None:
+        """For the record, so that what was said can be judged again."""
+        if findings:
+            self._looks += 1
+            self._record.keep(build_snapshot(evidence, self._heard.answers, findings, number=self._looks, ended=ended))
+            self._note("looked", number=self._looks)
+
+    def _judge(self) -> None:
+        if self._ending or self._end is None or self._end.done():
+            return
+        first = self.run.generation.first_death
+        last_output = "\n".join(line.raw() for line in self._last_lines(self._ranks[first.name])) if first else ""
+        end = decide(self.run, len(self._ranks), stderr_tail=Untrusted(last_output), may_move=not self._fixed_port)
+        if end is not None:
+            self._request_end(end)
+
+    def _last_lines(self, rank: int) -> tuple[Untrusted, ...]:
+        return decode_tail(self._tails.get(rank, b""))
+
+    def _request_end(self, end: EndDecision) -> None:
+        if self._end is not None and not self._end.done():
+            self._end.set_result(end)
+            self._note("deciding", why=end.why, death=end.death, unhurt=end.asked or end.stuck)
+
+    def _note(self, kind: str, **data: Any) -> None:
+        """An event of the conductor's own."""
+        event = Event(node="", seq=0, at=time(), kind=kind, data=data)
+        self.run.apply(event)
+        self._record.event(event)
+        self._viewer.event(event)
+
+    async def _tick(self) -> None:
+        """Who looks on does so four times a second, or as seldom as thousands of ranks make it cost."""
+        next_look = 0.0
+        while True:
+            await asyncio.sleep(TICK_SECONDS)
+            began = monotonic()
+            self._record.tick(began)
+            if began >= next_look:
+                if not self._ending:
+                    self._watch.tick(self.run, time())
+                self._viewer.tick(time())
+                next_look = began + (monotonic() - began) / OBSERVER_SHARE
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    def _outcome(self, end: EndDecision) -> RunOutcome:
+        evidence = self.evidence()
+        unhurt = end.asked or end.stuck
+        findings = conclude_run(evidence, self._standing_verdict, unhurt=unhurt).findings
+        if not unhurt:
+            self._record_snapshot(evidence, findings, ended=True)
+        cause = find_first_death(evidence)
+        if end.asked:
+            code = INTERRUPTED
+        elif end.stuck:
+            code = STUCK
+        elif cause is not None:
+            code = map_exit_code(cause.code)
+        else:
+            code = 1 if findings else 0
+        self._note("finished", why=end.why, code=code, step=self.run.step)
+        return RunOutcome(why=end.why, findings=findings, code=code)
+
+
+def map_exit_code(code: int | None) -> int:
+    """As a shell has it: a rank that was killed by signal N is 128 + N; one that never started is 127."""
+    if code is None:
+        return 127
+    return code if code >= 0 else 128 - code
+
+
+def _set_master_port(starts: tuple[Start, ...], port: int) -> list[Start]:
+    return [replace(start, env={**start.env, "MASTER_PORT": str(port)}) for start in starts]

@@ -1,0 +1,152 @@
+"""How other commands speak to a conductor: lines of JSON over a Unix socket that only its user can reach."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from time import time
+from typing import Any
+
+from aboard.core.decoding import decode
+from aboard.core.evidence.verdict import Judgement
+from aboard.core.run.run_progress import RunProgress, build_run_progress, build_stall, find_rank_of_interest
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.untrusted import Untrusted, encode_text
+from aboard.diagnoses.usage import run_records
+from aboard.flows.launch.conductor import Conductor
+from aboard.record.json_documents import decode_judgement, encode_judgement
+from aboard.record.run_directory import RunDirectory
+
+# unix(7): the whole path has room for 107 bytes.
+LONGEST_PATH = 100
+ASK_SECONDS = 10.0
+WATCH_SECONDS = 0.25
+LINE_LIMIT = 64 * 1024 * 1024
+
+
+def build_live_roster(conductor: Conductor, tail: tuple[Untrusted, ...] = ()) -> RunProgress:
+    """The run as it is now."""
+    return replace(
+        build_run_progress(conductor.plan, conductor.run, time(), tail=tail), stall=build_stall(conductor.stall)
+    )
+
+
+@asynccontextmanager
+async def serve_control(run: RunDirectory, conductor: Conductor) -> AsyncIterator[None]:
+    """While it is open, `aboard status` and `aboard stop` are answered."""
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # Cancelled when the run ends while somebody watches; Python 3.11 would print a traceback.
+        with suppress(ConnectionError, ValueError, TimeoutError, asyncio.CancelledError):
+            request = json.loads(await asyncio.wait_for(reader.readline(), ASK_SECONDS))
+            async for answer in _answer_request(conductor, request):
+                writer.write(json.dumps(answer, default=encode_text).encode() + b"\n")
+                await asyncio.wait_for(writer.drain(), ASK_SECONDS)
+        writer.close()
+
+    with _ShortSocketPath(run.socket) as path:
+        with suppress(FileNotFoundError):
+            run.socket.unlink()
+        server = await asyncio.start_unix_server(talk, path)
+    try:
+        yield
+    finally:
+        server.close()
+        with suppress(OSError):
+            run.socket.unlink()
+
+
+async def watch_roster(run: RunDirectory) -> AsyncIterator[RunProgress]:
+    """The run's roster, again and again, until its conductor is gone."""
+    async for answer in _send_request(run, {"ask": "watch"}):
+        yield decode(RunProgress, answer["roster"])
+
+
+async def ask_roster(run: RunDirectory) -> RunProgress:
+    """The run's roster, once."""
+    async for answer in _send_request(run, {"ask": "roster"}):
+        return decode(RunProgress, answer["roster"])
+    raise _make_gone_error(run)
+
+
+async def ask_why(run: RunDirectory) -> Judgement:
+    """What the run's nodes say when they are asked now."""
+    async for answer in _send_request(run, {"ask": "why"}):
+        return decode_judgement(answer["why"])
+    raise _make_gone_error(run)
+
+
+async def ask_stop(run: RunDirectory, why: str, *, now: bool) -> None:
+    """Asks for the end of a run, as Ctrl-C at its terminal would; with `now`, as a second one."""
+    async for _ in _send_request(run, {"ask": "stop", "why": why, "now": now}):
+        return
+    raise _make_gone_error(run)
+
+
+async def _answer_request(conductor: Conductor, request: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    match request.get("ask"):
+        case "roster":
+            yield {"roster": asdict(_build_roster_with_tail(conductor))}
+        case "watch":
+            while True:
+                yield {"roster": asdict(_build_roster_with_tail(conductor))}
+                if conductor.run.finished:
+                    return
+                await asyncio.sleep(WATCH_SECONDS)
+        case "why":
+            yield {"why": encode_judgement(await conductor.ask_why())}
+        case "stop":
+            conductor.stop(str(request.get("why", "it was asked to stop")))
+            if request.get("now"):
+                conductor.stop("at once")
+            yield {"stopping": True}
+        case other:
+            yield {"error": f"can't {other}"}
+
+
+def _build_roster_with_tail(conductor: Conductor) -> RunProgress:
+    """For whoever doesn't see the lines of all ranks: the last ones of the rank of interest."""
+    interest = find_rank_of_interest(conductor.run)
+    return build_live_roster(conductor, conductor.tail(interest) if interest is not None else ())
+
+
+async def _send_request(run: RunDirectory, question: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    with _ShortSocketPath(run.socket) as path:
+        try:
+            reader, writer = await asyncio.open_unix_connection(path, limit=LINE_LIMIT)
+        except OSError:
+            raise _make_gone_error(run) from None
+    try:
+        writer.write(json.dumps(question).encode() + b"\n")
+        while line := await asyncio.wait_for(reader.readline(), ASK_SECONDS):
+            yield json.loads(line)
+    except TimeoutError:
+        seen = f"the conductor of {run.id} did not answer within {ASK_SECONDS:g} s"
+        raise AboardError(run_records.RUN_SILENT, seen, run=run.id) from None
+    finally:
+        writer.close()
+
+
+class _ShortSocketPath:
+    """A path to a socket that is short enough: through a descriptor of its directory where it must be."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._fd = -1
+
+    def __enter__(self) -> str:
+        if len(os.fsencode(self._path)) <= LONGEST_PATH:
+            return str(self._path)
+        self._fd = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY)
+        return f"/proc/self/fd/{self._fd}/{self._path.name}"
+
+    def __exit__(self, *_: object) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+
+def _make_gone_error(run: RunDirectory) -> AboardError:
+    return AboardError(run_records.RUN_OVER, f"no conductor of {run.id} answers: the run is over", run=run.id)

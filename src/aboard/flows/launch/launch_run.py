@@ -1,0 +1,156 @@
+"""`aboard launch`: look at the nodes, plan, and conduct the run over the links of the look."""
+
+from collections.abc import Callable, Sequence
+from time import time
+from typing import Protocol
+
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.interpreter import HeadEnvironment
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.plan.plan import Plan
+from aboard.core.plan.plan_builder import build_plan as make_plan
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.rank_environment import RankSpec
+from aboard.core.run.lease import Lease
+from aboard.core.run.run_progress import RunProgress, build_run_progress
+from aboard.diagnoses import Finding, Severity
+from aboard.flows.check.check_cluster import CheckReport, build_fleet, probe_cluster
+from aboard.flows.check.check_observer import CheckObserver
+from aboard.flows.launch.conductor import Conductor, RunObserver, RunOutcome
+from aboard.flows.launch.node_resources import choose_master, collect_node_resources
+from aboard.lazy_dataclass import dataclass
+from aboard.record.run_record import Record
+from aboard.transport.node_dialer import NodeDialer, TransportFor, choose_transport
+
+OnConductor = Callable[[Conductor], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preflight:
+    """What a launch asks before it starts: these subjects, quickly or in full; none at all is the user's own risk.
+
+    Ranks get the head's `environment` on nodes that have it, whatever is asked.
+    """
+
+    subjects: Sequence[Subject] = ()
+    quick: bool = True
+    environment: HeadEnvironment | None = None
+
+
+class Payload(Protocol):
+    """What a run brings along beside its program: settled when the nodes are known, and loaded before ranks start."""
+
+    async def settle(self, plan: Plan, facts: Facts) -> tuple[Plan, Sequence[Finding]]:
+        """The plan as it is with it, and what is in its way."""
+
+    async def load(self, plan: Plan, fleet: NodeDialer) -> None:
+        """Brings it to every node; raises AboardError where that can't be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchResult:
+    """How far a launch came: stopped by the look at the nodes, refused for its cargo, or run to its end."""
+
+    report: CheckReport | None
+    refused: tuple[Finding, ...] = ()
+    outcome: RunOutcome | None = None
+    roster: RunProgress | None = None
+
+
+async def plan_launch(
+    cluster: Cluster,
+    request: LaunchRequest,
+    preflight: Preflight,
+    *,
+    run: str,
+    watcher: CheckObserver,
+    cargo: Payload | None = None,
+    wire_of: TransportFor = choose_transport,
+) -> tuple[CheckReport | None, Plan, Sequence[Finding]]:
+    """The plan of a dry run, from the same look, and what is in the way of its cargo; nothing is started."""
+    fleet = build_fleet(watcher, wire_of)
+    spec = build_rank_spec(preflight, request)
+    async with probe_cluster(cluster, preflight.subjects, fleet, quick=preflight.quick, spec=spec, watcher=watcher) as (
+        report,
+        _links,
+    ):
+        facts = report.facts
+    plan = _build_plan(request, facts, run)
+    report_or_none = report if preflight.subjects else None
+    return (report_or_none, plan, ()) if cargo is None else (report_or_none, *await cargo.settle(plan, facts))
+
+
+async def launch(
+    cluster: Cluster,
+    request: LaunchRequest,
+    preflight: Preflight,
+    record: Record,
+    *,
+    watcher: CheckObserver,
+    viewer: RunObserver,
+    lease: Lease,
+    on_look: Callable[[CheckReport], None] = lambda _report: None,
+    on_conductor: OnConductor = lambda _conductor: None,
+    fleet: NodeDialer | None = None,
+    cargo: Payload | None = None,
+    wire_of: TransportFor = choose_transport,
+) -> LaunchResult:
+    """Nothing is started while the look finds what would stop a run; every rank that is started is seen to its end.
+
+    A `fleet` may have begun to dial already.
+    """
+    fleet = fleet or build_fleet(watcher, wire_of)
+    fleet.on_phase = lambda node, phase: watcher.dialling(node.name, phase)
+    report = None
+    spec = build_rank_spec(preflight, request)
+    async with probe_cluster(
+        cluster, preflight.subjects, fleet, quick=preflight.quick, spec=spec, watcher=watcher, keep=True
+    ) as (
+        check_report,
+        links,
+    ):
+        facts = check_report.facts
+        if preflight.subjects:
+            report = check_report
+            on_look(report)
+            if any(finding.severity is Severity.BLOCK for finding in report.findings):
+                return LaunchResult(report=report)
+        plan = _build_plan(request, facts, record.run.id)
+        fleet.keep(links)
+    try:
+        if cargo is not None:
+            plan, findings = await cargo.settle(plan, facts)
+            if any(finding.severity is Severity.BLOCK for finding in findings):
+                return LaunchResult(report=report, refused=tuple(findings))
+            await cargo.load(plan, fleet)
+        fixed = request.master_port is not None
+        conductor = Conductor(
+            plan,
+            fleet,
+            lease=lease,
+            record=record,
+            viewer=viewer,
+            fixed_port=fixed,
+            stop_on_stall=request.stop_on_stall,
+        )
+        on_conductor(conductor)
+        outcome = await conductor.conduct()
+    finally:
+        await fleet.close()
+    return LaunchResult(
+        report=report, outcome=outcome, roster=build_run_progress(conductor.plan, conductor.run, time())
+    )
+
+
+def build_rank_spec(preflight: Preflight, request: LaunchRequest) -> RankSpec:
+    """A program that is brought to the nodes is not looked for there."""
+    program = None if request.code else request.program
+    return RankSpec(environment=preflight.environment, program=program, search_path=request.env.get("PATH"))
+
+
+def _build_plan(request: LaunchRequest, facts: Facts, run: str) -> Plan:
+    cluster = facts.cluster
+    return make_plan(
+        cluster, request, collect_node_resources(facts), run=run, master=choose_master(cluster, request, facts)
+    )

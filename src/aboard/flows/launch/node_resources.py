@@ -1,0 +1,65 @@
+"""From what the check saw to what each node offers a run, and where rank 0 is to listen."""
+
+from collections import Counter
+
+from aboard.checks.gpu.nvidia_smi import DRIVER
+from aboard.checks.host.cpu_cores import CORES
+from aboard.checks.network.mesh_probe import MESH
+from aboard.checks.network.mesh_result import MeshResult, PortKind
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_resources import NodeResources
+from aboard.core.plan.launch_request import LaunchRequest
+from aboard.core.plan.plan import MasterAddress
+from aboard.core.plan.plan_builder import find_rank_zero_node
+from aboard.core.probes.facts import Facts
+
+LOOPBACK = "127.0.0.1"
+
+
+def collect_node_resources(facts: Facts) -> dict[str, NodeResources]:
+    """Of every node, also of those that nothing is known of: a launch without a check goes by what the user wrote."""
+    mesh = facts.outcome(MESH)
+    cores = facts.of(CORES)
+    drivers = facts.of(DRIVER)
+    resources = {}
+    for node in facts.cluster:
+        known_mesh = mesh if isinstance(mesh, MeshResult) else None
+        resources[node.name] = NodeResources(
+            address=_find_address(node, known_mesh),
+            interface=known_mesh.interfaces.get(node.name, "") if known_mesh else "",
+            accelerators=drivers[node.name].cards or None if node.name in drivers else None,
+            cores=cores.get(node.name),
+        )
+    return resources
+
+
+def choose_master(cluster: Cluster, request: LaunchRequest, facts: Facts) -> MasterAddress:
+    """An address of rank 0's node at which every other was just seen to reach it; on one node, its own loopback."""
+    first = find_rank_zero_node(cluster)
+    mesh = facts.outcome(MESH)
+    known_mesh = mesh if isinstance(mesh, MeshResult) else None
+    if request.master_address is not None:
+        address = request.master_address
+    elif len(cluster) == 1:
+        address = LOOPBACK
+    else:
+        address = _find_address(first, known_mesh)
+    return MasterAddress(node=first.name, address=address, port=request.master_port or _choose_port(first, known_mesh))
+
+
+def _find_address(node: Node, mesh: MeshResult | None) -> str:
+    """Where its peers' connections ended: an address means the same to all of them, a name may not."""
+    wanted = node.fabric_address or node.target
+    if mesh is None:
+        return wanted
+    ends = Counter(each.remote for (_, to, _), each in mesh.tries.items() if to == node.name and each.outcome == "ok")
+    return ends.most_common(1)[0][0] if ends else mesh.targets.get(node.name, wanted)
+
+
+def _choose_port(node: Node, mesh: MeshResult | None) -> int:
+    """The usual one where all have just reached it, since a firewall may know it by number; else one that is free."""
+    if mesh is None or node.name in mesh.taken:
+        return 0
+    tries = [each for (_, to, kind), each in mesh.tries.items() if to == node.name and kind is PortKind.RENDEZVOUS]
+    return mesh.port if tries and all(each.outcome == "ok" for each in tries) else 0

@@ -1,0 +1,1 @@
+"""Copies files to nodes that lack them."""

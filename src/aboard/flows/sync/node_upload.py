@@ -1,0 +1,301 @@
+"""One node's delivery: what it lacks of some parcels, and sending it that, through cuts of the wire."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import field
+from functools import partial
+from time import monotonic
+from types import TracebackType
+from typing import Literal, Self, TypeVar
+
+from aboard.core.cluster.file_transfer_errors import build_busy_error, build_hash_error, build_lost_error
+from aboard.core.cluster.node import Node
+from aboard.data.store.atomic_files import compute_sha256
+from aboard.data.store.content_hash_cache import make_changed_error, read_file_stamp
+from aboard.data.store.file_integrity import make_damage_error
+from aboard.data.store.node_file_gaps import find_file_gaps
+from aboard.data.store.shard_manifest import MANIFEST_NAME, FileEntry
+from aboard.data.store.sync_directory import SyncDirectory
+from aboard.diagnoses import AboardError, ProtocolError, TransportError, Unreachable
+from aboard.lazy_dataclass import dataclass
+from aboard.transport.file_sender import FileSender, FolderContents
+from aboard.transport.node_dialer import DialResult, NodeDialer
+
+# In a row, with nothing taken in between.
+MAX_LOSSES = 3
+REDIAL_SECONDS = 1.0
+# A head that was cut off without a word is given up by its agent after 30 s; until then that holds the file.
+BUSY_SECONDS = 45.0
+ASK_AGAIN_SECONDS = 0.2
+PROGRESS_SECONDS = 0.1
+
+UploadPhase = Literal["looking", "sending", "waiting", "done"]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadProgress:
+    """How far one node is, in bytes: hashed while it looks, there while it is sent what it lacks."""
+
+    node: str
+    phase: UploadPhase
+    done: int
+    total: int
+
+
+OnProgress = Callable[[UploadProgress], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpaceNeed:
+    """What a parcel takes on the node's disk."""
+
+    bytes: int
+    looked: FolderContents
+
+
+@dataclass(kw_only=True)
+class _ParcelState:
+    """A parcel on this node; whoever has the same disk and comes first fills it for those behind."""
+
+    parcel: SyncDirectory
+    looked: FolderContents | None = None
+    found: dict[str, FileEntry] = field(default_factory=dict)
+    filled: asyncio.Event = field(default_factory=asyncio.Event)
+    first: "NodeUpload | None" = None
+
+    @property
+    def lacking(self) -> tuple[FileEntry, ...]:
+        """In the order of the parcel."""
+        lacking = {
+            file
+            for gap in find_file_gaps(self.parcel.files, {"": self.found})
+            for file in (*gap.missing, *gap.differing)
+        }
+        return tuple(file for file in self.parcel.files if file in lacking)
+
+
+class NodeUpload:
+    """To one node, from the first look to the last file."""
+
+    def __init__(
+        self,
+        node: Node,
+        parcels: Sequence[SyncDirectory],
+        fleet: NodeDialer,
+        turns: asyncio.Semaphore,
+        on_progress: OnProgress,
+    ) -> None:
+        self.node = node
+        self.sent = self.had = 0
+        self.same_disk_as: str | None = None
+        self._places = [_ParcelState(parcel=parcel) for parcel in parcels]
+        self._fleet = fleet
+        self._turns = turns
+        self._on_progress = on_progress
+        self._told = float("-inf")
+        self._whole = self._at = self._total = 0
+        self._dialled: DialResult | None = None
+        self._porter: FileSender | None = None
+
+    @property
+    def extra(self) -> tuple[str, ...]:
+        looks = ((place.parcel.to, place.looked) for place in self._places)
+        return tuple(
+            f"{to}/{name.visible(4096)}" for to, looked in looks if looked is not None for name in looked.extra
+        )
+
+    async def survey(self) -> None:
+        """Asks what is there: sizes first, and hashes only of what has the right size."""
+        for place in self._places:
+            await self._retry_on_loss(partial(self._look, place))
+        self._total = sum(file.bytes for place in self._places for file in place.lacking)
+        self.had = sum(place.parcel.bytes for place in self._places) - self._total
+
+    def needs(self) -> Iterator[tuple[SyncDirectory, SpaceNeed]]:
+        """For each parcel of which something is lacking; what is there of a file that was cut off counts as there."""
+        for place in self._places:
+            if place.lacking and place.looked is not None:
+                parts = place.looked.parts
+                count = sum(file.bytes - parts.get(file.name, 0) for file in place.lacking)
+                yield place.parcel, SpaceNeed(bytes=count, looked=place.looked)
+
+    def lacks(self, place: int) -> bool:
+        return bool(self._places[place].lacking)
+
+    def found(self, place: int) -> Mapping[str, FileEntry]:
+        """What it has of a parcel, each with a hash that the node has computed."""
+        return self._places[place].found
+
+    async def mark(self, parcel: SyncDirectory, mark: str) -> None:
+        await self._retry_on_loss(lambda porter: porter.mark(parcel.to, mark))
+
+    async def follow_first(self, place: int, parcel: SyncDirectory, marks: Mapping[str, "NodeUpload"]) -> None:
+        """Leaves a parcel to the first node that has the same disk, if that is another one."""
+        visible_marks = await self._retry_on_loss(lambda porter: porter.marks(parcel.to))
+        first = next((delivery for mark, delivery in marks.items() if mark in visible_marks), self)
+        if first is not self:
+            self._places[place].first = first
+            self.same_disk_as = first.node.name
+
+    async def deliver(self) -> None:
+        """Sends what is lacking; what another node puts on the same disk is waited for, and looked at then."""
+        for number, place in enumerate(self._places):
+            if place.first is not None:
+                self._tell("waiting", now=True)
+                await place.first.filled(number)
+                await self._retry_on_loss(partial(self._look, place))
+            if place.lacking:
+                async with self._turns:
+                    for file in place.lacking:
+                        await self._retry_on_loss(partial(self._send, place, file))
+            place.filled.set()
+        self._whole, self._at = self._total, 0
+        self._tell("done", now=True)
+
+    async def filled(self, place: int) -> None:
+        """Waits until this node has all of a parcel."""
+        await self._places[place].filled.wait()
+
+    async def leave(self) -> DialResult | None:
+        """Its link, for whoever goes on with it; all is there, so that one that is lost by now is no error."""
+        try:
+            if self._porter is not None:
+                await self._porter.leave()
+        except TransportError:
+            return None
+        self._porter = None
+        return self._dialled
+
+    async def close(self) -> None:
+        porter, self._porter = self._porter, None
+        if porter is not None:
+            await porter.close()
+
+    async def _look(self, place: _ParcelState, porter: FileSender) -> None:
+        parcel = place.parcel
+        place.looked = await porter.look(parcel.to, [(file.name, file.bytes, file.sha256) for file in parcel.files])
+        sizes = {file.name: file.bytes for file in parcel.files}
+        place.found.clear()
+        pending = [name for name in sizes if name in place.looked.fits]
+        total, done, before = sum(sizes[name] for name in pending), 0, 0
+        while pending:
+            sums, read = await porter.sums(parcel.to, pending)
+            if not sums and read <= before:
+                raise ProtocolError(f"{self.node.name} hashes {pending[0]}, and comes no further with it")
+            before = 0 if sums else read
+            for name, sha256 in sums.items():
+                if sha256:
+                    place.found[name] = FileEntry(name=name, bytes=sizes[name], sha256=sha256)
+                done += sizes[name]
+            pending = [name for name in pending if name not in sums]
+            self._on_progress(UploadProgress(node=self.node.name, phase="looking", done=done + read, total=total))
+
+    async def _send(self, place: _ParcelState, file: FileEntry, porter: FileSender) -> None:
+        """Goes on where an earlier try was cut off; if that turns out to be damaged, once more from the beginning."""
+        to = place.parcel.to
+        with UploadSource(place.parcel, file) as source:
+            while True:
+                start = await self._negotiate_offset(porter, to, file)
+                self._at = start
+                await porter.send(to, start, file.bytes, source.read, self._count_sent)
+                sha256 = await porter.publish(to)
+                if sha256 == file.sha256:
+                    break
+                if start == 0:
+                    await asyncio.to_thread(source.judge)
+                    raise build_hash_error(self.node.name, f"{to}/{file.name}", wanted=file.sha256, found=sha256)
+        place.found[file.name] = FileEntry(name=file.name, bytes=file.bytes, sha256=sha256)
+        self._whole, self._at = self._whole + file.bytes, 0
+
+    async def _negotiate_offset(self, porter: FileSender, to: str, file: FileEntry) -> int:
+        began, hashed = monotonic(), 0
+        while True:
+            ready = await porter.receive(to, (file.name, file.bytes, file.sha256))
+            if ready.at is not None:
+                return ready.at
+            if ready.busy:
+                if monotonic() - began > BUSY_SECONDS:
+                    raise build_busy_error(self.node.name, to, file.name)
+                await asyncio.sleep(ASK_AGAIN_SECONDS)
+            elif ready.hashed > hashed:
+                hashed = ready.hashed
+            else:
+                raise ProtocolError(f"{self.node.name} hashes a part of {file.name}, and comes no further with it")
+
+    def _count_sent(self, count: int) -> None:
+        self.sent += count
+        self._at += count
+        self._tell("sending")
+
+    def _tell(self, phase: UploadPhase, *, now: bool = False) -> None:
+        if now or monotonic() - self._told > PROGRESS_SECONDS:
+            self._told = monotonic()
+            self._on_progress(
+                UploadProgress(node=self.node.name, phase=phase, done=self._whole + self._at, total=self._total)
+            )
+
+    async def _retry_on_loss(self, work: Callable[[FileSender], Awaitable[T]]) -> T:
+        """Does it, and when the node is lost meanwhile dials again and does it again; so it may be done twice."""
+        losses, sent = 0, self.sent
+        while True:
+            first = self._dialled is None
+            try:
+                return await work(await self._get_porter())
+            except (Unreachable, ProtocolError) as error:
+                if first and self._dialled is None:
+                    # It was never reached: that has reasons of its own, which the error tells.
+                    raise
+                await self.close()
+                losses = 1 if self.sent > sent else losses + 1
+                sent = self.sent
+                if losses >= MAX_LOSSES:
+                    raise build_lost_error(self.node.name, error.seen, losses) from error
+                await asyncio.sleep(REDIAL_SECONDS)
+
+    async def _get_porter(self) -> FileSender:
+        if self._porter is None:
+            self._dialled = await self._fleet.dial(self.node)
+            self._porter = FileSender(self._dialled.link)
+        return self._porter
+
+
+class UploadSource:
+    """Opened once for all of its pieces, by `with`."""
+
+    def __init__(self, parcel: SyncDirectory, file: FileEntry) -> None:
+        self._path = parcel.folder / file.name
+        self._file = file
+        self._made_by_us = any(each.name == MANIFEST_NAME for each in parcel.files)
+
+    def __enter__(self) -> Self:
+        self._stamp = read_file_stamp(self._path)
+        if self._stamp[0] != self._file.bytes:
+            raise self._make_damaged_error(f"it has {self._stamp[0]} bytes, and should have {self._file.bytes}")
+        self._fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+    def read(self, at: int, size: int) -> bytes:
+        """Just so many bytes; may block, so it is called in a thread."""
+        data = os.pread(self._fd, size, at)
+        if len(data) != size:
+            raise make_changed_error(self._path)
+        return data
+
+    def judge(self) -> None:
+        """Raises what is wrong with the file here; nothing when it is right, and the node is to blame."""
+        if read_file_stamp(self._path) != self._stamp:
+            raise make_changed_error(self._path)
+        digest = compute_sha256(self._path)
+        if digest != self._file.sha256:
+            raise self._make_damaged_error(f"its sha256 is {digest}, and should be {self._file.sha256}")
+
+    def _make_damaged_error(self, why: str) -> AboardError:
+        """A set of ours can be made again; what a user brought can't, but it may have been changed on purpose."""
+        return make_damage_error(self._path, why) if self._made_by_us else make_changed_error(self._path)

@@ -1,0 +1,150 @@
+"""Spreading: every node ends with the same files, proven by hash. What a node has already isn't sent."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from secrets import token_hex
+from time import monotonic
+from typing import Any
+
+from aboard.core.cluster.file_transfer_errors import build_hash_error, build_no_room_error, build_permission_error
+from aboard.core.cluster.node import Node
+from aboard.data.store.node_file_gaps import find_file_gaps
+from aboard.data.store.sync_directory import SyncDirectory
+from aboard.diagnoses import AboardError, join_fixes
+from aboard.flows.sync.node_upload import NodeUpload, OnProgress, UploadProgress
+from aboard.lazy_dataclass import dataclass
+from aboard.transport.node_dialer import NodeDialer
+
+__all__ = ["NodeSyncResult", "SyncDirectory", "SyncResult", "UploadProgress", "sync_files"]
+
+# Nodes that are sent to at the same time: more only share the head's uplink, and its memory.
+AT_ONCE = 16
+# Left free on a node's disk: its run writes there too.
+SPARE = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeSyncResult:
+    """What it took on one node, in bytes; `extra` are files there that the head hasn't got, which are left alone."""
+
+    sent: int
+    had: int
+    same_disk_as: str | None
+    extra: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncResult:
+    """That every node has every file; there is none of this where one hasn't."""
+
+    nodes: Mapping[str, NodeSyncResult]
+    seconds: float
+
+    @property
+    def sent(self) -> int:
+        return sum(each.sent for each in self.nodes.values())
+
+
+async def sync_files(
+    nodes: Iterable[Node],
+    parcels: Sequence[SyncDirectory],
+    fleet: NodeDialer,
+    *,
+    on_progress: OnProgress = lambda _progress: None,
+    at_once: int = AT_ONCE,
+) -> SyncResult:
+    """Looks at all nodes before anything is sent, and says in one error what is wrong with any of them.
+
+    Links go back to the fleet, for the launch that follows; whoever has none to follow closes it.
+    """
+    began = monotonic()
+    places = asyncio.Semaphore(at_once)
+    uploads = [NodeUpload(node, parcels, fleet, places, on_progress) for node in nodes]
+    try:
+        await _run_all([upload.survey() for upload in uploads], first_ends_all=False)
+        _raise_problems([trouble for upload in uploads for trouble in _find_problems(upload)])
+        await _find_shared_disks(uploads, parcels)
+        await _run_all([upload.deliver() for upload in uploads], first_ends_all=True)
+        _verify_hashes(uploads, parcels)
+        links = await asyncio.gather(*(upload.leave() for upload in uploads))
+    finally:
+        await asyncio.gather(*(upload.close() for upload in uploads))
+    fleet.keep({upload.node.name: link for upload, link in zip(uploads, links, strict=True) if link is not None})
+    results = {
+        upload.node.name: NodeSyncResult(
+            sent=upload.sent, had=upload.had, same_disk_as=upload.same_disk_as, extra=upload.extra
+        )
+        for upload in uploads
+    }
+    return SyncResult(nodes=results, seconds=monotonic() - began)
+
+
+async def _run_all(works: Sequence[Coroutine[Any, Any, None]], *, first_ends_all: bool) -> None:
+    """All at once; what went wrong with several nodes is told together."""
+    tasks = [asyncio.create_task(work) for work in works]
+    if not tasks:
+        return
+    try:
+        until = asyncio.FIRST_EXCEPTION if first_ends_all else asyncio.ALL_COMPLETED
+        await asyncio.wait(tasks, return_when=until)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    errors = [error for task in tasks if not task.cancelled() and (error := task.exception()) is not None]
+    for error in errors:
+        if not isinstance(error, AboardError):
+            raise error
+    _raise_problems([error for error in errors if isinstance(error, AboardError)])
+
+
+def _raise_problems(problems: Sequence[AboardError]) -> None:
+    """One error for all of them, under the first one's code."""
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        seen = "\n".join(dict.fromkeys(each.seen for each in problems))
+        raise AboardError(problems[0].diagnosis, seen, fix=join_fixes(*dict.fromkeys(each.fix for each in problems)))
+
+
+def _find_problems(upload: NodeUpload) -> list[AboardError]:
+    """What is known to fail before it is tried."""
+    name = upload.node.name
+    problems: list[AboardError] = []
+    needed: dict[int, int] = defaultdict(int)
+    for parcel, need in upload.needs():
+        if not need.looked.writable:
+            problems.append(build_permission_error(name, parcel.to, need.looked.nearest))
+            continue
+        # Several directories may lie on one disk, which must have room for all of them.
+        needed[need.looked.device] += need.bytes
+        if need.bytes and needed[need.looked.device] + SPARE > need.looked.free:
+            problems.append(
+                build_no_room_error(
+                    name, need.looked.nearest, free=need.looked.free, needed=needed[need.looked.device] + SPARE
+                )
+            )
+    return problems
+
+
+async def _find_shared_disks(uploads: Sequence[NodeUpload], parcels: Sequence[SyncDirectory]) -> None:
+    """Nodes that see each other's marks in a directory have the same disk: the first of them is sent its files.
+
+    A node that doesn't see a mark, on a file system that tells late, is sent them too; that is slower, and as right.
+    """
+    run = token_hex(8)
+    for place, parcel in enumerate(parcels):
+        lacking = [upload for upload in uploads if upload.lacks(place)]
+        if len(lacking) < 2:  # noqa: PLR2004 - nobody to share with
+            continue
+        marks = {f"{run}-{place}-{number}": upload for number, upload in enumerate(lacking)}
+        await _run_all([upload.mark(parcel, mark) for mark, upload in marks.items()], first_ends_all=False)
+        await _run_all([upload.follow_first(place, parcel, marks) for upload in lacking], first_ends_all=False)
+
+
+def _verify_hashes(uploads: Sequence[NodeUpload], parcels: Sequence[SyncDirectory]) -> None:
+    for place, parcel in enumerate(parcels):
+        for gap in find_file_gaps(parcel.files, {upload.node.name: upload.found(place) for upload in uploads}):
+            file = (*gap.missing, *gap.differing)[0]
+            raise build_hash_error(gap.node, f"{parcel.to}/{file.name}", wanted=file.sha256, found="none")

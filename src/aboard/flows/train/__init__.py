@@ -1,0 +1,1 @@
+"""Prepares a training run: data, model, memory, files on the nodes, checkpoint."""

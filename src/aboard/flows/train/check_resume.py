@@ -1,0 +1,136 @@
+"""What a training would resume from, judged before ranks start: its settings, and whether anything is left of it."""
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from aboard.checks.train.resumable_checkpoints import (
+    CheckpointManifests,
+    build_checkpoints_probe,
+    find_newest_checkpoint,
+)
+from aboard.core.plan.training_settings import Training
+from aboard.core.probes.facts import Facts
+from aboard.core.probes.probe import Probe
+from aboard.core.text.typed_command import quote_typed_words
+from aboard.diagnoses import NO_FIX, Finding, Shell, format_shell, join_fixes
+from aboard.diagnoses.trainer import checkpoint
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.lazy_dataclass import dataclass
+from aboard.train.checkpoint.commit_marker import CommitMarker, MarkerError, parse_marker_head
+from aboard.train.checkpoint.setting_differences import RunSettings, SettingDifference, find_differences
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeCheckpoint:
+    """A checkpoint that ranks would load: where it is, and what its manifest says."""
+
+    node: str
+    folder: Untrusted
+    marker: CommitMarker
+
+
+@dataclass(frozen=True, kw_only=True)
+class TypedTrainCommand:
+    """What was typed, and the output directory that it has on this machine."""
+
+    command: Shell
+    output_dir: str
+
+
+class TrainingFinished(Exception):
+    """There is nothing left to train: the checkpoint is at the last step, or beyond it. `further` trains on."""
+
+    def __init__(self, resume: ResumeCheckpoint, *, steps: int, further: Shell) -> None:
+        super().__init__(f"step {resume.marker.step} of {steps} is saved in {resume.folder.visible(500)}")
+        self.resume = resume
+        self.steps = steps
+        self.further = further
+
+
+def build_resume_probe(training: Training) -> Probe[CheckpointManifests]:
+    """Asks a node for the checkpoints of this training, or for the one that `resume` names."""
+    return build_checkpoints_probe(training.output_dir if training.resume == "auto" else training.resume)
+
+
+def find_resume(facts: Facts, training: Training) -> ResumeCheckpoint | None:
+    """The newest checkpoint of all nodes; None where there is none, or where nobody asked."""
+    if training.resume == "none":
+        return None
+    newest_saved = find_newest_checkpoint(facts.of(build_resume_probe(training)))
+    if newest_saved is None:
+        return None
+    node, folder, content = newest_saved
+    try:
+        return ResumeCheckpoint(node=node, folder=folder, marker=parse_marker_head(content))
+    except MarkerError:
+        # Written by another version: the ranks say so, with everything that they know.
+        return None
+
+
+def judge_resume(
+    resume: ResumeCheckpoint, training: Training, *, world: int, data: str, sequences: int, typed: TypedTrainCommand
+) -> Iterator[Finding]:
+    """What can't be changed on the way; raises TrainingFinished where nothing is left."""
+    marker = resume.marker
+    now = RunSettings(
+        training=asdict(training),
+        step_size=training.step_size(world),
+        world=world,
+        sharding=marker.sharding,
+        versions={},
+        data=data,
+        # Of another model, the ranks know.
+        config=None,
+    )
+    refused = [each for each in find_differences(marker, now) if each.refused]
+    if refused:
+        yield _build_mismatch(resume, refused, typed)
+        return
+    total = training.total_sequences(world, sequences)
+    if marker.progress["index"] >= total:
+        steps = -(-total // training.step_size(world))
+        raise TrainingFinished(resume, steps=steps, further=_rewrite_command(typed.command, _extend_training(training)))
+
+
+def _build_mismatch(resume: ResumeCheckpoint, refused: list[SettingDifference], typed: TypedTrainCommand) -> Finding:
+    keeps = [each.keep for each in refused if each.keep]
+    as_it_was = NO_FIX
+    if len(keeps) == len(refused):
+        as_it_was = checkpoint.DIFFERS.fix("typed", typed=_rewrite_command(typed.command, *keeps))
+    elsewhere = _rewrite_command(typed.command, f"train.output_dir={_find_free_folder(typed.output_dir)}")
+    return checkpoint.DIFFERS.finding(
+        nodes=(resume.node,),
+        seen=f"{resume.folder.visible(500)} can't be continued with these settings: {'; '.join(map(str, refused))}",
+        why=" ".join(f"{each.refused[:1].upper()}{each.refused[1:]}." for each in refused if each.refused),
+        fix=join_fixes(as_it_was, checkpoint.DIFFERS.fix("anew", typed=elsewhere)),
+    )
+
+
+def _rewrite_command(command: Shell, *settings: str) -> Shell:
+    """The command with these settings, in place of those that it has for the same keys."""
+    replaced_keys = {setting.partition("=")[0] for setting in settings}
+    if "train.global_batch_size" in replaced_keys:
+        replaced_keys.add("train.gradient_accumulation_steps")
+    words: list[str] = []
+    for word in shlex.split(command):
+        if words and words[-1] == "--set" and word.partition("=")[0] in replaced_keys:
+            words.pop()
+        else:
+            words.append(word)
+    return format_shell("{typed:shell} {settings:--set}", typed=quote_typed_words(words), settings=settings)
+
+
+def _find_free_folder(folder: str) -> str:
+    """A folder beside it that isn't there yet."""
+    number = 2
+    while Path(f"{folder}-{number}").exists():
+        number += 1
+    return f"{folder}-{number}"
+
+
+def _extend_training(training: Training) -> str:
+    if training.max_steps is not None:
+        return f"train.max_steps={2 * training.max_steps}"
+    return f"train.num_train_epochs={training.num_train_epochs + 1:g}"

@@ -1,0 +1,78 @@
+"""The model of a training: fetched once on the head, before ranks exist, and what its config says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from aboard.checks.train.training_rules import ModelLimits
+from aboard.diagnoses import AboardError, Shell
+from aboard.diagnoses.trainer import training
+from aboard.diagnoses.untrusted import escape_text
+
+CONFIG = "config.json"
+# What transformers reads of a model; the same weights in other formats are left where they are.
+FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken")
+WEIGHTS = "*.safetensors"
+# In double quotes, by a shell or by the Python within them.
+_READ_BY_SHELLS = "\"'\\$`!"
+
+
+def fetch_model(name: str, *, from_scratch: bool) -> Path:
+    """The model's directory on this machine; a name of the hub is downloaded, or found in the hub's cache."""
+    folder = Path(name)
+    if not folder.is_dir():
+        folder = _download_model(name, weights=not from_scratch)
+    if not (folder / CONFIG).is_file():
+        seen = f"{folder} has no {CONFIG}: it is no model that transformers could load"
+        raise AboardError(training.MODEL, seen, "folder", folder=folder)
+    if not from_scratch and not any(folder.glob(WEIGHTS)):
+        others = sorted(path.name for path in folder.glob("*.bin"))
+        beside = f", only {others[0]}" if others else ""
+        seen = f"{folder} has no safetensors{beside}"
+        if others:
+            raise AboardError(training.MODEL, seen, "convert", code=_build_conversion(folder))
+        raise AboardError(training.MODEL, seen, "scratch")
+    return folder
+
+
+def read_model_facts(folder: Path) -> ModelLimits:
+    """From config.json; a model of several parts says it of its text part."""
+    try:
+        config: dict[str, Any] = json.loads((folder / CONFIG).read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        seen = f"{folder / CONFIG} can't be read: {escape_text(str(error))}"
+        raise AboardError(training.MODEL, seen, "config", path=folder / CONFIG) from None
+    config = {**config, **config.get("text_config", {})}
+    return ModelLimits(
+        vocabulary=_get_count(config, "vocab_size"), positions=_get_count(config, "max_position_embeddings")
+    )
+
+
+def _download_model(name: str, *, weights: bool) -> Path:
+    # Not at the top: only a name of the hub needs it.
+    from huggingface_hub import snapshot_download  # noqa: PLC0415
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=[*FILES, *([WEIGHTS] if weights else [])]))
+    except Exception as error:  # the hub raises whatever its client, its validators and its cache raise
+        message = escape_text(" ".join(str(error).split()), 300)
+        seen = f"there is no directory '{escape_text(name)}', and the hub doesn't give a model of that name: {message}"
+        raise AboardError(training.MODEL, seen, "hub", name=name) from error
+
+
+def _build_conversion(folder: Path) -> Shell:
+    """Python in double quotes that writes safetensors; what a shell reads within those is an escape of Python's."""
+    place = "".join(map(_escape_char, str(folder)))
+    code = (
+        f"from transformers import AutoModelForCausalLM as M; M.from_pretrained('{place}').save_pretrained('{place}')"
+    )
+    return Shell(f'"{code}"')
+
+
+def _escape_char(char: str) -> str:
+    return char if char.isprintable() and char not in _READ_BY_SHELLS else f"\\U{ord(char):08x}"
+
+
+def _get_count(config: dict[str, Any], key: str) -> int | None:
+    value = config.get(key)
+    return value if isinstance(value, int) and value > 0 else None

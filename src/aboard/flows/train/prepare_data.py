@@ -1,0 +1,145 @@
+"""The data of a training: token shards and bins, made once for the same files, and the gate's word on them."""
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from aboard.config.training.data_settings import SourceSettings
+from aboard.config.training.train_settings import TrainSettings
+from aboard.core.plan.training_settings import DataPart
+from aboard.data.quality.data_report import DataReport
+from aboard.data.sampling.packed_sequences import Packing, compute_data_identity
+from aboard.data.sampling.source_mixing import compute_draw_counts
+from aboard.data.tokenize_workers.prepare_data import PreparationSource, PreparedData, prepare_data
+from aboard.data.tokenize_workers.tokenize_progress import TokenizeProgress
+from aboard.data.tokens.encoder import Encoder, LossOn
+from aboard.diagnoses import Severity
+from aboard.flows.data import DataCheckRequest, PreparedSources, check_allowed_codes, open_source, report_prepared_data
+from aboard.lazy_dataclass import dataclass
+
+__all__ = ["PreparedDataset", "TokenizeProgress", "TrainingDatasets", "prepare_training_data"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedDataset:
+    """One set of token shards and its bins on this machine, and what is in them; `sequences` are the bins.
+
+    `weight` is its part of a mix, `share` the same as a part of 1; None where all sequences come once an epoch.
+    """
+
+    name: str
+    shards: Path
+    bins: Path
+    documents: int
+    tokens: int
+    supervised: int
+    sequences: int
+    length: int
+    full: float
+    cached: bool
+    weight: float | None = None
+    share: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingDatasets:
+    """What will be trained on, and what the gate says of it. `vocabulary` is how many tokens the tokenizer has.
+
+    `identity` is a hash of what `data` holds.
+    """
+
+    data: tuple[PreparedDataset, ...]
+    validation: PreparedDataset | None
+    report: DataReport
+    vocabulary: int
+    identity: str
+
+    @property
+    def is_blocked(self) -> bool:
+        return any(finding.severity is Severity.BLOCK for finding in self.report.findings)
+
+
+def prepare_training_data(
+    words: TrainSettings,
+    tokenizer: str,
+    cache: Path,
+    *,
+    template: str | None,
+    on_progress: Callable[[TokenizeProgress], None] = lambda _far: None,
+) -> TrainingDatasets:
+    """Rows are read once, on all cores, and never again while their files stay as they are; the gate judges always."""
+    check_request = _build_check_request(words, tokenizer, template)
+    # Before the long wait.
+    check_allowed_codes(check_request.allow)
+    mix_shares = _compute_shares(words.data.sources)
+    encoder = Encoder(tokenizer, template=template, loss_on=check_request.loss_on)
+
+    def prepare_files(files: tuple[str, ...]) -> PreparedSources:
+        opened = [open_source(path, check_request) for path in files]
+        sources = [PreparationSource(form=each.format, chunks=tuple(each.chunks)) for each in opened]
+        packing: Packing = "packed" if words.packing else "padded"
+        datasets = prepare_data(
+            sources, encoder, cache, max_length=words.max_length, packing=packing, progress=on_progress
+        )
+        return PreparedSources(sources=sources, prepared=datasets)
+
+    data = [prepare_files(source.files) for source in words.data.sources]
+    validation = prepare_files(words.data.validation) if words.data.validation else None
+    datasets = tuple(
+        replace(_describe_dataset(source.name, each.prepared), weight=source.weight, share=mix_shares.get(source.name))
+        for source, each in zip(words.data.sources, data, strict=True)
+    )
+    return TrainingDatasets(
+        data=datasets,
+        identity=compute_data_identity(
+            DataPart(name=part.name, shards=str(part.shards), bins=str(part.bins), weight=part.weight)
+            for part in datasets
+        ),
+        validation=None if validation is None else _describe_dataset("validation", validation.prepared),
+        report=report_prepared_data(check_request, encoder, data, validation),
+        vocabulary=encoder.tokenizer.get_vocab_size(with_added_tokens=True),
+    )
+
+
+def _compute_shares(sources: Sequence[SourceSettings]) -> dict[str, float]:
+    """Raises where a weight is too small to be held to."""
+    weights = {source.name: source.weight for source in sources if source.weight is not None}
+    counts = compute_draw_counts(weights) if weights else {}
+    return {name: count / sum(counts.values()) for name, count in counts.items()}
+
+
+def _describe_dataset(name: str, prepared: PreparedData) -> PreparedDataset:
+    shards, bins = prepared.shards.manifest, prepared.bins.manifest
+    return PreparedDataset(
+        name=name,
+        shards=prepared.shards.folder,
+        bins=prepared.bins.folder,
+        documents=shards.documents,
+        tokens=bins.tokens,
+        supervised=bins.supervised,
+        sequences=bins.bins,
+        length=bins.max_length,
+        full=bins.full,
+        cached=prepared.cached,
+    )
+
+
+def _build_check_request(words: TrainSettings, tokenizer: str, template: str | None) -> DataCheckRequest:
+    return DataCheckRequest(
+        files=words.data.files,
+        command=shlex.join(["aboard", "data", words.source]),
+        format=words.data.format,
+        text_column=words.data.text_column,
+        tokenizer=tokenizer,
+        template=template,
+        max_length=words.max_length,
+        loss_on=_get_loss_on(words),
+        validation=words.data.validation,
+        allow=words.data.allow,
+    )
+
+
+def _get_loss_on(words: TrainSettings) -> LossOn:
+    return cast("LossOn", words.data.loss_on or "answers")  # pydantic has looked

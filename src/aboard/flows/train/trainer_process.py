@@ -1,0 +1,88 @@
+"""Questions to the trainer's own modules, each in a process of its own: torch stays out of the head's."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aboard
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.catalogue import unpack_error
+from aboard.diagnoses.trainer import training
+from aboard.diagnoses.untrusted import escape_text
+
+
+class TrainerProcess:
+    """A module that may be begun early, to import torch while others work, and that answers once, when it is asked."""
+
+    def __init__(self, module: str, *words: str) -> None:
+        self._module = module
+        self._words = words
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def begin(self) -> "subprocess.Popen[bytes]":
+        """Not before a fork: it reads until nobody holds its input open any more."""
+        if self._process is None:
+            pipe = subprocess.PIPE
+            argv = [sys.executable, "-m", self._module, *self._words]
+            self._process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=_build_env(os.environ))
+        return self._process
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+    async def ask(self, question: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+        """The JSON object on the last line that it prints; an error of ours that it tells is raised here."""
+        process = self.begin()
+        try:
+            payload = json.dumps(question).encode()
+            out, err = await asyncio.to_thread(process.communicate, payload, seconds)
+        except subprocess.TimeoutExpired:
+            raise _make_error(self._module, f"it did not answer within {seconds:g} s") from None
+        output, errors = out.decode("utf-8", "replace"), err.decode("utf-8", "replace")
+        return _parse_answer(self._module, output, errors, process.returncode)
+
+
+async def ask_trainer(
+    module: str, *words: str, given: Mapping[str, Any] | None = None, seconds: float
+) -> dict[str, Any]:
+    """One question, one answer."""
+    with TrainerProcess(module, *words) as trainer:
+        return await trainer.ask(given or {}, seconds)
+
+
+def _parse_answer(module: str, out: str, err: str, code: int) -> dict[str, Any]:
+    try:
+        answer = json.loads(out.strip().rpartition("\n")[2])
+    except ValueError:
+        answer = None
+    if isinstance(answer, dict) and (error := unpack_error(answer.get("error"))):
+        raise error
+    if not isinstance(answer, dict) or code:
+        last = err.strip().rpartition("\n")[2] or f"it ended with {code} and said nothing"
+        raise _make_error(module, last)
+    return answer
+
+
+def _make_error(module: str, why: str) -> AboardError:
+    seen = f"{module}: {escape_text(why, 300)}"
+    return AboardError(training.ASKED, seen, "run", python=sys.executable, module=module)
+
+
+def _build_env(environ: Mapping[str, str]) -> dict[str, str]:
+    """Ours, offline, and with this very Aboard first on the path."""
+    home = str(Path(aboard.__file__).parents[1])
+    path = os.pathsep.join(filter(None, [home, environ.get("PYTHONPATH", "")]))
+    return {**environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

@@ -1,0 +1,43 @@
+"""What ranks read, brought to the nodes that lack it."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from fnmatch import fnmatch
+from pathlib import Path
+
+from aboard.core.plan.plan import Plan
+from aboard.data.store.sync_directory import SyncDirectory, build_sync_directory
+from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
+from aboard.flows.train.fetch_model import CONFIG, FILES, WEIGHTS
+from aboard.flows.train.training_payload import abbreviate_home
+from aboard.transport.node_dialer import NodeDialer
+
+HASHES = "fingerprints.json"
+
+
+async def upload_inputs(
+    plan: Plan,
+    fleet: NodeDialer,
+    folders: Sequence[Path],
+    *,
+    cache: Path,
+    on_progress: Callable[[UploadProgress], None],
+) -> SyncResult | None:
+    """To every node but this machine; None where there is no other."""
+    nodes = [part.node for part in plan.parts if not part.node.local]
+    if not nodes:
+        return None
+    parcels = [await asyncio.to_thread(_build_parcel, folder, cache) for folder in folders]
+    return await sync_files(nodes, parcels, fleet, on_progress=on_progress)
+
+
+def _build_parcel(folder: Path, cache: Path) -> SyncDirectory:
+    folder_parcel = build_sync_directory(folder, hashes=cache / HASHES, to=abbreviate_home(folder))
+    if not (folder / CONFIG).is_file():
+        return folder_parcel
+    # A model's directory may hold the same weights in other formats, and anything else.
+    needed_files = tuple(
+        file for file in folder_parcel.files if any(fnmatch(file.name, form) for form in (*FILES, WEIGHTS))
+    )
+    return replace(folder_parcel, files=needed_files)

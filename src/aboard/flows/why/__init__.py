@@ -1,0 +1,1 @@
+"""Explains runs: recorded, bundled, external, or from log files."""

@@ -1,0 +1,105 @@
+"""`aboard why --bundle`: a run that somebody else packed, judged again. What is in it is data, and may be hostile.
+
+Nothing is unpacked to a disk: members are read one after the other, up to a limit, and only those with plain names.
+"""
+
+import gzip
+import json
+import tarfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from aboard.core.evidence.verdict import ReplayedJudgement
+from aboard.core.text.byte_sizes import KIB, MIB, format_size
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.untrusted import escape_text
+from aboard.diagnoses.usage import run_records
+from aboard.flows.bundle import FORMAT, MANIFEST, ROOT
+from aboard.flows.why.recorded_run import parse_recorded_run
+from aboard.flows.why.replay_run import replay_run
+from aboard.lazy_dataclass import dataclass
+
+MOST_PACKED = 256 * MIB
+MOST_UNPACKED = 256 * MIB
+_MOST_MEMBERS = 100
+_MOST_MANIFEST = 64 * KIB
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedBundle:
+    """What the archive is of, who packed it, and what it comes to."""
+
+    version: str
+    replayed: ReplayedJudgement
+
+
+class _BoundedReader:
+    """Reads up to the limit: a header can claim any size, and tarfile would read all of it."""
+
+    def __init__(self, file: gzip.GzipFile) -> None:
+        self._file = file
+        self._left = MOST_UNPACKED + MIB
+
+    def read(self, size: int) -> bytes:
+        data = self._file.read(min(size, self._left + 1))
+        self._left -= len(data)
+        if self._left < 0:
+            raise tarfile.ReadError("it unpacks to too much")
+        return data
+
+
+def replay_bundle(path: Path) -> ReplayedBundle:
+    parts = _read_members(path)
+    manifest = _parse_manifest(parts)
+    if manifest.get("format") != FORMAT:
+        raise _make_broken_error(path, "it has no manifest of a kind that this version knows")
+    try:
+        replayed = replay_run(parse_recorded_run(str(manifest.get("run", "")), parts))
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, RecursionError, OverflowError) as error:
+        # The fold and the rules trust what a conductor wrote, and this may be anything.
+        raise _make_broken_error(path, f"what it holds can't be judged: {type(error).__name__}") from None
+    return ReplayedBundle(version=escape_text(str(manifest.get("aboard", ""))), replayed=replayed)
+
+
+def _read_members(path: Path) -> dict[str, bytes]:
+    """The members with a plain name right under the root, as bytes; anything else in the archive is passed by."""
+    parts: dict[str, bytes] = {}
+    room = MOST_UNPACKED
+    try:
+        if path.stat().st_size > MOST_PACKED:
+            raise _make_broken_error(path, f"it has more than {format_size(MOST_PACKED)}")
+        with gzip.open(path) as zipped, tarfile.open(fileobj=cast("Any", _BoundedReader(zipped)), mode="r|") as tar:
+            for number, member in enumerate(tar):
+                folder, _, name = member.name.partition("/")
+                room -= max(0, member.size)
+                if number >= _MOST_MEMBERS or room < 0:
+                    raise _make_broken_error(
+                        path, f"it unpacks to more than {format_size(MOST_UNPACKED)}, or to too many files"
+                    )
+                file = tar.extractfile(member) if member.isreg() and folder == ROOT and _is_plain_name(name) else None
+                if file is not None:
+                    parts[name] = file.read(member.size)
+    except FileNotFoundError:
+        raise AboardError(run_records.BUNDLE_NONE, f"there is no {path}") from None
+    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        raise _make_broken_error(path, str(error)) from None
+    return parts
+
+
+def _is_plain_name(name: str) -> bool:
+    return name.replace(".", "", 1).replace("-", "").replace("_", "").isalnum() and not name.startswith(".")
+
+
+def _parse_manifest(parts: Mapping[str, bytes]) -> dict[str, Any]:
+    data = parts.get(MANIFEST, b"")
+    try:
+        manifest = json.loads(data) if len(data) <= _MOST_MANIFEST else None
+    except (ValueError, RecursionError):
+        manifest = None
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def _make_broken_error(path: Path, why: str) -> AboardError:
+    return AboardError(run_records.BUNDLE_BROKEN, f"{path} is no bundle that can be read: {escape_text(why)}")

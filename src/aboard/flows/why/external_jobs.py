@@ -1,0 +1,195 @@
+"""`aboard why --nodes` and `--pid`: a training that somebody else started, looked at until it is seen to stand."""
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from time import monotonic, time
+from typing import Any
+
+from aboard.core.cluster.cluster import Cluster
+from aboard.core.cluster.contact import ReachedNode
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.evidence.external_evidence import build_external_evidence, has_moved, has_waiting_ranks
+from aboard.core.evidence.external_jobs import ExternalJob, group_external_jobs
+from aboard.core.evidence.external_process import ExternalJobProcess, decode_external_processes
+from aboard.core.evidence.follow_up_queries import build_follow_up_queries
+from aboard.core.evidence.node_snapshot import NodeSnapshot, decode_node_snapshot
+from aboard.core.evidence.run_evidence import Evidence
+from aboard.core.evidence.verdict import Judgement
+from aboard.diagnoses import AboardError, Severity, TransportError
+from aboard.diagnoses.usage import commands
+from aboard.flows.check.probe_node import probe_node
+from aboard.flows.launch.collect_evidence import RAS_NODES
+from aboard.lazy_dataclass import dataclass
+from aboard.transport.agent_link import AgentLink
+from aboard.transport.node_dialer import NodeDialer, TransportFor, choose_transport
+from aboard.verdicts.live.external_jobs import judge_external_job
+
+# What an agent may take for one look, py-spy included, and how long its answer is waited for.
+LOOK_SECONDS = 9.0
+PATIENCE_SECONDS = 3.0
+# Nobody told how long it has stood: it is watched for longer than a rank may idle before that is called stuck.
+WATCH_SECONDS = 13.0
+APART_SECONDS = 1.5
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExternalJobVerdict:
+    """The training that was judged, what was seen of it last, and what it comes to."""
+
+    world: ExternalJob
+    evidence: Evidence
+    why: Judgement
+
+
+async def diagnose_external_job(
+    cluster: Cluster, pids: Sequence[int] = (), *, wire_of: TransportFor = choose_transport
+) -> ExternalJobVerdict:
+    """These processes of the only node, else every training of ours on all nodes; raises where there is none."""
+    began = monotonic()
+    async with AsyncExitStack() as closing:
+        inspector = _ExternalJobInspector(cluster)
+        await inspector.dial(NodeDialer(wire_of), closing)
+        verdict = await inspector.judged(pids)
+    return replace(verdict, why=replace(verdict.why, seconds=monotonic() - began))
+
+
+class _ExternalJobInspector:
+    """The nodes that answer, and what they have told so far."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._nodes = {node.name: node for node in cluster}
+        self._links: dict[str, AgentLink] = {}
+        self._offsets: dict[str, float] = {}
+        self._unheard: dict[str, str] = {}
+
+    async def dial(self, fleet: NodeDialer, closing: AsyncExitStack) -> None:
+        visits = await asyncio.gather(*(probe_node(fleet, node, ()) for node in self._cluster))
+        for node, probed in zip(self._cluster, visits, strict=True):
+            if probed.dialled is not None and isinstance(probed.contact, ReachedNode):
+                closing.push_async_callback(probed.dialled.link.close)
+                self._links[node.name] = probed.dialled.link
+                self._offsets[node.name] = probed.contact.clock_offset
+            elif not isinstance(probed.contact, ReachedNode):
+                self._unheard[node.name] = probed.contact.said or probed.contact.reason.value
+        if not self._links:
+            name, reason = next(iter(self._unheard.items()))
+            raise AboardError(
+                commands.WHY_NO_NODE, f"none of the nodes answers; {name}: {reason}", nodes=list(self._nodes)
+            )
+
+    async def judged(self, pids: Sequence[int]) -> ExternalJobVerdict:
+        """Looks again, with what the last look left open, until there is a cause, or it moves, or the time is over."""
+        first = await self._look({name: {"pids": list(pids)} if pids else {} for name in self._links})
+        all_processes = {
+            name: decode_external_processes(answer.get("found"), self._offsets[name]) for name, answer in first.items()
+        }
+        processes = all_processes if pids else _drop_own_runs(all_processes)
+        require_inspectable(processes, self._unheard)
+        world, *others = group_external_jobs(processes)
+        searched_nodes = tuple(processes) if not pids else ()
+        began = still = monotonic()
+        witness = self._decode_snapshots(world, first, {})
+        evidence = self._evidence(world, witness, 0.0)
+        while True:
+            before, look_time = evidence, monotonic()
+            answers = await self._look(self._again(world, before))
+            world = self._left(world, answers)
+            witness = self._decode_snapshots(world, answers, witness)
+            evidence = self._evidence(world, witness, 0.0)
+            going = has_moved(before, evidence)
+            still = look_time if going else still
+            evidence = replace(evidence, quiet=look_time - still)
+            why = judge_external_job(world, others, evidence, asked=searched_nodes)
+            named = bool(why.findings) and why.findings[0].severity is Severity.BLOCK
+            if named or going or not has_waiting_ranks(evidence) or monotonic() - began >= WATCH_SECONDS:
+                return ExternalJobVerdict(world=world, evidence=evidence, why=why)
+            await asyncio.sleep(max(0.0, look_time + APART_SECONDS - monotonic()))
+
+    async def _look(self, questions: Mapping[str, Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+        """What the nodes answer; one that doesn't is told of as unheard, and what it said before stands."""
+
+        async def ask(name: str, fields: Mapping[str, Any]) -> Mapping[str, Any] | str:
+            try:
+                return await self._links[name].ask(
+                    "strangers", LOOK_SECONDS + PATIENCE_SECONDS, timeout=LOOK_SECONDS, **fields
+                )
+            except TransportError as error:
+                return error.seen.removeprefix(f"{name}: ")
+
+        answers = await asyncio.gather(*(ask(name, fields) for name, fields in questions.items()))
+        replies: dict[str, Mapping[str, Any]] = {}
+        for name, answer in zip(questions, answers, strict=True):
+            if isinstance(answer, str):
+                self._unheard[name] = answer
+            else:
+                self._unheard.pop(name, None)
+                replies[name] = answer
+        return replies
+
+    def _again(self, world: ExternalJob, evidence: Evidence) -> dict[str, Mapping[str, Any]]:
+        """The same processes once more, and what `doubts` wants to be tried from where."""
+        follow_ups = build_follow_up_queries(evidence)
+        questions: dict[str, Mapping[str, Any]] = {}
+        for name in world.nodes:
+            fields: dict[str, Any] = {"pids": [int(pid) for pid in world.pids(name)]}
+            fields["ras"] = name in world.nodes[-RAS_NODES:]
+            if name in follow_ups:
+                fields["targets"] = [list(target) for target in sorted(follow_ups[name].targets)]
+                fields["names"] = sorted(follow_ups[name].names)
+                fields["echoes"] = sorted(follow_ups[name].echoes)
+            questions[name] = fields
+        return questions
+
+    def _left(self, world: ExternalJob, answers: Mapping[str, Mapping[str, Any]]) -> ExternalJob:
+        """Without those that have ended since the last look."""
+        for name, answer in answers.items():
+            processes = decode_external_processes(answer.get("found"), 0.0)
+            world = world.without(name, {each.pid for each in processes if each.why})
+        if not world.seats:
+            raise AboardError(commands.WHY_NO_TRAINING, "all its processes ended while they were looked at", "ended")
+        return world
+
+    def _decode_snapshots(
+        self, world: ExternalJob, answers: Mapping[str, Mapping[str, Any]], before: Mapping[str, NodeSnapshot]
+    ) -> dict[str, NodeSnapshot]:
+        snapshots = dict(before)
+        for name in world.nodes:
+            if name in answers:
+                snapshot = decode_node_snapshot(answers[name], world.pids(name), self._offsets[name])
+                old = before.get(name, snapshot)
+                dials, names = {**old.dials, **snapshot.dials}, {**old.names, **snapshot.names}
+                snapshots[name] = replace(snapshot, dials=dials, names=names, echoes=snapshot.echoes or old.echoes)
+        return snapshots
+
+    def _evidence(self, world: ExternalJob, witness: Mapping[str, NodeSnapshot], quiet: float) -> Evidence:
+        return build_external_evidence(world, self._nodes, witness, unheard=self._unheard, now=time(), quiet=quiet)
+
+
+def _drop_own_runs(processes: dict[str, tuple[ExternalJobProcess, ...]]) -> dict[str, tuple[ExternalJobProcess, ...]]:
+    """Runs of our own are only told of where there is nothing else."""
+    theirs = {name: tuple(each for each in strangers if not each.why) for name, strangers in processes.items()}
+    return theirs if any(theirs.values()) else processes
+
+
+def require_inspectable(processes: Mapping[str, Iterable[ExternalJobProcess]], unheard: Mapping[str, str]) -> None:
+    """Where there is nothing to look at, or nothing that may be looked at."""
+    every = [(name, each) for name, strangers in processes.items() for each in strangers]
+    for name, each in every:
+        if each.why == "absent":
+            raise AboardError(commands.WHY_NO_PROCESS, f"there is no process {each.pid} on {name}")
+        if each.why == "denied":
+            seen = f"process {each.pid} on {name} is {each.user}'s, and may not be looked at"
+            raise AboardError(commands.WHY_NOT_PERMITTED, seen, pid=each.pid)
+        if each.why:
+            seen = f"process {each.pid} on {name} belongs to {each.run}, a run of Aboard's own"
+            raise AboardError(commands.WHY_OWN_RUN, seen, run=each.run)
+    if not every:
+        silent = f"; {fold_names(unheard)} did not answer" if unheard else ""
+        seen = (
+            f"no process of yours on {fold_names(processes) or 'any node'} has RANK and WORLD_SIZE, and no"
+            f" launcher waits{silent}"
+        )
+        raise AboardError(commands.WHY_NO_TRAINING, seen, "none")

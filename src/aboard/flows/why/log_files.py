@@ -1,0 +1,120 @@
+"""`aboard why --log`: logs of any launcher, read once from end to end in bounded memory."""
+
+import gzip
+import stat
+import sys
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from io import BufferedReader
+from pathlib import Path
+from typing import cast
+
+from aboard.config.input_files import suggest_similar_file
+from aboard.diagnoses import Finding, InputError, Problem
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.diagnoses.usage import commands
+from aboard.lazy_dataclass import dataclass
+from aboard.verdicts.logs.judge_log import judge_log
+from aboard.verdicts.logs.log_scanner import LINE_LIMIT, LogScanner
+
+STDIN = "-"
+_CHUNK = 2**20
+_MOST_FILES = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogExplanation:
+    """What a log comes to: no findings is nothing wrong."""
+
+    findings: tuple[Finding, ...]
+    files: tuple[str, ...]
+    lines: int
+    last: tuple[Untrusted, ...]
+
+
+OnLogProgress = Callable[[int, int], None]
+
+
+def diagnose_logs(names: Iterable[str], *, progress: OnLogProgress | None = None) -> LogExplanation:
+    """Reads each file, or every file in a directory, or the standard input for `-`."""
+    paths = list(_list_files(names))
+    total = sum(size for _name, size in paths)
+    reader = LogScanner()
+    done = 0
+    for name, size in paths:
+        reader.begin(name)
+        for chunk_end, lines in _read_chunks(name):
+            for line in lines:
+                reader.take(line)
+            if progress is not None:
+                progress(done + min(chunk_end, size), total)
+        done += size
+    return build_explanation(reader)
+
+
+def build_explanation(reader: LogScanner) -> LogExplanation:
+    reading = reader.reading()
+    return LogExplanation(
+        findings=tuple(judge_log(reading)), files=reading.files, lines=reading.lines, last=reading.last
+    )
+
+
+def _list_files(names: Iterable[str]) -> Iterator[tuple[str, int]]:
+    """Each name with its size; directories give their files, in the order of names. All problems at once."""
+    problems = []
+    files: list[tuple[str, int]] = []
+    for name in names:
+        if name == STDIN:
+            files.append((name, 0))
+            continue
+        try:
+            folder = stat.S_ISDIR(Path(name).stat().st_mode)
+            inside = sorted(path for path in Path(name).rglob("*") if path.is_file()) if folder else []
+            if folder and not inside:
+                fix = commands.WHY_LOG.fix("empty")
+                problems.append(Problem(where=name, seen="there is no file in it", fix=fix))
+            files += [(str(path), path.stat().st_size) for path in inside or [Path(name)]]
+        except OSError as error:
+            look = suggest_similar_file(name) or commands.WHY_LOG.fix("look", path=name)
+            problems.append(Problem(where=name, seen=f"can't be read: {error.strerror}", fix=look))
+    if len(files) > _MOST_FILES:
+        seen = f"{len(files)} files are more than {_MOST_FILES}"
+        problems.append(Problem(where="aboard why", seen=seen, fix=commands.WHY_LOG.fix("fewer")))
+    if problems:
+        raise InputError(commands.WHY_LOG, problems)
+    return iter(files)
+
+
+def _read_chunks(name: str) -> Iterator[tuple[int, list[bytes]]]:
+    """Lines of about a megabyte at a time, with how far that is in the file; a line that never ends is cut."""
+    try:
+        with _open_log(name) as (file, position):
+            partial_line = b""
+            while data := file.read1(_CHUNK):
+                lines = (partial_line + data).split(b"\n")
+                partial_line = lines.pop()
+                if len(partial_line) > LINE_LIMIT:
+                    lines.append(partial_line[:LINE_LIMIT])
+                    partial_line = b""
+                yield position(), lines
+            if partial_line:
+                yield position(), [partial_line]
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        problem = Problem(where=name, seen=f"can't be read: {why}", fix=commands.WHY_LOG.fix("look", path=name))
+        raise InputError(commands.WHY_LOG, [problem]) from None
+
+
+@contextmanager
+def _open_log(name: str) -> Iterator[tuple[BufferedReader | gzip.GzipFile, Callable[[], int]]]:
+    """The file, and how many of its own bytes were read, which for a packed one are fewer than come out."""
+    if name == STDIN:
+        yield cast("BufferedReader", sys.stdin.buffer), int
+        return
+    with Path(name).open("rb") as file:
+        if name.endswith(".gz"):
+            with gzip.GzipFile(fileobj=file) as zipped:
+                yield zipped, file.tell
+        else:
+            yield file, file.tell

@@ -1,0 +1,217 @@
+"""What a record holds, as values. It may be a stranger's: it is read as data, part by part, each up to a limit."""
+
+import io
+import json
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import islice
+from typing import Annotated, Any
+
+from aboard.core.cluster.node import Node
+from aboard.core.decoding import CustomDecoder, DecodeError, MaxLength, Word, decode, try_decode
+from aboard.core.evidence.run_evidence import TAIL_BYTES, decode_tail
+from aboard.core.evidence.snapshot import Snapshot
+from aboard.core.plan.plan import MasterAddress, NodePlan, Plan, Start
+from aboard.core.plan.program import Program, ProgramKind
+from aboard.core.run.events import Event
+from aboard.core.text.byte_sizes import KIB, MIB
+from aboard.core.text.input_text import MAX_PORT, find_host_error, find_user_error
+from aboard.diagnoses import Finding
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.flows.why.record_parts import EVENTS, FINDINGS, LOGS, MOST_LINES, PLAN
+from aboard.lazy_dataclass import dataclass
+from aboard.record.event_log import decode_event
+from aboard.record.json_documents import MOST_NODES, MOST_RANKS, decode_findings
+from aboard.record.run_directory import SNAPSHOT_PREFIX
+from aboard.record.snapshot_document import decode_snapshot
+from aboard.record.snapshot_log import MOST_SNAPSHOTS
+
+# JSON can be twenty times as large in memory, as `[],[],[],…`: what counts is how many values there are.
+MOST_DOCUMENT = 16 * MIB
+MOST_VALUES = 1_500_000
+MOST_LINE = 256 * KIB
+MOST_EVENTS = 300_000
+_MOST_VERDICTS = 2_000
+_Pids = Annotated[tuple[int, ...], MaxLength(1_000)]
+
+
+def _decode_host(value: object) -> str:
+    """Whoever packed a bundle chose these words, and some go into commands."""
+    if isinstance(value, str) and find_host_error(value) is None:
+        return value
+    raise DecodeError("a host is wanted")
+
+
+def _decode_user(value: object) -> str:
+    if isinstance(value, str) and find_user_error(value) is None:
+        return value
+    raise DecodeError("a user is wanted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedLogLine:
+    """One line that a rank said."""
+
+    at: float
+    rank: int
+    node: str = ""
+    stream: Word = ""
+    text: Annotated[Untrusted, MaxLength(20_000)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RecordedStart:
+    child: str = ""
+    # Up to the interpreter, behind which come the words of the script.
+    argv: Annotated[tuple[str, ...], MaxLength(5)] | None = None
+    rank: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RecordedNode:
+    name: str = ""
+    address: Annotated[str, CustomDecoder(_decode_host)] | None = None
+    user: Annotated[str, CustomDecoder(_decode_user)] | None = None
+    port: int | None = None
+    local: bool = False
+    argv: Annotated[tuple[str, ...], MaxLength(5)] = ()
+    starts: Annotated[tuple[_RecordedStart, ...], MaxLength(MOST_RANKS)] = ()
+
+    def plan(self) -> NodePlan:
+        node = Node(
+            name=self.name,
+            address=self.address if self.address != self.name else None,
+            user=self.user,
+            port=self.port if self.port and self.port <= MAX_PORT else None,
+            local=self.local,
+        )
+        starts = (
+            Start(child=each.child, argv=self.argv if each.argv is None else each.argv, rank=each.rank)
+            for each in self.starts
+        )
+        return NodePlan(node=node, starts=tuple(starts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _RecordedPlan:
+    nodes: Annotated[tuple[_RecordedNode, ...], MaxLength(MOST_NODES)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedRun:
+    """A run's record; `findings` is what was said of it at its end, `looks` are in their order.
+
+    `own` is false for what somebody else packed, whose fixes are none.
+    """
+
+    run: str
+    own: bool
+    plan: Plan | None
+    events: tuple[Event, ...]
+    looks: tuple[Snapshot, ...]
+    findings: tuple[Finding, ...]
+    lines: tuple[RecordedLogLine, ...]
+
+    def tails(self) -> dict[int, tuple[Untrusted, ...]]:
+        """The last words of each rank."""
+        output: dict[int, bytearray] = {}
+        for line in self.lines:
+            if line.stream == "stderr":
+                tail = output.setdefault(line.rank, bytearray())
+                tail += f"{line.text.raw()}\n".encode("utf-8", "backslashreplace")
+                del tail[:-TAIL_BYTES]
+        return {rank: decode_tail(tail) for rank, tail in output.items()}
+
+
+def parse_recorded_run(run: str, parts: Mapping[str, bytes], *, own: bool = False) -> RecordedRun:
+    plan = _parse_plan(_parse_document(parts, PLAN), run)
+    names = sorted(name for name in parts if name.startswith(SNAPSHOT_PREFIX))[-MOST_SNAPSHOTS:]
+    looks = [
+        _add_starts(look, plan)
+        for name in names
+        if (look := decode_snapshot(_parse_document(parts, name), own=own)) is not None
+    ]
+    children = {
+        start.child for each in (plan, *(look.plan for look in looks)) if each for _node, start in each.starts()
+    }
+    return RecordedRun(
+        run=run,
+        own=own,
+        plan=plan or (looks[-1].plan if looks else None),
+        events=tuple(deque(_parse_events(parts, {"", *children}), MOST_EVENTS)),
+        looks=tuple(sorted(looks, key=lambda look: look.number)),
+        findings=decode_findings(_parse_document(parts, FINDINGS), own=own),
+        lines=tuple(_parse_log_lines(parts)),
+    )
+
+
+def _parse_plan(document: object, run: str) -> Plan | None:
+    """Who had which ranks, what started them, and how their nodes are reached: what a verdict on an end needs."""
+    plan = try_decode(_RecordedPlan, document)
+    if plan is None or not plan.nodes or sum(len(node.starts) for node in plan.nodes) > MOST_RANKS:
+        return None
+    parts = tuple(node.plan() for node in plan.nodes)
+    program = Program(kind=ProgramKind.SCRIPT, target="")
+    return Plan(run=run, program=program, master=MasterAddress(node=parts[0].node.name, address=""), parts=parts)
+
+
+def _add_starts(look: Snapshot, plan: Plan | None) -> Snapshot:
+    """A look holds who was where; the plan, what was started there and how a node is reached."""
+    parts_by_node = {part.node.name: part for part in plan.parts} if plan is not None else {}
+    parts = []
+    for part in look.plan.parts:
+        own = parts_by_node.get(part.node.name)
+        argv = {start.child: start.argv for start in own.starts} if own is not None else {}
+        starts = tuple(replace(start, argv=argv.get(start.child, ())) for start in part.starts)
+        reach = own.node if own is not None else part.node
+        node = replace(part.node, user=reach.user, port=reach.port, local=reach.local)
+        parts.append(NodePlan(node=node, starts=starts))
+    return replace(look, plan=replace(look.plan, parts=tuple(parts)))
+
+
+def _parse_events(parts: Mapping[str, bytes], children: set[str]) -> Iterator[Event]:
+    """Those of the run's own children: a stranger's file may tell of millions."""
+    room = _MOST_VERDICTS
+    for event in filter(None, map(decode_event, _parse_jsonl(parts, EVENTS))):
+        room -= event.kind == "verdict"
+        if event.child in children and room >= 0:
+            yield replace(event, seq=0, data=_clean_event_data(event.data))
+
+
+def _clean_event_data(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values, and of lists the processes that would not die and what was told."""
+    data: dict[str, Any] = {name: each for name, each in fields.items() if isinstance(each, Untrusted | int | float)}
+    match fields:
+        case {"stubborn": list(pids)}:
+            data["stubborn"] = decode(_Pids, pids)
+        case {"findings": list(findings)}:
+            data["findings"] = findings[:1]
+    return data
+
+
+def _parse_log_lines(parts: Mapping[str, bytes]) -> Iterator[RecordedLogLine]:
+    decoded = (try_decode(RecordedLogLine, entry) for entry in _parse_jsonl(parts, LOGS))
+    return islice((line for line in decoded if line is not None and line.rank < MOST_RANKS), MOST_LINES)
+
+
+def _parse_jsonl(parts: Mapping[str, bytes], name: str) -> Iterator[dict[str, Any]]:
+    file = io.BytesIO(parts.get(name, b""))
+    while line := file.readline(MOST_LINE):
+        entry = _parse_json(line)
+        if isinstance(entry, dict):
+            yield entry
+
+
+def _parse_document(parts: Mapping[str, bytes], name: str) -> Any:
+    data = parts.get(name, b"")
+    values = data.count(b",") + data.count(b"[") + data.count(b"{")
+    return _parse_json(data) if len(data) <= MOST_DOCUMENT and values <= MOST_VALUES else None
+
+
+def _parse_json(data: bytes) -> Any:
+    """The value, or None for what is no JSON, or is nested deeper than any of ours."""
+    try:
+        return json.loads(data)
+    except (ValueError, RecursionError):
+        return None

@@ -1,0 +1,88 @@
+"""The samples of a run on disk: all of them at first, then thinned, so that a run of weeks has a bounded file."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from aboard.lazy_dataclass import dataclass
+from aboard.record.json_lines_journal import Journal, read_entries
+
+LIMIT = 256 * 2**20
+# Start-up is where runs get stuck: it is kept whole, but for clusters of which that would be too much.
+FIRST_SECONDS = 180.0
+FIRST_LINES_A_SECOND = 100.0
+LATER_SECONDS = 10.0
+LATER_LINES_A_SECOND = 10.0
+_MOST_STAGES = 12
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeMeasurement:
+    """The figures of one node and of its children at one time."""
+
+    node: str
+    at: float
+    figures: Mapping[str, Any]
+
+
+class MeasurementLog:
+    """A line per node and time. The latest of each node is written at the end, so that the last state is there."""
+
+    def __init__(self, path: Path, limit: int = LIMIT) -> None:
+        self._journal = Journal(path)
+        self._limit = limit
+        self._began: float | None = None
+        self._written: dict[str, float] = {}
+        self._latest: dict[str, NodeMeasurement] = {}
+
+    @property
+    def dropped(self) -> int:
+        """Lines that a full disk lost; those that were thinned out don't count."""
+        return self._journal.dropped
+
+    def take(self, sample: NodeMeasurement) -> None:
+        if self._began is None:
+            self._began = sample.at
+        gap = choose_spacing(
+            age=sample.at - self._began, nodes=len(self._written), share=self._journal.size / max(1, self._limit)
+        )
+        last = self._written.get(sample.node)
+        # Samples come a second apart, more or less: one that is nearly due is due.
+        if gap is None or (last is not None and sample.at - last < gap - 0.5):
+            self._latest[sample.node] = sample
+        else:
+            self._write(sample)
+
+    def close(self) -> None:
+        for sample in list(self._latest.values()):
+            self._write(sample)
+        self._journal.close()
+
+    def _write(self, sample: NodeMeasurement) -> None:
+        self._latest.pop(sample.node, None)
+        self._written[sample.node] = sample.at
+        self._journal.append({"at": round(sample.at, 3), "node": sample.node, "figures": dict(sample.figures)})
+
+
+def choose_spacing(*, age: float, nodes: int, share: float) -> float | None:
+    """How many seconds lie between two lines of a node; None when the file is as full as it may get.
+
+    Each time that half of the room which is left has been filled, the spacing grows fourfold: every stage then lasts
+    twice as long as the one before.
+    """
+    later = max(LATER_SECONDS, nodes / LATER_LINES_A_SECOND)
+    usual = nodes / FIRST_LINES_A_SECOND if age < FIRST_SECONDS else later
+    stage = 0
+    while share >= 1 - 0.5 ** (stage + 1):
+        stage += 1
+        if stage > _MOST_STAGES:
+            return None
+    return usual * 4.0**stage
+
+
+def read_measurements(path: Path) -> Iterator[NodeMeasurement]:
+    """What was kept, in its order."""
+    for entry in read_entries(path):
+        match entry:
+            case {"node": str(node), "at": int() | float() as at, "figures": dict(figures)}:
+                yield NodeMeasurement(node=node, at=float(at), figures=figures)

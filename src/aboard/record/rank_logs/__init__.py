@@ -1,0 +1,1 @@
+"""The logs of ranks: written within limits, read back merged by time."""

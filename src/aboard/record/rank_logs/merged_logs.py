@@ -1,0 +1,76 @@
+"""The logs of many ranks as one, by corrected time: streamed, so that memory is bounded by the number of ranks."""
+
+from collections.abc import Iterator, Mapping
+from heapq import merge
+from operator import itemgetter
+from re import Pattern
+
+from aboard.core.text.log_lines import OutputLine
+from aboard.lazy_dataclass import dataclass
+from aboard.record.rank_logs.log_index import STREAMS, IndexEntry
+from aboard.record.rank_logs.log_reader import EARLIEST, LogListing, LogReader, ReadPosition
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineSelection:
+    """Which lines are wanted; None means all. Notes of what is missing always are: it may have been what was wanted."""
+
+    ranks: frozenset[int] | None = None
+    nodes: frozenset[str] | None = None
+    stream: str | None = None
+    grep: Pattern[str] | None = None
+
+
+def merge_logs(
+    reader: LogReader,
+    listing: LogListing,
+    selection: LineSelection,
+    *,
+    after: Mapping[int, ReadPosition] | None = None,
+    since: float = EARLIEST,
+) -> Iterator[OutputLine]:
+    """In the order of time; the lines of one rank keep theirs."""
+    after = after or {}
+    ranks = (reader.forward(listing, rank, after=after.get(rank), since=since) for rank in listing.ranks)
+    timed = [_add_ascending_times(_select_lines(lines, listing, selection)) for lines in ranks]
+    return map(itemgetter(1), merge(*timed, key=itemgetter(0)))
+
+
+def merge_logs_backward(reader: LogReader, listing: LogListing, selection: LineSelection) -> Iterator[OutputLine]:
+    """The latest first: the end of a long log costs no more than that of a short one."""
+    ranks = (reader.backward(listing, rank) for rank in listing.ranks)
+    timed = [_add_descending_times(_select_lines(lines, listing, selection)) for lines in ranks]
+    return map(itemgetter(1), merge(*timed, key=itemgetter(0), reverse=True))
+
+
+def _select_lines(
+    lines: Iterator[tuple[IndexEntry, OutputLine]], listing: LogListing, selection: LineSelection
+) -> Iterator[OutputLine]:
+    numbers = None
+    if selection.nodes is not None:
+        numbers = {number for number, name in enumerate(listing.nodes) if name in selection.nodes}
+    stream = None if selection.stream is None else STREAMS.index(selection.stream)
+    search = selection.grep.search if selection.grep else None
+    for entry, line in lines:
+        if numbers is not None and entry.node not in numbers:
+            continue
+        if line.missing or (
+            (stream is None or entry.stream == stream)
+            and (search is None or search(line.text.decode("utf-8", "replace")))
+        ):
+            yield line
+
+
+def _add_ascending_times(lines: Iterator[OutputLine]) -> Iterator[tuple[float, OutputLine]]:
+    """A line that began early and was finished late stands where it was finished: merging needs an order."""
+    time = EARLIEST
+    for line in lines:
+        time = max(time, line.at)
+        yield time, line
+
+
+def _add_descending_times(lines: Iterator[OutputLine]) -> Iterator[tuple[float, OutputLine]]:
+    time = -EARLIEST
+    for line in lines:
+        time = min(time, line.at)
+        yield time, line

@@ -1,0 +1,144 @@
+"""One rank's log on its way to disk: blocks in memory, then segments, of which the first and the last are kept."""
+
+from collections import deque
+from pathlib import Path
+
+from aboard.lazy_dataclass import dataclass
+from aboard.record.rank_logs.line_splitter import Block, LineSplitter
+from aboard.record.rank_logs.log_index import (
+    ENTRY,
+    INDEX,
+    LOG,
+    LOST_ON_DISK,
+    MOST,
+    STREAMS,
+    LogSegment,
+    parse_segment_name,
+    unpack_entries,
+)
+from aboard.record.rank_logs.open_files import OpenFiles
+
+_RECENT = 4
+_RECENT_BYTES = 512
+
+
+@dataclass
+class StoredSegment:
+    """A segment that is on disk, and the bytes of its two files that count."""
+
+    segment: LogSegment
+    size: int = 0
+    index_size: int = 0
+
+
+class RankLog:
+    """Appends blocks of lines. A disk that is full loses what was to be written, which is counted, and no more."""
+
+    __slots__ = ("_done", "_end", "_files", "_index", "_lost", "_node", "_parts", "_segment_limit", "_segments", "rank",
+                 "recent", "splitters", "waiting")  # fmt: skip
+
+    def __init__(
+        self, rank: int, files: OpenFiles, segment_limit: int, left: list[StoredSegment] | None = None
+    ) -> None:
+        self.rank = rank
+        self.splitters = tuple(LineSplitter() for _ in STREAMS)
+        self.recent: deque[bytes] = deque(maxlen=_RECENT)
+        # How many bytes are in memory.
+        self.waiting = 0
+        self._files = files
+        self._segment_limit = segment_limit
+        self._segments = left or [StoredSegment(LogSegment(rank=rank, base=0))]
+        self._parts: list[bytes] = []
+        self._index: list[bytes] = []
+        self._done = self._end = self._segments[-1].segment.base + self._segments[-1].size
+        self._lost = 0
+        self._node = 0
+
+    @property
+    def size(self) -> int:
+        """What it has on disk, with its indexes."""
+        return sum(segment.size + segment.index_size for segment in self._segments)
+
+    def add(self, block: Block, stream: int, node: int) -> None:
+        data, at, flags = block
+        size = len(data)
+        self._parts.append(data)
+        self._index.append(ENTRY.pack(at, self._end, size, stream, flags, node))
+        self._end += size
+        self._node = node
+        self.waiting += size + ENTRY.size
+        self.recent.append(data[-_RECENT_BYTES:])
+
+    def miss(self, count: int, at: float, stream: int, node: int, flag: int) -> None:
+        """Notes that bytes are missing here."""
+        self._index.append(ENTRY.pack(at, self._end, min(count, MOST), stream, flag, node))
+        self.waiting += ENTRY.size
+
+    def flush(self, now: float) -> tuple[int, int]:
+        """Writes what waits; tells how many bytes the disk grew by, and how many had no room. `now` is wall time."""
+        data, entries = b"".join(self._parts), b"".join(self._index)
+        if not entries:
+            return 0, 0
+        last = self._segments[-1]
+        if last.size and last.size + last.index_size + len(data) > self._segment_limit:
+            self._leave(last)
+            last = StoredSegment(LogSegment(rank=self.rank, base=self._done))
+            self._segments.append(last)
+        index_data = self._pack_loss(now) + entries
+        self._parts, self._index, self.waiting = [], [], 0
+        try:
+            if data:
+                self._files.write(last.segment.stem + LOG, data, self._done - last.segment.base)
+            self._files.write(last.segment.stem + INDEX, index_data, last.index_size)
+        except OSError:
+            self._take_back(last)
+            self._lost += len(data)
+            return 0, len(data)
+        self._lost = 0
+        self._done = self._end
+        last.size += len(data)
+        last.index_size += len(index_data)
+        return len(data) + len(index_data), 0
+
+    def drop_oldest(self) -> tuple[int, int]:
+        """Removes the oldest segment but the first, where the run begins; tells its bytes, and those with its index."""
+        if len(self._segments) <= 2:  # noqa: PLR2004 - the first, and the one that is being written
+            return 0, 0
+        oldest = self._segments.pop(1)
+        self._files.remove(oldest.segment.stem + LOG)
+        self._files.remove(oldest.segment.stem + INDEX)
+        return oldest.size, oldest.size + oldest.index_size
+
+    def _pack_loss(self, now: float) -> bytes:
+        if not self._lost:
+            return b""
+        return ENTRY.pack(now, self._done, min(self._lost, MOST), 0, LOST_ON_DISK, self._node)
+
+    def _take_back(self, last: StoredSegment) -> None:
+        """The disk is as it was before, and so are the offsets: the next block that fits stands here."""
+        self._end = self._done
+        self._files.truncate(last.segment.stem + LOG, self._done - last.segment.base)
+        self._files.truncate(last.segment.stem + INDEX, last.index_size)
+
+    def _leave(self, last: StoredSegment) -> None:
+        self._files.forget(last.segment.stem + LOG)
+        self._files.forget(last.segment.stem + INDEX)
+
+
+def list_stored_segments(folder: Path) -> dict[int, list[StoredSegment]]:
+    """What an earlier writer left of each rank, in order; a block without its index entry doesn't count."""
+    found: dict[int, list[StoredSegment]] = {}
+    for path in folder.iterdir():
+        segment = parse_segment_name(path.name, path.stat().st_size)
+        if segment is None:
+            continue
+        size = segment.entries * ENTRY.size
+        end = segment.base
+        if size:
+            with path.open("rb") as file:
+                file.seek(size - ENTRY.size)
+                end = next(unpack_entries(file.read(ENTRY.size))).end
+        found.setdefault(segment.rank, []).append(StoredSegment(segment, end - segment.base, size))
+    for segments in found.values():
+        segments.sort(key=lambda each: each.segment.base)
+    return found

@@ -1,0 +1,98 @@
+"""The record of a run, as its conductor writes it. Nothing here raises for what a disk does: it is counted."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+from aboard.core.evidence.snapshot import Snapshot
+from aboard.core.run.events import Event
+from aboard.diagnoses import Finding
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.record.event_log import EventLog
+from aboard.record.json_documents import DocumentWriter, build_findings_document
+from aboard.record.measurement_log import MeasurementLog, NodeMeasurement
+from aboard.record.rank_logs.log_writer import LogLimits, LogWriter
+from aboard.record.run_directory import RunDirectory
+from aboard.record.snapshot_log import SnapshotLog
+
+DEFAULT_LIMITS = LogLimits()
+
+
+class Record:
+    """All that a run leaves behind, in one run directory."""
+
+    def __init__(self, run: RunDirectory, events: EventLog, samples: MeasurementLog, logs: LogWriter) -> None:
+        self.run = run
+        self._events = events
+        self._samples = samples
+        self._logs = logs
+        self._documents = DocumentWriter()
+        self._looks = SnapshotLog(run, self._documents)
+
+    @classmethod
+    def open(cls, run: RunDirectory, *, ranks: int, limits: LogLimits = DEFAULT_LIMITS) -> Self:
+        """`ranks` is how many there will be, by which the room for logs is shared out."""
+        return cls(
+            run, EventLog(run.events), MeasurementLog(run.samples), LogWriter(run.logs, ranks=ranks, limits=limits)
+        )
+
+    def event(self, event: Event) -> None:
+        self._events.append(event)
+
+    def samples(self, node: str, at: float, figures: Mapping[str, Any]) -> None:
+        self._samples.take(NodeMeasurement(node=node, at=at, figures=figures))
+
+    def piece(
+        self, node: str, rank: int, stream: str, data: bytes, at: float, *, dropped: int = 0, end: bool = False
+    ) -> None:
+        """A piece of a rank's output; `at` is the head's corrected time of its first byte."""
+        self._logs.take(rank, node, stream, data, at, dropped=dropped, end=end)
+
+    def tail(self, rank: int) -> tuple[Untrusted, ...]:
+        """The last few lines of a rank, for a live view."""
+        return self._logs.tail(rank)
+
+    def write_plan(self, plan: Mapping[str, Any]) -> None:
+        self._documents.write(self.run.plan, plan)
+
+    def write_check(self, check: Any) -> None:
+        self._documents.write(self.run.check, check)
+
+    def write_findings(self, findings: Iterable[Finding]) -> None:
+        self._documents.write(self.run.findings, build_findings_document(findings))
+
+    def write_stacks(self, stacks: Mapping[int, str]) -> None:
+        self._documents.write(self.run.stacks, {str(rank): text for rank, text in stacks.items()})
+
+    def keep(self, snapshot: Snapshot) -> None:
+        """A look that led to a verdict; where it stands among the events, one of them is to say."""
+        self._looks.keep(snapshot)
+
+    def tick(self, now: float) -> None:
+        """To be called about once a second, by a monotonic clock: what waits in memory goes to disk."""
+        self._logs.tick(now)
+        self._documents.retry()
+
+    def flush(self) -> None:
+        """All whole lines go to disk now: when a rank has died, say."""
+        self._logs.flush()
+        self._documents.retry()
+
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """What could not be kept, by kind; only what is not zero."""
+        counts = {
+            "events": self._events.dropped,
+            "samples": self._samples.dropped,
+            "documents": self._documents.waiting,
+            "log bytes lost on nodes": self._logs.lost_on_nodes,
+            "log bytes without room on the head": self._logs.lost_on_disk,
+            "log bytes past the limits": self._logs.past_limits,
+        }
+        return {kind: count for kind, count in counts.items() if count}
+
+    def close(self) -> None:
+        """Writes all that is left; the lock on the run is the caller's to release, after this."""
+        self._logs.close()
+        self._samples.close()
+        self._events.close()
+        self._documents.retry()

@@ -1,0 +1,39 @@
+"""The looks of a run on disk: of each verdict the last one, and only the last few verdicts."""
+
+from dataclasses import replace
+
+from aboard.core.evidence.snapshot import Snapshot
+from aboard.core.evidence.verdict import is_same_verdict
+from aboard.record.json_documents import DocumentWriter
+from aboard.record.run_directory import RunDirectory
+from aboard.record.snapshot_document import encode_snapshot
+
+# A run that hangs for a day is looked at thousands of times, and says the same of itself.
+MOST_SNAPSHOTS = 4
+
+
+class SnapshotLog:
+    """Numbers only grow; what they name may be gone."""
+
+    def __init__(self, run: RunDirectory, documents: DocumentWriter) -> None:
+        self._run = run
+        self._documents = documents
+        self._kept: list[Snapshot] = []
+
+    def keep(self, snapshot: Snapshot) -> None:
+        slim = replace(snapshot, answers={}, samples=(), said={})
+        if self._kept and _is_repeated(self._kept[-1], slim):
+            self._remove(-1)
+        self._kept.append(slim)
+        while len(self._kept) > MOST_SNAPSHOTS:
+            self._remove(0)
+        self._documents.write(self._run.look(snapshot.number), encode_snapshot(snapshot), indent=None)
+
+    def _remove(self, place: int) -> None:
+        self._documents.remove(self._run.look(self._kept.pop(place).number))
+
+
+def _is_repeated(before: Snapshot, snapshot: Snapshot) -> bool:
+    """Whether it says what the last one said. How a run ended stands beside what it had been stuck at."""
+    first, second = (each.findings[0] if each.findings else None for each in (before, snapshot))
+    return before.ended == snapshot.ended and is_same_verdict(first, second)

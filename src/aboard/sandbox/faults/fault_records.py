@@ -1,0 +1,87 @@
+"""What is broken, written down beside the sandbox's state, so that any process can heal it."""
+
+import fcntl
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, field
+from pathlib import Path
+from typing import Any
+
+from aboard.diagnoses import SandboxError
+from aboard.diagnoses.usage import sandbox
+from aboard.lazy_dataclass import dataclass
+from aboard.sandbox import saved_state
+from aboard.sandbox.host import Host
+from aboard.sandbox.namespaces.process_identity import ProcessIdentity
+from aboard.sandbox.sandbox import Sandbox
+
+_LOCK_TIMEOUT = 120.0
+_LOCK_PAUSE = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultRecord:
+    """A fault as data; `boot` is the first process of the host when it was injected."""
+
+    name: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    boot: ProcessIdentity | None
+
+
+@contextmanager
+def open_records(box: Sandbox, host: Host) -> Iterator[list[FaultRecord]]:
+    """The entries of one host, for this process alone; `save` writes them down."""
+    directory = _get_directory(box)
+    directory.mkdir(mode=0o700, exist_ok=True)
+    handle = os.open(directory / f"{host.name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        _take_lock(handle, host)
+        yield read_records(box, host.name)
+    finally:
+        os.close(handle)
+
+
+def read_records(box: Sandbox, name: str) -> list[FaultRecord]:
+    """What was written down for a host, oldest first."""
+    try:
+        raw = json.loads((_get_directory(box) / f"{name}.json").read_text())
+    except FileNotFoundError:
+        return []
+    return [
+        FaultRecord(
+            name=entry["name"], fields=entry["fields"], boot=ProcessIdentity(**entry["boot"]) if entry["boot"] else None
+        )
+        for entry in raw
+    ]
+
+
+def save_records(box: Sandbox, host: Host, entries: list[FaultRecord]) -> None:
+    """All of it or nothing of it."""
+    target = _get_directory(box) / f"{host.name}.json"
+    draft = target.with_suffix(".new")
+    draft.write_text(json.dumps([asdict(entry) for entry in entries]))
+    draft.replace(target)
+
+
+def _get_directory(box: Sandbox) -> Path:
+    return saved_state.get_directory(box.name) / "faults"
+
+
+def _take_lock(handle: int, host: Host) -> None:
+    deadline = time.monotonic() + _LOCK_TIMEOUT
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise SandboxError(
+                    sandbox.BUSY,
+                    f"another aboard has been breaking or healing {host.name} for {_LOCK_TIMEOUT:.0f} s",
+                    "host",
+                ) from None
+            time.sleep(_LOCK_PAUSE)
+        else:
+            return

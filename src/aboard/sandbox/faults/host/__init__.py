@@ -1,0 +1,1 @@
+"""Faults of a single host: clock, disk, limits, processes, Python, sshd."""

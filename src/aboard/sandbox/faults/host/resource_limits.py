@@ -1,0 +1,78 @@
+"""Too little of something: shared memory, open files, locked memory, processes."""
+
+from typing import Annotated, ClassVar
+
+from aboard.diagnoses import SandboxError
+from aboard.diagnoses.usage import sandbox
+from aboard.lazy_dataclass import dataclass
+from aboard.sandbox.faults.fault import Fault
+from aboard.sandbox.faults.host.ssh_server import is_sshd_running
+from aboard.sandbox.faults.root_commands import run_as_root, run_script
+from aboard.sandbox.host import Host
+from aboard.sandbox.host_setup.boot_host import SSHD_PID_FILE
+from aboard.sandbox.sandbox import Sandbox
+
+# Few enough for `aboard check` to warn.
+FEW_FILES = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallShm(Fault):
+    """The shared memory in /dev/shm is small, as in a container: data loaders and NCCL run out of it."""
+
+    name: ClassVar[str] = "small-shm"
+    mib: Annotated[int, "How many mebibytes it has."] = 1
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        run_as_root(host, "mount", "-o", f"remount,size={self.mib}m", "/dev/shm")  # noqa: S108 - a host's own, which is the point
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        # tmpfs(5): half of the memory is what one has that was told nothing.
+        run_as_root(host, "mount", "-o", "remount,size=50%", "/dev/shm")  # noqa: S108 - a host's own, which is the point
+
+    @property
+    def claims(self) -> frozenset[str]:
+        return frozenset({"size of /dev/shm"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowLimits(Fault):
+    """Sessions get low resource limits, as from an sshd or slurmd that was started with them."""
+
+    name: ClassVar[str] = "low-limits"
+    nofile: Annotated[int | None, "Open files; 1000 where no limit is given at all."] = None
+    memlock: Annotated[int | None, "Locked memory, in KiB."] = None
+    nproc: Annotated[int | None, "Processes of the user; hosts share a kernel, so all hosts' are counted."] = None
+
+    def check(self, box: Sandbox, host: Host) -> None:
+        if not is_sshd_running(host):
+            raise SandboxError(
+                sandbox.FAULT_OPTION,
+                f"sshd of {host.name} doesn't run, and sessions get their limits from it",
+                "sshd-stopped",
+                node=host.name,
+            )
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        lower = 'read -r pid < "$1"; shift; prlimit --pid "$pid" "$@"'
+        run_script(host, lower, str(SSHD_PID_FILE), *self._limits())
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        # Not even root may raise a hard limit everywhere, so a new sshd takes the place of the limited one.
+        if is_sshd_running(host):
+            host.sshd_restart()
+
+    def hold(self, box: Sandbox, host: Host) -> None:
+        if is_sshd_running(host):
+            self.inject(box, host)
+
+    @property
+    def claims(self) -> frozenset[str]:
+        return frozenset({"limits"})
+
+    def _limits(self) -> list[str]:
+        bytes_locked = None if self.memlock is None else self.memlock * 1024
+        wanted = {"nofile": self.nofile, "memlock": bytes_locked, "nproc": self.nproc}
+        if not any(value is not None for value in wanted.values()):
+            wanted["nofile"] = FEW_FILES
+        return [f"--{limit}={value}:{value}" for limit, value in wanted.items() if value is not None]

@@ -1,0 +1,153 @@
+"""An sshd that is down, slow, full, or not the one that is known; a key that it no longer knows."""
+
+from typing import Annotated, ClassVar
+
+from aboard.diagnoses import SandboxError
+from aboard.diagnoses.usage import sandbox
+from aboard.lazy_dataclass import dataclass
+from aboard.sandbox.faults import file_edits, resident_program
+from aboard.sandbox.faults.fault import Fault
+from aboard.sandbox.faults.root_commands import FAULT_STORE, run_script
+from aboard.sandbox.host import Host
+from aboard.sandbox.host_setup.boot_host import SSHD_PID_FILE
+from aboard.sandbox.host_setup.system_files import CREW_HOME
+from aboard.sandbox.sandbox import Sandbox
+
+SSHD_CONFIG = "/etc/ssh/sshd_config"
+# An administrator's own file. The first of two lines wins, and files are read in the order of their names.
+_MAX_STARTUPS = "/etc/ssh/sshd_config.d/50-max-startups.conf"
+_HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
+# A hang-up makes sshd start itself anew in the same process, with the limits that it had. It writes its number
+# when it listens again.
+_RELOAD = """
+[ -s "$1" ] || exit 0
+read -r pid < "$1"
+rm -f "$1"
+kill -HUP "$pid"
+tries=0
+until [ -s "$1" ]; do tries=$((tries + 1)); [ "$tries" -lt 1500 ]; sleep 0.02; done
+"""
+
+_KEEP_KEY = """
+mkdir -p "$1"; chmod 700 "$1"
+if ! [ -e "$1/key.pub" ]; then cp -p "$2" "$1/key"; cp -p "$2.pub" "$1/key.pub"; fi
+"""
+_KEY_BACK = """
+if [ -e "$1/key.pub" ]; then cp -p "$1/key" "$2"; cp -p "$1/key.pub" "$2.pub"; fi
+rm -rf "$1"
+"""
+
+
+def reload_sshd(host: Host) -> None:
+    """Let sshd read its file again, if it runs at all; sessions that are open stay open."""
+    run_script(host, _RELOAD, str(SSHD_PID_FILE))
+
+
+def is_sshd_running(host: Host) -> bool:
+    """Whether sshd listens."""
+    return host.run(["test", "-s", str(SSHD_PID_FILE)]).returncode == 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshdStopped(Fault):
+    """sshd doesn't run: logins are refused; sessions that are open stay."""
+
+    name: ClassVar[str] = "sshd-stopped"
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        host.sshd_stop()
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        if not is_sshd_running(host):
+            host.sshd_restart()
+
+    @property
+    def claims(self) -> frozenset[str]:
+        return frozenset({"sshd"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshdSlow(Fault):
+    """sshd takes its time: it says its first word so many seconds after the connection."""
+
+    name: ClassVar[str] = "sshd-slow"
+    seconds: Annotated[float, "How long each login waits."] = 10.0
+
+    def check(self, box: Sandbox, host: Host) -> None:
+        if self.seconds <= 0:
+            raise SandboxError(sandbox.FAULT_OPTION, f"{self.seconds} s isn't slow", "sshd-slow")
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        # A program of ours in the place of sshd. Not in front of it: a proxy would hide who connects, and
+        # an address translation can't be taken away without cutting the sessions that came through it.
+        host.sshd_stop()
+        about = {"sshd": box.programs.sshd, "pid_file": str(SSHD_PID_FILE), "seconds": self.seconds}
+        resident_program.start_resident(box, host, self.key, "slow-sshd", about)
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        resident_program.end_resident(host, self.key)
+        host.sshd_restart()
+
+    def hold(self, box: Sandbox, host: Host) -> None:
+        if not resident_program.is_resident_alive(host, self.key):
+            self.inject(box, host)
+
+    @property
+    def claims(self) -> frozenset[str]:
+        return frozenset({"sshd"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaxStartups(Fault):
+    """sshd drops connections when more than a few log in at once, as MaxStartups says."""
+
+    name: ClassVar[str] = "max-startups"
+    survives_power: ClassVar[bool] = True
+    limit: Annotated[int, "How many may be logging in at once."] = 2
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        file_edits.edit_lines(host, self.key, _MAX_STARTUPS, first=[f"MaxStartups {self.limit}"])
+        reload_sshd(host)
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        file_edits.undo_edit(host, self.key)
+        reload_sshd(host)
+
+    @property
+    def claims(self) -> frozenset[str]:
+        return frozenset({"MaxStartups"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherHostKey(Fault):
+    """The host has another host key than the one that is known, as after a reinstall."""
+
+    name: ClassVar[str] = "other-host-key"
+    survives_power: ClassVar[bool] = True
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        run_script(host, _KEEP_KEY, self._store, _HOST_KEY)
+        run_script(host, 'rm -f "$1"; ssh-keygen -q -t ed25519 -N "" -f "$1" </dev/null', _HOST_KEY)
+        reload_sshd(host)
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        run_script(host, _KEY_BACK, self._store, _HOST_KEY)
+        reload_sshd(host)
+
+    @property
+    def _store(self) -> str:
+        return f"{FAULT_STORE}/{self.key}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyRemoved(Fault):
+    """The host no longer knows the user's key: `Permission denied (publickey)`."""
+
+    name: ClassVar[str] = "key-removed"
+    survives_power: ClassVar[bool] = True
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        file_edits.edit_lines(host, self.key, f"{CREW_HOME}/.ssh/authorized_keys", drop=lambda line: bool(line.strip()))
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        file_edits.undo_edit(host, self.key)

@@ -1,0 +1,1 @@
+"""Faults of links, firewalls, name resolution and connection tracking."""

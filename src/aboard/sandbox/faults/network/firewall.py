@@ -1,0 +1,106 @@
+"""Firewalls between hosts, from one that swallows packets to one that says no."""
+
+import re
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from aboard.core.cluster.node_sets import expand_node_set
+from aboard.core.text.input_text import MAX_PORT
+from aboard.diagnoses import SandboxError
+from aboard.diagnoses.usage import sandbox
+from aboard.lazy_dataclass import dataclass
+from aboard.sandbox.faults.fault import Fault
+from aboard.sandbox.faults.network import iptables_rules
+from aboard.sandbox.faults.network.nftables import INTERFACES, Direction, NetworkName
+from aboard.sandbox.host import Host
+from aboard.sandbox.sandbox import Sandbox
+
+# Answers to connections of this host itself come to ports of the same range: only a first packet tells.
+_NEW_CONNECTION = ("-m", "tcp", "--syn")
+# A rule takes 15 ports, and a range counts as two: iptables-extensions(8), multiport.
+_RANGES_PER_RULE = 7
+_ANSWERS = {
+    "tcp-reset": ("-j", "REJECT", "--reject-with", "tcp-reset"),
+    "host-prohibited": ("-j", "REJECT", "--reject-with", "icmp-host-prohibited"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Firewall(Fault):
+    ports: Annotated[str | None, "TCP ports, as 29500 or 1024-65535 or 22,80; all traffic when left out."] = None
+    peer: Annotated[str | None, "Only from or to these hosts, as n1 or n[1-3]."] = None
+    way: Annotated[Direction, "Connections that come in, go out, or both."] = "in"
+    network: Annotated[NetworkName, "Which network."] = "both"
+    open_too: Annotated[bool, "With --ports: cut connections that are open, too."] = False
+
+    def check(self, box: Sandbox, host: Host) -> None:
+        iptables_rules.require_iptables()
+        list(self.rules(box))
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        iptables_rules.load_rules(host, self.key, list(self.rules(box)))
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        iptables_rules.unload_rules(host, self.key)
+
+    def rules(self, box: Sandbox) -> Iterator[tuple[str, ...]]:
+        """The rules, as iptables reads them: a chain each, and what follows."""
+        sides = {"in": ("INPUT", "-i", "-s"), "out": ("OUTPUT", "-o", "-d")}
+        interface = INTERFACES[self.network].replace("*", "+")
+        for chain, side, end in sides.values() if self.way == "both" else [sides[self.way]]:
+            for peer in self._peers(box) or [""]:
+                for ports in self._ports():
+                    yield (chain, side, interface, *((end, peer) if peer else ()), *ports, *self._answer())
+
+    def _answer(self) -> tuple[str, ...]:
+        raise NotImplementedError
+
+    def _ports(self) -> list[tuple[str, ...]]:
+        if self.ports is None:
+            # A reset is TCP's own word.
+            return [("-p", "tcp") if "tcp-reset" in self._answer() else ()]
+        new = () if self.open_too else _NEW_CONNECTION
+        ranges = [each.replace("-", ":") for each in _parse_port_ranges(self.ports)]
+        starts = range(0, len(ranges), _RANGES_PER_RULE)
+        parts = [",".join(ranges[start : start + _RANGES_PER_RULE]) for start in starts]
+        return [("-p", "tcp", "-m", "multiport", "--dports", part, *new) for part in parts]
+
+    def _peers(self, box: Sandbox) -> list[str]:
+        if self.peer is None:
+            return []
+        hosts = [box.host(name) for name in expand_node_set(self.peer, where="--peer")]
+        return [address for host in hosts for address in (host.address, host.fabric_address) if address]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirewallDrop(_Firewall):
+    """A firewall swallows packets: whoever connects waits until a time-out."""
+
+    name: ClassVar[str] = "drop"
+
+    def _answer(self) -> tuple[str, ...]:
+        return ("-j", "DROP")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirewallReject(_Firewall):
+    """A firewall says no: connections are refused, or there is no route to the host."""
+
+    name: ClassVar[str] = "reject"
+    answer: Annotated[
+        Literal["tcp-reset", "host-prohibited"], "What it says: `Connection refused` or `No route to host`."
+    ] = "tcp-reset"
+
+    def _answer(self) -> tuple[str, ...]:
+        return _ANSWERS[self.answer]
+
+
+def _parse_port_ranges(ports: str) -> list[str]:
+    found = []
+    for part in ports.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,5})(?:-([0-9]{1,5}))?\s*", part)
+        low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+        if not 1 <= low <= high <= MAX_PORT:
+            raise SandboxError(sandbox.FAULT_OPTION, f"{part.strip()!r} is no port and no range of ports", "ports")
+        found.append(f"{low}-{high}" if high > low else str(low))
+    return found

@@ -1,0 +1,56 @@
+"""Names that lead nowhere, or to the wrong place."""
+
+from typing import Annotated, ClassVar
+
+from aboard.core.cluster.node_sets import expand_node_set
+from aboard.lazy_dataclass import dataclass
+from aboard.sandbox.faults import file_edits
+from aboard.sandbox.faults.fault import Fault
+from aboard.sandbox.host import Host
+from aboard.sandbox.sandbox import Sandbox
+
+_HOSTS = "/etc/hosts"
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnresolvedName(Fault):
+    """This host can't resolve the name of a peer."""
+
+    name: ClassVar[str] = "unresolved"
+    survives_power: ClassVar[bool] = True
+    peer: Annotated[str, "Whose names, as n1 or n[1-3]."]
+
+    def check(self, box: Sandbox, host: Host) -> None:
+        self._peers(box)
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        peers = self._peers(box)
+        file_edits.edit_lines(host, self.key, _HOSTS, drop=lambda line: bool(peers & set(_parse_names(line))))
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        file_edits.undo_edit(host, self.key)
+
+    def _peers(self, box: Sandbox) -> set[str]:
+        """Their names in all networks: n1, and n1i on the fabric."""
+        hosts = [box.host(name).name for name in expand_node_set(self.peer, where="--peer")]
+        return {alias for name in hosts for alias in (name, f"{name}i")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnNameOnLoopback(Fault):
+    """The host's own name is 127.0.1.1, as Debian's installer writes it: peers can't use that address."""
+
+    name: ClassVar[str] = "own-name-on-loopback"
+    survives_power: ClassVar[bool] = True
+
+    def inject(self, box: Sandbox, host: Host) -> None:
+        line = f"127.0.1.1 {host.name}"
+        file_edits.edit_lines(host, self.key, _HOSTS, first=[line], drop=lambda other: host.name in _parse_names(other))
+
+    def heal(self, box: Sandbox, host: Host) -> None:
+        file_edits.undo_edit(host, self.key)
+
+
+def _parse_names(line: str) -> list[str]:
+    """The names that a line of a hosts file gives to its address."""
+    return line.partition("#")[0].split()[1:]

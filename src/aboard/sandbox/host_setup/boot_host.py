@@ -1,0 +1,215 @@
+"""A host's first minutes: from a bare process in new namespaces to a machine that lets `crew` log in."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from aboard.diagnoses import SandboxError
+from aboard.diagnoses.usage import sandbox
+from aboard.lazy_dataclass import dataclass
+from aboard.sandbox.host_setup import network_commands, root_filesystem, system_files
+from aboard.sandbox.layout import HEAD, HostAddress, SandboxLayout
+from aboard.sandbox.namespaces import system_calls
+from aboard.sandbox.requirements import HostPrograms, build_kernel_part_error, build_system_call_error
+from aboard.sandbox.slurm import daemons
+
+SSHD_PID_FILE = Path("/run/sshd.pid")
+_SSHD_TIMEOUT = 30.0
+_COMMAND_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostBlueprint:
+    """All that a host needs to know to come up."""
+
+    layout: SandboxLayout
+    disks: Path
+    crew_id: int
+    programs: HostPrograms
+    python: str
+    trees: tuple[Path, ...]
+    trusted: tuple[int, ...]
+    active: Mapping[str, str]
+    shim: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshKeys:
+    """The keys of a sandbox: one of `crew`'s, and one per host (by name: private, public)."""
+
+    crew: tuple[str, str]
+    hosts: dict[str, tuple[str, str]]
+
+
+def boot_host(place: HostAddress, blueprint: HostBlueprint, keys: SshKeys) -> None:
+    """Turn this process, the first of new namespaces with its cards plugged in, into a host."""
+    disk = blueprint.disks / place.name
+    first_boot = not any((disk / "upper").iterdir())
+    try:
+        root_filesystem.enter_root(disk, shared=blueprint.disks / "shared", trees=blueprint.trees)
+        system_calls.set_hostname(place.name)
+    except OSError as error:
+        raise build_system_call_error("overlay", error) from error
+    run_ip_batch(blueprint.programs.ip, network_commands.format_host_batch(place, blueprint.layout))
+    if first_boot:
+        _install_host_files(place, blueprint, keys)
+    Path("/run/sshd").mkdir()
+    Path("/run/lock").mkdir()
+    Path("/run/lock").chmod(0o1777)
+    _start_sshd(blueprint.programs.sshd)
+    if blueprint.layout.slurm:
+        daemons.start_daemons(place, blueprint.layout)
+
+
+def run_ip_batch(ip: str, batch: str) -> None:
+    """Carry out a batch; its first failure is the error."""
+    result = subprocess.run(
+        [ip, "-batch", "-"], input=batch, text=True, capture_output=True, check=False, timeout=_COMMAND_TIMEOUT
+    )
+    if result.returncode != 0:
+        seen = result.stderr.strip().replace("\n", "; ")
+        if "Unknown device type" in seen or "not supported" in seen:
+            raise build_kernel_part_error("bridge" if "type bridge" in batch else "veth", seen)
+        raise SandboxError(sandbox.NETWORK, f"ip: {seen}")
+
+
+def _install_host_files(place: HostAddress, blueprint: HostBlueprint, keys: SshKeys) -> None:
+    crew_id, home = blueprint.crew_id, system_files.CREW_HOME
+    _write_file("/etc/hostname", f"{place.name}\n")
+    _write_file("/etc/hosts", system_files.format_hosts_file(blueprint.layout))
+    _write_file("/etc/machine-id", f"{uuid.uuid4().hex}\n")
+    # No name server: an unknown name is refused at once instead of after a time-out.
+    _write_file("/etc/resolv.conf", "# this host knows the names in /etc/hosts only\n")
+    _write_file(
+        "/etc/passwd",
+        system_files.set_user_entry(_read_if_exists("/etc/passwd"), f"crew:x:{crew_id}:{crew_id}::{home}:/bin/bash"),
+    )
+    _write_file("/etc/group", system_files.set_user_entry(_read_if_exists("/etc/group"), f"crew:x:{crew_id}:"))
+    _write_file(
+        "/etc/shadow",
+        system_files.set_user_entry(_read_if_exists("/etc/shadow"), "crew:*:20000:0:99999:7:::"),
+        mode=0o640,
+    )
+    for old in (*Path("/etc/ssh").glob("ssh_host_*"), *Path("/etc/ssh/sshd_config.d").glob("*.conf")):
+        old.unlink()
+    Path("/etc/ssh/sshd_config.d").mkdir(exist_ok=True)
+    private, public = keys.hosts[place.name]
+    _write_file("/etc/ssh/ssh_host_ed25519_key", private, mode=0o600)
+    _write_file("/etc/ssh/ssh_host_ed25519_key.pub", f"{public}\n")
+    _write_file("/etc/ssh/sshd_config", system_files.SSHD_CONFIG)
+    _write_file(
+        SYSTEMCTL_PATH, format_systemctl_script(sshd=blueprint.programs.sshd, pid_file=str(SSHD_PID_FILE)), mode=0o755
+    )
+    if not Path("/usr/bin/python3").exists():
+        Path("/usr/local/bin/python3").unlink(missing_ok=True)
+        Path("/usr/local/bin/python3").symlink_to(blueprint.python)
+    if blueprint.trusted:
+        Path("/etc/aboard").mkdir(exist_ok=True)
+        _write_file("/etc/aboard/trusted-owners", "".join(f"{owner}\n" for owner in blueprint.trusted))
+    _make_owned_directories([home, home / ".ssh", Path("/private")], owner=crew_id)
+    _write_file(home / ".bashrc", "", owner=crew_id)
+    _write_file(home / ".ssh/authorized_keys", f"{keys.crew[1]}\n", owner=crew_id, mode=0o600)
+    if place.name == HEAD:
+        _install_head_files(blueprint, keys)
+    if blueprint.layout.slurm:
+        # A secret that every host can have, and that `crew` can't read: the head's own private host key.
+        daemons.install_slurm(blueprint.layout, secret=keys.hosts[HEAD][0])
+
+
+def _install_head_files(blueprint: HostBlueprint, keys: SshKeys) -> None:
+    crew_id, home = blueprint.crew_id, system_files.CREW_HOME
+    public = {name: pair[1] for name, pair in keys.hosts.items()}
+    known_hosts = system_files.format_known_hosts(blueprint.layout.places.values(), public)
+    _write_file(home / ".ssh/id_ed25519", keys.crew[0], owner=crew_id, mode=0o600)
+    _write_file(home / ".ssh/id_ed25519.pub", f"{keys.crew[1]}\n", owner=crew_id)
+    _write_file(home / ".ssh/known_hosts", known_hosts, owner=crew_id)
+    # A login at the head has it; what ssh runs on nodes does not read this file.
+    profile = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in blueprint.active.items())
+    _write_file(home / ".profile", profile, owner=crew_id)
+    _write_file(home / "hostfile", system_files.format_hostfile(blueprint.layout), owner=crew_id)
+    _write_file("/usr/local/bin/aboard", blueprint.shim, mode=0o755)
+
+
+def _make_owned_directories(directories: Iterable[Path], *, owner: int) -> None:
+    for directory in directories:
+        # The machine may have a directory of this name: here it is new and empty.
+        if directory.is_symlink() or directory.is_file():
+            directory.unlink()
+        elif directory.exists():
+            shutil.rmtree(directory)
+        directory.mkdir(parents=True)
+        directory.chmod(0o700 if directory != Path("/private") else 0o755)
+        os.chown(directory, owner, owner)
+
+
+def _read_if_exists(path: str) -> str:
+    return Path(path).read_text() if Path(path).exists() else ""
+
+
+def _write_file(path: str | Path, text: str, *, owner: int = 0, mode: int = 0o644) -> None:
+    target = Path(path)
+    # Not through a link: /etc/resolv.conf is often one into /run, which is empty here.
+    target.unlink(missing_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    target.chmod(mode)
+    if owner:
+        os.chown(target, owner, owner)
+
+
+def _start_sshd(sshd: str) -> None:
+    result = subprocess.run(
+        [sshd],
+        env={"PATH": system_files.ROOT_PATH},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_COMMAND_TIMEOUT,
+    )
+    deadline = time.monotonic() + _SSHD_TIMEOUT
+    # sshd goes to the background before it listens, and writes its number after.
+    while result.returncode == 0 and not SSHD_PID_FILE.exists():
+        if time.monotonic() > deadline:
+            raise SandboxError(sandbox.SSHD, f"sshd doesn't listen after {_SSHD_TIMEOUT:.0f} s")
+        time.sleep(0.01)
+    if result.returncode != 0:
+        raise SandboxError(sandbox.SSHD, f"sshd: {result.stderr.strip()}")
+
+
+SYSTEMCTL_PATH = "/usr/local/sbin/systemctl"
+
+_SYSTEMCTL_SCRIPT = """\
+#!/bin/sh
+# A practice host has no systemd: this manages its ssh server, and nothing else.
+file=@pid_file@
+listens() { [ -s "$file" ] && read -r pid < "$file" && kill -0 "$pid" 2>/dev/null; }
+await() { tries=0; until "$@"; do tries=$((tries + 1)); [ "$tries" -lt 1500 ] || exit 1; sleep 0.02; done; }
+gone() { ! kill -0 "$pid" 2>/dev/null; }
+start() { listens || { @sshd@ && await listens; }; }
+stop() { listens && kill "$pid" && await gone; rm -f "$file"; }
+case "$2" in
+    ssh|sshd|ssh.service|sshd.service) ;;
+    *) echo "systemctl: a practice host has no systemd; only its ssh server can be managed" >&2; exit 1 ;;
+esac
+case "$1" in
+    start) start ;;
+    stop) stop ;;
+    restart) stop; start ;;
+    reload) listens || exit 1; rm -f "$file"; kill -HUP "$pid"; await listens ;;
+    is-active) if listens; then echo active; else echo inactive; exit 3; fi ;;
+    *) echo "systemctl: a practice host has no systemd; $1 can't be done" >&2; exit 1 ;;
+esac
+"""
+
+
+def format_systemctl_script(*, sshd: str, pid_file: str) -> str:
+    """The program, told where sshd is and where it writes its number."""
+    return _SYSTEMCTL_SCRIPT.replace("@sshd@", sshd).replace("@pid_file@", pid_file)

@@ -1,0 +1,72 @@
+"""The batches that `ip` is given: one for the switch, one for each host."""
+
+from collections.abc import Iterable, Iterator
+
+from aboard.sandbox.layout import HostAddress, SandboxLayout
+
+_NEIGHBOURS_THAT_FIT = 20
+
+
+def format_switch_batch(*, fabric: bool) -> str:
+    """One bridge per network; they live in the hull's network namespace only."""
+    return _join_lines(
+        line
+        for bridge in (["mgmt", "fabric"] if fabric else ["mgmt"])
+        for line in (
+            # No forward delay: a port carries traffic as soon as it is up.
+            f"link add {bridge} type bridge forward_delay 0 stp_state 0",
+            f"link set {bridge} up",
+        )
+    )
+
+
+def format_cable_batch(places: Iterable[tuple[HostAddress, int]]) -> str:
+    """A cable per host and network; its end at the switch has the host's name (`n2`, `n2i`)."""
+    return _join_lines(
+        line
+        for place, pid in places
+        for port, interface, bridge, mac in _list_interfaces(place)
+        for line in (
+            f"link add {port} type veth peer name {interface} address {mac} netns {pid}",
+            f"link set {port} master {bridge} up",
+        )
+    )
+
+
+def format_host_batch(place: HostAddress, layout: SandboxLayout) -> str:
+    """What a host does to its own cards at boot."""
+    lines = ["link set lo up", f"addr add {place.address}/16 brd + dev eth0", "link set eth0 up"]
+    if place.fabric_address:
+        lines += [f"addr add {place.fabric_address}/16 brd + dev eth1", "link set eth1 up"]
+    if layout.nodes > _NEIGHBOURS_THAT_FIT:
+        lines += [line for peer in layout.places.values() if peer != place for line in _format_neighbours(peer)]
+    return _join_lines(lines)
+
+
+def _format_neighbours(peer: HostAddress) -> Iterator[str]:
+    """Neighbours told beforehand.
+
+    The kernel has one table of at most 1024 learned neighbours (net.ipv4.neigh.default.gc_thresh3) for all
+    network namespaces together, and only the machine could raise it: with 64 hosts that talk to each other,
+    connections hang. An entry marked as learned elsewhere isn't counted, and a stale one is still verified by
+    ARP when it is used, so that a dead host is found out as ever.
+    """
+    yield f"neigh add {peer.address} lladdr {peer.mac} nud stale extern_learn dev eth0"
+    if peer.fabric_address:
+        yield f"neigh add {peer.fabric_address} lladdr {peer.fabric_mac} nud stale extern_learn dev eth1"
+
+
+def list_switch_ports(place: HostAddress) -> list[str]:
+    """The switch's ends of a host's cables."""
+    return [port for port, *_ in _list_interfaces(place)]
+
+
+def _list_interfaces(place: HostAddress) -> list[tuple[str, str, str, str]]:
+    interfaces = [(place.name, "eth0", "mgmt", place.mac)]
+    if place.fabric_address:
+        interfaces.append((f"{place.name}i", "eth1", "fabric", place.fabric_mac))
+    return interfaces
+
+
+def _join_lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,101 @@
+"""The file system of a host: the machine's own as the lower layer, everything that is written apart."""
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from aboard.sandbox.namespaces import system_calls
+
+# Devices that programs on a node open; /dev itself is the host's own, so that /dev/shm and /dev/pts are.
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "kmsg", "fuse")
+_LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
+_TTY_GROUP = 5
+# What `others` need: to pass through a directory, and to read it too.
+_PASS = 0o1
+_READ = 0o5
+_SYSTEM_TREES = (Path("/"), Path("/usr"), Path("/usr/local"))
+
+
+def make_disk(disk: Path) -> None:
+    """A host's disk; it is the hull's mount, so it outlives the host's power."""
+    disk.mkdir()
+    system_calls.mount(disk.name, disk, "tmpfs", options="mode=0755")
+    for part in ("upper", "work", "root"):
+        (disk / part).mkdir()
+
+
+def enter_root(disk: Path, *, shared: Path, trees: Iterable[Path]) -> None:
+    """Mount a host's file system from its disk and make it this process's root."""
+    system_calls.mount("none", Path("/"), flags=system_calls.PRIVATE | system_calls.RECURSIVE)
+    root = disk / "root"
+    layers = f"lowerdir=/,upperdir={disk}/upper,workdir={disk}/work"
+    system_calls.mount("overlay", root, "overlay", options=layers)
+    for name in ("proc", "sys", "dev", "run", "tmp", "shared"):
+        (root / name).mkdir(exist_ok=True)
+    system_calls.mount("proc", root / "proc", "proc", flags=system_calls.NO_SUID | system_calls.NO_DEVICES)
+    system_calls.mount("sysfs", root / "sys", "sysfs", flags=system_calls.NO_SUID | system_calls.NO_DEVICES)
+    system_calls.mount(
+        "run", root / "run", "tmpfs", flags=system_calls.NO_SUID | system_calls.NO_DEVICES, options="mode=0755"
+    )
+    system_calls.mount(
+        "tmp", root / "tmp", "tmpfs", flags=system_calls.NO_SUID | system_calls.NO_DEVICES, options="mode=1777"
+    )
+    _make_devices(root / "dev")
+    system_calls.bind_mount(shared, root / "shared")
+    for tree in _list_outermost(trees):
+        _expose_tree(tree, root)
+    system_calls.pivot_into(root)
+
+
+def _make_devices(dev: Path) -> None:
+    system_calls.mount("dev", dev, "tmpfs", flags=system_calls.NO_SUID, options="mode=0755")
+    for name in _DEVICES:
+        original = Path("/dev", name)
+        if original.exists():
+            about = original.stat()
+            os.mknod(dev / name, stat.S_IFCHR | 0o600, about.st_rdev)
+            (dev / name).chmod(stat.S_IMODE(about.st_mode))
+    for name, target in _LINKS.items():
+        (dev / name).symlink_to(target)
+    (dev / "pts").mkdir()
+    (dev / "shm").mkdir()
+    terminals = f"newinstance,ptmxmode=0666,mode=0620,gid={_TTY_GROUP}"
+    system_calls.mount("devpts", dev / "pts", "devpts", options=terminals)
+    system_calls.mount(
+        "shm", dev / "shm", "tmpfs", flags=system_calls.NO_SUID | system_calls.NO_DEVICES, options="mode=1777"
+    )
+
+
+def _list_outermost(trees: Iterable[Path]) -> list[Path]:
+    """The trees without those that lie within another one."""
+    found = sorted({tree.resolve() for tree in trees})
+    return [tree for tree in found if not any(other in tree.parents for other in found)]
+
+
+def _expose_tree(tree: Path, root: Path) -> None:
+    """Let an ordinary user reach a tree of the machine, at its own place.
+
+    A bind mount, because a file that changes in an overlay's lower layer is stale or worse (kernel:
+    filesystems/overlayfs.rst, "Changes to underlying filesystems"); it also reaches trees on other file
+    systems and below /tmp.
+    """
+    _open_directories(tree.parents, root, _PASS)
+    if tree in _SYSTEM_TREES:
+        return
+    target = root / tree.relative_to("/")
+    if stat.S_IMODE(tree.stat().st_mode) & _READ != _READ:
+        # The bind would show this closed door as it is; in the overlay it can be opened.
+        _open_directories([tree], root, _READ)
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    system_calls.bind_mount(tree, target, read_only=True)
+
+
+def _open_directories(directories: Iterable[Path], root: Path, wanted: int) -> None:
+    for directory in directories:
+        inside = root / directory.relative_to("/")
+        if inside.exists():
+            mode = stat.S_IMODE(inside.stat().st_mode)
+            if mode & wanted != wanted:
+                inside.chmod(mode | wanted)

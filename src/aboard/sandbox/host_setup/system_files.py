@@ -1,0 +1,83 @@
+"""The texts that make a host that host: who is who, who may log in, where `aboard` is."""
+
+import shlex
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+from aboard.sandbox.layout import HEAD, HostAddress, SandboxLayout
+
+CREW = "crew"
+CREW_HOME = Path("/home/crew")
+CREW_PATH = "/usr/local/bin:/usr/bin:/bin"
+ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+SSHD_CONFIG = f"""\
+# A host of a practice cluster: `{CREW}` comes in by key, nobody else comes in.
+# As Debian, Ubuntu and Red Hat have it: what stands in there comes first, and the first of two lines wins.
+Include /etc/ssh/sshd_config.d/*.conf
+HostKey /etc/ssh/ssh_host_ed25519_key
+PidFile /run/sshd.pid
+PermitRootLogin no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+PubkeyAuthentication yes
+AuthorizedKeysFile .ssh/authorized_keys
+UsePAM no
+UseDNS no
+PrintMotd no
+PrintLastLog no
+X11Forwarding no
+SetEnv PATH={CREW_PATH}
+Subsystem sftp internal-sftp
+"""
+
+
+def format_hosts_file(layout: SandboxLayout) -> str:
+    """Every host resolves every host, itself included, to the address that its peers reach."""
+    lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
+    for place in layout.places.values():
+        lines.append(f"{place.address} {place.name}")
+        if place.fabric_address:
+            lines.append(f"{place.fabric_address} {place.name}i")
+    return "\n".join(lines) + "\n"
+
+
+def format_hostfile(layout: SandboxLayout) -> str:
+    """The nodes as DeepSpeed wants them; the head has no slots, so it isn't one."""
+    return "".join(f"{name} slots={layout.slots}\n" for name in layout.places if name != HEAD)
+
+
+def format_known_hosts(places: Iterable[HostAddress], keys: Mapping[str, str]) -> str:
+    """Each host's key under its names and its addresses."""
+    lines = []
+    for place in places:
+        names = [place.name, place.address]
+        if place.fabric_address:
+            names += [f"{place.name}i", place.fabric_address]
+        lines.append(f"{','.join(names)} {keys[place.name]}")
+    return "\n".join(lines) + "\n"
+
+
+def set_user_entry(text: str, line: str) -> str:
+    """A passwd, group or shadow file with one more entry, in place of one of that name."""
+    name = line.split(":", 1)[0]
+    others = [entry for entry in text.splitlines() if entry.split(":", 1)[0] != name]
+    return "\n".join([*others, line]) + "\n"
+
+
+def find_free_id(*tables: str, taken: Collection[int] = (), first: int = 7700) -> int:
+    """A number that no entry of these passwd and group files has, as user or as group, and nobody else has taken."""
+    used = {
+        int(field)
+        for table in tables
+        for entry in table.splitlines()
+        for field in entry.split(":")[2:4]
+        if field.isdigit()
+    }
+    return next(number for number in range(first, 60_000) if number not in used and number not in taken)
+
+
+def format_aboard_shim(python: str, source: str | None) -> str:
+    """A program that runs this very `aboard`; `source` is where it is when it isn't installed."""
+    path = f"export PYTHONPATH={shlex.quote(source)}${{PYTHONPATH:+:$PYTHONPATH}}\n" if source else ""
+    return f'#!/bin/sh\n{path}exec {shlex.quote(python)} -m aboard "$@"\n'

@@ -1,0 +1,1 @@
+"""Enters and leaves the namespaces of a host, and runs commands inside."""

@@ -1,0 +1,130 @@
+"""The hull: the process whose end is the end of the whole sandbox.
+
+    machine
+    └── hull (own PID, mount, net, UTS, IPC namespace; holds the switch and the disks)
+        ├── head (all of these once more, nested)
+        ├── n1
+        └── …
+
+The kernel ends everything in a PID namespace with its first process, and mounts and networks go with their
+last user. So there is no clean-up to get wrong: whoever kills the hull has cleaned up. Until it is told to
+stay, it ends by itself when the process that builds it does.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+from aboard.diagnoses import SandboxError
+from aboard.diagnoses.usage import sandbox
+from aboard.sandbox.namespaces import helper_program, system_calls
+from aboard.sandbox.namespaces.process_identity import ProcessIdentity
+from aboard.sandbox.requirements import HostPrograms, build_system_call_error
+
+_START_TIMEOUT = 20.0
+# End of file (our builder died) or any other word ends the shell, and with it the hull.
+_WAIT_FOR_KEEP = 'read -r word && [ "$word" = keep ] && exec "$0" -- "$1" infinity </dev/null'
+
+
+class OuterNamespace:
+    """A hull that lives as long as this object's pipe is open, or for good after `keep`."""
+
+    def __init__(self, *, hull: ProcessIdentity, pipe: IO[bytes]) -> None:
+        self.outer_init = hull
+        self._pipe = pipe
+
+    def keep(self) -> None:
+        """From now on the hull stays when we end."""
+        self._pipe.write(b"keep\n")
+        self._pipe.close()
+
+    def abandon(self) -> None:
+        """Unless it was kept, the hull ends now."""
+        with contextlib.suppress(BrokenPipeError):
+            self._pipe.close()
+
+
+def create_outer_namespace(*, disks: Path, programs: HostPrograms) -> OuterNamespace:
+    """Start a hull with no host in it yet."""
+    spec = helper_program.write_spec_file({"disks": str(disks), "tini": programs.tini, "sleep": programs.sleep})
+    # Without a buffer, so that nothing is left to write when the pipe breaks.
+    with subprocess.Popen(
+        helper_program.build_helper_argv("aboard.sandbox.namespaces.outer_namespace", spec),
+        bufsize=0,
+        env=helper_program.build_helper_environment(),
+        pass_fds=(spec,),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as starter:
+        os.close(spec)
+        pipe, starter.stdin = starter.stdin, None
+        answers, starter.stdout = starter.stdout, None
+        if pipe is None or answers is None:
+            raise AssertionError("Popen was given PIPE")
+        with answers:
+            try:
+                return OuterNamespace(hull=_read_answer(answers), pipe=pipe)
+            except BaseException:
+                pipe.close()
+                starter.kill()
+                raise
+
+
+def _read_answer(answers: IO[bytes]) -> ProcessIdentity:
+    ready, _, _ = select.select([answers], [], [], _START_TIMEOUT)
+    line = answers.readline() if ready else b""
+    if not line:
+        raise SandboxError(sandbox.BUILD, f"no namespaces could be made within {_START_TIMEOUT:.0f} s")
+    message = json.loads(line)
+    helper_program.raise_error(message)
+    return ProcessIdentity.of(message["pid"])
+
+
+def main(handle: int) -> None:
+    """The started program: make the namespaces, leave their first process behind, say its number."""
+    spec = helper_program.read_spec(handle)
+    try:
+        system_calls.unshare_namespaces(system_calls.ALL_NAMESPACES)
+    except OSError as error:
+        print(helper_program.format_error_line(build_system_call_error("namespaces", error)), end="")  # noqa: T201 - its one word to the builder at the other end of the pipe
+        return
+    failed, failing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _become_first_process(spec, failing)
+    os.close(failing)
+    # The pipe closes by itself when the first process has become a shell.
+    line = os.read(failed, 65536).decode() or json.dumps({"pid": pid}) + "\n"
+    print(line, end="", flush=True)  # noqa: T201 - its one word to the builder at the other end of the pipe
+    os._exit(0)
+
+
+def _become_first_process(spec: dict[str, Any], failing: int) -> NoReturn:
+    try:
+        root, disks = Path("/"), Path(spec["disks"])
+        # Slave: what the machine unmounts is let go of here too, and nothing of ours shows there.
+        system_calls.mount("none", root, flags=system_calls.SLAVE | system_calls.RECURSIVE)
+        system_calls.mount("disks", disks, "tmpfs", options="mode=0755")
+        system_calls.mount("proc", Path("/proc"), "proc")
+        system_calls.set_hostname("aboard-sandbox")
+        shared = disks / "shared"
+        shared.mkdir()
+        shared.chmod(0o1777)
+        os.chdir("/")
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        os.execv("/bin/sh", ["sh", "-c", _WAIT_FOR_KEEP, spec["tini"], spec["sleep"]])  # noqa: S606 - no shell
+    except OSError as error:
+        os.write(failing, helper_program.format_error_line(build_system_call_error("tmpfs", error)).encode())
+    finally:
+        os._exit(1)
+    sys.exit(1)

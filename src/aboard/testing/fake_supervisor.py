@@ -1,0 +1,205 @@
+"""A keeper that is only acted: it obeys a keeper's ops and tells what a keeper tells, with no process behind it."""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Any, Protocol
+from zlib import crc32
+
+from aboard.agent import frames
+from aboard.lazy_dataclass import dataclass
+from aboard.testing.fake_rank import STACKS, FakeRank
+
+SAMPLE_SECONDS = 1.0
+# How long ranks take to dump their stacks, and to leave when they are asked to.
+STACKS_SECONDS = 0.2
+LEAVE_SECONDS = 0.1
+USUAL_PORT = 29500
+NODE_MEMORY = 0.41
+
+
+@dataclass(frozen=True, kw_only=True)
+class FakeNodeFaults:
+    """What goes wrong on an acted node: children that die so many seconds after their start, a time when it is cut off.
+
+    From that time on nothing comes from it, as if it had lost its power.
+    """
+
+    dies: Mapping[str, float] = field(default_factory=dict)
+    silent: float | None = None
+
+
+class FrameSink(Protocol):
+    """Where frames go to the head."""
+
+    def send(self, message: frames.Message) -> None: ...
+
+    @property
+    def unsent(self) -> int: ...
+
+
+class FakeSupervisor:
+    """One run on one acted node; `on_gone` is called when it has left."""
+
+    def __init__(self, node: str, message: frames.Message, part: FakeNodeFaults, on_gone: Callable[[], None]) -> None:
+        self.cut_off = False
+        self._loop = asyncio.get_running_loop()
+        self._run = str(message["run"])
+        self._key = str(message["key"])
+        self._lease = float(message["lease"]["seconds"])
+        self._part = part
+        self._on_gone = on_gone
+        self._bridge: FrameSink | None = None
+        self._ranks: dict[str, FakeRank] = {}
+        self._events: deque[frames.Message] = deque()
+        self._seq = 0
+        self._credit = 0
+        self._ending = self._ended = self._left = False
+        self._acts: dict[str, Callable[[frames.Message], frames.Message | None]] = {
+            "beat": lambda _message: {"wall": time.time()},
+            "ack": lambda message: self._ack(int(message["seq"])),
+            "credit": self._add_credit,
+            "bring": lambda _message: None,
+            "start": self._start,
+            "signal": self._signal,
+            "reserve": lambda message: {"port": message["port"] or USUAL_PORT},
+            "lease": lambda _message: None,
+            "end": lambda _message: self._end(),
+        }
+        # Nodes don't sample all at the same moment.
+        self._loop.call_later(crc32(node.encode()) % 1000 / 1000 * SAMPLE_SECONDS, self._sample)
+        if part.silent is not None:
+            self._loop.call_later(part.silent, self._cut_off)
+
+    # -- bridges -----------------------------------------------------------------------------------------
+
+    def admit(self, bridge: FrameSink, message: frames.Message) -> None:
+        """A bridge with the run's key takes the place of the one before, and hears what the head has not."""
+        if message["key"] != self._key:
+            bridge.send({"re": message["id"], "error": f"the key does not fit run {self._run}"})
+            return
+        self._bridge = bridge
+        self._credit = int(message["credit"])
+        for rank in self._ranks.values():
+            for stream, output in rank.outputs.items():
+                output.rewind(message["have"].get(f"{rank.name}/{stream}", 0))
+        children = {name: {"state": rank.state} for name, rank in self._ranks.items()}
+        bridge.send({"re": message["id"], "children": children, "lost_events": 0, "wall": time.time()})
+        self._ack(int(message["acked"]))
+        for event in self._events:
+            bridge.send(event)
+        self._pour()
+
+    def lose(self, bridge: FrameSink) -> None:
+        """Without a bridge the lease runs."""
+        if bridge is self._bridge:
+            self._bridge = None
+            self._loop.call_later(self._lease, self._expire_lease)
+
+    def _expire_lease(self) -> None:
+        if self._bridge is None and not self.cut_off:
+            self._leave()
+
+    def _cut_off(self) -> None:
+        self.cut_off = True
+
+    # -- what the head asks ------------------------------------------------------------------------------
+
+    def obey(self, bridge: FrameSink, message: frames.Message) -> None:
+        if self.cut_off:
+            return
+        number, op = message.get("id"), message["op"]
+        if op == "stacks":
+            # Answered later, as the real ones are.
+            stacks = {name: STACKS if rank.runs else {"why": "it has ended"} for name, rank in self._ranks.items()}
+            self._loop.call_later(STACKS_SECONDS, self._answer, bridge, {"re": number, "stacks": stacks})
+            return
+        act = self._acts.get(op)
+        answer = {"error": f"an acted keeper can't {op}"} if act is None else act(message)
+        if number is not None:
+            self._answer(bridge, {"re": number, **(answer or {})})
+
+    def _answer(self, bridge: FrameSink, answer: frames.Message) -> None:
+        if not self.cut_off:
+            bridge.send(answer)
+
+    def _start(self, message: frames.Message) -> None:
+        name = str(message["child"])
+        if name not in self._ranks:
+            rank = self._ranks[name] = FakeRank(name, self._loop.call_later, self._tell, self._pour)
+            rank.start(self._part.dies.get(name))
+
+    def _add_credit(self, message: frames.Message) -> None:
+        self._credit += int(message["bytes"])
+        self._pour()
+
+    def _signal(self, message: frames.Message) -> None:
+        self._ranks[message["child"]].exit(-int(message["signal"]))
+
+    # -- what the head hears -----------------------------------------------------------------------------
+
+    def _tell(self, kind: str, **fields: Any) -> float:
+        self._seq += 1
+        wall = time.time()
+        event = {"event": self._seq, "kind": kind, "wall": wall, **fields}
+        self._events.append(event)
+        if self._bridge is not None:
+            self._answer(self._bridge, event)
+        return wall
+
+    def _ack(self, seq: int) -> None:
+        while self._events and self._events[0]["event"] <= seq:
+            self._events.popleft()
+        self._leave_if_done()
+
+    def _pour(self) -> None:
+        for rank in self._ranks.values():
+            for output in rank.outputs.values():
+                while self._bridge is not None and self._credit > 0:
+                    frame = output.next_frame(self._credit, time.time())
+                    if frame is None:
+                        break
+                    self._credit -= len(frame["data"])
+                    self._answer(self._bridge, frame)
+        self._leave_if_done()
+
+    def _sample(self) -> None:
+        """As the keeper's own: only when the wire is free."""
+        if self._left:
+            return
+        self._loop.call_later(SAMPLE_SECONDS, self._sample)
+        if self._bridge is not None and not self._bridge.unsent:
+            wall = time.time()
+            children = {name: rank.figures(wall) for name, rank in self._ranks.items() if rank.runs}
+            if children:
+                node = {"load": round(sum(used["cpu"] for used in children.values()), 2), "memory": NODE_MEMORY}
+                self._answer(self._bridge, {"samples": {"wall": wall, "node": node, "children": children}})
+
+    # -- the end -----------------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        if not self._ending:
+            self._ending = True
+            self._tell("ending", why="the head asked for it")
+            self._loop.call_later(LEAVE_SECONDS, self._see_off)
+
+    def _see_off(self) -> None:
+        for rank in self._ranks.values():
+            rank.exit(-15)
+        self._tell("ended", killed=0, stubborn=[])
+        self._ended = True
+        self._leave_if_done()
+
+    def _leave_if_done(self) -> None:
+        outputs = (output for rank in self._ranks.values() for output in rank.outputs.values())
+        if self._ended and not self._events and all(output.told for output in outputs):
+            self._leave()
+
+    def _leave(self) -> None:
+        if not self._left:
+            self._left = True
+            if self._bridge is not None:
+                self._answer(self._bridge, {"gone": "keeper"})
+            self._on_gone()

@@ -1,0 +1,51 @@
+"""Reads the recording of a node from its folder.
+
+    NAME/about.json     {"what": "one sentence", "like": "OTHER", "without": ["/sys/class/infiniband/mlx5_7/"]}
+    NAME/root/…         files of the node, each at its path
+    NAME/commands.json  [{"argv": ["nvidia-smi", "-q"], "code": 0, "stdout": "nvidia-smi-q.txt"}]
+    NAME/commands/…     what they printed
+
+All but about.json may be missing. One that is `like` another begins with what that one has, `without` the paths that
+begin so, and its own files and commands win.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from aboard.core.probes.node_recording import NodeRecording
+from aboard.core.probes.probe import CommandOutput
+
+
+def load_recording(folder: Path) -> NodeRecording:
+    """The recording in this folder, with what it takes from the one beside it that it is like."""
+    about = _read_json(folder / "about.json", {})
+    like = load_recording(folder.parent / about["like"]) if about.get("like") else NodeRecording()
+    without = tuple(about.get("without", ()))
+    return NodeRecording(
+        files={
+            **{path: text for path, text in like.files.items() if not path.startswith(without)},
+            **_read_tree(folder / "root"),
+        },
+        commands={
+            **like.commands,
+            **{tuple(entry["argv"]): _read_output(folder, entry) for entry in _read_json(folder / "commands.json", [])},
+        },
+    )
+
+
+def _read_json(path: Path, otherwise: Any) -> Any:
+    return json.loads(path.read_text("utf-8")) if path.exists() else otherwise
+
+
+def _read_tree(root: Path) -> dict[str, str]:
+    return {f"/{path.relative_to(root)}": path.read_text("utf-8") for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def _read_output(folder: Path, entry: dict[str, Any]) -> CommandOutput:
+    printed = {side: folder / "commands" / entry[side] for side in ("stdout", "stderr") if side in entry}
+    return CommandOutput(
+        code=entry.get("code", 0),
+        timed_out=entry.get("timed_out", False),
+        **{"stdout": "", **{side: path.read_text("utf-8") for side, path in printed.items()}},
+    )

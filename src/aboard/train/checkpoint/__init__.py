@@ -1,0 +1,1 @@
+"""Writes, publishes, verifies and restores checkpoints."""

@@ -1,0 +1,101 @@
+"""A save under way in a thread; training waits for one thing only: that its state is copied before it changes."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from threading import Event, Thread
+from time import monotonic
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import checkpoint
+from aboard.train.checkpoint.checkpoint_writer import CheckpointState, CheckpointWriter
+from aboard.train.checkpoint.staging_buffers import StagedFile
+
+# What a wait is booked as, for as long as it lasts.
+TimeBooking = Callable[[], AbstractContextManager[None]]
+
+
+class CopyBarrier:
+    """Forward and backward change neither weights nor the optimizer's state: its next step waits, and nothing else.
+
+    The wait is within `spent`, since a ledger would book it as the optimizer's.
+    """
+
+    def __init__(self, *, patience: float, spent: TimeBooking = nullcontext) -> None:
+        self.waited = 0.0
+        self._patience = patience
+        self._spent = spent
+        self._event = Event()
+        self._event.set()
+        self._optimizer: torch.optim.Optimizer | None = None
+        self._hook: RemovableHandle | None = None
+
+    def guard(self, optimizer: torch.optim.Optimizer) -> None:
+        """From now on; one hook for the whole run, since it costs nothing while no copy is made."""
+        self._event.clear()
+        if self._optimizer is not optimizer:
+            self.leave()
+            self._optimizer, self._hook = optimizer, optimizer.register_step_pre_hook(self._wait)
+
+    def done(self) -> None:
+        self._event.set()
+
+    def leave(self) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+
+    def _wait(self, *_: Any) -> None:
+        if not self._event.is_set():
+            began = monotonic()
+            with self._spent():
+                if not self._event.wait(self._patience):
+                    raise _build_timeout_error(self._patience)
+            self.waited += monotonic() - began
+
+
+class BackgroundSave:
+    """In a thread that doesn't keep a dying process alive."""
+
+    def __init__(
+        self, writer: CheckpointWriter, snapshot: CheckpointState, copied: CopyBarrier, *, patience: float
+    ) -> None:
+        self._patience = patience
+        self._notes: list[str] = []
+        self._error: BaseException | None = None
+        self._thread = Thread(target=self._run, args=(writer, snapshot, copied), name="checkpoint", daemon=True)
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def result(self) -> list[str]:
+        """Its notes, once it is done; raises what it failed of."""
+        self._thread.join(self._patience)
+        if not self.done:
+            raise _build_timeout_error(self._patience)
+        if self._error is not None:
+            raise self._error
+        return self._notes
+
+    def _run(self, writer: CheckpointWriter, snapshot: CheckpointState, copied: CopyBarrier) -> None:
+        def copy() -> list[StagedFile]:
+            try:
+                return snapshot.copy()
+            finally:
+                copied.done()
+
+        try:
+            self._notes = writer.save(replace(snapshot, copy=copy))
+        except BaseException as error:  # noqa: BLE001 - raised again where training polls
+            self._error = error
+        finally:
+            copied.done()
+
+
+def _build_timeout_error(patience: float) -> AboardError:
+    return AboardError(checkpoint.STUCK, f"a checkpoint isn't written after {patience:.0f} s")

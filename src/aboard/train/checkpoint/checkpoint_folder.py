@@ -1,0 +1,134 @@
+"""The folder of a run's checkpoints: their names, who may write there, and how one goes for good."""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from secrets import token_hex
+from shutil import rmtree
+from time import monotonic, sleep
+
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import checkpoint
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.lazy_dataclass import dataclass
+from aboard.train.checkpoint import commit_marker
+from aboard.train.checkpoint.commit_marker import CommitMarker, MarkerError
+from aboard.train.checkpoint.durable_write import sync_folder
+
+# `step-000123`, and `step-000123-2` where that one was there already.
+_STEP = re.compile(r"step-(\d{6,})(?:-(\d+))?")
+_REMOVED_PREFIX = ".gone-"
+# A run that was just ended may take a moment to let go.
+_PATIENCE = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointListing:
+    """What is in a folder: the serials of checkpoints whose marker is whole, and what isn't one, with the reason."""
+
+    good: Mapping[str, int]
+    skipped: Mapping[str, str]
+
+
+def list_published(folder: Path) -> list[Path]:
+    """The checkpoints that have a marker, in the order of their steps."""
+    return [path for path in _list_steps(folder) if (path / commit_marker.NAME).exists()]
+
+
+def list_unpublished(folder: Path) -> list[Path]:
+    """What saves and removals that were cut off have left behind."""
+    gone = sorted(folder.glob(f"{_REMOVED_PREFIX}*"))
+    return gone + [path for path in _list_steps(folder) if not (path / commit_marker.NAME).exists()]
+
+
+def list_checkpoints(folder: Path, names: Iterable[str] | None = None) -> CheckpointListing:
+    """All of a folder, or some of it by name."""
+    good: dict[str, int] = {}
+    skipped: dict[str, str] = {}
+    for name in [path.name for path in _list_steps(folder)] if names is None else names:
+        try:
+            good[name] = commit_marker.parse_serial(_read_marker_bytes(folder / name))
+        except MarkerError as error:
+            skipped[name] = str(error)
+    return CheckpointListing(good=good, skipped=skipped)
+
+
+def read_marker(path: Path) -> CommitMarker:
+    return commit_marker.parse_marker(_read_marker_bytes(path))
+
+
+def choose_step_name(step: int, used_names: set[str]) -> str:
+    """A name that no published checkpoint has, on any disk."""
+    name, again = f"step-{step:06d}", 2
+    while name in used_names:
+        name, again = f"step-{step:06d}-{again}", again + 1
+    return name
+
+
+def remove_checkpoint(path: Path) -> None:
+    """All of it or nothing, whoever is killed meanwhile: out of sight first, durably, then file by file."""
+    gone = path
+    if not path.name.startswith(_REMOVED_PREFIX):
+        gone = path.with_name(f"{_REMOVED_PREFIX}{path.name}-{token_hex(4)}")
+        os.rename(path, gone)  # noqa: PTH104 - one call of the kernel, and a test stops at each of them
+        sync_folder(path.parent)
+    rmtree(gone)
+
+
+class FolderLock:
+    """One run at a time in a folder; the kernel lets go of it when its holder dies, however it dies."""
+
+    def __init__(self, folder: Path) -> None:
+        path = folder / ".lock"
+        self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._take(path)
+        except BaseException:
+            self.release()
+            raise
+
+    def release(self) -> None:
+        os.close(self._handle)
+
+    def _take(self, path: Path) -> None:
+        deadline = monotonic() + _PATIENCE
+        while True:
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if monotonic() > deadline:
+                    raise self._busy(path) from None
+                sleep(0.1)
+            except OSError:
+                return  # a file system without locks: then nothing warns of a second run
+            else:
+                os.truncate(self._handle, 0)
+                os.pwrite(self._handle, f"{os.uname().nodename} {os.getpid()}".encode(), 0)
+                return
+
+    def _busy(self, path: Path) -> AboardError:
+        node, _, process = map(Untrusted, os.pread(self._handle, 200, 0).decode("utf-8", "replace").partition(" "))
+        return AboardError(
+            checkpoint.FOLDER_BUSY,
+            f"process {process.visible()} on {node.visible()} writes checkpoints into {path.parent}",
+            process=process,
+            node=node,
+        )
+
+
+def _read_marker_bytes(path: Path) -> bytes:
+    try:
+        return (path / commit_marker.NAME).read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        why = "its save was cut off" if path.is_dir() else "there is no such folder"
+        raise MarkerError(f"it was never published: {why}") from error
+    except OSError as error:
+        raise MarkerError(f"its {commit_marker.NAME} can't be read ({error.strerror})") from error
+
+
+def _list_steps(folder: Path) -> list[Path]:
+    matches = [(match, path) for path in folder.glob("step-*") if (match := _STEP.fullmatch(path.name))]
+    matches.sort(key=lambda each: (int(each[0][1]), int(each[0][2] or 1)))
+    return [path for _, path in matches if path.is_dir()]

@@ -1,0 +1,164 @@
+"""One save as a rank carries it out behind the training's back: open, write, publish; each step agreed by all ranks."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from aboard.core.text.byte_sizes import format_size
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import checkpoint
+from aboard.lazy_dataclass import dataclass
+from aboard.train.checkpoint import commit_marker
+from aboard.train.checkpoint.checkpoint_folder import (
+    choose_step_name,
+    list_checkpoints,
+    list_published,
+    list_unpublished,
+    remove_checkpoint,
+)
+from aboard.train.checkpoint.commit_marker import CheckpointFile, TensorSpec
+from aboard.train.checkpoint.durable_write import sync_folder, write_files, write_marker
+from aboard.train.checkpoint.rank_group import CheckpointRanks
+from aboard.train.checkpoint.shared_disks import PROBE_PREFIX
+from aboard.train.checkpoint.staging_buffers import StagedFile
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CheckpointState:
+    """The state at one step; `copy` gives this rank's part of it, or raises what the other ranks must hear of."""
+
+    step: int
+    # The marker's fields that all ranks know alike.
+    about: dict[str, Any]
+    tensors: dict[str, TensorSpec]
+    copy: Callable[[], list[StagedFile]]
+
+
+class CheckpointWriter:
+    """The same on every rank; the leader of each disk makes folders, writes markers and removes old checkpoints."""
+
+    def __init__(self, party: CheckpointRanks, *, keep: int | None) -> None:
+        self._party = party
+        self._folder = party.folder
+        self._keep = keep
+        # Of earlier processes, all of which are dead: this one holds the lock.
+        self._leftovers = list_unpublished(party.folder) if party.leads else []
+        # Names that didn't verify when this run began.
+        self.broken: set[str] = set()
+        # The step of the newest complete one; training reads it from another thread.
+        self.published: int | None = None
+
+    def save(self, snapshot: CheckpointState) -> list[str]:
+        """Notes of what was done; an error is the same on all ranks, and leaves all published ones as they were."""
+        began = monotonic()
+        drafts: list[StagedFile] = []
+        name, serial, notes = self._open(snapshot, drafts)
+        path = self._folder / name
+        try:
+            files = self._write(path, drafts)
+        except AboardError:
+            self._drop(path)
+            raise
+        about = {"serial": serial, "step": snapshot.step, **snapshot.about}
+        self._party.run_collectively(lambda: self._publish(path, about, snapshot.tensors, [line for line, _ in files]))
+        self.published = snapshot.step
+        size_text = format_size(sum(count for _, count in files))
+        notes.append(f"step {snapshot.step} is saved in {path} ({size_text}, {monotonic() - began:.1f} s)")
+        return notes + self._retain(name)
+
+    def _open(self, snapshot: CheckpointState, drafts: list[StagedFile]) -> tuple[str, int, list[str]]:
+        """The copy first, since training may wait for it; then a new folder on each disk, under a name free on all."""
+        notes: list[str] = []
+
+        def look() -> dict[str, Any]:
+            drafts.extend(snapshot.copy())
+            taken = [path.name for path in list_published(self._folder)] if self._party.leads else []
+            serial = max(list_checkpoints(self._folder).good.values(), default=0) if self._party.leads else 0
+            return {"step": snapshot.step, "taken": taken, "serial": serial}
+
+        reports = self._party.run_collectively(look)
+        for rank, each in enumerate(reports):
+            if each["step"] != snapshot.step:
+                seen = f"rank {rank} saves step {each['step']} while rank {self._party.rank} saves step {snapshot.step}"
+                raise AboardError(checkpoint.OUT_OF_STEP, seen)
+        name = choose_step_name(snapshot.step, {name for each in reports for name in each["taken"]})
+
+        def make() -> dict[str, Any]:
+            if self._party.leads:
+                notes.extend(self._clear())
+                if (self._folder / name).exists():
+                    remove_checkpoint(self._folder / name)
+                (self._folder / name).mkdir()
+                sync_folder(self._folder)
+            return {}
+
+        self._party.run_collectively(make)
+        return name, 1 + max(each["serial"] for each in reports), notes
+
+    def _write(self, path: Path, drafts: Sequence[StagedFile]) -> list[tuple[str, int]]:
+        """This rank's files; what comes back is everybody's, as lines of the marker, with their sizes."""
+        party = self._party
+        where: dict[str, Any] = {"rank": party.rank, "node": party.node, "disk": party.disks.leaders[party.rank]}
+
+        def write() -> dict[str, Any]:
+            sealed = write_files(path, drafts)
+            parts = [
+                CheckpointFile(name=one.name, **where, bytes=one.bytes, sha256=one.sha256, slices=draft.slices)
+                for one, draft in zip(sealed, drafts, strict=True)
+            ]
+            return {"files": [(commit_marker.format_file_line(part), part.bytes) for part in parts]}
+
+        return [(line, size) for report in party.run_collectively(write) for line, size in report["files"]]
+
+    def _publish(
+        self, path: Path, about: dict[str, Any], tensors: dict[str, TensorSpec], lines: Sequence[str]
+    ) -> dict[str, Any]:
+        if self._party.leads:
+            write_marker(path, commit_marker.NAME, commit_marker.format_marker(about, tensors, lines))
+        return {}
+
+    def _retain(self, newest: str) -> list[str]:
+        """What can't be removed is said, and no reason to stop."""
+        if not self._party.leads:
+            return []
+        good = list_checkpoints(self._folder).good
+        old = find_superfluous(good, keep=self._keep, newest=newest, broken=self.broken)
+        return [_remove_and_describe(self._folder / name, f"save_total_limit is {self._keep}") for name in old]
+
+    def _clear(self) -> list[str]:
+        leftovers, self._leftovers = self._leftovers, []
+        for mark in self._folder.glob(f"{PROBE_PREFIX}*"):
+            mark.unlink(missing_ok=True)
+        # Markers may have come since: a node that lacked one has got it from the others at resume.
+        return [
+            _remove_and_describe(path, "it was never published")
+            for path in leftovers
+            if not (path / commit_marker.NAME).exists()
+        ]
+
+    def _drop(self, path: Path) -> None:
+        """A failed save gives its room back: the disk may be full of it."""
+        if self._party.leads:
+            with suppress(OSError):
+                remove_checkpoint(path)
+
+
+def _remove_and_describe(path: Path, why: str) -> str:
+    try:
+        remove_checkpoint(path)
+    except OSError as error:
+        return f"{path.name} couldn't be removed ({error.strerror}: {error.filename}); {why}"
+    return f"{path.name} is removed: {why}"
+
+
+def find_superfluous(good: Mapping[str, int], *, keep: int | None, newest: str, broken: Collection[str]) -> list[str]:
+    """The oldest, by their serials; never `newest`, which was just written, nor one that is known to be broken.
+
+    A broken one doesn't count either: else it would push a good one out.
+    """
+    if keep is None:
+        return []
+    older = sorted(good.keys() - {newest, *broken}, key=lambda name: good[name])
+    return older[: max(0, len(older) - max(0, keep - 1))]

@@ -1,0 +1,201 @@
+"""Checkpoints of a run: saved behind the training's back, published when whole, found again and verified."""
+
+import json
+import platform
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from time import monotonic
+from typing import Any, NoReturn, Protocol
+
+import torch
+from torch import nn
+
+from aboard.core.plan.training_settings import Training
+from aboard.data.sampling.packed_sequences import compute_data_identity
+from aboard.train.checkpoint.background_save import BackgroundSave, CopyBarrier, TimeBooking
+from aboard.train.checkpoint.checkpoint_folder import FolderLock
+from aboard.train.checkpoint.checkpoint_writer import CheckpointState, CheckpointWriter
+from aboard.train.checkpoint.rank_group import CheckpointRanks
+from aboard.train.checkpoint.resume import resume_checkpoint
+from aboard.train.checkpoint.setting_differences import RunSettings
+from aboard.train.checkpoint.shared_disks import find_shared_disks
+from aboard.train.checkpoint.staging_buffers import StagingBuffers
+from aboard.train.checkpoint.tensor_slices import (
+    StoredTensors,
+    TensorSlice,
+    collect_tensors,
+    select_own_slices,
+    slice_model,
+    slice_optimizer,
+)
+from aboard.train.distributed.rank_context import RankContext
+from aboard.train.distributed.rank_exchange import RankExchange
+from aboard.train.progress import TrainingProgress
+
+# The slowest rank's disk may be behind the fastest by so much.
+PATIENCE = 1800.0
+
+
+class TrainedEngine(Protocol):
+    """What a checkpoint needs of an engine."""
+
+    @property
+    def module(self) -> nn.Module: ...
+
+
+class CheckpointManager:
+    """All ranks make it together, and call `save`, `resume` and `close` at the same steps."""
+
+    def __init__(
+        self,
+        folder: Path,
+        world: RankContext,
+        training: Training,
+        keep: int | None,
+        *,
+        spent: TimeBooking = nullcontext,
+    ) -> None:
+        # What `resume` skipped, and what is set otherwise than then.
+        self.notes: list[str] = []
+        self._news: list[str] = []
+        self._world = world
+        self._training = training
+        exchange = RankExchange(size=world.size, patience=PATIENCE)
+        disks = find_shared_disks(folder, world, exchange)
+        self._party = CheckpointRanks(folder=folder, rank=world.rank, disks=disks, exchange=exchange)
+        self._lock: FolderLock | None = None
+        self._party.run_collectively(self._take)
+        self._stage = StagingBuffers(rank=world.rank)
+        self._writer = CheckpointWriter(self._party, keep=keep)
+        self._copied = CopyBarrier(patience=2 * PATIENCE, spent=spent)
+        self._pending: BackgroundSave | None = None
+        self._stood = 0.0
+        self._data: str | None = None
+
+    @property
+    def published(self) -> int | None:
+        """The step of the newest checkpoint that is complete: one that was saved, or the one that was resumed."""
+        return self._writer.published
+
+    @property
+    def stalled(self) -> float:
+        """All seconds that training stood still for saves so far, also those before a step of the optimizer."""
+        return self._stood + self._copied.waited
+
+    def save(
+        self, engine: TrainedEngine, optimizer: torch.optim.Optimizer, progress: TrainingProgress, *, wait: bool = False
+    ) -> float:
+        """Seconds that this call took; the copy is made afterwards, and the next step of the optimizer waits for it."""
+        began = monotonic()
+        self._settle()
+        self._copied.guard(optimizer)
+        snapshot = self._snapshot(engine.module, optimizer, progress)
+        self._pending = BackgroundSave(self._writer, snapshot, self._copied, patience=2 * PATIENCE)
+        if wait:
+            self._settle()
+        took = monotonic() - began
+        self._stood += took
+        return took
+
+    def poll(self) -> list[str]:
+        """What was published or removed since the last time; raises what a save failed of."""
+        if self._pending is not None and self._pending.done:
+            self._settle()
+        news, self._news = self._news, []
+        return news
+
+    def resume(self, engine: TrainedEngine, optimizer: torch.optim.Optimizer) -> TrainingProgress | None:
+        """The progress that model and optimizer are at now, or None to begin; `notes` say what was skipped and why."""
+        outcome = resume_checkpoint(
+            self._party, self._training.resume, engine.module, optimizer, lambda: self._present(engine.module)
+        )
+        self.notes = outcome.notes
+        self._writer.broken |= outcome.broken
+        self._writer.published = None if outcome.marker is None else outcome.marker.step
+        return None if outcome.marker is None else TrainingProgress.of(outcome.marker.progress)
+
+    def close(self) -> None:
+        """Waits for what is being written, and lets go of the folder."""
+        try:
+            self._settle()
+        finally:
+            self._copied.leave()
+            if self._lock is not None:
+                self._lock.release()
+                self._lock = None
+
+    def _take(self) -> dict[str, Any]:
+        if self._party.leads:
+            self._lock = FolderLock(self._party.folder)
+        return {}
+
+    def _settle(self) -> None:
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self._news += pending.result()
+
+    def _snapshot(
+        self, module: nn.Module, optimizer: torch.optim.Optimizer, progress: TrainingProgress
+    ) -> CheckpointState:
+        try:
+            named = collect_tensors(module)
+            state = _clone_buffers(slice_model(named, self._world.size), named)
+            state += slice_optimizer(named, optimizer, self._world.size)
+            mine = list(select_own_slices(state, self._world.rank, self._party.disks.of(self._world.rank)))
+            about = asdict(self._present(module)) | {"progress": progress.content(), "ties": named.ties}
+            tensors = {each.name: each.whole for each in state}
+            return CheckpointState(step=progress.step, about=about, tensors=tensors, copy=self._stage.ready(mine))
+        except Exception as error:  # noqa: BLE001 - the other ranks are about to wait for this one: it is told to them
+            return CheckpointState(step=progress.step, about={}, tensors={}, copy=_make_raiser(error))
+
+    def _present(self, module: nn.Module) -> RunSettings:
+        return RunSettings(
+            training=json.loads(json.dumps(asdict(self._training))),
+            step_size=self._training.step_size(self._world.size),
+            world=self._world.size,
+            sharding=self._world.sharding,
+            versions=_read_versions(),
+            data=self._identity(),
+            config=_read_model_config(module),
+        )
+
+    def _identity(self) -> str:
+        if self._data is None:
+            self._data = compute_data_identity(self._training.data)
+        return self._data
+
+
+def _clone_buffers(state: list[TensorSlice], named: StoredTensors) -> list[TensorSlice]:
+    """Buffers are copied at once: a forward pass may change them, which it never does to parameters."""
+    moving = {f"model/{name}" for name, tensor in named.tensors.items() if not isinstance(tensor, nn.Parameter)}
+    return [replace(each, local=each.local.clone()) if each.name in moving else each for each in state]
+
+
+def _make_raiser(error: Exception) -> Callable[[], NoReturn]:
+    def fail() -> NoReturn:
+        raise error
+
+    return fail
+
+
+@cache
+def _read_versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for name in ("aboard", "torch", "transformers"):
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            versions[name] = "unknown"
+    return versions
+
+
+def _read_model_config(module: nn.Module) -> Mapping[str, Any] | None:
+    config = getattr(module, "config", None)
+    if config is None:
+        return None
+    content: dict[str, Any] = json.loads(config.to_json_string(use_diff=False))
+    return content

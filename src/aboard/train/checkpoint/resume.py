@@ -1,0 +1,192 @@
+"""Which checkpoint a run continues from: the newest that verifies on every disk, agreed by all ranks."""
+
+import os
+from collections.abc import Callable
+from dataclasses import field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import checkpoint
+from aboard.lazy_dataclass import dataclass
+from aboard.train.checkpoint import commit_marker
+from aboard.train.checkpoint.checkpoint_folder import CheckpointListing, list_checkpoints
+from aboard.train.checkpoint.commit_marker import CheckpointFile, CommitMarker
+from aboard.train.checkpoint.durable_write import write_marker
+from aboard.train.checkpoint.rank_group import CheckpointRanks
+from aboard.train.checkpoint.restore_state import RestoreFiles, find_files, list_regions, restore_state
+from aboard.train.checkpoint.saved_checkpoint import SavedCheckpoint
+from aboard.train.checkpoint.setting_differences import (
+    RunSettings,
+    SettingDifference,
+    find_differences,
+    refuse_differences,
+)
+
+_THREADS = 4
+
+
+@dataclass(kw_only=True)
+class ResumeResult:
+    """What came of it; `notes` say what was skipped and what is set otherwise, `broken` names what didn't verify."""
+
+    marker: CommitMarker | None = None
+    notes: list[str] = field(default_factory=list)
+    broken: set[str] = field(default_factory=set)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Offer:
+    """A checkpoint by its name, and the ranks that lead a disk with its marker."""
+
+    name: str
+    serial: int
+    ranks: tuple[int, ...]
+
+
+def resume_checkpoint(
+    party: CheckpointRanks,
+    how: str,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    now: Callable[[], RunSettings],
+) -> ResumeResult:
+    """By `resume:` of the training: `auto`, `none`, or one checkpoint. All ranks ask together, and get the same."""
+    result = ResumeResult()
+    if how == "none":
+        return result
+    folder = party.folder if how == "auto" else Path(how).absolute().parent
+    names = None if how == "auto" else [Path(how).name]
+    offers = _list_offers(party, folder, names, result)
+    for offer in offers:
+        saved = SavedCheckpoint(folder=folder / offer.name, marker=_share_marker(party, folder, offer))
+        changed = find_differences(saved.marker, now())
+        refuse_differences(changed, str(saved.folder))
+        why = _find_damage(party, saved, module)
+        if why is None:
+            party.run_collectively(partial(_restore_state, saved, module, optimizer, len(party.disks.nodes)))
+            result.marker = saved.marker
+            result.notes += _format_notes(saved, changed)
+            return result
+        result.broken.add(offer.name)
+        result.notes.append(f"{offer.name} is skipped: {why}")
+    if how != "auto" or result.broken:
+        raise _build_unusable_error(party.folder if how == "auto" else Path(how), result.notes)
+    return result
+
+
+def _list_offers(party: CheckpointRanks, folder: Path, names: list[str] | None, result: ResumeResult) -> list[_Offer]:
+    """The newest first; what one disk lacks another may have, since markers are written after all files are there."""
+
+    def look() -> dict[str, Any]:
+        listing = list_checkpoints(folder, names) if party.leads else CheckpointListing(good={}, skipped={})
+        torn = [name for name in listing.skipped if (folder / name / commit_marker.NAME).exists()]
+        return {"good": listing.good, "skipped": listing.skipped, "torn": torn}
+
+    reports = party.run_collectively(look)
+    serials: dict[str, int] = {}
+    for report in reports:
+        serials |= report["good"]
+    skipped = {name: why for report in reports for name, why in report["skipped"].items() if name not in serials}
+    result.notes += [f"{name} is skipped: {why}" for name, why in skipped.items()]
+    result.broken |= {name for report in reports for name in report["torn"] if name not in serials}
+    offers = [
+        _Offer(
+            name=name, serial=serial, ranks=tuple(rank for rank, report in enumerate(reports) if name in report["good"])
+        )
+        for name, serial in serials.items()
+    ]
+    return sorted(offers, key=lambda offer: (offer.serial, offer.name), reverse=True)
+
+
+def _share_marker(party: CheckpointRanks, folder: Path, offer: _Offer) -> CommitMarker:
+    """One disk's marker, for all ranks; a disk that lacks it though all its files are there gets it now."""
+    source, path = offer.ranks[0], folder / offer.name
+    own: list[bytes] = []
+
+    def fetch() -> dict[str, Any]:
+        if party.rank == source:
+            own.append((path / commit_marker.NAME).read_bytes())
+        return {}
+
+    party.run_collectively(fetch)
+    text = party.exchange.tell(own[0] if own else None, source=source)
+    found = commit_marker.parse_marker(text)
+
+    def mend() -> dict[str, Any]:
+        if party.leads and party.rank not in offer.ranks and SavedCheckpoint(folder=path, marker=found).here:
+            write_marker(path, commit_marker.NAME, text.decode())
+        return {}
+
+    party.run_collectively(mend)
+    return found
+
+
+def _find_damage(party: CheckpointRanks, saved: SavedCheckpoint, module: nn.Module) -> str | None:
+    """Why it can't be used, the same on all ranks; every file that any rank of a disk needs is hashed once there."""
+    need: list[RestoreFiles] = []
+
+    def plan() -> dict[str, Any]:
+        found = find_files(saved, list_regions(saved, module, len(party.disks.nodes)))
+        need.append(found)
+        elsewhere = [file for file in found.missing if _is_elsewhere(file, saved)]
+        if elsewhere:
+            raise _build_elsewhere_error(party, saved, elsewhere)
+        return {"files": found.files, "missing": [file.name for file in found.missing]}
+
+    reports = party.run_collectively(plan)
+    missing = sorted({name for report in reports for name in report["missing"]})
+    if missing:
+        return f"{', '.join(missing[:3])}{' …' if len(missing) > 3 else ''} missing"  # noqa: PLR2004 - as many as fit
+    mates = party.mates
+    files = sorted({name for rank in mates for name in reports[rank]["files"]})
+    share = files[mates.index(party.rank) :: len(mates)]
+    bad = party.run_collectively(lambda: {"bad": saved.verify(share, threads=_choose_thread_count(len(mates)))})
+    worst = [f"{why} (on {party.disks.nodes[rank]})" for rank, report in enumerate(bad) for why in report["bad"]]
+    return worst[0] + (f", and {len(worst) - 1} files more" if len(worst) > 1 else "") if worst else None
+
+
+def _is_elsewhere(file: CheckpointFile, saved: SavedCheckpoint) -> bool:
+    """Written onto a disk of which nothing is here: not lost, but on another node."""
+    several = len({each.disk for each in saved.marker.files}) > 1
+    return several and not any(here.disk == file.disk for here in saved.here.values())
+
+
+def _build_elsewhere_error(party: CheckpointRanks, saved: SavedCheckpoint, files: list[CheckpointFile]) -> AboardError:
+    ranks = sorted({(file.node, file.rank) for file in files})
+    files_text = ", ".join(f"{file.name} of rank {file.rank} on {file.node}" for file in files[:8])
+    more = f", and {len(files) - 8} more" if len(files) > 8 else ""  # noqa: PLR2004 - as many as fit
+    path = saved.folder
+    nodes = sorted({node for node, _ in ranks})
+    return AboardError(
+        checkpoint.ELSEWHERE,
+        f"{path} was saved onto several disks, and this layout needs files that aren't on this one: {files_text}{more}",
+        "several" if len(nodes) > 1 else "one",
+        nodes=nodes,
+        folder=path,
+        here=party.node,
+    )
+
+
+def _restore_state(
+    saved: SavedCheckpoint, module: nn.Module, optimizer: torch.optim.Optimizer, world: int
+) -> dict[str, Any]:
+    restore_state(saved, module, optimizer, world)
+    return {}
+
+
+def _format_notes(saved: SavedCheckpoint, changed: list[SettingDifference]) -> list[str]:
+    return [f"continues from {saved.folder}, step {saved.marker.step}", *(f"set otherwise: {each}" for each in changed)]
+
+
+def _build_unusable_error(path: Path, notes: list[str]) -> AboardError:
+    reasons = "".join(f"\n  {note}" for note in notes)
+    return AboardError(checkpoint.NONE_SOUND, f"no checkpoint in {path} can be used:{reasons}", folder=path)
+
+
+def _choose_thread_count(mates: int) -> int:
+    return max(1, min(_THREADS, (os.cpu_count() or 1) // mates))

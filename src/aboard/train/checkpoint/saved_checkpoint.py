@@ -1,0 +1,159 @@
+"""A published checkpoint, read: verified file by file, and any part of any tensor put together from its slices."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from aboard.data.store.atomic_files import compute_sha256
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import checkpoint
+from aboard.diagnoses.untrusted import escape_text
+from aboard.lazy_dataclass import dataclass
+from aboard.train.checkpoint.checkpoint_folder import read_marker
+from aboard.train.checkpoint.commit_marker import Box, CheckpointFile, CommitMarker, MarkerError
+from aboard.train.checkpoint.tensor_slices import DTYPES
+
+TORCH_DTYPES = {name: dtype for dtype, name in DTYPES.items()}
+_MODEL = "model/"
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SavedCheckpoint:
+    """One checkpoint by its folder; of the files that its marker names, there may be only some on this disk."""
+
+    folder: Path
+    marker: CommitMarker
+
+    @classmethod
+    def open(cls, folder: Path) -> "SavedCheckpoint":
+        try:
+            return cls(folder=folder, marker=read_marker(folder))
+        except MarkerError as error:
+            seen = f"{folder} is no checkpoint: {error}"
+            raise AboardError(checkpoint.UNUSABLE, seen, parent=folder.parent) from error
+
+    @cached_property
+    def here(self) -> Mapping[str, CheckpointFile]:
+        """The files that are on this disk, whole or not."""
+        return {file.name: file for file in self.marker.files if (self.folder / file.name).exists()}
+
+    @cached_property
+    def _by_tensor(self) -> Mapping[str, dict[Box, list[CheckpointFile]]]:
+        files_by_box: dict[str, dict[Box, list[CheckpointFile]]] = defaultdict(lambda: defaultdict(list))
+        for file in self.marker.files:
+            for name, box in file.slices.items():
+                files_by_box[name][box].append(file)
+        return files_by_box
+
+    def verify(self, files: Iterable[str] | None = None, *, threads: int = 4) -> list[str]:
+        """What is wrong with these files, or with all of them: missing, of another size, or of another content."""
+        selected = [file for file in self.marker.files if files is None or file.name in set(files)]
+        with ThreadPoolExecutor(threads, thread_name_prefix="checkpoint-verify") as pool:
+            return [why for why in pool.map(self._judge, selected) if why]
+
+    def model(self) -> tuple[str, ...]:
+        """The model's tensors by their state_dict names; tied ones once, `marker.ties` has the other names."""
+        return tuple(name.removeprefix(_MODEL) for name in self.marker.tensors if name.startswith(_MODEL))
+
+    def tensor(self, name: str) -> Tensor:
+        """The whole of one, by the name that the marker has for it."""
+        whole = self.marker.tensors[name]
+        tensor = torch.empty(whole.shape, dtype=TORCH_DTYPES[whole.dtype])
+        with SliceReader(self) as reader:
+            reader.fill(tensor, name, ((0,) * len(whole.shape), whole.shape))
+        return tensor
+
+    def cover(self, name: str, box: Box) -> Iterator[tuple[Box, list[CheckpointFile]]]:
+        """The stored slices that a part of a tensor is made of, each with the files that have it, all alike."""
+        for stored, files in self._by_tensor[name].items():
+            if prod(_intersect_boxes(box, stored)[1]):
+                yield stored, files
+
+    def _judge(self, file: CheckpointFile) -> str | None:
+        path = self.folder / file.name
+        try:
+            size = path.stat().st_size
+            if size != file.bytes:
+                return f"{file.name} has {size:,} bytes, and {file.bytes:,} were written"
+            if compute_sha256(path) != file.sha256:
+                return f"{file.name} isn't what was written (its sha256 differs)"
+        except FileNotFoundError:
+            return f"{file.name} is missing"
+        except OSError as error:
+            return f"{file.name} can't be read ({error.strerror})"
+        return None
+
+
+class SliceReader:
+    """Reads parts of tensors; files stay open from one to the next."""
+
+    def __init__(self, saved: SavedCheckpoint) -> None:
+        self._saved = saved
+        self._open: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.clear()
+
+    def fill(self, target: Tensor, name: str, box: Box) -> None:
+        """Copies the part `box` of a tensor into `target`, bit by bit, from whichever slices hold it."""
+        left = target.numel()
+        for stored, files in self._saved.cover(name, box):
+            (start, size), file = _intersect_boxes(box, stored), self._pick(name, files)
+            inside = [
+                slice(at - low, at - low + length) for at, low, length in zip(start, stored[0], size, strict=True)
+            ]
+            into = [slice(at - low, at - low + length) for at, low, length in zip(start, box[0], size, strict=True)]
+            part = self._read(file, name, inside)
+            if part.shape != size:  # copy_ would stretch a smaller one
+                raise self._damaged(name, f"{file.name} has another shape of it than the manifest")
+            target[tuple(into)].copy_(part)
+            left -= prod(size)
+        if left:
+            raise self._damaged(name, "slices of it are missing")
+
+    def _pick(self, name: str, files: list[CheckpointFile]) -> CheckpointFile:
+        for file in files:
+            if file.name in self._saved.here:
+                return file
+        raise self._damaged(name, f"{files[0].name} is missing")
+
+    def _read(self, file: CheckpointFile, name: str, inside: list[slice]) -> Tensor:
+        try:
+            if file.name not in self._open:
+                self._open[file.name] = safe_open(self._saved.folder / file.name, framework="pt")
+            tensor: Tensor = (
+                self._open[file.name].get_slice(name)[tuple(inside)] if inside else self._scalar(file, name)
+            )
+        except (OSError, SafetensorError) as error:
+            raise self._damaged(name, f"{file.name}: {escape_text(str(error), 300)}") from error
+        return tensor
+
+    def _scalar(self, file: CheckpointFile, name: str) -> Tensor:
+        tensor: Tensor = self._open[file.name].get_tensor(name)
+        return tensor
+
+    def _damaged(self, name: str, why: str) -> AboardError:
+        return AboardError(
+            checkpoint.DAMAGED,
+            f"{name} can't be read from {self._saved.folder}: {why}",
+            "resume",
+            folder=self._saved.folder,
+        )
+
+
+def _intersect_boxes(one: Box, other: Box) -> Box:
+    """Where two boxes overlap; a size of zero where they don't."""
+    start = tuple(max(a, b) for a, b in zip(one[0], other[0], strict=True))
+    ends = [min(a + n, b + m) for a, n, b, m in zip(one[0], one[1], other[0], other[1], strict=True)]
+    return start, tuple(max(0, end - at) for end, at in zip(ends, start, strict=True))

@@ -1,0 +1,110 @@
+"""Host memory that the state is copied into, so that training goes on while it is written; kept from save to save."""
+
+import json
+import mmap
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from aboard.lazy_dataclass import dataclass
+from aboard.train.checkpoint.commit_marker import Box
+from aboard.train.checkpoint.tensor_slices import TensorSlice
+
+# A file is hashed by one thread: several files make several threads, at the writer and at the reader.
+FILE_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StagedFile:
+    """One file to write: its header, then its body; nobody touches either before it is written."""
+
+    name: str
+    header: bytes
+    body: memoryview
+    slices: dict[str, Box]
+
+
+class StagingBuffers:
+    """Buffers are made at the first save and used again as long as the layout is the same."""
+
+    def __init__(self, *, rank: int, file_bytes: int = FILE_BYTES) -> None:
+        self._rank = rank
+        self._file_bytes = file_bytes
+        self._buffers: list[Tensor] = []
+
+    def ready(self, slices: Sequence[TensorSlice]) -> Callable[[], list[StagedFile]]:
+        """What copies them, in any thread; until it is done nobody may change them."""
+        cuda = next((each.local.device for each in slices if each.local.is_cuda), None)
+        # What the device still has to do for these values was asked for before now.
+        behind = None if cuda is None else torch.cuda.current_stream(cuda).record_event()
+
+        def copy() -> list[StagedFile]:
+            if cuda is None or behind is None:
+                return self._copy(slices, pinned=False)
+            stream = torch.cuda.Stream(cuda)
+            with torch.cuda.stream(stream):
+                stream.wait_event(behind)
+                drafts = self._copy(slices, pinned=True)
+            stream.synchronize()
+            return drafts
+
+        return copy
+
+    def _copy(self, slices: Sequence[TensorSlice], *, pinned: bool) -> list[StagedFile]:
+        files = list(_group_by_file(slices, self._file_bytes))
+        self._fit([sum(each.bytes for each in file) for file in files], pinned=pinned)
+        return [self._draft(number, file) for number, file in enumerate(files)]
+
+    def _fit(self, sizes: list[int], *, pinned: bool) -> None:
+        if [buffer.numel() for buffer in self._buffers] != sizes:
+            self._buffers = []  # the old ones first: there may be no room for both
+            self._buffers = [_allocate_buffer(size, pinned=pinned) for size in sizes]
+
+    def _draft(self, number: int, file: Sequence[TensorSlice]) -> StagedFile:
+        buffer = self._buffers[number]
+        header: dict[str, object] = {}
+        at = 0
+        for each in file:
+            end = at + each.bytes
+            target = buffer[at:end].view(each.local.dtype).view(each.local.shape)
+            target.copy_(each.local, non_blocking=True)
+            header[each.name] = {"dtype": each.whole.dtype, "shape": each.box[1], "data_offsets": [at, end]}
+            at = end
+        return StagedFile(
+            name=f"rank-{self._rank:05d}-{number:03d}.safetensors",
+            header=_encode_header(header),
+            body=buffer.numpy().data,
+            slices={each.name: each.box for each in file},
+        )
+
+
+def _group_by_file(slices: Sequence[TensorSlice], limit: int) -> Iterable[list[TensorSlice]]:
+    """Wide elements first, so that each lies at a multiple of its own size."""
+    file: list[TensorSlice] = []
+    size = 0
+    for each in sorted(slices, key=lambda held: -held.local.element_size()):
+        if file and size + each.bytes > limit:
+            yield file
+            file, size = [], 0
+        file.append(each)
+        size += each.bytes
+    if file:
+        yield file
+
+
+def _encode_header(content: dict[str, object]) -> bytes:
+    """As safetensors has it: eight bytes of length, then JSON, padded so that the body is aligned."""
+    text = json.dumps(content, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _allocate_buffer(size: int, *, pinned: bool) -> Tensor:
+    if pinned:
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    memory = mmap.mmap(-1, size)
+    # Large pages: the first copy is then as fast as the next ones, a 500th of the page faults.
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)

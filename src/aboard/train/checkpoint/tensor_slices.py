@@ -1,0 +1,133 @@
+"""What a rank holds of a training's state: which slice of which tensor, and who else holds the very same one."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.placement_types import Replicate, Shard
+
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import checkpoint
+from aboard.lazy_dataclass import dataclass
+from aboard.train.checkpoint.commit_marker import Box, TensorSpec
+
+# As safetensors names them.
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TensorSlice:
+    """One slice on this rank; `holders` are all ranks that hold the same."""
+
+    name: str
+    whole: TensorSpec
+    box: Box
+    holders: tuple[int, ...]
+    local: Tensor
+
+    @property
+    def bytes(self) -> int:
+        return self.local.numel() * self.local.element_size()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StoredTensors:
+    """A module's tensors by the name that each is stored under, and the other names of those that have several."""
+
+    tensors: dict[str, Tensor]
+    ties: dict[str, str]
+
+
+def collect_tensors(module: nn.Module) -> StoredTensors:
+    """Parameters and persistent buffers; tied ones once, so that a head can't come back untied."""
+    tensors: dict[str, Tensor] = {}
+    ties: dict[str, str] = {}
+    first: dict[int, str] = {}
+    # `state_dict` and not `named_parameters`: its hooks bring FSDP2's parameters back to their shards.
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        if id(tensor) in first:
+            ties[name] = first[id(tensor)]
+        else:
+            first[id(tensor)] = name
+            tensors[name] = tensor
+    return StoredTensors(tensors=tensors, ties=ties)
+
+
+def slice_model(named: StoredTensors, world: int) -> list[TensorSlice]:
+    return [slice_tensor(f"model/{name}", tensor, world) for name, tensor in named.tensors.items()]
+
+
+def slice_optimizer(named: StoredTensors, optimizer: torch.optim.Optimizer, world: int) -> list[TensorSlice]:
+    """By the names of the parameters, so that any other layout finds its own again."""
+    tensor_names = {id(tensor): name for name, tensor in named.tensors.items()}
+    slices = []
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            if not isinstance(value, Tensor):
+                raise AboardError(
+                    checkpoint.STATE,
+                    f"the optimizer's {key} of {tensor_names[id(parameter)]} is a {type(value).__name__}, not a tensor",
+                )
+            slices.append(slice_tensor(f"optimizer/{tensor_names[id(parameter)]}/{key}", value, world))
+    return slices
+
+
+def slice_tensor(name: str, tensor: Tensor, world: int) -> TensorSlice:
+    """Where this rank's part of a tensor lies in the whole; an ordinary tensor is the same on all ranks."""
+    whole = TensorSpec(dtype=DTYPES[tensor.dtype], shape=tuple(tensor.shape))
+    if not isinstance(tensor, DTensor):
+        box = (0,) * tensor.ndim, tuple(tensor.shape)
+        return TensorSlice(name=name, whole=whole, box=box, holders=tuple(range(world)), local=tensor.detach())
+    with torch.no_grad():
+        local = tensor.to_local()
+    box, holders = _locate_shard(name, tensor)
+    return TensorSlice(name=name, whole=whole, box=box, holders=holders, local=local)
+
+
+def _locate_shard(name: str, tensor: DTensor) -> tuple[Box, tuple[int, ...]]:
+    """DTensor cuts from the first mesh dimension to the last, each into chunks as torch.chunk does."""
+    mesh = tensor.device_mesh
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        raise RuntimeError(f"this rank isn't in the mesh of {name}")
+    start, size = [0] * tensor.ndim, list(tensor.shape)
+    index: list[int | slice] = []
+    for at, parts, placement in zip(coordinate, mesh.shape, tensor.placements, strict=True):
+        # Exactly these: a strided shard is a Shard too, and lies elsewhere.
+        if type(placement) is Shard:
+            dim = placement.dim % tensor.ndim
+            chunk = -(-size[dim] // parts)
+            low = min(at * chunk, size[dim])
+            start[dim], size[dim] = start[dim] + low, min(chunk, size[dim] - low)
+            index.append(at)
+        elif type(placement) is Replicate:
+            index.append(slice(None))
+        else:
+            raise AboardError(checkpoint.LAYOUT, f"{name} is placed as {placement}, which checkpoints don't know")
+    return (tuple(start), tuple(size)), tuple(mesh.mesh[tuple(index)].flatten().tolist())
+
+
+def select_own_slices(slices: Iterable[TensorSlice], rank: int, disk: frozenset[int]) -> Iterator[TensorSlice]:
+    """The slices that this rank writes: of those that write the same onto one disk, each takes an equal share.
+
+    All of them see the same slices in the same order, so they agree without a word.
+    """
+    loads: dict[tuple[int, ...], dict[int, int]] = defaultdict(dict)
+    for each in slices:
+        writers = tuple(holder for holder in each.holders if holder in disk)
+        load = loads[writers]
+        least = min(writers, key=lambda writer: (load.get(writer, 0), writer))
+        load[least] = load.get(least, 0) + each.bytes
+        if least == rank and each.local.numel():
+            yield each

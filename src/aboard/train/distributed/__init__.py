@@ -1,0 +1,1 @@
+"""Ranks, device meshes, and agreement between ranks."""

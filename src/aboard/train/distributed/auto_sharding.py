@@ -1,0 +1,57 @@
+"""`sharding: auto`: the fastest layout that fits."""
+
+from collections.abc import Iterator
+
+from aboard.core.plan.training_settings import Training
+from aboard.lazy_dataclass import dataclass
+from aboard.train.distributed.device_mesh import ShardingKind, require_even_ranks
+from aboard.train.memory.estimate import MemoryEstimate, ModelProfile, estimate_memory, profile_model
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardingPlan:
+    """How the model is spread, and whether there is room to keep gathered weights and to hold whole gradients."""
+
+    sharding: ShardingKind
+    keep: bool = False
+    hold: bool = False
+
+
+def choose_sharding(training: Training, nodes: tuple[int, ...], *, room: int) -> ShardingPlan:
+    """What every rank comes to alike, since all are given the same; `room` is the least memory of any rank."""
+    candidates = list_shardings(training, nodes)
+    if candidates == ("none",):
+        return ShardingPlan(sharding="none")
+    estimate = find_best_layout(profile_model(training), training, nodes, room=room)
+    return ShardingPlan(sharding=estimate.sharding, keep=estimate.keep, hold=estimate.hold)
+
+
+def list_shardings(training: Training, nodes: tuple[int, ...]) -> tuple[ShardingKind, ...]:
+    """Those that may be taken, fastest first: on one node hybrid is full, and over nodes of one rank it is none."""
+    if sum(nodes) == 1:
+        return ("none",)
+    uneven = len(set(nodes)) > 1
+    if training.sharding == "auto":
+        return ("none", "full") if uneven or len(nodes) == 1 or nodes[0] == 1 else ("none", "hybrid", "full")
+    if training.sharding == "hybrid":
+        return ("none",) if require_even_ranks(nodes) == 1 else ("full",) if len(nodes) == 1 else ("hybrid",)
+    return (training.sharding,)
+
+
+def find_best_layout(
+    profile: ModelProfile, training: Training, nodes: tuple[int, ...], *, room: int | None
+) -> MemoryEstimate:
+    """The first that fits; if none does, or the room isn't known, the one that needs the least."""
+    estimates = list(_estimate_layouts(profile, training, nodes))
+    fitting = (each for each in estimates if room is not None and each.fits(room))
+    return next(fitting, None) or min(estimates, key=lambda each: each.total)
+
+
+def _estimate_layouts(profile: ModelProfile, training: Training, nodes: tuple[int, ...]) -> Iterator[MemoryEstimate]:
+    for sharding in list_shardings(training, nodes):
+        # Kept weights save a gather in each backward; held gradients save a reduction in each micro-batch but the last.
+        options = (
+            ((False, False),) if sharding == "none" else ((True, True), (True, False), (False, True), (False, False))
+        )
+        for keep, hold in options:
+            yield estimate_memory(profile, training, nodes, sharding=sharding, keep=keep, hold=hold)

@@ -1,0 +1,44 @@
+"""How long a rank waits for others, where that can be told from outside: at each wait for a collective of gloo's.
+
+Accelerators wait in their own streams, and DDP inside its reducer, which overlaps with backward; there, it is a part of
+forward and backward, and said so by None.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+
+from aboard.train.distributed.rank_context import RankContext
+from aboard.train.metrics.time_ledger import TimeLedger
+
+
+@contextmanager
+def time_collective_waits(world: RankContext, ledger: TimeLedger) -> Iterator[None]:
+    """While it lasts, waits of this thread are spent on communication."""
+    if world.device.type != "cpu" or not world.distributed:
+        yield
+        return
+    plain, own = dist.Work.wait, threading.get_ident()
+
+    def wait(work: dist.Work, *args: Any, **named: Any) -> Any:
+        if threading.get_ident() != own:
+            return plain(work, *args, **named)
+        before = ledger.switch_to("communication")
+        try:
+            return plain(work, *args, **named)
+        finally:
+            ledger.switch_to(before)
+
+    dist.Work.wait = wait  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        dist.Work.wait = plain  # type: ignore[method-assign]
+
+
+def is_communication_visible(world: RankContext) -> bool:
+    """Whether all communication shows."""
+    return not world.distributed or (world.device.type == "cpu" and world.mesh is not None)

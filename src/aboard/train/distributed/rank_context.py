@@ -1,0 +1,127 @@
+"""Where this rank stands: its number, its device, and how the model is spread over all of them."""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from aboard.core.plan.training_settings import Training
+from aboard.lazy_dataclass import dataclass
+from aboard.train.distributed.auto_sharding import ShardingPlan, choose_sharding
+from aboard.train.distributed.device_mesh import ShardingKind, build_mesh, list_ranks_per_node
+
+if TYPE_CHECKING:
+    from torch.distributed.distributed_c10d import ProcessGroup
+
+# Gloo takes up to five times this to give up on a peer that it can't reach (seen with torch 2.13): five minutes.
+JOIN_TIMEOUT = timedelta(seconds=60)
+# Afterwards, a rank may be behind by what it takes to read a large model from a slow disk, and no more.
+COLLECTIVE_TIMEOUT = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankContext:
+    """A rank's place; `sharding` is settled here, and a world of one rank has nothing to shard."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    device: torch.device
+    sharding: ShardingKind
+    mesh: DeviceMesh | None = None
+    # There is room for weights to stay gathered until their backward, and from one micro-batch to the next.
+    keep: bool = False
+    # There is room for whole gradients until the last micro-batch of a step, so that they are reduced once.
+    hold: bool = False
+
+    @property
+    def main(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def distributed(self) -> bool:
+        return self.size > 1
+
+
+def join_process_group(training: Training) -> RankContext:
+    """Meets the other ranks, as torchrun's environment names them; without it, this process is the whole world."""
+    rank, size = _read_number("RANK", 0), _read_number("WORLD_SIZE", 1)
+    local_rank, local_size = _read_number("LOCAL_RANK", 0), _read_number("LOCAL_WORLD_SIZE", 1)
+    device = _select_device(local_rank)
+    alone = RankContext(
+        rank=rank, size=size, local_rank=local_rank, local_size=local_size, device=device, sharding="none"
+    )
+    if not alone.distributed:
+        return alone
+    if not dist.is_initialized():
+        dist.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo",
+            timeout=JOIN_TIMEOUT,
+            # Bound at once: a collective then never guesses its device, and nccl connects here instead of in step 1.
+            device_id=device if device.type == "cuda" else None,
+        )
+    local_sizes, room = _gather_limits(local_size, measure_memory(device, local_size), device)
+    plan: ShardingPlan = choose_sharding(training, list_ranks_per_node(local_sizes), room=room)
+    spread = build_mesh(plan.sharding, list_ranks_per_node(local_sizes), device=device)
+    for group in [dist.group.WORLD, *(spread.get_all_groups() if spread else [])]:
+        _extend_timeout(group)
+    return replace(alone, sharding=plan.sharding, mesh=spread, keep=plan.keep, hold=plan.hold)
+
+
+def leave_process_group(world: RankContext) -> None:
+    if world.distributed and dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _read_number(name: str, default: int, env: Mapping[str, str] = os.environ) -> int:
+    return int(env.get(name, default))
+
+
+def _select_device(local_rank: int) -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _gather_limits(local_size: int, room: int, device: torch.device) -> tuple[tuple[int, ...], int]:
+    """How many ranks each rank has beside it, and the least room that any has: what all decide by, alike."""
+    mine = torch.tensor([local_size, room], dtype=torch.int64, device=device)
+    tensors = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(tensors, mine)
+    sizes, rooms = torch.stack(tensors).T.tolist()
+    return tuple(sizes), min(rooms)
+
+
+def _extend_timeout(group: "ProcessGroup | None") -> None:
+    dist.distributed_c10d._set_pg_timeout(COLLECTIVE_TIMEOUT, group)  # noqa: SLF001 - torch has no public name for it
+
+
+# The limit of a container, in cgroup v2 and v1; without one, "max" or a number past all memory.
+CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def measure_memory(device: torch.device, local_size: int) -> int:
+    """In bytes; ranks on a CPU share what the host has, in even parts."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return _read_host_memory() // local_size
+
+
+def _read_host_memory() -> int:
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    total = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemTotal"))
+    limits = [total]
+    for name in CGROUP_LIMITS:
+        with suppress(OSError, ValueError):
+            limits.append(int(Path(name).read_text(encoding="ascii")))
+    return min(limits)

@@ -1,0 +1,38 @@
+"""The training that a rank was given, with paths of its own node."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from aboard.core.plan.training_settings import DataPart, Training
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import training
+
+ENVIRONMENT_NAME = "ABOARD_TRAINING"
+
+
+def read_job_spec() -> Training:
+    """From the environment; `~` is the home of this rank's user, wherever that is on this node."""
+    text = os.environ.get(ENVIRONMENT_NAME)
+    if text is None:
+        seen = f"there is no training to be done: {ENVIRONMENT_NAME} is not set"
+        raise AboardError(training.GIVEN, seen)
+    job = Training.of(json.loads(text))
+    return replace(
+        job,
+        model=_expand_home(job.model),
+        tokenizer=job.tokenizer and _expand_home(job.tokenizer),
+        data=tuple(map(_expand_part, job.data)),
+        validation=tuple(map(_expand_part, job.validation)),
+        output_dir=_expand_home(job.output_dir),
+        resume=_expand_home(job.resume),
+    )
+
+
+def _expand_part(part: DataPart) -> DataPart:
+    return replace(part, shards=_expand_home(part.shards), bins=_expand_home(part.bins))
+
+
+def _expand_home(path: str) -> str:
+    return str(Path(path).expanduser()) if path.startswith("~/") else path

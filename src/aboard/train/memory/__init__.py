@@ -1,0 +1,1 @@
+"""Estimates the memory of a rank, and measures it."""

@@ -1,0 +1,73 @@
+"""What a forward keeps for its backward, and what the logits take: by the sizes in the model's config.
+
+The factors are those of transformers' decoders: what their norms, residuals, attention and gated layers save for
+autograd, in bytes for each token: taken from one pass of a Llama of 7B's shape on meta, and held against small Llama,
+Qwen and Gemma models (tests/train/test_model_needs.py). On GPUs and for large models they are an extrapolation.
+"""
+
+from typing import Any, Literal
+
+from aboard.lazy_dataclass import dataclass
+
+Precision = Literal["full", "half", "autocast"]
+
+# Norms and residuals of one layer, in bytes for each of a token's hidden numbers.
+NORMS: dict[Precision, float] = {"full": 24.0, "half": 16.0, "autocast": 33.0}
+# Models that norm what a layer gives as well as what it gets (Gemma 2, OLMo 2) keep that too.
+SANDWICH = 1.9
+FULL, HALF = 4, 2
+ROUTED = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ActivationMemory:
+    """In bytes, for one micro-batch."""
+
+    layer: int
+    entering: int
+    layers: int
+    logits: int
+    masks: int
+
+    def kept(self, *, checkpointing: bool) -> int:
+        """At the end of the forward, while the backward is in its first layer."""
+        return self.masks + self.layer + self.layers * (self.entering if checkpointing else self.layer)
+
+
+def estimate_activations(
+    config: Any, *, batch: int, length: int, precision: Precision, packed: bool, norms: int
+) -> ActivationMemory:
+    """Of a text model; `norms` is how many a layer has beside those of its heads."""
+    tokens = batch * length
+    size = FULL if precision == "full" else HALF
+    residual = HALF if precision == "half" else FULL
+    hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
+    width = int(getattr(config, "head_dim", None) or hidden // heads)
+    pairs = int(getattr(config, "num_key_value_heads", None) or heads)
+    eager = config._attn_implementation == "eager"  # noqa: SLF001 - transformers has no other way to ask
+    # Softmax in fp32, its cast, and the scores before it.
+    square = heads * length * (FULL + 2 * size) if eager else 0
+    layer = (
+        NORMS[precision] * (SANDWICH if norms > 2 else 1.0) * hidden  # noqa: PLR2004 - one before attention, one before the rest
+        + size * (2 * heads + 2 * pairs) * width
+        + size * 4 * _read_mlp_width(config)
+        + square
+    )
+    return ActivationMemory(
+        layer=int(tokens * layer),
+        entering=tokens * hidden * residual,
+        layers=int(config.num_hidden_layers),
+        # The logits and their gradient, which takes the same room; all tokens may be supervised.
+        logits=2 * tokens * int(config.vocab_size) * size,
+        masks=batch * length * length * (1 + size) if packed or eager else 0,
+    )
+
+
+def _read_mlp_width(config: Any) -> int:
+    """What a token meets between the layer's two halves; of a mixture, its own experts."""
+    whole = int(getattr(config, "intermediate_size", None) or 4 * config.hidden_size)
+    if not any(getattr(config, name, None) for name in ROUTED):
+        return whole
+    each = int(getattr(config, "moe_intermediate_size", None) or whole)
+    shared = int(getattr(config, "n_shared_experts", None) or 0)
+    return each * (int(getattr(config, "num_experts_per_tok", None) or 1) + shared)

@@ -1,0 +1,76 @@
+"""What would make a training fit: changes of its settings, each of them tried by the same estimate."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from aboard.core.plan.training_settings import Training
+from aboard.core.text.byte_sizes import format_size
+from aboard.lazy_dataclass import dataclass
+from aboard.train.distributed.auto_sharding import find_best_layout
+from aboard.train.memory.estimate import ModelProfile
+
+SHORTEST = 512
+MOST_NODES = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettingChange:
+    """One setting, as it is typed, and the training that has it."""
+
+    typed: str
+    training: Training
+
+
+def suggest_changes(
+    profile: ModelProfile, training: Training, nodes: tuple[int, ...], *, room: int | None
+) -> Iterator[str]:
+    """What to type, the least painful first: one change where that is enough, else as many as it takes, then nodes.
+
+    Where the room isn't known, each change is told with what it comes to.
+    """
+    single = [each for each in list_changes(training) if _is_fitting(profile, each.training, nodes, room)]
+    if single:
+        yield from (_format_line(profile, each.typed, each.training, nodes) for each in single)
+        return
+    together, typed = training, ""
+    while left := list(list_changes(together)):
+        together, typed = left[0].training, f"{typed} {left[0].typed}".strip()
+        if _is_fitting(profile, together, nodes, room):
+            yield _format_line(profile, typed, together, nodes)
+            return
+    grown = nodes
+    while len(grown) * 2 <= MOST_NODES:
+        grown *= 2
+        if _is_fitting(profile, together, grown, room):
+            yield _format_line(profile, f"{typed}   # and {len(grown)} such nodes;".strip(), together, grown)
+            return
+
+
+def list_changes(training: Training) -> Iterator[SettingChange]:
+    """Those that don't change what is learned come before the one that does."""
+    if training.sharding not in {"auto", "full"}:
+        yield _make_change(training, sharding="full")
+    if not training.gradient_checkpointing:
+        yield _make_change(training, gradient_checkpointing=True)
+    if training.per_device_train_batch_size > 1 and training.global_batch_size is None:
+        more = training.gradient_accumulation_steps * training.per_device_train_batch_size
+        yield _make_change(training, per_device_train_batch_size=1, gradient_accumulation_steps=more)
+    elif training.per_device_train_batch_size > 1:
+        yield _make_change(training, per_device_train_batch_size=1)
+    if training.max_length > SHORTEST:
+        yield _make_change(training, max_length=max(SHORTEST, training.max_length // 2))
+
+
+def _make_change(training: Training, **fields: Any) -> SettingChange:
+    typed = " ".join(f"--set train.{name}={str(value).lower()}" for name, value in fields.items())
+    return SettingChange(typed=typed, training=replace(training, **fields))
+
+
+def _is_fitting(profile: ModelProfile, training: Training, nodes: tuple[int, ...], room: int | None) -> bool:
+    return room is None or find_best_layout(profile, training, nodes, room=room).fits(room)
+
+
+def _format_line(profile: ModelProfile, typed: str, training: Training, nodes: tuple[int, ...]) -> str:
+    least = find_best_layout(profile, training, nodes, room=None).total
+    return f"{typed}{'' if '#' in typed else '   #'} then {format_size(least)} per rank"

@@ -1,0 +1,159 @@
+"""How much memory one rank of a training needs, in a given layout."""
+
+from typing import Any
+
+import torch
+
+from aboard.core.plan.training_settings import Training
+from aboard.core.text.byte_sizes import format_size
+from aboard.core.text.input_text import format_count
+from aboard.lazy_dataclass import dataclass
+from aboard.train.distributed.device_mesh import ShardingKind, require_even_ranks
+from aboard.train.memory.activations import ActivationMemory, Precision, estimate_activations
+from aboard.train.memory.model_states import (
+    ModelSizes,
+    StateMemory,
+    estimate_replicated,
+    estimate_sharded,
+    measure_model,
+)
+from aboard.train.model.meta_model import build_on_meta, find_layers
+from aboard.train.model.packing_support import find_packing_obstacle
+
+# What the process itself takes: libraries, the context of an accelerator, the buffers of a backend.
+PROCESS = 1 << 30
+# What an allocator can't use of what it has.
+SLACK = 1.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryEstimate:
+    """One rank's memory in bytes; `total` is what must be there, `states` the most that the model's states take."""
+
+    parameters: int
+    sharding: ShardingKind
+    keep: bool
+    hold: bool
+    ranks: int
+    weights: int
+    gradients: int
+    optimizer: int
+    states: int
+    # None: the model is of a kind whose activations we can't tell.
+    activations: int | None
+    logits: int
+    total: int
+
+    def fits(self, room: int) -> bool:
+        return self.total <= room
+
+    def words(self, nodes: tuple[int, ...], room: int | None) -> str:
+        """As in "6.7B in full needs 61 GiB per rank on 2 × 8; you have 80 GiB"."""
+        spread = f"{len(nodes)} × {nodes[0]}" if len(set(nodes)) == 1 else " + ".join(map(str, nodes))
+        text = f"{_format_count(self.parameters)} in full needs {format_size(self.total)} per rank on {spread}"
+        return text if room is None else f"{text}; you have {format_size(room)}"
+
+    def details(self, nodes: tuple[int, ...]) -> str:
+        """What the total is made of, and in which layout."""
+        where = {
+            "none": "whole on every rank",
+            "full": f"spread over {format_count(sum(nodes), 'rank')}",
+            "hybrid": f"spread over the {format_count(nodes[0], 'rank')} of each node",
+        }[self.sharding]
+        parts = (
+            f"states {format_size(self.states)}, activations {_format_bytes(self.activations)}, logits"
+            f" {format_size(self.logits)}"
+        )
+        return f"{_format_count(self.parameters)}, {where}: {parts}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelProfile:
+    """What the arithmetic wants to know of a model; made once, asked for many layouts."""
+
+    sizes: ModelSizes
+    config: Any
+    norms: int
+    # Why documents of one row can't be kept apart in it; None where they can.
+    why_not_apart: str | None = None
+
+
+def profile_model(training: Training) -> ModelProfile:
+    """Built on meta, from the config of its directory."""
+    built = build_on_meta(training, torch.device("cpu"))
+    blocks = find_layers(built)
+    norms = sum("Norm" in type(each).__name__ for each in blocks[0].children()) if blocks else 0
+    return ModelProfile(
+        sizes=measure_model(built, blocks),
+        config=built.config.get_text_config(),
+        norms=norms,
+        why_not_apart=find_packing_obstacle(built),
+    )
+
+
+def estimate_memory(
+    profile: ModelProfile, training: Training, nodes: tuple[int, ...], *, sharding: ShardingKind, keep: bool, hold: bool
+) -> MemoryEstimate:
+    """Of one layout, on nodes that have so many ranks each."""
+    ranks = sum(nodes)
+    states = _estimate_states(profile.sizes, training, nodes, sharding=sharding, keep=keep, hold=hold)
+    precision: Precision = "full" if not training.bf16 else "autocast" if sharding == "none" or ranks == 1 else "half"
+    activation_memory = _estimate_activations(profile, training, precision)
+    activation_bytes = activation_memory.kept(checkpointing=training.gradient_checkpointing) if activation_memory else 0
+    logits = activation_memory.logits if activation_memory else 0
+    peak = max(states.peak, states.forward + activation_bytes + logits)
+    return MemoryEstimate(
+        parameters=profile.sizes.total,
+        sharding=sharding,
+        keep=keep,
+        hold=hold,
+        ranks=ranks,
+        weights=states.weights,
+        gradients=states.gradients,
+        optimizer=states.optimizer,
+        states=states.peak,
+        activations=activation_bytes if activation_memory else None,
+        logits=logits,
+        total=int(peak * SLACK) + PROCESS,
+    )
+
+
+def _estimate_states(
+    model_sizes: ModelSizes,
+    training: Training,
+    nodes: tuple[int, ...],
+    *,
+    sharding: ShardingKind,
+    keep: bool,
+    hold: bool,
+) -> StateMemory:
+    micro = training.micro_batches(sum(nodes))
+    if sharding == "none" or sum(nodes) == 1:
+        return estimate_replicated(model_sizes, half=training.bf16, micro=micro, ranks=sum(nodes))
+    shards = sum(nodes) if sharding == "full" else require_even_ranks(nodes)
+    replicas = sum(nodes) // shards
+    return estimate_sharded(
+        model_sizes, shards=shards, replicas=replicas, half=training.bf16, micro=micro, keep=keep, hold=hold
+    )
+
+
+def _estimate_activations(profile: ModelProfile, training: Training, precision: Precision) -> ActivationMemory | None:
+    if not all(hasattr(profile.config, name) for name in ("hidden_size", "num_attention_heads", "num_hidden_layers")):
+        return None
+    return estimate_activations(
+        profile.config,
+        batch=training.per_device_train_batch_size,
+        length=training.max_length,
+        precision=precision,
+        packed=not training.attn_implementation.startswith("flash"),
+        norms=profile.norms,
+    )
+
+
+def _format_count(parameters: int) -> str:
+    scale, unit = next((pair for pair in ((1e9, "B"), (1e6, "M")) if parameters >= pair[0]), (1e3, "k"))
+    return f"{parameters / scale:.{1 if scale == 1e9 else 0}f}{unit}"  # noqa: PLR2004 - a billion
+
+
+def _format_bytes(count: int | None) -> str:
+    return "unknown" if count is None else format_size(count)

@@ -1,0 +1,57 @@
+"""What a training really holds: every tensor that lives, counted at every operation that makes one."""
+
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+# Smaller ones are many, and together nothing.
+SMALL = 4096
+
+
+class LiveByteCounter(TorchDispatchMode):
+    """Within it, `peak` is the most bytes that tensors made within it held at once; the same on any device.
+
+    Counted by storages and not by an allocator, so that it holds on a CPU too, and so that what a backend keeps for
+    itself, as gloo does and nccl doesn't, is left out.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak = 0
+        self._live: dict[int, StorageWeakRef] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        new = False
+        for each in tree_leaves(result):
+            # A DTensor's own storage is a pretence of the whole tensor.
+            tensor = each.to_local() if isinstance(each, DTensor) else each
+            if isinstance(tensor, torch.Tensor) and not tensor.is_meta and tensor.nbytes >= SMALL:
+                new |= self._add(tensor)
+        if new:
+            self.peak = max(self.peak, self.now())
+        return result
+
+    def now(self) -> int:
+        """The bytes that live now."""
+        total = 0
+        for key, reference in list(self._live.items()):
+            # A storage may have shrunk to nothing since: so does FSDP free what it has gathered.
+            storage: torch.UntypedStorage | None = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)  # noqa: SLF001 - as torch's own StorageWeakRef
+            if storage is None:
+                del self._live[key]
+            else:
+                total += storage.nbytes()
+        return total
+
+    def _add(self, tensor: torch.Tensor) -> bool:
+        reference = StorageWeakRef(tensor.untyped_storage())
+        known = self._live.get(reference.cdata)
+        if known is not None and not known.expired():
+            return False
+        self._live[reference.cdata] = reference
+        return True

@@ -1,0 +1,41 @@
+"""`python -m aboard.train.memory.worker`: estimates memory and packing support before any rank starts."""
+
+import json
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from aboard.core.plan.training_settings import Training
+from aboard.train.distributed.auto_sharding import find_best_layout
+from aboard.train.memory.advice import suggest_changes
+from aboard.train.memory.estimate import profile_model
+from aboard.train.worker_protocol import write_reply
+
+
+def answer_request(request: Mapping[str, Any]) -> dict[str, Any]:
+    """To {"training": …, "ranks": {node: how many}, "memory": the least bytes that any rank has, or null}.
+
+    `enough` is None where the memory isn't known; `fits` has what to type so that it fits. `why_not_apart` says what
+    keeps documents of one sequence from being kept apart in this model, if anything does.
+    """
+    training, nodes = Training.of(request["training"]), tuple(request["ranks"].values())
+    room: int | None = request.get("memory")
+    profile = profile_model(training)
+    estimate = find_best_layout(profile, training, nodes, room=room)
+    enough = None if room is None else estimate.fits(room)
+    return {
+        "states": estimate.states,
+        "total": estimate.total,
+        "says": estimate.details(nodes),
+        "words": estimate.words(nodes, room),
+        "sharding": estimate.sharding,
+        "enough": enough,
+        "fits": [] if enough else list(suggest_changes(profile, training, nodes, room=room)),
+        "needs": asdict(estimate),
+        "why_not_apart": profile.why_not_apart,
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(write_reply(lambda: answer_request(json.load(sys.stdin))))

@@ -1,0 +1,1 @@
+"""Counts what a training step costs, and reports it."""

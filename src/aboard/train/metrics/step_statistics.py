@@ -1,0 +1,100 @@
+"""What the steps since the last log line came to, kept on the device, and who made one that isn't finite."""
+
+from collections.abc import Sequence
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from aboard.core.text.input_text import format_count
+from aboard.data.sampling.source_mixing import SequenceDraw
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import training
+from aboard.lazy_dataclass import dataclass
+from aboard.train.batch_plan import PlannedStep
+from aboard.train.distributed.rank_consensus import RankConsensus
+from aboard.train.training_data import TrainingData
+
+# Bins, and steps, that are named in one message.
+_NAMED = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogWindow:
+    """The steps between two log lines; `loss` is the sum over this rank's tokens, of those steps that were finite."""
+
+    steps: int
+    loss: float
+    supervised: int
+    norm: float
+    bad: tuple["NonFiniteStep", ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NonFiniteStep:
+    """A step whose gradient wasn't finite, and those of this rank's bins whose loss wasn't."""
+
+    step: int
+    bins: tuple[SequenceDraw, ...]
+
+
+class StepStatistics:
+    """Losses of micro-batches and norms of steps stay on the device until someone reads them."""
+
+    def __init__(self) -> None:
+        self._steps: list[tuple[PlannedStep, Tensor]] = []
+
+    def add(self, planned: PlannedStep, losses: Sequence[Tensor], norm: Tensor) -> None:
+        self._steps.append((planned, torch.stack((norm, *losses))))
+
+    def read(self) -> LogWindow:
+        """The one wait for the device."""
+        numbers: list[float] = torch.cat([numbers for _, numbers in self._steps]).tolist()
+        loss, supervised, norm, at = 0.0, 0, 0.0, 0
+        bad: list[NonFiniteStep] = []
+        for planned, _ in self._steps:
+            norm, *losses = numbers[at : at + 1 + len(planned.micro)]
+            at += 1 + len(losses)
+            if isfinite(norm):
+                loss += sum(losses)
+                supervised += planned.supervised
+            else:
+                bad.append(NonFiniteStep(step=planned.number, bins=_find_nonfinite_bins(planned, losses)))
+        window = LogWindow(steps=len(self._steps), loss=loss, supervised=supervised, norm=norm, bad=tuple(bad))
+        self._steps.clear()
+        return window
+
+
+def _find_nonfinite_bins(planned: PlannedStep, losses: Sequence[float]) -> tuple[SequenceDraw, ...]:
+    pairs = zip(planned.micro, losses, strict=True)
+    return tuple(draw for draws, loss in pairs if not isfinite(loss) for draw in draws)
+
+
+def describe_nonfinite(bad: Sequence[NonFiniteStep], stream: TrainingData, peers: RankConsensus) -> str:
+    """In words, where it came from; the same on every rank, each of which must ask."""
+    bins_by_rank = peers.words([_format_bins(each, stream) for each in bad])
+    words = []
+    for place, each in enumerate(bad[:_NAMED]):
+        blamed = [
+            f"rank {rank} in {bins_by_rank[rank][place]}"
+            for rank in range(len(bins_by_rank))
+            if bins_by_rank[rank][place]
+        ]
+        words.append(
+            f"step {each.step}: the loss is not finite on {'; '.join(blamed[:_NAMED])}"
+            if blamed
+            else f"step {each.step}: the gradient is not finite, though every loss is"
+        )
+    more = f" (and {format_count(len(bad) - _NAMED, 'more step')})" if len(bad) > _NAMED else ""
+    return "; ".join(words) + more
+
+
+def build_nonfinite_error(words: str) -> AboardError:
+    return AboardError(training.NONFINITE, f"{words}. No such step was applied to the weights")
+
+
+def _format_bins(bad: NonFiniteStep, stream: TrainingData) -> str:
+    """The bins with the file and line of their first document."""
+    bins = [f"bin {draw.bin} of {draw.source} ({stream.where(draw)})" for draw in bad.bins[:_NAMED]]
+    more = [f"{len(bad.bins) - _NAMED} more"] if len(bad.bins) > _NAMED else []
+    return ", ".join(bins + more)

@@ -1,0 +1,160 @@
+"""Where log lines go, on rank 0: a file of metrics always, a short line to read, the head, and TensorBoard if asked."""
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import count
+from math import isfinite
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+from aboard.core.plan.training_settings import Training
+from aboard.core.text.durations import format_duration
+from aboard.data.store.atomic_files import HashedFile, fsync_directory
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import training
+from aboard.train.metrics.head_beacon import send_metrics
+
+_MIN_SHARE = 0.01
+
+
+class MetricsReporter:
+    """A run's story is in one file: after a resume its lines go on, and those of steps that were lost are gone."""
+
+    def __init__(self, training: Training, *, main: bool) -> None:
+        self._main = main
+        self._folder = Path(training.output_dir)
+        self._file: TextIO | None = None
+        self._writer = _import_tensorboard() if main and training.tensorboard else None
+        self._board: Any = None
+        self._told: dict[str, Any] = {}
+        self._saved: int | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._file is not None:
+            self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+    def begin(self, step: int) -> None:
+        """Called once it is known behind which step the training goes on, and before the first line."""
+        if not self._main:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        aside = drop_lost_lines(self._folder, step)
+        if aside is not None:
+            self.say(f"metrics of steps after {step}, which were lost, are now in {aside}")
+        self._file = (self._folder / NAME).open("a", encoding="utf-8")
+        if self._writer is not None:
+            self._board = self._writer(str(self._folder / "tensorboard"), purge_step=step + 1)
+
+    def line(self, metrics: Mapping[str, Any]) -> None:
+        if self._file is None:
+            return
+        # JSON has no nan: what isn't finite is null.
+        values = {name: _replace_nonfinite(value) for name, value in metrics.items()}
+        self._file.write(json.dumps(values, allow_nan=False) + "\n")
+        self._file.flush()
+        # The head sees the newest only: the loss of this step must not give way to its evaluation, or to the end.
+        self._told = {**(self._told if self._told.get("step") == metrics["step"] else {}), **metrics}
+        send_metrics({**self._told, "saved": self._saved})
+        self.say(format_metrics(metrics))
+        if self._board is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float) and name != "step":
+                    self._board.add_scalar(f"train/{name}", value, metrics["step"])
+
+    def saved(self, step: int | None) -> None:
+        """The head hears at once of a checkpoint that is complete: a run that dies now resumes from it."""
+        if self._main and step != self._saved:
+            self._saved = step
+            send_metrics({**self._told, "saved": step})
+
+    def say(self, text: str) -> None:
+        if self._main:
+            print(text, flush=True)  # noqa: T201 - what a rank says is what the launcher shows
+
+
+def format_metrics(metrics: Mapping[str, Any]) -> str:
+    """One line that is read in passing."""
+    parts = [f"step {metrics['step']}/{metrics['steps']}"]
+    if "eval_loss" in metrics:
+        return f"{parts[0]} · eval loss {metrics['eval_loss']:.4f}"
+    if "wall" in metrics:
+        return (
+            f"{parts[0]} · ended after {format_duration(metrics['wall'])}:"
+            f" {_format_shares(metrics['seconds'], metrics['wall'])}"
+        )
+    loss = metrics["loss"]
+    parts.append(f"loss {loss:.4f}" if loss is not None else "no finite step")
+    parts.append(f"lr {metrics['learning_rate']:.2e} · norm {metrics['grad_norm']:.2f}")
+    parts.append(f"{_format_short(metrics['tokens_per_second'])} tokens/s")
+    if metrics["mfu"] is not None:
+        parts.append(f"MFU {metrics['mfu']:.0%}")
+    return " · ".join([*parts, f"{format_duration(metrics['eta'])} left"])
+
+
+def _replace_nonfinite(value: Any) -> Any:
+    return None if isinstance(value, float) and not isfinite(value) else value
+
+
+def _format_short(number: float) -> str:
+    for size, unit in ((1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{unit}"
+    return f"{number:.3g}"
+
+
+def _format_shares(seconds: Mapping[str, float], wall: float) -> str:
+    """The largest first; what is less than a hundredth isn't worth a word."""
+    parts = sorted(((spent / max(wall, 1e-9), kind) for kind, spent in seconds.items()), reverse=True)
+    return ", ".join(f"{kind.replace('_', ' + ')} {share:.0%}" for share, kind in parts if share >= _MIN_SHARE)
+
+
+def _import_tensorboard() -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter  # noqa: PLC0415 - a package that only those need who ask
+    except ImportError as error:
+        raise AboardError(training.TENSORBOARD, "tensorboard: true, and TensorBoard isn't installed") from error
+    return SummaryWriter
+
+
+NAME = "metrics.jsonl"
+_OLD = "metrics.old-{}.jsonl"
+
+
+def drop_lost_lines(folder: Path, step: int) -> Path | None:
+    """Takes out what lies behind the step that training goes on from; where it was put, None if there was nothing.
+
+    A run that is killed has logged steps that it had not saved: they come again. So does a half line that a power cut
+    left. The lines that go are in a file of their own first; then the rest is written beside and renamed.
+    """
+    path = folder / NAME
+    if not path.exists() or all(_is_valid_line(line, step) for line in _read_lines(path)):
+        return None
+    aside = next(place for number in count(1) if not (place := folder / _OLD.format(number)).exists())
+    removed, remaining = HashedFile(aside), HashedFile(path)
+    for line in _read_lines(path):
+        (remaining if _is_valid_line(line, step) else removed).write(line)
+    removed.publish(sync=True)
+    remaining.publish(sync=True)
+    fsync_directory(folder)
+    return aside
+
+
+def _read_lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from file
+
+
+def _is_valid_line(line: bytes, step: int) -> bool:
+    """Whether it is a whole line, of a step that was not lost."""
+    try:
+        return line.endswith(b"\n") and int(json.loads(line)["step"]) <= step
+    except (ValueError, KeyError, TypeError):
+        return False

@@ -1,0 +1,1 @@
+"""Builds, loads, prepares and exports the model."""

@@ -1,0 +1,209 @@
+"""From a model's directory to an engine: built on meta, spread over the ranks, then filled."""
+
+import hashlib
+import inspect
+import os
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
+from transformers import PreTrainedModel
+
+from aboard.core.plan.training_settings import Training
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import model, training
+from aboard.train.distributed.rank_context import RankContext
+from aboard.train.model.engine import Engine, make_sync_switch
+from aboard.train.model.load_weights import prepare_pretrained
+from aboard.train.model.meta_model import build_on_meta, find_layers
+from aboard.train.model.scratch_weights import prepare_scratch
+
+
+def build_engine(training: Training, world: RankContext) -> Engine:
+    """The model of a training, spread as the world says, with the weights of its files or with new ones."""
+    module = build_on_meta(training, world.device)
+    notes: tuple[str, ...] = ()
+    if training.from_scratch:
+        into = prepare_scratch(module, seed=training.seed)
+    else:
+        check_same_files(Path(training.model), world)
+        into, notes = prepare_pretrained(module, Path(training.model))
+    if training.gradient_checkpointing:
+        _enable_checkpointing(module)
+    flops = count_flops_per_token(module, training.max_length)
+    if world.mesh is not None:
+        _shard_layers(module, training, world)
+    _allocate_tensors(module, world.device)
+    read = into(world)
+    module.train()
+    model = _wrap_model(module, training, world)
+    return Engine(
+        model=model,
+        module=module,
+        world=world,
+        parameters=tuple(each for each in module.parameters() if each.requires_grad),
+        loss_scale=float(world.size) if isinstance(model, DistributedDataParallel) else 1.0,
+        flops_per_token=flops,
+        bytes_read=read,
+        notes=(_describe_sharding(world), *notes),
+        _switch=make_sync_switch(model, world),
+    )
+
+
+def _describe_sharding(world: RankContext) -> str:
+    """What was settled, in words."""
+    if world.sharding == "none":
+        return "every rank has the whole model" if world.distributed else "one rank has the whole model"
+    where = "over all ranks" if world.sharding == "full" else "within each node"
+    keep_note = "; there is room to keep gathered weights for the backward" if world.keep else ""
+    hold_note = "; there is room to reduce gradients once a step" if world.hold else ""
+    return f"weights, gradients and optimizer are spread {where}{keep_note}{hold_note}"
+
+
+def _enable_checkpointing(model: PreTrainedModel) -> None:
+    if not model.supports_gradient_checkpointing:
+        raise AboardError(training.CHECKPOINTING_UNKNOWN, f"a {type(model).__name__} can't recompute its activations")
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+
+
+def _shard_layers(model: PreTrainedModel, training: Training, world: RankContext) -> None:
+    half = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    policy = half if training.bf16 else MixedPrecisionPolicy()
+    for layer in find_layers(model):
+        fully_shard(layer, mesh=world.mesh, mp_policy=policy, reshard_after_forward=not world.keep)
+    fully_shard(model, mesh=world.mesh, mp_policy=policy)
+    for each in model.modules():
+        if isinstance(each, FSDPModule):
+            # Gradients are summed: the loss has been divided by the tokens of all ranks already. Told to sum, since
+            # gloo has no other reduction with a factor.
+            each.set_gradient_divide_factor(1.0)
+            each.set_force_sum_reduction_for_comms(True)
+
+
+def _allocate_tensors(model: PreTrainedModel, device: torch.device) -> None:
+    """Room for every tensor on the device. Buffers that are real keep their values, and tied parameters stay one."""
+    tied = _find_tied_parameters(model)
+    buffers = {name: buffer for name, buffer in model.named_buffers() if not buffer.is_meta}
+    model.to_empty(device=device)
+    for name, buffer in model.named_buffers():
+        if name in buffers:
+            buffer.copy_(buffers[name])
+    for (first, name), *others in tied:
+        for module, other in others:
+            setattr(module, other, getattr(first, name))
+
+
+def _find_tied_parameters(model: nn.Module) -> list[list[tuple[nn.Module, str]]]:
+    places_by_id: dict[int, list[tuple[nn.Module, str]]] = defaultdict(list)
+    for module in model.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            places_by_id[id(parameter)].append((module, name))
+    return [places for places in places_by_id.values() if len(places) > 1]
+
+
+def _wrap_model(module: PreTrainedModel, training: Training, world: RankContext) -> nn.Module:
+    if world.mesh is not None:
+        return module
+    if training.bf16:
+        module.forward = torch.autocast(world.device.type, torch.bfloat16)(module.forward)
+    if not world.distributed:
+        return module
+    return DistributedDataParallel(
+        module,
+        device_ids=[world.device.index] if world.device.type == "cuda" else None,
+        gradient_as_bucket_view=True,
+        # Every rank has read the same files.
+        init_sync=False,
+        **_disable_buffer_sync(),
+    )
+
+
+def _disable_buffer_sync() -> dict[str, Any]:
+    """Buffers are the same everywhere, and stay so; torch 2.13 gave the switch another name."""
+    names = inspect.signature(DistributedDataParallel).parameters
+    return {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}
+
+
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+
+
+def count_flops_per_token(model: PreTrainedModel, length: int) -> float:
+    """Forward and backward: six per weight that a token meets, and attention over half of the positions before it.
+
+    Looking up an embedding is no multiplication, but a head that is tied to it is one (https://arxiv.org/abs/2204.02311,
+    appendix B, which counts attention as if it were not causal).
+    """
+    return 6.0 * _count_used_weights(model) + sum(
+        6.0 * _read_attention_width(model) * min(length, window)
+        for window in _list_windows(model.config.get_text_config(), length)
+    )
+
+
+def _count_used_weights(model: PreTrainedModel) -> float:
+    config = model.config.get_text_config()
+    experts = next((getattr(config, name) for name in EXPERTS if getattr(config, name, None)), None)
+    share = getattr(config, "num_experts_per_tok", None)
+    part = share / experts if experts and share else 1.0
+    lookup = {id(each) for each in model.get_input_embeddings().parameters()}
+    head = model.get_output_embeddings()
+    multiplied = {id(each) for each in head.parameters()} if head is not None else set()
+    return sum(
+        each.numel() * (part if ".experts." in name else 1.0)
+        for name, each in model.named_parameters()
+        if id(each) not in lookup - multiplied
+    )
+
+
+def _read_attention_width(model: PreTrainedModel) -> int:
+    config = model.config.get_text_config()
+    heads = int(getattr(config, "num_attention_heads", 0))
+    size = getattr(config, "head_dim", None) or int(config.hidden_size) // max(heads, 1)
+    return heads * int(size)
+
+
+def _list_windows(config: object, length: int) -> list[int]:
+    kinds = getattr(config, "layer_types", None)
+    window = getattr(config, "sliding_window", None) or length
+    if kinds:
+        return [window if kind == "sliding_attention" else length for kind in kinds]
+    return [window] * int(getattr(config, "num_hidden_layers", 0))
+
+
+# Of each file: how many places are looked at, and how much at each. It is a look, not a proof, and takes no time.
+SAMPLES_PER_FILE = 16
+SAMPLE_BYTES = 4096
+DIGEST_BYTES = 16
+
+
+def check_same_files(folder: Path, world: RankContext) -> None:
+    """Refuses ranks whose files differ from those of most others, by name."""
+    if not world.distributed:
+        return
+    mine = torch.frombuffer(bytearray(_hash_file_samples(folder)), dtype=torch.uint8).to(world.device)
+    all_of = [torch.empty_like(mine) for _ in range(world.size)]
+    dist.all_gather(all_of, mine)
+    digests = [bytes(each.tolist()) for each in all_of]
+    usual = Counter(digests).most_common(1)[0][0]
+    others = [str(rank) for rank, digest in enumerate(digests) if digest != usual]
+    if others:
+        raise AboardError(
+            model.DIFFERS,
+            f"{folder} isn't the same everywhere: rank {', '.join(others)} has other files than most",
+            folder=folder,
+        )
+
+
+def _hash_file_samples(folder: Path) -> bytes:
+    digest = hashlib.sha256()
+    for path in sorted([*folder.glob("*.json"), *folder.glob("*.safetensors"), *folder.glob("*.bin")]):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size}\n".encode())
+        with path.open("rb") as file:
+            for place in range(SAMPLES_PER_FILE):
+                digest.update(os.pread(file.fileno(), SAMPLE_BYTES, size * place // SAMPLES_PER_FILE))
+    return digest.digest()[:DIGEST_BYTES]

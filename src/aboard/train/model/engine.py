@@ -1,0 +1,69 @@
+"""A model that is ready to train: what is called, what is saved, and what differs between the layouts."""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+from transformers import PreTrainedModel
+
+from aboard.lazy_dataclass import dataclass
+from aboard.train.distributed.rank_context import RankContext
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """`model` is called, `module` is saved. Gradients are sums over all ranks: the loss is scaled by `loss_scale`."""
+
+    model: torch.nn.Module
+    module: PreTrainedModel
+    world: RankContext
+    parameters: tuple[torch.nn.Parameter, ...]
+    loss_scale: float
+    flops_per_token: float
+    bytes_read: int
+    notes: tuple[str, ...]
+    _switch: Callable[[bool], None]
+
+    def micro(self, *, last: bool) -> None:
+        """Called before the forward of a micro-batch: gradients are reduced at the last one of a step only."""
+        self._switch(last)
+
+    @torch.no_grad()
+    def norm(self) -> torch.Tensor:
+        """The length of the whole gradient, over all ranks, on the device; nobody waits for it here."""
+        gradients = (each.grad for each in self.parameters)
+        parts = [each.to_local() if isinstance(each, DTensor) else each for each in gradients if each is not None]
+        # Tied weights are one parameter, so they count once.
+        lengths = torch._foreach_norm(parts)  # noqa: SLF001 - what torch's own clip_grad_norm_ calls
+        norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(lengths))
+        if self.world.mesh is None:
+            return norm
+        # Over the shards and not over their copies: with hybrid, each node already has the whole sum.
+        total: torch.Tensor = norm.square()
+        dist.all_reduce(total, group=self.world.mesh["shard"].get_group())
+        return total.sqrt()
+
+
+def make_sync_switch(model: torch.nn.Module, world: RankContext) -> Callable[[bool], None]:
+    """What turns the reduction of gradients on and off; it costs nothing where nothing changes."""
+    if isinstance(model, DistributedDataParallel):
+        return lambda last: setattr(model, "require_backward_grad_sync", last)
+    shards = [each for each in model.modules() if isinstance(each, FSDPModule)]
+    state = True
+
+    def turn(last: bool) -> None:  # noqa: FBT001 - a switch
+        nonlocal state
+        if last == state:
+            return
+        state = last
+        for shard in shards:
+            # Gradients that aren't reduced are whole on every rank: where there is no room, each micro-batch reduces.
+            if world.hold:
+                shard.set_requires_gradient_sync(last, recurse=False)
+            if world.keep:
+                shard.set_reshard_after_backward(last, recurse=False)
+
+    return turn

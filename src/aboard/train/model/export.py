@@ -1,0 +1,178 @@
+"""From a checkpoint to a directory that transformers loads: `python -m aboard.train.model.export CHECKPOINT OUT`."""
+
+import argparse
+import json
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, revert_weight_conversion
+
+from aboard.core.plan.training_settings import Training
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import checkpoint as checkpoints
+from aboard.lazy_dataclass import dataclass
+from aboard.train.checkpoint.saved_checkpoint import TORCH_DTYPES, SavedCheckpoint
+from aboard.train.model.meta_model import build_on_meta
+from aboard.train.model.safetensors_writer import LazyTensor, write_safetensors
+from aboard.train.worker_protocol import write_reply
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# What a tokenizer is saved as, by any of its makers; copied as it is, so that nothing about it changes.
+TOKENIZER = (
+    "tokenizer*.json",
+    "tokenizer.model*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.*",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece*.model",
+    "*.tiktoken",
+    "tekken.json",
+    "chat_template*",
+    "additional_chat_templates",
+)
+GENERATION = "generation_config.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportedModel:
+    """What was written: how many files of weights, and how many bytes they are."""
+
+    files: int
+    bytes: int
+    dtype: str
+
+
+def export_model(
+    checkpoint: Path, model: Path, out: Path, *, dtype: str | None = None, tokenizer: Path | None = None
+) -> ExportedModel:
+    """Weights as safetensors, config, generation config and tokenizer; the directory is there whole or not at all.
+
+    The type is that of the model's config where none is named. No more than one tensor is held at a time.
+    """
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise AboardError(checkpoints.EXPORT_TO, f"{out} is there already, and not empty")
+    saved = SavedCheckpoint.open(checkpoint)
+    if problems := saved.verify():
+        raise AboardError(
+            checkpoints.DAMAGED,
+            f"{checkpoint} can't be exported: {'; '.join(problems[:3])}",
+            "export",
+            folder=checkpoint.parent,
+        )
+    built = _build_model(saved, model)
+    target_dtype = DTYPES[dtype] if dtype else _read_default_dtype(model)
+    draft = out.with_name(f".{out.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    files, size = write_safetensors(dict(_list_tensors(saved, built, target_dtype)), draft)
+    _write_settings(built, model, draft, target_dtype)
+    _copy_files(tokenizer or model, draft, TOKENIZER)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    # Over an empty directory at most: that of a file system refuses any other.
+    draft.replace(out)
+    return ExportedModel(files=files, bytes=size, dtype=_format_dtype(target_dtype))
+
+
+def _build_model(saved: SavedCheckpoint, model: Path) -> PreTrainedModel:
+    """The model on meta, as it was trained: its names are those of the checkpoint, or it is another model."""
+    training = replace(Training.of(saved.marker.training), model=str(model), attn_implementation="auto")
+    built = build_on_meta(training, torch.device("cpu"))
+    if saved.marker.config is not None:
+        built.config.tie_word_embeddings = bool(saved.marker.config.get("tie_word_embeddings"))
+    stored = {*saved.model(), *saved.marker.ties}
+    expected = {name: tuple(tensor.shape) for name, tensor in built.state_dict().items()}
+    shapes = {name: saved.marker.tensors[f"model/{saved.marker.ties.get(name, name)}"].shape for name in stored}
+    if shapes != expected:
+        other = sorted(name for name in stored | expected.keys() if shapes.get(name) != expected.get(name))
+        raise AboardError(
+            checkpoints.EXPORT_MODEL, f"{model} is not the model of this checkpoint: {', '.join(other[:3])} differ"
+        )
+    return built
+
+
+def _list_tensors(
+    saved: SavedCheckpoint, model: PreTrainedModel, dtype: torch.dtype
+) -> Iterator[tuple[str, LazyTensor]]:
+    """By the names that the model's own files have. Where names are made of several, all of it is held at once."""
+
+    def read(name: str) -> torch.Tensor:
+        return _cast_tensor(saved.tensor(f"model/{name}"), dtype)
+
+    transforms = get_model_conversion_mapping(model, add_legacy=False)
+    if any(isinstance(each, WeightConverter) for each in transforms):
+        reverted = revert_weight_conversion(model, {name: read(name) for name in saved.model()})
+        for name, tensor in reverted.items():
+            yield name, LazyTensor(shape=tuple(tensor.shape), dtype=tensor.dtype, read=partial(_return_tensor, tensor))
+        return
+    for name in saved.model():
+        whole = saved.marker.tensors[f"model/{name}"]
+        kind = dtype if TORCH_DTYPES[whole.dtype].is_floating_point else TORCH_DTYPES[whole.dtype]
+        yield name, LazyTensor(shape=whole.shape, dtype=kind, read=partial(read, name))
+
+
+def _return_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _cast_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def _read_default_dtype(model: Path) -> torch.dtype:
+    """The type that config.json names, by its name of today or of before."""
+    content: Mapping[str, Any] = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    return DTYPES.get(str(content.get("dtype") or content.get("torch_dtype")), torch.bfloat16)
+
+
+def _format_dtype(dtype: torch.dtype) -> str:
+    return next(name for name, each in DTYPES.items() if each is dtype)
+
+
+def _write_settings(built: PreTrainedModel, model: Path, out: Path, dtype: torch.dtype) -> None:
+    config = built.config
+    config.architectures = [type(built).__name__]
+    config.use_cache = True
+    config.dtype = dtype
+    config.save_pretrained(out)
+    if (model / GENERATION).exists():
+        shutil.copyfile(model / GENERATION, out / GENERATION)
+    elif built.can_generate():
+        built.generation_config.save_pretrained(out)
+
+
+def _copy_files(folder: Path, out: Path, patterns: tuple[str, ...]) -> None:
+    for path in {path for pattern in patterns for path in folder.glob(pattern)}:
+        if path.is_dir():
+            shutil.copytree(path, out / path.name)
+        else:
+            shutil.copyfile(path, out / path.name)
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m aboard.train.model.export")
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--dtype", choices=sorted(DTYPES))
+    args = parser.parse_args(words)
+
+    def act() -> dict[str, Any]:
+        training = Training.of(SavedCheckpoint.open(args.checkpoint).marker.training)
+        model = Path(training.model).expanduser()
+        tokenizer = Path(training.tokenizer).expanduser() if training.tokenizer else None
+        return asdict(export_model(args.checkpoint, model, args.out, dtype=args.dtype, tokenizer=tokenizer))
+
+    return write_reply(act)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

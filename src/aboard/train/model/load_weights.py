@@ -1,0 +1,158 @@
+"""Into a model that is built and spread but empty: each rank reads its own part of every tensor, and no more."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel
+
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import model
+from aboard.lazy_dataclass import dataclass
+from aboard.train.distributed.rank_context import RankContext
+from aboard.train.model.weight_files import StoredTensor, open_weights, read_whole
+from aboard.train.model.weight_names import FusedWeights, WeightMatch, get_tied_names, match_weights
+
+# Reading waits for disks more than for cores; more than a few at once help nobody (transformers uses four, too).
+THREADS = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalShard:
+    """What this rank holds of one tensor: `local` is its rows from `start` on."""
+
+    local: torch.Tensor
+    start: int
+    shape: tuple[int, ...]
+
+    @torch.no_grad()
+    def fill(self, pieces: Iterable[torch.Tensor]) -> int:
+        """Writes the rows of this part, cast to its own type; how many bytes they were."""
+        rows = self.local if self.local.dim() else self.local.view(1)
+        at = size = 0
+        for piece in pieces:
+            rows[at : at + len(piece)].copy_(piece)
+            at, size = at + len(piece), size + piece.nbytes
+        return size
+
+    @property
+    def stop(self) -> int:
+        return self.start + (len(self.local) if self.local.dim() else 1)
+
+    def of(self, value: torch.Tensor) -> torch.Tensor:
+        """Its own rows of the whole tensor."""
+        return (value if value.dim() else value.view(1))[self.start : self.stop]
+
+
+def prepare_pretrained(model: PreTrainedModel, folder: Path) -> tuple[Callable[[RankContext], int], tuple[str, ...]]:
+    """Of a model on meta: what fills it once that is spread and has room, and what there is to say about it.
+
+    Called with the world, the first returns how many bytes this rank has read.
+    """
+    files = open_weights(folder)
+    matches = match_weights(model, files)
+    notes = [*untie_differing(model, matches, files)]
+    if matches.mixed:
+        notes.append(f"{len(matches.mixed)} tensors are put together from several: every rank reads those whole")
+    for tensor in model.state_dict(keep_vars=True).values():
+        # So that transformers initialises only what no file has.
+        tensor._is_hf_initialized = True  # noqa: SLF001 - transformers' own mark
+    allocate_buffers(model)
+    model.initialize_weights()
+    return lambda world: fill_from_files(model, matches, files, world), tuple(notes)
+
+
+def allocate_buffers(model: PreTrainedModel) -> None:
+    """Buffers that no file has, rotary tables for one, are made where an ordinary load makes them: on the CPU."""
+    for name, buffer in list(model.named_non_persistent_buffers()):
+        parent, _, own = name.rpartition(".")
+        setattr(model.get_submodule(parent), own, torch.empty_like(buffer, device="cpu"))
+
+
+def list_local_shards(model: torch.nn.Module, world: RankContext) -> dict[str, LocalShard]:
+    """Every parameter and saved buffer by its name, a tied one by each of its names."""
+    tensors = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
+    return {name: _make_shard(tensors[name], world) for name in model.state_dict()}
+
+
+def fill_from_files(
+    model: PreTrainedModel, matches: WeightMatch, files: Mapping[str, StoredTensor], world: RankContext
+) -> int:
+    """Fills all of it from the files; returns how many bytes this rank has read."""
+    shards = list_local_shards(model, world)
+    _check_shapes(matches.plain, files, shards)
+    twice = {
+        name for name, source in get_tied_names(model).items() if name in matches.plain and source in matches.plain
+    }
+    jobs: list[Callable[[], int]] = [
+        partial(_fill_plain, shards[name], files[source]) for name, source in matches.plain.items() if name not in twice
+    ]
+    jobs += [partial(_fill_fused, mixture, files, shards, model) for mixture in matches.mixed]
+    with ThreadPoolExecutor(THREADS) as pool:
+        return sum(pool.map(lambda job: job(), jobs))
+
+
+def _make_shard(tensor: torch.Tensor, world: RankContext) -> LocalShard:
+    if not isinstance(tensor, DTensor) or world.mesh is None:
+        return LocalShard(local=tensor.detach(), start=0, shape=tuple(tensor.shape))
+    local = tensor.to_local().detach()
+    shards = world.mesh["shard"]
+    # As torch.chunk cuts: all parts alike but the last ones, which may be smaller or empty.
+    chunk = -(-tensor.shape[0] // shards.size())
+    start = min(chunk * shards.get_local_rank(), tensor.shape[0])
+    return LocalShard(local=local, start=start, shape=tuple(tensor.shape))
+
+
+def _check_shapes(
+    plain: Mapping[str, str], files: Mapping[str, StoredTensor], shards: Mapping[str, LocalShard]
+) -> None:
+    wrong = [
+        f"{name} is {list(files[source].shape)} in the files and {list(shards[name].shape)} by config.json"
+        for name, source in plain.items()
+        if files[source].shape != shards[name].shape
+    ]
+    if wrong:
+        raise AboardError(
+            model.SHAPES, f"{len(wrong)} tensors have another shape than the model's: {'; '.join(wrong[:3])}"
+        )
+
+
+def _fill_plain(part: LocalShard, stored: StoredTensor) -> int:
+    return part.fill(stored.rows(part.start, part.stop)) if part.local.numel() else 0
+
+
+def _fill_fused(
+    mixture: FusedWeights, files: Mapping[str, StoredTensor], shards: Mapping[str, LocalShard], model: PreTrainedModel
+) -> int:
+    """Every rank makes the whole of what is fused, one layer at a time, and keeps its part."""
+    tensors = mixture.convert(lambda source: read_whole(files[source]), model)
+    for name, value in tensors.items():
+        shards[name].fill([shards[name].of(value)])
+    return sum(_count_bytes(files[source]) for source, _ in mixture.sources)
+
+
+def _count_bytes(stored: StoredTensor) -> int:
+    return int(torch.Size(stored.shape).numel()) * stored.dtype.itemsize
+
+
+def untie_differing(model: PreTrainedModel, matches: WeightMatch, files: Mapping[str, StoredTensor]) -> Iterator[str]:
+    """Unties, on meta, what the files have with different values, as transformers does; says so for each."""
+    for name, source in list(get_tied_names(model).items()):
+        both = name in matches.plain and source in matches.plain
+        if both and not _is_equal(files[matches.plain[name]], files[matches.plain[source]]):
+            parent, _, own = name.rpartition(".")
+            module = model.get_submodule(parent)
+            setattr(module, own, torch.nn.Parameter(torch.empty_like(getattr(module, own))))
+            del get_tied_names(model)[name]
+            model.config.tie_word_embeddings = False
+            yield f"{name} and {source} differ in the files, so they aren't tied, whatever config.json says"
+
+
+def _is_equal(one: StoredTensor, other: StoredTensor) -> bool:
+    if one.shape != other.shape:
+        return False
+    rows = one.shape[0]
+    return all(map(torch.equal, one.rows(0, rows), other.rows(0, rows)))

@@ -1,0 +1,55 @@
+"""The loss: cross-entropy summed in float32 over supervised tokens, and divided once by the count of the whole step."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from aboard.train.collate import IGNORED
+
+# Logits in float32 at a time: what stays in a core's cache, and on an accelerator what few kernels do.
+_ELEMENTS = {"cpu": 1 << 20}
+_ELEMENTS_ELSEWHERE = 1 << 26
+
+
+def compute_loss_sum(logits: Tensor, labels: Tensor) -> Tensor:
+    """The sum over all labels but the ignored ones, in float32.
+
+    The gradient is made beside it, a few rows at a time, so that no second copy of the logits is ever whole in float32.
+    """
+    apply: Callable[[Tensor, Tensor], Tensor] = _SummedCrossEntropy.apply
+    return apply(logits.reshape(-1, logits.shape[-1]), labels.reshape(-1))
+
+
+class _SummedCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+        needs_gradient = ctx.needs_input_grad[0]
+        slope = torch.empty_like(logits) if needs_gradient else None
+        total = torch.zeros((), dtype=torch.float32, device=logits.device)
+        counted = (labels != IGNORED)[:, None]
+        places = labels.clamp(min=0)[:, None]
+        rows = max(1, _ELEMENTS.get(logits.device.type, _ELEMENTS_ELSEWHERE) // logits.shape[-1])
+        for at in range(0, len(logits), rows):
+            part = slice(at, at + rows)
+            logs = torch.log_softmax(logits[part], -1, dtype=torch.float32)
+            # where(), since 0 times the inf of an ignored row would be nan.
+            total -= torch.where(counted[part], logs.gather(1, places[part]), 0.0).sum()
+            if slope is not None:
+                chances = logs.exp_()
+                chances.scatter_add_(1, places[part], _MINUS_ONE.to(logs.device).expand(len(logs), 1))
+                slope[part] = chances.masked_fill_(~counted[part], 0.0)
+        ctx.slope = slope
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, weight: Tensor) -> tuple[Tensor, None]:
+        slope: Tensor = ctx.slope
+        del ctx.slope
+        return slope.mul_(weight), None
+
+
+_MINUS_ONE = torch.full((), -1.0)

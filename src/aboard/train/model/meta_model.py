@@ -1,0 +1,67 @@
+"""A model without its weights: shapes only."""
+
+from importlib.util import find_spec
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from aboard.core.plan.training_settings import Training
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import model as models
+from aboard.diagnoses.untrusted import escape_text
+
+
+def build_on_meta(training: Training, device: torch.device) -> PreTrainedModel:
+    """The model without its weights: shapes only, in fp32, in which weights are kept."""
+    config = _load_config(training)
+    config.use_cache = False
+    implementation = choose_attention(training, device)
+    try:
+        with torch.device("meta"):
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(
+                config, dtype=torch.float32, **({"attn_implementation": implementation} if implementation else {})
+            )
+    except (ImportError, ValueError) as error:
+        raise AboardError(
+            models.NOT_BUILT,
+            f"the model of {training.model} can't be built: {escape_text(str(error).splitlines()[0], 300)}",
+        ) from error
+    return model
+
+
+def find_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """The blocks that repeat, inner ones first."""
+    names = set(model._no_split_modules or ())  # noqa: SLF001 - transformers' contract with its models
+    children = [child for each in model.modules() if isinstance(each, nn.ModuleList) for child in each]
+    return [
+        each
+        for each in reversed(children)
+        if isinstance(each, GradientCheckpointingLayer) or type(each).__name__ in names
+    ]
+
+
+def _load_config(training: Training) -> PreTrainedConfig:
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(training.model)
+    except (OSError, ValueError) as error:
+        raise AboardError(
+            models.MISSING,
+            f"{training.model} has no config.json of a model that we know:"
+            f" {escape_text(str(error).splitlines()[0], 300)}",
+            folder=training.model,
+        ) from error
+    if getattr(config, "quantization_config", None) is not None and not training.from_scratch:
+        raise AboardError(
+            models.QUANTIZED, f"{training.model} is quantized, and a quantized model can't be trained in full"
+        )
+    return config
+
+
+def choose_attention(training: Training, device: torch.device) -> str | None:
+    """As asked; `auto` is flash-attn on a GPU in bf16 where it is installed, else None: the model's own choice."""
+    if training.attn_implementation != "auto":
+        return training.attn_implementation
+    flash = device.type == "cuda" and training.bf16 and find_spec("flash_attn") is not None
+    return "flash_attention_2" if flash else None

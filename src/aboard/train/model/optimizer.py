@@ -1,0 +1,55 @@
+"""AdamW in one pass over the gradients: they are clipped, and a step that isn't finite undone, where they are read."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import AdamW
+
+from aboard.core.plan.training_settings import Training
+
+
+def build_adamw(training: Training, module: nn.Module) -> AdamW:
+    """Matrices decay; norms and biases don't, being no weights."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [each for each in parameters if each.ndim > 1], "weight_decay": training.weight_decay},
+        {"params": [each for each in parameters if each.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return _LocalAdamW(
+        [group for group in groups if group["params"]],
+        lr=training.learning_rate,
+        betas=(training.adam_beta1, training.adam_beta2),
+        eps=training.adam_epsilon,
+        fused=True,
+    )
+
+
+def update_weights(optimizer: AdamW, *, norm: Tensor, max_norm: float, learning_rate: float) -> None:
+    """One step with gradients of this norm, clipped to `max_norm` unless that is 0.
+
+    If the norm isn't finite, nothing changes: neither weights nor the optimizer's state. All of it is decided on the
+    device, by what the fused kernel has for loss scaling (`torch.amp.GradScaler`): it divides and skips as it reads.
+    """
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+    nonfinite = (~torch.isfinite(norm)).float()
+    scale = ((norm + 1e-6) / max_norm).clamp(min=1.0) if max_norm > 0 else None
+    optimizer.found_inf = nonfinite  # type: ignore[attr-defined]
+    optimizer.grad_scale = scale  # type: ignore[attr-defined]
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+
+
+class _LocalAdamW(AdamW):
+    """AdamW that hands this rank's own parts to the kernel: elementwise as it is, it needs to know of no others.
+
+    The usual way asks DTensor, for each tensor of each list in Python, how the parts belong together.
+    """
+
+    def _init_group(self, group: dict[str, Any], *lists: list[Tensor]) -> bool:
+        complex_numbers: bool = super()._init_group(group, *lists)  # type: ignore[no-untyped-call]
+        for tensors in lists:
+            tensors[:] = [each.to_local() if isinstance(each, DTensor) else each for each in tensors]
+        return complex_numbers

@@ -1,0 +1,191 @@
+"""The weights of a model's directory: every tensor by its name, and any of its rows read from where they stand.
+
+Read by pread and not mapped: not every cloud file system can be mapped, and what is read can be counted.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from aboard.diagnoses import AboardError
+from aboard.diagnoses.trainer import model
+from aboard.diagnoses.untrusted import escape_text
+from aboard.lazy_dataclass import dataclass
+
+# https://huggingface.co/docs/safetensors: what a header may call a type.
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+# Rows are read in pieces, so that what is read but not yet cast stays small.
+PIECE_BYTES = 64 << 20
+HEADER_LIMIT = 100 << 20
+
+
+class StoredTensor(Protocol):
+    """One tensor in a file."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    def rows(self, start: int, stop: int) -> Iterator[torch.Tensor]:
+        """Those rows in order, in pieces, in the file's own type; a tensor without dimensions is one row."""
+        ...
+
+
+def open_weights(folder: Path) -> Mapping[str, StoredTensor]:
+    """Every tensor of a model by its name in the files: safetensors, or else what torch.save wrote."""
+    files = _list_files(folder, "model.safetensors")
+    if files:
+        return {name: entry for file in files for name, entry in _read_header(file).items()}
+    files = _list_files(folder, "pytorch_model.bin")
+    if files:
+        return {name: PickledTensor(tensor) for file in files for name, tensor in _load_pickle(file).items()}
+    raise AboardError(model.NO_WEIGHTS, f"{folder} has no model.safetensors, nor its index")
+
+
+def read_whole(stored: StoredTensor) -> torch.Tensor:
+    """All of a tensor."""
+    pieces = list(stored.rows(0, stored.shape[0] if stored.shape else 1))
+    return (pieces[0] if len(pieces) == 1 else torch.cat(pieces)).view(stored.shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SafetensorsTensor:
+    """A tensor in a safetensors file: its bytes are one run, row after row."""
+
+    file: "OpenFile"
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    offset: int
+
+    def rows(self, start: int, stop: int) -> Iterator[torch.Tensor]:
+        row = prod(self.shape[1:]) * self.dtype.itemsize
+        step = max(1, PIECE_BYTES // max(row, 1))
+        for first in range(start, stop, step):
+            count = min(step, stop - first)
+            data = torch.empty(count * row, dtype=torch.uint8)
+            self.file.into(data, self.offset + first * row)
+            yield data.view(self.dtype).view(count, *self.shape[1:])
+
+
+@dataclass(frozen=True)
+class PickledTensor:
+    """A tensor of a file that torch.save wrote; the file is mapped, so that only what is touched is read."""
+
+    tensor: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tensor.dtype
+
+    def rows(self, start: int, stop: int) -> Iterator[torch.Tensor]:
+        yield self.tensor[start:stop] if self.tensor.dim() else self.tensor.view(1)
+
+
+class OpenFile:
+    """A file that many threads read; closed with the last reference."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def into(self, data: torch.Tensor, offset: int) -> None:
+        """Fills the tensor with the bytes at a place."""
+        view: memoryview = memoryview(data.numpy())  # type: ignore[arg-type] # numpy's arrays are buffers
+        while view:
+            count = os.preadv(self._handle, [view], offset)
+            if not count:
+                raise _build_damage_error(self.path, f"it ends before byte {offset + len(view)}")
+            view, offset = view[count:], offset + count
+
+    @cached_property
+    def size(self) -> int:
+        return os.fstat(self._handle).st_size
+
+    def __del__(self) -> None:
+        if hasattr(self, "_handle"):
+            os.close(self._handle)
+
+
+def _list_files(folder: Path, name: str) -> list[Path]:
+    index = folder / f"{name}.index.json"
+    if index.exists():
+        return [folder / each for each in _read_index(index)]
+    return [folder / name] if (folder / name).exists() else []
+
+
+def _read_index(index: Path) -> list[str]:
+    """The files that an index names. A downloaded model must not choose others: a fix may tell to remove one."""
+    try:
+        names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _build_damage_error(index, "it is no index of weights") from error
+    for name in names:
+        if not isinstance(name, str) or Path(name).is_absolute() or ".." in Path(name).parts:
+            raise _build_damage_error(index, f"it names a file outside of its directory: {escape_text(str(name))}")
+    return names
+
+
+def _read_header(path: Path) -> dict[str, SafetensorsTensor]:
+    try:
+        file = OpenFile(path)
+    except OSError as error:
+        raise _build_damage_error(path, f"it can't be read ({error.strerror})") from error
+    length = int.from_bytes(_read_bytes(file, 0, 8), "little")
+    if length > HEADER_LIMIT:
+        raise _build_damage_error(path, "its header is longer than any can be")
+    entries: dict[str, Any] = json.loads(_read_bytes(file, 8, length))
+    entries.pop("__metadata__", None)
+    ends = max((each["data_offsets"][1] for each in entries.values()), default=0)
+    if 8 + length + ends > file.size:
+        raise _build_damage_error(path, f"it has {file.size} bytes, and its header speaks of {8 + length + ends}")
+    return {name: _make_tensor(file, name, each, 8 + length) for name, each in entries.items()}
+
+
+def _read_bytes(file: OpenFile, offset: int, size: int) -> bytes:
+    data = torch.empty(size, dtype=torch.uint8)
+    file.into(data, offset)
+    return data.numpy().tobytes()
+
+
+def _make_tensor(file: OpenFile, name: str, entry: Mapping[str, Any], base: int) -> SafetensorsTensor:
+    if entry["dtype"] not in DTYPES:
+        raise AboardError(
+            model.QUANTIZED,
+            f"{escape_text(name)} in {file.path} is of type {escape_text(str(entry['dtype']))}, which can't be"
+            " trained in full",
+        )
+    return SafetensorsTensor(
+        file=file, shape=tuple(entry["shape"]), dtype=DTYPES[entry["dtype"]], offset=base + entry["data_offsets"][0]
+    )
+
+
+def _load_pickle(path: Path) -> dict[str, torch.Tensor]:
+    loaded: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+    return loaded
+
+
+def _build_damage_error(path: Path, how: str) -> AboardError:
+    return AboardError(model.DAMAGED, f"{escape_text(str(path), 400)} can't be used: {how}", path=path)

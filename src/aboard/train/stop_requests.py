@@ -1,0 +1,78 @@
+"""Requests from outside, agreed upon by all ranks: SIGTERM saves and ends, a touched file saves, or saves and ends.
+
+A rank that acted alone would leave the others in a collective. So at the end of a step each rank tells what it was
+asked for, and all act on it at the end of the next one: the answer is there by then, and no device is waited for.
+"""
+
+import signal
+from enum import IntEnum
+from math import ceil
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+
+from aboard.train.distributed.rank_consensus import PendingMaximum, RankConsensus
+
+# How often ranks ask each other, in seconds: no step of the usual length is burdened, and SIGTERM is soon heard.
+_EVERY = 0.2
+
+
+class StopRequest(IntEnum):
+    """What was asked for; the higher one includes the lower."""
+
+    NOTHING = 0
+    SAVE = 1
+    STOP = 2
+    TERMINATE = 3
+
+
+class RequestListener:
+    """Listens to SIGTERM and, on rank 0, to the files SAVE and STOP; `agreed` is called at the end of each step."""
+
+    def __init__(self, folder: Path, peers: RankConsensus) -> None:
+        self._files = {folder / "STOP": StopRequest.STOP, folder / "SAVE": StopRequest.SAVE}
+        self._peers = peers
+        self._terminated = False
+        self._waiting: PendingMaximum | None = None
+        self._every = 1
+        self._step = self._next = 0
+
+    def __enter__(self) -> Self:
+        self._before = signal.signal(signal.SIGTERM, self._hear)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.signal(signal.SIGTERM, self._before)
+        if error is None and self._waiting is not None:
+            self._waiting.get()
+
+    def pace(self, seconds: float) -> None:
+        """What a step takes, as all ranks know it alike: they ask each other a few times a second."""
+        self._every = max(1, ceil(_EVERY / max(seconds, 1e-6)))
+
+    def agree(self) -> StopRequest:
+        """What all ranks are to do now; they were asked a step ago."""
+        self._step += 1
+        request = StopRequest.NOTHING
+        if self._waiting is not None:
+            request = StopRequest(self._waiting.get())
+            self._waiting = None
+            if request is not StopRequest.NOTHING and self._peers.world.main:
+                for path in self._files:
+                    path.unlink(missing_ok=True)
+        elif self._step >= self._next:
+            self._next = self._step + self._every
+            self._waiting = self._peers.most(self._own())
+        return request
+
+    def _own(self) -> StopRequest:
+        if self._terminated:
+            return StopRequest.TERMINATE
+        if self._peers.world.main:
+            return next((request for path, request in self._files.items() if path.exists()), StopRequest.NOTHING)
+        return StopRequest.NOTHING
+
+    def _hear(self, _number: int, _frame: FrameType | None) -> None:
+        self._terminated = True

@@ -1,0 +1,288 @@
+"""The head's end of a node's porter: it asks what is there, and sends files, no more at once than a window of them."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
+from time import monotonic
+from typing import Annotated, Any, TypeVar
+
+from aboard.agent import frames
+from aboard.core.cluster.file_transfer_errors import build_stuck_error, build_write_error
+from aboard.core.decoding import Matching, MaxLength, Word, decode
+from aboard.diagnoses import ProtocolError, TransportError, Unreachable
+from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.lazy_dataclass import dataclass
+from aboard.transport.agent_link import AgentLink
+
+PIECE_BYTES = 256 * 1024
+# What is read from our own disk at once.
+BLOCK_BYTES = 4 * PIECE_BYTES
+ASK_SECONDS = 60.0
+# A disk that is much slower than the wire has most of a file still to write when its last byte has come.
+SYNC_SECONDS = 600.0
+BEAT_SECONDS = 5.0
+BEAT_PATIENCE = 10.0
+# In one question: all of their names must fit into one frame.
+FILES_AT_ONCE = 5000
+
+T = TypeVar("T")
+_Path = Annotated[Untrusted, MaxLength(4096)]
+_Marks = frozenset[Annotated[str, MaxLength(200)]]
+_Hash = Annotated[str, Matching("[0-9a-f]{0,64}")]
+ExpectedFile = tuple[str, int, str]
+"""A file's name, size and sha256."""
+ReadBlock = Callable[[int, int], bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderContents:
+    """What a node has of some files, by size alone, and what room there is; `nearest` is a directory that is there."""
+
+    fits: frozenset[str]
+    parts: Mapping[str, int]
+    free: int
+    device: int
+    writable: bool
+    nearest: Untrusted
+    extra: tuple[Untrusted, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FolderReply:
+    fits: Annotated[tuple[_Path, ...], MaxLength(FILES_AT_ONCE)]
+    parts: Annotated[Mapping[_Path, int], MaxLength(FILES_AT_ONCE)]
+    free: int
+    device: int
+    writable: bool
+    nearest: _Path
+    extra: tuple[_Path, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _HashReply:
+    sums: Annotated[Mapping[_Path, _Hash], MaxLength(FILES_AT_ONCE)]
+    read: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FailureReply:
+    errno: Word
+    path: _Path
+    why: Annotated[Untrusted, MaxLength(400)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumePoint:
+    """From where on a file is to be sent; None while the node still reads what it has, or while another sends it."""
+
+    at: int | None = None
+    hashed: int = 0
+    busy: bool = False
+
+
+class FileSender:
+    """It beats while it lives, so that a node that is lost is known within seconds."""
+
+    def __init__(self, link: AgentLink, *, patience: float = ASK_SECONDS) -> None:
+        self.link = link
+        self._patience = patience
+        self._why: TransportError | None = None
+        self._answered = monotonic()
+        link.on_frame = self._heard
+        self._beating = asyncio.create_task(self._beat())
+
+    async def look(self, folder: str, files: Sequence[ExpectedFile]) -> FolderContents:
+        """Sizes only, which costs the node next to nothing."""
+        parts: dict[str, int] = {}
+        fits: frozenset[str] = frozenset()
+        start = 0
+        while True:
+            some = files[start : start + FILES_AT_ONCE]
+            reply = await self._ask("look", folder, files=some)
+            contents = self._read(reply, partial(_parse_contents, some))
+            parts |= contents.parts
+            fits |= contents.fits
+            start += FILES_AT_ONCE
+            if start >= len(files):
+                return FolderContents(**{**vars(contents), "fits": fits, "parts": parts})
+
+    async def sums(self, folder: str, names: Sequence[str]) -> tuple[dict[str, str], int]:
+        """The hashes of the first of these, as many as a second is enough for, and how much of the next one is read."""
+        some = names[:FILES_AT_ONCE]
+        reply = await self._ask("sums", folder, names=some)
+        return self._read(reply, partial(_parse_hashes, some))
+
+    async def mark(self, folder: str, mark: str) -> None:
+        """Makes the directory and leaves a mark in it while it lives: who sees that shares the disk."""
+        await self._ask("mark", folder, mark=mark)
+
+    async def marks(self, folder: str) -> frozenset[str]:
+        reply = await self._ask("marks", folder)
+        return self._read(reply, lambda reply: decode(_Marks, reply["marks"], strict=True))
+
+    async def receive(self, folder: str, file: ExpectedFile) -> ResumePoint:
+        """Announces a file."""
+        name, size, sha256 = file
+        reply = await self._ask("receive", folder, name=name, bytes=size, sha256=sha256)
+        return self._read(reply, partial(_parse_resume_point, size))
+
+    async def send(self, folder: str, start: int, size: int, read: ReadBlock, on_taken: Callable[[int], None]) -> None:
+        """All of the announced file from `start` on.
+
+        What is under way is bounded by the window, and so are our memory and the delay of a beat.
+        """
+        window, clock = SendWindow(), asyncio.get_running_loop().time
+        under_way: deque[tuple[int, asyncio.Task[frames.Message]]] = deque()
+        at = acknowledged = start
+        block, at_block = b"", start
+        try:
+            while at < size or under_way:
+                while at < size and at - acknowledged + PIECE_BYTES <= window.size:
+                    if at == at_block + len(block):
+                        block, at_block = await asyncio.to_thread(read, at, min(BLOCK_BYTES, size - at)), at
+                    data = memoryview(block)[at - at_block : at - at_block + PIECE_BYTES]
+                    asking = self._tell("piece", self._patience, folder, tail=data, at=at)
+                    under_way.append((len(data), asyncio.create_task(asking)))
+                    at += len(data)
+                # Answered in their order; those behind one that failed fail only because it did.
+                count, task = under_way[0]
+                await task
+                under_way.popleft()
+                acknowledged += count
+                window.add_acknowledged(count, clock())
+                on_taken(count)
+        finally:
+            for _, task in under_way:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in under_way), return_exceptions=True)
+
+    async def publish(self, folder: str) -> str:
+        """The hash of what came; when it is right, the file has its name now, durably."""
+        reply = await self._ask("publish", folder, within=SYNC_SECONDS)
+        return self._read(reply, lambda reply: decode(_Hash, reply["sha256"], strict=True))
+
+    async def leave(self) -> None:
+        """Ends the porter; the link is as it was before."""
+        try:
+            await self._ask("leave", "")
+        finally:
+            await self._stop_beating()
+            self.link.on_frame = lambda _message: None
+
+    async def close(self) -> None:
+        """Ends the link as well."""
+        await self._stop_beating()
+        await self.link.close()
+
+    async def _ask(self, do: str, folder: str, *, within: float | None = None, **fields: Any) -> frames.Message:
+        return await self._tell("porter", within or self._patience, folder, do=do, **fields)
+
+    async def _tell(self, op: str, within: float, folder: str, **fields: Any) -> frames.Message:
+        node = self.link.node.name
+        try:
+            reply = await self.link.ask(op, within, folder=folder, **fields)
+        except Unreachable as error:
+            if self._why is not None:
+                raise self._why from None
+            if error.reason is UnreachableReason.SILENT:
+                raise build_stuck_error(node, folder, within) from None
+            raise
+        self._answered = monotonic()
+        failed = reply.get("failed")
+        if failed is not None:
+            failure = self._read(reply, lambda _: decode(_FailureReply, failed, strict=True))
+            raise build_write_error(node, failure.errno, failure.path, failure.why)
+        return reply
+
+    def _read(self, reply: frames.Message, parse: Callable[[frames.Message], T]) -> T:
+        """What a node says is never trusted to be of the right shape."""
+        try:
+            return parse(reply)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ProtocolError(f"{self.link.node.name} sent an answer that makes no sense: {error}") from None
+
+    def _heard(self, message: frames.Message) -> None:
+        if message.get("gone") == "porter":
+            self._lose(
+                Unreachable(UnreachableReason.LOST, f"{self.link.node.name}: the process that writes its files ended")
+            )
+
+    async def _beat(self) -> None:
+        """An idle link is given up by its agent after a while; and one that is silent is given up by us."""
+        while self._why is None:
+            try:
+                await self.link.ask("ping", BEAT_PATIENCE)
+            except TransportError as error:
+                # On a very slow link a beat waits behind pieces, and these are answered.
+                if self.link.lost is not None or monotonic() - self._answered > BEAT_PATIENCE:
+                    self._lose(error)
+            else:
+                await asyncio.sleep(BEAT_SECONDS)
+
+    def _lose(self, why: TransportError) -> None:
+        if self._why is None:
+            self._why = why
+            closing = asyncio.create_task(self.link.close())
+            _CLOSING.add(closing)
+            closing.add_done_callback(_CLOSING.discard)
+
+    async def _stop_beating(self) -> None:
+        self._beating.cancel()
+        await asyncio.wait([self._beating])
+
+
+_CLOSING: set[asyncio.Task[Any]] = set()
+
+
+def _parse_contents(files: Sequence[ExpectedFile], reply: frames.Message) -> FolderContents:
+    sizes = {name: size for name, size, _ in files}
+    contents = decode(_FolderReply, reply, strict=True)
+    parts = {_require_known_name(name, sizes): count for name, count in contents.parts.items()}
+    if any(count > sizes[name] for name, count in parts.items()):
+        raise ValueError("more of a file than there is")
+    fits = frozenset(_require_known_name(name, sizes) for name in contents.fits)
+    return FolderContents(**{**vars(contents), "fits": fits, "parts": parts})
+
+
+def _parse_resume_point(size: int, reply: frames.Message) -> ResumePoint:
+    ready = decode(ResumePoint, reply, strict=True)
+    if max(ready.at or 0, ready.hashed) > size or not (ready.busy or {"at", "hashed"} & reply.keys()):
+        raise ValueError("a number that can't be")
+    return ready
+
+
+def _parse_hashes(names: Sequence[str], reply: frames.Message) -> tuple[dict[str, str], int]:
+    hashes = decode(_HashReply, reply, strict=True)
+    return {_require_known_name(name, names): sha256 for name, sha256 in hashes.sums.items()}, hashes.read
+
+
+def _require_known_name(name: Untrusted, names: Container[str]) -> str:
+    known = name.as_known(names)
+    if known is None:
+        raise ValueError("a file that nobody asked for")
+    return known
+
+
+# So long a beat waits at most that is sent behind it; on a very slow link, until the least of it has gone.
+SPAN_SECONDS = 1.0
+LEAST_WINDOW = 1024 * 1024
+# ssh itself has no more than 2 MB under way in a channel; the rest fills the pipes between.
+MOST_WINDOW = 4 * 1024 * 1024
+
+
+class SendWindow:
+    """Grows and shrinks with what is taken in; the clock is the caller's."""
+
+    def __init__(self) -> None:
+        self.size = LEAST_WINDOW
+        self._taken: deque[tuple[float, int]] = deque()
+        self._sum = 0
+
+    def add_acknowledged(self, count: int, now: float) -> None:
+        self._taken.append((now, count))
+        self._sum += count
+        while self._taken[0][0] < now - SPAN_SECONDS:
+            self._sum -= self._taken.popleft()[1]
+        self.size = max(LEAST_WINDOW, min(MOST_WINDOW, self._sum))

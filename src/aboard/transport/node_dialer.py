@@ -1,0 +1,117 @@
+"""Dials many nodes: handshakes are bounded, sessions are not, and a handshake that sshd drops is tried again."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from random import uniform
+from time import monotonic
+
+from aboard.core.cluster.node import Node
+from aboard.diagnoses import Unreachable
+from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.lazy_dataclass import dataclass
+from aboard.transport.agent_link import AgentLink, open_link
+from aboard.transport.local import LocalTransport
+from aboard.transport.ssh import SshTransport
+from aboard.transport.transport import Transport
+
+# Bounds the handshakes under way, not the sessions: a window over sessions would leave the node after the last
+# place waiting for ever, since a training command doesn't end.
+HANDSHAKES = 64
+DIAL_SECONDS = 20.0
+TRIES = 6
+
+OnDial = Callable[[Node, str], None]
+TransportFor = Callable[[Node], Transport]
+
+
+def choose_transport(node: Node) -> Transport:
+    return LocalTransport() if node.local else SshTransport()
+
+
+def _get_login(node: Node) -> tuple[object, ...]:
+    return node.local, node.target, node.user, node.port, node.python
+
+
+@dataclass(frozen=True, kw_only=True)
+class DialResult:
+    """A link, and what it took to get it."""
+
+    link: AgentLink
+    seconds: float
+    drops: int
+
+
+class NodeDialer:
+    """Hands out links; `wire_of` says how each node is reached."""
+
+    def __init__(
+        self,
+        wire_of: TransportFor = choose_transport,
+        *,
+        handshakes: int = HANDSHAKES,
+        seconds: float = DIAL_SECONDS,
+        on_phase: OnDial = lambda _node, _phase: None,
+    ) -> None:
+        self._wire_of = wire_of
+        self._handshakes = asyncio.Semaphore(handshakes)
+        self._seconds = seconds
+        self.on_phase = on_phase
+        self._kept: dict[str, DialResult] = {}
+        self._begun: dict[str, tuple[Node, asyncio.Task[DialResult]]] = {}
+
+    def begin(self, nodes: Iterable[Node]) -> None:
+        """Dials nodes that will be asked for: handshakes go on while the caller does something else."""
+        for node in nodes:
+            if node.name not in self._begun:
+                self._begun[node.name] = (node, asyncio.create_task(self._dial(node)))
+
+    def keep(self, links: "dict[str, DialResult]") -> None:
+        """Takes links that are open already, by node: the next dial of each gets it, without another handshake."""
+        self._kept.update(links)
+        links.clear()
+
+    async def close(self) -> None:
+        """Closes the links that were begun or kept and that nobody asked for."""
+        tasks, self._begun = [task for _node, task in self._begun.values()], {}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        results, self._kept = [*self._kept.values()], {}
+        results += [task.result() for task in tasks if not task.cancelled() and task.exception() is None]
+        await asyncio.gather(*(dialled.link.close() for dialled in results))
+
+    async def dial(self, node: Node) -> DialResult:
+        """Opens a link to one node; raises Unreachable when it can't be had within the time."""
+        ready = self._kept.pop(node.name, None)
+        if ready is not None and ready.link.lost is None:
+            return ready
+        early, task = self._begun.pop(node.name, (node, None))
+        if task is not None and _get_login(early) == _get_login(node):
+            return await task
+        if task is not None:
+            # What was known of it then has turned out to be wrong.
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled() and task.exception() is None:
+                await task.result().link.close()
+        return await self._dial(node)
+
+    async def _dial(self, node: Node) -> DialResult:
+        for drops in range(TRIES):
+            async with self._handshakes:
+                # Time in the queue is ours, not the node's.
+                now = monotonic()
+                try:
+                    link = await open_link(
+                        node, self._wire_of(node), self._seconds, lambda phase: self.on_phase(node, phase)
+                    )
+                except Unreachable as error:
+                    if error.reason is not UnreachableReason.DROPPED or drops == TRIES - 1:
+                        raise
+                else:
+                    return DialResult(link=link, seconds=monotonic() - now, drops=drops)
+            # sshd drops at random above MaxStartups (sshd_config(5)); spread the next tries over time.
+            self.on_phase(node, "dropped, trying again")
+            await asyncio.sleep(uniform(0.5, 1.0) * 0.25 * 2**drops)  # noqa: S311 - jitter, no secret
+        raise AssertionError("the last try returns or raises")

@@ -1,0 +1,393 @@
+"""A hold: the head's end of one node's keeper. It beats, re-attaches after a cut, and misses nothing."""
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from enum import Enum
+from time import monotonic, time
+from typing import Any
+
+from aboard.agent import frames
+from aboard.core.cluster.node import Node
+from aboard.core.plan.plan import Start
+from aboard.core.run.events import Event
+from aboard.core.run.lease import Lease
+from aboard.diagnoses import AgentRequestError, ProtocolError, TransportError, Unreachable
+from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.transport.agent_link import AgentLink
+from aboard.transport.node_dialer import NodeDialer
+from aboard.transport.supervisor_messages import (
+    NO_STACKS,
+    OutputChunk,
+    parse_children,
+    parse_clock,
+    parse_count,
+    parse_event,
+    parse_measurements,
+    parse_output,
+    parse_stacks,
+)
+
+# An event that isn't acknowledged yet costs its keeper a little memory, and output has credit for more than this.
+SETTLE_SECONDS = 0.05
+
+
+class AckBatcher:
+    """The number of the last event and credit for output, over the link by which they came."""
+
+    def __init__(self, link: AgentLink, most_credit: int) -> None:
+        self.link = link
+        self._most_credit = most_credit
+        self._seq: int | None = None
+        self._bytes = 0
+        self._due: asyncio.TimerHandle | None = None
+
+    def ack(self, seq: int, *, now: bool) -> None:
+        """All events up to this one have been heard; `now` when the keeper waits for it."""
+        self._seq = seq
+        self._settle_soon(now=now)
+
+    def credit(self, count: int) -> None:
+        """So many bytes were taken in; a flood gets its credit before it runs out."""
+        self._bytes += count
+        self._settle_soon(now=self._bytes >= self._most_credit)
+
+    def settle(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
+        if self._seq is not None:
+            self.link.tell("ack", seq=self._seq)
+        if self._bytes:
+            self.link.tell("credit", bytes=self._bytes)
+        self._seq, self._bytes = None, 0
+
+    def _settle_soon(self, *, now: bool) -> None:
+        if now:
+            self.settle()
+        elif self._due is None:
+            self._due = asyncio.get_running_loop().call_later(SETTLE_SECONDS, self.settle)
+
+
+__all__ = [
+    "CREDIT",
+    "NO_STACKS",
+    "NodeSession",
+    "OnEvent",
+    "OnOutput",
+    "OnSamples",
+    "OnState",
+    "OutputChunk",
+    "SessionState",
+]
+
+# How much output may be under way from one node: enough for a fast link, too little to delay a beat.
+CREDIT = 256 * 1024
+ASK_SECONDS = 10.0
+# Some 300 kB; over the slowest link that anyone trains behind.
+BRING_SECONDS = 60.0
+REDIAL_SECONDS = 0.5
+EARLY_LIMIT = 4 * 1024 * 1024
+
+
+class SessionState(Enum):
+    """Connected; disconnected, while the supervisor's lease runs; or lost, with the reason."""
+
+    CONNECTED = "held"
+    DISCONNECTED = "cut"
+    LOST = "gone"
+
+
+OnEvent = Callable[[Event], None]
+OnOutput = Callable[[OutputChunk], None]
+OnState = Callable[[SessionState, str], None]
+OnSamples = Callable[[str, dict[str, Any]], None]
+
+
+class NodeSession:
+    """One run on one node. Events come in order, each once; output comes in order, each byte once."""
+
+    def __init__(
+        self,
+        node: Node,
+        fleet: NodeDialer,
+        *,
+        run: str,
+        key: str,
+        lease: Lease,
+        on_event: OnEvent = lambda _event: None,
+        on_piece: OnOutput = lambda _piece: None,
+        on_state: OnState = lambda _state, _why: None,
+        on_samples: OnSamples = lambda _node, _samples: None,
+    ) -> None:
+        self.node = node
+        self.state = SessionState.DISCONNECTED
+        self.missed = 0
+        self._fleet = fleet
+        self._run = run
+        self._key = key
+        self._lease = lease
+        self._on_event = on_event
+        self._on_piece = on_piece
+        self._on_state = on_state
+        self._on_samples = on_samples
+        self._children: set[str] = set()
+        self._acked = 0
+        self._have: dict[str, int] = {}
+        self._ended: set[str] = set()
+        self._offset = (float("inf"), 0.0)
+        self._heard = self._attached = monotonic()
+        self._link: AgentLink | None = None
+        self._acks: AckBatcher | None = None
+        self._held = asyncio.Event()
+        self._gone = asyncio.Event()
+        self._beating: asyncio.Task[None] | None = None
+
+    async def begin(self) -> None:
+        """Puts a keeper on the node; raises WireError when that fails."""
+        await self._attach("hold")
+        self._beating = asyncio.create_task(self._beat())
+
+    async def resume(self) -> None:
+        """Attaches to the keeper that an earlier head left there, with all that it has to tell."""
+        await self._attach("attach")
+        self._beating = asyncio.create_task(self._beat())
+
+    async def reserve(self, port: int, *, fixed: bool = False) -> int:
+        """A port of the node that is kept from others until a child listens on it: this one, or any that is free."""
+        return parse_count(await self._ask("reserve", port=port, fixed=fixed), "port")
+
+    async def bring(self, code: bytes) -> None:
+        """Puts a zip file of Python modules beside the keeper's sockets, for children that are to import it."""
+        await self._ask("bring", wait=BRING_SECONDS, data=frames.bytes_to_text(code))
+
+    async def start(self, start: Start) -> None:
+        """Starts a child; through a cut it is asked again, which is harmless: the keeper knows the name."""
+        self._children.add(start.child)
+        await self._ask(
+            "start",
+            child=start.child,
+            argv=list(start.argv),
+            env=dict(start.env),
+            secrets=list(start.secrets),
+            cwd=start.cwd,
+            beacon=start.beacon,
+            code=start.code,
+            cores=list(start.cores),
+        )
+
+    async def signal(self, child: str, number: int) -> None:
+        await self._ask("signal", child=child, signal=int(number))
+
+    async def stacks(self, children: Collection[str] | None = None, within: float = 2.0) -> dict[str, Untrusted]:
+        """Where each child is in its Python code; for one that can't say, the reason behind NO_STACKS."""
+        selection = {} if children is None else {"children": list(children)}
+        reply = await self._ask("stacks", within=within, wait=within + ASK_SECONDS, **selection)
+        try:
+            return parse_stacks(reply, self._children)
+        except frames.FrameError as error:
+            raise ProtocolError(f"{self.node.name} sent {error}") from None
+
+    async def witness(self, within: float, **fields: Any) -> tuple[Any, float]:
+        """What is to be seen on the node now, as it came, and the node's clock less ours."""
+        reply = await self._ask("witness", within=within, wait=within + ASK_SECONDS, **fields)
+        return reply.get("witness"), self._offset[1]
+
+    async def end(self, grace: float | None = None) -> None:
+        """Asks the keeper to end all; its `ended` event says when that is done."""
+        await self._ask("end", grace=self._lease.grace if grace is None else grace)
+
+    async def leave(self) -> None:
+        """Lets go without ending anything: the lease runs from here, and who still asks is told no."""
+        self._held.clear()
+        self._gone.set()
+        if self._beating is not None:
+            self._beating.cancel()
+            await asyncio.wait([self._beating])
+        if self._acks is not None:
+            self._acks.settle()
+        if self._link is not None:
+            await self._link.close()
+
+    async def wait_gone(self) -> None:
+        await self._gone.wait()
+
+    async def _ask(self, op: str, *, wait: float = ASK_SECONDS, **fields: Any) -> frames.Message:
+        while True:
+            await self._wait_connected_or_lost()
+            if self._gone.is_set():
+                raise Unreachable(UnreachableReason.LOST, f"{self.node.name}: its keeper is gone")
+            link = self._link
+            if link is None:
+                # Cut again between the news and now.
+                continue
+            try:
+                return await link.ask(op, wait, **fields)
+            except (Unreachable, ProtocolError) as error:
+                self._cut(link, error.seen)
+
+    async def _wait_connected_or_lost(self) -> None:
+        if self._held.is_set() or self._gone.is_set():
+            return
+        waiters = [asyncio.create_task(event.wait()) for event in (self._held, self._gone)]
+        try:
+            await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiter in waiters:
+                waiter.cancel()
+
+    async def _attach(self, op: str) -> None:
+        dialled = await self._fleet.dial(self.node)
+        link = dialled.link
+        # Frames come before this coroutine runs again, and the answer says whose they may be.
+        early_frames = _EarlyFrames()
+        link.on_frame = early_frames.take
+        try:
+            sent, wall = monotonic(), time()
+            reply = await link.ask(
+                op,
+                ASK_SECONDS,
+                run=self._run,
+                key=self._key,
+                lease={"seconds": self._lease.seconds, "beat": self._lease.beat, "grace": self._lease.grace},
+                silence=self._lease.seconds + self._lease.beat,
+                acked=self._acked,
+                have=self._have,
+                credit=CREDIT,
+            )
+            self._set_clock(monotonic() - sent, wall, reply)
+            self.missed = parse_count(reply, "lost_events")
+            self._children |= parse_children(reply)
+        except frames.FrameError as error:
+            await link.close()
+            raise ProtocolError(f"{self.node.name} sent {error}") from None
+        except BaseException:
+            await link.close()
+            raise
+        self._link = link
+        self._heard = self._attached = monotonic()
+        self._become(SessionState.CONNECTED, "")
+        # What they ask for goes to the link that they came by.
+        acks = self._acks = AckBatcher(link, CREDIT // 4)
+        link.on_frame = lambda message: self._take(acks, message)
+        try:
+            for message in early_frames.frames:
+                self._take(acks, message)
+        except frames.FrameError as error:
+            self._cut(link, f"{self.node.name} sent {error}")
+
+    async def _beat(self) -> None:
+        """Beats while held; while cut, dials again until the keeper's lease must be over."""
+        while self.state is not SessionState.LOST:
+            if self.state is SessionState.CONNECTED:
+                await self._beat_once()
+            else:
+                await self._reattach()
+
+    async def _beat_once(self) -> None:
+        assert self._link is not None  # noqa: S101 - held means a link
+        link, sent, wall = self._link, monotonic(), time()
+        try:
+            reply = await link.ask("beat", 2 * self._lease.beat)
+            trip = monotonic() - sent
+            self._set_clock(trip, wall, reply)
+        except TransportError as error:
+            self._cut(link, error.seen)
+            return
+        except frames.FrameError as error:
+            self._cut(link, f"{self.node.name} sent {error}")
+            return
+        self._heard = monotonic()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(link.wait_gone(), max(0.0, self._lease.beat - trip))
+            self._cut(link, link.lost.seen if link.lost else "the link ended")
+
+    def _set_clock(self, trip: float, wall: float, reply: frames.Message) -> None:
+        """The shortest trip has the least doubt; old ones age, since clocks drift over weeks."""
+        offset = parse_clock(reply.get("wall")) - (wall + trip / 2)
+        self._offset = min((self._offset[0] * 1.05, self._offset[1]), (trip, offset))
+
+    async def _reattach(self) -> None:
+        left = self._heard + self._lease.seconds + self._lease.beat - monotonic()
+        if left <= 0:
+            self._become(SessionState.LOST, f"no contact for the whole lease of {self._lease.seconds:g} s")
+            return
+        try:
+            async with asyncio.timeout(left):
+                # A node that answers and breaks off, again and again, is not dialled without a pause.
+                await asyncio.sleep(self._attached + REDIAL_SECONDS - monotonic())
+                await self._attach("attach")
+        except AgentRequestError as error:
+            self._become(SessionState.LOST, error.seen)
+        except (TransportError, TimeoutError):
+            await asyncio.sleep(min(REDIAL_SECONDS, max(0.0, left)))
+
+    def _cut(self, link: AgentLink, why: str) -> None:
+        """Once for each link, and never after the keeper is gone."""
+        if link is not self._link or self.state is SessionState.LOST:
+            return
+        self._link = None
+        self._become(SessionState.DISCONNECTED, why)
+        # In the background: an ssh that waits for a dead network takes its time to leave.
+        task = asyncio.create_task(link.close())
+        _CLOSING.add(task)
+        task.add_done_callback(_CLOSING.discard)
+
+    def _become(self, state: SessionState, why: str) -> None:
+        self.state = state
+        (self._held.set if state is SessionState.CONNECTED else self._held.clear)()
+        if state is SessionState.LOST:
+            self._gone.set()
+        self._on_state(state, why)
+
+    def _take(self, acks: AckBatcher, message: frames.Message) -> None:
+        """Raises FrameError for what no keeper sends; the link is then lost."""
+        if "event" in message:
+            event = parse_event(message, self.node.name, self._offset_by(message), self._children)
+            if event.seq > self._acked:
+                self._acked = event.seq
+                self._on_event(event)
+            # A keeper whose ranks have ended stays only to hear that this is known.
+            acks.ack(self._acked, now=event.kind == "ended")
+        elif "out" in message:
+            self._take_output(acks, message)
+        elif "samples" in message:
+            self._on_samples(self.node.name, parse_measurements(message, self._offset[1], self._children))
+        elif "gone" in message and acks.link is self._link:
+            # The bridge lives and the keeper doesn't: nothing is left to hold.
+            self._become(SessionState.LOST, f"the keeper on {self.node.name} is gone")
+
+    def _offset_by(self, message: frames.Message) -> float:
+        """The node's clock less ours: after long trips it is in doubt, yet nothing is heard before it happened."""
+        return max(self._offset[1], parse_clock(message.get("wall")) - time())
+
+    def _take_output(self, acks: AckBatcher, message: frames.Message) -> None:
+        chunk = parse_output(message, self.node.name, self._offset_by(message), self._have, self._children)
+        name = f"{chunk.child}/{chunk.stream}"
+        last = chunk.end and name not in self._ended
+        if chunk.data or chunk.dropped or last:
+            self._have[name] = chunk.offset + len(chunk.data)
+            if last:
+                self._ended.add(name)
+            self._on_piece(chunk)
+        length = len(message.get("data", ""))
+        if length:
+            acks.credit(length)
+
+
+class _EarlyFrames:
+    """The frames behind an answer that is not taken in yet; there is never much of it."""
+
+    def __init__(self) -> None:
+        self.frames: list[frames.Message] = []
+        self._bytes = 0
+
+    def take(self, message: frames.Message) -> None:
+        self._bytes += len(frames.pack(message))
+        if self._bytes > EARLY_LIMIT:
+            raise frames.FrameError("more than an answer")
+        self.frames.append(message)
+
+
+_CLOSING: set[asyncio.Task[Any]] = set()

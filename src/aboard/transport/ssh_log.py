@@ -1,0 +1,140 @@
+"""What ssh says, as data: the phase that a line ends, and the reason that an ending had.
+
+OpenSSH is not translated, and its messages have been stable for years; those of 8.x to 10.x are in the tests.
+"""
+
+import re
+from pathlib import Path
+
+from aboard.core.cluster.contact import NO_KEY
+from aboard.diagnoses.unreachable_reason import UnreachableReason
+from aboard.transport.agent_bootstrap import TOO_OLD
+from aboard.transport.transport import StreamEnding
+
+# In the order in which a login goes through them.
+_PHASES = (
+    ("connected", re.compile(r"debug1: Connection established\.")),
+    ("greeted", re.compile(r"debug1: Remote protocol version")),
+    ("keys", re.compile(r"debug1: SSH2_MSG_NEWKEYS received")),
+    # Not "Authenticated to": a jump host's ssh says that too, on the same stderr; only the last one sends a command.
+    ("logged-in", re.compile(r"debug1: (Sending command: |mux_client_request_session: master session id)")),
+)
+# What `-v` adds and what says nothing about a failure.
+_IGNORED_LINES = re.compile(
+    r"debug[123]: |OpenSSH_\d|Authenticated to .* using \"|Transferred: sent |Bytes per second: sent |"
+    r"Killed by signal \d+\.$"
+)
+
+# A server's banner is on the same stderr, so the patterns are as narrow as ssh's own lines are.
+_REASONS = (
+    # Host key first: a changed key is also reported as "verification failed".
+    (UnreachableReason.HOST_KEY_CHANGED, ("host key for .* has changed", "REMOTE HOST IDENTIFICATION HAS CHANGED")),
+    (
+        UnreachableReason.HOST_KEY_UNKNOWN,
+        ("No .* host key is known for", "authenticity of host .* can't be established"),
+    ),
+    (UnreachableReason.HOST_KEY_UNKNOWN, ("^Host key verification failed",)),
+    # Before the denial that follows from it: ssh passes over a key file that others may read.
+    (UnreachableReason.KEY_REFUSED, (r"^Permissions [0-7]+ for '.+' are too open",)),
+    (UnreachableReason.KEY_REFUSED, (r"Permission denied \([a-z,-]+\)", "Too many authentication failures")),
+    (UnreachableReason.KEY_REFUSED, ("no more authentication methods", "^Account .* locked")),
+    (
+        UnreachableReason.UNRESOLVED,
+        ("Could not resolve hostname", "(Name or service|nodename nor servname provided, or) not known"),
+    ),
+    (UnreachableReason.UNRESOLVED, ("Temporary failure in name resolution",)),
+    (UnreachableReason.REFUSED, (r"connect (to .*|failed): Connection refused\s*$",)),
+    (
+        UnreachableReason.NO_ROUTE,
+        (r"connect (to .*|failed): (No route to host|Network is unreachable|Host is down)\s*$",),
+    ),
+    (UnreachableReason.SILENT, ("^Connection timed out during banner exchange",)),
+    # Before DROPPED: a jump host that can't reach the node says this first, and its end looks like a drop.
+    (UnreachableReason.TIMED_OUT, ("connect (to .*|failed): (Connection|Operation) timed out",)),
+    (
+        UnreachableReason.DROPPED,
+        ("^(kex|ssh)_exchange_identification", "Exceeded MaxStartups", "Not allowed at this time"),
+    ),
+)
+_NO_PYTHON = re.compile(
+    r"^.*(not found|unknown command|no such file or directory|permission denied|cannot execute).*$",
+    re.IGNORECASE | re.MULTILINE,
+)
+WITHOUT_KEY = "without-key"
+_OFFERED = "debug1: Offering public key: "
+_TRIED = "debug1: Trying private key: "
+_NO_MORE_METHODS = "debug1: No more authentication methods to try"
+_EXIT_NOT_FOUND = (126, 127)
+_SSH_FAILED = 255
+
+
+def parse_phase(line: str) -> str | None:
+    """The phase that this line of `ssh -v` ends; "" for a line that ends none and tells nothing, None for speech."""
+    for phase, pattern in _PHASES:
+        if pattern.match(line):
+            return phase
+    return "" if _IGNORED_LINES.match(line) else None
+
+
+class SshLoginLog:
+    """Sees the lines of one login, and whether ssh had any key to offer in it."""
+
+    def __init__(self) -> None:
+        self._missing = 0
+        self._had = False
+
+    def phase_of(self, line: str) -> str | None:
+        """As the function; also a phase of its own where ssh gave up, and each key that it tried is missing."""
+        if line.startswith(_OFFERED):
+            self._had = True
+        elif line.startswith(_TRIED):
+            there = Path(line.removeprefix(_TRIED).strip()).exists()
+            self._had, self._missing = self._had or there, self._missing + (not there)
+        elif line.startswith(_NO_MORE_METHODS) and self._missing and not self._had:
+            return WITHOUT_KEY
+        return parse_phase(line)
+
+
+def classify_failure(ending: StreamEnding) -> tuple[UnreachableReason, str]:
+    """Why ssh ended before an agent spoke, and the line that says so."""
+    logged_in = "logged-in" in ending.phases
+    if logged_in or ending.code not in (None, _SSH_FAILED):
+        return _classify_shell_failure(ending)
+    for reason, patterns in _REASONS:
+        match = re.search("|".join(patterns), ending.said, re.IGNORECASE | re.MULTILINE)
+        if match:
+            line = _extract_line(ending.said, match)
+            return (
+                reason,
+                f"{NO_KEY}; {line}"
+                if reason is UnreachableReason.KEY_REFUSED and WITHOUT_KEY in ending.phases
+                else line,
+            )
+    return UnreachableReason.UNKNOWN, _find_last_line(ending.said) or "ssh said nothing"
+
+
+def _classify_shell_failure(ending: StreamEnding) -> tuple[UnreachableReason, str]:
+    """The login worked; what the user's shell there made of our one line did not."""
+    last_line = _find_last_line(ending.said)
+    old = ending.said.find(TOO_OLD)
+    if old >= 0:
+        version, *others = ending.said[old + len(TOO_OLD) :].splitlines()[0].split() or ["unknown"]
+        return UnreachableReason.OLD_PYTHON, version[:20] + (f"; beside it: {' '.join(others)}" if others else "")
+    # csh ends with 1; fish draws a picture below the line that says it.
+    missing = _NO_PYTHON.search(ending.said)
+    if ending.code in _EXIT_NOT_FOUND or (ending.code == 1 and missing):
+        return UnreachableReason.NO_PYTHON, missing[0].strip() if missing else last_line
+    if ending.code == _SSH_FAILED or ending.code is None:
+        return UnreachableReason.LOST, last_line or "the connection was lost after login"
+    return UnreachableReason.GARBAGE, last_line or f"the shell ended with exit code {ending.code}"
+
+
+def _extract_line(text: str, match: re.Match[str]) -> str:
+    start = text.rfind("\n", 0, match.start()) + 1
+    end = text.find("\n", match.end())
+    return text[start : end if end >= 0 else None].strip()
+
+
+def _find_last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1] if lines else ""

@@ -1,0 +1,202 @@
+"""What a keeper tells, decoded at the border: a frame that is none of a keeper's breaks the protocol, and says so."""
+
+from collections.abc import Callable, Container, Mapping
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from aboard.agent import frames
+from aboard.core.decoding import DecodeError, Decoder, MaxLength, Signed, make_decoder
+from aboard.core.run.events import Event
+from aboard.core.run.training_metrics import METRICS
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.lazy_dataclass import dataclass
+
+T = TypeVar("T")
+Phase = Literal["started", "torch", "store", "group", "collective"]
+PHASES: tuple[str, ...] = get_args(Phase)
+STREAMS = ("stdout", "stderr")
+# Above any count of events or bytes, and still exact in every program that reads JSON.
+MOST = 2**53
+# Above any number of processes that a node starts for one run, and any name that we give one.
+MOST_CHILDREN = 4096
+NAME_CHARS = 200
+NO_STACKS = "no stacks: "
+_decode_count: Callable[[object], int] = make_decoder(int, strict=True)
+_decode_clock: Callable[[object], float] = make_decoder(float, strict=True)
+_decode_text: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(2000)], strict=True)
+_decode_trace: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(8000)], strict=True)
+_decode_stacks: Callable[[object], Untrusted] = make_decoder(Annotated[Untrusted, MaxLength(64 * 1024)], strict=True)
+# What each kind of event says besides who, when and of which child.
+EVENT_FIELDS: Mapping[str, Mapping[str, Decoder]] = {
+    "started": {"pid": _decode_count},
+    "exited": {"code": make_decoder(Signed, strict=True)},
+    "failed": {"why": _decode_text},
+    "ending": {"why": _decode_text},
+    "ended": {
+        "killed": _decode_count,
+        "stubborn": make_decoder(Annotated[tuple[int, ...], MaxLength(MOST_CHILDREN)], strict=True),
+    },
+    "phase": {"phase": make_decoder(Phase, strict=True)},
+    "raised": {
+        "type": make_decoder(Annotated[Untrusted, MaxLength(200)], strict=True),
+        "message": _decode_text,
+        "trace": _decode_trace,
+        "error": _decode_trace,
+    },
+}
+# Without these the event says nothing.
+REQUIRED_FIELDS = ("code", "phase")
+NODE_FIGURE_TYPES: Mapping[str, type[float]] = {"load": float, "memory": float, "throttled": float}
+CHILD_FIGURE_TYPES: Mapping[str, type[float]] = {
+    "step": int,
+    "step_seconds": float,
+    "rss": int,
+    "cpu": float,
+    "stopped": int,
+    "doing": int,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputChunk:
+    """A piece of a child's output, come `at` the head's time; `dropped` bytes before it were lost to the spool."""
+
+    node: str
+    child: str
+    stream: str
+    offset: int
+    data: bytes
+    at: float
+    dropped: int = 0
+    end: bool = False
+
+
+def parse_event(message: frames.Message, node: str, clock_offset: float, children: Container[str]) -> Event:
+    """The keeper's event, at the head's time."""
+    kind = message.get("kind")
+    fields = EVENT_FIELDS.get(kind) if isinstance(kind, str) else None
+    if fields is None:
+        raise frames.FrameError("an event of no known kind")
+    return Event(
+        node=node,
+        seq=parse_count(message, "event"),
+        at=parse_clock(message.get("wall")) - clock_offset,
+        kind=str(kind),
+        child=_require_known_child(message.get("child"), children) if kind not in ("ending", "ended") else "",
+        data={
+            key: _decode_field(decoder, message, key)
+            for key, decoder in fields.items()
+            if key in message or key in REQUIRED_FIELDS
+        },
+    )
+
+
+def parse_output(
+    message: frames.Message, node: str, clock_offset: float, have: Mapping[str, int], children: Container[str]
+) -> OutputChunk:
+    """The part of an output frame that is new: after a cut the same bytes may come twice, by two bridges."""
+    child, stream = _require_known_child(message.get("out"), children), message.get("stream")
+    if stream not in STREAMS:
+        raise frames.FrameError("output of no known stream")
+    offset = parse_count(message, "offset")
+    data = message.get("data", "")
+    try:
+        data = frames.text_to_bytes(data[: frames.LIMIT])
+    except (UnicodeEncodeError, TypeError, AttributeError):
+        raise frames.FrameError("output that is no bytes") from None
+    received = have.get(f"{child}/{stream}", 0)
+    return OutputChunk(
+        node=node,
+        child=child,
+        stream=stream,
+        offset=max(offset, received),
+        data=data[max(0, received - offset) :],
+        at=parse_clock(message.get("wall")) - clock_offset,
+        dropped=max(0, offset - received),
+        end=bool(message.get("end")),
+    )
+
+
+def parse_measurements(message: frames.Message, clock_offset: float, children: Container[str]) -> dict[str, Any]:
+    """The figures of one second: `wall` at the head's time, `node` and `children`; a key that is absent is unknown."""
+    samples = _require_object(message.get("samples"))
+    figures_by_child = _require_object(samples.get("children", {}))
+    return {
+        "wall": parse_clock(samples.get("wall")) - clock_offset,
+        "node": _parse_figures(samples.get("node", {}), NODE_FIGURE_TYPES),
+        "children": {
+            _require_known_child(name, children): _parse_child_figures(figures)
+            for name, figures in figures_by_child.items()
+        },
+    }
+
+
+def parse_stacks(reply: frames.Message, children: Container[str]) -> dict[str, Untrusted]:
+    """Each child's stacks, or behind NO_STACKS the reason why there are none."""
+    return {
+        _require_known_child(name, children): _parse_stack(stack)
+        for name, stack in _require_object(reply.get("stacks")).items()
+    }
+
+
+def parse_children(reply: frames.Message) -> set[str]:
+    """The children that a keeper has, as it says when one attaches to it."""
+    names = _require_object(reply.get("children", {}))
+    if len(names) > MOST_CHILDREN or any(len(name) > NAME_CHARS for name in names):
+        raise frames.FrameError("more children than a node can have")
+    return set(names)
+
+
+def parse_count(message: frames.Message, key: str) -> int:
+    return _decode_field(_decode_count, message, key)
+
+
+def parse_clock(value: object) -> float:
+    """A node's clock as it was sent."""
+    return _decode_field(_decode_clock, {"clock": value}, "clock")
+
+
+def _decode_field(decoder: Callable[[object], T], message: Mapping[str, Any], key: str) -> T:
+    try:
+        return decoder(message.get(key))
+    except DecodeError as error:
+        raise frames.FrameError(f"a frame with no such {key}: {error}") from None
+
+
+def _require_known_child(name: object, children: Container[str]) -> str:
+    if isinstance(name, str) and name in children:
+        return name
+    raise frames.FrameError("a word of a child that was never started")
+
+
+def _require_object(value: object) -> dict[str, Any]:
+    if isinstance(value, dict):
+        return value
+    raise frames.FrameError("a frame without its parts")
+
+
+def _parse_stack(stack: object) -> Untrusted:
+    if isinstance(stack, str):
+        return _decode_field(_decode_stacks, {"stack": stack}, "stack")
+    return Untrusted(NO_STACKS + _decode_field(_decode_text, {"why": "", **_require_object(stack)}, "why").raw())
+
+
+def _parse_figures(raw: object, known: Mapping[str, type[float]]) -> dict[str, Any]:
+    """The busiest place of the head: eight ranks on each of a thousand nodes send theirs each second."""
+    figures = _require_object(raw)
+    parsed = {}
+    for key, kind in known.items():
+        if key in figures:
+            value = figures[key]
+            # What is no number at all fails the comparison too.
+            if type(value) not in (kind, int) or not 0 <= value < MOST:
+                raise frames.FrameError(f"a frame without an amount as its {key}")
+            parsed[key] = kind(value)
+    return parsed
+
+
+def _parse_child_figures(value: object) -> dict[str, Any]:
+    figures = _parse_figures(value, CHILD_FIGURE_TYPES)
+    if isinstance(value, dict) and "metrics" in value:
+        metrics = _require_object(value["metrics"])
+        figures["metrics"] = {name: _decode_field(_decode_clock, metrics, name) for name in METRICS if name in metrics}
+    return figures

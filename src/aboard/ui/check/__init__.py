@@ -1,0 +1,1 @@
+"""What `aboard check` shows: the live view, the tables, plain lines."""

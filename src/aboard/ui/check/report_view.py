@@ -1,0 +1,56 @@
+"""A whole check on a terminal: the nodes, the findings, a line for each subject that passed or was not tested."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.diagnoses import Finding
+from aboard.ui.check.collective_table import CollectiveTable
+from aboard.ui.check.node_table import CheckNodeTable
+from aboard.ui.check.subject_results import SubjectStatus, format_conclusion, format_local_note, summarize_subjects
+from aboard.ui.findings_view import FindingsView
+from aboard.ui.labelled_text import wrap_labelled
+from aboard.ui.merge_findings import merge_findings
+from aboard.ui.status_marks import FINE, NOT_ASKED
+
+
+class CheckReportView:
+    """Print it with `crop=False`: commands are as long as they are."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        subjects: Sequence[Subject],
+        by_subject: Mapping[str, Sequence[Finding]],
+        findings: Sequence[Finding],
+        *,
+        seconds: float,
+        verbose: bool,
+    ) -> None:
+        self._outcomes = summarize_subjects(facts, subjects, by_subject)
+        self._table = CheckNodeTable(facts, by_subject, self._outcomes, every_node=verbose)
+        merged = merge_findings(findings)
+        self._findings = FindingsView(merged, in_full=verbose)
+        self._collective = CollectiveTable(facts)
+        self._last = f"{format_conclusion(facts, merged, self._outcomes)}.  {seconds:.1f} s"
+        self._note = format_local_note(facts)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self._table
+        yield ""
+        yield self._findings
+        yield self._collective
+        lines = [each for each in self._outcomes if each.status is not SubjectStatus.FINDINGS]
+        widest = max((len(each.subject.name) for each in lines), default=0)
+        for each in lines:
+            passed = each.status is SubjectStatus.PASSED
+            mark, style = (FINE, "green") if passed else (NOT_ASKED, "dim")
+            label = Text.assemble((f"{mark.sign} ", mark.style), (each.subject.name.ljust(widest), style), "  ")
+            text = f"{each.subject.title} {each.where}".rstrip() if passed else f"not tested: {each.reason}"
+            yield from wrap_labelled(label, text, options.max_width, style="" if passed else "dim")
+        yield self._last
+        if self._note:
+            yield from wrap_labelled(Text(), self._note, options.max_width, indent=2)

@@ -1,0 +1,91 @@
+"""What a check comes to: each subject's outcome, and the last line."""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+from aboard.checks.majority import group_by_value
+from aboard.core.cluster.cluster import THIS_MACHINE
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.probes.check_subject import Subject
+from aboard.core.probes.facts import Facts
+from aboard.diagnoses import Finding, Severity
+from aboard.lazy_dataclass import dataclass
+from aboard.ui.number_format import format_count
+from aboard.ui.status_marks import find_worst
+
+
+class SubjectStatus(Enum):
+    """What a check says of a subject: nothing above info was found, something was, or nothing was tested."""
+
+    PASSED = "passed"
+    FINDINGS = "findings"
+    NOT_TESTED = "not tested"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubjectResult:
+    """How a subject came out; `untested` has the reason by node, `reason` that of a subject that was not tested."""
+
+    subject: Subject
+    status: SubjectStatus
+    untested: Mapping[str, str]
+    reason: str = ""
+    # On how many nodes it passed, where that is not all.
+    where: str = ""
+
+
+def summarize_subjects(
+    facts: Facts, subjects: Sequence[Subject], by_subject: Mapping[str, Sequence[Finding]]
+) -> list[SubjectResult]:
+    """One for each subject that was asked, in their order.
+
+    A finding that is folded under another subject's spoils its own all the same. A subject that no node was tested for
+    has not passed.
+    """
+    worst = find_worst(by_subject)
+    reached = [node.name for node in facts.reached()]
+    outcomes = []
+    for subject in (each for each in subjects if each.name in worst):
+        untested = {name: why for name, why in subject.untested(facts).items() if name in reached}
+        tested = len(reached) - len(untested)
+        status, reason, where = SubjectStatus.PASSED, "", ""
+        if any(severity is not Severity.INFO for severity in worst[subject.name].values()):
+            status = SubjectStatus.FINDINGS
+        elif not tested:
+            status, reason = SubjectStatus.NOT_TESTED, _format_reason(untested)
+        elif tested < len(facts.cluster):
+            where = f"({tested} of {len(facts.cluster)} nodes)"
+        outcomes.append(SubjectResult(subject=subject, status=status, untested=untested, reason=reason, where=where))
+    return outcomes
+
+
+def _format_reason(untested: Mapping[str, str]) -> str:
+    """Why nothing was tested; nodes are named only where their reasons differ."""
+    whys = group_by_value(untested)
+    if len(whys) <= 1:
+        return next(iter(whys), "no node answers")
+    return "; ".join(f"{why} on {fold_names(names)}" for why, names in whys.items())
+
+
+def format_conclusion(facts: Facts, findings: Sequence[Finding], outcomes: Sequence[SubjectResult]) -> str:
+    """One line: who answers, whether a run could start, and what was not tested."""
+    total, answer = len(facts.cluster), len(facts.reached())
+    who = "the node answers" if answer == total == 1 else f"{answer} of {total} nodes answer"
+    stops = _count_findings(findings, Severity.BLOCK)
+    warnings = _count_findings(findings, Severity.WARN)
+    counts = [f"{format_count(stops, 'finding')} would stop a run"] if stops else []
+    counts += [format_count(warnings, "warning")] if warnings else []
+    skipped = sum(each.status is SubjectStatus.NOT_TESTED for each in outcomes)
+    left_out = f"; {format_count(skipped, 'subject')} not tested" if skipped else ""
+    return f"{who}; {', '.join(counts) or 'all aboard'}{left_out}"
+
+
+def format_local_note(facts: Facts) -> str:
+    """What to say when nobody named a node; else nothing."""
+    if facts.cluster.source != THIS_MACHINE:
+        return ""
+    return "checked this machine only; to check a cluster, name its nodes: `aboard check gpu01 gpu02`"
+
+
+def _count_findings(findings: Sequence[Finding], severity: Severity) -> int:
+    return sum(finding.severity is severity for finding in findings)

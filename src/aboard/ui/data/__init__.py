@@ -1,0 +1,1 @@
+"""What `aboard data` shows: reports, histograms, one row of tokens."""

@@ -1,0 +1,116 @@
+"""What is in the user's files, on a terminal: sources, sizes, a picture of the lengths, rows, findings last."""
+
+from collections.abc import Iterator
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from aboard.core.text.durations import format_duration
+from aboard.data.length_statistics import LengthCounts, build_bars
+from aboard.data.quality.data_report import DataReport, SourceReport
+from aboard.diagnoses import Severity
+from aboard.ui.data.length_histogram import HistogramView
+from aboard.ui.data.token_row import TokenRowView
+from aboard.ui.findings_view import FindingsView
+from aboard.ui.labelled_text import wrap_labelled
+from aboard.ui.number_format import format_count
+from aboard.ui.status_marks import FINE, SEVERITY_MARKS
+
+BARS = 16
+_LABEL = 12
+
+
+class DataReportView:
+    """Print it with `crop=False`: commands are as long as they are."""
+
+    def __init__(self, report: DataReport, *, stats: bool, verbose: bool) -> None:
+        self._report = report
+        self._stats = stats
+        self._verbose = verbose
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        report, width = self._report, options.max_width
+        for source in report.sources:
+            yield from _render_source(source, width)
+        yield ""
+        for label, text in list_facts(report):
+            yield from wrap_labelled(Text(f"  {label:<{_LABEL}}", style="dim"), text, width)
+        yield ""
+        if self._stats:
+            lengths, unit = choose_lengths(report)
+            yield HistogramView(
+                build_bars(lengths, BARS), unit, limit=report.terms.max_length if report.tally.encoded else None
+            )
+            yield ""
+        for row in report.rows:
+            yield TokenRowView(row)
+            yield ""
+        beside = {code: TokenRowView(row, label="  row   ") for code, row in report.examples.items()}
+        yield FindingsView(report.findings, in_full=self._verbose, beside=beside)
+        yield from wrap_labelled(*_render_conclusion(report), width)
+
+
+def list_facts(report: DataReport) -> Iterator[tuple[str, str]]:
+    """Labels and figures of all that is trained on, in the order in which they matter."""
+    tally = report.tally
+    yield "rows", f"{tally.rows:,}" + (f", {tally.broken:,} of them broken" if tally.broken else "")
+    lengths, unit = choose_lengths(report)
+    if tally.encoded:
+        share = 100 * tally.supervised / max(1, lengths.total)
+        yield "tokens", f"{lengths.total:,} in an epoch, {tally.supervised:,} supervised ({share:.0f} %)"
+    else:
+        yield "characters", f"{lengths.total:,}; tokens, masks and bins are known with --tokenizer PATH"
+    if lengths.rows:
+        yield "length", format_lengths(report, lengths, unit)
+    if report.fill:
+        fill = report.fill
+        lost = fill.tokens - fill.kept
+        cut = f"; cuts off {format_count(lost, 'token')}" if lost else ""
+        yield "bins", f"{fill.bins:,} of {fill.capacity:,} tokens, {100 * fill.full:.1f} % full{cut}"
+    if report.steps is not None:
+        noun = "bins" if report.fill else "rows"
+        yield "steps", f"{report.steps:,} in an epoch, with {report.batch:,} {noun} each"
+    if report.allowed:
+        yield "allowed", ", ".join(report.allowed)
+
+
+def choose_lengths(report: DataReport) -> tuple[LengthCounts, str]:
+    """The lengths that are known best."""
+    tally = report.tally
+    return (tally.tokens, "tokens") if tally.encoded else (tally.characters, "characters")
+
+
+def format_lengths(report: DataReport, lengths: LengthCounts, unit: str) -> str:
+    middle, most, nearly = (lengths.percentile(share) for share in (0.5, 0.9, 0.99))
+    longest = report.tally.longest
+    where = f" ({longest.where})" if longest else ""
+    return f"half ≤ {middle:,}, 90 % ≤ {most:,}, 99 % ≤ {nearly:,}, longest {lengths.longest:,} {unit}{where}"
+
+
+def format_conclusion(report: DataReport) -> str:
+    """What it comes to."""
+    blocks = sum(finding.severity is Severity.BLOCK for finding in report.findings)
+    warns = sum(finding.severity is Severity.WARN for finding in report.findings)
+    if blocks:
+        return (
+            f"the gate is shut: {format_count(blocks, 'finding')} would spoil the run;"
+            f" {format_duration(report.seconds)}"
+        )
+    caveat = "" if report.tally.encoded else ", as far as can be said without a tokenizer"
+    if warns:
+        return f"the gate is open{caveat}, with {format_count(warns, 'warning')}; {format_duration(report.seconds)}"
+    return f"the gate is open{caveat}: nothing is wrong with these rows; {format_duration(report.seconds)}"
+
+
+def _render_source(source: SourceReport, width: int) -> Iterator[Text]:
+    files = f" ({format_count(source.files, 'file')})" if source.files > 1 else ""
+    role = "validation " if source.validation else ""
+    head = Text.assemble((f"{source.path.visible(200)}{files}", "bold"), "  ", (f"{role}{source.format}", "cyan"), "  ")
+    rows = f", {format_count(source.tally.rows, 'row')}"
+    yield from wrap_labelled(head, f"{source.why}{rows}", width, indent=2, style="dim")
+
+
+def _render_conclusion(report: DataReport) -> tuple[Text, str]:
+    worst = max((finding.severity for finding in report.findings), default=Severity.INFO)
+    mark = FINE if worst is Severity.INFO else SEVERITY_MARKS[worst]
+    return Text(f"{mark.sign} ", style=mark.style), format_conclusion(report)

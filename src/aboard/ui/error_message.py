@@ -1,0 +1,22 @@
+"""An error on a terminal: its name, what was seen, what to type."""
+
+from rich.console import Console
+from rich.text import Text
+
+from aboard.diagnoses import AboardError, InputError
+
+
+def show_error(console: Console, error: AboardError) -> None:
+    console.print(Text.assemble(("error", "bold red"), f" [{error.code}]"))
+    if isinstance(error, InputError):
+        for problem in error.problems:
+            console.print(Text.assemble("  ", (problem.where, "bold"), f"  {problem.seen}"), soft_wrap=True)
+            console.print(_render_fix(problem.fix), soft_wrap=True)
+    else:
+        console.print(Text(f"  {error.seen}"), soft_wrap=True)
+        console.print(_render_fix(error.fix), soft_wrap=True)
+
+
+def _render_fix(lines: str) -> Text:
+    """Lines to type stand one under the other."""
+    return Text.assemble(("  fix  ", "dim"), (lines.replace("\n", "\n       "), "green"))

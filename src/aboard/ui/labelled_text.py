@@ -1,0 +1,45 @@
+"""Text beside a label, wrapped between words only: a path or a command that is broken can't be copied."""
+
+import re
+from collections.abc import Iterator
+from textwrap import wrap
+
+from rich.cells import cell_len
+from rich.text import Text
+
+_CODE = re.compile(r"`[^`\n]+`")
+_UNBROKEN = "\0"
+# Less than this makes a column that nobody can read; the terminal wraps then.
+AT_LEAST = 30
+
+
+def wrap_labelled(label: Text, text: str, width: int, *, indent: int | None = None, style: str = "") -> Iterator[Text]:
+    """Lines no wider than the terminal where words allow it; the second and further ones behind the indent.
+
+    What stands between backticks counts as one word, and a word that is wider than the terminal is left to it to
+    wrap, so these must be printed with `crop=False`.
+    """
+    first = cell_len(label.plain)
+    further = first if indent is None else indent
+    for number, line in enumerate(_wrap_lines(text, first, further, max(width, first + AT_LEAST))):
+        lead = Text(" " * further) if number else label
+        rendered = Text(line, style=style)
+        rendered.highlight_regex(_CODE, "green")
+        yield Text.assemble(lead, rendered, no_wrap=True, overflow="ignore")
+
+
+def _wrap_lines(text: str, first: int, further: int, width: int) -> Iterator[str]:
+    """Each line of the text wrapped on its own; the first of all has the label before it."""
+    whole = _CODE.sub(lambda code: code[0].replace(" ", _UNBROKEN), text)
+    for number, line in enumerate(whole.splitlines() or [""]):
+        lead = further if number else first
+        parts = wrap(
+            line,
+            width,
+            initial_indent=" " * lead,
+            subsequent_indent=" " * further,
+            break_long_words=False,
+            break_on_hyphens=False,
+        ) or [""]
+        yield parts[0].removeprefix(" " * lead).replace(_UNBROKEN, " ")
+        yield from (part.removeprefix(" " * further).replace(_UNBROKEN, " ") for part in parts[1:])

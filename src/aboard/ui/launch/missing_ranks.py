@@ -1,0 +1,66 @@
+"""Whom a run waits for, told once for all that have the same reason: the dead first, then the silent, then the late."""
+
+from collections.abc import Iterable
+
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.run.run_progress import MissingRanks, MissingReason
+from aboard.core.text.durations import format_duration
+from aboard.core.text.rank_sets import fold_ranks
+from aboard.lazy_dataclass import dataclass
+from aboard.ui.number_format import format_count
+
+# Above this, a list of ranks is a wall of digits.
+RANKS_SHOWN = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class MissingGroup:
+    """Nodes and ranks with one reason; `seconds` is the longest of them."""
+
+    trouble: MissingReason
+    nodes: tuple[str, ...]
+    ranks: tuple[int, ...]
+    why: str
+    seconds: float
+
+    @property
+    def who(self) -> str:
+        """`n7 rank 12-13`; a whole node that is out of reach by its name only."""
+        nodes = fold_names(self.nodes)
+        if self.trouble in {MissingReason.GONE, MissingReason.SILENT}:
+            return nodes
+        ranks = fold_ranks(self.ranks)
+        return (
+            f"{nodes} rank {ranks}" if len(ranks) <= RANKS_SHOWN else f"{nodes} {format_count(len(self.ranks), 'rank')}"
+        )
+
+    @property
+    def said(self) -> str:
+        """The reason and how long, as it follows a colon."""
+        longest = "up to " * (len(self.nodes) > 1) + format_duration(self.seconds)
+        match self.trouble:
+            case MissingReason.DEAD:
+                return f"died {longest} ago: {self.why}"
+            case MissingReason.LATE:
+                return f"{self.why}, for {longest}"
+            case _:
+                word = self.trouble.name.lower()
+                return f"{word} for {longest}{': ' if self.why else ''}{self.why}"
+
+
+def group_missing(missing: Iterable[MissingRanks], first: int | None = None) -> list[MissingGroup]:
+    """The worst first, and among the dead the one that has rank `first`, then who has been missing longest."""
+    lots: dict[tuple[MissingReason, str], list[MissingRanks]] = {}
+    for each in missing:
+        lots.setdefault((each.trouble, each.why), []).append(each)
+    groups = [
+        MissingGroup(
+            trouble=trouble,
+            nodes=tuple(dict.fromkeys(each.node for each in lot)),
+            ranks=tuple(rank for each in lot for rank in each.ranks),
+            why=" ".join(why.split()),
+            seconds=max(each.seconds for each in lot),
+        )
+        for (trouble, why), lot in lots.items()
+    ]
+    return sorted(groups, key=lambda wait: (wait.trouble, first not in wait.ranks, -wait.seconds))

@@ -1,0 +1,171 @@
+"""A launch as plain lines, for grep and for logs: each is whole in itself, and says what it is in its first word.
+
+run 20261115-0507-brave-otter: train.py, 16 ranks on 16 nodes, master 10.0.0.1:29500
+phase torch 14/16 3.2 s
+phase torch 16/16 4.0 s
+waiting n07 rank 12-13: torch imported, for 8.1 s
+node n12 silent for 4.0 s: no beat came over the wire
+node n12 back after 9.0 s
+step 120 0.35 s/step
+died n07 rank 12 0.1 s ago: RuntimeError: CUDA error
+stuck run-rank-stopped n07: rank 12 on n07 is stopped (SIGSTOP)
+fix kill -CONT 4711    # on n07; lets it go on
+moves again after 12 s
+ending: rank 12 on n07 died
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.run.rank_phases import Phase
+from aboard.core.run.run_progress import SILENT_SECONDS, MissingRanks, MissingReason, RunProgress, Stall
+from aboard.core.text.durations import format_duration
+from aboard.ui.launch.missing_ranks import group_missing
+from aboard.ui.number_format import format_count, format_pace
+from aboard.ui.train.training_progress import format_progress_line
+
+# A count that changes is told so often, a wait after so long, and what goes on so often again.
+COUNT_SECONDS = 1.0
+WAIT_SECONDS = 5.0
+AGAIN_SECONDS = 30.0
+
+NEVER = float("-inf")
+
+
+class PlainLaunchWriter:
+    """Writes lines, without their ends, for what has changed since the roster before; its clock is the rosters' own."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._generation: int | None = None
+        self._forget()
+
+    def update(self, roster: RunProgress) -> None:
+        for line in self._lines(roster):
+            self._write(line)
+
+    def _forget(self) -> None:
+        """A new generation begins from nothing."""
+        self._counted: tuple[Phase, int] = (Phase.WAITING, 0)
+        self._counted_at = NEVER
+        self._complete = Phase.WAITING
+        self._dead: set[int] = set()
+        self._waiting: dict[tuple[str, str], float] = {}
+        self._waited_at = NEVER
+        self._cut: dict[str, tuple[float, float]] = {}
+        self._stepped_at = NEVER
+        self._way_step: int | None = None
+        self._ending = ""
+        self._finished = ""
+        self._stall: Stall | None = None
+        self._stalled_at = NEVER
+
+    def _lines(self, roster: RunProgress) -> Iterator[str]:
+        if self._generation is None:
+            who = f"{format_count(roster.world, 'rank')} on {format_count(len(roster.rows), 'node')}"
+            yield f"run {roster.run}: {roster.program}, {who}, master {roster.master.removesuffix(':0')}"
+        elif self._generation != roster.generation:
+            self._forget()
+            if roster.generation > 1:
+                yield f"attempt {roster.generation}: all ranks are started anew"
+        self._generation = roster.generation
+        yield from self._phases(roster)
+        yield from self._nodes(roster)
+        yield from self._died(roster)
+        if not roster.stopping:
+            yield from self._waits(roster)
+        yield from self._steps(roster)
+        yield from self._stalls(roster)
+        if roster.stopping != self._ending:
+            self._ending = roster.stopping
+            yield f"ending: {roster.stopping}"
+        if roster.finished != self._finished:
+            self._finished = roster.finished
+            yield f"finished: {roster.finished}"
+
+    def _phases(self, roster: RunProgress) -> Iterator[str]:
+        """Each phase that all have come to, at once; on the way there, the count of the foremost now and then."""
+        slowest = min((phase for row in roster.rows for phase, count in row.phases if count), default=Phase.WAITING)
+        after = format_duration(roster.now - roster.began)
+        for phase in Phase:
+            if self._complete < phase <= slowest:
+                yield f"phase {phase.name.lower()} {roster.world}/{roster.world} {after}"
+        self._complete = max(self._complete, slowest)
+        count = (roster.phase, roster.there)
+        due = roster.now - self._counted_at >= COUNT_SECONDS
+        if roster.phase > self._complete and count != self._counted and due:
+            self._counted, self._counted_at = count, roster.now
+            yield f"phase {roster.phase.name.lower()} {roster.there}/{roster.world} {after}"
+
+    def _nodes(self, roster: RunProgress) -> Iterator[str]:
+        """Who falls silent, who still is, who is back."""
+        cut = {row.node: row.since for row in roster.rows if row.state in {"cut", "gone"}}
+        for node in [node for node in self._cut if node not in cut]:
+            since, _reported_at = self._cut.pop(node)
+            yield f"node {node} back after {format_duration(roster.now - since)}"
+        silent = (each for each in roster.missing if each.trouble in {MissingReason.GONE, MissingReason.SILENT})
+        due = []
+        for each in silent:
+            since, reported_at = self._cut.get(each.node, (roster.now - each.seconds, NEVER))
+            if each.seconds >= SILENT_SECONDS and roster.now - reported_at >= AGAIN_SECONDS:
+                self._cut[each.node] = (since, roster.now)
+                due.append(each)
+        for wait in group_missing(due):
+            yield f"node {wait.who} {wait.said}"
+
+    def _died(self, roster: RunProgress) -> Iterator[str]:
+        """The first deaths; those in a run that is being ended already are no news."""
+        if self._ending:
+            return
+        dead = [each for each in roster.missing if each.trouble is MissingReason.DEAD]
+        news = [replace(each, ranks=tuple(rank for rank in each.ranks if rank not in self._dead)) for each in dead]
+        for wait in group_missing((each for each in news if each.ranks), roster.interest):
+            self._dead.update(wait.ranks)
+            yield f"died {wait.who} {wait.said.removeprefix('died ')}"
+
+    def _waits(self, roster: RunProgress) -> Iterator[str]:
+        """Who is behind for some time; all that are due are told together, so that a thousand are few lines."""
+        if roster.now - self._waited_at < WAIT_SECONDS:
+            return
+        due = [each for each in roster.missing if self._is_late(each, roster.now)]
+        for wait in group_missing(due):
+            yield f"waiting {wait.who}: {wait.said}"
+        self._told(due, roster.now)
+
+    def _is_late(self, missing: MissingRanks, now: float) -> bool:
+        reported_at = self._waiting.get((missing.node, missing.why), NEVER)
+        return (
+            missing.trouble is MissingReason.LATE
+            and missing.seconds >= WAIT_SECONDS
+            and now - reported_at >= AGAIN_SECONDS
+        )
+
+    def _told(self, due: Iterable[MissingRanks], now: float) -> None:
+        for each in due:
+            self._waiting[each.node, each.why] = self._waited_at = now
+
+    def _stalls(self, roster: RunProgress) -> Iterator[str]:
+        """Why the run does not go on, once for each cause, and that it does again."""
+        stall = roster.stall if roster.stall is not None and roster.stall.grave and not roster.stopping else None
+        if stall is not None and (
+            self._stall is None or (stall.code, stall.nodes) != (self._stall.code, self._stall.nodes)
+        ):
+            yield f"stuck {stall.code} {fold_names(stall.nodes)}: {stall.seen}"
+            yield f"fix {stall.fix}"
+            self._stalled_at = roster.now if self._stall is None else self._stalled_at
+            self._stall = stall
+        elif stall is None and self._stall is not None and not roster.stopping and not roster.finished:
+            slow, self._stall = self._stall.slow, None
+            yield f"{'fast' if slow else 'moves'} again after {format_duration(roster.now - self._stalled_at)}"
+
+    def _steps(self, roster: RunProgress) -> Iterator[str]:
+        if roster.step is not None and roster.now - self._stepped_at >= AGAIN_SECONDS:
+            self._stepped_at = roster.now
+            if roster.way is not None:
+                if roster.way.step != self._way_step:
+                    yield format_progress_line(roster.way)
+                self._way_step = roster.way.step
+                return
+            rate = "" if roster.step_seconds is None else f" {format_pace(roster.step_seconds)}"
+            yield f"step {roster.step}{rate}"

@@ -1,0 +1,72 @@
+"""A plan as JSON: for `plan.json` in the run directory, and for scripts. No secret's value is in it.
+
+What is the same is written once, so that a thousand nodes stay a small file: a rank's environment is the plan's `env`,
+then its node's, then its own, and what its start doesn't say of `argv`, `cwd`, `cores` and `beacon`, its node does.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from aboard.core.plan.plan import Plan, Start
+from aboard.ui.json_output import describe_interpreter
+from aboard.ui.launch.plan_environment import PlanEnvironment, compare_environments
+from aboard.ui.launch.secret_redaction import HIDDEN, build_redactor
+
+SHARED = ("argv", "cwd", "cores", "beacon")
+
+
+def format_plan_json(plan: Plan) -> str:
+    """One node a line, so that a plan can be read, and found in, without a tool."""
+    hide = build_redactor(plan)
+    env = compare_environments(plan, hide)
+    head = {
+        "run": plan.run,
+        "world": plan.world,
+        "program": {
+            "kind": plan.program.kind.value,
+            "target": hide(plan.program.target),
+            "args": [hide(arg) for arg in plan.program.args],
+        },
+        "master": {"node": plan.master.node, "address": plan.master.address, "port": plan.master.port},
+        "secrets": sorted({name for _node, start in plan.starts() for name in start.secrets}),
+        "env": dict(env.same),
+    }
+    lines = [f" {_dump_json(key)}: {_dump_json(value)}" for key, value in head.items()]
+    nodes = [f"  {_dump_json(_describe_node(plan, env, place, hide))}" for place in range(len(plan.parts))]
+    lines.append(' "nodes": [\n' + ",\n".join(nodes) + "\n ]")
+    return "{\n" + ",\n".join(lines) + "\n}"
+
+
+def _dump_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _describe_node(plan: Plan, env: PlanEnvironment, place: int, hide: Callable[[str], str]) -> dict[str, Any]:
+    part = plan.parts[place]
+    own = {name: values[place] for name, values in env.of_node.items() if values[place] is not None}
+    starts = [_describe_start(start, env, hide) for start in part.starts]
+    same = {key: starts[0][key] for key in SHARED if all(start[key] == starts[0][key] for start in starts)}
+    return {
+        "name": part.node.name,
+        "address": part.node.target,
+        "local": part.node.local,
+        **{key: value for key, value in (("user", part.node.user), ("port", part.node.port)) if value is not None},
+        "interpreter": describe_interpreter(part.node),
+        "env": own,
+        **same,
+        "starts": [{key: value for key, value in start.items() if key not in same} for start in starts],
+    }
+
+
+def _describe_start(start: Start, env: PlanEnvironment, hide: Callable[[str], str]) -> dict[str, Any]:
+    own = [name for name in start.env if name in env.counted or name in env.of_rank]
+    return {
+        "child": start.child,
+        "rank": start.rank,
+        "argv": [hide(word) for word in start.argv],
+        "cwd": start.cwd and hide(start.cwd),
+        "cores": list(start.cores),
+        "beacon": start.beacon,
+        "env": {name: HIDDEN if name in start.secrets else hide(start.env[name]) for name in own},
+    }

@@ -1,0 +1,205 @@
+"""A plan on a terminal or in a file: exactly what will be started where, told once for all nodes that are alike."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import TypeVar
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from aboard.core.cluster.node import Node
+from aboard.core.cluster.node_resources import NodeResources
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.cluster.setup_commands import prepend_setup
+from aboard.core.plan.plan import NodePlan, Plan, Start
+from aboard.core.plan.rank_variables import INTERFACE_VARIABLES, RankLayout, build_node_env, build_torchrun_env
+from aboard.core.text.rank_sets import fold_ranks
+from aboard.core.text.shell_quoting import join_argv, quote_word
+from aboard.diagnoses.untrusted import escape_text
+from aboard.lazy_dataclass import dataclass
+from aboard.ui.labelled_text import wrap_labelled
+from aboard.ui.launch.plan_environment import PlanEnvironment, compare_environments
+from aboard.ui.launch.secret_redaction import build_redactor
+from aboard.ui.number_format import format_count
+
+FREE_PORT = "a port found free just before the start"
+BEACON = "each node adds PYTHONPATH, ABOARD_BEACON, ABOARD_CHILD and TORCHELASTIC_ERROR_FILE"
+# What `after_setup` puts before a command: bash -c SCRIPT bash.
+SETUP_WORDS = 4
+ANY_LENGTH = 10_000
+
+_Value = TypeVar("_Value")
+
+
+class PlanView:
+    """Print it with `crop=False`: a command is as long as it is."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._hide = build_redactor(plan)
+        self._env = compare_environments(plan, self._hide)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self._heading(options.max_width)
+        for lot in self._lots():
+            yield ""
+            yield from self._lot(lot)
+        yield ""
+        yield from self._environment(options.max_width)
+
+    def _heading(self, width: int) -> Iterator[Text]:
+        plan, master = self._plan, self._plan.master
+        yield _render_line("run        ", plan.run, style="bold")
+        yield _render_line(
+            "world      ", f"{format_count(plan.world, 'rank')} on {format_count(len(plan.parts), 'node')}"
+        )
+        where = f"{master.address}:{master.port}" if master.port else f"{master.address}, {FREE_PORT}"
+        yield _render_line("master     ", f"{where} (rank 0, on {master.node})")
+        interfaces = dict.fromkeys(self._env.same[name] for name in INTERFACE_VARIABLES if name in self._env.same)
+        if interfaces:
+            yield _render_line("interface  ", ", ".join(interfaces))
+        if any(start.beacon for _node, start in plan.starts()):
+            yield from wrap_labelled(Text("beacon     ", style="dim"), f"on: {BEACON}", width)
+
+    def _lots(self) -> list[list[int]]:
+        """The places of nodes that are alike in all but their names and the numbers of their ranks."""
+        lots: dict[_Shape, list[int]] = {}
+        for place, part in enumerate(self._plan.parts):
+            lots.setdefault(self._shape(place, part), []).append(place)
+        return list(lots.values())
+
+    def _shape(self, place: int, part: NodePlan) -> "_Shape":
+        return _Shape(
+            interpreter="" if part.node.interpreter is None else str(part.node.interpreter),
+            commands=tuple(self._command(part, local) for local in range(len(part.starts))),
+            setup=part.node.setup,
+            cwds=tuple(start.cwd for start in part.starts),
+            cores=tuple(start.cores for start in part.starts),
+            env=tuple(_list_node_env(self._env, place)),
+        )
+
+    def _command(self, part: NodePlan, local: int) -> str:
+        """As it could be typed on the node; the one word that differs from rank to rank names its variable."""
+        words = tuple(self._hide(word) for word in _strip_setup(part, part.starts[local]))
+        option = self._plan.program.local_rank
+        if option and f"{option}={local}" in words:
+            place = words.index(f"{option}={local}")
+            return " ".join(
+                [_quote_command(words[:place]), f"{option}=$LOCAL_RANK", _quote_command(words[place + 1 :])]
+            ).rstrip()
+        return _quote_command(words)
+
+    def _lot(self, lot: list[int]) -> Iterator[Text]:
+        parts = [self._plan.parts[place] for place in lot]
+        shape = self._shape(lot[0], parts[0])
+        ranks = fold_ranks(start.rank or 0 for part in parts for start in part.starts)
+        each = len(parts[0].starts)
+        head = Text(fold_names(part.node.name for part in parts), style="bold", no_wrap=True, overflow="ignore")
+        count = f"{format_count(len(parts), 'node')} with {format_count(each, 'rank')} each: " if len(parts) > 1 else ""
+        yield head.append(f"  {count}rank{'s' * (ranks != str(parts[0].starts[0].rank))} {ranks}", style="not bold")
+        for where, remark in _group_values(shape.cwds):
+            yield _render_line("  in     ", (where and self._hide(where)) or "the login's home", remark=remark)
+        for line in shape.setup:
+            yield _render_line("  setup  ", escape_text(self._hide(line), ANY_LENGTH), style="green")
+        if shape.interpreter:
+            yield _render_line("  python ", escape_text(shape.interpreter, ANY_LENGTH))
+        for command, remark in _group_values(shape.commands):
+            yield _render_line("  runs   ", command, style="green", remark=remark)
+        for cores, remark in _group_values(shape.cores):
+            if cores:
+                yield _render_line("  cores  ", fold_ranks(cores), remark=remark)
+        for name, values in shape.env:
+            for value, remark in _group_values(values):
+                yield _render_line(
+                    "  env    ", f"{name} is not set" if value is None else _format_variable(name, value), remark=remark
+                )
+
+    def _environment(self, width: int) -> Iterator[Text]:
+        env = self._env
+        ours = _list_own_variables(self._plan)
+        yield Text("each rank's environment", style="bold")
+        if env.counted:
+            yield from wrap_labelled(Text("  its own  ", style="dim"), _format_variables(env.counted), width)
+        same = {name: value for name, value in env.same.items() if name in ours}
+        if not self._plan.master.port:
+            same.pop("MASTER_PORT", None)
+        if same:
+            yield from wrap_labelled(Text("  the same ", style="dim"), _format_variables(same), width)
+        label = "  yours    "
+        for name, value in env.same.items():
+            if name not in ours:
+                yield _render_line(label, _format_variable(name, value))
+                label = " " * len(label)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Shape:
+    """What makes nodes alike."""
+
+    interpreter: str
+    commands: tuple[str, ...]
+    setup: tuple[str, ...]
+    cwds: tuple[str | None, ...]
+    cores: tuple[tuple[int, ...], ...]
+    env: tuple[tuple[str, tuple[str | None, ...]], ...]
+
+
+def format_plan_text(plan: Plan, width: int = ANY_LENGTH) -> str:
+    """The same as plain text, lines as long as they are."""
+    console = Console(width=width, color_system=None, highlight=False, force_terminal=False)
+    with console.capture() as capture:
+        console.print(PlanView(plan), crop=False)
+    return capture.get()
+
+
+def _list_own_variables(plan: Plan) -> frozenset[str]:
+    """Every name that Aboard may set by itself; all further ones are the user's."""
+    berth = RankLayout(rank=0, world=2, local=0, local_world=1, group=0, groups=2)
+    rank_env = build_node_env(Node(name="any", picked=(0,)), NodeResources(address="", interface="any"), berth, None)
+    chosen = [part.node.interpreter.env for part in plan.parts if part.node.interpreter is not None]
+    return frozenset(build_torchrun_env(berth, plan.master, plan.run)).union(rank_env, *chosen)
+
+
+def _strip_setup(part: NodePlan, start: Start) -> tuple[str, ...]:
+    """The argv without what runs the setup lines, which are told one by one."""
+    bare = start.argv[SETUP_WORDS:]
+    return bare if part.node.setup and prepend_setup(part.node, bare) == start.argv else start.argv
+
+
+@lru_cache(maxsize=64)
+def _quote_command(words: tuple[str, ...]) -> str:
+    """For every login shell where that can be read; letters beyond ASCII are left as they are."""
+    if all(map(str.isprintable, words)) and not all(map(str.isascii, words)):
+        return shlex.join(words)
+    return join_argv(words)
+
+
+def _list_node_env(env: PlanEnvironment, place: int) -> Iterator[tuple[str, tuple[str | None, ...]]]:
+    for name, nodes in env.of_node.items():
+        if nodes[place] is not None:
+            yield name, (nodes[place],)
+    for name, rows in env.of_rank.items():
+        yield name, rows[place]
+
+
+def _group_values(values: tuple[_Value, ...]) -> Iterator[tuple[_Value, str]]:
+    """Each value once, with the local ranks that have it where they differ."""
+    lots: dict[_Value, list[int]] = {}
+    for local, value in enumerate(values):
+        lots.setdefault(value, []).append(local)
+    for value, locals_ in lots.items():
+        yield value, f"local rank {fold_ranks(locals_)}" if len(lots) > 1 else ""
+
+
+def _format_variable(name: str, value: str) -> str:
+    return f"{name}={quote_word(value) if value.isascii() and value.isprintable() else escape_text(value, ANY_LENGTH)}"
+
+
+def _format_variables(env: Mapping[str, str]) -> str:
+    return " ".join(_format_variable(name, value) for name, value in env.items())
+
+
+def _render_line(label: str, text: str, *, style: str = "", remark: str = "") -> Text:
+    line = Text.assemble((label, "dim"), (text, style), no_wrap=True, overflow="ignore")
+    return line.append(f"    # {remark}", style="dim") if remark else line

@@ -1,0 +1,175 @@
+"""The nodes of a run and how far they have come: a row for each while they are few, one for all alike when not."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich.cells import cell_len, set_cell_size
+
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.run.rank_phases import Phase
+from aboard.core.run.run_progress import MissingReason, NodeRow, RunProgress
+from aboard.core.text.byte_sizes import format_size
+from aboard.diagnoses import Severity
+from aboard.ui.node_grid import GAP, LABEL_AT_LEAST, NodeGrid
+from aboard.ui.node_grid import GridRow as Line
+from aboard.ui.number_format import format_count, format_range
+from aboard.ui.status_marks import FINE, NOT_ASKED, PENDING, SEVERITY_MARKS, StatusMark
+
+DEAD = SEVERITY_MARKS[Severity.BLOCK]
+LOST = StatusMark(sign="?", style="bold red")
+SOME = "bold cyan"
+
+# What stands above the marks, where there is room and where there is little.
+HEADS = {
+    Phase.STARTED: ("started", "start"),
+    Phase.PYTHON: ("Python", "Python"),
+    Phase.TORCH: ("torch", "torch"),
+    Phase.STORE: ("store", "store"),
+    Phase.GROUP: ("group", "group"),
+    Phase.COLLECTIVE: ("collective", "coll."),
+    Phase.STEPS: ("steps", "steps"),
+}
+WIDE = 100
+# Room for the load of a node beside its name, where the name can spare it.
+FIGURES = 2 * GAP + len("cpu  ") + len("memory")
+NAME_KEPT = 20
+# A node this full may lose a rank to the kernel's killer any moment.
+FULL = 0.9
+
+_STYLES = {
+    MissingReason.DEAD: "red",
+    MissingReason.GONE: "red",
+    MissingReason.SILENT: "red",
+    MissingReason.LATE: "",
+    None: "",
+}
+
+
+class RosterTable:
+    """`lines` is the most that it may take, its heading included."""
+
+    def __init__(self, roster: RunProgress, *, width: int, lines: int, one_by_one: bool) -> None:
+        self._roster = roster
+        self._width = width
+        self._trouble: dict[str, MissingReason] = {}
+        for missing in roster.missing:
+            kind = missing.trouble
+            self._trouble[missing.node] = min(kind, self._trouble.get(missing.node, kind))
+        self._training = all(row.phases and row.phases[0][0] >= Phase.STEPS for row in roster.rows)
+        self._heads = [] if self._training else [pair[width < WIDE] for pair in HEADS.values()]
+        self._label = self._label_room()
+        lots = [[row] for row in roster.rows] if one_by_one else self._alike()
+        self._lots, self._left = _split_lots(lots, lines - 1)
+
+    def __rich__(self) -> NodeGrid:
+        rows = [self._row(lot) for lot in self._lots]
+        if self._left:
+            others = [row.node for lot in self._left for row in lot]
+            label = f"{format_count(len(others), 'other')} {fold_names(others)}"
+            rows.append(Line(label=self._cut(label), style="dim"))
+        steps = ("step", "s/step") if self._training else ()
+        finished = ("finished",) if any(_count_ranks(row, Phase.DONE) for row in self._roster.rows) else ()
+        return NodeGrid(self._heads, rows, (*steps, *finished, "cpu", "memory", "load", "ranks hold"))
+
+    @property
+    def height(self) -> int:
+        return 1 + len(self._lots) + bool(self._left)
+
+    def _label_room(self) -> int:
+        room = self._width - sum(GAP + cell_len(head) for head in self._heads)
+        if self._training:
+            return max(LABEL_AT_LEAST, self._width // 3)
+        return max(LABEL_AT_LEAST, room - FIGURES if room - FIGURES >= NAME_KEPT else room)
+
+    def _alike(self) -> list[list[NodeRow]]:
+        """By trouble, by how full they are, then by the phase of the slowest rank; those to look at come first."""
+        lots: dict[tuple[int, bool, int], list[NodeRow]] = {}
+        for row in self._roster.rows:
+            slowest = row.phases[0][0] if row.phases else Phase.WAITING
+            phase = Phase.STEPS if self._training else slowest
+            key = (self._trouble.get(row.node, MissingReason.LATE), not _is_full(row), phase)
+            lots.setdefault(key, []).append(row)
+        return [lots[key] for key in sorted(lots)]
+
+    def _row(self, lot: Sequence[NodeRow]) -> Line:
+        first = lot[0]
+        names = (
+            first.node if len(lot) == 1 else f"{format_count(len(lot), 'node')} {fold_names(row.node for row in lot)}"
+        )
+        trouble = self._trouble.get(first.node)
+        style = _STYLES[trouble] or ("yellow" if any(map(_is_full, lot)) else "")
+        marks = () if self._training else self._marks(lot, trouble)
+        return Line(label=self._cut(names), marks=marks, more=self._figures(lot), style=style)
+
+    def _cut(self, label: str) -> str:
+        if cell_len(label) <= self._label:
+            return label
+        return set_cell_size(label, self._label - 1).rstrip() + "…"
+
+    def _marks(self, lot: Sequence[NodeRow], trouble: MissingReason | None) -> tuple[StatusMark, ...]:
+        """For each phase whether all ranks have come to it, how many of them have, or that they are on their way."""
+        world = sum(len(row.ranks) for row in lot)
+        marks, ahead = [], False
+        for phase in HEADS:
+            there = sum(_count_ranks(row, phase) for row in lot)
+            if there == world:
+                marks.append(FINE)
+            elif ahead:
+                marks.append(StatusMark(sign=_format_share(there, world), style=SOME) if there else NOT_ASKED)
+            else:
+                ahead = True
+                marks.append(_choose_mark(there, world, trouble))
+        return tuple(marks)
+
+    def _figures(self, lot: Sequence[NodeRow]) -> Mapping[str, str]:
+        world = sum(len(row.ranks) for row in lot)
+        done = sum(_count_ranks(row, Phase.DONE) for row in lot)
+        return {
+            "step": format_range(row.step for row in lot),
+            "s/step": format_range((row.step_seconds for row in lot), "{:.2f}"),
+            "finished": _format_share(done, world) if done else "",
+            "cpu": format_range((row.cpu for row in lot), "{:.1f}"),
+            "memory": _format_percent(row.memory for row in lot),
+            "load": format_range((row.load for row in lot), "{:.1f}"),
+            "ranks hold": _format_sizes(row.rss for row in lot),
+        }
+
+
+def _is_full(row: NodeRow) -> bool:
+    return row.memory is not None and row.memory >= FULL
+
+
+def _format_percent(shares: Iterable[float | None]) -> str:
+    shares_text = format_range((None if share is None else 100 * share for share in shares), "{:.0f}")
+    return shares_text and f"{shares_text} %"
+
+
+def _format_sizes(sizes: Iterable[float | None]) -> str:
+    known = [each for each in sizes if each is not None]
+    return "-".join(dict.fromkeys([format_size(min(known)), format_size(max(known))])) if known else ""
+
+
+def _split_lots(lots: list[list[NodeRow]], room: int) -> tuple[list[list[NodeRow]], list[list[NodeRow]]]:
+    """As many as there is room for; a line of it goes to those that are left."""
+    if len(lots) <= room:
+        return lots, []
+    count = max(0, room - 1)
+    return lots[:count], lots[count:]
+
+
+def _count_ranks(row: NodeRow, phase: Phase) -> int:
+    return sum(count for reached, count in row.phases if reached >= phase)
+
+
+def _choose_mark(there: int, world: int, trouble: MissingReason | None) -> StatusMark:
+    """The phase that they are coming to, or that they will not come to."""
+    if trouble is MissingReason.DEAD:
+        return DEAD
+    if trouble in {MissingReason.GONE, MissingReason.SILENT}:
+        return LOST
+    return StatusMark(sign=_format_share(there, world), style=SOME) if there else PENDING
+
+
+def _format_share(there: int, world: int) -> str:
+    """`6/8`, or where that is too long, a share that is never 0 % nor 100 %."""
+    short = f"{there}/{world}"
+    return short if len(short) <= len("12/16") else f"{min(99, max(1, 100 * there // world))} %"

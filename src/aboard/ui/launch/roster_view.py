@@ -1,0 +1,240 @@
+"""The roster on a terminal: how far a run is, whom it waits for since when, each node, the last lines of a rank."""
+
+import re
+from collections.abc import Iterator
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.text import Text
+
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.run.rank_phases import Phase
+from aboard.core.run.run_progress import MissingReason, RunProgress
+from aboard.core.text.byte_sizes import format_size
+from aboard.core.text.durations import format_duration
+from aboard.diagnoses.untrusted import escape_text
+from aboard.ui.bounded_height import BoundedHeight
+from aboard.ui.launch.missing_ranks import MissingGroup, group_missing
+from aboard.ui.launch.roster_table import RosterTable
+from aboard.ui.number_format import format_count, format_pace, format_range
+from aboard.ui.progress_bar import render_bar
+from aboard.ui.train.training_progress import TrainingProgressView
+
+# Left to what the ranks print above, and to the prompt.
+SPARE = 3
+# A wait is worth its words only when somebody might wonder.
+SHOW_AFTER_SECONDS = 1.0
+# A row for each node, while that leaves a third of the screen.
+ONE_BY_ONE = 20
+HEADINGS = 9
+BAR = 40
+RULE = "─"
+# On a very wide terminal, the ends of a line are too far apart for one look.
+HEADING = 110
+TAIL = 6
+TAIL_AT_LEAST = 3
+# What a training's own lines leave to the nodes.
+WAY_AT_LEAST = 4
+# Of one text, before it is cut to the terminal.
+LONGEST = 1000
+
+_STYLES = {
+    MissingReason.DEAD: "red",
+    MissingReason.GONE: "red",
+    MissingReason.SILENT: "red",
+    MissingReason.LATE: "yellow",
+}
+_SITE = re.compile(r"[^\s;,]+:(?:\d+|\?\?\?) in [^\s;,]+")
+_DIRECTORIES = re.compile(r"(?<![^\s(])/(?:[^\s/:]+/)+(?=[^\s/])")
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+
+
+class RosterView:
+    """One picture, no higher than the terminal allows; `height` is for those who know better than the terminal."""
+
+    def __init__(self, roster: RunProgress, *, height: int | None = None) -> None:
+        self._roster = roster
+        self._height = height
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        screen = options.height or options.max_height
+        height = max(1, screen - SPARE) if self._height is None else self._height
+        yield BoundedHeight(Group(*self._parts(options.max_width, height, screen)), height)
+
+    def _parts(self, width: int, height: int, screen: int) -> Iterator[RenderableType]:
+        roster = self._roster
+        heading = list(_render_heading(roster, width))
+        yield from heading
+        room = height - len(heading)
+        if roster.way is not None and room > WAY_AT_LEAST:
+            way = TrainingProgressView(roster.way, lines=min(room - WAY_AT_LEAST, room // 2))
+            yield way
+            room -= way.height
+        stall = _render_stall(roster, width)
+        yield from stall
+        room -= len(stall)
+        missing = _render_missing(roster, max(1, room // 3))
+        yield from missing
+        room -= len(missing)
+        few = len(roster.rows) <= min(ONE_BY_ONE, screen * 2 // 3 - HEADINGS)
+        tail = min(len(roster.tail), TAIL_AT_LEAST) + bool(roster.tail) if room > 2 * TAIL_AT_LEAST else 0
+        if room - tail > 1 and not roster.finished:
+            table = RosterTable(
+                roster, width=width, lines=room - tail, one_by_one=few and len(roster.rows) < room - tail
+            )
+            yield table
+            room -= table.height
+        yield from _render_tail(roster, min(TAIL, room - 1))
+
+
+def _render_heading(roster: RunProgress, width: int) -> Iterator[Text]:
+    """Which run, how long, how far, what it uses."""
+    width = min(width, HEADING)
+    again = f"attempt {roster.generation}, " if roster.generation > 1 else ""
+    who = f"{format_count(roster.world, 'rank')} on {format_count(len(roster.rows), 'node')}"
+    right = f" {again}{who}, {format_duration(roster.now - roster.began)}"
+    left = Text.assemble((f"{RULE * 2} ", "dim"), (roster.run, "bold"), "  ")
+    room = width - left.cell_len - cell_len(right) - 2
+    left.append(_shorten_path(escape_text(roster.program, LONGEST), room) if room > 0 else "")
+    # The line is drawn through: ranks print right above it.
+    left.append(f" {RULE * max(1, width - 1 - left.cell_len - cell_len(right))}", style="dim")
+    yield _render_line(left.append(right))
+    yield _render_line(_render_phase(roster, width))
+    if len(roster.rows) > 1 and (used := _format_usage(roster, width)):
+        yield _render_line(Text(used, style="dim"))
+
+
+def _shorten_path(path: str, room: int) -> str:
+    """A path loses its beginning first: the script's name is at the end."""
+    return path if cell_len(path) <= room else "…" + path[len(path) - room + 1 :]
+
+
+def _render_phase(roster: RunProgress, width: int) -> Text:
+    if roster.finished or roster.stopping:
+        message = roster.finished or f"ending: {roster.stopping}"
+        return Text(escape_text(message, LONGEST), style="bold" if roster.finished else "bold red")
+    complete = roster.there == roster.world
+    count = f"{roster.there:,}/{roster.world:,} in"
+    line = Text.assemble(
+        (roster.phase.word, "bold green" if roster.phase is Phase.STEPS and complete else "bold"), "  "
+    )
+    if roster.step is not None:
+        # A trainer that tells how far it is has lines of its own for that.
+        words = [] if roster.way is not None else [f"step {roster.step:,}"]
+        words += [] if roster.step_seconds is None else [format_pace(roster.step_seconds)]
+        line.append(" · ".join(words))
+        return line if complete else line.append(f"  {count}", style="yellow")
+    line.append(f"{count}  ", style="green" if complete else "yellow")
+    cells = min(BAR, width - line.cell_len)
+    if cells >= BAR // 4 and roster.phase < Phase.STEPS:
+        line.append_text(render_bar(_compute_progress(roster), cells))
+    return line
+
+
+def _compute_progress(roster: RunProgress) -> float:
+    """How much of the way to the first step all ranks together have come."""
+    total = sum(min(phase, Phase.STEPS) * count for row in roster.rows for phase, count in row.phases)
+    return total / (Phase.STEPS * max(1, roster.world))
+
+
+def _format_usage(roster: RunProgress, width: int) -> str:
+    """What all ranks use together, and the nodes from the least to the most; what there is no room for is left out."""
+    rows = roster.rows
+    cores = [row.cpu for row in rows if row.cpu is not None]
+    resident = [row.rss for row in rows if row.rss is not None]
+    shares = format_range((None if row.memory is None else 100 * row.memory for row in rows), "{:.0f}")
+    load = format_range((row.load for row in rows), "{:.1f}")
+    parts = [
+        f"{format_count(round(sum(cores)), 'core')} busy" if cores else "",
+        f"memory {shares} % full" if shares else "",
+        f"load {load}" if load else "",
+        f"{format_size(sum(resident))} held by ranks" if resident else "",
+    ]
+    line = ""
+    for part in filter(None, parts):
+        longer = f"{line} · {part}" if line else part
+        line = longer if cell_len(longer) <= width else line
+    return line
+
+
+def _render_stall(roster: RunProgress, width: int) -> list[Text]:
+    """The verdict on a run that does not go on, and what to type; a wait that is part of the work is only noted."""
+    stall = roster.stall
+    if stall is None or roster.stopping or roster.finished:
+        return []
+    if not stall.grave:
+        return [_render_line(Text(f"note  {_shorten_to_site(stall.seen, width - len('note  '))}", style="dim"))]
+    head = Text.assemble((f"{stall.word}  ", "bold red"), (f"{stall.code}  ", "dim"))
+    head.append(_shorten_to_site(stall.seen, width - head.cell_len), "bold")
+    return [_render_line(head), _render_line(Text.assemble(("  fix  ", "dim"), stall.fix))]
+
+
+def _shorten_to_site(text: str, room: int) -> str:
+    """Shortens a line that says where a rank is (`train.py:42 in step`) so that this stays in it.
+
+    Directories go first, then what follows it, then the words right before it.
+    """
+    if cell_len(text) <= room:
+        return text
+    text = _DIRECTORIES.sub("…/", text)
+    site = _SITE.search(text)
+    if site is None or cell_len(text) <= room:
+        return text
+    before, after = text[: site.start()], "…" if text[site.end() :] else ""
+    rest = room - cell_len(site[0]) - len(after)
+    if cell_len(before) <= rest:
+        # What follows it is cut at the end of the line, as any other.
+        return text
+    words = set_cell_size(before, max(0, rest - len("… "))).rpartition(" ")[0]
+    return f"{words}… {site[0]}{after}"
+
+
+def _render_missing(roster: RunProgress, most: int) -> list[Text]:
+    """One line for each reason; those that there is no room for share one."""
+    ending = bool(roster.stopping or roster.finished)
+    groups = [wait for wait in group_missing(roster.missing, roster.interest) if _is_worth_showing(wait, ending=ending)]
+    visible_groups = groups if len(groups) <= most else groups[: most - 1]
+    label = "missing  " if ending else "waiting for  "
+    lines = [
+        _render_line(
+            Text.assemble(
+                (label if not number else " " * len(label), "dim"),
+                (wait.who, f"bold {_STYLES[wait.trouble]}"),
+                (": ", "dim"),
+                (wait.said, _STYLES[wait.trouble]),
+            )
+        )
+        for number, wait in enumerate(visible_groups)
+    ]
+    if hidden_groups := groups[len(visible_groups) :]:
+        nodes = list(dict.fromkeys(node for wait in hidden_groups for node in wait.nodes))
+        lead = " " * len(label) if lines else label
+        lines.append(
+            _render_line(Text(f"{lead}and {format_count(len(nodes), 'node')} more: {fold_names(nodes)}", style="dim"))
+        )
+    return lines
+
+
+def _is_worth_showing(wait: MissingGroup, *, ending: bool) -> bool:
+    """Nobody waits for the late in a run that is being ended."""
+    return wait.trouble is not MissingReason.LATE or (wait.seconds >= SHOW_AFTER_SECONDS and not ending)
+
+
+def _render_tail(roster: RunProgress, room: int) -> Iterator[Text]:
+    if not roster.tail or room < 1:
+        return
+    where = next((row.node for row in roster.rows if roster.interest in row.ranks), "")
+    yield _render_line(Text(f"rank {roster.interest}{where and ' on '}{where}, its last lines:", style="dim"))
+    for line in roster.tail[-room:]:
+        yield _render_line(Text.assemble(("│ ", "dim"), clean_line(line.raw())))
+
+
+def clean_line(line: str) -> str:
+    """A line of a rank as it would stand at last: colours gone, what a progress bar wrote over gone, the rest shown."""
+    last = _ESCAPE.sub("", line).rstrip("\r\n").rpartition("\r")[2]
+    return escape_text(last.expandtabs(), LONGEST)
+
+
+def _render_line(text: Text) -> Text:
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text

@@ -1,0 +1,97 @@
+"""Lines of logs, as text: when, which ranks, what. Each is whole in itself, on a terminal and in a pipe.
+
+05:07:12.123 [ranks 0-7,9 ×9] loading the model
+05:07:14.022 [ranks 0-7 ×8 ≈] rank 0 listens on port 41822
+05:07:15.901 [rank 3 stderr] Traceback (most recent call last):
+05:07:16.000 [rank 3] … 12 MiB are missing: dropped on the node, which printed faster than the wire carries
+"""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import pairwise
+
+from rich.color import ColorSystem
+from rich.style import Style
+
+from aboard.core.text.byte_sizes import format_size
+from aboard.core.text.log_lines import FoldedLine, OutputLine
+from aboard.core.text.rank_sets import fold_ranks
+from aboard.diagnoses.untrusted import escape_text
+
+_COLOURS = re.compile(r"\x1b\[[0-9;:]*m")
+_NO_LETTERS = re.compile(r"[\W\d_]+")
+_TIME = Style(dim=True)
+_OUT = Style(color="cyan")
+_ERR = Style(color="yellow")
+_MISSING = Style(color="red")
+
+
+class LogLineFormatter:
+    """How lines are written: with `styled` for a terminal, where the day is left out of the time."""
+
+    def __init__(self, *, styled: bool) -> None:
+        self._styled = styled
+
+    def text(self, entry: FoldedLine) -> Iterator[str]:
+        """The line, without its end; none for the end alone of a line that was shown before."""
+        line = entry.line
+        if line.missing:
+            yield self._line(entry, f"… {format_size(line.missing)} are missing: dropped {line.why}", _MISSING)
+            return
+        for part in _format_visible(line):
+            yield self._line(entry, part, None)
+
+    def _line(self, entry: FoldedLine, text: str, style: Style | None) -> str:
+        when, who = self._when(entry.line.at), _format_ranks(entry)
+        if not self._styled:
+            return f"{when} {who} {text}"
+        source = _ERR if entry.line.stream == "stderr" else _OUT
+        return f"{_apply_style(_TIME, when)} {_apply_style(source, who)} {_apply_style(style, text) if style else text}"
+
+    def _when(self, at: float) -> str:
+        try:
+            when = datetime.fromtimestamp(at, UTC).astimezone().replace(tzinfo=None)
+        except (OverflowError, ValueError, OSError):  # a node's clock may show any number
+            return "unknown-time"
+        whole = when.isoformat(timespec="milliseconds")
+        return whole.partition("T")[2] if self._styled else whole
+
+
+def format_raw(line: OutputLine) -> bytes:
+    """The bytes as the rank wrote them; what is missing is nothing."""
+    return b"" if line.missing else line.text if line.cut else line.text + b"\n"
+
+
+def _format_visible(line: OutputLine) -> Iterator[str]:
+    """What a terminal would show in the end, and what it would have written over and isn't the same anew."""
+    text = line.text.decode("utf-8", "replace")
+    if not text.isprintable():
+        text = _COLOURS.sub("", text).rstrip("\r").expandtabs()
+    if line.continues and not text:
+        return
+    lead = "… " if line.continues else ""
+    if "\r" not in text:
+        yield lead + escape_text(text, len(text) + 1)
+        return
+    for before, after in pairwise([*filter(None, text.split("\r")), None]):
+        # A progress bar draws itself again and again, with other numbers.
+        if before is not None and (after is None or _keep_letters(before) != _keep_letters(after)):
+            yield lead + escape_text(before, len(before) + 1)
+            lead = "… "
+
+
+def _keep_letters(text: str) -> str:
+    return _NO_LETTERS.sub("", text)
+
+
+def _format_ranks(entry: FoldedLine) -> str:
+    if len(entry.ranks) == 1:
+        ranks = f"rank {entry.ranks[0]}"
+    else:
+        ranks = f"ranks {fold_ranks(entry.ranks)} ×{len(entry.ranks)}{' ≈' if entry.alike else ''}"
+    return f"[{ranks}{' stderr' if entry.line.stream == 'stderr' else ''}]"
+
+
+def _apply_style(style: Style, text: str) -> str:
+    return style.render(text, color_system=ColorSystem.STANDARD)

@@ -1,0 +1,69 @@
+"""Equal findings on many nodes, told once: sixteen equal lines are one fact."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from aboard.core.cluster.node_sets import fold_names
+from aboard.diagnoses import Finding, Fix
+from aboard.ui.copyable_commands import REMARK
+
+_NAME = "\0"
+
+
+def merge_findings(findings: Iterable[Finding]) -> list[Finding]:
+    """Joins findings that differ only in the node's name."""
+    groups: dict[tuple[object, ...], list[Finding]] = {}
+    for finding in findings:
+        name = finding.nodes[0] if len(finding.nodes) == 1 else ""
+        shape = tuple(_blank_name(text, name) for text in (finding.seen, finding.why, finding.fix))
+        groups.setdefault((finding.code, finding.severity, finding.consequences, shape), []).append(finding)
+    return [_join_group(group) for group in groups.values()]
+
+
+def _join_group(group: list[Finding]) -> Finding:
+    first = group[0]
+    if len(group) == 1:
+        return first
+    name = first.nodes[0] if len(first.nodes) == 1 else ""
+    seen, why, fix = (_blank_name(text, name) for text in (first.seen, first.why, first.fix))
+    nodes = tuple(dict.fromkeys(node for finding in group for node in finding.nodes))
+    return replace(
+        first,
+        nodes=nodes,
+        ranks=tuple(rank for finding in group for rank in finding.ranks),
+        seen=seen.replace(_NAME, fold_names(nodes)),
+        why=why.replace(_NAME, fold_names(nodes)),
+        fix=Fix("\n".join(_repeat_for_nodes(line, nodes) for line in fix.splitlines())),
+    )
+
+
+def _repeat_for_nodes(line: str, nodes: Sequence[str]) -> str:
+    """The line for all nodes: a loop where its command names the node; no shell looks for $node in single quotes."""
+    command, mark, remark = line.partition(REMARK)
+    quoted = any(before.count("'") % 2 for before in _list_prefixes(command))
+    if quoted:
+        return "\n".join(line.replace(_NAME, node) for node in nodes)
+    if _NAME in command:
+        command = f"for node in {' '.join(nodes)}; do {command.replace(_NAME, '$node')}; done"
+    return command + mark + remark.replace(_NAME, fold_names(nodes))
+
+
+def _list_prefixes(command: str) -> Iterator[str]:
+    """What stands before each place of the name."""
+    pieces = command.split(_NAME)
+    return ("".join(pieces[: at + 1]) for at in range(len(pieces) - 1))
+
+
+def _blank_name(text: str, name: str) -> str:
+    """Blanks the node's name out, as a whole word only: `n1` is not in `n10`."""
+    if not name:
+        return text
+    parts: list[str] = []
+    rest = text
+    while True:
+        before, found, after = rest.partition(name)
+        if not found:
+            return "".join(parts) + rest
+        alone = not (before[-1:].isalnum() or after[:1].isalnum())
+        parts += [before, _NAME if alone else name]
+        rest = after

@@ -1,0 +1,26 @@
+"""Figures as people say them: how fast, how many, from where to where."""
+
+from collections.abc import Iterable
+
+from aboard.core.text.input_text import format_count
+
+__all__ = ["format_count", "format_pace", "format_range"]
+
+# Below this, tenths of a second tell something.
+TENTHS = 10
+
+
+def format_pace(seconds: float) -> str:
+    """Seconds of one step, with as many digits as matter."""
+    if round(seconds, 1) >= TENTHS:
+        return f"{seconds:.1f} s/step"
+    return f"{seconds:.2f} s/step" if round(seconds, 2) >= 0.1 else f"{seconds * 1000:.1f} ms/step"  # noqa: PLR2004 - a tenth
+
+
+def format_range(values: Iterable[float | None], form: str = "{:,.0f}") -> str:
+    """`41` when all are alike as written, else `41-62`; nothing where nobody knows."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return ""
+    low, high = form.format(min(known)), form.format(max(known))
+    return low if low == high else f"{low}-{high}"

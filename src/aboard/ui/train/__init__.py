@@ -1,0 +1,1 @@
+"""What `aboard train` shows before and during a run."""

@@ -1,0 +1,81 @@
+"""What was made ready for a training, in lines; and the bar while it is made."""
+
+from collections.abc import Sequence
+from textwrap import wrap
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
+
+from aboard.core.plan.training_settings import Training
+from aboard.core.text.byte_sizes import format_size
+from aboard.ui.number_format import format_count
+from aboard.ui.progress_bar import render_bar
+
+_WIDE, _WORDS = 40, 56
+LABEL = 8
+
+
+class PreparationView:
+    """A line that goes away: what is being done, how far it is."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(self, console=console, transient=True, refresh_per_second=8)
+        self._what, self._done, self._total, self._more = "", 0, 0, ""
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def update(self, what: str, done: int = 0, total: int = 0, more: str = "") -> None:
+        self._what, self._done, self._total, self._more = what, done, total, more
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = Text(f"{self._what}  ", no_wrap=True, overflow="ellipsis", style="" if self._total else "dim")
+        if self._total:
+            line.append(render_bar(self._done / self._total, min(_WIDE, max(1, options.max_width - _WORDS))))
+            line.append(f"  {format_size(self._done)} of {format_size(self._total)}{self._more}", style="dim")
+        yield line
+
+
+def render_label(word: str, text: str, width: int) -> Text:
+    """Folded between words, each line below the first; a path that is longer than a line goes on."""
+    folded = wrap(text, max(1, width - LABEL), break_long_words=False, break_on_hyphens=False)
+    return Text.assemble((f"{word:<{LABEL}}", "dim"), f"\n{' ' * LABEL}".join(folded))
+
+
+def describe_data(*, documents: int, tokens: int, supervised: int, sequences: int, length: int, full: float) -> str:
+    """What is trained on, in one sentence."""
+    share = f"{supervised / tokens:.0%}" if tokens else "none"
+    return (
+        f"{format_count(documents, 'document')}, {format_count(tokens, 'token')}, {share} supervised;"
+        f" {format_count(sequences, 'sequence')} of {length:,}, {full:.0%} full"
+    )
+
+
+def describe_steps(training: Training, *, ranks: int, nodes: int, sequences: int) -> str:
+    """What a step takes, and how many there are."""
+    step = training.step_size(ranks)
+    total = -(-training.total_sequences(ranks, sequences) // step)
+    micro, each = training.micro_batches(ranks), training.per_device_train_batch_size
+    times = f", {micro} accumulated" if micro > 1 else ""
+    kind = "bfloat16" if training.bf16 else "float32"
+    who = f"{format_count(ranks, 'rank')} on {format_count(nodes, 'node')}"
+    return (
+        f"{who}, {each} at a time{times}: {format_count(step, 'sequence')} a step, {format_count(total, 'step')};"
+        f" {kind}"
+    )
+
+
+def describe_mix(training: Training, *, ranks: int, parts: Sequence[tuple[str, float, int]]) -> str:
+    """Of sources by name, share and sequences: how much of the training each is, and how often it comes in it."""
+    total = training.total_sequences(ranks, sum(sequences for _, _, sequences in parts))
+    descriptions = [f"{name} {share:.1%}, {total * share / sequences:.2g} times" for name, share, sequences in parts]
+    return "; ".join(descriptions)

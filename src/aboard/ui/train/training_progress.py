@@ -1,0 +1,97 @@
+"""How far a training is: a bar with what is left, its figures, and the curve of its loss."""
+
+from collections.abc import Iterator, Mapping
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from aboard.core.run.training_metrics import TrainingStatus
+from aboard.core.text.byte_sizes import format_size
+from aboard.core.text.durations import format_duration
+from aboard.ui.progress_bar import render_bar
+from aboard.ui.train.loss_curve import LEAST_POINTS, LossCurveView
+
+CURVE_LINES = 5
+BAR = 40
+_THOUSAND, _MILLION = 1e3, 1e6
+
+
+class TrainingProgressView:
+    """At most so many lines; the curve goes first where there is little room."""
+
+    def __init__(self, way: TrainingStatus, *, lines: int) -> None:
+        self._way = way
+        has_curve = len(way.curve) >= LEAST_POINTS
+        self._curve = min(CURVE_LINES, lines - 2) if has_curve and lines - 2 > 1 else 0
+        self.height = 2 + self._curve
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield _render_progress(self._way, options.max_width)
+        yield _render_figures(self._way.metrics, options.max_width)
+        if self._curve:
+            yield LossCurveView(self._way.curve, lines=self._curve, until=int(self._way.metrics.get("steps", 0)))
+
+
+def format_progress_line(way: TrainingStatus) -> str:
+    """The same on one line, for grep and for logs."""
+    metrics = way.metrics
+    steps = f"/{metrics['steps']:.0f}" if "steps" in metrics else ""
+    parts = [f"train step {way.step}{steps}", *(f"{name} {value}" for name, value in _list_figures(metrics))]
+    if way.left is not None:
+        parts.append(f"left {format_duration(way.left)}")
+    return " · ".join(parts)
+
+
+def _render_progress(way: TrainingStatus, width: int) -> Text:
+    metrics = way.metrics
+    steps = f" of {metrics['steps']:,.0f}" if "steps" in metrics else ""
+    words = [f"step {way.step:,}{steps}"]
+    if "epoch" in metrics:
+        words.append(f"epoch {metrics['epoch']:.2f}")
+    if way.left is not None and way.share != 1:
+        words.append(f"{format_duration(way.left)} left")
+    text = " · ".join(words)
+    line = Text(no_wrap=True, overflow="ellipsis")
+    cells = min(BAR, width - cell_len(text) - 8)
+    if way.share is not None and cells >= BAR // 4:
+        line.append_text(render_bar(way.share, cells)).append(f" {way.share:4.0%}  ", style="bold")
+    return line.append(text)
+
+
+def _render_figures(metrics: Mapping[str, float], width: int) -> Text:
+    """What there is no room for is left out, from the last."""
+    line = Text(no_wrap=True, overflow="ellipsis")
+    for name, value in _list_figures(metrics):
+        longer = line.cell_len + cell_len(f"   {name} {value}")
+        if longer > width and line.cell_len:
+            break
+        line.append("   " if line.cell_len else "").append(f"{name} ", style="dim").append(value, style="bold")
+    return line
+
+
+def _list_figures(metrics: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    forms = {
+        "loss": ("loss", "{:.4f}"),
+        "eval_loss": ("eval loss", "{:.4f}"),
+        "learning_rate": ("lr", "{:.2e}"),
+        "grad_norm": ("grad norm", "{:.3g}"),
+    }
+    for key, (name, form) in forms.items():
+        if key in metrics:
+            yield name, form.format(metrics[key])
+    if "tokens_per_second" in metrics:
+        yield "tokens/s", _format_amount(metrics["tokens_per_second"])
+    if "mfu" in metrics:
+        yield "MFU", f"{metrics['mfu']:.0%}"
+    if "memory" in metrics:
+        yield "memory", format_size(metrics["memory"])
+    if "tokens" in metrics:
+        yield "tokens", _format_amount(metrics["tokens"])
+
+
+def _format_amount(count: float) -> str:
+    for unit, sign in ((_MILLION, "M"), (_THOUSAND, "k")):
+        if count >= unit:
+            return f"{count / unit:.3g} {sign}"
+    return f"{count:.0f}"

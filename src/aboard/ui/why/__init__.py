@@ -1,0 +1,1 @@
+"""What `aboard why` shows: verdicts, diagnosis pages, replays."""

@@ -1,0 +1,79 @@
+"""The pages of the docs: one for each code, and an index by subject; what `aboard why` tells, as Markdown."""
+
+from collections.abc import Mapping, Sequence
+
+from aboard.core.probes.check_subject import Subject
+from aboard.diagnoses import Diagnosis, Severity
+from aboard.diagnoses.fixes import name_blanks
+
+# The index links to these pages, and 460 of them are too many for the site's navigation.
+_ORPHAN = "---\norphan: true\n---"
+_MEANS = {
+    Severity.BLOCK: "`block`: it would stop a run, and a launch is refused.",
+    Severity.WARN: "`warn`: a run may go wrong, or slowly; a launch goes on.",
+    Severity.INFO: "`info`: worth knowing.",
+}
+
+
+def build_pages(subjects: Sequence[Subject]) -> Mapping[str, str]:
+    """All pages by file name."""
+    diagnoses = [(subject, diagnosis) for subject in subjects for diagnosis in subject.diagnoses]
+    code_pages = {f"{diagnosis.code}.md": _build_page(subject, diagnosis) for subject, diagnosis in diagnoses}
+    aliases = {
+        f"{alias}.md": _build_alias_page(alias, diagnosis) for _, diagnosis in diagnoses for alias in diagnosis.aliases
+    }
+    return {"index.md": _build_index(subjects), **code_pages, **aliases}
+
+
+def _build_page(subject: Subject, diagnosis: Diagnosis) -> str:
+    shows = "\n".join(diagnosis.symptoms)
+    remedy = diagnosis.remedy or "\n".join(("```text", *(step.text for step in diagnosis.steps), "```"))
+    links = ", ".join(f"[{code}]({code}.md)" for code in diagnosis.leads_to)
+    leads_to = f"\nIt leads to {links}; mended, they are gone too.\n" if links else ""
+    return f"""\
+{_ORPHAN}
+
+# {diagnosis.code}: {diagnosis.title}
+
+At worst {_MEANS[diagnosis.severity]} Found by `{subject.command}`.
+
+## How it shows
+
+```text
+{shows}
+```
+
+## Why
+
+{name_blanks(diagnosis.explanation)}
+
+## How to mend it
+
+{remedy}
+{leads_to}
+[All codes](index.md)
+"""
+
+
+def _build_alias_page(alias: str, diagnosis: Diagnosis) -> str:
+    return f"{_ORPHAN}\n\n# {alias}\n\nAnother name of [{diagnosis.code}]({diagnosis.code}.md): {diagnosis.title}.\n"
+
+
+def _build_index(subjects: Sequence[Subject]) -> str:
+    intro = "What `aboard check`, a run and `aboard data` can find, and what a command can end with."
+    parts = ["# Codes", f"{intro} `aboard why CODE` tells the same story in the terminal."]
+    for subject in subjects:
+        if subject.diagnoses:
+            rows = [
+                f"| [{s.code}]({s.code}.md) | {s.severity.word} | {_escape_cell(s.title)} |" for s in subject.diagnoses
+            ]
+            parts += [
+                f"## {subject.name}",
+                f"{subject.title[:1].upper()}{subject.title[1:]}.",
+                "\n".join(["| code | at worst | |", "|---|---|---|", *rows]),
+            ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _escape_cell(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,65 @@
+"""The long story of a code on a terminal, and the list of all codes."""
+
+import re
+from collections.abc import Sequence
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from aboard.core.probes.check_subject import Subject
+from aboard.diagnoses import Diagnosis
+from aboard.diagnoses.fixes import FixCommand, FixTemplate, name_blanks
+from aboard.ui.labelled_text import wrap_labelled
+from aboard.ui.status_marks import SEVERITY_MARKS
+
+# A line up to its remark; none, if it is one.
+_COMMAND = re.compile(r"^[^#].*?(?= +# |$)")
+
+
+class DiagnosisView:
+    """Title, how it shows, why, how to mend it. Print it with `crop=False`: commands are as long as they are."""
+
+    def __init__(self, subject: Subject, diagnosis: Diagnosis) -> None:
+        self._subject = subject
+        self._story = diagnosis
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        diagnosis, width = self._story, options.max_width
+        mark = SEVERITY_MARKS[diagnosis.severity]
+        head = Text.assemble((f"{mark.sign} {diagnosis.code}", mark.style), "  ")
+        yield from wrap_labelled(head, diagnosis.title, width, indent=2, style="bold")
+        yield ""
+        label = "  shows  "
+        for symptom in diagnosis.symptoms:
+            yield from wrap_labelled(Text(label, style="dim"), symptom, width)
+            label = " " * len(label)
+        yield from wrap_labelled(Text("  why    ", style="dim"), name_blanks(diagnosis.explanation), width)
+        remedy = diagnosis.remedy or "\n".join(map(_format_step, diagnosis.steps))
+        yield from wrap_labelled(Text("  mend   ", style="dim"), remedy, width)
+        if diagnosis.leads_to:
+            yield from wrap_labelled(Text("  then also  ", style="dim"), ", ".join(diagnosis.leads_to), width)
+        yield ""
+        yield Text(f"  {self._subject.command}    # asks again", style="dim")
+
+
+def _format_step(step: FixTemplate) -> str:
+    """A command between backticks, where it isn't broken, with its remark behind them; or a piece of advice."""
+    return _COMMAND.sub(r"`\g<0>`", step.text, count=1) if isinstance(step, FixCommand) else step.text
+
+
+class CodeListView:
+    """Every code by its subject, each with its title."""
+
+    def __init__(self, subjects: Sequence[Subject]) -> None:
+        self._subjects = [subject for subject in subjects if subject.diagnoses]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        widest = max((len(diagnosis.code) for subject in self._subjects for diagnosis in subject.diagnoses), default=0)
+        for subject in self._subjects:
+            yield Text.assemble((subject.name, "bold"), f"  {subject.title}")
+            for diagnosis in subject.diagnoses:
+                mark = SEVERITY_MARKS[diagnosis.severity]
+                label = Text.assemble((f"  {mark.sign} ", mark.style), diagnosis.code.ljust(widest), "  ")
+                yield from wrap_labelled(label, diagnosis.title, options.max_width)
+            yield ""
+        yield Text("aboard why CODE    # the whole story of one", style="dim")

@@ -1,0 +1,66 @@
+"""A training that somebody else started: which it is, where its ranks are, and the answer."""
+
+from collections.abc import Iterator
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.evidence.external_jobs import ExternalJob
+from aboard.core.evidence.run_evidence import Evidence
+from aboard.core.evidence.verdict import Judgement
+from aboard.core.run.rank_phases import Phase
+from aboard.core.text.durations import format_duration
+from aboard.core.text.rank_sets import fold_ranks
+from aboard.diagnoses import Severity
+from aboard.ui.labelled_text import wrap_labelled
+from aboard.ui.why.verdict_view import VerdictView
+
+MOST_PLACES = 6
+
+
+class ExternalJobView:
+    """Print it with `crop=False`: commands are as long as they are."""
+
+    def __init__(self, world: ExternalJob, evidence: Evidence, why: Judgement, *, verbose: bool) -> None:
+        self._world = world
+        self._evidence = evidence
+        self._why = why
+        self._verbose = verbose
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        world = self._world
+        age = format_duration(self._evidence.now - world.began)
+        place = f", which meet at {world.address}:{world.port}" if world.port and world.size > 1 else ""
+        ranks_text = f"{world.noun} {fold_ranks(world.seats)} of {world.size}"
+        yield Text.assemble(
+            (world.what, "bold"), f" on {fold_names(world.nodes)}, begun {age} ago: {ranks_text}{place}"
+        )
+        for ranks, where in list(group_by_place(world, self._evidence))[:MOST_PLACES]:
+            yield from wrap_labelled(
+                Text(f"  {world.noun} {fold_ranks(ranks)}  ", style="dim"), where, options.max_width
+            )
+        yield ""
+        if self._why.findings and all(finding.severity is Severity.INFO for finding in self._why.findings):
+            yield Text(_format_standing(self._evidence.quiet or 0.0))
+            yield ""
+        yield VerdictView(world.what, self._why, verbose=self._verbose)
+
+
+def group_by_place(world: ExternalJob, evidence: Evidence) -> Iterator[tuple[list[int], str]]:
+    """Who is where, those at the same place together; of launchers, whether they have come to where they meet."""
+    by_place: dict[str, list[int]] = {}
+    for view in evidence.views:
+        if view.alive:
+            where = f"{view.at or 'running'} at {view.site}" if view.site is not None else view.phase.word
+            if world.launching:
+                where = "waits for the others" if view.phase >= Phase.STORE else "is on its way to the meeting place"
+            by_place.setdefault(where, []).append(view.rank)
+    for where, ranks in by_place.items():
+        yield ranks, where
+
+
+def _format_standing(quiet: float) -> str:
+    if not quiet:
+        return "nothing is wrong that could be seen: it moves"
+    return f"nothing has moved for {format_duration(quiet)}, which may be its work; ask again if that lasts"

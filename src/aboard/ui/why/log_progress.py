@@ -1,0 +1,40 @@
+"""How far the reading of logs is, on one line that goes away."""
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.live import Live
+from rich.text import Text
+
+from aboard.core.text.byte_sizes import format_size
+from aboard.ui.progress_bar import render_bar
+
+_WIDE, _WORDS = 40, 40
+
+
+class LogReadingView:
+    """A bar by bytes; a pipe, whose length nobody knows, shows none."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(self, console=console, transient=True, refresh_per_second=8)
+        self._done = self._total = 0
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def update(self, done: int, total: int) -> None:
+        self._done, self._total = done, total
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        line = Text("reading  ", no_wrap=True, overflow="ellipsis")
+        if self._total:
+            line.append(render_bar(self._done / self._total, min(_WIDE, max(1, options.max_width - _WORDS))))
+            line.append(f"  {format_size(self._done)} of {format_size(self._total)}", style="dim")
+        yield line

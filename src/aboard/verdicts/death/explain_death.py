@@ -1,0 +1,337 @@
+"""What a death says, and what its node says of it: from an exception, an exit code or a signal to a diagnosis."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+from aboard.checks.node_scripts import format_node_command, get_setup_lines
+from aboard.core.cluster.node_sets import fold_names, quote_folded_names
+from aboard.core.cluster.setup_commands import strip_setup
+from aboard.core.evidence.node_snapshot import DiskUsage, NodeSnapshot
+from aboard.core.evidence.run_evidence import Evidence
+from aboard.core.plan.plan import NodePlan
+from aboard.core.run.run_state import RankException, RankProcess
+from aboard.core.text.byte_sizes import format_size
+from aboard.core.text.input_text import find_host_error, format_count
+from aboard.diagnoses import NO_FIX, Diagnosis, Fix, Shell, chain_commands, format_shell, join_fixes
+from aboard.diagnoses.catalogue import read_error
+from aboard.diagnoses.runs import death
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
+from aboard.lazy_dataclass import dataclass
+from aboard.verdicts.logs.line_prefixes import parse_log_line
+from aboard.verdicts.logs.tracebacks import is_exception_line
+
+_SHOWN = 300
+_LAST_LINES = 3
+_WARNING = re.compile(r"\bwarn(ing|ings)?\b|Warning\b", re.IGNORECASE)
+_PYTHON = re.compile(r"(python|pypy)[\d.]*")
+# Module names come from ranks: only these may stand in a command.
+_MODULE = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+# What differs between ranks in the same message, beside their numbers and nodes. Of a GPU without memory, torch also
+# tells how much each process on it holds.
+_OWN = (
+    (re.compile(r"/tmp/tmp\w{8}\b"), "/tmp/tmp"),  # noqa: S108 - a part of a message
+    (re.compile(r"\b0x[0-9a-fA-F]+"), "0x"),
+    (re.compile(r"(CUDA out of memory\.).*", re.DOTALL), r"\1"),
+)
+_PIECE = re.compile(r"\d+|\D+")
+# Nodes are Linux, whatever the head is: signal(7).
+_NAMES = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL"}
+_NAMES |= {10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM"}
+# Why a process gets a signal, and the fix of a death by it.
+_SIGNALS = {
+    9: ("The kernel does that to the biggest process when memory is out, or somebody's hand did.", "memory"),
+    7: ("A page of memory could not be had: mostly /dev/shm is full.", "shm"),
+    11: ("A bug in native code: a wheel that does not fit its CUDA or torch is the usual one.", "software"),
+    6: ("Native code gave up: NCCL's watchdog, a failed assertion in C++.", ""),
+}
+_KILLED, _BUS = -9, -7
+_FULL = 0.02
+_SHM = "/dev/shm"  # noqa: S108 - its name, and nothing is written there
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeathExplanation:
+    """What is said of one death."""
+
+    diagnosis: Diagnosis
+    seen: str
+    why: str | None = None
+    fix: Fix = NO_FIX
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeathContext:
+    """What a fix needs: the nodes on which ranks failed in the same way, and another one that may have what they lack.
+
+    `several` says that more than one rank did; `output` are the last lines of the first, of both streams.
+    """
+
+    parts: tuple[NodePlan, ...]
+    peer: str = ""
+    several: bool = False
+    output: tuple[Untrusted, ...] = ()
+
+    @property
+    def where(self) -> Shell:
+        return quote_folded_names(part.node.name for part in self.parts)
+
+
+def explain_death(child: RankProcess, tail: Sequence[Untrusted], context: DeathContext) -> DeathExplanation:
+    """By what is surest: that it never started, its own exception, the signal, the last words on stderr."""
+    gave_up = (
+        "These ranks failed in the same way: the cause is in the script, its arguments or its data, not in one node."
+        if context.several
+        else "Its own code gave up."
+    )
+    if child.state == "failed":
+        why, fix = _match_known_error(child.why, death.NOT_STARTED, context)
+        seen = f"was not started: {_format_excerpt(child.why)}"
+        if lacking := death.NOT_STARTED.match_death(child.why):
+            message, found = lacking
+            fix = death.NOT_STARTED.fix(message.fix, node=child.node, **found.groupdict())
+        return DeathExplanation(diagnosis=death.NOT_STARTED, seen=seen, why=why or None, fix=fix)
+    if child.raised is not None:
+        if ours := _explain_own_error(child, context):
+            return ours
+        why, fix = _match_known_error(child.raised.text, death.RAISED, context)
+        return DeathExplanation(
+            diagnosis=death.RAISED, seen=f"raised {_format_excerpt(child.raised.text)}", why=why or gave_up, fix=fix
+        )
+    code = child.code or 0
+    if code < 0:
+        return _explain_signal(child, -code)
+    error = find_error_line(tail)
+    why, fix = _match_known_error(error, death.EXITED, context)
+    if why or is_exception_line(error.raw()):
+        seen = f'exited with code {code}: "{_format_excerpt(error)}"'
+        return DeathExplanation(diagnosis=death.EXITED, seen=seen, why=why or gave_up, fix=fix)
+    last = [line for line in context.output or tail if line.raw().strip()][-_LAST_LINES:]
+    quoted = ", ".join(f'"{_format_excerpt(line)}"' for line in last)
+    seen = f"exited with code {code}" + (f"; the last lines of its output: {quoted}" if last else ", and said nothing")
+    why = f"It raised no exception, and its last lines are no known error. Find what exits with {code}: sys.exit or"
+    return DeathExplanation(
+        diagnosis=death.EXITED, seen=seen, why=f"{why} os._exit in the script, or a program that it runs."
+    )
+
+
+def add_node_evidence(evidence: Evidence, cause: RankProcess, explanation: DeathExplanation) -> DeathExplanation:
+    """The same death with what was seen on its node; unchanged where nothing there explains it."""
+    node = evidence.witness.get(cause.node)
+    if node is None:
+        why = evidence.unheard.get(cause.node, "")
+        return (
+            replace(explanation, seen=f"{explanation.seen}; {cause.node} could not be looked at: {why}")
+            if why
+            else explanation
+        )
+    raised = cause.raised.message if cause.raised is not None else NO_TEXT
+    if death.OUT_OF_MEMORY.match_death(raised) if cause.raised is not None else cause.code == _KILLED:
+        return _add_oom_kills(cause, node, explanation)
+    shm = next((disk for disk in node.disks if disk.path == _SHM and disk.size), None)
+    if cause.code == _BUS and shm is not None and shm.free < _FULL * shm.size:
+        return replace(
+            explanation,
+            diagnosis=death.SHM_FULL,
+            seen=f"{explanation.seen}; /dev/shm has {format_size(shm.free)} of {format_size(shm.size)} left",
+            why=None,
+            fix=death.SHM_FULL.fix("remount", node=cause.node),
+        )
+    full = next((disk for disk in node.disks if _is_full(disk)), None)
+    if full is not None and death.DISK_FULL.match_death(Untrusted(f"{raised.raw()} {explanation.seen}")):
+        left = "no names" if full.inodes < _FULL else f"{format_size(full.free)} of {format_size(full.size)}"
+        return replace(
+            explanation,
+            diagnosis=death.DISK_FULL,
+            seen=f"{explanation.seen}; the disk of {full.path.visible()} has {left} left",
+            fix=death.DISK_FULL.fix("sizes", path=full.path, node=cause.node),
+        )
+    return explanation
+
+
+def find_error(child: RankProcess, tail: Sequence[Untrusted]) -> RankException | None:
+    """The exception that ended a rank, or how it exited and with which last error; None if a signal killed it."""
+    if child.raised is not None or child.state != "exited" or (child.code or 0) < 0:
+        return child.raised
+    return RankException(type=Untrusted(f"exit code {child.code}"), message=find_error_line(tail))
+
+
+def find_error_line(tail: Sequence[Untrusted]) -> Untrusted:
+    """The last line, unless that is a warning: what a process says before it goes on does not explain its exit.
+
+    Only an exception with its traceback may stand before warnings: torch prints some when a process group is left open.
+    """
+    lines = [parse_log_line(line.raw()).text for line in tail if line.raw().strip()]
+    mild = [is_mild(line) for line in tail if line.raw().strip()]
+    last = next((place for place in reversed(range(len(lines))) if not mild[place]), -1)
+    raised = last > 0 and is_exception_line(lines[last]) and lines[last - 1].startswith(" ")
+    return Untrusted(lines[last]) if last >= 0 and (raised or last == len(lines) - 1) else NO_TEXT
+
+
+def is_mild(line: Untrusted) -> bool:
+    """Whether a program says it as a warning or an information."""
+    parsed = parse_log_line(line.raw())
+    return parsed.mild or (line.match(_WARNING) is not None and not is_exception_line(parsed.text))
+
+
+def is_same_error(one: RankException, other: RankException, own: Sequence[tuple[str, str]]) -> bool:
+    """Whether two ranks failed in the same way. `own` pairs their nodes, ranks and local ranks, which may differ.
+
+    Every other number counts: errno 2 is not errno 13.
+    """
+    if one == other or one.type != other.type:
+        return one == other
+    texts = [one.message.raw(), other.message.raw()]
+    for pattern, general in _OWN:
+        texts = [pattern.sub(general, text) for text in texts]
+    if texts[0] == texts[1]:
+        return True
+    names = zip(*own, strict=True)
+    pieces = [_PIECE.findall(_mask_names(text, each)) for text, each in zip(texts, names, strict=True)]
+    return len(pieces[0]) == len(pieces[1]) and all(
+        a == b or (a.lstrip("0") or "0", b.lstrip("0") or "0") in own for a, b in zip(*pieces, strict=True)
+    )
+
+
+def _mask_names(text: str, names: tuple[str, ...]) -> str:
+    for name in names:
+        if not name.isdigit():
+            text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", "<node>", text)
+    return text
+
+
+def _explain_own_error(child: RankProcess, context: DeathContext) -> DeathExplanation | None:
+    """An error of our own trainer; a script that raises one by that name is a script that raised."""
+    starts = [start for part in context.parts if part.node.name == child.node for start in part.starts]
+    is_ours = any(start.child == child.name and start.code for start in starts)
+    if child.raised is None or not is_ours or (error := read_error(child.raised.error.raw())) is None:
+        return None
+    seen = f"could not go on: {_format_excerpt(child.raised.message)}"
+    return DeathExplanation(
+        diagnosis=death.RAISED, seen=seen, why="The trainer stopped rather than to go on wrongly.", fix=error.fix
+    )
+
+
+def _explain_signal(child: RankProcess, number: int) -> DeathExplanation:
+    name = _NAMES.get(number, f"signal {number}")
+    why, variant = _SIGNALS.get(number, ("Somebody or something sent it that signal.", ""))
+    fix = death.KILLED.fix(variant, node=child.node) if variant else NO_FIX
+    return DeathExplanation(diagnosis=death.KILLED, seen=f"was killed by {name}", why=why, fix=fix)
+
+
+def _match_known_error(text: Untrusted, diagnosis: Diagnosis, context: DeathContext) -> tuple[str, Fix]:
+    """Why, and the fix of the death, if what was said last is known."""
+    known = death.RAISED.match_death(text)
+    if known is None:
+        return "", NO_FIX
+    message, found = known
+    if message.fix == "install":
+        lacks = f"{_describe_interpreters(context)} has no such module{_describe_head_environment(context)}."
+        return f"{lacks} {message.why}", _build_install_fix(diagnosis, found["module"], context)
+    if message.fix == "file":
+        return message.why, _build_copy_fix(diagnosis, found["path"], context)
+    values = {"sockets": f"sport = :{found['port']}"} if message.fix == "port" else found.groupdict()
+    return message.why, diagnosis.fix(message.fix, nodes=context.where, **values)
+
+
+def _build_copy_fix(diagnosis: Diagnosis, path: str, context: DeathContext) -> Fix:
+    """By way of the head, which has keys for both."""
+    peer, names = context.peer, [part.node.name for part in context.parts]
+    look = diagnosis.fix("file", path=path, nodes=context.where)
+    if not peer:
+        return look
+    if len(names) > 1:
+        return join_fixes(look, diagnosis.fix("copy-to-all", nodes=names, peer=peer, path=path))
+    return join_fixes(look, diagnosis.fix("copy", peer=peer, path=path, node=names[0]))
+
+
+def _describe_interpreters(context: DeathContext) -> str:
+    """The Python that ran the ranks; with its nodes where it isn't the same on all."""
+    by_python: dict[str, list[str]] = {}
+    for part in context.parts:
+        by_python.setdefault(_find_interpreter(part), []).append(part.node.name)
+    by_python.pop("", None)
+    if len(by_python) == 1:
+        return f"The interpreter of the ranks, {next(iter(by_python))},"
+    each = [f"{python} on {fold_names(names)}" for python, names in by_python.items()]
+    return f"Each interpreter of the ranks ({', '.join(each)})" if each else "The interpreter of the ranks"
+
+
+def _describe_head_environment(context: DeathContext) -> str:
+    """How the interpreter of the ranks differs from what is active on the head."""
+    lacking = {part.node.name: part.node.interpreter.lacking for part in context.parts if part.node.interpreter}
+    names = [name for name, path in lacking.items() if path]
+    return (
+        f"; the environment that is active on the head, {lacking[names[0]]}, is not on {fold_names(names)}"
+        if names
+        else ""
+    )
+
+
+def _find_interpreter(part: NodePlan) -> str:
+    """argv[0] of the node's ranks, if that is a Python."""
+    argv = strip_setup(part.starts[0].argv) if part.starts else ()
+    return argv[0] if argv and argv[0].isprintable() and _PYTHON.fullmatch(argv[0].rpartition("/")[2]) else ""
+
+
+def _build_install_fix(diagnosis: Diagnosis, module: str, context: DeathContext) -> Fix:
+    """One line for all nodes with the same interpreter, typed on the head; then how to choose another interpreter."""
+
+    def command(part: NodePlan) -> Shell:
+        python = _find_interpreter(part)
+        # A record does not hold the setup lines: without them, pip would install into another environment.
+        known = part.node.setup or strip_setup(part.starts[0].argv) == part.starts[0].argv
+        install = format_shell("{python} -m pip install {module}", python=python, module=module)
+        return chain_commands(*get_setup_lines(part.node), install) if python and known else Shell()
+
+    fixes = []
+    if _MODULE.fullmatch(module):
+        parts = [part for part in context.parts if part.starts and command(part)]
+        for line, same in groupby(sorted(parts, key=command), command):
+            fixes += [diagnosis.fix("install", command=each, module=module) for each in _build_ssh_commands(line, same)]
+    return join_fixes(*fixes, diagnosis.fix("interpreter"))
+
+
+def _build_ssh_commands(command: Shell, parts: Iterable[NodePlan]) -> Iterator[Shell]:
+    """What to type on the head to run a command on these nodes: a loop, but for nodes that ssh needs options for."""
+    # A record may be a stranger's: its names go into a command only if they are names of hosts.
+    nodes = [part.node for part in parts if find_host_error(part.node.target) is None]
+    plain = [node for node in nodes if not node.local and node.port is None]
+    if len(plain) > 1:
+        targets = [f"{node.user}@{node.target}" if node.user else node.target for node in plain]
+        yield format_shell(
+            'for node in {targets:words}; do ssh "$node" {command}; done', targets=targets, command=command
+        )
+    yield from (format_node_command(node, command) for node in nodes if node not in plain or len(plain) == 1)
+
+
+def _format_excerpt(text: Untrusted) -> str:
+    """The first lines of what was said, on one line."""
+    return escape_text(" ".join(text.raw().split()), _SHOWN)
+
+
+def _add_oom_kills(cause: RankProcess, node: NodeSnapshot, explanation: DeathExplanation) -> DeathExplanation:
+    before, after = node.oom_before, node.oom_kills
+    lines = [line for line in node.kernel or () if "Killed process" in line or "oom-kill" in line]
+    if not (before is not None and after is not None and after > before):
+        return explanation
+    limit = f"; its control group has {format_size(node.held or 0)} of {format_size(node.limit)}" if node.limit else ""
+    total = (
+        f"; {format_size(node.free or 0)} of {format_size(node.memory)} are free"
+        if node.memory and not node.limit
+        else ""
+    )
+    kernel = f"; the kernel: {escape_text(lines[-1].raw().partition(' ')[2], 160)}" if lines else ""
+    return replace(
+        explanation,
+        diagnosis=death.OUT_OF_MEMORY,
+        seen=f"{explanation.seen}, out of memory: {format_count(after - before, 'kill')} since the"
+        f" start{limit}{total}{kernel}",
+        why=None,
+        fix=death.OUT_OF_MEMORY.fix("killed", node=cause.node),
+    )
+
+
+def _is_full(disk: DiskUsage) -> bool:
+    return bool(disk.size) and (disk.free < _FULL * disk.size or disk.inodes < _FULL)

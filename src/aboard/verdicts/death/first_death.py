@@ -1,0 +1,63 @@
+"""The earliest death of a run, and whether a death is only an echo: a rank that complains about a lost peer."""
+
+import re
+from functools import cache
+from operator import attrgetter
+
+from aboard.core.evidence.run_evidence import Evidence
+from aboard.core.run.run_state import Generation, RankProcess
+from aboard.diagnoses.catalogue import all_messages
+from aboard.diagnoses.messages import MessageRole, MessageSource
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.verdicts.death.explain_death import is_mild
+
+# An echo comes within this time of the death that it follows from.
+_ECHO_SECONDS = 5.0
+
+
+def find_first_death(evidence: Evidence) -> RankProcess | None:
+    """The earliest death on the corrected clock that isn't an echo of another one."""
+    now = evidence.run.generation
+    decided = float("inf") if now.decided is None else now.decided
+    dead = sorted((child for child in now.dead if child.died_at <= decided), key=attrgetter("died_at"))
+    if not dead or not is_echo(evidence, dead[0]):
+        return dead[0] if dead else None
+    if find_lost_node(evidence):
+        return None
+    near = [
+        child for child in dead if child.died_at <= dead[0].died_at + _ECHO_SECONDS and not _is_ended_by_us(now, child)
+    ]
+    return next((child for child in near if not is_echo(evidence, child)), dead[0])
+
+
+def is_echo(evidence: Evidence, child: RankProcess) -> bool:
+    """Whether a death only says that somebody else could not be reached, or did not come in time."""
+    text = read_last_words(evidence, child)
+    return any(text.match(pattern) for pattern in _list_echo_patterns())
+
+
+def read_last_words(evidence: Evidence, child: RankProcess) -> Untrusted:
+    """The exception of a rank that died, else its last lines on stderr that are no warnings."""
+    if child.raised is not None:
+        return child.raised.text
+    return Untrusted("\n".join(line.raw() for line in get_tail(evidence, child)[-5:] if not is_mild(line)))
+
+
+def get_tail(evidence: Evidence, child: RankProcess) -> tuple[Untrusted, ...]:
+    return evidence.tails.get(child.rank, ())
+
+
+def find_lost_node(evidence: Evidence) -> str:
+    """The first node that was lost while its ranks ran, else one that nothing is heard of; "" if there is none."""
+    now = evidence.run.generation
+    return next(iter((*now.lost, *(name for name, place in now.places.items() if place.state == "cut"))), "")
+
+
+def _is_ended_by_us(now: Generation, child: RankProcess) -> bool:
+    """Whether it was we who ended it, after somebody else's death."""
+    return now.ending is not None and child.at > now.ending and child.raised is None and child.code in (-15, -9)
+
+
+@cache
+def _list_echo_patterns() -> tuple[re.Pattern[str], ...]:
+    return tuple(message.regex for _, message in all_messages(MessageSource.DEATH) if message.role is MessageRole.ECHO)

@@ -1,0 +1,189 @@
+"""Deaths that say why a rank lost its peers: whom they name is the cause, not the ranks that died."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from aboard.core.cluster.head_machine import is_loopback
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.evidence.run_evidence import Evidence, RankView, list_nodes, list_ranks
+from aboard.core.run.run_state import RankProcess
+from aboard.core.text.rank_sets import fold_ranks
+from aboard.diagnoses import Diagnosis, Finding, join_fixes
+from aboard.diagnoses.nodes import network
+from aboard.diagnoses.runs import hang, rendezvous
+from aboard.diagnoses.untrusted import NO_TEXT
+from aboard.lazy_dataclass import dataclass
+from aboard.verdicts.death.first_death import get_tail
+from aboard.verdicts.fix_commands import build_check_command, build_firewall_rules, build_loopback_fix
+
+# The connections of a rank that leaves close a moment before its process is gone.
+_LEAVING_SECONDS = 3.0
+# A process that dies ends its connections, too; two clocks may differ by this.
+_CLOCK_SECONDS = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Complaint:
+    """A rank that died, what its exception says, and the node of the peer that it names; its own if it names none."""
+
+    child: RankProcess
+    diagnosis: Diagnosis
+    match: re.Match[str]
+    peer: str
+
+
+def find_early_exit(evidence: Evidence, cause: RankProcess) -> Iterator[Finding]:
+    """A rank that ended well before another one lost its connections: those were to it."""
+    done = [child for child in evidence.run.generation.children.values() if child.state == "exited" and child.code == 0]
+    near = [child for child in done if child.at <= cause.died_at + _LEAVING_SECONDS]
+    if near:
+        finished = min(near, key=lambda child: child.at)
+        yield hang.UNEVEN.finding(
+            nodes=(finished.node,),
+            ranks=(finished.rank,),
+            seen=f"rank {finished.name} on {finished.node} finished, and"
+            f" {max(0.0, cause.died_at - finished.at):.1f} s later the"
+            " others had lost their connections to it",
+            fix=hang.UNEVEN.fix(run=evidence.plan.run, rank=finished.name),
+        )
+
+
+def find_unreachable_peer(evidence: Evidence, _cause: RankProcess) -> Iterator[Finding]:
+    """The node that most of them could not reach; if only one node complains, and of several, that one."""
+    complaints = _find_complaints(evidence, network.EPHEMERAL_REFUSED, network.EPHEMERAL_DROPPED)
+    on_loopback = [each.child for each in complaints if is_loopback(each.match["peer"])]
+    if on_loopback and len(evidence.plan.parts) > 1:
+        yield _build_loopback_finding(evidence, on_loopback)
+        return
+    tries = [each for each in complaints if each.peer != each.child.node]
+    if not tries:
+        return
+    peers, sources = Counter(each.peer for each in tries), {each.child.node for each in tries}
+    blamed = next(iter(sources)) if len(peers) > 1 and len(sources) == 1 else peers.most_common(1)[0][0]
+    first = min(tries, key=lambda each: each.child.died_at)
+    address, peer, diagnosis = first.match["peer"], first.peer, first.diagnosis
+    verb = "is refused by" if diagnosis is network.EPHEMERAL_REFUSED else "gets no answer from"
+    check = build_check_command(evidence, (blamed, first.child.node, peer), "network", "before the next launch")
+    yield diagnosis.finding(
+        nodes=(blamed,),
+        ranks=tuple(_list_ranks(evidence, blamed)),
+        seen=f"rank {_format_ranks(each.child for each in tries)} {verb} {address} on {peer}, where rank"
+        f" {fold_ranks(_list_ranks(evidence, peer))} listens for its peers",
+        why="Ranks connect to each other at ports that the kernel chooses: a firewall closes these, not the store's.",
+        fix=join_fixes(
+            diagnosis.fix("let-in", rules=build_firewall_rules(evidence, (blamed,), address)),
+            diagnosis.fix("check", check=check),
+        ),
+    )
+
+
+def find_missed_barrier(evidence: Evidence, _cause: RankProcess) -> Iterator[Finding]:
+    """A barrier with a time-out knows who did not come to it."""
+    found = [each.match["ranks"] for each in _find_complaints(evidence, hang.ABSENT)]
+    ranks = {int(rank) for ranks in found for rank in re.findall(r"\d+", ranks)}
+    views = [view for view in evidence.views if view.rank in ranks]
+    if views:
+        names, nodes = fold_ranks(list_ranks(views)), list_nodes(views)
+        where = f" at {views[0].site}" if views[0].site is not None else ""
+        yield hang.ABSENT.finding(
+            nodes=nodes,
+            ranks=list_ranks(views),
+            seen=f"rank {names} on {fold_names(nodes)} did not come to the barrier in time{where}",
+            why="All others had reached it and gave up waiting; whatever they say of closed connections is no cause.",
+            fix=hang.ABSENT.fix("barrier", run=evidence.plan.run, ranks=names),
+        )
+
+
+def find_connection_reset(evidence: Evidence, _cause: RankProcess) -> Iterator[Finding]:
+    """Connections that were ended though nobody had died: something between the nodes did it.
+
+    It is at the node at which all that were lost first have an end; if there is none, at both ends of the first.
+    """
+    found = [each for each in _find_complaints(evidence, network.RESET) if each.peer != each.child.node]
+    losses = [loss for loss in found if not _has_died_before(evidence, loss)]
+    if not losses:
+        return
+    first = min(losses, key=lambda each: each.child.died_at)
+    address, peer = first.match["peer"], first.peer
+    peers = dict.fromkeys(loss.peer for loss in losses)
+    pairs = {frozenset((loss.child.node, loss.peer)) for loss in losses}
+    ends = Counter(name for pair in pairs for name in pair)
+    common = [name for name, count in ends.items() if count == len(pairs) > 1]
+    nodes = tuple(common) if len(common) == 1 else (peer, first.child.node)
+    check = build_check_command(evidence, (peer, first.child.node), "network", "before the next launch")
+    yield network.RESET.finding(
+        nodes=nodes,
+        seen=f"connections of rank {_format_ranks(loss.child for loss in losses)} to {fold_names(peers)} were"
+        " ended, first that to"
+        f" {address}, and no rank there had died",
+        fix=join_fixes(
+            network.RESET.fix("let-in", rules=build_firewall_rules(evidence, nodes, address)),
+            network.RESET.fix("check", check=check),
+        ),
+    )
+
+
+def find_collective_mismatch(evidence: Evidence, cause: RankProcess) -> Iterator[Finding]:
+    """Two ranks met with different sizes: the one that differs from most, if records tell, else the one that died."""
+    texts = [*([cause.raised.message] if cause.raised is not None else []), *get_tail(evidence, cause)]
+    if not any(map(hang.MISMATCH.match_death, texts)):
+        return
+    odd = [evidence.view(rank) for standing in evidence.standings for rank in (*standing.odd, *standing.behind)]
+    odd = [view for view in odd if view.alive]
+    ranks = list_ranks(odd) if odd else (int(cause.name),) if cause.name.isdigit() else ()
+    nodes = list_nodes(odd) if odd else (cause.node,)
+    differs = (
+        f"; rank {fold_ranks(ranks)} on {fold_names(nodes)} is at another call than most{_format_site(odd[0])}"
+        if odd
+        else ""
+    )
+    yield hang.MISMATCH.finding(
+        nodes=nodes,
+        ranks=ranks,
+        seen=f"rank {cause.name} on {cause.node} got more from a peer than it had asked for, and was ended by Gloo"
+        f"{differs}",
+        fix=hang.MISMATCH.fix("died", run=evidence.plan.run, rank=cause.name),
+    )
+
+
+def _build_loopback_finding(evidence: Evidence, tried: list[RankProcess]) -> Finding:
+    """Who was told to connect to itself does not know by whom: nodes whose own name is the loopback, or else all."""
+    named = tuple(name for name, node in evidence.witness.items() if node.names_itself_loopback)
+    blamed = named or tuple(part.node.name for part in evidence.plan.parts)
+    return rendezvous.LOOPBACK.finding(
+        nodes=blamed,
+        seen=f"rank {_format_ranks(tried)} was told by a peer to connect to 127.0.0.1, where only its own node is",
+        fix=build_loopback_fix(evidence, blamed),
+    )
+
+
+def _has_died_before(evidence: Evidence, loss: _Complaint) -> bool:
+    others = [each for each in evidence.run.generation.dead if each.node == loss.peer]
+    return any(each.died_at <= loss.child.died_at + _CLOCK_SECONDS for each in others)
+
+
+def _find_complaints(evidence: Evidence, *diagnoses: Diagnosis) -> list[_Complaint]:
+    """The ranks that died of an exception that is a message of one of these; each fits the first that it can."""
+    found = []
+    for child in evidence.run.generation.dead:
+        text = child.raised.text if child.raised is not None else NO_TEXT
+        for diagnosis in diagnoses:
+            if known := diagnosis.match_death(text):
+                _message, match = known
+                peer = evidence.owners.get(match.groupdict().get("peer", ""), child.node)
+                found.append(_Complaint(child=child, diagnosis=diagnosis, match=match, peer=peer))
+                break
+    return found
+
+
+def _list_ranks(evidence: Evidence, name: str) -> list[int]:
+    return [start.rank or 0 for node, start in evidence.plan.starts() if node == name]
+
+
+def _format_ranks(children: Iterable[RankProcess]) -> str:
+    return fold_ranks(sorted(int(child.name) for child in children if child.name.isdigit()))
+
+
+def _format_site(view: RankView) -> str:
+    return f" ({view.site})" if view.site is not None else ""

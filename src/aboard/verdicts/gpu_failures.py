@@ -1,0 +1,198 @@
+"""GPUs that failed during a run, by the kernel's own word: the cause of what then hangs or dies on their node."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.evidence.gpu_errors import FaultyPart, GpuError, build_gpu_fix, parse_gpu_error
+from aboard.core.evidence.run_evidence import Evidence
+from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
+from aboard.core.run.run_state import RankProcess
+from aboard.core.text.durations import format_duration
+from aboard.core.text.rank_sets import fold_ranks
+from aboard.diagnoses import Finding, Severity, join_fixes
+from aboard.diagnoses.untrusted import Untrusted, escape_text
+from aboard.lazy_dataclass import dataclass
+from aboard.verdicts.death.explain_death import DeathExplanation
+from aboard.verdicts.live.collective_hang import list_hang_findings
+
+# Ages are told to a tenth, and a look takes its time.
+_CLOCK_SECONDS = 3.0
+_QUIET_SECONDS = 5.0
+# Work that was given to a GPU before it failed may go on for so long.
+_MOVES_SECONDS = 60.0
+_DEATH_SECONDS = 120.0
+_ON_GPU = re.compile(r"cuda|nccl|cublas|cudnn|\becc\b|\bgpus?\b|device-side|nvml|acceleratorerror", re.IGNORECASE)
+_ABORTS = (-6, -7, -11)
+_WHY = {
+    FaultyPart.PROGRAM: "The driver blames the program, not the GPU: a kernel that reads or writes where it may"
+    " not. Nothing"
+    " needs to be repaired or replaced.",
+    FaultyPart.MEMORY: "Its memory failed: what ran on it was ended, or computes with wrong numbers, and the other"
+    " ranks wait"
+    " for it.",
+    FaultyPart.LINK: "The link between GPUs failed: what was on its way over it never comes.",
+    FaultyPart.BUS: "The GPU left the PCI bus: power, heat, a riser or the board. What ran on it never ends, and"
+    " all other"
+    " ranks wait for it.",
+    FaultyPart.PROCESSOR: "The GPU's own processor does not answer: calls to it never return.",
+    FaultyPart.OTHER: "The driver reports the GPU's own hardware or firmware.",
+    FaultyPart.UNKNOWN: "The driver reports an error of which no more is known here: NVIDIA's list of Xids"
+    " explains it.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuFailure:
+    """One error of a GPU on a node, `at` the head's time, and the ranks whose process it hit, if that is told."""
+
+    node: str
+    error: GpuError
+    at: float
+    gpu: str
+    ranks: tuple[int, ...] = ()
+
+    @property
+    def words(self) -> str:
+        what = f"{self.error.name}, " if self.error.name else ""
+        return f"the kernel of {self.node} reports {what}{self.gpu}: {self.error.meaning.what}"
+
+
+def diagnose_gpu_failures(evidence: Evidence) -> Iterator[RuleResult]:
+    """Named as the cause if the run has stood still since; one that it outlived is only worth knowing."""
+    with_gpus = {name: node for name, node in evidence.witness.items() if node.gpus}
+    blind = [name for name, node in with_gpus.items() if node.kernel is None]
+    if blind:
+        why = f"the kernel's log of {fold_names(blind)} may not be read by this user; `sudo dmesg | grep -i xid` tells"
+        yield RuledOut(what="a GPU that failed", why=why)
+    every = list_gpu_failures(evidence)
+    if not every and len(blind) < len(with_gpus):
+        yield RuledOut(what="a GPU that failed", why="the kernel reports no error of one in this run's time")
+    quiet = evidence.quiet or 0.0
+    stands = quiet >= max(_QUIET_SECONDS, 3 * (evidence.pace or 0.0))
+    for node in dict.fromkeys(each.node for each in every):
+        first = _pick_first_failure([each for each in every if each.node == node])
+        yield _build_cause(evidence, first, grave=stands and not _is_outlived(evidence, first))
+
+
+RULES = (diagnose_gpu_failures,)
+
+
+def find_fatal_gpu_failure(
+    evidence: Evidence, cause: RankProcess, last_words: Untrusted, *, echo: bool
+) -> GpuFailure | None:
+    """The GPU that a rank died of: of its own node, or of any where it only says that the others were lost."""
+    every = [
+        each
+        for each in list_gpu_failures(evidence)
+        if each.error.meaning.harms and each.at <= cause.died_at + _CLOCK_SECONDS
+    ]
+    own = [each for each in every if each.node == cause.node and _is_gpu_death(cause, last_words, each)]
+    lasting = [each for each in every if each.error.meaning.ends] if echo else []
+    fitting = [each for each in own if each.error.meaning.ends or cause.died_at - each.at <= _DEATH_SECONDS]
+    return _pick_first_failure(fitting or lasting) if fitting or lasting else None
+
+
+def build_gpu_death_finding(failure: GpuFailure, death: Finding) -> Finding:
+    """The verdict on a death that a GPU caused: it is folded under it, with what followed from it."""
+    return failure.error.meaning.diagnosis.finding(
+        severity=Severity.BLOCK,
+        nodes=(failure.node,),
+        ranks=failure.ranks or (death.ranks if failure.node in death.nodes else ()),
+        seen=f"{failure.words}; then {death.seen}",
+        why=_WHY[failure.error.meaning.part],
+        fix=build_gpu_fix(failure.error, failure.node),
+        consequences=(replace(death, consequences=()), *death.consequences),
+        about=(failure.error.device,),
+    )
+
+
+def add_gpu_errors(
+    evidence: Evidence, cause: RankProcess, last_words: Untrusted, explanation: DeathExplanation
+) -> DeathExplanation:
+    """The same death with what the driver blames the program for, or that the kernel's log could not be read."""
+    node = evidence.witness.get(cause.node)
+    if node is None or not last_words.match(_ON_GPU):
+        return explanation
+    near = [each for each in list_gpu_failures(evidence) if each.node == cause.node and not each.error.meaning.harms]
+    near = [each for each in near if abs(cause.died_at - each.at) <= _MOVES_SECONDS]
+    if near:
+        first = _pick_first_failure(near)
+        why = _WHY[first.error.meaning.part]
+        return replace(
+            explanation, seen=f"{explanation.seen}; {first.words}", why=why, fix=build_gpu_fix(first.error, cause.node)
+        )
+    if node.gpus and node.kernel is None:
+        return replace(explanation, fix=join_fixes(explanation.fix, explanation.diagnosis.fix("xid", node=cause.node)))
+    return explanation
+
+
+def list_gpu_failures(evidence: Evidence) -> list[GpuFailure]:
+    """What the kernels said of GPUs in this generation's time, the earliest first."""
+    found = []
+    for name, node in evidence.witness.items():
+        places = {address.lower().partition(".")[0]: number for number, address in enumerate(node.gpus)}
+        for line in node.kernel or ():
+            age, _, text = line.raw().partition(" ")
+            error = parse_gpu_error(text)
+            at = node.at - float(age) if re.fullmatch(r"-?\d{1,12}(\.\d{1,6})?", age) else 0.0
+            if error is None or at < evidence.run.generation.at - _CLOCK_SECONDS:
+                continue
+            kind = "NVSwitch" if error.switch else f"GPU {places[error.device]}" if error.device in places else "GPU"
+            gpu = f"{kind} at {escape_text(error.device)}"
+            found.append(
+                GpuFailure(node=name, error=error, at=at, gpu=gpu, ranks=_find_hit_ranks(evidence, name, error))
+            )
+    return sorted(found, key=lambda each: each.at)
+
+
+def _is_outlived(evidence: Evidence, first: GpuFailure) -> bool:
+    """Whether steps were made long after it; of a run that tells none, nobody knows for how long it stands."""
+    if evidence.usual is None and first.error.meaning.ends:
+        return False
+    last = evidence.now - (evidence.quiet or 0.0)
+    return first.at < last - max(_MOVES_SECONDS, 3 * (evidence.usual or 0.0))
+
+
+def _build_cause(evidence: Evidence, first: GpuFailure, *, grave: bool) -> Cause:
+    ranks = first.ranks or tuple(view.rank for view in evidence.views if view.node == first.node and view.alive)
+    on_it = f"rank {fold_ranks(ranks)} on {first.node} {'was on it' if first.ranks else 'runs there'}" if ranks else ""
+    severity = Severity.INFO
+    if grave:
+        # Rules on GPUs were proven on recordings only: it weighs what that weighs which it explains.
+        explained = [each.severity for each in list_hang_findings(evidence) if first.node in each.nodes]
+        severity = max([Severity.WARN, *explained]) if first.error.meaning.harms else Severity.WARN
+    return Cause(
+        finding=first.error.meaning.diagnosis.finding(
+            severity=severity,
+            nodes=(first.node,),
+            ranks=ranks if grave else (),
+            seen=f"{first.words}, {format_duration(evidence.now - first.at)} ago{f'; {on_it}' if on_it else ''}",
+            why=_WHY[first.error.meaning.part],
+            fix=build_gpu_fix(first.error, first.node),
+            about=(first.error.device,),
+        ),
+        sure=Confidence.CERTAIN if first.error.meaning.ends else Confidence.LIKELY,
+        since=first.at,
+    )
+
+
+def _pick_first_failure(every: Sequence[GpuFailure]) -> GpuFailure:
+    """The earliest that isn't told because of another one; the hardware before what programs then did wrong."""
+    return min(every, key=lambda each: (not each.error.meaning.harms, each.error.meaning.follows, each.at))
+
+
+def _is_gpu_death(cause: RankProcess, last_words: Untrusted, failure: GpuFailure) -> bool:
+    hit = cause.name.isdigit() and int(cause.name) in failure.ranks
+    return hit or last_words.match(_ON_GPU) is not None or (cause.raised is None and cause.code in _ABORTS)
+
+
+def _find_hit_ranks(evidence: Evidence, node: str, error: GpuError) -> tuple[int, ...]:
+    """The ranks in whose family of processes the one is that the driver names."""
+    found = []
+    for view in evidence.views:
+        if error.pid is not None and view.node == node and view.seen is not None:
+            members = [each.pid for each in (view.seen.process, *view.seen.workers) if each is not None]
+            found += [view.rank] if error.pid in members else []
+    return tuple(found)

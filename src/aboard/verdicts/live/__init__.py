@@ -1,0 +1,1 @@
+"""Rules over the evidence of a run that is stuck or slow."""

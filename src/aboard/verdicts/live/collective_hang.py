@@ -1,0 +1,240 @@
+"""Why a collective does not end: a rank that never came to it, one that is at another, one that has left for good."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from aboard.core.evidence.flight_records import GroupProgress
+from aboard.core.evidence.node_snapshot import CollectiveRecord
+from aboard.core.evidence.run_evidence import Evidence, RankView
+from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
+from aboard.core.run.rank_phases import Phase
+from aboard.core.text.input_text import format_count
+from aboard.core.text.rank_sets import fold_ranks
+from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.runs import death, hang
+from aboard.verdicts.live.rank_activity import RankActivity, describe_activity
+from aboard.verdicts.live.stuck_ranks import RULES as STUCK
+
+_LAST_SECONDS = 10.0
+# How one waits for a process of its own.
+_OWN_CHILDREN = (hang.LOCK, hang.DATA, hang.ABSENT)
+
+
+def find_early_finishers(evidence: Evidence) -> Iterator[RuleResult]:
+    """Some ranks have finished, the others wait for them."""
+    done = [view for view in evidence.views if view.finished]
+    waiting = _list_waiting_ranks(evidence)
+    if done and waiting and len(done) + len(waiting) == len(evidence.views):
+        first = waiting[0]
+        yield Cause(
+            finding=hang.UNEVEN.finding(
+                nodes=tuple(sorted({view.node for view in done})),
+                ranks=tuple(view.rank for view in done),
+                seen=f"rank {_format_ranks(done)} has finished, and rank {_format_ranks(waiting)} waits for"
+                f" it{_format_site(first)}",
+                fix=hang.UNEVEN.fix(run=evidence.plan.run, rank=done[0].rank),
+            ),
+            sure=Confidence.CERTAIN,
+            since=min((view.child.at for view in done if view.child is not None), default=None),
+        )
+
+
+def find_lingering_ranks(evidence: Evidence) -> Iterator[RuleResult]:
+    """Most ranks have finished, and one that waits for nobody of them does not."""
+    done = [view for view in evidence.views if view.finished]
+    remaining = [view for view in evidence.views if view.alive]
+    if (
+        not done
+        or len(remaining) >= len(done)
+        or len(done) + len(remaining) != len(evidence.views)
+        or _list_waiting_ranks(evidence)
+    ):
+        return
+    since = max((view.child.at for view in done if view.child is not None), default=evidence.now)
+    waited = evidence.now - since
+    for views in _group_by_activity(remaining, evidence):
+        activity = describe_activity(views[0], evidence.usual, run=evidence.plan.run)
+        # The last one may have more to do than the others: to write the model, to upload it.
+        grave = waited >= max(_LAST_SECONDS, activity.patience)
+        have = "has" if len(done) == 1 else "have"
+        beside = f"{format_count(len(done), 'rank')} {have} finished, the last of them {waited:.0f} s ago"
+        why = "It has not come to its end, and no other rank keeps it from that."
+        yield _build_hang_cause(views, activity, beside, grave=grave, since=since, why=why)
+
+
+def find_collective_mismatch(evidence: Evidence) -> Iterator[RuleResult]:
+    """All are in a collective of the same number, and not in the same one."""
+    for standing in evidence.standings:
+        if standing.odd and standing.usual is not None:
+            odd = [evidence.view(rank) for rank in standing.odd]
+            entry = next(iter(standing.odd.values()))
+            yield Cause(
+                finding=hang.MISMATCH.finding(
+                    nodes=tuple(sorted({view.node for view in odd})),
+                    ranks=tuple(view.rank for view in odd),
+                    seen=f"at collective {standing.number}, rank {_format_ranks(odd)} does"
+                    f" {_format_collective(entry)}{_format_site(odd[0])};"
+                    f" the other {len(standing.waiting) - len(odd)} do {_format_collective(standing.usual)}"
+                    f"{_format_site(evidence.view(_find_usual_rank(standing)))}",
+                    fix=hang.MISMATCH.fix("software"),
+                ),
+                sure=Confidence.CERTAIN,
+                since=standing.since,
+            )
+
+
+def find_crossed_groups(evidence: Evidence) -> Iterator[RuleResult]:
+    """Two groups wait for each other's ranks: the order of calls differs."""
+    for number, one in enumerate(evidence.standings):
+        for other in evidence.standings[number + 1 :]:
+            there = [evidence.view(rank) for rank in one.behind if rank in other.waiting]
+            back = [evidence.view(rank) for rank in other.behind if rank in one.waiting]
+            if len(there) > len(back):
+                # The few who do otherwise are named.
+                one, other, there, back = other, one, back, there  # noqa: PLW2901 - the same two, the other way round
+            if there and back:
+                yield Cause(
+                    finding=hang.ORDER.finding(
+                        nodes=tuple(sorted({view.node for view in there})),
+                        ranks=tuple(view.rank for view in there),
+                        seen=f"rank {_format_ranks(back)} waits in group"
+                        f" {one.what or one.group}{_format_site(back[0])} for rank"
+                        f" {_format_ranks(there)}, which waits in group"
+                        f" {other.what or other.group}{_format_site(there[0])}",
+                        fix=hang.ORDER.fix(),
+                    ),
+                    sure=Confidence.CERTAIN,
+                    since=min(each for each in (one.since, other.since) if each is not None),
+                )
+
+
+def find_absent_ranks(evidence: Evidence) -> Iterator[RuleResult]:
+    """Most are in a collective, and some never came to it: what those do instead is the cause."""
+    if any(isinstance(result, Cause) for rule in STUCK for result in rule(evidence)):
+        # Whoever is stopped is absent for that.
+        return
+    late, waiting, standing = _find_absent_and_waiting(evidence)
+    if not waiting:
+        yield RuledOut(what="a collective that some don't come to", why="no rank was seen to wait in one")
+        return
+    if not late:
+        yield RuledOut(what="a rank that is not in the collective", why=f"all {len(waiting)} that were seen are in it")
+        return
+    waited = evidence.quiet or 0.0
+    if standing is not None and standing.since is not None:
+        waited = max(0.0, evidence.now - standing.since)
+    for views in _group_by_activity(late, evidence):
+        view = views[0]
+        activity = _add_oom_kill(evidence, view, describe_activity(view, evidence.usual, run=evidence.plan.run))
+        grave = waited >= activity.patience
+        which = (
+            f"collective {standing.number} ({_format_collective(standing.usual)})"
+            if standing and standing.usual
+            else "a collective"
+        )
+        others = "1 other rank has" if len(waiting) == 1 else f"{len(waiting)} other ranks have"
+        beside = f"{others} waited {waited:.0f} s for it in {which}"
+        yield _build_hang_cause(views, activity, beside, grave=grave, since=standing.since if standing else None)
+
+
+RULES = (find_early_finishers, find_lingering_ranks, find_collective_mismatch, find_crossed_groups, find_absent_ranks)
+
+
+def list_hang_findings(evidence: Evidence) -> list[Finding]:
+    """What holds the run up by what its own ranks show, for a while or for good: for rules that have others' word."""
+    results = (each for rule in (*STUCK, *RULES) for each in rule(evidence))
+    return [each.finding for each in results if isinstance(each, Cause)]
+
+
+def _add_oom_kill(evidence: Evidence, view: RankView, activity: RankActivity) -> RankActivity:
+    """Who waits for a process of its own, on a node where the kernel has killed one for memory, waits for that."""
+    node = evidence.witness.get(view.node)
+    before, after = (node.oom_before, node.oom_kills) if node is not None else (None, None)
+    if activity.diagnosis not in _OWN_CHILDREN or before is None or after is None or after <= before:
+        return activity
+    killed = "a process was" if after - before == 1 else f"{after - before} processes were"
+    return replace(
+        activity,
+        diagnosis=death.OUT_OF_MEMORY,
+        words=f"{activity.words}, and {killed} killed for want of memory on {view.node} since the start",
+        fix=death.OUT_OF_MEMORY.fix("killed", node=view.node),
+    )
+
+
+def _build_hang_cause(
+    views: list[RankView],
+    activity: RankActivity,
+    beside: str,
+    *,
+    grave: bool,
+    since: float | None,
+    why: str | None = None,
+) -> Cause:
+    """Ranks that do something else, as the cause; it is only noted until it has lasted for too long."""
+    nodes = tuple(dict.fromkeys(view.node for view in views))
+    return Cause(
+        finding=activity.diagnosis.finding(
+            severity=None if grave else Severity.INFO,
+            nodes=nodes,
+            ranks=tuple(view.rank for view in views),
+            seen=f"rank {_format_ranks(views)} on {'/'.join(nodes)} {activity.words}; {beside}",
+            why=why,
+            fix=activity.fix,
+        ),
+        sure=Confidence.STRONG,
+        since=since,
+    )
+
+
+def _find_absent_and_waiting(evidence: Evidence) -> tuple[list[RankView], list[RankView], GroupProgress | None]:
+    """Who is not there, who waits, and in what: from flight records, else from stacks."""
+    for standing in evidence.standings:
+        behind = [evidence.view(rank) for rank in standing.behind]
+        # One that is behind in this group and waits in another is no cause by itself.
+        behind = [view for view in behind if view.alive and not view.open_collective]
+        blind = [
+            view for view in evidence.views if _has_no_record(view, evidence) and view.rank not in standing.waiting
+        ]
+        if behind or blind:
+            return behind or blind, [evidence.view(rank) for rank in standing.waiting], standing
+    waiting = _list_waiting_ranks(evidence)
+    ready = [view for view in evidence.views if view.alive and view.phase >= Phase.GROUP]
+    late = [view for view in ready if view not in waiting and view.frames and view.at != "collective"]
+    return (late, waiting, None) if waiting and not evidence.standings else ([], waiting, None)
+
+
+def _has_no_record(view: RankView, evidence: Evidence) -> bool:
+    """A rank that gave no flight record: its interpreter is held, or its torch keeps none while others' do."""
+    return view.alive and view.phase >= Phase.GROUP and view.seen is not None and view.rank not in evidence.records
+
+
+def _list_waiting_ranks(evidence: Evidence) -> list[RankView]:
+    return [view for view in evidence.views if view.alive and (view.open_collective or view.at == "collective")]
+
+
+def _group_by_activity(views: list[RankView], evidence: Evidence) -> list[list[RankView]]:
+    """Ranks that do the same at the same line are one line; those that wait longest to be told come first."""
+    found: dict[tuple[str, str], list[RankView]] = {}
+    for view in views:
+        activity = describe_activity(view, evidence.usual, run=evidence.plan.run)
+        found.setdefault((activity.diagnosis.code, str(view.site)), []).append(view)
+    return list(found.values())
+
+
+def _format_ranks(views: list[RankView]) -> str:
+    return fold_ranks(view.rank for view in views)
+
+
+def _format_site(view: RankView) -> str:
+    return f" at {view.site}" if view.site is not None else ""
+
+
+def _find_usual_rank(standing: GroupProgress) -> int:
+    return next(rank for rank in standing.waiting if rank not in standing.odd)
+
+
+def _format_collective(entry: CollectiveRecord) -> str:
+    """`all_reduce of [[10]]`: the backend's prefix says nothing here."""
+    op = entry.op.partition(":")[2] or entry.op
+    sizes = entry.sizes.partition("]]")[0].lstrip("[") if entry.sizes else ""
+    return f"{op} of [{sizes}]" if sizes else op

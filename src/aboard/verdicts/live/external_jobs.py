@@ -1,0 +1,129 @@
+"""A training that somebody else started: the same verdicts in words that fit it, and what only such a look can miss."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from aboard.core.cluster.node_sets import fold_names, quote_folded_names
+from aboard.core.evidence.external_jobs import ExternalJob
+from aboard.core.evidence.run_evidence import Evidence
+from aboard.core.evidence.verdict import Judgement
+from aboard.core.text.rank_sets import fold_ranks
+from aboard.diagnoses import Finding, Fix, Severity, sort_by_severity
+from aboard.diagnoses.runs import external_jobs
+from aboard.diagnoses.untrusted import escape_text
+from aboard.verdicts.judge_evidence import judge_evidence
+
+_FEW = 3
+_RANKS = re.compile(r"\brank(s?)(?= \d)")
+_ENV = re.compile(r"^aboard launch --env (\S+) -- …", re.MULTILINE)
+_LOGS = re.compile(r"^aboard logs .*$\n?", re.MULTILINE)
+# What an agent says that would let py-spy read a stack; nothing else that a node says becomes a command.
+_STACK_FIXES = {
+    "install": re.compile(r"(?P<python>.+) -m pip install py-spy"),
+    "scope": re.compile(r"sudo sysctl kernel\.yama\.ptrace_scope=0"),
+    "sudo": re.compile(r"sudo (?P<program>.+) dump --pid (?P<pid>\d+)"),
+}
+
+
+def judge_external_job(
+    world: ExternalJob, others: Sequence[ExternalJob], evidence: Evidence, *, asked: Sequence[str]
+) -> Judgement:
+    """The verdict, then what was not found: a process that is gone leaves no other trace than that.
+
+    `asked` are the nodes that were to be all of the training's; none where processes of one machine were asked for.
+    """
+    why = judge_evidence(evidence)
+    run_findings = [
+        _reword_finding(finding, world) for finding in why.findings if evidence.quiet or not _is_transient(finding)
+    ]
+    found = [
+        *run_findings,
+        *_find_missing_ranks(world, asked, evidence.unheard),
+        *_list_silent_nodes(evidence.unheard),
+        *_find_missing_stacks(world, evidence),
+        *_list_other_jobs(others),
+    ]
+    return replace(why, findings=tuple(sort_by_severity(found)))
+
+
+def _is_transient(finding: Finding) -> bool:
+    """What is only worth a word if it lasts: in a training that moves, ranks wait for each other all the time."""
+    return finding.severity is Severity.INFO and finding.code.startswith(("hang-", "init-"))
+
+
+def _find_missing_ranks(world: ExternalJob, expected: Sequence[str], unheard: Mapping[str, str]) -> Iterator[Finding]:
+    if not world.missing:
+        return
+    nodes = expected or world.nodes
+    place = f"not found on {nodes[0]}" if len(nodes) == 1 else f"found on none of the {len(nodes)} nodes"
+    several = len(world.missing) > 1
+    yield external_jobs.RANKS_MISSING.finding(
+        severity=None if expected else Severity.INFO,
+        nodes=(),
+        ranks=() if world.launching else world.missing,
+        seen=f"{world.noun}{'s' * several} {fold_ranks(world.missing)} of {world.size} {'were' if several else 'was'}"
+        f" {place}" + (f"; {fold_names(unheard)} did not answer" if unheard else ""),
+        fix=external_jobs.RANKS_MISSING.fix("few", nodes=nodes)
+        if len(nodes) <= _FEW
+        else external_jobs.RANKS_MISSING.fix("many", nodes=quote_folded_names(nodes)),
+    )
+
+
+def _list_silent_nodes(unheard: Mapping[str, str]) -> Iterator[Finding]:
+    for name, reason in unheard.items():
+        yield external_jobs.NODE_UNHEARD.finding(
+            nodes=(name,), seen=f"{name} could not be asked: {reason}", fix=external_jobs.NODE_UNHEARD.fix(node=name)
+        )
+
+
+def _find_missing_stacks(world: ExternalJob, evidence: Evidence) -> Iterator[Finding]:
+    """By reason: most often it is one for all."""
+    reasons: dict[tuple[str, str], list[int]] = {}
+    for view in evidence.views:
+        answer = view.seen.why.get("stack", "") if view.seen is not None else ""
+        if answer:
+            why, _, fix = answer.partition("\n")
+            reasons.setdefault((escape_text(why, 200), fix), []).append(view.rank)
+    for (why, fix), ranks in reasons.items():
+        nodes = tuple(dict.fromkeys(world.seats[rank].node for rank in ranks))
+        pid = world.seats[ranks[0]].process.pid
+        yield external_jobs.NO_STACKS.finding(
+            nodes=nodes,
+            ranks=() if world.launching else tuple(ranks),
+            seen=f"where {world.noun} {fold_ranks(ranks)} is in its code could not be seen: {why}",
+            why="A rank that never comes to a collective is known by its stack; what connections and the kernel tell"
+            " was judged without it.",
+            fix=_build_stack_fix(fix, pid, nodes),
+        )
+
+
+def _build_stack_fix(suggestion: str, pid: int, nodes: tuple[str, ...]) -> Fix:
+    for variant, pattern in _STACK_FIXES.items():
+        if found := pattern.fullmatch(suggestion):
+            return external_jobs.NO_STACKS.fix(variant, **found.groupdict(), nodes=quote_folded_names(nodes))
+    return external_jobs.NO_STACKS.fix("look", pid=pid, nodes=quote_folded_names(nodes))
+
+
+def _list_other_jobs(others: Sequence[ExternalJob]) -> Iterator[Finding]:
+    for world in others:
+        first = world.seats[min(world.seats)]
+        place = f", which meets at {world.address}:{world.port}" if world.port else ""
+        yield external_jobs.OTHER_RUN.finding(
+            nodes=world.nodes,
+            seen=f"{world.noun} {fold_ranks(world.seats)} of {world.what}{place}, is another, older training",
+            fix=external_jobs.OTHER_RUN.fix(pid=first.process.pid, node=first.node),
+        )
+
+
+def _reword_finding(finding: Finding, world: ExternalJob) -> Finding:
+    """There is no run of ours whose logs could be shown; launchers are no ranks."""
+    fix = Fix(_ENV.sub(r"export \1", _LOGS.sub("", finding.fix).rstrip("\n")))
+    if not fix and finding.ranks and finding.ranks[0] in world.seats:
+        seat = world.seats[finding.ranks[0]]
+        fix = external_jobs.NO_STACKS.fix("threads", pid=seat.process.pid, node=seat.node)
+    folded = tuple(_reword_finding(each, world) for each in finding.consequences)
+    if not world.launching:
+        return replace(finding, fix=fix, consequences=folded)
+    seen, why = (_RANKS.sub(r"launcher\1", text) for text in (finding.seen, finding.why))
+    return replace(finding, seen=seen, why=why, fix=fix, ranks=(), consequences=folded)

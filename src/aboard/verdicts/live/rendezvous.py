@@ -1,0 +1,310 @@
+"""Why ranks can't reach the store of rank 0, or each other: dropped, refused, unknown, elsewhere, on the loopback."""
+
+from collections.abc import Iterator
+
+from aboard.core.cluster.node_sets import fold_names, quote_folded_names
+from aboard.core.evidence.follow_up_queries import is_address
+from aboard.core.evidence.node_snapshot import TcpConnection, split_endpoint
+from aboard.core.evidence.run_evidence import Evidence, RankView, list_nodes
+from aboard.core.evidence.verdict import Cause, Confidence, RuledOut, RuleResult
+from aboard.core.run.rank_phases import Phase
+from aboard.core.text.rank_sets import fold_ranks
+from aboard.diagnoses import Diagnosis, Fix, Shell, join_fixes
+from aboard.diagnoses.nodes import network
+from aboard.diagnoses.runs import rendezvous
+from aboard.diagnoses.untrusted import Untrusted
+from aboard.verdicts.fix_commands import (
+    build_check_command,
+    build_firewall_rules,
+    build_loopback_fix,
+    find_down_link,
+    resolve_host,
+)
+
+# A packet that was sent for the second time is a second old, for the third time three: RFC 6298.
+_RESENT = 1
+_LATE_SECONDS = 8.0
+_BARRED = {
+    "dropped": (rendezvous.STORE_DROPPED, "gets no answer from"),
+    "rejected": (rendezvous.STORE_REJECTED, "is rejected by"),
+    "refused": (rendezvous.STORE_REFUSED, "is refused by"),
+    "no route": (rendezvous.STORE_NO_ROUTE, "has no route to"),
+}
+
+
+def find_unreachable_store(evidence: Evidence) -> Iterator[RuleResult]:
+    """Ranks that can't reach the store, and which of the ways it is."""
+    waiting: dict[tuple[str, int], list[RankView]] = {}
+    for view in evidence.views:
+        joining = view.seen.joining if view.alive and view.phase < Phase.STORE and view.seen is not None else None
+        if joining is not None and not joining.master:
+            waiting.setdefault((joining.host, joining.port), []).append(view)
+    found = [
+        cause for (host, port), views in waiting.items() for cause in _list_store_causes(evidence, host, port, views)
+    ]
+    yield from found
+    if waiting and not found:
+        yield RuledOut(what="a store that can't be reached", why="no rank is kept from connecting to it")
+
+
+def find_unreachable_peers(evidence: Evidence) -> Iterator[RuleResult]:
+    """After the store, ranks connect to each other; who can't is told by the kernel within seconds."""
+    views = [view for view in evidence.views if view.alive and Phase.STORE <= view.phase < Phase.COLLECTIVE]
+    on_loopback = [view for view in views if len(evidence.plan.parts) > 1 and _is_on_loopback(evidence, view)]
+    if on_loopback:
+        yield _build_cause(
+            rendezvous.LOOPBACK,
+            on_loopback,
+            seen=f"{_format_ranks(on_loopback)} tells the others to connect to 127.0.0.1: its node's own name"
+            " stands for the loopback",
+            fix=build_loopback_fix(evidence, list_nodes(on_loopback)),
+        )
+        return
+    trying: dict[str, list[tuple[RankView, str]]] = {}
+    for view in views:
+        for each in view.seen.sockets if view.seen is not None else ():
+            if _is_unanswered(each):
+                address = split_endpoint(each.remote)[0]
+                trying.setdefault(evidence.owners.get(address, address), []).append((view, each.remote))
+    if trying:
+        yield _build_peer_cause(evidence, trying)
+    elif views:
+        yield RuledOut(what="peers that can't connect", why="no connection between ranks waits to be answered")
+
+
+RULES = (find_unreachable_store, find_unreachable_peers)
+
+
+def _list_store_causes(evidence: Evidence, host: str, port: int, views: list[RankView]) -> Iterator[Cause]:
+    outcomes: dict[str, list[RankView]] = {}
+    for view in views:
+        outcomes.setdefault(_find_outcome(evidence, view, host, port), []).append(view)
+    if "rejected" in outcomes:
+        # The kernel says no to few of many tries: icmp_ratelimit in icmp(7). To the others it seems silent.
+        outcomes["rejected"] = sorted((*outcomes["rejected"], *outcomes.pop("dropped", ())), key=lambda view: view.rank)
+    for outcome, those in outcomes.items():
+        astray = _find_wrong_name(evidence, host, those)
+        if astray is not None:
+            yield astray
+        elif outcome == "unresolved":
+            answer = evidence.witness[those[0].node].names.get(host)
+            reason = answer.visible(400) if isinstance(answer, Untrusted) else ""
+            yield _build_cause(
+                rendezvous.NAME,
+                those,
+                seen=f"{_format_ranks(those)} can't resolve {host}, where rank 0 is to be found: {reason}",
+                fix=_build_name_fix(evidence, host, list_nodes(those)),
+            )
+        elif outcome == "refused":
+            yield from _explain_refusal(evidence, host, port, those)
+        elif outcome in _BARRED:
+            # Another way to say the same place is no other place.
+            is_elsewhere = evidence.owners.get(resolve_host(evidence, "", host)) != evidence.view(0).node
+            astray = _find_wrong_place(evidence, host, port, those) if is_elsewhere else None
+            yield astray or _build_barred_cause(evidence, outcome, f"{host}:{port}", those)
+
+
+def _find_wrong_name(evidence: Evidence, host: str, views: list[RankView]) -> Cause | None:
+    """A name that stands for another machine on some nodes than on those that find rank 0 by it."""
+    master = evidence.view(0).node
+    addresses = {
+        name: found for name, node in evidence.witness.items() if isinstance(found := node.names.get(host), tuple)
+    }
+    right = [each for found in addresses.values() for each in found if evidence.owners.get(each) == master]
+    wrong = [view for view in views if addresses.get(view.node) and not set(addresses[view.node]) & set(right)]
+    if not right or not wrong or len(wrong) < len(views):
+        return None
+    other = addresses[wrong[0].node][0]
+    whose = evidence.owners.get(other)
+    return _build_cause(
+        rendezvous.ELSEWHERE,
+        wrong,
+        seen=f"{_format_ranks(wrong)} takes {host} for {other}{f' ({whose})' if whose else ''}, and rank 0 on"
+        f" {master} is at"
+        f" {right[0]}",
+        why="The name of rank 0's node is not the same machine on all nodes: an old line in /etc/hosts, or another name"
+        " server.",
+        fix=rendezvous.ELSEWHERE.fix(
+            "hosts",
+            line=f"1i {right[0]} {host}",
+            nodes=quote_folded_names(list_nodes(wrong)),
+            check=build_check_command(
+                evidence, (*list_nodes(wrong), master), "network", "is every name the same everywhere?"
+            ),
+        ),
+    )
+
+
+def _build_barred_cause(evidence: Evidence, outcome: str, store: str, views: list[RankView]) -> Cause:
+    """At the end of those who can't, if others can; else at rank 0's."""
+    master = evidence.view(0).node
+    well = {view.node for view in evidence.views if view.phase >= Phase.STORE} - {master}
+    nodes = list_nodes(views) if well else (master,)
+    diagnosis, verb = _BARRED[outcome]
+    why = "Rank 0 listens there, and a firewall says no in its place." if outcome == "refused" else None
+    target = resolve_host(evidence, master, store.rpartition(":")[0])
+    dark = [(name, link) for name in nodes if (link := find_down_link(evidence, name, target)) is not None]
+    opened = () if dark or outcome == "no route" else _build_opening_rules(evidence, nodes, master, target)
+    check = build_check_command(evidence, (*nodes, master, *list_nodes(views)), "network", "what can't reach what")
+    return _build_cause(
+        diagnosis,
+        views,
+        seen=f"{_format_ranks(views)} {verb} {store}, the store of rank 0 on {master}",
+        why=f"The network card {dark[0][1].name} of {dark[0][0]} is {dark[0][1].state}." if dark else why,
+        fix=join_fixes(
+            *(diagnosis.fix("put-up", card=link.name, node=name) for name, link in dark[:1]),
+            *(diagnosis.fix("open", rules=rules) for rules in opened),
+            *(
+                [diagnosis.fix("route", target=target, nodes=quote_folded_names(nodes))]
+                if outcome == "no route"
+                else []
+            ),
+            diagnosis.fix("check", check=check),
+        ),
+        nodes=nodes,
+    )
+
+
+def _build_opening_rules(evidence: Evidence, nodes: tuple[str, ...], master: str, target: str) -> tuple[Shell, ...]:
+    """Rank 0's node lets others in; those who alone can't reach it may be kept at either end."""
+    if nodes == (master,):
+        return (build_firewall_rules(evidence, nodes, target, ["in"]),)
+    return build_firewall_rules(evidence, nodes, target, ["out"]), build_firewall_rules(
+        evidence, (master,), target, ["in"]
+    )
+
+
+def _explain_refusal(evidence: Evidence, host: str, port: int, views: list[RankView]) -> Iterator[Cause]:
+    """Nobody listens there: rank 0 is late, which is told of itself, or is elsewhere."""
+    master = evidence.view(0)
+    own = master.seen.joining if master.seen is not None else None
+    listens = (
+        {split_endpoint(each.local)[1] for each in master.seen.sockets if each.state == "LISTEN"}
+        if master.seen
+        else set()
+    )
+    astray = _find_wrong_place(evidence, host, port, views)
+    if astray is not None:
+        yield astray
+    elif master.phase >= Phase.TORCH and own is not None and port not in listens and _is_quiet(evidence):
+        yield _build_cause(
+            rendezvous.STORE_REFUSED,
+            views,
+            seen=f"{_format_ranks(views)} is refused by {host}:{port}: nobody listens there",
+            fix=rendezvous.STORE_REFUSED.fix("nobody", node=master.node, run=evidence.plan.run),
+        )
+    elif own is not None and port in listens:
+        yield _build_barred_cause(evidence, "refused", f"{host}:{port}", views)
+
+
+def _find_wrong_place(evidence: Evidence, host: str, port: int, views: list[RankView]) -> Cause | None:
+    """Rank 0 itself was told of another place than they: the few have it wrong, be it rank 0 alone."""
+    master = evidence.view(0)
+    own = master.seen.joining if master.seen is not None else None
+    if own is None or (own.host, own.port) == (host, port):
+        return None
+    return _build_cause(
+        rendezvous.ELSEWHERE,
+        views if 2 * len(views) < evidence.plan.world else [master],
+        seen=f"{_format_ranks(views)} looks for the store at {host}:{port}, and rank 0 on {master.node} has it at"
+        f" {own.host}:{own.port}",
+        fix=rendezvous.ELSEWHERE.fix("script"),
+    )
+
+
+def _build_peer_cause(evidence: Evidence, trying: dict[str, list[tuple[RankView, str]]]) -> Cause:
+    """The node that most can't reach; if it is one who can't reach anybody, that one."""
+    peer = max(trying, key=lambda name: len({view.node for view, _remote in trying[name]}))
+    sources = {view.node for tries in trying.values() for view, _remote in tries}
+    blamed = next(iter(sources)) if len(trying) > 1 and len(sources) == 1 else peer
+    view, remote = trying[peer][0]
+    views = [each for each, _remote in trying[peer]]
+    check = build_check_command(evidence, (blamed, view.node, peer), "network", "what can't reach what")
+    return _build_cause(
+        network.EPHEMERAL_DROPPED,
+        views,
+        seen=f"{_format_ranks(views)} gets no answer from {remote} on {peer}",
+        why="Ranks connect to each other at ports that the kernel chooses: a firewall drops these; the store's port is"
+        " open.",
+        fix=join_fixes(
+            network.EPHEMERAL_DROPPED.fix(
+                "let-in", rules=build_firewall_rules(evidence, (blamed,), split_endpoint(remote)[0])
+            ),
+            network.EPHEMERAL_DROPPED.fix("check", check=check),
+        ),
+        nodes=(blamed,),
+        ranks=tuple(each.rank for each in evidence.views if each.node == blamed),
+    )
+
+
+def _build_name_fix(evidence: Evidence, host: str, nodes: tuple[str, ...]) -> Fix:
+    """A line for the name: where rank 0 itself is told to be, if that is an address."""
+    own = evidence.view(0).seen
+    places = [own.joining.host if own is not None and own.joining is not None else "", evidence.plan.master.address]
+    address = next((place for place in places if is_address(place)), "")
+    where = quote_folded_names(nodes)
+    if address:
+        return rendezvous.NAME.fix("entry", host=host, nodes=where, entry=f"{address} {host}")
+    return rendezvous.NAME.fix("who", host=host, nodes=where)
+
+
+def _find_outcome(evidence: Evidence, view: RankView, host: str, port: int) -> str:
+    """How a rank's way to the store ends: by its own connection, else by the node's try of the same."""
+    node = evidence.witness.get(view.node)
+    if node is None or view.seen is None:
+        return ""
+    found = node.names.get(host, ())
+    if isinstance(found, Untrusted):
+        if not is_address(host):
+            return "unresolved"
+        found = ()
+    addresses = {host, *found}
+    own = [
+        each
+        for each in view.seen.sockets
+        if split_endpoint(each.remote)[1] == port and split_endpoint(each.remote)[0] in addresses
+    ]
+    dialled = [node.dials.get((address, port)) for address in addresses]
+    if any(_is_unanswered(each) for each in own):
+        # TCP tries again also after a no; the node's own try tells whether there was one.
+        return "rejected" if "rejected" in dialled else "dropped"
+    if any(each.state == "ESTABLISHED" for each in own):
+        return ""
+    return next((each for each in dialled if each and each != "connected"), "")
+
+
+def _is_unanswered(each: TcpConnection) -> bool:
+    return each.state == "SYN_SENT" and each.resent >= _RESENT
+
+
+def _is_on_loopback(evidence: Evidence, view: RankView) -> bool:
+    """Whether it listens for its peers on the loopback, because its node's own name stands for that."""
+    node = evidence.witness.get(view.node)
+    if node is None or view.seen is None or view.phase >= Phase.GROUP:
+        return False
+    places = [each.local for each in view.seen.sockets if each.state == "LISTEN"]
+    return node.names_itself_loopback and any(place.startswith(("127.", "[::1]")) for place in places)
+
+
+def _is_quiet(evidence: Evidence) -> bool:
+    return evidence.quiet is not None and evidence.quiet >= _LATE_SECONDS
+
+
+def _build_cause(
+    diagnosis: Diagnosis,
+    views: list[RankView],
+    *,
+    seen: str,
+    fix: Fix,
+    why: str | None = None,
+    nodes: tuple[str, ...] = (),
+    ranks: tuple[int, ...] = (),
+) -> Cause:
+    found = diagnosis.finding(
+        nodes=nodes or list_nodes(views), ranks=ranks or tuple(view.rank for view in views), seen=seen, why=why, fix=fix
+    )
+    return Cause(finding=found, sure=Confidence.CERTAIN)
+
+
+def _format_ranks(views: list[RankView]) -> str:
+    return f"rank {fold_ranks(view.rank for view in views)} on {fold_names(list_nodes(views))}"

@@ -1,0 +1,58 @@
+"""When no rule knows, or we ourselves fail: what is known all the same, and the commands that would tell most."""
+
+from collections.abc import Iterator, Sequence
+from traceback import extract_tb
+
+from aboard.core.evidence.run_evidence import Evidence
+from aboard.core.evidence.verdict import RuledOut
+from aboard.core.run.rank_phases import Phase
+from aboard.core.text.rank_sets import fold_ranks
+from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.runs import hang
+from aboard.diagnoses.untrusted import escape_text
+
+# Before this, quiet is no news: a run that doesn't tell its steps may work for long.
+_QUIET_SECONDS = 120.0
+
+
+def describe_unknown_stall(evidence: Evidence, ruled_out: Sequence[RuledOut]) -> Iterator[Finding]:
+    """An honest end: where the ranks are, by line, and where nothing could be seen."""
+    quiet = evidence.quiet
+    steps = evidence.run.generation.phases[Phase.STEPS]
+    if quiet is None or quiet < (_QUIET_SECONDS if not steps else max(30.0, 10 * (evidence.usual or 3.0))):
+        return
+    if not any(view.alive and view.phase >= Phase.TORCH for view in evidence.views):
+        return
+    places: dict[str, list[int]] = {}
+    for view in evidence.views:
+        if view.alive:
+            where = f"{view.at or 'running'} at {view.site}" if view.site else view.phase.word
+            places.setdefault(where, []).append(view.rank)
+    known = "; ".join(f"rank {fold_ranks(ranks)}: {where}" for where, ranks in list(places.items())[:4])
+    unheard = f"; no answer from {', '.join(evidence.unheard)}" if evidence.unheard else ""
+    busy = sum(view.cpu for view in evidence.views)
+    rank = min(places.values(), key=len)[0] if places else 0
+    yield hang.UNKNOWN.finding(
+        severity=None if busy < 0.5 * len(evidence.views) else Severity.INFO,
+        nodes=tuple(dict.fromkeys(view.node for view in evidence.views if view.alive)),
+        seen=f"nothing has moved for {quiet:.0f} s; {known}{unheard}",
+        why=f"None of the {len(ruled_out)} things that were looked at explains it.",
+        fix=hang.UNKNOWN.fix(run=evidence.plan.run, rank=rank),
+    )
+
+
+def report_internal_error(error: Exception, *, run: str) -> Finding:
+    """The look itself failed, by a mistake of ours: it is said once, and the run is looked at again."""
+    frames = extract_tb(error.__traceback__)[-1:]
+    where = f" in {frames[0].name}, line {frames[0].lineno}" if frames else ""
+    return hang.WHY_FAILED.finding(
+        nodes=(),
+        seen=f"the look at this run failed: {type(error).__name__}: {escape_text(str(error), 200)}{where}",
+        fix=hang.WHY_FAILED.fix(run=run),
+    )
+
+
+def report_failed_rule(rule: str, error: Exception) -> RuledOut:
+    """A rule that fails by a mistake of ours keeps no other rule from being heard."""
+    message = f"{type(error).__name__}: {escape_text(str(error), 200)}"
+    return RuledOut(what=f"nothing is known by the rule {rule!r}", why=f"it failed, a fault of Aboard: {message}")

@@ -1,0 +1,205 @@
+"""From what was seen in a log to a verdict: the earliest, most specific cause; what followed from it folded under."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from aboard.core.cluster.node_sets import fold_names
+from aboard.core.text.input_text import format_count
+from aboard.diagnoses import Finding, Severity, Shell, format_shell
+from aboard.diagnoses.messages import MessageRole
+from aboard.diagnoses.nodes import collective, software
+from aboard.diagnoses.program_logs import undetermined
+from aboard.verdicts.logs.nccl_log import NcclLogSummary, format_rank_names, list_missing_ranks
+from aboard.verdicts.logs.sighting import ScannedLog, Sighting
+from aboard.verdicts.logs.sighting_findings import build_finding, describe_followers, find_code, list_odd_findings
+from aboard.verdicts.logs.sighting_order import is_clearly_before, is_near, sort_sightings
+
+# A run that printed so much progress after an error has survived it; what buffers held back is less.
+_SURVIVED = 100
+_MOST_CONSEQUENCES = 6
+
+
+def judge_log(reading: ScannedLog) -> list[Finding]:
+    """The verdict first, then what else is odd; nothing where a log shows nothing wrong."""
+    fatal = [each for each in reading.sightings if not each.mild and not _is_survived(each, reading)]
+    chosen = choose_cause(fatal)
+    findings = []
+    if chosen is not None:
+        findings.append(_build_verdict(chosen, fatal, reading))
+    else:
+        findings += _explain_without_cause(fatal, reading)
+    if not findings:
+        findings += list(_list_survived_errors(reading))
+    others = [*list_odd_findings(reading), *find_network_differences(reading.nccl)]
+    known = {finding.code for finding in findings}
+    return [*findings, *(each for each in others if each.code not in known)]
+
+
+def choose_cause(fatal: list[Sighting]) -> Sighting | None:
+    """The sighting that explains the others."""
+    causes = sort_sightings(_filter_by_role(fatal, MessageRole.CAUSE))
+    waits = sort_sightings(_filter_by_role(fatal, MessageRole.WAIT))
+    ends = sort_sightings(_filter_by_role(fatal, MessageRole.END))
+    best = _pick_best_cause(causes)
+    if best is None or (best.message.weight == 1 and _is_stopped_before(best, ends)):
+        stops = [each for each in ends if each.code == "log-told-to-stop"]
+        best = stops[0] if stops and best is not None else best
+    if best is not None:
+        earlier = [each for each in waits if is_clearly_before(each, best)]
+        return best if best.message.late or not earlier else _pick_strongest(earlier)
+    return _pick_strongest(waits) or _pick_strongest(ends)
+
+
+def _pick_best_cause(causes: list[Sighting]) -> Sighting | None:
+    """The earliest, unless one beside it, or one that is always told late, names the thing itself."""
+    if not causes:
+        return None
+    first = causes[0]
+    together = [each for each in causes if is_near(first, each) or each.message.late]
+    return _pick_strongest(together)
+
+
+def _is_stopped_before(best: Sighting, ends: list[Sighting]) -> bool:
+    """Whether the launcher was told to stop before a rank raised: what ranks raise at their end is no cause."""
+    return any(each.code == "log-told-to-stop" and is_clearly_before(each, best) for each in ends)
+
+
+def _pick_strongest(sightings: list[Sighting]) -> Sighting | None:
+    """The heaviest; of equal ones the first."""
+    return max(sightings, key=lambda each: each.message.weight, default=None)
+
+
+def _build_verdict(chosen: Sighting, fatal: list[Sighting], reading: ScannedLog) -> Finding:
+    finding = build_finding(chosen, fatal, reading)
+    after = [each for each in fatal if each is not chosen and find_code(each, reading) != finding.code]
+    return replace(finding, consequences=tuple(_list_consequences(after, finding)))
+
+
+def _list_consequences(after: list[Sighting], verdict: Finding) -> Iterator[Finding]:
+    """One line for each thing that was said besides, and one for all that lost a peer."""
+    codes: set[str] = {verdict.code}
+    for each in sort_sightings(
+        [one for one in after if one.message.role in (MessageRole.CAUSE, MessageRole.WAIT, MessageRole.END)]
+    ):
+        if each.code not in codes and len(codes) <= _MOST_CONSEQUENCES:
+            codes.add(each.code)
+            yield each.diagnosis.finding(
+                severity=Severity.INFO,
+                nodes=(each.node,) if each.node else (),
+                ranks=() if each.rank is None else (each.rank,),
+                seen=each.text.visible(160),
+                why=each.why(each.groups),
+            )
+    yield from describe_followers(_filter_by_role(after, MessageRole.ECHO))
+
+
+def _explain_without_cause(fatal: list[Sighting], reading: ScannedLog) -> list[Finding]:
+    """Nothing in the log is a cause: it lost a peer, it never came to be set up, or nobody knows what it says."""
+    for finding in (
+        find_incomplete_init(reading),
+        find_lost_peer(_filter_by_role(fatal, MessageRole.ECHO)),
+        describe_unknown_errors(reading),
+    ):
+        if finding is not None:
+            return [finding]
+    return []
+
+
+def _list_survived_errors(reading: ScannedLog) -> Iterator[Finding]:
+    """Errors after which the run went on: worth a line each."""
+    codes: set[str] = set()
+    for each in reading.sightings:
+        if _is_survived(each, reading) and each.message.role is MessageRole.CAUSE and each.code not in codes:
+            codes.add(each.code)
+            finding = build_finding(each, [], reading)
+            yield replace(finding, severity=Severity.INFO, seen=f"{finding.seen}; the run went on after it")
+
+
+def _is_survived(sighting: Sighting, reading: ScannedLog) -> bool:
+    return reading.progress - sighting.progress > _SURVIVED and sighting.message.role is not MessageRole.END
+
+
+def _filter_by_role(sightings: Iterable[Sighting], role: MessageRole) -> list[Sighting]:
+    return [each for each in sightings if each.message.role is role]
+
+
+_SOCKET = "Socket"
+
+
+def find_network_differences(log: NcclLogSummary) -> Iterator[Finding]:
+    """Sockets on some nodes while others have the fabric, or although the same node names its adapters."""
+    took: dict[str, set[str]] = {}
+    hcas: dict[str, tuple[str, ...]] = {}
+    for each in log.ranks.values():
+        if each.network:
+            took.setdefault(each.network, set()).add(each.host)
+        if each.hcas:
+            hcas[each.host] = each.hcas
+    slow = sorted(took.get(_SOCKET, ()))
+    fast = sorted(host for network, hosts in took.items() if network != _SOCKET for host in hosts)
+    with_hcas = [host for host in slow if host in hcas]
+    named = [host for host in slow if host not in fast] if fast else with_hcas
+    if named:
+        reason = f"{fold_names(fast)} took the fabric" if fast else f"{', '.join(hcas[named[0]][:4])} are there"
+        yield collective.SOCKETS.finding(
+            severity=Severity.WARN,
+            nodes=tuple(named),
+            seen=f"NCCL took sockets on {fold_names(named)}, although {reason}",
+            why="Sockets carry a tenth of what the fabric does, and every collective waits for the slowest node.",
+            fix=collective.SOCKETS.fix("log", where=format_shell("{names}", names=fold_names(named))),
+        )
+    versions = {each.version: each.host for each in log.ranks.values() if each.version}
+    if len(versions) > 1:
+        places = ", ".join(f"{version} on {host}" for version, host in sorted(versions.items()))
+        yield software.NCCL.finding(
+            severity=Severity.WARN,
+            nodes=tuple(sorted(versions.values())),
+            seen=f"NCCL is {places}",
+            why="Nodes that load different versions of NCCL often can't talk to each other.",
+            fix=software.NCCL.fix("paths"),
+        )
+
+
+def find_incomplete_init(reading: ScannedLog) -> Finding | None:
+    """NCCL's set-up began and never ended: who is in it, and who never came."""
+    waiting = reading.nccl.open()
+    if not waiting or reading.progress:
+        return None
+    there = list(reading.nccl.ranks.values())
+    missing = list_missing_ranks(there, reading.nccl.world)
+    ranks = [each.rank for each in waiting if each.rank is not None]
+    seen = f"{format_rank_names(ranks)} began to set up NCCL, and the log ends before that was done"
+    if missing:
+        seen += f"; {format_rank_names(missing)} of {reading.nccl.world} never came"
+    nodes = tuple(dict.fromkeys(each.host for each in waiting)) if not missing else ()
+    return undetermined.INIT_INCOMPLETE.finding(
+        nodes=nodes[:8],
+        ranks=missing or tuple(sorted(ranks)),
+        seen=seen,
+        fix=undetermined.INIT_INCOMPLETE.fix(ranks=Shell(format_rank_names(missing) if missing else "each rank")),
+    )
+
+
+def find_lost_peer(echoes: list[Sighting]) -> Finding | None:
+    """Only echoes: who died first is in another log."""
+    if not echoes:
+        return None
+    first = sort_sightings(echoes)[0]
+    return undetermined.PEER_LOST.finding(
+        nodes=(first.node,) if first.node else (),
+        ranks=() if first.rank is None else (first.rank,),
+        seen=f'the log says "{first.text.visible(300)}", and no cause before it',
+        fix=undetermined.PEER_LOST.fix(),
+    )
+
+
+def describe_unknown_errors(reading: ScannedLog) -> Finding | None:
+    """Something went wrong, in words that have no name here."""
+    if not reading.unknown:
+        return None
+    seen = "; ".join(f'"{text.visible(200)}"' for text in dict.fromkeys(reading.unknown[-3:]))
+    return undetermined.UNKNOWN.finding(
+        nodes=(),
+        seen=f"{format_count(reading.lines, 'line')}, no known cause; the last errors are {seen}",
+        fix=undetermined.UNKNOWN.fix(),
+    )

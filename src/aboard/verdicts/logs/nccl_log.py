@@ -1,0 +1,226 @@
+"""NCCL's log, and torch's words about it, as values: who is set up, over which network, and who waits in what.
+
+Lines are `host:pid:tid [dev] NCCL INFO …`; a WARN has its place in the source before it, and the time from 2.26 on.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import field
+
+from aboard.core.text.rank_sets import fold_ranks
+from aboard.lazy_dataclass import dataclass
+
+_LINE = re.compile(
+    r"(?:\[[^\]]*\] )?(?P<host>[\w.-]+):(?P<pid>\d+):(?P<tid>\d+) (?:\[(?P<dev>-?\d+)\] )?"
+    r"(?:(?P<place>\S+:\d+) )?(?:\(\S+\) )?NCCL (?P<level>INFO|WARN|ERROR) (?P<text>.*)"
+)
+_VERSION = re.compile(r"NCCL version (\d+\.\d+(?:\.\d+)?)")
+# `Bootstrap : Using [0]eth0:…` up to 2.7, `Bootstrap : Using eth0:…` up to 2.23, `Bootstrap: Using …` since.
+_BOOTSTRAP = re.compile(r"Bootstrap ?: Using (?:\[\d\])?([^:\s]+):([\w.:]+?)(?:%\w+)?<\d+>")
+_NETWORK = re.compile(r"Using (?:internal )?[Nn]etwork (.+?)\s*$")
+# `comm 0x… rank 3 nranks 8 cudaDev 3 … - Init START` from 2.18 on; `Init COMPLETE` in all.
+_COMM = re.compile(r"\brank (\d+) n[Rr]anks (\d+)")
+_START, _COMPLETE, _ABORT = "Init START", "Init COMPLETE", "Abort"
+_HCA = re.compile(r"\[\d+\] ?([A-Za-z][\w.-]*):\d+")
+_WORK = re.compile(
+    r"WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)(?:, NumelIn=(?P<numel>\d+), NumelOut=\d+)?"
+    r"(?:, Timeout\(ms\)=(?P<limit>\d+))?\)"
+)
+# 2.2: `last enqueued NCCL work: 80, last completed NCCL work: 77`; 2.7 on: `last enqueued work: 80, last completed …`.
+_LAST = re.compile(
+    r"last enqueued (?:NCCL )?work: (?P<enqueued>\d+), last completed (?:NCCL )?work: (?P<completed>\d+)"
+)
+_GROUP = re.compile(r"\[PG (?:ID )?(?P<id>\S+?)(?: PG GUID (?P<guid>[^\s(]+))?(?: ?\((?P<name>[^)]*)\))? Rank \d+\]")
+MOST_RANKS = 100_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcclLine:
+    """A line that NCCL itself wrote."""
+
+    host: str
+    pid: int
+    level: str
+    text: str
+
+
+@dataclass(kw_only=True)
+class NcclRank:
+    """What one process has told of its set-up; "" and None are what it didn't tell."""
+
+    host: str
+    pid: int
+    rank: int | None = None
+    world: int | None = None
+    version: str = ""
+    interface: str = ""
+    address: str = ""
+    network: str = ""
+    hcas: tuple[str, ...] = ()
+    started: bool = False
+    completed: bool = False
+    aborted: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcclWork:
+    """A collective that a watchdog gave up on."""
+
+    seq: int
+    op: str
+    numel: int | None = None
+    limit: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.op} number {self.seq}" + (f" of {self.numel} elements" if self.numel else "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NcclStall:
+    """Who waits where: `apart` are the ranks that keep the others waiting, and `how` they differ from them."""
+
+    waiting: tuple[int, ...]
+    at: NcclWork | None
+    apart: tuple[int, ...]
+    how: str
+
+
+@dataclass(kw_only=True)
+class NcclLogSummary:
+    """The fold over all lines: bounded by the number of ranks."""
+
+    ranks: dict[tuple[str, int], NcclRank] = field(default_factory=dict)
+    works: dict[int, NcclWork] = field(default_factory=dict)
+    last: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def take(self, line: NcclLine) -> None:
+        """One line of NCCL's own."""
+        known = self.ranks.get((line.host, line.pid))
+        if known is None:
+            if len(self.ranks) >= MOST_RANKS:
+                return
+            known = self.ranks[line.host, line.pid] = NcclRank(host=line.host, pid=line.pid)
+        _update_rank(known, line.text)
+
+    def add_watchdog_line(self, rank: int, text: str) -> None:
+        """What torch's watchdog said of a rank: of several groups, the first work that it gave up on counts."""
+        work = parse_work(text)
+        if work is not None:
+            self.works.setdefault(rank, work)
+        last = _LAST.search(text)
+        if last and rank not in self.last:
+            self.last[rank] = int(last["enqueued"]), int(last["completed"])
+
+    def open(self) -> list[NcclRank]:
+        """Those whose set-up began and never ended."""
+        return [each for each in self.ranks.values() if each.started and not each.completed]
+
+    @property
+    def world(self) -> int | None:
+        return max((each.world for each in self.ranks.values() if each.world), default=None)
+
+
+def parse_nccl_line(text: str) -> NcclLine | None:
+    """The parts of a line that NCCL wrote; None for any other."""
+    found = _LINE.search(text)
+    if found is None:
+        return None
+    return NcclLine(host=found["host"], pid=int(found["pid"]), level=found["level"], text=found["text"])
+
+
+def parse_work(text: str) -> NcclWork | None:
+    found = _WORK.search(text)
+    if found is None:
+        return None
+    numel, limit = found["numel"], found["limit"]
+    return NcclWork(
+        seq=int(found["seq"]), op=found["op"], numel=int(numel) if numel else None, limit=int(limit) if limit else None
+    )
+
+
+def parse_group(text: str) -> str:
+    """The process group that a watchdog's line is about, by its name where it has one."""
+    found = _GROUP.search(text)
+    return (found["name"] or found["guid"] or found["id"]) if found else ""
+
+
+def find_stall(works: Mapping[int, NcclWork], last: Mapping[int, tuple[int, int]], world: int | None) -> NcclStall:
+    """Who keeps whom waiting, by what watchdogs said: another collective, an earlier one, or not a word."""
+    waiting = tuple(sorted(works))
+    if not works:
+        return NcclStall(waiting=(), at=None, apart=(), how="")
+    (seq, op), most = Counter((work.seq, work.op) for work in works.values()).most_common(1)[0]
+    at = next(work for work in works.values() if (work.seq, work.op) == (seq, op))
+    with_it = [rank for rank in waiting if (works[rank].seq, works[rank].op) == (seq, op)]
+    other_op = _pick_minority(
+        waiting, {rank for rank in waiting if works[rank].seq == seq and works[rank].op != op}, most
+    )
+    if other_op:
+        other_work = works[other_op[0]]
+        return NcclStall(waiting=tuple(with_it), at=at, apart=other_op, how=f"went into {other_work} instead")
+    sizes = Counter(works[rank].numel for rank in with_it)
+    if len(sizes) > 1 and op in ("ALLREDUCE", "BROADCAST", "_ALLREDUCE_BASE"):
+        usual = sizes.most_common(1)[0][0]
+        odd = tuple(rank for rank in with_it if works[rank].numel != usual)
+        same = tuple(rank for rank in with_it if works[rank].numel == usual)
+        return NcclStall(waiting=same, at=at, apart=odd, how=f"brought {works[odd[0]].numel} elements to it")
+    behind = _pick_minority(waiting, {rank for rank in waiting if works[rank].seq < seq}, most)
+    if behind:
+        return NcclStall(waiting=tuple(with_it), at=at, apart=behind, how=f"got no further than {works[behind[0]]}")
+    slow = _pick_minority(tuple(last), {rank for rank, (enqueued, _) in last.items() if enqueued < seq}, most)
+    if slow:
+        return NcclStall(
+            waiting=tuple(with_it), at=at, apart=slow, how=f"got no further than number {last[slow[0]][0]}"
+        )
+    absent = _list_absent_ranks(waiting, world)
+    return NcclStall(waiting=tuple(with_it), at=at, apart=absent, how="said nothing of it" if absent else "")
+
+
+def format_stall(stall: NcclStall) -> str:
+    """One sentence of it."""
+    if stall.at is None:
+        return ""
+    start = f"{format_rank_names(stall.waiting)} waited in {stall.at}"
+    return f"{start}; {format_rank_names(stall.apart)} {stall.how}" if stall.apart else start
+
+
+def format_rank_names(ranks: Collection[int]) -> str:
+    """`rank 3` or `ranks 0-6,8`."""
+    return f"rank{'s' * (len(ranks) != 1)} {fold_ranks(ranks)}"
+
+
+def list_missing_ranks(ranks: Collection[NcclRank], world: int | None) -> tuple[int, ...]:
+    """Ranks of the world that no process in the log has; none when nothing tells how many there are."""
+    there = {each.rank for each in ranks if each.rank is not None}
+    return tuple(rank for rank in range(world) if rank not in there) if world and there else ()
+
+
+def _update_rank(known: NcclRank, text: str) -> None:
+    if found := _VERSION.search(text):
+        known.version = found[1]
+    if found := _BOOTSTRAP.search(text):
+        known.interface, known.address = found[1], found[2]
+    elif found := _NETWORK.search(text):
+        known.network = found[1]
+    elif text.startswith("NET/IB") and "Using" in text:
+        known.hcas = tuple(_HCA.findall(text))
+    elif found := _COMM.search(text):
+        # The first communicator is the world's; later ones are of parts of it.
+        if known.rank is None or int(found[2]) >= (known.world or 0):
+            known.rank, known.world = int(found[1]), int(found[2])
+        known.started |= _START in text
+        known.completed |= _COMPLETE in text
+        known.aborted |= _ABORT in text
+
+
+def _pick_minority(all_ranks: tuple[int, ...], some: set[int], most: int) -> tuple[int, ...]:
+    """Those ranks, if they are the fewer ones."""
+    return tuple(sorted(some)) if some and len(some) < len(all_ranks) and len(some) <= most else ()
+
+
+def _list_absent_ranks(waiting: tuple[int, ...], world: int | None) -> tuple[int, ...]:
+    if world is None:
+        world = max(waiting) + 1
+    absent = tuple(rank for rank in range(world) if rank not in set(waiting))
+    return absent if len(absent) <= len(waiting) else ()

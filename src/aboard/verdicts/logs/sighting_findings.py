@@ -1,0 +1,146 @@
+"""A sighting in words: the finding with who it was, what it said, and the commands with their blanks filled in."""
+
+from collections.abc import Iterator
+
+from aboard.core.text.input_text import format_count
+from aboard.diagnoses import Finding, Severity
+from aboard.diagnoses.messages import MessageRole
+from aboard.diagnoses.runs import death
+from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
+from aboard.verdicts.logs.nccl_log import find_stall, format_rank_names, format_stall
+from aboard.verdicts.logs.sighting import ScannedLog, Sighting
+from aboard.verdicts.logs.sighting_order import is_near, sort_sightings
+
+_QUOTED = 300
+# What doesn't end a run.
+_SEVERITIES = {MessageRole.ODD: Severity.WARN, MessageRole.INFO: Severity.INFO}
+_LINKS = ("network-", "fabric-rail", "collective-fabric", "log-store")
+
+
+def build_finding(chosen: Sighting, fatal: list[Sighting], reading: ScannedLog) -> Finding:
+    """The verdict that a sighting is, with what the rest of the log knows of it."""
+    hint = _find_hint(chosen, reading)
+    named = hint or chosen
+    node, rank = _find_speaker(chosen, fatal)
+    ranks: tuple[int, ...] = () if rank is None else (rank,)
+    seen = [_format_quote(chosen, node, rank, reading)]
+    if hint:
+        seen.append(f'and "{hint.text.visible(_QUOTED)}"')
+    nodes = _list_nodes(chosen, hint, node, reading)
+    if chosen.code == "log-collective-timeout":
+        stand = find_stall(reading.nccl.works, reading.nccl.last, reading.nccl.world)
+        if stand.at is not None:
+            seen = [format_stall(stand)]
+            ranks = stand.apart or ranks
+            nodes = tuple(dict.fromkeys(reading.by_rank[each] for each in ranks if each in reading.by_rank)) or nodes
+    words: dict[str, str | Untrusted] = {"node": nodes[0] if nodes else ""}
+    words |= {**chosen.groups, **(hint.groups if hint else {})}
+    if node and "node" not in chosen.groups:
+        words["node"] = node
+    if ranks:
+        words["rank"] = str(ranks[0])
+    words["peer"] = _find_peer(chosen, hint, reading)
+    return named.diagnosis.finding(
+        severity=_SEVERITIES.get(chosen.message.role, Severity.BLOCK),
+        nodes=nodes,
+        ranks=ranks,
+        seen="; ".join(seen),
+        why=named.why(words),
+        fix=named.fix(words),
+    )
+
+
+def find_code(sighting: Sighting, reading: ScannedLog) -> str:
+    return (_find_hint(sighting, reading) or sighting).code
+
+
+def describe_followers(echoes: list[Sighting]) -> Iterator[Finding]:
+    """One line for all that lost a peer."""
+    if echoes:
+        ranks = sorted({each.rank for each in echoes if each.rank is not None})
+        first = sort_sightings(echoes)[0]
+        who = format_rank_names(ranks) if ranks else format_count(sum(each.count for each in echoes), "line")
+        yield death.FOLLOWED.finding(
+            nodes=tuple(dict.fromkeys(each.node for each in echoes if each.node)),
+            ranks=tuple(ranks),
+            seen=f'{who}: "{first.text.visible(120)}"',
+        )
+
+
+def list_odd_findings(reading: ScannedLog) -> Iterator[Finding]:
+    """What doesn't stop a run: one finding for each, with all nodes that showed it."""
+    groups: dict[int, list[Sighting]] = {}
+    for each in reading.sightings:
+        if each.message.role in _SEVERITIES:
+            groups.setdefault(id(each.message), []).append(each)
+    for group in groups.values():
+        first = sort_sightings(group)[0]
+        nodes = tuple(dict.fromkeys(each.node for each in group if each.node))
+        words: dict[str, str | Untrusted] = {"node": nodes[0] if nodes else "", **first.groups}
+        yield first.diagnosis.finding(
+            severity=_SEVERITIES[first.message.role],
+            nodes=nodes,
+            ranks=tuple(sorted({each.rank for each in group if each.rank is not None}))[:64],
+            seen=_format_quote(first, first.node, first.rank, reading),
+            why=first.why(words),
+            fix=first.fix(words),
+        )
+
+
+def format_place(sighting: Sighting, reading: ScannedLog) -> str:
+    """Where it stands: the file's own name, and the line."""
+    name = escape_text(reading.files[sighting.file - 1].rpartition("/")[2])
+    return f"line {sighting.line}" if name == "-" else f"{name}:{sighting.line}"
+
+
+def _find_hint(chosen: Sighting, reading: ScannedLog) -> Sighting | None:
+    """What decides between the readings of a cause; the last of them, since the first tries are often too early."""
+    hints = [each for each in reading.sightings if chosen.code in each.message.refines]
+    unresolved = [each for each in hints if each.code == "network-unresolved"]
+    return next(reversed(unresolved or hints), None)
+
+
+def _find_speaker(chosen: Sighting, fatal: list[Sighting]) -> tuple[str, int | None]:
+    """The node and rank that said it, or that others name for the same thing: a kernel's line has no rank."""
+    node, rank = chosen.node, chosen.rank
+    same = [each for each in fatal if each.code == chosen.code and each is not chosen]
+    ends = [each for each in fatal if each.message.role is MessageRole.END and not each.code.startswith("log-")]
+    wanted = [*same, *sorted(sort_sightings(ends), key=lambda each: -each.message.weight)]
+    for each in wanted:
+        fits = (not node or not each.node or node == each.node) and (rank is None or each.rank in (None, rank))
+        if fits and chosen.message.role is not MessageRole.WAIT:
+            node, rank = node or each.node, each.rank if rank is None else rank
+    if rank is None and chosen.message.role is MessageRole.CAUSE:
+        # NCCL's own line has no rank; torch passes the error on right after it, and has.
+        beside = {
+            each.rank for each in fatal if each.message.weight == 1 and each.rank is not None and is_near(chosen, each)
+        }
+        rank = beside.pop() if len(beside) == 1 else None
+    return node, rank
+
+
+def _list_nodes(chosen: Sighting, hint: Sighting | None, node: str, reading: ScannedLog) -> tuple[str, ...]:
+    """Of a link both ends, the far one first: that is where nobody listens or a firewall is."""
+    code = (hint or chosen).code
+    peer = _find_peer(chosen, hint, reading)
+    if code == "network-unresolved":
+        return (node,) if node else ()
+    if peer and code.startswith(_LINKS):
+        return tuple(dict.fromkeys(name for name in (peer, node) if name))
+    return (node,) if node else ()
+
+
+def _find_peer(chosen: Sighting, hint: Sighting | None, reading: ScannedLog) -> str:
+    """The far end of a link: its node, if the log tells whose address it is."""
+    found = {**chosen.groups, **(hint.groups if hint else {})}.get("peer", NO_TEXT).visible()
+    return reading.by_address.get(found, found)
+
+
+def _format_quote(sighting: Sighting, node: str, rank: int | None, reading: ScannedLog) -> str:
+    who = f"rank {rank}" if rank is not None else ""
+    if not who and sighting.local is not None:
+        who = f"local rank {sighting.local}"
+    who = f"{who} on {node}" if who and node else who or node or "the log"
+    at = f" at {sighting.frame.visible()}" if sighting.frame else ""
+    quoted = f'"{escape_text(" ".join(sighting.text.raw().split()), _QUOTED)}"'
+    return f"{who}{at} said {quoted} ({format_place(sighting, reading)})"

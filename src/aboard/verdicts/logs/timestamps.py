@@ -1,0 +1,40 @@
+"""When a line was written, from the many ways in which logs say so: as seconds since the year began.
+
+The year is left out, since glog and syslog leave it out too, and lines of both stand in one file.
+"""
+
+import re
+
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_TIME = r"(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d(?:[.,]\d+)?)"
+_FORMS = (
+    # 2026-11-15 08:00:00,123 and 2026-11-15T08:00:00.123Z: logging, Slurm, DeepSpeed, NCCL from 2.26, containers.
+    re.compile(r"\b\d{4}[-/](?P<month>\d\d)[-/](?P<day>\d\d)[ T_]" + _TIME),
+    # E1115 08:00:00.123456 and E321 …: glog, in torch without the zero of the month from 2.3 on.
+    re.compile(r"(?<![\w.])[IWEF](?P<month>\d{1,2})(?P<day>\d\d) " + _TIME),
+    # 11/15/2026 08:00:00: Hugging Face's examples.
+    re.compile(r"\b(?P<month>\d\d)/(?P<day>\d\d)/\d{4} " + _TIME),
+    # Nov 15 08:00:00 and Sun Nov 15 08:00:00 2026: syslog, dmesg -T.
+    re.compile(rf"\b(?P<name>{'|'.join(_MONTHS)}) +(?P<day>\d{{1,2}}) " + _TIME),
+)
+# Where a stamp stands: what comes later in a line is part of what is said.
+_WITHIN = 120
+
+
+def parse_timestamp(line: str) -> float | None:
+    """The first time that the line's beginning names; None when it names none."""
+    start = line[:_WITHIN]
+    for form in _FORMS:
+        found = form.search(start)
+        if found:
+            return _count_seconds(found)
+    return None
+
+
+def _count_seconds(found: re.Match[str]) -> float:
+    groups = found.groupdict()
+    name = groups.get("name")
+    month = _MONTHS.index(name) + 1 if name else int(groups["month"])
+    days = (month - 1) * 31 + int(groups["day"]) - 1
+    second = float(groups["second"].replace(",", "."))
+    return ((days * 24 + int(groups["hour"])) * 60 + int(groups["minute"])) * 60 + second
