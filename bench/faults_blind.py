@@ -67,7 +67,7 @@ _CASES: tuple[Case, ...] = (
         "file-lock",
         "init-rank-late",
         "hang-lock",
-        by_hand="a person decides which program is to give up its lock",
+        by_hand="a person must decide which program releases its lock",
         beneath=Helper(code=_LOCKED, after="rm -f /private/data/cache.lock"),
     ),
     # On one rank alone it does no harm here: the higher address of two connects, and 127 is above 10.
@@ -92,7 +92,7 @@ _CASES: tuple[Case, ...] = (
     ),
     own("data worker hangs", 63, "run", "worker", "hang-data"),
     own("raises, and its child lives on", 9, "run", "raise-with-child", "run-raised"),
-    outside("node frozen", 66, "run", Frozen(), *UNHEARD, by_hand="whoever paused the machine must let it go on"),
+    outside("node frozen", 66, "run", Frozen(), *UNHEARD, by_hand="whoever paused the machine must resume it"),
     outside("connections reset", 22, "run", FirewallReject(network="fabric"), "hang-link-cut", "network-reset"),
     own("barrier of one rank", 68, "checkpoint", "barrier", "hang-mismatch", victim=0),
     own("leaves with code 0", 64, "checkpoint", "leave", "hang-uneven", "run-exited"),

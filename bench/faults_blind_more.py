@@ -158,5 +158,5 @@ _OUTSIDE: tuple[Case, ...] = (
         env=_LONG_EVALUATION,
     ),
 )
-_UNTRIED = "nobody has judged yet whether a line could mend it"
+_UNTRIED = "not judged yet whether a command could fix it"
 BLIND_MORE = tuple(replace(case, blind=2, by_hand=_UNTRIED) for case in (*_OWN, *_OUTSIDE))

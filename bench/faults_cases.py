@@ -19,15 +19,15 @@ from faults_stage import node_of
 from faults_troubles import SERVICE, Broken, Signalled, Trouble, Typed, dead_mount
 
 SEED = 7
-# Why nobody can type the mend.
-SCRIPT = "the mend is in the user's own script"
-KEY = "ssh-copy-id asks for a password, which only a person has"
-BUTTON = "somebody must press the button"
+# Why no command can fix it.
+SCRIPT = "the fix is in the user's own script"
+KEY = "ssh-copy-id asks for a password"
+BUTTON = "somebody must power the node on"
 CABLE = "another cable or switch port"
-CLOCK = "hosts have one kernel's clock: setting it sets ours"
-ROOM = "a person decides what to delete"
-MEMORY = "how much a rank takes is the user's to choose"
-OTHERS = "the service is somebody else's"
+CLOCK = "sandbox hosts share one kernel's clock: setting it sets that of the machine"
+ROOM = "a person must decide what to delete"
+MEMORY = "the user must decide how much memory a rank takes"
+OTHERS = "the service belongs to somebody else"
 # Ports at which the store listens, and those that the kernel gives to ranks which listen for each other.
 STORE, ANY = "29400-29999", "32768-60999"
 
@@ -64,7 +64,7 @@ class Case:
     #: What counts as the first effect: the injection, a rank's mark of this name, or (join) that ranks come to meet.
     effect: str = "inject"
     words: tuple[str, ...] = field(default=())
-    #: Why nobody can type the mend, so that the bench heals it; empty when the printed fix must mend it.
+    #: Why no command can fix it, so that the bench heals it; empty if the printed fix must fix it.
     by_hand: str = ""
     #: Written by somebody who had not read the rules, after they were; scored once. The first set, or the second.
     blind: int = 0

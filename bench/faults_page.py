@@ -1,26 +1,29 @@
-"""docs/faults.md, from what is on record: the figures, every fault with its verdict, and the misses by name."""
+"""docs/faults.md, from the record: the figures, every fault with its verdict, and the misses by name."""
 
 import statistics
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from faults_fix import MENDS
+from faults_fix import GOES_ON, MENDS, SILENT, TRAINS
 from faults_peers import TOOLS
 from faults_report import fixes, parts, peers
 
 Results = Mapping[str, Mapping[str, Any]]
 
-_TOP = """\
-# Faults, and what is said of them
+_FIXED = {GOES_ON: "run continues", TRAINS: "next launch trains", SILENT: "next check passes"}
 
-`bench/faults.py` puts faults into a real Gloo training (plain torch, 4 hosts with 2 ranks each, made of namespaces by
-`aboard sandbox`), launched by `aboard launch` as an ordinary user, and scores what Aboard says by itself against what
-was broken. A verdict is right when the *first* word names the cause, the node (a link has two ends: two nodes at most)
-and, where one rank has the fault, that rank and no other. Seconds count from the fault's first effect: a rank's mark
-just before it goes wrong, the injection, or, while ranks meet, the moment from which the others wait; those before a
-launch count from the command. A third of the cases, by the hash of their names, is held out: rules are not to be
-changed for them. Those called blind were written by somebody who had not read the rules, after they were, and were
-scored once. This page is written by `python bench/faults.py --report --publish --resume FILE`.
+_TOP = """\
+# Faults and verdicts
+
+`bench/faults.py` injects faults into a real Gloo training (plain torch, 4 hosts with 2 ranks each, made of namespaces
+by `aboard sandbox`), launched by `aboard launch` as an ordinary user. It scores what Aboard reports by itself against
+the injected fault. A verdict is correct when the *first* finding names the cause, the node (a link has two ends: at
+most two nodes) and, if one rank has the fault, that rank and no other. Seconds count from the fault's first effect: a
+rank's mark just before it goes wrong, the injection, or, during rendezvous, the moment from which the others wait. For
+faults before a launch they count from the command. A third of the cases, chosen by the hash of their names, is held
+out: rules are not to be changed for them. The blind cases were written by somebody who had not read the rules, after
+the rules were written, and were scored once. `python bench/faults.py --report --publish --resume FILE` generates this
+page.
 
 ![seconds per fault](pictures/faults.svg)
 
@@ -34,9 +37,10 @@ _HOW = """
     python bench/faults.py --quick                          # three faults and the recorded logs: a minute
     python bench/faults.py --case "deadlock, run"           # one
 
-"Fixed" in the table is the printed fix carried out while the fault was still there: each line typed as it stands,
-where it says; then the same run went on, or the next launch trained, or the next check was silent. "By hand" is a fix
-that no line can be (a cable, a button, the user's own script); its lines were typed, too.
+The column "fixed" shows the result of the printed fix, carried out while the fault was still there: each line typed as
+printed, on the node that it names. Then the same run continued, the next launch trained, or the next check no longer
+reported the fault. "By hand" is a fix that no command can do (a cable, a power button, the user's own script); its
+lines were typed too.
 """
 
 
@@ -49,12 +53,12 @@ def _figures(kept: Mapping[str, Results]) -> Iterator[str]:
     cases = list(kept.get("cases", {}).values())
     yield "## Figures"
     yield ""
-    yield "| what | bar | measured |"
+    yield "| what | limit | measured |"
     yield "|---|---|---|"
     for name, part in parts(cases):
         right = sum(case["right"] for case in part)
         share = 100 * right / max(1, len(part))
-        yield f"| right cause and node, {name} | ≥ 95 % | {right} of {len(part)}, {share:.0f} % |"
+        yield f"| correct cause and node, {name} | ≥ 95 % | {right} of {len(part)}, {share:.0f} % |"
     said = sorted(case["seconds"] for case in cases if case["right_later"])
     loads = sorted(case["load"] for case in cases)
     if said:
@@ -63,24 +67,24 @@ def _figures(kept: Mapping[str, Results]) -> Iterator[str]:
     healthy, pairs = kept.get("healthy", {}), kept.get("pairs", {})
     false, first = sum(each["false"] for each in healthy.values()), sum(each["right"] for each in pairs.values())
     yield f"| false verdicts in healthy windows | 0 | {false} of {len(healthy)} |"
-    yield f"| two at once, first cause first | ≥ 80 % | {first} of {len(pairs)} |"
+    yield f"| two faults at once, first cause reported first | ≥ 80 % | {first} of {len(pairs)} |"
     typed, mended = fixes(cases)
-    yield f"| printed fixes that mend, typed as they stand | – | {mended} of {typed} |"
+    yield f"| printed fixes that work, typed as printed | – | {mended} of {typed} |"
     for tool, peer in peers(kept):
         share = f"{peer.spoke} and {peer.named} of {peer.faults}"
-        yield f"| {tool}: says anything within 60 s; names the node | – | {share} |"
+        yield f"| {tool}: any output within 60 s; names the node | – | {share} |"
     yield ""
     if loads:
         yield (
-            f"Measured on a machine of two cores that others used, too: load average {loads[0]} to {loads[-1]}, median"
-            f" {statistics.median(loads)}."
+            f"Measured on a machine with two cores that others also used: load average {loads[0]} to {loads[-1]},"
+            f" median {statistics.median(loads)}."
         )
 
 
 def _notes(kept: Mapping[str, Any]) -> Iterator[str]:
-    """What whoever measured has to say of how it came about: the record has it under `notes`."""
+    """Remarks of whoever measured, from `notes` of the record."""
     if kept.get("notes"):
-        yield "## What to know of this measurement"
+        yield "## Notes on this measurement"
         yield ""
         yield from (f"- {note}" for note in kept["notes"])
         yield ""
@@ -94,7 +98,7 @@ def _misses(kept: Mapping[str, Results]) -> Iterator[str]:
             said = "; then ".join(line.partition(": rank")[0] for line in case["said"][:3]) or "nothing"
             known = ", held out" if case["held_out"] else ", blind" if case.get("blind") else ""
             where = f"{case['node']}, rank {case['rank']}{known}"
-            yield f"- **{case['name']}** ({where}): wanted {_any(case['wanted'])}; said: {said}"
+            yield f"- **{case['name']}** ({where}): expected {_any(case['wanted'])}; reported: {said}"
     for name, each in kept.get("healthy", {}).items():
         if each["false"]:
             yield f"- **{name}** (a healthy window): {' '.join(each['said'])[:160]}"
@@ -117,10 +121,10 @@ def _table(kept: Mapping[str, Results]) -> Iterator[str]:
 
 
 def _fixed(case: Mapping[str, Any]) -> str:
-    """What came of the printed fix; where it was not typed, of healing what was broken."""
+    """The result of the printed fix; if it was not typed, of healing the fault."""
     typed = str(case.get("fix_typed", ""))
     if typed.startswith(MENDS):
-        return typed.removeprefix("typed: ")
+        return _FIXED.get(typed, typed.removeprefix("typed: "))
     if typed.startswith("advice only"):
         return f"by hand:{typed.partition(':')[2]}"
     if typed:
@@ -133,7 +137,7 @@ def _peer(told: Mapping[str, Any] | None) -> str:
         return ""
     if told["seconds"] is None:
         return "unharmed" if told["unharmed"] else "silent"
-    return f"{told['seconds']:.0f} s" + (", names it" if told["named"] else "")
+    return f"{told['seconds']:.0f} s" + (", node named" if told["named"] else "")
 
 
 def _any(codes: list[str]) -> str:

@@ -151,7 +151,12 @@ def test_a_cut_loses_nothing() -> None:
 
     heard = Heard(1)
     asyncio.run(heard.act(script))
-    assert heard.states["n0"] == [SessionState.CONNECTED, SessionState.DISCONNECTED, SessionState.CONNECTED, SessionState.LOST]
+    assert heard.states["n0"] == [
+        SessionState.CONNECTED,
+        SessionState.DISCONNECTED,
+        SessionState.CONNECTED,
+        SessionState.LOST,
+    ]
     assert [event.seq for event in heard.events] == list(range(1, len(heard.events) + 1))
 
 

@@ -135,7 +135,9 @@ def _choose_nodes(plan: Plan, run: Run, holds: Mapping[str, NodeSession]) -> Seq
 def _explain_silence(hold: NodeSession | None) -> str:
     if hold is None or hold.state is SessionState.LOST:
         return "it is gone"
-    return "no word comes from it" if hold.state is SessionState.DISCONNECTED else "it was not asked: there are too many"
+    return (
+        "no word comes from it" if hold.state is SessionState.DISCONNECTED else "it was not asked: there are too many"
+    )
 
 
 async def _ask_node(hold: NodeSession, question: Mapping[str, Any]) -> NodeAnswer | str:
