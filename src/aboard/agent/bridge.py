@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -85,9 +86,9 @@ class AgentBridge:
             "ping": self._ping,
             "run": self._ask,
             "read": self._ask,
-            "listen": self._peer,
-            "connect": self._peer,
-            "push": self._peer,
+            "listen": self._listen,
+            "connect": self._probe_peers,
+            "push": self._probe_peers,
             "environment": self._environment,
             "leftovers": self._leftovers,
             "clear": self._leftovers,
@@ -116,12 +117,27 @@ class AgentBridge:
         ask = self._asks.run if message["op"] == "run" else self._asks.read
         ask(message, lambda outcome: self._answer(message, **outcome))
 
-    def _peer(self, message: frames.Message) -> None:
-        from aboard.agent.network.peer_listener import PeerListener  # noqa: PLC0415 - a check without exercises never pays for it
+    def _listen(self, message: frames.Message) -> None:
+        from aboard.agent.network.peer_listener import PeerListener  # noqa: PLC0415 - only multi-node probes need it
 
         if self._peers is None:
-            self._peers = PeerListener(self._loop, self._asks)
-        self._peers.take(message, lambda outcome: self._answer(message, **outcome))
+            self._peers = PeerListener(self._loop)
+        self._answer(message, **self._peers.listen([int(port) for port in message["ports"]]))
+
+    def _probe_peers(self, message: frames.Message) -> None:
+        """Works in a child, since a name server or a peer may block."""
+        if message["op"] == "connect":
+            from aboard.agent.network.tcp_probe import connect_to_peers as probe  # noqa: PLC0415 - as above
+        else:
+            from aboard.agent.network.bandwidth_probe import measure_bandwidth as probe  # noqa: PLC0415 - as above
+
+        def answer(outcome: frames.Message) -> None:
+            if outcome["code"] == 0:
+                self._answer(message, **json.loads(outcome["stdout"]))
+            else:
+                self._answer(message, error="%s did not end in time" % message["op"])
+
+        self._asks.fork(message, lambda: json.dumps(probe(message)).encode(), answer)
 
     def _environment(self, message: frames.Message) -> None:
         from aboard.agent.inspect import launch_environment  # noqa: PLC0415 - a keeper's bridge never pays for it

@@ -1,23 +1,19 @@
-"""What exercises ask of a node: listen for its peers, connect to them, push at them."""
+"""Listens on ports for probes from peers; echoes or counts what they send."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import socket
 
 from aboard.agent import frames
 from aboard.agent.event_loop import EventLoop
-from aboard.agent.requests import RequestRunner
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Reply = Callable[[frames.Message], None]
-
-# The first byte of a connection says what is wanted of its listener.
+# The first byte of a connection selects what the listener does with the rest: send it back, or count it.
 ECHO = b"E"
 SINK = b"S"
 COUNT_BYTES = 8
@@ -32,31 +28,10 @@ PAUSE_SECONDS = 0.05
 class PeerListener:
     """The listeners and the peers that came; all of them end with the bridge, whose loop they live in."""
 
-    def __init__(self, loop: EventLoop, asks: RequestRunner) -> None:
+    def __init__(self, loop: EventLoop) -> None:
         self._loop = loop
-        self._asks = asks
         self._listeners: list[socket.socket] = []
         self._peers: set[_PeerConnection] = set()
-
-    def take(self, message: frames.Message, reply: Reply) -> None:
-        """Answers `listen` at once; `connect` and `push` work in a child, since a name server may block."""
-        if message["op"] == "listen":
-            reply(self.listen([int(port) for port in message["ports"]]))
-            return
-
-        work: Callable[[frames.Message], frames.Message]
-        if message["op"] == "connect":
-            from aboard.agent.network.tcp_probe import connect_to_peers as work  # noqa: PLC0415 - only who is asked for it pays for it
-        else:
-            from aboard.agent.network.bandwidth_probe import measure_bandwidth as work  # noqa: PLC0415 - as above
-
-        def tell(outcome: frames.Message) -> None:
-            if outcome["code"] == 0:
-                reply(json.loads(outcome["stdout"]))
-            else:
-                reply({"error": "%s did not end in time" % message["op"]})
-
-        self._asks.fork(message, lambda: json.dumps(work(message)).encode(), tell)
 
     def listen(self, ports: list[int]) -> frames.Message:
         """The ports that are ours now (0 asks for any), or why not; and this host's own addresses."""
