@@ -2,7 +2,7 @@
 
 import pytest
 
-from aboard.agent.supervisor.lease_deadline import compute_lease_deadline
+from aboard.agent.supervisor.supervisor import compute_lease_deadline
 from aboard.core.run.lease import Lease
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aboard.agent.supervisor.output_times import CLOSE_SECONDS, LIMIT, SPAN_SECONDS, ArrivalTimes
+from aboard.agent.supervisor.rank_output import CLOSE_SECONDS, SPAN_SECONDS, TIMES_LIMIT, ArrivalTimes
 
 
 @given(st.lists(st.tuples(st.integers(1, 100), st.floats(0, 1)), max_size=60))
@@ -42,12 +42,12 @@ def test_a_clock_that_is_set_back_is_followed() -> None:
 def test_there_are_never_too_many() -> None:
     """A week of single lines: each is known to a part of the whole time, the newest exactly, and none too late."""
     marks = ArrivalTimes(0.0)
-    for number in range(10 * LIMIT):
+    for number in range(10 * TIMES_LIMIT):
         marks.add(number, float(number))
-        assert len(marks._offsets) <= LIMIT
-    assert marks.at(10 * LIMIT - 1) == 10 * LIMIT - 1
-    for number in range(0, 10 * LIMIT, 777):
-        assert 0 <= number - marks.at(number) <= 2 * 10 * LIMIT / (LIMIT / 2)
+        assert len(marks._offsets) <= TIMES_LIMIT
+    assert marks.at(10 * TIMES_LIMIT - 1) == 10 * TIMES_LIMIT - 1
+    for number in range(0, 10 * TIMES_LIMIT, 777):
+        assert 0 <= number - marks.at(number) <= 2 * 10 * TIMES_LIMIT / (TIMES_LIMIT / 2)
 
 
 def test_what_was_dropped_is_forgotten() -> None:
@@ -63,6 +63,6 @@ def test_what_was_dropped_is_forgotten() -> None:
 def test_a_clock_that_jumps_to_and_fro_fills_nothing() -> None:
     """The limit holds whatever the clock does."""
     marks = ArrivalTimes(0.0)
-    for number in range(3 * LIMIT):
+    for number in range(3 * TIMES_LIMIT):
         marks.add(number, 1e6 * (number % 2) + number)
-        assert len(marks._offsets) <= LIMIT
+        assert len(marks._offsets) <= TIMES_LIMIT

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from bisect import bisect_right
 
 from aboard.agent import frames
 from aboard.agent.event_loop import EventLoop
 from aboard.agent.secret_redaction import Redactor
 from aboard.agent.supervisor.output_spool import OutputSpool
-from aboard.agent.supervisor.output_times import ArrivalTimes
 
 TYPE_CHECKING = False  # typing itself costs each node 4 ms to import
 if TYPE_CHECKING:
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 CHUNK = 65536
 SEND = 32768
+# Bytes that came closer together than this count as one; clocks of two nodes agree no better.
+CLOSE_SECONDS = 0.01
+# One piece of output has one time: what came later than this goes into another piece.
+SPAN_SECONDS = 0.1
+TIMES_LIMIT = 4096
 
 
 class RankOutput:
@@ -110,3 +115,50 @@ class RankOutput:
         self.finished = True
         self._loop.forget(self._fd)
         os.close(self._fd)
+
+
+class ArrivalTimes:
+    """Bounded: when there are too many, the closest ones go, and the bytes behind them count as a little earlier."""
+
+    def __init__(self, wall: float) -> None:
+        self._offsets = [0]
+        self._walls = [wall]
+
+    def add(self, offset: int, wall: float) -> None:
+        """The bytes from `offset` on came at `wall`; a clock that is set back changes the order of nothing."""
+        if offset == self._offsets[-1]:
+            self._walls[-1] = wall
+        elif not 0 <= wall - self._walls[-1] < CLOSE_SECONDS:
+            self._offsets.append(offset)
+            self._walls.append(wall)
+            if len(self._offsets) > TIMES_LIMIT:
+                self._thin()
+
+    def at(self, offset: int) -> float:
+        return self._walls[bisect_right(self._offsets, offset) - 1]
+
+    def until(self, offset: int) -> int | None:
+        """Where the bytes begin that came too late to go with those at `offset`; None if there are none."""
+        first = bisect_right(self._offsets, offset) - 1
+        for number in range(first + 1, len(self._offsets)):
+            if abs(self._walls[number] - self._walls[first]) > SPAN_SECONDS:
+                return self._offsets[number]
+        return None
+
+    def forget(self, offset: int) -> None:
+        """What lies before `offset` was dropped, and nobody will ask for it again."""
+        dropped = bisect_right(self._offsets, offset) - 1
+        if dropped > 0:
+            del self._offsets[:dropped], self._walls[:dropped]
+
+    def _thin(self) -> None:
+        """Half as many, evenly over the time; the newest is kept as it is."""
+        gap = abs(self._walls[-1] - self._walls[0]) / (TIMES_LIMIT // 2)
+        remaining = [0]
+        for number in range(1, len(self._walls) - 1):
+            if abs(self._walls[number] - self._walls[remaining[-1]]) >= gap:
+                remaining.append(number)
+        # A clock that jumps to and fro could keep them all.
+        remaining = [*remaining[: TIMES_LIMIT // 2], len(self._walls) - 1]
+        self._offsets = [self._offsets[number] for number in remaining]
+        self._walls = [self._walls[number] for number in remaining]

@@ -17,7 +17,6 @@ from aboard.agent.channel import Channel
 from aboard.agent.event_loop import EventLoop
 from aboard.agent.inspect import rank_stacks
 from aboard.agent.supervisor.guard_process import SWEEP_SECONDS, start_guarded
-from aboard.agent.supervisor.lease_deadline import compute_lease_deadline
 from aboard.agent.supervisor.port_reservation import PortReservations
 from aboard.agent.supervisor.rank_output import RankOutput
 from aboard.agent.supervisor.rank_processes import RankProcesses
@@ -420,3 +419,12 @@ class Supervisor:
         self._ended = True
         if not self._stay_after_end:
             self._loop.stop()
+
+
+def compute_lease_deadline(last_contact: float, lost_at: float | None, seconds: float, beat: float) -> float:
+    """The moment at which the lease expires.
+
+    After a bridge is lost, the lease runs from the loss. A network that drops packets silently shows no loss; the
+    head's last frame may then be a whole beat older than the cut, which must not shorten the lease.
+    """
+    return (last_contact + beat if lost_at is None else lost_at) + seconds
