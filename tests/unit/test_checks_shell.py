@@ -29,7 +29,7 @@ def test_lines_that_work() -> None:
     """Each sees what those before it did, prints what it likes, and has no arguments to stumble over."""
     report = _check("X=5", "echo noise; echo 'at 3'", '[ "$X$#" = 50 ]', "exec >/dev/null")
     assert _seen(report) == []
-    shells = report.facts.outcome(SHELL)
+    shells = SHELL.outcome(report.facts)
     assert shells is not None
     assert not isinstance(shells, Unknown)
     assert isinstance(shells["me"], ShellReady)

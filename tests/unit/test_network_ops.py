@@ -182,10 +182,10 @@ def test_the_exercises_on_local_nodes() -> None:
     """Real agents, one machine: everybody reaches everybody, rates are measured, and nothing above info is said."""
     cluster = Cluster(nodes=tuple(Node(name=name, local=True) for name in ("a", "b", "c")))
     report = asyncio.run(check_cluster(cluster, (SUBJECT,)))
-    mesh = report.facts.outcome(MESH)
+    mesh = MESH.outcome(report.facts)
     assert isinstance(mesh, MeshResult)
     assert {each.outcome for each in mesh.tries.values()} == {"ok"}
-    rates = report.facts.outcome(RATES)
+    rates = RATES.outcome(report.facts)
     assert isinstance(rates, LinkRates)
     assert len(rates.links) == 6
     assert [finding.code for finding in report.findings if finding.severity.word != "info"] == []

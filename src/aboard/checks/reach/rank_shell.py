@@ -134,7 +134,7 @@ def _fix_lost_python(facts: Facts, node: Node, shell: ShellReady) -> Fix:
 
 
 def _get_shells(facts: Facts) -> ShellsByNode:
-    outcome = facts.outcome(SHELL)
+    outcome = SHELL.outcome(facts)
     if isinstance(outcome, Unknown):
         return {node.name: outcome for node in facts.reached() if node.setup}
     return outcome or {}
