@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from aboard.agent import process_tree
 from aboard.agent.supervisor.resource_usage import ResourceSampler
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.plan.plan import Start
 from aboard.core.run.lease import Lease
 from aboard.transport.node_dialer import NodeDialer
@@ -150,7 +150,7 @@ class _Held:
         self._ended: dict[str, bool] = {}
         self._printed: dict[str, bytes] = {}
         self._hold = NodeSession(
-            Node(name="here", local=True),
+            Node(name="here", transport=TransportKind.LOCAL),
             NodeDialer(),
             run=f"bench-{secrets.token_hex(6)}",
             key=secrets.token_hex(8),

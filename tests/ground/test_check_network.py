@@ -40,7 +40,7 @@ nodes = [
 report = asyncio.run(check_cluster(Cluster(nodes=tuple(nodes)), (SUBJECT,), quick=quick))
 print(json.dumps({
     "seconds": report.seconds,
-    "interfaces": report.facts.outcome(MESH).interfaces,
+    "interfaces": MESH.outcome(report.facts).interfaces,
     "findings": [
         [each.code, each.severity.word, each.nodes, each.seen, each.fix, [under.code for under in each.consequences]]
         for each in report.findings

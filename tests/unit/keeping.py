@@ -12,14 +12,14 @@ from pathlib import Path
 from deadlines import slowness, until
 
 from aboard.agent import process_tree
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.run.events import Event
 from aboard.core.run.lease import Lease
 from aboard.transport.node_dialer import NodeDialer
 from aboard.transport.node_session import NodeSession, SessionState
 from aboard.transport.supervisor_messages import OutputChunk
 
-HERE = Node(name="here", local=True)
+HERE = Node(name="here", transport=TransportKind.LOCAL)
 LONG = Lease(seconds=30.0, beat=1.0, grace=0.1)
 SHORT = Lease(seconds=1.0, beat=0.1, grace=0.1)
 

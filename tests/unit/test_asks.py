@@ -11,12 +11,12 @@ from deadlines import wait_until, within
 
 from aboard.agent import process_tree
 from aboard.agent.requests import FILES_LIMIT, OUTPUT_LIMIT
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.diagnoses import AgentRequestError
 from aboard.transport.agent_link import AgentLink
 from aboard.transport.node_dialer import NodeDialer
 
-HERE = Node(name="here", local=True)
+HERE = Node(name="here", transport=TransportKind.LOCAL)
 
 
 def _asked(story: Callable[[AgentLink], Awaitable[None]]) -> None:

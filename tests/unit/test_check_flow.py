@@ -17,7 +17,7 @@ from aboard.agent import frames, process_tree
 from aboard.checks import host, reach
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode, UnreachedNode
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Unknown
 from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand
@@ -132,7 +132,7 @@ def test_the_simulator_ends_with_its_user() -> None:
 
 def test_this_machine_is_met_for_real() -> None:
     """The local agent answers with what this machine is, and nothing is found wrong with it."""
-    report = asyncio.run(check_cluster(Cluster(nodes=(Node(name="me", local=True),)), FIRST))
+    report = asyncio.run(check_cluster(Cluster(nodes=(Node(name="me", transport=TransportKind.LOCAL),)), FIRST))
     contact = report.facts.contacts["me"]
     assert isinstance(contact, ReachedNode)
     assert contact.hostname == os.uname().nodename
@@ -223,7 +223,7 @@ def test_commands_run_beside_each_other_and_answer(tmp_path: Path) -> None:
         for word in ("one", "two", "three")
     )
     subject = Subject(name="x", title="", probes=probes, rules=())
-    report = asyncio.run(check_cluster(Cluster(nodes=(Node(name="me", local=True),)), (subject,)))
+    report = asyncio.run(check_cluster(Cluster(nodes=(Node(name="me", transport=TransportKind.LOCAL),)), (subject,)))
     assert {probe.name: report.facts.of(probe)["me"] for probe in probes} == {
         "one": "one\n",
         "two": "two\n",
@@ -256,7 +256,7 @@ def test_a_cancelled_check_leaves_no_process(sleepers: str) -> None:
     """Ctrl-C while nodes are being asked: agents, and what they run, are gone when the command is."""
     probe = Probe(name="slow", question=ProbeCommand(argv=("sleep", sleepers)), parse=lambda _answer: 1)
     subject = Subject(name="x", title="", probes=(probe,), rules=())
-    nodes = tuple(Node(name=f"n{number}", local=True) for number in range(4))
+    nodes = tuple(Node(name=f"n{number}", transport=TransportKind.LOCAL) for number in range(4))
     agents: set[int] = set()
 
     async def story() -> None:

@@ -9,7 +9,7 @@ import pytest
 from aboard.checks.reach import SUBJECT
 from aboard.checks.reach.rank_shell import SHELL, SetupFailure, ShellReady, _parse_shell_reply
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.diagnoses import Severity
 from aboard.diagnoses.untrusted import Untrusted
@@ -17,7 +17,7 @@ from aboard.flows.check.check_cluster import CheckReport, check_cluster
 
 
 def _check(*setup: str, **fields: Any) -> CheckReport:
-    node = Node(name="me", local=True, setup=setup, **fields)
+    node = Node(name="me", transport=TransportKind.LOCAL, setup=setup, **fields)
     return asyncio.run(check_cluster(Cluster(nodes=(node,)), (SUBJECT,)))
 
 
@@ -29,7 +29,7 @@ def test_lines_that_work() -> None:
     """Each sees what those before it did, prints what it likes, and has no arguments to stumble over."""
     report = _check("X=5", "echo noise; echo 'at 3'", '[ "$X$#" = 50 ]', "exec >/dev/null")
     assert _seen(report) == []
-    shells = report.facts.outcome(SHELL)
+    shells = SHELL.outcome(report.facts)
     assert shells is not None
     assert not isinstance(shells, Unknown)
     assert isinstance(shells["me"], ShellReady)

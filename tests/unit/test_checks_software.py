@@ -17,7 +17,7 @@ from aboard.checks.software.inventory_script import SCRIPT
 from aboard.checks.software.node_software import SoftwareListing, build_inventory_command, parse_listing, parse_software
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.probe import CommandOutput, FileContents, ProbeParseError
 from aboard.diagnoses import Finding, Severity
@@ -155,7 +155,7 @@ def test_the_fix_installs_what_others_have() -> None:
 
 def test_the_fix_for_this_machine() -> None:
     """Nobody needs ssh to where they are."""
-    finding = SUBJECT.judge(_facts({}, {}, _packages(nccl="2.1"), local=True))[0]
+    finding = SUBJECT.judge(_facts({}, {}, _packages(nccl="2.1"), transport=TransportKind.LOCAL))[0]
     assert finding.fix == "python3 -m pip install nvidia-nccl-cu12==2.26.2"
 
 
@@ -327,7 +327,7 @@ def test_a_node_whose_agent_runs_on_the_ranks_python_starts_no_other() -> None:
     for other in (
         Node(name="n1", setup=("module load cuda",)),
         Node(name="n1", interpreter=Interpreter(path="/venv/bin/python", origin=InterpreterSource.VIRTUAL_ENV)),
-        Node(name="n1", local=True),
+        Node(name="n1", transport=TransportKind.LOCAL),
     ):
         assert build_inventory_command(other).source is None
 

@@ -116,7 +116,7 @@ def _findings(facts: Facts) -> list[tuple[str, str, tuple[str, ...]]]:
 
 
 def _outcome(facts: Facts) -> CollectiveResult:
-    outcome = facts.outcome(COLLECTIVE)
+    outcome = COLLECTIVE.outcome(facts)
     assert isinstance(outcome, CollectiveResult)
     return outcome
 

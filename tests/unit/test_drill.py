@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
@@ -13,7 +13,7 @@ from aboard.flows.check import run_multi_node_probe
 from aboard.flows.check.check_cluster import CheckReport, check_cluster
 from aboard.transport import agent_link
 
-CLUSTER = Cluster(nodes=(Node(name="a", local=True), Node(name="b", local=True)))
+CLUSTER = Cluster(nodes=(Node(name="a", transport=TransportKind.LOCAL), Node(name="b", transport=TransportKind.LOCAL)))
 
 
 def _check(exercise: "MultiNodeProbe[object]") -> CheckReport:
@@ -34,7 +34,7 @@ def test_rounds_follow_each_other() -> None:
         return None if isinstance(reply, Unknown) else reply["stdout"]
 
     exercise = MultiNodeProbe(name="echo", script=script)
-    assert _check(exercise).facts.outcome(exercise) == "a!\n"
+    assert exercise.outcome(_check(exercise).facts) == "a!\n"
 
 
 def test_a_node_that_cannot_is_an_unknown() -> None:
@@ -45,7 +45,7 @@ def test_a_node_that_cannot_is_an_unknown() -> None:
         return {name: isinstance(reply, Unknown) for name, reply in replies.items()}
 
     exercise = MultiNodeProbe(name="refused", script=script)
-    assert _check(exercise).facts.outcome(exercise) == {"a": True, "nobody": True}
+    assert exercise.outcome(_check(exercise).facts) == {"a": True, "nobody": True}
 
 
 def test_a_script_that_stumbles_is_an_unknown() -> None:
@@ -56,7 +56,7 @@ def test_a_script_that_stumbles_is_an_unknown() -> None:
         return replies["a"]["no such field"]  # type: ignore[index] # the mistake that this is about
 
     exercise = MultiNodeProbe(name="stumbles", script=script)
-    outcome = _check(exercise).facts.outcome(exercise)
+    outcome = exercise.outcome(_check(exercise).facts)
     assert isinstance(outcome, Unknown)
     assert "KeyError" in outcome.why
 
@@ -72,4 +72,4 @@ def test_a_long_round_is_no_silence(monkeypatch: pytest.MonkeyPatch) -> None:
         return {name: isinstance(reply, Unknown) for name, reply in replies.items()}
 
     exercise = MultiNodeProbe(name="long", script=script)
-    assert _check(exercise).facts.outcome(exercise) == {"a": False, "b": False}
+    assert exercise.outcome(_check(exercise).facts) == {"a": False, "b": False}

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from deadlines import until
 
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.diagnoses import Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.transport import node_dialer as fleets
@@ -87,7 +87,7 @@ def test_handshakes_are_bounded_and_sessions_are_not() -> None:
 
 def test_the_head_itself_needs_no_ssh() -> None:
     """Its own name or address takes the local wire; every other node takes ssh."""
-    assert isinstance(choose_transport(Node(name="n1", local=True)), LocalTransport)
+    assert isinstance(choose_transport(Node(name="n1", transport=TransportKind.LOCAL)), LocalTransport)
     assert isinstance(choose_transport(Node(name="n1")), SshTransport)
 
 

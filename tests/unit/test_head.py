@@ -12,7 +12,7 @@ from aboard.core.cluster.head_machine import (
     is_head_node,
     is_loopback,
 )
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.diagnoses import InputError
 
 HERE = HeadMachine(
@@ -57,20 +57,20 @@ def test_is_elsewhere(node: Node) -> None:
 
 def test_localhost_alone() -> None:
     """Alone, localhost is this machine and needs no address."""
-    node = Node(name="localhost", local=True)
+    node = Node(name="localhost", transport=TransportKind.LOCAL)
     assert assign_head_address([node], HERE, []) == (node,)
 
 
 def test_localhost_beside_others() -> None:
     """Beside others, localhost gets the address that most of its peers would see, and keeps its name."""
-    nodes = [Node(name="n1"), Node(name="localhost", local=True)]
+    nodes = [Node(name="n1"), Node(name="localhost", transport=TransportKind.LOCAL)]
     _, head = assign_head_address(nodes, HERE, ["127.0.0.1", "10.9.0.1", "10.0.0.1", "10.9.0.1"])
-    assert (head.name, head.address, head.local) == ("localhost", "10.9.0.1", True)
+    assert (head.name, head.address, head.transport) == ("localhost", "10.9.0.1", TransportKind.LOCAL)
 
 
 def test_own_name_stays() -> None:
     """The head's own name is what peers can look up, so it is left alone."""
-    nodes = (Node(name="gpu01", local=True), Node(name="n1"))
+    nodes = (Node(name="gpu01", transport=TransportKind.LOCAL), Node(name="n1"))
     assert assign_head_address(nodes, HERE, []) == nodes
 
 
@@ -92,13 +92,17 @@ def test_no_address() -> None:
     """A head that no peer could reach is an error, not a guess."""
     here = HeadMachine(names=frozenset(), addresses=("127.0.0.1",), user="alice")
     with pytest.raises(InputError, match="no address that they could reach"):
-        assign_head_address([Node(name="localhost", local=True), Node(name="n1")], here, [])
+        assign_head_address([Node(name="localhost", transport=TransportKind.LOCAL), Node(name="n1")], here, [])
 
 
 def test_twice() -> None:
     """The head under two names would get its ranks twice."""
     with pytest.raises(InputError, match="localhost and gpu01 are the same machine"):
-        assign_head_address([Node(name="localhost", local=True), Node(name="gpu01", local=True)], HERE, [])
+        assign_head_address(
+            [Node(name="localhost", transport=TransportKind.LOCAL), Node(name="gpu01", transport=TransportKind.LOCAL)],
+            HERE,
+            [],
+        )
 
 
 def test_looking_around() -> None:

@@ -19,7 +19,7 @@ from aboard.config.cluster_loader import guess_nodes, load_cluster
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.head_machine import HeadMachine
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
-from aboard.core.cluster.node import Container, Node
+from aboard.core.cluster.node import Container, Node, TransportKind
 from aboard.core.cluster.planned_writes import PlannedWrites
 from aboard.core.text.input_text import find_host_error, find_user_error
 from aboard.diagnoses import InputError
@@ -48,7 +48,9 @@ def problem(*sources: str, hostfile: str | None = None, sets: tuple[str, ...] = 
 
 def test_nothing_given() -> None:
     """Without any input, the cluster is this machine."""
-    assert load() == Cluster(nodes=(Node(name="localhost", local=True, env={}),), source="this machine")
+    assert load() == Cluster(
+        nodes=(Node(name="localhost", transport=TransportKind.LOCAL, env={}),), source="this machine"
+    )
 
 
 def test_a_file_name_with_a_typing_mistake(files: Path) -> None:
@@ -147,19 +149,19 @@ def test_what_the_run_writes(files: Path) -> None:
 
 
 def test_names() -> None:
-    """Node sets on the command line are nodes; the head among them takes the local wire."""
+    """Node sets on the command line are nodes; the head among them uses the local transport."""
     nodes = load("bob@n[1-2]", "head").nodes
-    assert [(node.name, node.user, node.local) for node in nodes] == [
-        ("n1", "bob", False),
-        ("n2", "bob", False),
-        ("head", None, True),
+    assert [(node.name, node.user, node.transport) for node in nodes] == [
+        ("n1", "bob", TransportKind.SSH),
+        ("n2", "bob", TransportKind.SSH),
+        ("head", None, TransportKind.LOCAL),
     ]
 
 
 def test_localhost_beside_others() -> None:
     """`localhost` in a list keeps its name, and gets the address that its peers see."""
     head = load("localhost", "n1").nodes[0]
-    assert (head.name, head.address, head.local) == ("localhost", "10.0.0.1", True)
+    assert (head.name, head.address, head.transport) == ("localhost", "10.0.0.1", TransportKind.LOCAL)
 
 
 def test_filters_come_before_the_head() -> None:
@@ -234,8 +236,8 @@ def test_a_user_for_all_is_no_call_for_ssh(files: Path) -> None:
     """The head stays on the local wire when user and port are the cluster's; its own port means ssh."""
     (files / "a.yaml").write_text("cluster: {nodes: [head], user: bob, port: 2222}")
     (files / "b.yaml").write_text("cluster: {nodes: [{name: head, port: 2222}]}")
-    assert load("a.yaml").nodes[0].local
-    assert not load("b.yaml").nodes[0].local
+    assert load("a.yaml").nodes[0].transport is TransportKind.LOCAL
+    assert load("b.yaml").nodes[0].transport is TransportKind.SSH
 
 
 @pytest.mark.parametrize(
@@ -329,8 +331,8 @@ def test_nodes_are_guessed_as_they_will_be_read(files: Path, text: str) -> None:
     guessed = guess_nodes(here=HERE)
     (files / "aboard.yaml").write_text(text.partition("\n")[0])
     read = load().nodes
-    assert [(node.name, node.target, node.user, node.port, node.python, node.local) for node in guessed] == [
-        (node.name, node.target, node.user, node.port, node.python, node.local) for node in read
+    assert [(node.name, node.target, node.user, node.port, node.python, node.transport) for node in guessed] == [
+        (node.name, node.target, node.user, node.port, node.python, node.transport) for node in read
     ]
     assert len(guessed) == 2
 

@@ -17,7 +17,7 @@ from aboard.checks.network.mesh_probe import MESH
 from aboard.checks.network.mesh_result import MeshResult, PortKind
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import Script
 from aboard.diagnoses import AgentRequestError
@@ -34,7 +34,7 @@ def tell(story: Diagnosis) -> None:
 
     async def play() -> None:
         fleet = NodeDialer()
-        links = [(await fleet.dial(Node(name=name, local=True))).link for name in ("a", "b")]
+        links = [(await fleet.dial(Node(name=name, transport=TransportKind.LOCAL))).link for name in ("a", "b")]
         try:
             await story(*links)
         finally:
@@ -180,12 +180,12 @@ def test_a_peer_that_floods_and_never_reads_waits() -> None:
 @pytest.mark.ci
 def test_the_exercises_on_local_nodes() -> None:
     """Real agents, one machine: everybody reaches everybody, rates are measured, and nothing above info is said."""
-    cluster = Cluster(nodes=tuple(Node(name=name, local=True) for name in ("a", "b", "c")))
+    cluster = Cluster(nodes=tuple(Node(name=name, transport=TransportKind.LOCAL) for name in ("a", "b", "c")))
     report = asyncio.run(check_cluster(cluster, (SUBJECT,)))
-    mesh = report.facts.outcome(MESH)
+    mesh = MESH.outcome(report.facts)
     assert isinstance(mesh, MeshResult)
     assert {each.outcome for each in mesh.tries.values()} == {"ok"}
-    rates = report.facts.outcome(RATES)
+    rates = RATES.outcome(report.facts)
     assert isinstance(rates, LinkRates)
     assert len(rates.links) == 6
     assert [finding.code for finding in report.findings if finding.severity.word != "info"] == []

@@ -19,7 +19,7 @@ from evidences import at_collective, evidence, in_collective, process
 from aboard.agent.inspect import nccl_ras
 from aboard.agent.inspect.snapshot_collector import collect_snapshot
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.evidence.nccl_ras import RasProcess, RasRank, RasStatus, parse_ras_status
 from aboard.core.evidence.node_snapshot import RankSnapshot, decode_node_snapshot
 from aboard.core.evidence.run_evidence import Evidence
@@ -285,7 +285,7 @@ def test_the_whole_way_by_the_real_agent() -> None:
     """From `aboard why --pid` to the process and back: what RAS told is among what was ruled out."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    here = Cluster(nodes=(Node(name="here", local=True),))
+    here = Cluster(nodes=(Node(name="here", transport=TransportKind.LOCAL),))
     with rank(port, NCCL_RAS_ADDR=f"localhost:{port}") as child:
         told = asyncio.run(diagnose_external_job(here, [child.pid]))
     assert "(2.27.5, asked on here) has heard all 8 processes" in str(told.why.ruled_out)

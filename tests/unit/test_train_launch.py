@@ -13,7 +13,7 @@ from deadlines import within
 from made_findings import made_finding
 
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.plan.launch_request import LaunchRequest
 from aboard.core.plan.plan import NodePlan, Plan, Start
 from aboard.core.plan.program import Program, ProgramKind
@@ -205,7 +205,7 @@ def here(folder: Path, *args: str, stops: bool, ranks: int = 1) -> list[int]:
     try:
         asyncio.run(
             launch(
-                Cluster(nodes=(Node(name="here", local=True, slots=ranks),)),
+                Cluster(nodes=(Node(name="here", transport=TransportKind.LOCAL, slots=ranks),)),
                 LaunchRequest(program=program, beacon=False),
                 Preflight(subjects=()),
                 record,

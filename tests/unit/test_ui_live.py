@@ -10,7 +10,7 @@ from rich.console import Console
 
 from aboard.core.cluster.cluster import Cluster
 from aboard.core.cluster.contact import ReachedNode, UnreachedNode
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.check_subject import Subject
 from aboard.core.probes.facts import Facts
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
@@ -162,7 +162,7 @@ class Recorded(CheckLiveView):
 def test_a_real_check_tells_it_all() -> None:
     """Phases, each probe once, what can be judged before the exercises, and each round with who replied."""
     live = Recorded()
-    asyncio.run(check_cluster(Cluster(nodes=(Node(name="me", local=True),)), SUBJECTS, watcher=live))
+    asyncio.run(check_cluster(Cluster(nodes=(Node(name="me", transport=TransportKind.LOCAL),)), SUBJECTS, watcher=live))
     assert live.told[:3] == ["starting", "agent", "asking"]
     assert sorted(live.told[3:6]) == ["cores", "kernel", "torch"]
     assert live.told[6:] == [
@@ -175,7 +175,7 @@ def test_what_is_not_asked_is_not_found_well() -> None:
     """A subject whose every question is left to the full check is no part of a quick one's report."""
     slow = Probe(name="slow", question=ProbeCommand(argv=("true",)), parse=first_word, quick=False)
     subject = Subject(name="storage", title="", probes=(slow,), rules=())
-    cluster = Cluster(nodes=(Node(name="me", local=True),))
+    cluster = Cluster(nodes=(Node(name="me", transport=TransportKind.LOCAL),))
     assert list(asyncio.run(check_cluster(cluster, (*SUBJECTS, subject), quick=True)).by_subject) == [
         *("reach", "host", "network", "software")
     ]

@@ -19,7 +19,7 @@ from aboard.agent import process_tree
 from aboard.agent.inspect import external_jobs, external_process, launcher_detection, py_spy_stacks
 from aboard.cli.why import why as why_command
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.evidence.external_evidence import UNKNOWN_NODE, build_external_evidence, estimate_phases, has_moved
 from aboard.core.evidence.external_jobs import ExternalJob, group_external_jobs
 from aboard.core.evidence.external_process import ExternalJobProcess, decode_external_processes
@@ -487,7 +487,7 @@ def test_what_is_refused(found: dict[str, list[ExternalJobProcess]], code: str, 
 
 # -- the whole way -------------------------------------------------------------------------------------------
 
-HERE = Cluster(nodes=(Node(name="here", local=True),))
+HERE = Cluster(nodes=(Node(name="here", transport=TransportKind.LOCAL),))
 
 
 def test_a_stopped_process_by_the_real_agent() -> None:

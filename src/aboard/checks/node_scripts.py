@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, TypeVar
 
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.setup_commands import prepend_setup
 from aboard.core.decoding import DecodeError, Matching, MaxLength, decode
 from aboard.core.probes.facts import Unknown
@@ -29,7 +29,7 @@ def build_rank_argv(node: Node, *words: str) -> tuple[str, ...]:
 
 def format_node_command(node: Node, command: Shell) -> Shell:
     """The line that runs a shell command on the node from here."""
-    if node.local:
+    if node.transport is TransportKind.LOCAL:
         return command
     target = f"{node.user}@{node.target}" if node.user else node.target
     # Its login shell may be any, so our own way of quoting.

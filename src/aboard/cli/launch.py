@@ -13,7 +13,7 @@ from aboard.cli.options.node_arguments import NodeArguments, node_arguments
 from aboard.cli.runs.launch_arguments import LaunchArguments, format_typed_command, run_launch_early
 from aboard.config.input_files import suggest_similar_file
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.plan.deepspeed_env_file import parse_env_file
 from aboard.core.plan.launch_request import LaunchRequest, resolve_request
 from aboard.core.plan.program import Program, ProgramKind, parse_python_command
@@ -207,7 +207,7 @@ def _check_script_exists(program: Program, cluster: Cluster) -> tuple[str, ...]:
         or not (fix := suggest_similar_file(program.target))
     ):
         return ()
-    if all(node.local and node.workdir is None for node in cluster):
+    if all(node.transport is TransportKind.LOCAL and node.workdir is None for node in cluster):
         raise InputError(configuration.FILE, [Problem(where=program.target, seen="there is no such file", fix=fix)])
     return (f"there is no {program.target} on this machine; {fix}",)
 

@@ -11,7 +11,7 @@ from rich.console import Console
 from aboard.config.cluster_loader import load_cluster
 from aboard.config.this_machine import inspect_this_machine
 from aboard.core.cluster.cluster import Cluster
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import fold_names
 from aboard.diagnoses import InputError, Problem, Severity
 from aboard.diagnoses.untrusted import escape_text
@@ -31,7 +31,7 @@ def print_nodes_verdict(names: Sequence[str], *, as_json: bool, verbose: bool) -
 
 def print_pids_verdict(words: Sequence[str], *, as_json: bool, verbose: bool) -> None:
     """The same for processes on this machine."""
-    here = Node(name=os.uname().nodename, local=True)
+    here = Node(name=os.uname().nodename, transport=TransportKind.LOCAL)
     _print_job_verdict(Cluster(nodes=(here,)), _parse_pids(words), as_json=as_json, verbose=verbose)
 
 

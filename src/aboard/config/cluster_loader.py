@@ -16,6 +16,7 @@ from aboard.config.node_entries import (
 from aboard.config.this_machine import find_source_addresses
 from aboard.core.cluster.cluster import THIS_MACHINE, Cluster
 from aboard.core.cluster.head_machine import LOCALHOST, HeadMachine, assign_head_address, is_loopback
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_filters import filter_nodes
 from aboard.core.cluster.planned_writes import PlannedWrites
 from aboard.diagnoses import NO_FIX, InputError, Problem
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from aboard.config.config_loader import LoadedConfig
-    from aboard.core.cluster.node import Node
 
 DEFAULT_FILE = "aboard.yaml"
 _YAML = (".yaml", ".yml")
@@ -68,7 +68,7 @@ def guess_nodes(
     include: str = "",
     exclude: str = "",
     here: HeadMachine,
-) -> "tuple[Node, ...]":
+) -> tuple[Node, ...]:
     """The nodes as far as they can be known without pydantic, for a launch that dials while it reads the rest.
 
     Nothing where that is not plain, or where there is any mistake.
@@ -157,8 +157,8 @@ def _build_writes(config: "LoadedConfig | None") -> PlannedWrites | None:
 
 
 def _add_head(
-    nodes: "tuple[Node, ...]", here: HeadMachine, toward: "Callable[[Sequence[str]], Sequence[str]]"
-) -> "tuple[Node, ...]":
-    peers = [node.target for node in nodes if not node.local]
-    needs_route = peers and any(node.local and is_loopback(node.target) for node in nodes)
+    nodes: tuple[Node, ...], here: HeadMachine, toward: "Callable[[Sequence[str]], Sequence[str]]"
+) -> tuple[Node, ...]:
+    peers = [node.target for node in nodes if node.transport is not TransportKind.LOCAL]
+    needs_route = peers and any(node.transport is TransportKind.LOCAL and is_loopback(node.target) for node in nodes)
     return assign_head_address(nodes, here, toward(peers) if needs_route else ())

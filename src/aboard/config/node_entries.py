@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from aboard.core.cluster.head_machine import HeadMachine, is_head_node
 from aboard.core.cluster.hostfile import MAX_SLOTS, parse_hostfile
 from aboard.core.cluster.interpreter import Interpreter, InterpreterSource
-from aboard.core.cluster.node import Container, Node
+from aboard.core.cluster.node import Container, Node, TransportKind
 from aboard.core.cluster.node_sets import MAX_NAMES, Login, expand_logins, fold_names
 from aboard.core.text.input_text import MAX_PORT, find_env_name_error, find_host_error, find_user_error
 from aboard.diagnoses import InputError, Problem
@@ -112,7 +112,7 @@ def _apply_defaults(entries: "Sequence[NodeEntry]", defaults: Mapping[str, Any],
             Node(name=entry.name, **{**defaults, **entry.given}),
             interpreter=_choose_interpreter({**defaults, **entry.given}),
             env={**defaults.get("env", {}), **entry.given.get("env", {})},
-            local=_is_local(entry, here),
+            transport=TransportKind.LOCAL if _is_local(entry, here) else TransportKind.SSH,
         )
         for entry in entries
     ]

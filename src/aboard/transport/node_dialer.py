@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from random import uniform
 from time import monotonic
 
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.diagnoses import Unreachable
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.lazy_dataclass import dataclass
@@ -25,11 +25,11 @@ TransportFor = Callable[[Node], Transport]
 
 
 def choose_transport(node: Node) -> Transport:
-    return LocalTransport() if node.local else SshTransport()
+    return LocalTransport() if node.transport is TransportKind.LOCAL else SshTransport()
 
 
 def _get_login(node: Node) -> tuple[object, ...]:
-    return node.local, node.target, node.user, node.port, node.python
+    return node.transport, node.target, node.user, node.port, node.python
 
 
 @dataclass(frozen=True, kw_only=True)

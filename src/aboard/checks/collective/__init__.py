@@ -109,7 +109,7 @@ def find_skipped_nodes(facts: Facts) -> Iterator[Finding]:
 
 def list_untested_nodes(facts: Facts) -> dict[str, str]:
     """The nodes that took part in no collective: all when none ran, else those left out."""
-    outcome = facts.outcome(COLLECTIVE)
+    outcome = COLLECTIVE.outcome(facts)
     if not isinstance(outcome, CollectiveResult) or outcome.dead or outcome.lost:
         return {}
     reached = [node.name for node in facts.reached()]
@@ -124,7 +124,7 @@ def list_untested_nodes(facts: Facts) -> dict[str, str]:
 
 def find_unknown_result(facts: Facts) -> Iterator[Finding]:
     """An exercise that came to no end says so."""
-    outcome = facts.outcome(COLLECTIVE)
+    outcome = COLLECTIVE.outcome(facts)
     lost = {"": outcome.why} if isinstance(outcome, Unknown) else dict(_get_result(facts).lost)
     for why, names in group_by_value(lost).items():
         yield collective.UNKNOWN_COLLECTIVE.finding(
@@ -135,7 +135,7 @@ def find_unknown_result(facts: Facts) -> Iterator[Finding]:
 
 
 def _get_result(facts: Facts) -> CollectiveResult:
-    outcome = facts.outcome(COLLECTIVE)
+    outcome = COLLECTIVE.outcome(facts)
     return outcome if isinstance(outcome, CollectiveResult) else CollectiveResult()
 
 

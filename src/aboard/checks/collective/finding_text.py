@@ -39,6 +39,6 @@ def _format_torch_command(node: Node) -> Shell:
 
 def find_interface(facts: Facts, nodes: Sequence[str]) -> str:
     """The interface that peers reach the first of these nodes on, as far as it is known."""
-    mesh = facts.outcome(MESH)
+    mesh = MESH.outcome(facts)
     found = mesh.interfaces if isinstance(mesh, MeshResult) else {}
     return next((found[node] for node in nodes if node in found), "eth0")

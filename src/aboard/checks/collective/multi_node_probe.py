@@ -74,7 +74,7 @@ def _run_collective_probe(facts: Facts, *, every: bool) -> Script[CollectiveResu
     participants = select_participants(facts, every=every)
     if not participants.ranks:
         return CollectiveResult(why=participants.why, left_out=participants.left_out)
-    mesh = facts.outcome(MESH)
+    mesh = MESH.outcome(facts)
     if mesh is None:
         # Asked for alone: the addresses and interfaces are needed all the same.
         mesh = yield from MESH.script(facts)

@@ -129,7 +129,7 @@ NCCL_RULES = (
 
 
 def _get_init_logs(facts: Facts) -> dict[str, NcclInitLog]:
-    outcome = facts.outcome(COLLECTIVE)
+    outcome = COLLECTIVE.outcome(facts)
     return dict(outcome.logs) if isinstance(outcome, CollectiveResult) else {}
 
 

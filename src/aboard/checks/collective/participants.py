@@ -80,7 +80,7 @@ def select_participants(facts: Facts, *, every: bool) -> Participants:
 
 def _list_cut_off_nodes(facts: Facts) -> dict[str, str]:
     """Whom the network's own exercise has just found cut off: waiting for them again would tell nothing new."""
-    mesh = facts.outcome(MESH)
+    mesh = MESH.outcome(facts)
     if not isinstance(mesh, MeshResult):
         return {}
     bad = {(frm, to) for (frm, to, _), each in mesh.tries.items() if each.outcome != "ok"}

@@ -118,7 +118,7 @@ def _format_setting(key: str, value: Untrusted | None) -> str:
 
 def find_topology_differences(facts: Facts) -> Iterator[Finding]:
     """A topology file that is missing here makes NCCL guess, and guess slow rings."""
-    outcome = facts.outcome(TOPOLOGIES)
+    outcome = TOPOLOGIES.outcome(facts)
     topology_files = {} if outcome is None or isinstance(outcome, Unknown) else outcome
     for name, file in topology_files.items():
         if file.digest is None:

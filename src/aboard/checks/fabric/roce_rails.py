@@ -158,7 +158,7 @@ def _plan_echoes(name: str, peer: str, own: Mapping[str, Mapping[str, str]]) -> 
 
 
 def _get_echoes(facts: Facts) -> RailEchoes:
-    outcome = facts.outcome(RAILS)
+    outcome = RAILS.outcome(facts)
     return outcome if isinstance(outcome, RailEchoes) else RailEchoes()
 
 

@@ -165,7 +165,7 @@ def _list_current_leftovers(facts: Facts) -> dict[str, Leftovers]:
 
 
 def _get_outcome(facts: Facts, probe: "MultiNodeProbe[LeftoversByNode]") -> LeftoversByNode:
-    outcome = facts.outcome(probe)
+    outcome = probe.outcome(facts)
     if isinstance(outcome, Unknown):
         return {node.name: outcome for node in facts.reached()}
     return outcome or {}

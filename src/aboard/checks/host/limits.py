@@ -50,7 +50,7 @@ LIMITS = Probe(name="limits", question=ProbeFiles(globs=("/proc/self/limits",)),
 def collect_limits(facts: Facts) -> dict[str, ResourceLimits]:
     """By node, after its `setup` lines where it has some: `ulimit` is a line like any other."""
     found = facts.of(LIMITS)
-    shells = facts.outcome(SHELL)
+    shells = SHELL.outcome(facts)
     for name, shell in {} if shells is None or isinstance(shells, Unknown) else shells.items():
         if isinstance(shell, ShellReady) and shell.limits:
             try:

@@ -28,7 +28,7 @@ from aboard.diagnoses.nodes import network
 
 def find_connection_failures(facts: Facts) -> Iterator[Finding]:
     """Connections that fail, folded to the nodes that explain them."""
-    outcome = facts.outcome(MESH)
+    outcome = MESH.outcome(facts)
     if not isinstance(outcome, MeshResult):
         return
     for fault in explain_mesh(outcome):
@@ -43,7 +43,7 @@ def find_connection_failures(facts: Facts) -> Iterator[Finding]:
 
 def find_occupied_port(facts: Facts) -> Iterator[Finding]:
     """A rendezvous port that somebody has: rank 0 can't listen on it."""
-    outcome = facts.outcome(MESH)
+    outcome = MESH.outcome(facts)
     if not isinstance(outcome, MeshResult):
         return
     first = facts.cluster.nodes[0]
@@ -69,7 +69,7 @@ def find_occupied_port(facts: Facts) -> Iterator[Finding]:
 
 def find_flaky_connections(facts: Facts) -> Iterator[Finding]:
     """Connections that failed and worked when tried again: packets are being lost."""
-    outcome = facts.outcome(MESH)
+    outcome = MESH.outcome(facts)
     if not isinstance(outcome, MeshResult) or not outcome.flaky:
         return
     pairs = sorted({(frm, to) for frm, to, _ in outcome.flaky})
@@ -85,7 +85,7 @@ def find_flaky_connections(facts: Facts) -> Iterator[Finding]:
 
 def report_sparse_mesh(facts: Facts) -> Iterator[Finding]:
     """A mesh that isn't complete says so."""
-    outcome = facts.outcome(MESH)
+    outcome = MESH.outcome(facts)
     if isinstance(outcome, MeshResult) and outcome.sparse:
         each = len(outcome.tries) // 2 // max(1, len(outcome.targets))
         yield network.SPARSE.finding(
@@ -97,7 +97,7 @@ def report_sparse_mesh(facts: Facts) -> Iterator[Finding]:
 
 def find_unknown_connections(facts: Facts) -> Iterator[Finding]:
     """A node that took no part is said, never passed over."""
-    outcome = facts.outcome(MESH)
+    outcome = MESH.outcome(facts)
     missing: Mapping[str, str] = {}
     if isinstance(outcome, Unknown):
         missing = {node.name: outcome.why for node in facts.reached()}

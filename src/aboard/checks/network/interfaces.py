@@ -59,7 +59,7 @@ INTERFACES = Probe(
 
 def find_down_links(facts: Facts) -> Iterator[Finding]:
     """A cable that is out explains all that fails at its node."""
-    outcome = facts.outcome(MESH)
+    outcome = MESH.outcome(facts)
     if not isinstance(outcome, MeshResult):
         return
     known = facts.of(INTERFACES)
@@ -78,7 +78,7 @@ def find_down_links(facts: Facts) -> Iterator[Finding]:
 def find_missing_interfaces(facts: Facts) -> Iterator[Finding]:
     """An interface that the env names and the node doesn't have ends NCCL or gloo at once."""
     known = facts.of(INTERFACES)
-    outcome = facts.outcome(MESH)
+    outcome = MESH.outcome(facts)
     chosen_of = outcome.interfaces if isinstance(outcome, MeshResult) else {}
     for node in facts.reached():
         for variable in IFNAMES:
@@ -98,7 +98,7 @@ def find_missing_interfaces(facts: Facts) -> Iterator[Finding]:
 
 def report_used_interfaces(facts: Facts) -> Iterator[Finding]:
     """Where it isn't obvious, says which interface peers reach each node on."""
-    outcome = facts.outcome(MESH)
+    outcome = MESH.outcome(facts)
     if not isinstance(outcome, MeshResult) or len(outcome.targets) < 2:  # noqa: PLR2004 - a pair
         return
     interfaces = outcome.interfaces

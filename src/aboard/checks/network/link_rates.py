@@ -88,7 +88,7 @@ def schedule_rounds(names: Sequence[str]) -> list[list[Pair]]:
 
 
 def _run_rates_probe(facts: Facts) -> Script[LinkRates]:
-    outcome = facts.outcome(MESH)
+    outcome = MESH.outcome(facts)
     if not isinstance(outcome, MeshResult):
         return LinkRates()
     good = {(frm, to) for (frm, to, _), each in outcome.tries.items() if each.outcome == "ok"}
@@ -115,7 +115,7 @@ RATES = MultiNodeProbe(name="rates", script=_run_rates_probe, quick=False)
 
 def find_bad_links(facts: Facts) -> Iterator[Finding]:
     """Links that are slow or lose packets, folded to the nodes that they have in common."""
-    outcome = facts.outcome(RATES)
+    outcome = RATES.outcome(facts)
     if not isinstance(outcome, LinkRates):
         return
     for nodes, pairs in group_bad_pairs(outcome.slow | outcome.lossy):
@@ -182,6 +182,6 @@ def _name_links(nodes: tuple[str, ...], pairs: frozenset[Pair]) -> str:
 
 
 def _build_fix(diagnosis: Diagnosis, facts: Facts, nodes: tuple[str, ...]) -> Fix:
-    outcome = facts.outcome(MESH)
+    outcome = MESH.outcome(facts)
     cards = outcome.interfaces if isinstance(outcome, MeshResult) else {}
     return join_fixes(*(diagnosis.fix(interface=cards.get(node, "eth0"), node=node) for node in nodes[:3]))

@@ -16,7 +16,7 @@ from aboard.checks.network.mesh_result import (
     ResolvedAddresses,
 )
 from aboard.core.cluster.contact import ReachedNode
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.decoding import MaxLength, Word, decode, try_decode
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Replies, Script
@@ -244,7 +244,7 @@ class _MeshReplies:
         ]
         if wanted:
             return wanted[0].host
-        if not node.local:
+        if node.transport is not TransportKind.LOCAL:
             return node.target
         # The head is called localhost, or has a name that means nothing to others.
         own = [at for at in self.addresses[node.name] if at.usable]

@@ -17,7 +17,7 @@ _LOOPBACK = "lo"
 
 def find_differing_mtu(facts: Facts) -> Iterator[Finding]:
     """Two ends of TCP agree on the smaller size; RoCE, UDP and what lies between them need not."""
-    outcome, known = facts.outcome(MESH), facts.of(INTERFACES)
+    outcome, known = MESH.outcome(facts), facts.of(INTERFACES)
     if not isinstance(outcome, MeshResult):
         return
     sizes = {

@@ -18,7 +18,7 @@ from aboard.diagnoses.untrusted import Untrusted
 
 def find_unresolved_names(facts: Facts) -> Iterator[Finding]:
     """A node for whom a peer's name leads nowhere; a name that nobody knows is an alias of the head's ssh."""
-    outcome = facts.outcome(MESH)
+    outcome = MESH.outcome(facts)
     if not isinstance(outcome, MeshResult):
         return
     lost = _list_unresolved_targets(outcome)
@@ -51,7 +51,7 @@ def find_unresolved_names(facts: Facts) -> Iterator[Finding]:
 
 def find_loopback_peers(facts: Facts) -> Iterator[Finding]:
     """A node that takes a peer's name for itself would connect to itself."""
-    outcome = facts.outcome(MESH)
+    outcome = MESH.outcome(facts)
     if not isinstance(outcome, MeshResult):
         return
     owners = _map_target_owners(outcome)
@@ -81,7 +81,7 @@ def find_loopback_peers(facts: Facts) -> Iterator[Finding]:
 
 def find_differing_names(facts: Facts) -> Iterator[Finding]:
     """A name that is one machine here and another there."""
-    outcome = facts.outcome(MESH)
+    outcome = MESH.outcome(facts)
     if not isinstance(outcome, MeshResult):
         return
     owners = _map_target_owners(outcome)

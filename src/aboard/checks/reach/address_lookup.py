@@ -41,7 +41,7 @@ ADDRESS_LOOKUP = MultiNodeProbe(name="elsewhere", script=ask_other_nodes, needs=
 
 def get_known_address(facts: Facts, node: Node) -> str:
     """What other nodes make of its name; "" when nobody knows."""
-    outcome = facts.outcome(ADDRESS_LOOKUP)
+    outcome = ADDRESS_LOOKUP.outcome(facts)
     return "" if outcome is None or isinstance(outcome, Unknown) else outcome.get(node.name, "")
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from aboard.core.cluster import node_sets
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Script
 from aboard.core.text.input_text import decode_latin1
@@ -65,7 +65,7 @@ def build_shell_script(node: Node) -> str:
 
 def is_shell_unknown(node: Node) -> bool:
     """With lines of its own, or our own machine: elsewhere the agent itself runs on the node's Python."""
-    return bool(node.setup) or node.local
+    return bool(node.setup) or node.transport is TransportKind.LOCAL
 
 
 def probe_shells(facts: Facts) -> "Script[ShellsByNode]":
@@ -134,7 +134,7 @@ def _fix_lost_python(facts: Facts, node: Node, shell: ShellReady) -> Fix:
 
 
 def _get_shells(facts: Facts) -> ShellsByNode:
-    outcome = facts.outcome(SHELL)
+    outcome = SHELL.outcome(facts)
     if isinstance(outcome, Unknown):
         return {node.name: outcome for node in facts.reached() if node.setup}
     return outcome or {}

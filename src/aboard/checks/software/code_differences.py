@@ -114,7 +114,7 @@ def _list_divergent_nodes(facts: Facts, of: Callable[[NodeSoftware], str | None]
     inventories = facts.of(SOFTWARE)
     digests = {name: digest for name, each in inventories.items() if (digest := of(each)) is not None}
     common = find_common_value(digests)
-    outcome = facts.outcome(LISTINGS)
+    outcome = LISTINGS.outcome(facts)
     listings: Mapping[str, SoftwareListing] = {} if outcome is None or isinstance(outcome, Unknown) else outcome
     by_digest = {digests[name]: listing for name, listing in listings.items() if name in digests}
     for digest in dict.fromkeys(digests.values()):

@@ -6,6 +6,7 @@ from aboard.checks.list_formatting import format_list
 from aboard.checks.node_scripts import format_node_command, format_python_command, join_command_lines
 from aboard.checks.software.node_software import SOFTWARE, NodeSoftware
 from aboard.core.cluster import node_sets
+from aboard.core.cluster.node import TransportKind
 from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.core.probes.facts import Facts, Unknown
 from aboard.core.probes.rank_environment import ProgramFile, RankEnvironment
@@ -208,7 +209,7 @@ def _build_copy_commands(
     origin = next((facts.cluster.node(name) for name in source), None)
     pack = format_shell("tar -C / -cf - {inner}", inner=path.lstrip("/"))
     read_command = pack if origin is None else format_node_command(origin, pack)
-    away = [node for node in map(facts.cluster.node, names) if not node.local]
+    away = [node for node in map(facts.cluster.node, names) if node.transport is not TransportKind.LOCAL]
     if not away:
         return format_shell("ls -l {folder}", folder=path.rpartition("/")[0] or ".")
     unpack = format_shell("tar -C / -xf -")

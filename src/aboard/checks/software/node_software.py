@@ -7,7 +7,7 @@ from typing import Annotated
 
 from aboard.checks.node_scripts import AnyPath, Plain, build_rank_argv, decode_script_output, parse_script_output
 from aboard.checks.software.inventory_script import SCRIPT
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.decoding import Matching, MaxLength
 from aboard.core.plan.program import Program, ProgramKind
 from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeCommand
@@ -69,7 +69,7 @@ def build_inventory_command(node: Node, what: str = "facts", program: Program | 
     """Asks the Python that ranks will get, in their directory's name."""
     target = () if program is None or program.kind is ProgramKind.PROGRAM else (program.kind.value, program.target)
     words = (what, node.workdir or "", *target)
-    if not node.local and not node.setup and node.rank_python == node.python:
+    if node.transport is not TransportKind.LOCAL and not node.setup and node.rank_python == node.python:
         # The agent runs on it already: a child of the agent saves each node 40 ms of start-up.
         return ProbeCommand(argv=("software", *words), timeout=10.0, source=SCRIPT)
     return ProbeCommand(argv=build_rank_argv(node, "-Sc", SCRIPT, *words), timeout=10.0)

@@ -111,7 +111,7 @@ def find_unknown_space(facts: Facts) -> Iterator[Finding]:
 
 
 def _get_outcome(facts: Facts) -> Mapping[str, NodeDirectory | Unknown]:
-    outcome = facts.outcome(OUTPUT_SPACE)
+    outcome = OUTPUT_SPACE.outcome(facts)
     if isinstance(outcome, Unknown):
         return {node.name: outcome for node in facts.reached()}
     return outcome or {}

@@ -164,7 +164,7 @@ def _select_sharing_nodes(facts: Facts, sharing: WorkdirSharing) -> tuple[str, .
 
 
 def _get_sharing(facts: Facts) -> WorkdirSharing:
-    outcome = facts.outcome(EXCHANGE)
+    outcome = EXCHANGE.outcome(facts)
     return WorkdirSharing() if outcome is None or isinstance(outcome, Unknown) else outcome
 
 

@@ -9,14 +9,13 @@ from dataclasses import replace
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from typing import TYPE_CHECKING
 
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.diagnoses import InputError, Problem
 from aboard.diagnoses.usage import configuration
 from aboard.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from aboard.core.cluster.node import Node
 
 LOCALHOST = "localhost"
 _LOOPBACK_NAMES = frozenset({LOCALHOST, "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost"})
@@ -31,7 +30,7 @@ class HeadMachine:
     user: str
 
 
-def is_head_node(node: "Node", here: HeadMachine) -> bool:
+def is_head_node(node: Node, here: HeadMachine) -> bool:
     """Whether the node is this machine.
 
     A port or another user asks for ssh: `localhost` with port 2222 is the end of a tunnel, or a container.
@@ -50,12 +49,12 @@ def is_loopback(target: str) -> bool:
     return address is not None and address.is_loopback
 
 
-def assign_head_address(nodes: "Sequence[Node]", here: HeadMachine, toward: "Iterable[str]") -> "tuple[Node, ...]":
+def assign_head_address(nodes: "Sequence[Node]", here: HeadMachine, toward: "Iterable[str]") -> tuple[Node, ...]:
     """Sends the head over the local wire, and gives its peers an address for a `localhost` among them.
 
     `toward` holds the address from which this machine would speak to each peer, as its routes say.
     """
-    local = [node for node in nodes if node.local]
+    local = [node for node in nodes if node.transport is TransportKind.LOCAL]
     if len(local) > 1:
         raise InputError(configuration.HEAD_TWICE, [_build_duplicate_problem(local)])
     if not local or len(nodes) == 1 or not is_loopback(local[0].target):
@@ -63,7 +62,7 @@ def assign_head_address(nodes: "Sequence[Node]", here: HeadMachine, toward: "Ite
     address = find_reachable_address(here, toward)
     if address is None:
         raise InputError(configuration.HEAD_ADDRESS, [_build_address_problem(local[0])])
-    return tuple(replace(node, address=address) if node.local else node for node in nodes)
+    return tuple(replace(node, address=address) if node.transport is TransportKind.LOCAL else node for node in nodes)
 
 
 def find_reachable_address(here: HeadMachine, toward: "Iterable[str]") -> str | None:
@@ -100,7 +99,7 @@ def _build_duplicate_problem(local: "Sequence[Node]") -> Problem:
     )
 
 
-def _build_address_problem(node: "Node") -> Problem:
+def _build_address_problem(node: Node) -> Problem:
     return Problem(
         where="cluster",
         seen=f"{node.name} stands beside other hosts, but this machine has no address that they could reach",

@@ -2,9 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import field
+from enum import Enum
 
 from aboard.core.cluster.interpreter import NO_ENV, Interpreter
 from aboard.lazy_dataclass import dataclass
+
+
+class TransportKind(Enum):
+    """How a node is reached: `LOCAL` is this machine itself."""
+
+    LOCAL = "local"
+    SSH = "ssh"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +48,7 @@ class Node:
     setup: tuple[str, ...] = ()
     container: Container | None = None
     picked: tuple[int, ...] | None = None
-    local: bool = False
+    transport: TransportKind = TransportKind.SSH
 
     @property
     def target(self) -> str:

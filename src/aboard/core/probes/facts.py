@@ -11,7 +11,6 @@ from aboard.core.probes.probe import Probe, ProbeAnswer, ProbeParseError
 from aboard.lazy_dataclass import dataclass
 
 if TYPE_CHECKING:
-    from aboard.core.probes.multi_node_probe import MultiNodeProbe
     from aboard.core.probes.rank_environment import RankEnvironment
 
 T = TypeVar("T")
@@ -49,11 +48,6 @@ class Facts:
     def reached(self) -> list[Node]:
         """The nodes that answered, in the cluster's order."""
         return [node for node in self.cluster if isinstance(self.contacts.get(node.name), ReachedNode)]
-
-    def outcome(self, exercise: "MultiNodeProbe[T]") -> T | Unknown | None:
-        """What an exercise came to; None when it was not held."""
-        outcome: T | Unknown | None = self.outcomes.get(exercise.name)
-        return outcome
 
     def unknown(self, probe: Probe[Any]) -> dict[str, Unknown]:
         """The nodes that were asked and whose answer stayed unknown."""

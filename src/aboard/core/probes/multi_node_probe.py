@@ -51,3 +51,8 @@ class MultiNodeProbe(Generic[T]):
     quick: bool = True
     early: bool = False
     needs: Callable[[Node], bool] = lambda _node: True
+
+    def outcome(self, facts: Facts) -> T | Unknown | None:
+        """What this probe found on these nodes; None if it didn't run."""
+        outcome: T | Unknown | None = facts.outcomes.get(self.name)
+        return outcome

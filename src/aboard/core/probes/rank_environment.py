@@ -12,7 +12,7 @@ from aboard.core.cluster.interpreter import (
     Interpreter,
     choose_interpreter,
 )
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.decoding import DecodeError, decode
 from aboard.core.plan.program import PYTHON_WORDS, Program, ProgramKind
 from aboard.core.probes.probe import ProbeParseError
@@ -83,7 +83,9 @@ def parse_environment(node: Node, spec: RankSpec, reply: Mapping[str, Any]) -> R
     except DecodeError:
         raise ProbeParseError("an answer that is none") from None
     return RankEnvironment(
-        interpreter=choose_interpreter(node.interpreter, spec.environment, python, local=node.local),
+        interpreter=choose_interpreter(
+            node.interpreter, spec.environment, python, local=node.transport is TransportKind.LOCAL
+        ),
         workdir=workdir if isinstance(workdir, bool) else None,
         program=_decode_program_file(node, spec.program, program)
         if spec.program is not None and isinstance(program, dict)

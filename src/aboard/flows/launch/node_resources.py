@@ -19,7 +19,7 @@ LOOPBACK = "127.0.0.1"
 
 def collect_node_resources(facts: Facts) -> dict[str, NodeResources]:
     """Of every node, also of those that nothing is known of: a launch without a check goes by what the user wrote."""
-    mesh = facts.outcome(MESH)
+    mesh = MESH.outcome(facts)
     cores = facts.of(CORES)
     drivers = facts.of(DRIVER)
     resources = {}
@@ -37,7 +37,7 @@ def collect_node_resources(facts: Facts) -> dict[str, NodeResources]:
 def choose_master(cluster: Cluster, request: LaunchRequest, facts: Facts) -> MasterAddress:
     """An address of rank 0's node at which every other was just seen to reach it; on one node, its own loopback."""
     first = find_rank_zero_node(cluster)
-    mesh = facts.outcome(MESH)
+    mesh = MESH.outcome(facts)
     known_mesh = mesh if isinstance(mesh, MeshResult) else None
     if request.master_address is not None:
         address = request.master_address

@@ -6,6 +6,7 @@ from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
+from aboard.core.cluster.node import TransportKind
 from aboard.core.plan.plan import Plan
 from aboard.data.store.sync_directory import SyncDirectory, build_sync_directory
 from aboard.flows.sync.sync_files import SyncResult, UploadProgress, sync_files
@@ -25,7 +26,7 @@ async def upload_inputs(
     on_progress: Callable[[UploadProgress], None],
 ) -> SyncResult | None:
     """To every node but this machine; None where there is no other."""
-    nodes = [part.node for part in plan.parts if not part.node.local]
+    nodes = [part.node for part in plan.parts if part.node.transport is not TransportKind.LOCAL]
     if not nodes:
         return None
     parcels = [await asyncio.to_thread(_build_parcel, folder, cache) for folder in folders]

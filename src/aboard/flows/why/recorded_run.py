@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Annotated, Any
 
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.decoding import CustomDecoder, DecodeError, MaxLength, Word, decode, try_decode
 from aboard.core.evidence.run_evidence import TAIL_BYTES, decode_tail
 from aboard.core.evidence.snapshot import Snapshot
@@ -84,7 +84,7 @@ class _RecordedNode:
             address=self.address if self.address != self.name else None,
             user=self.user,
             port=self.port if self.port and self.port <= MAX_PORT else None,
-            local=self.local,
+            transport=TransportKind.LOCAL if self.local else TransportKind.SSH,
         )
         starts = (
             Start(child=each.child, argv=self.argv if each.argv is None else each.argv, rank=each.rank)
@@ -165,7 +165,7 @@ def _add_starts(look: Snapshot, plan: Plan | None) -> Snapshot:
         argv = {start.child: start.argv for start in own.starts} if own is not None else {}
         starts = tuple(replace(start, argv=argv.get(start.child, ())) for start in part.starts)
         reach = own.node if own is not None else part.node
-        node = replace(part.node, user=reach.user, port=reach.port, local=reach.local)
+        node = replace(part.node, user=reach.user, port=reach.port, transport=reach.transport)
         parts.append(NodePlan(node=node, starts=starts))
     return replace(look, plan=replace(look.plan, parts=tuple(parts)))
 

@@ -22,7 +22,7 @@ class CollectiveTable:
     """One row a size, both collectives side by side where there is room; nothing where none was held."""
 
     def __init__(self, facts: Facts) -> None:
-        outcome = facts.outcome(COLLECTIVE)
+        outcome = COLLECTIVE.outcome(facts)
         self._outcome = outcome if isinstance(outcome, CollectiveResult) and outcome.rows else None
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -46,7 +46,7 @@ def format_heading(outcome: CollectiveResult) -> str:
 
 def format_collective_lines(facts: Facts) -> Iterator[str]:
     """The same as plain lines, each whole in itself."""
-    outcome = facts.outcome(COLLECTIVE)
+    outcome = COLLECTIVE.outcome(facts)
     if isinstance(outcome, CollectiveResult) and outcome.rows:
         yield format_heading(outcome)
         for row in outcome.rows:

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from aboard.checks import host
 from aboard.core.cluster.contact import ReachedNode, UnreachedNode
-from aboard.core.cluster.node import Node
+from aboard.core.cluster.node import Node, TransportKind
 from aboard.core.cluster.node_sets import fold_names
 from aboard.core.probes.facts import Facts
 from aboard.core.text.byte_sizes import format_size
@@ -132,7 +132,7 @@ def format_offset(seconds: float) -> str:
 
 def _format_host(node: Node, contact: ReachedNode) -> str:
     """The host's own name where it isn't the node's, and the address that was dialled."""
-    address = contact.address or ("this machine" if node.local else "")
+    address = contact.address or ("this machine" if node.transport is TransportKind.LOCAL else "")
     return address if contact.hostname == node.name else f"{contact.hostname} {address}".strip()
 
 

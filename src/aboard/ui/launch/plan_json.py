@@ -8,6 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from aboard.core.cluster.node import TransportKind
 from aboard.core.plan.plan import Plan, Start
 from aboard.ui.json_output import describe_interpreter
 from aboard.ui.launch.plan_environment import PlanEnvironment, compare_environments
@@ -50,7 +51,7 @@ def _describe_node(plan: Plan, env: PlanEnvironment, place: int, hide: Callable[
     return {
         "name": part.node.name,
         "address": part.node.target,
-        "local": part.node.local,
+        "local": part.node.transport is TransportKind.LOCAL,
         **{key: value for key, value in (("user", part.node.user), ("port", part.node.port)) if value is not None},
         "interpreter": describe_interpreter(part.node),
         "env": own,

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from aboard.checks.node_scripts import format_node_command, get_setup_lines
+from aboard.core.cluster.node import TransportKind
 from aboard.core.cluster.node_sets import fold_names, quote_folded_names
 from aboard.core.cluster.setup_commands import strip_setup
 from aboard.core.evidence.node_snapshot import DiskUsage, NodeSnapshot
@@ -297,7 +298,7 @@ def _build_ssh_commands(command: Shell, parts: Iterable[NodePlan]) -> Iterator[S
     """What to type on the head to run a command on these nodes: a loop, but for nodes that ssh needs options for."""
     # A record may be a stranger's: its names go into a command only if they are names of hosts.
     nodes = [part.node for part in parts if find_host_error(part.node.target) is None]
-    plain = [node for node in nodes if not node.local and node.port is None]
+    plain = [node for node in nodes if node.transport is not TransportKind.LOCAL and node.port is None]
     if len(plain) > 1:
         targets = [f"{node.user}@{node.target}" if node.user else node.target for node in plain]
         yield format_shell(
