@@ -20,8 +20,7 @@ from aboard.train.checkpoint.checkpoint_folder import (
 )
 from aboard.train.checkpoint.commit_marker import CheckpointFile, TensorSpec
 from aboard.train.checkpoint.durable_write import sync_folder, write_files, write_marker
-from aboard.train.checkpoint.rank_group import CheckpointRanks
-from aboard.train.checkpoint.shared_disks import PROBE_PREFIX
+from aboard.train.checkpoint.rank_group import PROBE_PREFIX, CheckpointRanks
 from aboard.train.checkpoint.staging_buffers import StagedFile
 
 

@@ -19,10 +19,9 @@ from aboard.data.sampling.packed_sequences import compute_data_identity
 from aboard.train.checkpoint.background_save import BackgroundSave, CopyBarrier, TimeBooking
 from aboard.train.checkpoint.checkpoint_folder import FolderLock
 from aboard.train.checkpoint.checkpoint_writer import CheckpointState, CheckpointWriter
-from aboard.train.checkpoint.rank_group import CheckpointRanks
+from aboard.train.checkpoint.rank_group import CheckpointRanks, find_shared_disks
 from aboard.train.checkpoint.resume import resume_checkpoint
 from aboard.train.checkpoint.setting_differences import RunSettings
-from aboard.train.checkpoint.shared_disks import find_shared_disks
 from aboard.train.checkpoint.staging_buffers import StagingBuffers
 from aboard.train.checkpoint.tensor_slices import (
     StoredTensors,

@@ -1,13 +1,34 @@
-"""The ranks at a checkpoint folder: each does its part, hears of the others', and a failure of one is everybody's."""
+"""The ranks that share a checkpoint folder: which of them see the same disk, and collective work on it."""
 
+import socket
 from collections.abc import Callable
 from pathlib import Path
+from secrets import token_hex
 from typing import Any
 
 from aboard.lazy_dataclass import dataclass
-from aboard.train.checkpoint.shared_disks import SharedDisks
+from aboard.train.distributed.rank_context import RankContext
 from aboard.train.distributed.rank_exchange import RankExchange
 from aboard.train.distributed.rank_failures import pack_failure, raise_first_failure
+
+# Of the files by which ranks find out whether they share a disk: the same path may be another disk on another node.
+PROBE_PREFIX = ".seen-"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedDisks:
+    """For each rank its node, and the lowest rank that sees the same folder: who leads that disk."""
+
+    nodes: tuple[str, ...]
+    leaders: tuple[int, ...]
+
+    def of(self, rank: int) -> frozenset[int]:
+        """All ranks on the same disk."""
+        return frozenset(each for each, leader in enumerate(self.leaders) if leader == self.leaders[rank])
+
+    @property
+    def count(self) -> int:
+        return len(set(self.leaders))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,3 +62,26 @@ class CheckpointRanks:
         reports = self.exchange.all(report)
         raise_first_failure(reports)
         return reports
+
+
+def find_shared_disks(folder: Path, world: RankContext, exchange: RankExchange) -> SharedDisks:
+    """Each node's first rank leaves a file that nobody could have left before; who sees it shares its disk."""
+    node = socket.gethostname()
+    mark = folder / f"{PROBE_PREFIX}{token_hex(8)}" if world.local_rank == 0 else None
+    report: dict[str, Any] = {"node": node, "mark": mark and mark.name, "failed": None}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if mark:
+            mark.touch(exist_ok=False)
+    except OSError as error:
+        report["failed"] = pack_failure(error, rank=world.rank, node=node, folder=folder)
+    try:
+        reports = exchange.all(report)
+        raise_first_failure(reports)
+        marks = {rank: each["mark"] for rank, each in enumerate(reports) if each["mark"]}
+        leader = min((rank for rank, name in marks.items() if (folder / name).exists()), default=world.rank)
+        leaders = exchange.all(leader)
+    finally:
+        if mark:
+            mark.unlink(missing_ok=True)
+    return SharedDisks(nodes=tuple(each["node"] for each in reports), leaders=tuple(leaders))

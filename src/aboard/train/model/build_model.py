@@ -1,9 +1,10 @@
-"""From a model's directory to an engine: built on meta, spread over the ranks, then filled."""
+"""Builds the engine of a run from a model directory: prepare on meta, shard over the ranks, load the weights."""
 
 import hashlib
 import inspect
 import os
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from transformers import PreTrainedModel
 from aboard.core.plan.training_settings import Training
 from aboard.diagnoses import AboardError
 from aboard.diagnoses.trainer import model, training
+from aboard.lazy_dataclass import dataclass
 from aboard.train.distributed.rank_context import RankContext
 from aboard.train.model.engine import Engine, make_sync_switch
 from aboard.train.model.load_weights import prepare_pretrained
@@ -24,22 +26,24 @@ from aboard.train.model.meta_model import build_on_meta, find_layers
 from aboard.train.model.scratch_weights import prepare_scratch
 
 
+@dataclass(frozen=True, kw_only=True)
+class PreparedModel:
+    """A model on meta, ready to shard; `load` fills it once it has memory and returns the bytes that this rank read."""
+
+    module: PreTrainedModel
+    load: Callable[[RankContext], int]
+    flops_per_token: float
+    notes: tuple[str, ...]
+
+
 def build_engine(training: Training, world: RankContext) -> Engine:
-    """The model of a training, spread as the world says, with the weights of its files or with new ones."""
-    module = build_on_meta(training, world.device)
-    notes: tuple[str, ...] = ()
-    if training.from_scratch:
-        into = prepare_scratch(module, seed=training.seed)
-    else:
-        check_same_files(Path(training.model), world)
-        into, notes = prepare_pretrained(module, Path(training.model))
-    if training.gradient_checkpointing:
-        _enable_checkpointing(module)
-    flops = count_flops_per_token(module, training.max_length)
+    """Prepares the model on meta, shards it, loads its weights and wraps it for the layout of this run."""
+    prepared = prepare_model(training, world)
+    module = prepared.module
     if world.mesh is not None:
         _shard_layers(module, training, world)
     _allocate_tensors(module, world.device)
-    read = into(world)
+    bytes_read = prepared.load(world)
     module.train()
     model = _wrap_model(module, training, world)
     return Engine(
@@ -48,11 +52,31 @@ def build_engine(training: Training, world: RankContext) -> Engine:
         world=world,
         parameters=tuple(each for each in module.parameters() if each.requires_grad),
         loss_scale=float(world.size) if isinstance(model, DistributedDataParallel) else 1.0,
-        flops_per_token=flops,
-        bytes_read=read,
-        notes=(_describe_sharding(world), *notes),
+        flops_per_token=prepared.flops_per_token,
+        bytes_read=bytes_read,
+        notes=(_describe_sharding(world), *prepared.notes),
         _switch=make_sync_switch(model, world),
     )
+
+
+def prepare_model(training: Training, world: RankContext) -> PreparedModel:
+    """Builds the model on meta, matches it with its weight files or with an initialization, and modifies it."""
+    module = build_on_meta(training, world.device)
+    notes: tuple[str, ...] = ()
+    if training.from_scratch:
+        load = prepare_scratch(module, seed=training.seed)
+    else:
+        check_same_files(Path(training.model), world)
+        load, notes = prepare_pretrained(module, Path(training.model))
+    modify_model(module, training)
+    flops = count_flops_per_token(module, training.max_length)
+    return PreparedModel(module=module, load=load, flops_per_token=flops, notes=notes)
+
+
+def modify_model(model: PreTrainedModel, training: Training) -> None:
+    """Changes the meta model before it is sharded: adapters, frozen weights and tensor-parallel plans belong here."""
+    if training.gradient_checkpointing:
+        _enable_checkpointing(model)
 
 
 def _describe_sharding(world: RankContext) -> str:
