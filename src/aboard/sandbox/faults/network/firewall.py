@@ -1,7 +1,12 @@
-"""Firewalls between hosts, from one that swallows packets to one that says no."""
+"""Faults: firewalls that drop or reject packets between hosts.
+
+The rules go into iptables' own chains, where an administrator's rules are. A separate nftables table would not behave
+like that firewall: a packet that one table accepts is still dropped by another (nft(8)), so the
+`iptables -I INPUT … -j ACCEPT` that fixes a real firewall would have no effect.
+"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from aboard.core.cluster.node_sets import expand_node_set
@@ -10,8 +15,8 @@ from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
 from aboard.lazy_dataclass import dataclass
 from aboard.sandbox.faults.fault import Fault
-from aboard.sandbox.faults.network import iptables_rules
 from aboard.sandbox.faults.network.nftables import INTERFACES, Direction, NetworkName
+from aboard.sandbox.faults.root_commands import require_program, run_as_root, run_script
 from aboard.sandbox.host import Host
 from aboard.sandbox.sandbox import Sandbox
 
@@ -23,6 +28,15 @@ _ANSWERS = {
     "tcp-reset": ("-j", "REJECT", "--reject-with", "tcp-reset"),
     "host-prohibited": ("-j", "REJECT", "--reject-with", "icmp-host-prohibited"),
 }
+_KERNEL_OPTIONS = (
+    "CONFIG_NETFILTER_XT_MATCH_MULTIPORT, CONFIG_NETFILTER_XT_MATCH_COMMENT and CONFIG_IP_NF_TARGET_REJECT"
+)
+# Rules carry the fault's key as their comment. Then delete an empty table: iptables itself never removes one.
+_UNLOAD_SCRIPT = """
+{ echo '*filter'; iptables -w -S | grep -e "--comment $1 " | sed 's/^-A/-D/'; echo COMMIT; } | iptables-restore -w -n
+if iptables -w -S | grep -q -e '^-A' -e '^-P [A-Z]* DROP'; then exit 0; fi
+nft delete table ip filter 2>/dev/null || true
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,14 +48,15 @@ class _Firewall(Fault):
     open_too: Annotated[bool, "With --ports: cut connections that are open, too."] = False
 
     def check(self, box: Sandbox, host: Host) -> None:
-        iptables_rules.require_iptables()
+        require_program("iptables", "iptables")
+        require_program("nft", "nftables")
         list(self.rules(box))
 
     def inject(self, box: Sandbox, host: Host) -> None:
-        iptables_rules.load_rules(host, self.key, list(self.rules(box)))
+        _load_rules(host, self.key, list(self.rules(box)))
 
     def heal(self, box: Sandbox, host: Host) -> None:
-        iptables_rules.unload_rules(host, self.key)
+        _unload_rules(host, self.key)
 
     def rules(self, box: Sandbox) -> Iterator[tuple[str, ...]]:
         """The rules, as iptables reads them: a chain each, and what follows."""
@@ -104,3 +119,19 @@ def _parse_port_ranges(ports: str) -> list[str]:
             raise SandboxError(sandbox.FAULT_OPTION, f"{part.strip()!r} is no port and no range of ports", "ports")
         found.append(f"{low}-{high}" if high > low else str(low))
     return found
+
+
+def _load_rules(host: Host, key: str, rules: Sequence[Sequence[str]]) -> None:
+    """Removes the fault's old rules, then loads the new ones: all of them or none."""
+    _unload_rules(host, key)
+    lines = "".join(f"-A {' '.join([rule[0], '-m comment --comment', key, *rule[1:]])}\n" for rule in rules)
+    try:
+        run_as_root(host, "iptables-restore", "-w", "-n", text=f"*filter\n{lines}COMMIT\n")
+    except SandboxError as error:
+        raise SandboxError(
+            sandbox.KERNEL, f"this kernel lacks a part of iptables: {error.seen}", "boot", option=_KERNEL_OPTIONS
+        ) from error
+
+
+def _unload_rules(host: Host, key: str) -> None:
+    run_script(host, _UNLOAD_SCRIPT, key)
