@@ -143,7 +143,7 @@ def test_down_leaves_nothing_of_slurm(box_name: str) -> None:
 
 def test_another_shape_is_told_apart(cluster: Sandbox) -> None:
     """A cluster with Slurm isn't one without."""
-    with pytest.raises(SandboxError, match="a Slurm; that isn't what you ask for"):
+    with pytest.raises(SandboxError, match="with Slurm; you asked for something else"):
         Sandbox.up(cluster.name, nodes=4)
     assert Sandbox.up(cluster.name, nodes=4, slurm=True).found
 

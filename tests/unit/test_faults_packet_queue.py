@@ -30,5 +30,5 @@ def test_packet_number() -> None:
 
 def test_no_number() -> None:
     """A packet without its header is an error, not packet 0."""
-    with pytest.raises(OSError, match="without a number"):
+    with pytest.raises(OSError, match="without an id"):
         parse_packet_number(packet(1, kind=9))

@@ -1,24 +1,23 @@
-"""A host of a practice cluster, as tests and faults see it."""
+"""One host of a sandbox: runs commands in it, and switches its power and its sshd."""
 
 import contextlib
 import fcntl
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
 from aboard.sandbox.host_setup import network_commands
 from aboard.sandbox.host_setup.boot_host import SSHD_PID_FILE
+from aboard.sandbox.layout import SandboxLayout
 from aboard.sandbox.namespaces import host_commands
 from aboard.sandbox.namespaces.host_commands import HostCommand
 from aboard.sandbox.namespaces.process_identity import ProcessIdentity
-
-if TYPE_CHECKING:
-    from aboard.sandbox.sandbox import Sandbox
+from aboard.sandbox.requirements import HostPrograms
 
 _PARENT_NAMESPACE = 0xB702  # NS_GET_PARENT, ioctl_ns(2)
 _OFF_TIMEOUT = 30.0
@@ -26,16 +25,32 @@ _SSHD_TIMEOUT = 30.0
 _HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
 
 
-class Host:
-    """One host; what runs in it runs as `crew` unless root is asked for."""
+class HostOwner(Protocol):
+    """What a host needs from the sandbox that it is part of."""
 
-    def __init__(self, box: "Sandbox", name: str) -> None:
+    @property
+    def name(self) -> str: ...
+    @property
+    def layout(self) -> SandboxLayout: ...
+    @property
+    def crew_id(self) -> int: ...
+    @property
+    def programs(self) -> HostPrograms: ...
+    def first_process(self, name: str) -> ProcessIdentity | None: ...
+    def switch(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]: ...
+    def boot(self, names: Iterable[str]) -> None: ...
+
+
+class Host:
+    """One host; commands run as the user `crew` unless `root=True`."""
+
+    def __init__(self, box: HostOwner, name: str) -> None:
         self._box = box
         self._place = box.layout.places[name]
         self.name = name
         self.address = self._place.address
         self.fabric_address = self._place.fabric_address
-        #: The switch's ends of its cables, for `Sandbox.switch`: ["n2"], with a fabric ["n2", "n2i"].
+        #: The switch ports of its cables, for `Sandbox.switch`: ["n2"], with a fabric ["n2", "n2i"].
         self.ports = network_commands.list_switch_ports(self._place)
 
     def __repr__(self) -> str:
@@ -43,12 +58,12 @@ class Host:
 
     @property
     def on(self) -> bool:
-        """Whether it has power."""
+        """Whether it is powered on."""
         return self._box.first_process(self.name) is not None
 
     @property
     def pid(self) -> int:
-        """Its first process, as the machine numbers it."""
+        """The machine's pid of its init process."""
         return self._first().pid
 
     def run(
@@ -61,7 +76,7 @@ class Host:
         timeout: float = 60,
         cwd: str | None = None,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program in this host; past the time-out its whole session is ended."""
+        """Runs a program in this host; after the timeout its whole session is killed."""
         return host_commands.run_command(
             self._first(), self._command(argv, env, cwd, root=root), text=input, timeout=timeout
         )
@@ -75,39 +90,39 @@ class Host:
         cwd: str | None = None,
         **streams: Any,
     ) -> subprocess.Popen[Any]:
-        """Start a program in this host; `kill()` on the handle ends its whole session."""
+        """Starts a program in this host; `kill()` on the handle kills its whole session."""
         return host_commands.start_command(self._first(), self._command(argv, env, cwd, root=root), **streams)
 
     def become(self, argv: Sequence[str], *, root: bool = False, env: Mapping[str, str] | None = None) -> NoReturn:
-        """Turn this very process into a program in this host, at the same terminal."""
+        """Replaces this process with a program in this host, on the same terminal."""
         host_commands.exec_command(self._first(), self._command(argv, env, None, root=root))
 
     def pids(self) -> list[int]:
-        """Every process in this host, containers in it included, as the machine numbers them."""
+        """The machine's pids of all processes in this host, including those in containers."""
         namespace = _read_pid_namespace(self.pid)
         return [pid for pid in _list_pids() if namespace in _list_pid_namespaces(pid)]
 
     def kill_power(self) -> None:
-        """Power loss: its cables go silent first, so that no peer hears a word of farewell."""
+        """Simulates a power loss: removes the cables first, so that no peer receives a FIN or RST."""
         first = self._first()
         for port in self.ports:
             self._box.switch(["ip", "link", "delete", port])
         if not first.kill(timeout=_OFF_TIMEOUT):
-            raise SandboxError(sandbox.STUCK, f"{self.name} doesn't end", "usual")
+            raise SandboxError(sandbox.STUCK, f"{self.name} does not terminate", "usual")
 
     def power_on(self) -> None:
-        """Boot it again from the disk it had; what lay in memory file systems is gone."""
+        """Boots it again from its disk; memory file systems are empty."""
         if not self.on:
             self._box.boot([self.name])
 
     def sshd_stop(self) -> None:
-        """End the listening sshd; sessions that are open stay open."""
+        """Stops the listening sshd; open sessions stay open."""
         script = f'read -r pid < {SSHD_PID_FILE} && kill "$pid" && while kill -0 "$pid"; do sleep 0.01; done'
         self.run(["sh", "-c", script], root=True, timeout=_SSHD_TIMEOUT)
         self.run(["rm", "-f", str(SSHD_PID_FILE)], root=True)
 
     def sshd_restart(self, options: Sequence[str] = ()) -> None:
-        """Start sshd anew, with `-o` options before those of its file, and wait until it listens."""
+        """Restarts sshd, with `-o` options that override its config file, and waits until it listens."""
         self.sshd_stop()
         flags = [word for option in options for word in ("-o", option)]
         done = self.run([self._box.programs.sshd, *flags], root=True)
@@ -119,11 +134,11 @@ class Host:
             if done.returncode == 0:
                 return
         raise SandboxError(
-            sandbox.SSHD, f"sshd of {self.name} doesn't start: {done.stderr.strip() or 'it does not listen'}"
+            sandbox.SSHD, f"sshd on {self.name} does not start: {done.stderr.strip() or 'it does not listen'}"
         )
 
     def ssh_host_key(self, *, new: bool = False) -> str:
-        """The public host key; with `new`, one that nobody knows yet is put in its place first."""
+        """The public host key; with `new`, a new key is generated first."""
         if new:
             script = f"rm -f {_HOST_KEY} && ssh-keygen -q -t ed25519 -N '' -f {_HOST_KEY}"
             self.run(["sh", "-c", script], root=True)
@@ -153,7 +168,7 @@ def _read_pid_namespace(pid: int) -> int:
 
 
 def _list_pid_namespaces(pid: int) -> set[int]:
-    """The PID namespaces that a process is in, from its own outwards."""
+    """The PID namespaces of a process, innermost first."""
     found: set[int] = set()
     with contextlib.ExitStack() as stack:
         try:
@@ -166,6 +181,6 @@ def _list_pid_namespaces(pid: int) -> set[int]:
             try:
                 handle = fcntl.ioctl(handle, _PARENT_NAMESPACE)
             except PermissionError:
-                # The parent is beyond what we may see: it is the machine's own.
+                # The parent is not visible to us: it is the machine's own namespace.
                 return found
             stack.callback(os.close, handle)

@@ -1,4 +1,4 @@
-"""What a practice cluster looks like on paper: its hosts, their names and addresses."""
+"""The layout of a practice cluster: its hosts, their names and addresses."""
 
 import re
 from functools import cached_property
@@ -23,7 +23,7 @@ class HostAddress:
 
     @property
     def mac(self) -> str:
-        """The same after a power cycle, as a real card's is."""
+        """The same after a power cycle, like a real NIC's."""
         return _format_mac(0x77, self.number)
 
     @property
@@ -55,7 +55,7 @@ class SandboxLayout:
         return {name: self._place(name, number) for number, name in enumerate(names)}
 
     def _place(self, name: str, number: int) -> HostAddress:
-        # n1 is .0.1, as a reader guesses; the head is apart from the nodes, at .255.1.
+        # n1 is .0.1, as a reader expects; the head is outside the nodes' range, at .255.1.
         subnet, last = divmod(number - 1, _PER_SUBNET) if number else (255, 0)
         tail = f"{subnet}.{last + 1}"
         return HostAddress(
@@ -64,12 +64,14 @@ class SandboxLayout:
 
 
 def validate_name(name: str) -> str:
-    """The name, if it can be one: it becomes a directory's, so no path may hide in it."""
+    """Returns a valid name; it becomes a directory name, so it must not contain a path."""
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]{0,40}", name):
-        raise SandboxError(sandbox.NAME, f"{name!r} can't name a sandbox: small letters, digits, '.', '_' and '-' can")
+        raise SandboxError(
+            sandbox.NAME, f"{name!r} can't name a sandbox: use lowercase letters, digits, '.', '_' and '-'"
+        )
     return name
 
 
 def _format_mac(network: int, number: int) -> str:
-    # 02 marks an address as locally administered: it can't meet a real card's.
+    # 02 marks an address as locally administered: it cannot collide with a real NIC's.
     return f"02:10:{network:02x}:00:{number >> 8:02x}:{number & 0xFF:02x}"

@@ -1,4 +1,4 @@
-"""What a practice cluster needs of its machine, and which package or kernel option brings it."""
+"""The programs and kernel features that a sandbox needs, and the packages and options that provide them."""
 
 import errno
 import os
@@ -39,7 +39,7 @@ _KERNEL_PARTS = {
 
 @dataclass(frozen=True, kw_only=True)
 class HostPrograms:
-    """Where the programs are that build a host."""
+    """Paths of the programs that build a host."""
 
     sshd: str
     ssh_keygen: str
@@ -49,25 +49,25 @@ class HostPrograms:
 
 
 def require_root(verb: str) -> None:
-    """Only root may make namespaces and mounts that others can log in to."""
+    """Raises unless we are root, which namespaces and mounts for other users require."""
     if os.geteuid() != 0:
         raise SandboxError(
             sandbox.ROOT,
             f"`aboard sandbox {verb}` needs root: a practice host has its own network, mounts and sshd, "
-            "and only root may make those. Your training runs as an ordinary user in it",
+            "which only root can create. Your training still runs as an ordinary user",
             aboard=_find_aboard(),
             verb=verb,
         )
 
 
 def _find_aboard() -> str:
-    """By its path where sudo would not find it, as in a virtual environment."""
+    """The `aboard` command, with its path if sudo would not find it, as in a virtual environment."""
     beside = Path(sys.executable).parent / "aboard"
     return str(beside) if shutil.which("aboard", path=_SEARCH) is None and beside.exists() else "aboard"
 
 
 def find_programs() -> HostPrograms:
-    """Every program that is needed, or one error that names all the packages that are missing."""
+    """Finds every program; raises one error with all missing packages."""
     if sys.platform != "linux":
         raise SandboxError(sandbox.LINUX, f"a sandbox is made of Linux namespaces; this is {sys.platform}")
     where = _find_or_refuse(_PACKAGES, _SEARCH)
@@ -77,24 +77,24 @@ def find_programs() -> HostPrograms:
 
 
 def require_slurm(*, search: str = _SEARCH) -> None:
-    """Every program that Slurm is made of, or one error that names all the packages that are missing."""
+    """Checks for the programs of Slurm; raises one error with all missing packages."""
     _find_or_refuse(_SLURM_PACKAGES, search)
 
 
 def require_readable(source: Path) -> None:
-    """The ordinary user of a host runs our source from where it is, so others must be able to read it."""
+    """Raises unless all users can read our source: the ordinary user of a host runs it in place."""
     for path in (source, source / "aboard", source / "aboard" / "__init__.py"):
         wanted = 0o5 if path.is_dir() else 0o4
         if path.stat().st_mode & wanted != wanted:
             raise SandboxError(
                 sandbox.SOURCE,
-                f"{path} can't be read by other users, so no ordinary user of a host could run aboard",
+                f"{path} can't be read by other users, so the ordinary user of a host could not run aboard",
                 source=source,
             )
 
 
 def build_kernel_part_error(part: str, seen: str) -> SandboxError:
-    """The kernel refused something because it has no such part."""
+    """The error for a missing kernel feature."""
     option = _KERNEL_PARTS[part]
     message = f"this kernel has no {part} ({option}): {seen}"
     if part in {"overlay", "bridge", "veth"}:
@@ -103,11 +103,11 @@ def build_kernel_part_error(part: str, seen: str) -> SandboxError:
 
 
 def build_system_call_error(part: str, error: OSError) -> SandboxError:
-    """The error for a system call that failed while a part of the cluster was made."""
+    """The error for a system call that failed while the sandbox was built."""
     if error.errno in {errno.EPERM, errno.EACCES}:
         return SandboxError(
             sandbox.PRIVILEGES,
-            f"root may not do this here: {error.strerror}. A container's root often lacks CAP_SYS_ADMIN",
+            f"root lacks permission here: {error.strerror}. In a container, root often lacks CAP_SYS_ADMIN",
         )
     if error.errno in {errno.ENODEV, errno.EINVAL, errno.ENOSYS}:
         return build_kernel_part_error(part, str(error.strerror))

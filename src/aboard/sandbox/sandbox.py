@@ -1,4 +1,4 @@
-"""A practice cluster: real hosts on one Linux machine."""
+"""A sandbox: builds, finds and removes a practice cluster of real hosts on one Linux machine."""
 
 import contextlib
 import importlib.metadata
@@ -33,13 +33,13 @@ _BUILD_TIMEOUT_PER_HOST = 2.0
 
 
 class Sandbox:
-    """A practice cluster that is up: `head`, where the user types, and the nodes n1…nN."""
+    """A running practice cluster: `head`, where the user runs `aboard`, and the nodes n1…nN."""
 
     def __init__(
         self, state_now: SandboxState, *, found: bool, launch: outer_namespace.OuterNamespace | None = None
     ) -> None:
         self._state = state_now
-        # A temporary sandbox ends with this object, and with this process at the latest.
+        # A temporary sandbox is removed with this object, at the latest when this process exits.
         self._finalizer = weakref.finalize(self, launch.abandon) if launch is not None else None
         #: Whether `up` found it running instead of building it.
         self.found = found
@@ -58,9 +58,9 @@ class Sandbox:
         temporary: bool = False,
         progress: BuildProgress | None = None,
     ) -> Self:
-        """Build a practice cluster; one of this name and shape that is up already is taken as it is.
+        """Builds a practice cluster, or attaches to the running one of the same name and layout.
 
-        A temporary one is always new. It ends when the object is dropped, or with this process, even by SIGKILL.
+        A temporary one is always new. It is removed with the object, or when this process exits, even by SIGKILL.
         """
         layout = SandboxLayout(name=name, nodes=nodes, slots=slots, fabric=fabric, slurm=slurm)
         requirements.require_root("up")
@@ -81,7 +81,7 @@ class Sandbox:
 
     @classmethod
     def attach(cls, name: str = _DEFAULT_NAME) -> Self:
-        """The practice cluster of this name, built by this process or another."""
+        """Attaches to the running sandbox of this name, whichever process built it."""
         requirements.require_root("status")
         existing = saved_state.read_state(name)
         if existing is None or not existing.ready or not existing.alive():
@@ -101,17 +101,17 @@ class Sandbox:
 
     @property
     def crew_id(self) -> int:
-        """The user and group number of `crew`."""
+        """The user id and group id of `crew`."""
         return self._state.crew_id
 
     @property
     def outer_init(self) -> ProcessIdentity:
-        """The process whose end is the end of all of it."""
+        """The init process of the whole sandbox: when it exits, the kernel kills everything in the sandbox."""
         return self._state.outer_init
 
     @property
     def head(self) -> Host:
-        """The host where the user types `aboard`."""
+        """The host where the user runs `aboard`."""
         return self.hosts[HEAD]
 
     @property
@@ -120,7 +120,7 @@ class Sandbox:
         return [host for host in self.hosts.values() if host is not self.head]
 
     def host(self, name: str) -> Host:
-        """A host by its name, as a user gave it."""
+        """The host of this name, as the user typed it."""
         if name not in self.hosts:
             raise SandboxError(
                 sandbox.HOST,
@@ -130,12 +130,12 @@ class Sandbox:
         return self.hosts[name]
 
     def switch(self, argv: Sequence[str], *, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-        """Run a program as root where the bridges (`mgmt`, `fabric`) and the hosts' ports are."""
+        """Runs a program as root in the namespace of the bridges (`mgmt`, `fabric`) and the switch ports."""
         command = HostCommand(argv=argv, uid=0, env={}, cwd="/")
         return host_commands.run_command(self.outer_init, command, text=None, timeout=timeout)
 
     def first_process(self, name: str) -> ProcessIdentity | None:
-        """The init of a host; None when it has no power. Another process may have power-cycled it."""
+        """The init process of a host; None when it is off. Another process may have power-cycled it."""
         process = self._state.hosts.get(name)
         if process is None or not process.alive():
             fresh = saved_state.read_state(self.name)
@@ -146,7 +146,7 @@ class Sandbox:
         return process if process is not None and process.alive() else None
 
     def boot(self, names: Iterable[str]) -> None:
-        """Bring up hosts that have no power, from the disks they had."""
+        """Boots hosts that are off, from their disks."""
         with saved_state.lock_sandbox(self.name, "heal"):
             started = _boot_hosts(
                 self.layout, self.outer_init, self.crew_id, self.programs, list(names), _ignore_progress
@@ -155,7 +155,7 @@ class Sandbox:
             saved_state.write_state(self._state)
 
     def down(self) -> None:
-        """End it: no process, mount, namespace or file of it is left. Down already is fine."""
+        """Removes all its processes, mounts, namespaces and files; does nothing if it is gone already."""
         with contextlib.suppress(FileNotFoundError), saved_state.lock_sandbox(self.name, "down"):
             existing = saved_state.read_state(self.name)
             if existing is None or existing.outer_init == self.outer_init:
@@ -173,7 +173,7 @@ class Sandbox:
 
 
 def take_down_sandbox(name: str = _DEFAULT_NAME) -> bool:
-    """End the sandbox of this name, or clear away what a crash left of it; False when there was nothing."""
+    """Removes a sandbox, or what a crash left of it; False when there is nothing to remove."""
     requirements.require_root("down")
     if not saved_state.get_directory(name).exists():
         return False
@@ -185,7 +185,7 @@ def take_down_sandbox(name: str = _DEFAULT_NAME) -> bool:
 def _build_sandbox(
     layout: SandboxLayout, programs: requirements.HostPrograms, progress: BuildProgress, *, temporary: bool
 ) -> tuple[SandboxState, outer_namespace.OuterNamespace | None]:
-    # What a crash left of an earlier one goes first.
+    # First remove what a crash left of an earlier sandbox.
     saved_state.clear_sandbox(layout.name)
     disks = saved_state.get_directory(layout.name) / "disks"
     disks.mkdir()
@@ -244,10 +244,10 @@ def _require_same_layout(existing: SandboxState, wanted: SandboxLayout) -> Sandb
     if existing.layout != wanted:
         layout = existing.layout
         message = (
-            f"sandbox {layout.name!r} is up with {format_count(layout.nodes, 'node')},"
+            f"sandbox {layout.name!r} is running with {format_count(layout.nodes, 'node')},"
             f" {format_count(layout.slots, 'slot')} each, "
-            f"{'a' if layout.fabric else 'no'} fabric, {'a' if layout.slurm else 'no'} Slurm; that isn't what you"
-            " ask for"
+            f"{'with' if layout.fabric else 'no'} fabric, {'with' if layout.slurm else 'no'} Slurm;"
+            " you asked for something else"
         )
         if layout.name == _DEFAULT_NAME:
             raise SandboxError(sandbox.DIFFERS, message, "usual")
@@ -256,7 +256,7 @@ def _require_same_layout(existing: SandboxState, wanted: SandboxLayout) -> Sandb
 
 
 def _list_exposed_trees() -> tuple[Path, ...]:
-    """What the ordinary user of a host must reach to run this very `aboard`, and ranks in the active environment."""
+    """The directories that a host's ordinary user needs to run this `aboard`, and ranks in the active environment."""
     program = Path(sys.executable)
     active = [Path(prefix) for name, prefix in find_active_environment().items() if name != "PATH"]
     bases = [(prefix / "bin/python").resolve().parents[1] for prefix in active]
@@ -267,7 +267,7 @@ def _list_exposed_trees() -> tuple[Path, ...]:
 
 
 def find_active_environment() -> dict[str, str]:
-    """What names the Python environment that is active here, and the PATH of the hosts' user with it; hosts see it."""
+    """The variables of the active Python environment, and the PATH of the hosts' user with it."""
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         prefix = os.environ.get(name) or "."
         if Path(prefix).is_absolute() and Path(prefix, "bin/python").is_file():
@@ -276,7 +276,7 @@ def find_active_environment() -> dict[str, str]:
 
 
 def _list_owners(trees: Iterable[Path]) -> tuple[int, ...]:
-    """Who made these environments: the hosts' user runs them, so they are trusted there as root is."""
+    """The owners of these environments: the hosts' user runs their code, so hosts trust them like root."""
     return tuple(sorted({tree.stat().st_uid for tree in trees} - {0}))
 
 

@@ -1,4 +1,4 @@
-"""The one directory that a sandbox has on the machine, and the lock that guards it."""
+"""The state of a sandbox in its one directory on the machine, and the lock for it."""
 
 import contextlib
 import fcntl
@@ -22,7 +22,7 @@ _KILL_TIMEOUT = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxState:
-    """What is written down about a sandbox: enough to find it, use it and end it."""
+    """The saved state of a sandbox: enough to find, use and remove it."""
 
     layout: SandboxLayout
     boot: str
@@ -32,17 +32,17 @@ class SandboxState:
     hosts: dict[str, ProcessIdentity] = field(default_factory=dict)
 
     def alive(self) -> bool:
-        """Its hull runs: a number of another boot, or one that was given out again, isn't it."""
+        """Whether its outer init runs; a pid of another boot, or a reused one, does not count."""
         return self.boot == read_boot_id() and self.outer_init.alive()
 
 
 def get_directory(name: str) -> Path:
-    """Where the sandbox of this name keeps its state; `disks` in it is a mount point of the hull."""
+    """The directory of this sandbox's state; its `disks` is a mount point of the outer namespace."""
     return BASE / validate_name(name)
 
 
 def read_state(name: str) -> SandboxState | None:
-    """What was last written; None when there is nothing, or nothing that can be read."""
+    """The saved state; None if it is missing or unreadable."""
     try:
         raw = json.loads((get_directory(name) / "state.json").read_text())
         return SandboxState(
@@ -58,7 +58,7 @@ def read_state(name: str) -> SandboxState | None:
 
 
 def write_state(state: SandboxState) -> None:
-    """All of it or nothing of it."""
+    """Writes the state atomically."""
     raw = {
         "layout": {key: getattr(state.layout, key) for key in ("name", "nodes", "slots", "fabric", "slurm")},
         "boot": state.boot,
@@ -74,13 +74,13 @@ def write_state(state: SandboxState) -> None:
 
 
 def list_sandboxes() -> list[str]:
-    """Every sandbox that has a directory, up or wrecked."""
+    """All sandboxes that have a directory, running or crashed."""
     return sorted(entry.name for entry in BASE.iterdir() if entry.is_dir()) if BASE.is_dir() else []
 
 
 @contextmanager
 def lock_sandbox(name: str, verb: str) -> Iterator[None]:
-    """One `up`, `down`, `break` or `heal` at a time per sandbox; the kernel frees it when its holder dies."""
+    """Allows one `up`, `down`, `break` or `heal` at a time per sandbox; the kernel releases it when its holder dies."""
     while True:
         BASE.mkdir(mode=0o700, exist_ok=True)
         _make_directory(get_directory(name))
@@ -99,7 +99,7 @@ def lock_sandbox(name: str, verb: str) -> Iterator[None]:
                     verb=verb,
                     name=name,
                 ) from None
-            # A `down` between open and flock has removed this very directory: take the new one.
+            # A `down` between open and flock has removed this directory: use the new one.
             if _is_same_directory(handle, get_directory(name)):
                 try:
                     yield
@@ -112,9 +112,9 @@ def lock_sandbox(name: str, verb: str) -> Iterator[None]:
 
 @contextmanager
 def lock_user_ids() -> Iterator[set[int]]:
-    """Under the lock of a sandbox: the user ids of all others, to which nobody else adds meanwhile.
+    """Under the lock of a sandbox: the user ids of all others, locked against additions.
 
-    The kernel counts the processes of a user (RLIMIT_NPROC) over the whole machine, so each sandbox has its own.
+    The kernel counts the processes of a user (RLIMIT_NPROC) over the whole machine, so each sandbox has its own id.
     """
     handle = os.open(BASE, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -126,7 +126,7 @@ def lock_user_ids() -> Iterator[set[int]]:
 
 
 def clear_sandbox(name: str) -> None:
-    """Under the lock: end the hull, if it is this boot's, and empty the directory; works on any wreck."""
+    """Under the lock: kills the outer init, if it is of this boot, and empties the directory, whatever its state."""
     state = read_state(name)
     if state is not None and state.alive() and not state.outer_init.kill(timeout=_KILL_TIMEOUT):
         raise SandboxError(
@@ -143,13 +143,13 @@ def clear_sandbox(name: str) -> None:
 
 
 def remove_sandbox(name: str) -> None:
-    """As `clear`, and the directory goes too."""
+    """Like `clear_sandbox`, and removes the directory too."""
     clear_sandbox(name)
     _drop_if_empty(name)
 
 
 def _drop_if_empty(name: str) -> None:
-    # Not empty: this sandbox is up, or another lives beside it.
+    # Not empty: this sandbox is up, or another one exists.
     with contextlib.suppress(OSError):
         get_directory(name).rmdir()
     with contextlib.suppress(OSError):
@@ -160,7 +160,7 @@ def _make_directory(path: Path) -> None:
     try:
         path.mkdir(mode=0o700, exist_ok=True)
     except FileNotFoundError:
-        # The last sandbox's `down` removed the base between two lines: the caller comes round again.
+        # The last sandbox's `down` has just removed the base directory: the caller tries again.
         return
 
 

@@ -1,4 +1,4 @@
-"""What can be wrong with a host, on purpose: `inject` a fault, `heal` it, ask what is `active`."""
+"""Faults for the hosts of a sandbox: inject one, heal it, list the active ones."""
 
 from aboard.sandbox.faults.catalogue import FAULTS
 from aboard.sandbox.faults.fault import Fault

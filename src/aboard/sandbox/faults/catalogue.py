@@ -1,4 +1,4 @@
-"""Every fault there is; a new one is a small class in a file of its family, and one line here."""
+"""All faults; a new one is a small class in the file of its family and one line here."""
 
 from aboard.sandbox.faults.fault import Fault
 from aboard.sandbox.faults.host.clock import ClockOffset

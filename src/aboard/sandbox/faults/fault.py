@@ -1,4 +1,4 @@
-"""What a fault is: a value that says what to break, and two verbs."""
+"""The base class of all faults: a value that says what to break, with `inject` and `heal`."""
 
 import hashlib
 import json
@@ -12,42 +12,42 @@ from aboard.sandbox.sandbox import Sandbox
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One thing that can be wrong with a host; its annotated fields are the options of `aboard sandbox break`."""
+    """One fault of a host; its annotated fields are the options of `aboard sandbox break`."""
 
-    #: Its stable name, as it is typed.
+    #: Its stable name, as users type it.
     name: ClassVar[str]
-    #: Whether a power cycle leaves it as it is: what lies on the disk does, rules and processes don't.
+    #: Whether it survives a power cycle: changes on disk do, firewall rules and processes do not.
     survives_power: ClassVar[bool] = False
-    #: Whether it is over as soon as it has happened, so that nothing is left to heal.
+    #: Whether it is a single action (such as a kill) that leaves nothing to heal.
     momentary: ClassVar[bool] = False
 
     def check(self, box: Sandbox, host: Host) -> None:
-        """Refuse what can't be done, before anything is touched."""
+        """Rejects impossible options before anything is changed."""
 
     def inject(self, box: Sandbox, host: Host) -> None:
-        """Break it; what is broken already in this way stays so."""
+        """Breaks the host; does nothing if it is already broken in this way."""
         raise NotImplementedError
 
     def heal(self, box: Sandbox, host: Host) -> None:
-        """Undo what `inject` did and nothing else; fine after half an `inject`, too."""
+        """Undoes what `inject` did and nothing else, also after an incomplete `inject`."""
         raise NotImplementedError
 
     def hold(self, box: Sandbox, host: Host) -> None:
-        """Called after another fault came or went on this host: what that took away is put back."""
+        """Restores this fault after another fault on this host was injected or healed."""
 
     @property
     def claims(self) -> frozenset[str]:
-        """What it holds for itself; two faults of one host never claim the same thing."""
+        """The resources that it changes; two faults of one host cannot claim the same one."""
         return frozenset({self.key})
 
     @property
     def key(self) -> str:
-        """Its name and a digest of its fields: names its traces in a host (tables, files, processes)."""
+        """Its name and a digest of its fields; names its tables, files and processes in the host."""
         digest = hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
         return f"{self.name}-{digest[:8]}"
 
     def describe(self) -> str:
-        """Its name and what isn't as by default, as a user would type it."""
+        """Its name and its non-default options, as a user would type them."""
         options = [
             _format_option(item.name, getattr(self, item.name))
             for item in fields(self)

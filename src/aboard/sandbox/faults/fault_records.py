@@ -1,4 +1,4 @@
-"""What is broken, written down beside the sandbox's state, so that any process can heal it."""
+"""Records of the active faults beside the sandbox's state, so that any process can heal them."""
 
 import fcntl
 import json
@@ -24,7 +24,7 @@ _LOCK_PAUSE = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class FaultRecord:
-    """A fault as data; `boot` is the first process of the host when it was injected."""
+    """A fault as data; `boot` is the host's init process at the time of injection."""
 
     name: str
     fields: dict[str, Any] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class FaultRecord:
 
 @contextmanager
 def open_records(box: Sandbox, host: Host) -> Iterator[list[FaultRecord]]:
-    """The entries of one host, for this process alone; `save` writes them down."""
+    """Locks and reads the records of one host; `save_records` writes them."""
     directory = _get_directory(box)
     directory.mkdir(mode=0o700, exist_ok=True)
     handle = os.open(directory / f"{host.name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
@@ -45,7 +45,7 @@ def open_records(box: Sandbox, host: Host) -> Iterator[list[FaultRecord]]:
 
 
 def read_records(box: Sandbox, name: str) -> list[FaultRecord]:
-    """What was written down for a host, oldest first."""
+    """The records of a host, oldest first."""
     try:
         raw = json.loads((_get_directory(box) / f"{name}.json").read_text())
     except FileNotFoundError:
@@ -59,7 +59,7 @@ def read_records(box: Sandbox, name: str) -> list[FaultRecord]:
 
 
 def save_records(box: Sandbox, host: Host, entries: list[FaultRecord]) -> None:
-    """All of it or nothing of it."""
+    """Writes the records atomically."""
     target = _get_directory(box) / f"{host.name}.json"
     draft = target.with_suffix(".new")
     draft.write_text(json.dumps([asdict(entry) for entry in entries]))
@@ -79,7 +79,7 @@ def _take_lock(handle: int, host: Host) -> None:
             if time.monotonic() > deadline:
                 raise SandboxError(
                     sandbox.BUSY,
-                    f"another aboard has been breaking or healing {host.name} for {_LOCK_TIMEOUT:.0f} s",
+                    f"another aboard has been changing {host.name} for {_LOCK_TIMEOUT:.0f} s",
                     "host",
                 ) from None
             time.sleep(_LOCK_PAUSE)

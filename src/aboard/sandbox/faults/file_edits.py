@@ -1,4 +1,4 @@
-"""Lines taken out of a host's text file, and lines put in: undone without touching what others changed since."""
+"""Edits lines of a host's text files, and undoes an edit without touching later changes by others."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -6,21 +6,21 @@ from collections.abc import Callable, Sequence
 from aboard.sandbox.faults.root_commands import FAULT_STORE, run_as_root, run_script
 from aboard.sandbox.host import Host
 
-# By a rename, so that no reader sees half a file; owner and mode stay.
+# By rename, so that no reader sees half a file; owner and mode stay.
 _WRITE = """
 cat > "$1.new"
 if [ -e "$1" ]; then chown --reference="$1" "$1.new"; chmod --reference="$1" "$1.new"; else chmod 644 "$1.new"; fi
 mv -f "$1.new" "$1"
 """
 _KEEP = 'mkdir -p "${1%/*}"; chmod 700 "${1%/*}"; cat > "$1"'
-# The first line tells an empty file from none.
+# The first line distinguishes an empty file from a missing one.
 _READ = 'if [ -e "$1" ]; then echo here; cat "$1"; fi'
 
 
 def edit_lines(
     host: Host, key: str, path: str, *, first: Sequence[str] = (), drop: Callable[[str], bool] | None = None
 ) -> None:
-    """Put lines at the top of a file and take the lines out that `drop` says; once per key."""
+    """Adds lines at the top of a file and removes those that `drop` selects; once per key."""
     if _read_file(host, _format_memory_path(key)) is not None:
         return
     before = _read_file(host, path)
@@ -28,13 +28,13 @@ def edit_lines(
     dropped = [line for line in lines if drop is not None and drop(line)]
     after = _join_lines([*first, *(line for line in lines if line not in dropped)])
     memory = {"path": path, "before": before, "after": after, "added": list(first), "dropped": dropped}
-    # Remembered before it is done: whoever is killed in between leaves something that can be healed.
+    # Saved before the edit: if this process is killed in between, the edit can still be undone.
     run_as_root(host, "sh", "-euc", _KEEP, "sh", _format_memory_path(key), text=json.dumps(memory))
     run_as_root(host, "sh", "-euc", _WRITE, "sh", path, text=after)
 
 
 def undo_edit(host: Host, key: str) -> None:
-    """Take the added lines out and put the dropped ones back."""
+    """Removes the added lines and restores the dropped ones."""
     text = _read_file(host, _format_memory_path(key))
     if text is None:
         return
@@ -50,7 +50,7 @@ def undo_edit(host: Host, key: str) -> None:
 
 
 def revert_lines(now: str, *, before: str, after: str, added: Sequence[str], dropped: Sequence[str]) -> str:
-    """The file without our change, with everybody else's."""
+    """The file's text without our edit, with everyone else's changes."""
     if now == after:
         return before
     lines = now.splitlines()

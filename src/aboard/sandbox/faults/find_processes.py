@@ -1,4 +1,4 @@
-"""Who is who among the processes of a host."""
+"""Finds processes of a host by pid or environment."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,17 +8,17 @@ from aboard.sandbox.namespaces.process_identity import ProcessIdentity
 
 
 def find_by_environment(host: Host, text: bytes) -> list[ProcessIdentity]:
-    """Every process of a host in whose environment this stands."""
+    """The processes of a host whose environment contains this text."""
     return [process for process, proc in _list_processes(host) if text in _read_bytes(proc / "environ")]
 
 
 def find_by_pid(host: Host, number: int) -> list[ProcessIdentity]:
-    """The process that has this number inside the host."""
+    """The process that has this pid inside the host."""
     return [process for process, proc in _list_processes(host) if _read_inner_pid(proc) == number]
 
 
 def is_stopped(process: ProcessIdentity) -> bool:
-    """Whether a signal has stopped it."""
+    """Whether it is stopped by a signal."""
     return _read_bytes(Path(f"/proc/{process.pid}/stat")).rpartition(b")")[2].split()[:1] == [b"T"]
 
 
@@ -31,7 +31,7 @@ def _list_processes(host: Host) -> Iterator[tuple[ProcessIdentity, Path]]:
 
 
 def _read_inner_pid(proc: Path) -> int:
-    """Its last number: the machine numbers a process first, then the hull, then the host."""
+    """Its innermost pid: NSpid lists the machine's pid, then the outer namespace's, then the host's."""
     lines = _read_bytes(proc / "status").split(b"\n")
     return next((int(line.split()[-1]) for line in lines if line.startswith(b"NSpid:")), 0)
 
@@ -40,5 +40,5 @@ def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError:
-        # It has ended since, or is ending.
+        # It has exited, or is exiting.
         return b""

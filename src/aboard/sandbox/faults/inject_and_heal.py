@@ -1,4 +1,4 @@
-"""Breaking and healing: what is recorded, in which order, and what happens when it goes wrong half-way."""
+"""Injects and heals faults, and keeps their records correct when that fails half-way."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -19,14 +19,14 @@ _BY_NAME: Mapping[str, type[Fault]] = {kind.name: kind for kind in FAULTS}
 
 
 def find_fault_class(name: str) -> type[Fault]:
-    """The fault of this name, as a user typed it."""
+    """The fault class of this name, as the user typed it."""
     if name not in _BY_NAME:
         raise SandboxError(sandbox.FAULT_UNKNOWN, f"there is no fault {name!r}: {suggest_word(name, _BY_NAME)}")
     return _BY_NAME[name]
 
 
 def inject_fault(box: Sandbox, host: Host, fault: Fault) -> bool:
-    """Break a host; False when it is broken in just this way already."""
+    """Injects a fault; False when the host already has it."""
     with fault_records.open_records(box, host) as entries:
         entries[:] = _list_in_force(box, host.name, entries)
         present = [_build_fault(entry) for entry in entries]
@@ -39,12 +39,12 @@ def inject_fault(box: Sandbox, host: Host, fault: Fault) -> bool:
             fault.inject(box, host)
             return True
         entry = FaultRecord(name=fault.name, fields=asdict(fault), boot=box.first_process(host.name))
-        # Recorded first: whoever is killed half-way leaves something that can be healed.
+        # Recorded first: if this process is killed half-way, the fault can still be healed.
         fault_records.save_records(box, host, [*entries, entry])
         try:
             fault.inject(box, host)
         except BaseException:
-            # When it can't be undone either, the record stays, so that a later heal finds it.
+            # If the undo fails too, the record stays, so that a later heal finds it.
             with contextlib.suppress(AboardError):
                 fault.heal(box, host)
                 fault_records.save_records(box, host, entries)
@@ -54,7 +54,7 @@ def inject_fault(box: Sandbox, host: Host, fault: Fault) -> bool:
 
 
 def heal_fault(box: Sandbox, host: Host, fault: Fault) -> bool:
-    """Undo one fault; False when the host doesn't have it."""
+    """Heals one fault; False when the host does not have it."""
     with fault_records.open_records(box, host) as entries:
         if fault not in map(_build_fault, _list_in_force(box, host.name, entries)):
             return False
@@ -63,7 +63,7 @@ def heal_fault(box: Sandbox, host: Host, fault: Fault) -> bool:
 
 
 def heal_all_faults(box: Sandbox, host: Host, kind: type[Fault] | None = None) -> list[Fault]:
-    """Undo every fault of a host, or every one of a kind, the latest first; a host without power gets it."""
+    """Heals all faults of a host, latest first, and powers it on; with `kind`, only faults of that class."""
     if kind is None:
         host.power_on()
     with fault_records.open_records(box, host) as entries:
@@ -75,7 +75,7 @@ def heal_all_faults(box: Sandbox, host: Host, kind: type[Fault] | None = None) -
 
 @contextmanager
 def inject_temporarily(box: Sandbox, host: Host, *faults: Fault) -> Iterator[None]:
-    """Faults for the length of a `with` block."""
+    """Injects faults for the duration of a `with` block."""
     with contextlib.ExitStack() as stack:
         for fault in faults:
             if inject_fault(box, host, fault):
@@ -84,7 +84,7 @@ def inject_temporarily(box: Sandbox, host: Host, *faults: Fault) -> Iterator[Non
 
 
 def list_active_faults(box: Sandbox) -> dict[str, list[Fault]]:
-    """What is broken now, by host, oldest first; hosts that are well aren't in it."""
+    """The active faults by host, oldest first; healthy hosts are left out."""
     found = {name: _list_in_force(box, name, fault_records.read_records(box, name)) for name in box.hosts}
     return {name: [_build_fault(entry) for entry in entries] for name, entries in found.items() if entries}
 
@@ -94,7 +94,7 @@ def _build_fault(entry: FaultRecord) -> Fault:
 
 
 def _list_in_force(box: Sandbox, name: str, entries: list[FaultRecord]) -> list[FaultRecord]:
-    """Without those that the host lost with its power."""
+    """The records without those that a power cycle has ended."""
     boot = box.first_process(name)
     return [entry for entry in entries if find_fault_class(entry.name).survives_power or entry.boot == boot]
 
@@ -104,7 +104,7 @@ def _refuse_clash(box: Sandbox, host: Host, fault: Fault, present: list[Fault]) 
         if fault.claims & other.claims:
             raise SandboxError(
                 sandbox.FAULT_CLASH,
-                f"{host.name} is broken already in a way that {fault.name} can't be added to: {other.describe()}",
+                f"{fault.name} conflicts with a fault that {host.name} already has: {other.describe()}",
                 fault=other.name,
                 node=host.name,
                 name=box.name,
@@ -112,14 +112,14 @@ def _refuse_clash(box: Sandbox, host: Host, fault: Fault, present: list[Fault]) 
 
 
 def _require_power(host: Host) -> None:
-    # Asking for its first process is refused when there is none, in the right words.
+    # Raises the error for a host that is off.
     _ = host.pid
 
 
 def _heal_faults(box: Sandbox, host: Host, faults: list[Fault]) -> None:
     for fault in faults:
         fault.heal(box, host)
-        # Looked at anew: a power loss that is healed has taken others with it.
+        # Read again: healing a power loss ends other faults, too.
         remaining = [
             entry
             for entry in _list_in_force(box, host.name, fault_records.read_records(box, host.name))

@@ -1,4 +1,4 @@
-"""The jobs of residents that listen: a port that somebody has, an sshd that takes its time."""
+"""Resident programs that listen: one that occupies a port, and a slow sshd."""
 
 import ctypes
 import os
@@ -15,7 +15,7 @@ _SSH_PORT = 22
 
 
 def hold_port(ready: Callable[[str], None], *, port: int, uid: int) -> NoReturn:
-    """Listen on a port as a user, and never answer."""
+    """Listens on a port as a user and never answers."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("0.0.0.0", port))  # noqa: S104 - inside a host, on all of its networks
@@ -23,7 +23,7 @@ def hold_port(ready: Callable[[str], None], *, port: int, uid: int) -> NoReturn:
         os.setgroups([])
         os.setresgid(uid, uid, uid)
         os.setresuid(uid, uid, uid)
-        # Once more visible to its own user, as any program of theirs is: who has the port can be asked.
+        # Make it inspectable by its own user again, so that `ss` can show who holds the port.
         ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
         ready("")
         while True:
@@ -31,16 +31,16 @@ def hold_port(ready: Callable[[str], None], *, port: int, uid: int) -> NoReturn:
 
 
 def serve_slow_sshd(ready: Callable[[str], None], *, sshd: str, pid_file: str, seconds: float) -> NoReturn:
-    """Stand in for sshd: hand each connection to an sshd of its own, after so many seconds."""
+    """Replaces sshd: passes each connection to its own sshd after a delay."""
 
     def announce(*_: object) -> None:
         Path(pid_file).write_text(f"{os.getpid()}\n")
 
-    # As sshd does when it has read its file again; here each login reads it anyway.
+    # Like sshd after a reload; here every login reads the config file anyway.
     signal.signal(signal.SIGHUP, announce)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as server:
-        # Sessions that are open have this port, too.
+        # Open sessions use this port, too.
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(("0.0.0.0", _SSH_PORT))  # noqa: S104 - inside a host, on all of its networks
         server.listen(_BACKLOG)
@@ -61,7 +61,7 @@ def _serve_connection(connection: socket.socket, sshd: str, seconds: float) -> N
             signal.signal(number, signal.SIG_DFL)
         os.dup2(connection.fileno(), 0)
         os.dup2(connection.fileno(), 1)
-        # Its environment says nothing of us: healing must not end sessions that are open.
+        # Without our marker in its environment: healing must not kill open sessions.
         os.execve(sshd, [sshd, "-i"], {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})  # noqa: S606 - no shell
     finally:
         os._exit(1)

@@ -1,8 +1,8 @@
-"""A program of ours that lives in a host for as long as a fault does.
+"""Starts and stops our programs that run in a host while a fault is active.
 
-It is this very Python, which goes into the host's namespaces and stays: the host needs no Python for it, and
-what another fault does to the host's Python doesn't reach it. It is a child of the host's init, so it ends with
-the host's power, and it is found again by its environment, which any process may look up.
+Such a program is this Python, moved into the host's namespaces: the host needs no Python for it, and faults of the
+host's Python do not affect it. It is a child of the host's init, so it dies with the host. Any process can find it by
+its environment.
 """
 
 import os
@@ -34,7 +34,7 @@ _END_TIMEOUT = 20.0
 
 
 def start_resident(box: Sandbox, host: Host, key: str, job: str, about: dict[str, Any]) -> str:
-    """Start a job in a host and return its first line, which it says when it is ready."""
+    """Starts a job in a host and returns its first line, which it writes when it is ready."""
     end_resident(host, key)
     first = box.first_process(host.name)
     spec = helper_program.write_spec_file({"target": asdict(first) if first else {}, "job": job, "about": about})
@@ -57,26 +57,26 @@ def start_resident(box: Sandbox, host: Host, key: str, job: str, about: dict[str
     word, _, rest = line.partition(" ")
     if word != "ready":
         end_resident(host, key)
-        seen = rest or "it didn't answer"
+        seen = rest or "no reply"
         raise SandboxError(sandbox.FAULT, f"{host.name}: {job}: {seen}")
     return rest
 
 
 def is_resident_alive(host: Host, key: str) -> bool:
-    """Whether the program that was started under this key is there."""
+    """Whether the program with this key is running."""
     return bool(_find_residents(host, key))
 
 
 def end_resident(host: Host, key: str) -> None:
-    """End the program that was started under this key; that there is none is fine."""
+    """Kills the program with this key, if there is one."""
     for process in _find_residents(host, key):
         if not process.kill(timeout=_END_TIMEOUT):
-            seen = f"{host.name}: process {process.pid} doesn't end"
+            seen = f"{host.name}: process {process.pid} does not terminate"
             raise SandboxError(sandbox.STUCK, seen, "usual")
 
 
 def main(handle: int) -> None:
-    """The started program: into the host, away from whoever started us, and to work."""
+    """Entry point of the started program: enters the host, detaches from its parent and runs the job."""
     spec = helper_program.read_spec(handle)
     target = ProcessIdentity(**spec["target"])
     pidfd = os.pidfd_open(target.pid)
@@ -86,7 +86,7 @@ def main(handle: int) -> None:
     os.close(pidfd)
     child = os.fork()
     if child:
-        # Our child is in the host's PID namespace, so its own child will belong to the host's init.
+        # The child is in the host's PID namespace, so the host's init adopts the grandchild.
         os.waitpid(child, 0)
         os._exit(0)
     os.setsid()

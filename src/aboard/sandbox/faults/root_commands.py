@@ -1,4 +1,4 @@
-"""Root's hands in a host: how faults touch things."""
+"""Runs commands as root in a host, for faults."""
 
 import shutil
 import subprocess
@@ -8,32 +8,32 @@ from aboard.diagnoses.usage import sandbox
 from aboard.sandbox.host import Host
 from aboard.sandbox.host_setup.system_files import ROOT_PATH
 
-#: On the host's disk, closed to everyone but root: what a fault took away, until it is healed.
+#: On the host's disk, readable by root only: what a fault removed, until it is healed.
 FAULT_STORE = "/var/lib/aboard-sandbox"
-#: As STORE, for faults that a power cycle ends: it goes with the power, too.
+#: Like FAULT_STORE, for faults that end with a power cycle: it is emptied then, too.
 TEMPORARY_STORE = "/run/aboard-sandbox"
 
 
 def run_as_root(host: Host, *argv: str, text: str | None = None, timeout: float = 60) -> str:
-    """Run a program as root in a host and return what it says; that it fails is an error."""
+    """Runs a program as root in a host and returns its stdout; raises if it fails."""
     try:
         result = host.run(argv, root=True, input=text, timeout=timeout)
     except subprocess.TimeoutExpired:
-        seen = f"{host.name}: {argv[0]} isn't done after {timeout:.0f} s"
+        seen = f"{host.name}: {argv[0]} is still running after {timeout:.0f} s"
         raise SandboxError(sandbox.FAULT, seen) from None
     if result.returncode != 0:
-        seen = result.stderr.strip() or f"ended with {result.returncode}"
+        seen = result.stderr.strip() or f"exit code {result.returncode}"
         raise SandboxError(sandbox.FAULT, f"{host.name}: {argv[0]}: {seen}")
     return result.stdout
 
 
 def run_script(host: Host, text: str, *arguments: str, timeout: float = 60) -> str:
-    """As `do`, for a few lines of shell; its arguments are $1, $2 and so on."""
+    """Like `run_as_root`, for a few lines of shell; the arguments are $1, $2 and so on."""
     return run_as_root(host, "sh", "-euc", text, "sh", *arguments, timeout=timeout)
 
 
 def require_program(program: str, package: str) -> str:
-    """Where a program is that only some faults need; its package is named when it isn't there."""
+    """The path of a program that only some faults need; raises with its package if it is missing."""
     path = shutil.which(program, path=ROOT_PATH)
     if path is None:
         raise SandboxError(sandbox.PROGRAM, f"not installed here: {program}", packages=[package])

@@ -1,4 +1,4 @@
-"""A host's first minutes: from a bare process in new namespaces to a machine that lets `crew` log in."""
+"""Boots a host: turns a process in new namespaces into a machine that `crew` can log in to."""
 
 import os
 import shlex
@@ -25,7 +25,7 @@ _COMMAND_TIMEOUT = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class HostBlueprint:
-    """All that a host needs to know to come up."""
+    """Everything a host needs to boot."""
 
     layout: SandboxLayout
     disks: Path
@@ -40,14 +40,14 @@ class HostBlueprint:
 
 @dataclass(frozen=True, kw_only=True)
 class SshKeys:
-    """The keys of a sandbox: one of `crew`'s, and one per host (by name: private, public)."""
+    """The ssh keys of a sandbox as (private, public): that of `crew`, and one per host name."""
 
     crew: tuple[str, str]
     hosts: dict[str, tuple[str, str]]
 
 
 def boot_host(place: HostAddress, blueprint: HostBlueprint, keys: SshKeys) -> None:
-    """Turn this process, the first of new namespaces with its cards plugged in, into a host."""
+    """Turns this process, the first one in new namespaces with its NICs attached, into a host."""
     disk = blueprint.disks / place.name
     first_boot = not any((disk / "upper").iterdir())
     try:
@@ -67,7 +67,7 @@ def boot_host(place: HostAddress, blueprint: HostBlueprint, keys: SshKeys) -> No
 
 
 def run_ip_batch(ip: str, batch: str) -> None:
-    """Carry out a batch; its first failure is the error."""
+    """Runs a batch of `ip` commands; raises for the first failure."""
     result = subprocess.run(
         [ip, "-batch", "-"], input=batch, text=True, capture_output=True, check=False, timeout=_COMMAND_TIMEOUT
     )
@@ -83,8 +83,8 @@ def _install_host_files(place: HostAddress, blueprint: HostBlueprint, keys: SshK
     _write_file("/etc/hostname", f"{place.name}\n")
     _write_file("/etc/hosts", system_files.format_hosts_file(blueprint.layout))
     _write_file("/etc/machine-id", f"{uuid.uuid4().hex}\n")
-    # No name server: an unknown name is refused at once instead of after a time-out.
-    _write_file("/etc/resolv.conf", "# this host knows the names in /etc/hosts only\n")
+    # No name server: an unknown name fails at once instead of after a timeout.
+    _write_file("/etc/resolv.conf", "# this host resolves only the names in /etc/hosts\n")
     _write_file(
         "/etc/passwd",
         system_files.set_user_entry(_read_if_exists("/etc/passwd"), f"crew:x:{crew_id}:{crew_id}::{home}:/bin/bash"),
@@ -117,7 +117,7 @@ def _install_host_files(place: HostAddress, blueprint: HostBlueprint, keys: SshK
     if place.name == HEAD:
         _install_head_files(blueprint, keys)
     if blueprint.layout.slurm:
-        # A secret that every host can have, and that `crew` can't read: the head's own private host key.
+        # A secret that every host has and `crew` cannot read: the head's private host key.
         daemons.install_slurm(blueprint.layout, secret=keys.hosts[HEAD][0])
 
 
@@ -128,7 +128,7 @@ def _install_head_files(blueprint: HostBlueprint, keys: SshKeys) -> None:
     _write_file(home / ".ssh/id_ed25519", keys.crew[0], owner=crew_id, mode=0o600)
     _write_file(home / ".ssh/id_ed25519.pub", f"{keys.crew[1]}\n", owner=crew_id)
     _write_file(home / ".ssh/known_hosts", known_hosts, owner=crew_id)
-    # A login at the head has it; what ssh runs on nodes does not read this file.
+    # For logins at the head; commands run by ssh on nodes do not read this file.
     profile = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in blueprint.active.items())
     _write_file(home / ".profile", profile, owner=crew_id)
     _write_file(home / "hostfile", system_files.format_hostfile(blueprint.layout), owner=crew_id)
@@ -137,7 +137,7 @@ def _install_head_files(blueprint: HostBlueprint, keys: SshKeys) -> None:
 
 def _make_owned_directories(directories: Iterable[Path], *, owner: int) -> None:
     for directory in directories:
-        # The machine may have a directory of this name: here it is new and empty.
+        # The machine may have a directory of this name; the host's is new and empty.
         if directory.is_symlink() or directory.is_file():
             directory.unlink()
         elif directory.exists():
@@ -153,7 +153,7 @@ def _read_if_exists(path: str) -> str:
 
 def _write_file(path: str | Path, text: str, *, owner: int = 0, mode: int = 0o644) -> None:
     target = Path(path)
-    # Not through a link: /etc/resolv.conf is often one into /run, which is empty here.
+    # Not through a symlink: /etc/resolv.conf often points into /run, which is empty here.
     target.unlink(missing_ok=True)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
@@ -175,10 +175,10 @@ def _start_sshd(sshd: str) -> None:
         timeout=_COMMAND_TIMEOUT,
     )
     deadline = time.monotonic() + _SSHD_TIMEOUT
-    # sshd goes to the background before it listens, and writes its number after.
+    # sshd goes to the background before it listens, and writes its pid file afterwards.
     while result.returncode == 0 and not SSHD_PID_FILE.exists():
         if time.monotonic() > deadline:
-            raise SandboxError(sandbox.SSHD, f"sshd doesn't listen after {_SSHD_TIMEOUT:.0f} s")
+            raise SandboxError(sandbox.SSHD, f"sshd does not listen after {_SSHD_TIMEOUT:.0f} s")
         time.sleep(0.01)
     if result.returncode != 0:
         raise SandboxError(sandbox.SSHD, f"sshd: {result.stderr.strip()}")
@@ -205,11 +205,11 @@ case "$1" in
     restart) stop; start ;;
     reload) listens || exit 1; rm -f "$file"; kill -HUP "$pid"; await listens ;;
     is-active) if listens; then echo active; else echo inactive; exit 3; fi ;;
-    *) echo "systemctl: a practice host has no systemd; $1 can't be done" >&2; exit 1 ;;
+    *) echo "systemctl: a practice host has no systemd; $1 is not supported" >&2; exit 1 ;;
 esac
 """
 
 
 def format_systemctl_script(*, sshd: str, pid_file: str) -> str:
-    """The program, told where sshd is and where it writes its number."""
+    """A `systemctl` that manages this sshd by its pid file."""
     return _SYSTEMCTL_SCRIPT.replace("@sshd@", sshd).replace("@pid_file@", pid_file)

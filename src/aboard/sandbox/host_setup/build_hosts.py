@@ -1,4 +1,4 @@
-"""Building hosts inside a hull, all at once."""
+"""Builds the hosts inside the outer namespace, in parallel."""
 
 import json
 import os
@@ -35,10 +35,10 @@ def build_hosts(
     progress: Callable[[int], None],
     timeout: float,
 ) -> dict[str, ProcessIdentity]:
-    """Bring up these hosts in a hull; `progress` hears how many are up."""
+    """Builds and boots these hosts; calls `progress` with the number that are up."""
     wanted = list(names)
     spec = helper_program.write_spec_file(
-        {"hull": asdict(outer_init), "blueprint": _encode_blueprint(blueprint), "names": wanted}
+        {"outer_init": asdict(outer_init), "blueprint": _encode_blueprint(blueprint), "names": wanted}
     )
     worker = subprocess.Popen(
         helper_program.build_helper_argv("aboard.sandbox.host_setup.build_hosts", spec),
@@ -73,7 +73,7 @@ def _follow_worker(
         if not chunk:
             detail = "time is up" if not ready else worker.stderr.read().decode(errors="replace").strip()
             raise SandboxError(
-                sandbox.BUILD, f"{len(inner)} of {wanted} hosts came up, then: {detail[-2000:] or 'the builder ended'}"
+                sandbox.BUILD, f"{len(inner)} of {wanted} hosts came up, then: {detail[-2000:] or 'the builder exited'}"
             )
         *lines, buffer = (buffer + chunk).split(b"\n")
         for line in lines:
@@ -85,7 +85,7 @@ def _follow_worker(
 
 
 def _find_outer_pids(outer_init: ProcessIdentity, inner: dict[str, int]) -> dict[str, ProcessIdentity]:
-    """Where the machine's own /proc has what the hull knows by another number."""
+    """Maps pids of the outer namespace to the machine's own processes."""
     found: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -102,17 +102,17 @@ def _find_outer_pids(outer_init: ProcessIdentity, inner: dict[str, int]) -> dict
 
 
 def main(handle: int) -> None:
-    """The started program: go into the hull and build there."""
+    """Entry point of the started program: enters the outer namespace and builds the hosts there."""
     spec = helper_program.read_spec(handle)
-    outer_init = ProcessIdentity(**spec["hull"])
+    outer_init = ProcessIdentity(**spec["outer_init"])
     pidfd = os.pidfd_open(outer_init.pid)
     if not outer_init.alive():
-        sys.exit("the hull is gone")
+        sys.exit("the sandbox is gone")
     system_calls.set_namespaces(pidfd, system_calls.ALL_NAMESPACES)
     pid = os.fork()
     if pid:
-        # We must be the one who buries it: a hull can't end before its dead are buried, and a machine's init
-        # takes its time.
+        # We must reap it ourselves: the outer namespace cannot go away before its zombies are reaped, and the
+        # machine's init may be slow.
         signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGKILL))
         _, status = os.waitpid(pid, 0)
         os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
@@ -147,7 +147,7 @@ def _build_in_namespace(blueprint: HostBlueprint, names: list[str]) -> None:
 
 
 class _NewHost:
-    """The namespaces of a host to be, with a first process that waits for its cards before it boots."""
+    """The namespaces of a new host; its first process waits for the NICs before it boots."""
 
     def __init__(self, place: HostAddress, blueprint: HostBlueprint, keys: SshKeys) -> None:
         started, self._go = os.pipe()
@@ -169,7 +169,7 @@ class _NewHost:
             os.close(end)
 
     def first_process(self) -> int:
-        """Its number, as the hull knows it."""
+        """The pid of its first process in the outer namespace."""
         number = os.read(self._numbers, 64)
         os.close(self._numbers)
         if not number:
@@ -177,21 +177,21 @@ class _NewHost:
         return int(number)
 
     def boot(self) -> None:
-        """The cards are in: go. The answer is an error, or silence when the host's init has taken over."""
+        """Continues the boot once the NICs are attached; the reply is an error, or empty when the host's init runs."""
         os.write(self._go, b"!")
         os.close(self._go)
 
 
 @contextmanager
 def _report_errors(answer: int) -> Iterator[None]:
-    """What goes wrong in a forked process is told to the one that reads its answers."""
+    """Sends errors of a forked process to the reader of its pipe."""
     try:
         yield
     except SandboxError as error:
         os.write(answer, helper_program.format_error_line(error).encode())
     except OSError as error:
         os.write(answer, helper_program.format_error_line(build_system_call_error("namespaces", error)).encode())
-    except BaseException as error:  # noqa: BLE001 - told to the parent, which raises it
+    except BaseException as error:  # noqa: BLE001 - sent to the parent, which raises it
         trouble = SandboxError(sandbox.BUILD, f"{type(error).__name__}: {error}")
         os.write(answer, helper_program.format_error_line(trouble).encode())
 
@@ -200,13 +200,13 @@ def _become_init(programs: HostPrograms) -> NoReturn:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
-    # Python ignores SIGPIPE, and what is ignored stays so in every program that the host will run.
+    # Python ignores SIGPIPE, and every program that the host runs would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     os.execve(programs.tini, ["tini", "--", programs.sleep, "infinity"], {"PATH": ROOT_PATH})  # noqa: S606 - no shell
 
 
 def _ensure_keys(blueprint: HostBlueprint) -> SshKeys:
-    """The keys of the whole sandbox, made once; a host that is built again keeps its own."""
+    """The keys of the whole sandbox, generated once; a host that is rebuilt keeps its key."""
     store = blueprint.disks / "keys"
     store.mkdir(mode=0o700, exist_ok=True)
     names = ["crew-of-all", *blueprint.layout.places]

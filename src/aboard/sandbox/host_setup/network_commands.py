@@ -1,4 +1,4 @@
-"""The batches that `ip` is given: one for the switch, one for each host."""
+"""The `ip -batch` input for the switch and for each host."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,7 +8,7 @@ _NEIGHBOURS_THAT_FIT = 20
 
 
 def format_switch_batch(*, fabric: bool) -> str:
-    """One bridge per network; they live in the hull's network namespace only."""
+    """One bridge per network, in the outer network namespace."""
     return _join_lines(
         line
         for bridge in (["mgmt", "fabric"] if fabric else ["mgmt"])
@@ -21,7 +21,7 @@ def format_switch_batch(*, fabric: bool) -> str:
 
 
 def format_cable_batch(places: Iterable[tuple[HostAddress, int]]) -> str:
-    """A cable per host and network; its end at the switch has the host's name (`n2`, `n2i`)."""
+    """A cable (veth pair) per host and network; its switch port has the host's name (`n2`, `n2i`)."""
     return _join_lines(
         line
         for place, pid in places
@@ -34,7 +34,7 @@ def format_cable_batch(places: Iterable[tuple[HostAddress, int]]) -> str:
 
 
 def format_host_batch(place: HostAddress, layout: SandboxLayout) -> str:
-    """What a host does to its own cards at boot."""
+    """The commands that a host runs for its NICs at boot."""
     lines = ["link set lo up", f"addr add {place.address}/16 brd + dev eth0", "link set eth0 up"]
     if place.fabric_address:
         lines += [f"addr add {place.fabric_address}/16 brd + dev eth1", "link set eth1 up"]
@@ -44,12 +44,12 @@ def format_host_batch(place: HostAddress, layout: SandboxLayout) -> str:
 
 
 def _format_neighbours(peer: HostAddress) -> Iterator[str]:
-    """Neighbours told beforehand.
+    """Static neighbour entries for a peer.
 
     The kernel has one table of at most 1024 learned neighbours (net.ipv4.neigh.default.gc_thresh3) for all
-    network namespaces together, and only the machine could raise it: with 64 hosts that talk to each other,
-    connections hang. An entry marked as learned elsewhere isn't counted, and a stale one is still verified by
-    ARP when it is used, so that a dead host is found out as ever.
+    network namespaces together, and only the machine can raise the limit: with 64 hosts that talk to each other,
+    connections hang. An entry marked `extern_learn` does not count, and a stale one is still verified by ARP when
+    it is used, so a dead host is still noticed.
     """
     yield f"neigh add {peer.address} lladdr {peer.mac} nud stale extern_learn dev eth0"
     if peer.fabric_address:
@@ -57,7 +57,7 @@ def _format_neighbours(peer: HostAddress) -> Iterator[str]:
 
 
 def list_switch_ports(place: HostAddress) -> list[str]:
-    """The switch's ends of a host's cables."""
+    """The switch ports of a host's cables."""
     return [port for port, *_ in _list_interfaces(place)]
 
 

@@ -1,4 +1,4 @@
-"""The file system of a host: the machine's own as the lower layer, everything that is written apart."""
+"""The root file system of a host: an overlay over the machine's own."""
 
 import os
 import stat
@@ -7,18 +7,18 @@ from pathlib import Path
 
 from aboard.sandbox.namespaces import system_calls
 
-# Devices that programs on a node open; /dev itself is the host's own, so that /dev/shm and /dev/pts are.
+# Devices that programs on a node open; each host has its own /dev, so that it has its own /dev/shm and /dev/pts.
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "kmsg", "fuse")
 _LINKS = {"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"}
 _TTY_GROUP = 5
-# What `others` need: to pass through a directory, and to read it too.
+# Permissions of `others`: to traverse a directory, and to read it too.
 _PASS = 0o1
 _READ = 0o5
 _SYSTEM_TREES = (Path("/"), Path("/usr"), Path("/usr/local"))
 
 
 def make_disk(disk: Path) -> None:
-    """A host's disk; it is the hull's mount, so it outlives the host's power."""
+    """Creates a host's disk; the outer namespace mounts it, so it survives a power loss of the host."""
     disk.mkdir()
     system_calls.mount(disk.name, disk, "tmpfs", options="mode=0755")
     for part in ("upper", "work", "root"):
@@ -26,7 +26,7 @@ def make_disk(disk: Path) -> None:
 
 
 def enter_root(disk: Path, *, shared: Path, trees: Iterable[Path]) -> None:
-    """Mount a host's file system from its disk and make it this process's root."""
+    """Mounts a host's file system from its disk and makes it this process's root."""
     system_calls.mount("none", Path("/"), flags=system_calls.PRIVATE | system_calls.RECURSIVE)
     root = disk / "root"
     layers = f"lowerdir=/,upperdir={disk}/upper,workdir={disk}/work"
@@ -68,13 +68,13 @@ def _make_devices(dev: Path) -> None:
 
 
 def _list_outermost(trees: Iterable[Path]) -> list[Path]:
-    """The trees without those that lie within another one."""
+    """The trees that are not inside another one."""
     found = sorted({tree.resolve() for tree in trees})
     return [tree for tree in found if not any(other in tree.parents for other in found)]
 
 
 def _expose_tree(tree: Path, root: Path) -> None:
-    """Let an ordinary user reach a tree of the machine, at its own place.
+    """Gives the host's ordinary user access to a directory of the machine, under the same path.
 
     A bind mount, because a file that changes in an overlay's lower layer is stale or worse (kernel:
     filesystems/overlayfs.rst, "Changes to underlying filesystems"); it also reaches trees on other file
@@ -85,7 +85,7 @@ def _expose_tree(tree: Path, root: Path) -> None:
         return
     target = root / tree.relative_to("/")
     if stat.S_IMODE(tree.stat().st_mode) & _READ != _READ:
-        # The bind would show this closed door as it is; in the overlay it can be opened.
+        # A bind mount would keep the directory's mode; in the overlay we can change it.
         _open_directories([tree], root, _READ)
         return
     target.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The texts that make a host that host: who is who, who may log in, where `aboard` is."""
+"""The contents of a host's system files: hosts, passwd, sshd_config, known_hosts, the `aboard` script."""
 
 import shlex
 from collections.abc import Collection, Iterable, Mapping
@@ -12,8 +12,8 @@ CREW_PATH = "/usr/local/bin:/usr/bin:/bin"
 ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 SSHD_CONFIG = f"""\
-# A host of a practice cluster: `{CREW}` comes in by key, nobody else comes in.
-# As Debian, Ubuntu and Red Hat have it: what stands in there comes first, and the first of two lines wins.
+# A host of a practice cluster: only `{CREW}` can log in, by key.
+# As in Debian, Ubuntu and Red Hat: settings in these files come first, and the first of two settings wins.
 Include /etc/ssh/sshd_config.d/*.conf
 HostKey /etc/ssh/ssh_host_ed25519_key
 PidFile /run/sshd.pid
@@ -33,7 +33,7 @@ Subsystem sftp internal-sftp
 
 
 def format_hosts_file(layout: SandboxLayout) -> str:
-    """Every host resolves every host, itself included, to the address that its peers reach."""
+    """/etc/hosts: every host, itself included, under the address that its peers use."""
     lines = ["127.0.0.1 localhost", "::1 localhost ip6-localhost ip6-loopback"]
     for place in layout.places.values():
         lines.append(f"{place.address} {place.name}")
@@ -43,12 +43,12 @@ def format_hosts_file(layout: SandboxLayout) -> str:
 
 
 def format_hostfile(layout: SandboxLayout) -> str:
-    """The nodes as DeepSpeed wants them; the head has no slots, so it isn't one."""
+    """The nodes in DeepSpeed's hostfile format, without the head, which has no slots."""
     return "".join(f"{name} slots={layout.slots}\n" for name in layout.places if name != HEAD)
 
 
 def format_known_hosts(places: Iterable[HostAddress], keys: Mapping[str, str]) -> str:
-    """Each host's key under its names and its addresses."""
+    """known_hosts: each host's key under its names and addresses."""
     lines = []
     for place in places:
         names = [place.name, place.address]
@@ -59,14 +59,14 @@ def format_known_hosts(places: Iterable[HostAddress], keys: Mapping[str, str]) -
 
 
 def set_user_entry(text: str, line: str) -> str:
-    """A passwd, group or shadow file with one more entry, in place of one of that name."""
+    """Adds or replaces the entry of one name in a passwd, group or shadow file."""
     name = line.split(":", 1)[0]
     others = [entry for entry in text.splitlines() if entry.split(":", 1)[0] != name]
     return "\n".join([*others, line]) + "\n"
 
 
 def find_free_id(*tables: str, taken: Collection[int] = (), first: int = 7700) -> int:
-    """A number that no entry of these passwd and group files has, as user or as group, and nobody else has taken."""
+    """An id that is unused in these passwd and group files, as user and as group, and not in `taken`."""
     used = {
         int(field)
         for table in tables
@@ -78,6 +78,6 @@ def find_free_id(*tables: str, taken: Collection[int] = (), first: int = 7700) -
 
 
 def format_aboard_shim(python: str, source: str | None) -> str:
-    """A program that runs this very `aboard`; `source` is where it is when it isn't installed."""
+    """A script that runs this `aboard`; `source` is its path if it is not installed."""
     path = f"export PYTHONPATH={shlex.quote(source)}${{PYTHONPATH:+:$PYTHONPATH}}\n" if source else ""
     return f'#!/bin/sh\n{path}exec {shlex.quote(python)} -m aboard "$@"\n'

@@ -1,10 +1,10 @@
-"""Running a program inside a host, such that its end is certain.
+"""Runs a program inside a host, and kills it for certain when the caller goes away.
 
-    us ── enter (outside; the handle that the caller may kill)
-          └── watcher (inside; sees the end of `enter`, even by SIGKILL, as the end of a pipe)
+    us ── enter_host (outside; the handle that the caller may kill)
+          └── watcher (inside; notices the exit of `enter_host`, even by SIGKILL, as the end of a pipe)
               └── the program (inside, in a session of its own)
 
-`nsenter` has no watcher: kill it, and what it started runs on.
+`nsenter` has no watcher: if it is killed, its program keeps running.
 """
 
 import errno
@@ -22,7 +22,7 @@ EXIT_HOST_OFF = 125
 
 
 def main(handle: int) -> None:
-    """The started program: go into the namespaces of a process, run, and end as the program ended."""
+    """Entry point of the started program: enters a process's namespaces, runs the command, exits with its status."""
     with os.fdopen(handle, "rb") as file:
         spec: dict[str, Any] = json.load(file)
     try:
@@ -39,7 +39,7 @@ def main(handle: int) -> None:
         _watch_program(spec, leash)
     os.close(leash)
     _release_streams()
-    # Ctrl-C at a terminal reaches the program too; we stay to hand on how it ended.
+    # Ctrl-C at a terminal reaches the program too; we stay to pass on its exit status.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGQUIT, signal.SIG_IGN)
     _, status = os.waitpid(watcher, 0)
@@ -47,7 +47,7 @@ def main(handle: int) -> None:
 
 
 def _open_pidfd(pid: int, start: int) -> int:
-    """A pidfd holds the number; the start time tells whether it is still the process that was meant."""
+    """Opens a pidfd, which pins the pid; the start time proves that it is the intended process."""
     pidfd = os.pidfd_open(pid)
     if int(_read_stat(pid)[19]) != start:
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
@@ -81,7 +81,7 @@ def _exec_program(spec: dict[str, Any]) -> NoReturn:
         signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.umask(0o022)
-        # From root to another user all capabilities go; none is inheritable or ambient (capabilities(7)).
+        # Switching from root to another user drops all capabilities; none is inheritable or ambient (capabilities(7)).
         os.setgroups([spec["gid"]])
         os.setresgid(spec["gid"], spec["gid"], spec["gid"])
         os.setresuid(spec["uid"], spec["uid"], spec["uid"])
@@ -90,12 +90,12 @@ def _exec_program(spec: dict[str, Any]) -> NoReturn:
     except OSError as error:
         sys.stderr.write(f"{spec['argv'][0]}: {error.strerror}\n")
         sys.stderr.flush()
-        # As a shell answers: 127 not found, 126 can't be run.
+        # Like a shell: 127 not found, 126 not executable.
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
 
 def _kill_session(leader: int) -> None:
-    """SIGKILL for all of a session, until a look round finds none: a fork may be quicker than one look."""
+    """Kills all processes of a session, and repeats until none is left: a fork can outrun one pass."""
     while alive := [pid for pid in _list_session(leader) if pid != leader]:
         for pid in alive:
             _kill_process(pid)
@@ -117,7 +117,7 @@ def _list_session(leader: int) -> list[int]:
 
 
 def _read_stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from `state` on, as process.py reads them."""
+    """The fields of /proc/PID/stat from `state` on, as in process_identity.py."""
     with open(f"/proc/{pid}/stat", errors="replace") as file:  # noqa: PTH123 - pathlib costs 6 ms in each command that is run
         return file.read().rpartition(")")[2].split()
 
@@ -130,7 +130,7 @@ def _kill_process(pid: int) -> None:
 
 
 def _release_streams() -> None:
-    """Only the program holds its pipes, so that their readers see the end when it closes them."""
+    """Closes our copies of the program's pipes, so that readers see the end when it closes them."""
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)

@@ -1,4 +1,4 @@
-"""Programs inside namespaces: start one, run one to its end, or become one."""
+"""Starts, runs or execs programs inside the namespaces of a host."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ _AFTER_KILL = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class HostCommand:
-    """What to run, and as whom; the environment is that of a fresh login plus `env`."""
+    """A command and its user; the environment is that of a fresh login plus `env`."""
 
     argv: Sequence[str]
     uid: int
@@ -27,7 +27,7 @@ class HostCommand:
     cwd: str | None = None
 
     def spec(self, target: ProcessIdentity, *, own_session: bool) -> dict[str, Any]:
-        """What `enter` is told."""
+        """The input of `enter_host`."""
         login = _build_login_environment(root=self.uid == 0)
         return {
             "target": asdict(target),
@@ -41,7 +41,7 @@ class HostCommand:
 
 
 def start_command(target: ProcessIdentity, command: HostCommand, **streams: Any) -> subprocess.Popen[Any]:
-    """Start a command in the namespaces of a process; killing the handle ends the command's whole session."""
+    """Starts a command in the namespaces of a process; killing the handle kills the command's whole session."""
     spec = helper_program.write_spec_file(command.spec(target, own_session=True))
     try:
         return subprocess.Popen(
@@ -58,7 +58,7 @@ def start_command(target: ProcessIdentity, command: HostCommand, **streams: Any)
 def run_command(
     target: ProcessIdentity, command: HostCommand, *, text: str | None, timeout: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end; past the time-out it is ended, and TimeoutExpired raised."""
+    """Runs a command until it exits; after the timeout kills it and raises TimeoutExpired."""
     stdin: int | IO[str] = subprocess.DEVNULL if text is None else subprocess.PIPE
     with start_command(
         target, command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -67,7 +67,7 @@ def run_command(
             out, err = process.communicate(text, timeout=timeout)
         except BaseException as error:
             process.kill()
-            # A daemon that left the session may hold the pipes for ever.
+            # A daemon that left the session may hold the pipes open forever.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=_AFTER_KILL)
             if isinstance(error, subprocess.TimeoutExpired):
@@ -77,7 +77,7 @@ def run_command(
 
 
 def exec_command(target: ProcessIdentity, command: HostCommand) -> NoReturn:
-    """Turn this process into a command inside, at the same terminal."""
+    """Replaces this process with a command inside, on the same terminal."""
     spec = helper_program.write_spec_file(command.spec(target, own_session=False))
     os.set_inheritable(spec, True)  # noqa: FBT003 - set_inheritable takes nothing else
     argv = helper_program.build_helper_argv("aboard.sandbox.namespaces.enter_host", spec)

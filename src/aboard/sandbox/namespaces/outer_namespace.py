@@ -1,14 +1,14 @@
-"""The hull: the process whose end is the end of the whole sandbox.
+"""The outer namespace of a sandbox, whose init process (the hull) keeps all of it alive.
 
     machine
-    └── hull (own PID, mount, net, UTS, IPC namespace; holds the switch and the disks)
+    └── outer init (own PID, mount, net, UTS, IPC namespace; holds the switch and the disks)
         ├── head (all of these once more, nested)
         ├── n1
         └── …
 
-The kernel ends everything in a PID namespace with its first process, and mounts and networks go with their
-last user. So there is no clean-up to get wrong: whoever kills the hull has cleaned up. Until it is told to
-stay, it ends by itself when the process that builds it does.
+When the first process of a PID namespace exits, the kernel kills all others, and mounts and networks disappear with
+their last user. So there is no clean-up to get wrong: killing the outer init removes everything. Until `keep`, it
+exits when the process that builds the sandbox exits.
 """
 
 import contextlib
@@ -28,32 +28,32 @@ from aboard.sandbox.namespaces.process_identity import ProcessIdentity
 from aboard.sandbox.requirements import HostPrograms, build_system_call_error
 
 _START_TIMEOUT = 20.0
-# End of file (our builder died) or any other word ends the shell, and with it the hull.
+# End of file (the builder died) or any other word ends the shell, and with it the sandbox.
 _WAIT_FOR_KEEP = 'read -r word && [ "$word" = keep ] && exec "$0" -- "$1" infinity </dev/null'
 
 
 class OuterNamespace:
-    """A hull that lives as long as this object's pipe is open, or for good after `keep`."""
+    """An outer namespace that lives while this object's pipe is open, or until it is removed after `keep`."""
 
-    def __init__(self, *, hull: ProcessIdentity, pipe: IO[bytes]) -> None:
-        self.outer_init = hull
+    def __init__(self, *, outer_init: ProcessIdentity, pipe: IO[bytes]) -> None:
+        self.outer_init = outer_init
         self._pipe = pipe
 
     def keep(self) -> None:
-        """From now on the hull stays when we end."""
+        """From now on the sandbox stays when this process exits."""
         self._pipe.write(b"keep\n")
         self._pipe.close()
 
     def abandon(self) -> None:
-        """Unless it was kept, the hull ends now."""
+        """Removes the sandbox, unless `keep` was called."""
         with contextlib.suppress(BrokenPipeError):
             self._pipe.close()
 
 
 def create_outer_namespace(*, disks: Path, programs: HostPrograms) -> OuterNamespace:
-    """Start a hull with no host in it yet."""
+    """Creates an outer namespace without hosts."""
     spec = helper_program.write_spec_file({"disks": str(disks), "tini": programs.tini, "sleep": programs.sleep})
-    # Without a buffer, so that nothing is left to write when the pipe breaks.
+    # Unbuffered, so that nothing is left to write when the pipe breaks.
     with subprocess.Popen(
         helper_program.build_helper_argv("aboard.sandbox.namespaces.outer_namespace", spec),
         bufsize=0,
@@ -70,7 +70,7 @@ def create_outer_namespace(*, disks: Path, programs: HostPrograms) -> OuterNames
             raise AssertionError("Popen was given PIPE")
         with answers:
             try:
-                return OuterNamespace(hull=_read_answer(answers), pipe=pipe)
+                return OuterNamespace(outer_init=_read_answer(answers), pipe=pipe)
             except BaseException:
                 pipe.close()
                 starter.kill()
@@ -88,28 +88,28 @@ def _read_answer(answers: IO[bytes]) -> ProcessIdentity:
 
 
 def main(handle: int) -> None:
-    """The started program: make the namespaces, leave their first process behind, say its number."""
+    """Entry point of the started program: creates the namespaces and prints the pid of their first process."""
     spec = helper_program.read_spec(handle)
     try:
         system_calls.unshare_namespaces(system_calls.ALL_NAMESPACES)
     except OSError as error:
-        print(helper_program.format_error_line(build_system_call_error("namespaces", error)), end="")  # noqa: T201 - its one word to the builder at the other end of the pipe
+        print(helper_program.format_error_line(build_system_call_error("namespaces", error)), end="")  # noqa: T201 - its reply to the builder
         return
     failed, failing = os.pipe()
     pid = os.fork()
     if pid == 0:
         _become_first_process(spec, failing)
     os.close(failing)
-    # The pipe closes by itself when the first process has become a shell.
+    # The pipe closes when the first process has exec'ed the shell.
     line = os.read(failed, 65536).decode() or json.dumps({"pid": pid}) + "\n"
-    print(line, end="", flush=True)  # noqa: T201 - its one word to the builder at the other end of the pipe
+    print(line, end="", flush=True)  # noqa: T201 - its reply to the builder
     os._exit(0)
 
 
 def _become_first_process(spec: dict[str, Any], failing: int) -> NoReturn:
     try:
         root, disks = Path("/"), Path(spec["disks"])
-        # Slave: what the machine unmounts is let go of here too, and nothing of ours shows there.
+        # Slave: unmounts on the machine apply here too, and none of our mounts appear there.
         system_calls.mount("none", root, flags=system_calls.SLAVE | system_calls.RECURSIVE)
         system_calls.mount("disks", disks, "tmpfs", options="mode=0755")
         system_calls.mount("proc", Path("/proc"), "proc")

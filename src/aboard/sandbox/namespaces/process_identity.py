@@ -1,4 +1,4 @@
-"""A process told apart from a later one with the same number."""
+"""Identifies a process, also when its pid is reused later."""
 
 import os
 import select
@@ -18,11 +18,11 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> Self:
-        """The process that has this number now; ProcessLookupError when there is none."""
+        """The process that has this pid now; ProcessLookupError when there is none."""
         return cls(pid=pid, start=int(_read_stat(pid)[19]))
 
     def alive(self) -> bool:
-        """A zombie isn't alive: its memory, files and namespaces are gone."""
+        """Whether it runs; a zombie does not: its memory, files and namespaces are gone."""
         try:
             fields = _read_stat(self.pid)
         except ProcessLookupError:
@@ -30,13 +30,13 @@ class ProcessIdentity:
         return int(fields[19]) == self.start and fields[0] not in "ZX"
 
     def kill(self, *, timeout: float) -> bool:
-        """SIGKILL, and wait; for the first process of a PID namespace that is the end of all in it."""
+        """Sends SIGKILL and waits; the first process of a PID namespace takes all others in it along."""
         try:
             pidfd = os.pidfd_open(self.pid)
         except ProcessLookupError:
             return True
         try:
-            # The pidfd holds the number: what is checked here is what is killed below.
+            # The pidfd pins the pid: the process checked here is the one that is killed below.
             if not self.alive():
                 return True
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -50,12 +50,12 @@ class ProcessIdentity:
 
 
 def read_boot_id() -> str:
-    """The name of this boot: start times of another boot mean nothing."""
+    """The id of this boot: start times are comparable only within a boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def _read_stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from `state` on; the name before it may hold spaces and brackets."""
+    """The fields of /proc/PID/stat from `state` on; the name before it may contain spaces and parentheses."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except FileNotFoundError:

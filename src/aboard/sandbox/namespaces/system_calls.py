@@ -1,4 +1,4 @@
-"""The few system calls that Python 3.11 has no name for (os.unshare and os.setns came with 3.12)."""
+"""The few system calls that Python 3.11 does not wrap (os.unshare and os.setns came with 3.12)."""
 
 import ctypes
 import os
@@ -26,23 +26,23 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def unshare_namespaces(namespaces: int) -> None:
-    """This process (for PID: its children) moves into new namespaces."""
+    """Moves this process (for PID: its children) into new namespaces."""
     _check_result(_libc.unshare(namespaces), "unshare")
 
 
 def set_namespaces(pidfd: int, namespaces: int) -> None:
-    """This process (for PID: its children) moves into the namespaces of another, all of them or none."""
+    """Moves this process (for PID: its children) into the namespaces of another, all of them or none."""
     _check_result(_libc.setns(pidfd, namespaces), "setns")
 
 
 def mount(source: str, target: str | os.PathLike[str], kind: str = "", *, flags: int = 0, options: str = "") -> None:
-    """Attach a file system, or change how one is attached; see the manual page for the flags."""
+    """Mounts a file system, or changes a mount; the flags are those of the system call."""
     result = _libc.mount(source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), options.encode())
     _check_result(result, f"mount {kind or source} on {target}")
 
 
 def bind_mount(source: str | os.PathLike[str], target: str | os.PathLike[str], *, read_only: bool = False) -> None:
-    """Show a directory or file of this mount namespace at a second place."""
+    """Mounts a directory or file of this mount namespace at a second path."""
     mount(str(source), target, flags=BIND)
     if read_only:
         # A bind ignores READ_ONLY until it is remounted: mount(2), "Creating a bind mount".
@@ -50,7 +50,7 @@ def bind_mount(source: str | os.PathLike[str], target: str | os.PathLike[str], *
 
 
 def pivot_into(root: str | os.PathLike[str]) -> None:
-    """Make a mounted directory the root, and let go of the old one: pivot_root(2), `pivot_root(".", ".")`."""
+    """Makes a mounted directory the root and detaches the old one: pivot_root(2), `pivot_root(".", ".")`."""
     os.chdir(root)
     number = _SYS_PIVOT_ROOT[os.uname().machine]
     _check_result(_libc.syscall(ctypes.c_long(number), b".", b"."), "pivot_root")
@@ -59,7 +59,7 @@ def pivot_into(root: str | os.PathLike[str]) -> None:
 
 
 def set_hostname(name: str) -> None:
-    """Name this UTS namespace."""
+    """Sets the host name of this UTS namespace."""
     raw = name.encode()
     _check_result(_libc.sethostname(raw, ctypes.c_size_t(len(raw))), "sethostname")
 

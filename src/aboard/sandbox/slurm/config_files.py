@@ -1,4 +1,4 @@
-"""The texts that Slurm reads, the same on every host; what isn't said here is Slurm's default."""
+"""Slurm's config files, the same on every host; settings not in them keep Slurm's defaults."""
 
 from aboard.sandbox.layout import SandboxLayout
 
@@ -8,13 +8,13 @@ STATE = "/var/spool/slurmctld"
 SPOOL = "/var/spool/slurmd"
 
 CGROUP_CONF = """\
-# A host has no cgroups. Left to itself slurmd looks for some and ends; told of version 1, it touches none.
+# A host has no cgroups. By default slurmd looks for some and exits; with version 1 it uses none.
 CgroupPlugin=cgroup/v1
 """
 
 
 def format_slurm_conf(layout: SandboxLayout, *, cpus: int, memory: int) -> str:
-    """slurm.conf for nodes of so many CPUs and MiB; a slot is a GPU."""
+    """slurm.conf for nodes with this many CPUs and MiB of memory; a slot is a GPU."""
     nodes = _format_node_range(layout)
     return f"""\
 # A practice cluster's Slurm: slurmctld on {CONTROLLER}, slurmd on {nodes}, no accounting, no cgroups.
@@ -28,10 +28,10 @@ SlurmdLogFile={LOGS}/slurmd.log
 StateSaveLocation={STATE}
 SlurmdSpoolDir={SPOOL}
 
-# One range, so that a firewall rule can name what srun listens on.
+# One range, so that a firewall rule can cover srun's ports.
 SrunPortRange=60001-60100
 
-# What a host can do without cgroups of its own.
+# Plugins that work without cgroups.
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/linux
@@ -40,13 +40,13 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 GresTypes=gpu
 
-# A dead node shows within half a minute instead of five, and is taken back as soon as it registers again.
+# A dead node is noticed within half a minute instead of five, and returns as soon as it registers again.
 SlurmctldTimeout=20
 SlurmdTimeout=20
 ReturnToService=2
 KillWait=5
 
-# All nodes are one machine: believe the line below, not what a slurmd counts.
+# All nodes are one machine: use the line below, not what slurmd detects.
 SlurmdParameters=config_overrides
 NodeName={nodes} CPUs={cpus} Boards=1 SocketsPerBoard=1 CoresPerSocket={cpus} ThreadsPerCore=1 RealMemory={memory} \
 Gres=gpu:{layout.slots} State=UNKNOWN
@@ -57,14 +57,14 @@ PartitionName=debug Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 def format_gres_conf(layout: SandboxLayout) -> str:
     """gres.conf: each slot is a device file, so that a step sees CUDA_VISIBLE_DEVICES as on a GPU node."""
     return f"""\
-# Device files that lead nowhere: Slurm counts and hands them out as it does GPUs.
+# Dummy device files: Slurm allocates them like GPUs.
 AutoDetect=off
 NodeName={_format_node_range(layout)} Name=gpu File={_format_range("/dev/sandbox-gpu", 0, layout.slots - 1)}
 """
 
 
 def list_gpu_files(layout: SandboxLayout) -> list[str]:
-    """The device files that gres.conf names."""
+    """The device files in gres.conf."""
     return [f"/dev/sandbox-gpu{slot}" for slot in range(layout.slots)]
 
 
@@ -73,5 +73,5 @@ def _format_node_range(layout: SandboxLayout) -> str:
 
 
 def _format_range(stem: str, first: int, last: int) -> str:
-    """Slurm's own short form: n1, n[1-4]."""
+    """Slurm's short form: n1, n[1-4]."""
     return f"{stem}{first}" if first == last else f"{stem}[{first}-{last}]"

@@ -1,4 +1,4 @@
-"""Slurm inside one host: what it finds on its disk at first boot, and what runs after every boot."""
+"""Slurm inside one host: files installed at first boot, daemons started at every boot."""
 
 import hashlib
 import os
@@ -22,9 +22,9 @@ _LOG_LINES = 5
 
 
 def install_slurm(layout: SandboxLayout, *, secret: str) -> None:
-    """Put the configuration and empty directories on this host's disk; `secret` is one that all hosts share."""
+    """Installs the configuration and empty directories on this host's disk; all hosts share `secret`."""
     munge = pwd.getpwnam(MUNGE)
-    # New and empty, whatever the machine has there: its keys, its jobs and its plugins are not ours.
+    # New and empty, whatever the machine has there: its keys, jobs and plugins are not ours.
     for directory in ("/etc/munge", "/var/lib/munge", "/var/log/munge"):
         _make_empty_directory(Path(directory), mode=0o700, owner=munge)
     for directory in ("/etc/slurm", config_files.LOGS, config_files.STATE, config_files.SPOOL):
@@ -40,7 +40,7 @@ def install_slurm(layout: SandboxLayout, *, secret: str) -> None:
 
 
 def start_daemons(place: HostAddress, layout: SandboxLayout) -> None:
-    """Start this host's daemons; each goes to the background by itself."""
+    """Starts this host's daemons; each moves to the background itself."""
     munge = pwd.getpwnam(MUNGE)
     _make_empty_directory(Path("/run/munge"), mode=0o755, owner=munge)
     _start_daemon(place, "munged", user=munge)
@@ -68,7 +68,7 @@ def _start_daemon(place: HostAddress, program: str, *, user: pwd.struct_passwd |
     try:
         result = subprocess.run(
             [program],
-            # Nothing of the environment that `up` was typed in: SLURM_CONF in it would lead elsewhere.
+            # Nothing from the environment of `up`: its SLURM_CONF would point elsewhere.
             env={"PATH": ROOT_PATH},
             user=user.pw_uid if user else None,
             group=user.pw_gid if user else None,
@@ -81,7 +81,7 @@ def _start_daemon(place: HostAddress, program: str, *, user: pwd.struct_passwd |
             timeout=_START_TIMEOUT,
         )
     except subprocess.TimeoutExpired:
-        raise _build_daemon_error(place, program, f"isn't up after {_START_TIMEOUT:.0f} s") from None
+        raise _build_daemon_error(place, program, f"not up after {_START_TIMEOUT:.0f} s") from None
     if result.returncode != 0:
         raise _build_daemon_error(place, program, result.stderr.strip() or _read_log_tail(program, result.returncode))
 

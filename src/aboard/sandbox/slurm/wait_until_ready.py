@@ -1,4 +1,4 @@
-"""Waiting from outside until Slurm has taken all nodes in."""
+"""Waits from outside until Slurm has registered all nodes."""
 
 import subprocess
 import time
@@ -21,7 +21,7 @@ _IDLE = "idle"
 def wait_until_idle(
     layout: SandboxLayout, hosts: Mapping[str, ProcessIdentity], *, crew_id: int, timeout: float
 ) -> None:
-    """Return when `sinfo`, asked as `crew` on the head, shows every node idle; else say which isn't, and its log."""
+    """Waits until `sinfo`, run as `crew` on the head, shows every node idle; else raises with states and log lines."""
     deadline = time.monotonic() + timeout
     while True:
         answer = _run_on_host(hosts[HEAD], ["sinfo", "--noheader", "--Node", "--format=%N %T"], uid=crew_id)
@@ -36,7 +36,7 @@ def wait_until_idle(
 
 
 def parse_node_states(sinfo: str) -> dict[str, str]:
-    """What `sinfo --Node --format='%N %T'` printed: a state by node, with Slurm's marks (`idle*`)."""
+    """Parses `sinfo --Node --format='%N %T'`: the state of each node, with Slurm's flags (`idle*`)."""
     return dict(line.split(maxsplit=1) for line in sinfo.splitlines() if len(line.split()) > 1)
 
 
@@ -48,7 +48,7 @@ def _build_late_error(
     timeout: float,
 ) -> SandboxError:
     if answer.returncode != 0:
-        node, program, seen = config_files.CONTROLLER, "slurmctld", f"sinfo gets no answer: {answer.stderr.strip()}"
+        node, program, seen = config_files.CONTROLLER, "slurmctld", f"sinfo gets no reply: {answer.stderr.strip()}"
     else:
         node, program = next(iter(late)), "slurmd"
         seen = "not idle: " + ", ".join(f"{name} is {state}" for name, state in late.items())
@@ -56,7 +56,7 @@ def _build_late_error(
     lines = (log.stdout or log.stderr).strip()
     return SandboxError(
         sandbox.SLURM,
-        f"Slurm isn't ready after {timeout:.0f} s: {seen}. The last lines of {program}'s log on {node}:\n{lines}",
+        f"Slurm is not ready after {timeout:.0f} s: {seen}. The last lines of {program}'s log on {node}:\n{lines}",
         "late",
         nodes=layout.nodes,
         name=layout.name,
@@ -69,5 +69,5 @@ def _run_on_host(host: ProcessIdentity, argv: list[str], *, uid: int) -> subproc
             host, HostCommand(argv=argv, uid=uid, env={}), text=None, timeout=_COMMAND_TIMEOUT
         )
     except subprocess.TimeoutExpired:
-        # As timeout(1) ends: a program that hangs is one that failed.
-        return subprocess.CompletedProcess(argv, 124, "", f"it still runs after {_COMMAND_TIMEOUT:.0f} s")
+        # Exit code of timeout(1): a hanging program counts as failed.
+        return subprocess.CompletedProcess(argv, 124, "", f"still running after {_COMMAND_TIMEOUT:.0f} s")

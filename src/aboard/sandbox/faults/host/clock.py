@@ -1,4 +1,4 @@
-"""Clocks that differ: the one kernel under all hosts has one wall clock, so programs are told another time."""
+"""Fault: wrong wall clock. All hosts share one kernel and its clock, so libfaketime gives programs another time."""
 
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -17,16 +17,16 @@ from aboard.sandbox.sandbox import Sandbox
 _PRELOAD = "/etc/ld.so.preload"
 _OFFSET = "/etc/faketimerc"
 _LIBRARY = "faketime/libfaketimeMT.so.1"
-# A wrong wall clock leaves timers alone: without this, a lock's time-out would be off by as much as the clock.
+# A wrong wall clock does not affect timers: without this, a lock's timeout would be off by as much as the clock.
 _TIMERS_STAY = "FAKETIME_DONT_FAKE_MONOTONIC=1"
 
-# What it leaves in shared memory for each process that didn't end by itself.
+# What libfaketime leaves in shared memory for each process that was killed.
 _SWEEP = "rm -f /dev/shm/faketime_shm_* /dev/shm/sem.faketime_sem_*"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClockOffset(Fault):
-    """The wall clock is off: every program that starts from now on, logins included, sees another time."""
+    """The wall clock is wrong for every program started from now on, including logins."""
 
     name: ClassVar[str] = "clock-offset"
     survives_power: ClassVar[bool] = True
@@ -46,7 +46,7 @@ class ClockOffset(Fault):
 
     def heal(self, box: Sandbox, host: Host) -> None:
         file_edits.undo_edit(host, f"{self.key}-preload")
-        # Programs that run look here every ten seconds, and find the true time again.
+        # Running programs read this file every ten seconds and return to the true time.
         run_as_root(host, "rm", "-f", _OFFSET)
         run_script(host, _SWEEP)
         file_edits.undo_edit(host, f"{self.key}-env")

@@ -1,4 +1,4 @@
-"""Control groups that give a host's sessions less than the machine has: memory, time, processes."""
+"""Faults: control groups that limit the memory, CPU time or number of tasks of a host's sessions."""
 
 import sys
 from pathlib import Path
@@ -18,8 +18,8 @@ _POINT = "/sys/fs/cgroup"
 _LEAST_MIB, _LEAST_CORES, _LEAST_TASKS = 128, 0.05, 64
 _PERIOD = 100_000
 
-# $1 is the tree, $2 the group's name, then come files and what goes into them. A host has no control groups of its own,
-# so it is shown the machine's, of which its own group is a part; whoever sshd starts from now on is in one below that.
+# $1 is the tree, $2 the group's name, then come pairs of file and value. A host has no control groups of its own, so
+# this mounts the machine's hierarchy in it; sessions that sshd starts from now on are in a child of the host's group.
 _ENTER = f"""
 tree={_POINT}/$1
 mountpoint -q {_POINT} || mount -t tmpfs -o mode=755 aboard {_POINT}
@@ -37,7 +37,7 @@ read -r pid < {SSHD_PID_FILE}
 echo "$pid" > "$group/cgroup.procs"
 echo "$group"
 """
-# $1 is the group, $2 a Python, $3 its lines, $4 more bytes than there are: the kernel must kill it.
+# $1 is the group, $2 a Python, $3 its code, $4 more bytes than the limit: the OOM killer must kill it.
 _OVERDO = """
 if grep -q '^oom_kill 0$' "$1/memory.oom_control"; then
     sh -c 'echo $$ > "$1/cgroup.procs"; exec "$2" -ISc "$3" "$4"' sh "$@" || true
@@ -71,13 +71,13 @@ class _ControlGroupFault(Fault):
         if not Path(_POINT, self.tree, "cgroup.procs").exists():
             raise SandboxError(
                 sandbox.KERNEL,
-                f"no {_POINT}/{self.tree} here: this fault needs version 1 of control groups, or a machine with both",
+                f"no {_POINT}/{self.tree} here: this fault needs cgroup v1, or a machine with v1 and v2",
                 "groups",
             )
         if not is_sshd_running(host):
             raise SandboxError(
                 sandbox.FAULT_OPTION,
-                f"sshd of {host.name} doesn't run, and sessions get their group from it",
+                f"sshd on {host.name} is not running, and sessions inherit their control group from it",
                 "sshd-stopped",
                 node=host.name,
             )
@@ -89,7 +89,7 @@ class _ControlGroupFault(Fault):
         run_script(host, _LEAVE, self.tree, _format_group_name(box, host))
 
     def hold(self, box: Sandbox, host: Host) -> None:
-        # A new sshd is in the group of whoever started it.
+        # A new sshd is in the group of the process that started it.
         if is_sshd_running(host):
             self.inject(box, host)
 
@@ -107,12 +107,12 @@ class _ControlGroupFault(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryLimit(_ControlGroupFault):
-    """Sessions may have little memory, by a control group, as in a container or a small Slurm job."""
+    """A control group limits the memory of sessions, as in a container or a small Slurm job."""
 
     name: ClassVar[str] = "memory-limit"
     tree: ClassVar[str] = "memory"
-    mib: Annotated[int, "How many mebibytes all of them together may have."] = 512
-    killed: Annotated[bool, "A process has been killed for want of more."] = False
+    mib: Annotated[int, "Memory of all sessions together, in MiB."] = 512
+    killed: Annotated[bool, "Also let the OOM killer kill one process."] = False
 
     def check(self, box: Sandbox, host: Host) -> None:
         _require_at_least(self.mib, _LEAST_MIB, self.name)
@@ -124,17 +124,17 @@ class MemoryLimit(_ControlGroupFault):
             run_script(host, _OVERDO, group, sys.executable, _GREEDY, str(2 * self.mib << 20))
 
     def _limits(self) -> dict[str, int]:
-        # The second counts swap too; not every kernel has it.
+        # The second limit includes swap; not every kernel has it.
         return {"memory.limit_in_bytes": self.mib << 20, "memory.memsw.limit_in_bytes": self.mib << 20}
 
 
 @dataclass(frozen=True, kw_only=True)
 class CpuQuota(_ControlGroupFault):
-    """Sessions may have the time of a few cores only, by a control group, whatever they see."""
+    """A control group limits the CPU time of sessions to a few cores, although they see all of them."""
 
     name: ClassVar[str] = "cpu-quota"
     tree: ClassVar[str] = "cpu"
-    cores: Annotated[float, "The time of how many cores; half a core is 0.5."] = 0.5
+    cores: Annotated[float, "CPU time in cores; 0.5 is half a core."] = 0.5
 
     def check(self, box: Sandbox, host: Host) -> None:
         _require_at_least(self.cores, _LEAST_CORES, self.name)
@@ -146,11 +146,11 @@ class CpuQuota(_ControlGroupFault):
 
 @dataclass(frozen=True, kw_only=True)
 class FewTasks(_ControlGroupFault):
-    """Sessions may have few processes and threads, by a control group, whatever their limits say."""
+    """A control group limits the processes and threads of sessions, whatever their ulimits are."""
 
     name: ClassVar[str] = "few-tasks"
     tree: ClassVar[str] = "pids"
-    tasks: Annotated[int, "How many all of them together may have."] = 300
+    tasks: Annotated[int, "Processes and threads of all sessions together."] = 300
 
     def check(self, box: Sandbox, host: Host) -> None:
         _require_at_least(self.tasks, _LEAST_TASKS, self.name)
@@ -161,10 +161,10 @@ class FewTasks(_ControlGroupFault):
 
 
 def _format_group_name(box: Sandbox, host: Host) -> str:
-    """All hosts of all sandboxes are in one tree."""
+    """A name that is unique among all hosts of all sandboxes, which share one tree."""
     return f"aboard-{box.name}-{host.name}"
 
 
 def _require_at_least(value: float, least: float, fault: str) -> None:
     if value < least:
-        raise SandboxError(sandbox.FAULT_OPTION, f"nobody can log in with {value:g}", fault, least=f"{least:g}")
+        raise SandboxError(sandbox.FAULT_OPTION, f"{value:g} is too little to log in", fault, least=f"{least:g}")

@@ -1,4 +1,4 @@
-"""A disk that is full, a path that isn't there."""
+"""Faults: a full disk, a missing path."""
 
 import os
 from typing import Annotated, ClassVar
@@ -11,8 +11,8 @@ from aboard.sandbox.faults.root_commands import FAULT_STORE, TEMPORARY_STORE, ru
 from aboard.sandbox.host import Host
 from aboard.sandbox.sandbox import Sandbox
 
-# A small file system of its own takes the place of the directory, with all that was in it. Its size is what is
-# used plus what shall be free: full without a byte of filling.
+# A small file system with the same contents replaces the directory. Its size is the used space plus the requested free
+# space, so no filler file is needed.
 _FILL = """
 if [ -e "$1/mark" ]; then exit 0; fi
 mkdir -p "$1/disk"; chmod 700 "$1"
@@ -26,7 +26,7 @@ if [ $((used + $3)) -eq 0 ]; then head -c "$page" /dev/zero > "$1/disk/.full"; f
 touch "$1/mark"
 mount --move "$1/disk" "$2"
 """
-# What was written meanwhile stays: the directory beneath is made to be what the full disk is now.
+# Files written in the meantime are kept: the contents of the full disk are copied back to the directory.
 _FREE = """
 if [ -e "$1/mark" ] && mountpoint -q "$2"; then
     mkdir -p "$1/below"
@@ -40,7 +40,7 @@ fi
 if mountpoint -q "$1/disk"; then umount "$1/disk"; fi
 rm -rf "$1"
 """
-# A mount point is left empty, as when the NFS share didn't come up at boot; anything else is gone.
+# A mount point becomes empty, as when an NFS mount failed at boot; any other path disappears.
 _HIDE = """
 if [ -e "$1/moved" ] || [ -L "$1/moved" ] || mountpoint -q "$1/mount"; then exit 0; fi
 mkdir -p "$1"; chmod 700 "$1"
@@ -58,15 +58,15 @@ class DiskFull(Fault):
     """The disk that holds a directory is full: `No space left on device`."""
 
     name: ClassVar[str] = "disk-full"
-    path: Annotated[str, "Which directory."] = "/private"
-    free_mib: Annotated[int, "How many mebibytes are left."] = 0
+    path: Annotated[str, "The directory."] = "/private"
+    free_mib: Annotated[int, "Free space, in MiB."] = 0
 
     def check(self, box: Sandbox, host: Host) -> None:
         _require_path(host, self.path, "-d", "no directory")
         if host.run(["mountpoint", "-q", self.path]).returncode == 0:
             raise SandboxError(
                 sandbox.FAULT_OPTION,
-                f"{self.path} of {host.name} is a file system of its own already",
+                f"{self.path} on {host.name} is already a separate file system",
                 "disk-full",
                 node=host.name,
             )
@@ -84,11 +84,11 @@ class DiskFull(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class PathMissing(Fault):
-    """A file or directory isn't there; a mount point is empty, as if nothing had been mounted."""
+    """A file or directory is missing; a mount point is empty, as if nothing were mounted."""
 
     name: ClassVar[str] = "path-missing"
     survives_power: ClassVar[bool] = True
-    path: Annotated[str, "Which path, such as /shared."]
+    path: Annotated[str, "The path, such as /shared."]
 
     def check(self, box: Sandbox, host: Host) -> None:
         _require_path(host, self.path, "-e", "nothing")
@@ -101,14 +101,14 @@ class PathMissing(Fault):
         if moved and host.run(["test", "-e", self.path], root=True).returncode == 0:
             raise SandboxError(
                 sandbox.PATH_TAKEN,
-                f"{self.path} of {host.name} can't come back: something new is there",
+                f"{self.path} on {host.name} cannot be restored: something new is there",
                 node=host.name,
                 path=self.path,
             )
         run_script(host, _SHOW, f"{FAULT_STORE}/{self.key}", self.path)
 
     def hold(self, box: Sandbox, host: Host) -> None:
-        # A boot has mounted it again.
+        # A boot mounts it again.
         self.inject(box, host)
 
     @property
@@ -118,7 +118,7 @@ class PathMissing(Fault):
 
 def _require_path(host: Host, path: str, test: str, what: str) -> None:
     if not path.startswith("/") or os.path.normpath(path) != path or path == "/":
-        raise SandboxError(sandbox.FAULT_OPTION, f"{path!r} isn't a whole path below /", "path")
+        raise SandboxError(sandbox.FAULT_OPTION, f"{path!r} is not an absolute path below /", "path")
     if host.run(["test", test, path], root=True).returncode != 0:
         raise SandboxError(
             sandbox.FAULT_OPTION, f"{host.name} has {what} at {path}", "nothing", node=host.name, path=path

@@ -1,4 +1,4 @@
-"""Login shells that get in the way."""
+"""Faults: login shells that print text, or that are not bash."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -15,14 +15,14 @@ _PASSWD = "/etc/passwd"  # noqa: S105 - a file's name, no password
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyShell(Fault):
-    """The login shell prints lines of its own before every command."""
+    """The login shell prints extra lines before every command's output."""
 
     name: ClassVar[str] = "noisy-shell"
     survives_power: ClassVar[bool] = True
-    lines: Annotated[int, "How many; millions are a flood."] = 3
+    lines: Annotated[int, "Number of lines; use millions for a flood."] = 3
 
     def inject(self, box: Sandbox, host: Host) -> None:
-        # bash reads its .bashrc for a command by ssh, too: bash(1), "Invocation".
+        # bash also reads .bashrc for a command run by ssh: bash(1), "Invocation".
         noise = f"yes 'Welcome! Please read the rules of this machine.' | head -n {self.lines}"
         file_edits.edit_lines(host, self.key, f"{CREW_HOME}/.bashrc", first=[noise])
 
@@ -36,11 +36,11 @@ class NoisyShell(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class LoginShell(Fault):
-    """The user's login shell is another one than bash."""
+    """The user's login shell is not bash."""
 
     name: ClassVar[str] = "login-shell"
     survives_power: ClassVar[bool] = True
-    shell: Annotated[Literal["csh", "tcsh", "fish", "zsh", "dash", "nologin"], "Which shell."]
+    shell: Annotated[Literal["csh", "tcsh", "fish", "zsh", "dash", "nologin"], "The shell."]
 
     def check(self, box: Sandbox, host: Host) -> None:
         require_program(self.shell, self.shell)

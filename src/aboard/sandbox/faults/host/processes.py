@@ -1,4 +1,4 @@
-"""Processes that are stopped or killed, a port that somebody has, a host without power."""
+"""Faults: stopped and killed processes, an occupied port, a power loss."""
 
 import os
 import signal
@@ -21,12 +21,12 @@ class PortTaken(Fault):
     """A port is in use: another program listens on it and never answers."""
 
     name: ClassVar[str] = "port-taken"
-    port: Annotated[int, "Which port."] = 29500
-    owner: Annotated[Literal["crew", "root"], "Whose program it is."] = "crew"
+    port: Annotated[int, "The port."] = 29500
+    owner: Annotated[Literal["crew", "root"], "The user of that program."] = "crew"
 
     def check(self, box: Sandbox, host: Host) -> None:
         if not 1 <= self.port <= MAX_PORT:
-            raise SandboxError(sandbox.FAULT_OPTION, f"{self.port} is no port", "port-taken")
+            raise SandboxError(sandbox.FAULT_OPTION, f"{self.port} is not a port", "port-taken")
 
     def inject(self, box: Sandbox, host: Host) -> None:
         uid = box.crew_id if self.owner == "crew" else 0
@@ -42,28 +42,28 @@ class PortTaken(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class _ProcessFault(Fault):
-    pid: Annotated[int | None, "The process with this number, as the host itself counts."] = None
-    environ: Annotated[str | None, "Every process that has this in its environment, such as a run id."] = None
+    pid: Annotated[int | None, "The process with this pid inside the host."] = None
+    environ: Annotated[str | None, "All processes with this text in their environment, such as a run id."] = None
 
     def check(self, box: Sandbox, host: Host) -> None:
         if (self.pid is None) == (self.environ is None):
             raise SandboxError(
-                sandbox.FAULT_OPTION, "which process? Give --pid or --environ, one of them", "process", fault=self.name
+                sandbox.FAULT_OPTION, "no process selected: give either --pid or --environ", "process", fault=self.name
             )
         if not self._targets(host):
-            what = f"the number {self.pid}" if self.pid is not None else f"{self.environ!r} in its environment"
+            what = f"pid {self.pid}" if self.pid is not None else f"{self.environ!r} in its environment"
             raise SandboxError(sandbox.NO_PROCESS, f"no process of {host.name} has {what}", node=host.name)
 
     def _targets(self, host: Host) -> list[ProcessIdentity]:
         if self.pid is not None:
-            # Its first process is the host: that is what power-loss is for.
+            # Pid 1 is the host itself: use power-loss for that.
             return find_by_pid(host, self.pid) if self.pid > 1 else []
         return find_by_environment(host, str(self.environ).encode())
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessStopped(_ProcessFault):
-    """A process hangs: SIGSTOP; healing lets it go on."""
+    """A process hangs (SIGSTOP); healing resumes it."""
 
     name: ClassVar[str] = "process-stopped"
 
@@ -79,7 +79,7 @@ class ProcessStopped(_ProcessFault):
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessKilled(_ProcessFault):
-    """A process dies: SIGKILL; it can't be healed."""
+    """A process dies (SIGKILL); it cannot be healed."""
 
     name: ClassVar[str] = "process-killed"
     momentary: ClassVar[bool] = True
@@ -94,7 +94,7 @@ class ProcessKilled(_ProcessFault):
 
 @dataclass(frozen=True, kw_only=True)
 class PowerLoss(Fault):
-    """The host goes dark without a word of farewell; healing boots it from the disk that it had."""
+    """The host loses power without closing its connections; healing boots it from its disk."""
 
     name: ClassVar[str] = "power-loss"
     survives_power: ClassVar[bool] = True
@@ -113,7 +113,7 @@ def _send_signal(process: ProcessIdentity, number: signal.Signals) -> None:
     except ProcessLookupError:
         return
     try:
-        # The pidfd holds the number: what is checked here is what is signalled.
+        # The pidfd pins the pid: the process checked here is the one that gets the signal.
         if process.alive():
             signal.pidfd_send_signal(pidfd, number)
     except ProcessLookupError:

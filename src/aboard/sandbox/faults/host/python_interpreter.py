@@ -1,4 +1,4 @@
-"""Pythons that aren't what one thinks: none, an old one, one of another environment, one that lies."""
+"""Faults: a python3 that is missing, old, from another environment, or that prints garbage."""
 
 import shlex
 from importlib import resources
@@ -12,7 +12,7 @@ from aboard.sandbox.faults.root_commands import FAULT_STORE, run_as_root, run_sc
 from aboard.sandbox.host import Host
 from aboard.sandbox.sandbox import Sandbox
 
-# $1 is the store; every program that is found as a Python by its name goes there, under its whole path.
+# $1 is the store; every program whose name is that of a Python is moved there, under its full path.
 _TAKE_ALL = """
 mkdir -p "$1"; chmod 700 "$1"
 for path in /usr/local/bin/python* /usr/bin/python* /bin/python*; do
@@ -55,7 +55,7 @@ class _PythonFault(Fault):
         return f"{FAULT_STORE}/{self.key}"
 
     def _replace(self, host: Host, program: str) -> None:
-        """Put a text in the place of the python3 that a login finds."""
+        """Replaces the python3 on a login's PATH with a script."""
         path = _find_python3(host)
         run_script(host, _TAKE_ONE, self._store, path)
         run_as_root(host, "sh", "-euc", 'cat > "$1"; chmod 755 "$1"', "sh", path, text=program)
@@ -73,10 +73,10 @@ class NoPython(_PythonFault):
 
 @dataclass(frozen=True, kw_only=True)
 class OldPython(_PythonFault):
-    """python3 says that it is an old version."""
+    """python3 is an old version."""
 
     name: ClassVar[str] = "old-python"
-    version: Annotated[str, "Which one it says it is."] = "3.6.15"
+    version: Annotated[str, "The version that it reports."] = "3.6.15"
 
     def inject(self, box: Sandbox, host: Host) -> None:
         self._replace(host, _format_shim(_find_real_python(host), version=self.version))
@@ -84,21 +84,21 @@ class OldPython(_PythonFault):
 
 @dataclass(frozen=True, kw_only=True)
 class OtherPython(_PythonFault):
-    """python3 is that of another environment: a module is missing, or it is another program."""
+    """python3 belongs to another environment: a module is missing, or it is another program."""
 
     name: ClassVar[str] = "other-python"
-    without: Annotated[str | None, "Modules that it doesn't have, as torch or torch,yaml."] = None
-    program: Annotated[str | None, "The program that it is instead."] = None
+    without: Annotated[str | None, "Modules that are missing, such as torch or torch,yaml."] = None
+    program: Annotated[str | None, "The program to run instead."] = None
 
     def check(self, box: Sandbox, host: Host) -> None:
         if (self.without is None) == (self.program is None):
             raise SandboxError(
-                sandbox.FAULT_OPTION, "what is other about it? Give --without or --program, one of them", "other-python"
+                sandbox.FAULT_OPTION, "no difference selected: give either --without or --program", "other-python"
             )
         if self.program is not None and host.run(["test", "-x", self.program]).returncode != 0:
             raise SandboxError(
                 sandbox.FAULT_OPTION,
-                f"the user of {host.name} can't run {self.program}",
+                f"the user on {host.name} cannot run {self.program}",
                 "program",
                 node=host.name,
                 program=self.program,
@@ -113,10 +113,10 @@ class OtherPython(_PythonFault):
 
 @dataclass(frozen=True, kw_only=True)
 class HostilePython(_PythonFault):
-    """python3 answers with anything but what it was asked for."""
+    """python3 starts but never gives a usable answer."""
 
     name: ClassVar[str] = "hostile-python"
-    answer: Annotated[Literal["garbage", "endless-line", "silence"], "What it answers."] = "garbage"
+    answer: Annotated[Literal["garbage", "endless-line", "silence"], "What it prints."] = "garbage"
 
     def inject(self, box: Sandbox, host: Host) -> None:
         self._replace(host, f"#!/bin/sh\n{_ANSWERS[self.answer]}\n")
@@ -125,7 +125,7 @@ class HostilePython(_PythonFault):
 def _find_python3(host: Host) -> str:
     found = host.run(["sh", "-c", "command -v python3"])
     if found.returncode != 0:
-        raise SandboxError(sandbox.FAULT, f"{host.name} has no python3 that could be another")
+        raise SandboxError(sandbox.FAULT, f"{host.name} has no python3 to replace")
     return found.stdout.strip()
 
 
@@ -134,6 +134,6 @@ def _find_real_python(host: Host) -> str:
 
 
 def _format_shim(real: str, *, version: str = "", without: str = "") -> str:
-    """The program of python_shim.py, told what it shall pretend."""
+    """The source of python_shim.py with a call that says what to pretend."""
     source = resources.files("aboard.sandbox.faults.host").joinpath("python_shim.py").read_text("utf-8")
     return f"#!{real} -S\n{source}\nrun_as_another({version!r}, {without!r})\n"

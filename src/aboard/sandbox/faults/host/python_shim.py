@@ -1,4 +1,4 @@
-"""A python3 that pretends: it is put on a host in front of the real one, so it is on its own there."""
+"""A replacement for a host's python3 that pretends another version or missing modules; it is copied there alone."""
 
 import runpy
 import sys
@@ -8,7 +8,7 @@ WITH_ARGUMENT = "WX"
 
 
 def run_as_another(version: str, without: str) -> None:
-    """Take the command line as Python takes it, and run it with another version or with modules missing."""
+    """Parses the command line like Python, and runs it with another version or with modules missing."""
     arguments = sys.argv[1:]
     if not any(argument.startswith("-") and "S" in argument for argument in arguments[:1]):
         import site  # noqa: PLC0415 - runs as a program of its own, in a host
@@ -39,7 +39,7 @@ def run_as_another(version: str, without: str) -> None:
 
 
 class _Missing:
-    """Finds nothing where the real Python would have found a module."""
+    """An import hook that raises ModuleNotFoundError for the given modules."""
 
     def __init__(self, names: "list[str]") -> None:
         self.names = names
@@ -50,7 +50,7 @@ class _Missing:
 
 
 class _Version(tuple):  # type: ignore[type-arg]
-    """As sys.version_info, which can't be made anew."""
+    """Stands in for sys.version_info, whose type cannot be instantiated."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""Too little of something: shared memory, open files, locked memory, processes."""
+"""Faults: small /dev/shm, low limits of open files, locked memory and processes."""
 
 from typing import Annotated, ClassVar
 
@@ -18,16 +18,16 @@ FEW_FILES = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class SmallShm(Fault):
-    """The shared memory in /dev/shm is small, as in a container: data loaders and NCCL run out of it."""
+    """Shared memory (/dev/shm) is small, as in a container: data loaders and NCCL run out of it."""
 
     name: ClassVar[str] = "small-shm"
-    mib: Annotated[int, "How many mebibytes it has."] = 1
+    mib: Annotated[int, "Size of /dev/shm, in MiB."] = 1
 
     def inject(self, box: Sandbox, host: Host) -> None:
         run_as_root(host, "mount", "-o", f"remount,size={self.mib}m", "/dev/shm")  # noqa: S108 - a host's own, which is the point
 
     def heal(self, box: Sandbox, host: Host) -> None:
-        # tmpfs(5): half of the memory is what one has that was told nothing.
+        # tmpfs(5): half of the memory is the default size.
         run_as_root(host, "mount", "-o", "remount,size=50%", "/dev/shm")  # noqa: S108 - a host's own, which is the point
 
     @property
@@ -37,18 +37,18 @@ class SmallShm(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class LowLimits(Fault):
-    """Sessions get low resource limits, as from an sshd or slurmd that was started with them."""
+    """Sessions get low resource limits (ulimit), as from an sshd or slurmd that was started with them."""
 
     name: ClassVar[str] = "low-limits"
-    nofile: Annotated[int | None, "Open files; 1000 where no limit is given at all."] = None
+    nofile: Annotated[int | None, "Open files; 1000 if no limit is given."] = None
     memlock: Annotated[int | None, "Locked memory, in KiB."] = None
-    nproc: Annotated[int | None, "Processes of the user; hosts share a kernel, so all hosts' are counted."] = None
+    nproc: Annotated[int | None, "Processes of the user, counted over all hosts, which share a kernel."] = None
 
     def check(self, box: Sandbox, host: Host) -> None:
         if not is_sshd_running(host):
             raise SandboxError(
                 sandbox.FAULT_OPTION,
-                f"sshd of {host.name} doesn't run, and sessions get their limits from it",
+                f"sshd on {host.name} is not running, and sessions inherit their limits from it",
                 "sshd-stopped",
                 node=host.name,
             )
@@ -58,7 +58,7 @@ class LowLimits(Fault):
         run_script(host, lower, str(SSHD_PID_FILE), *self._limits())
 
     def heal(self, box: Sandbox, host: Host) -> None:
-        # Not even root may raise a hard limit everywhere, so a new sshd takes the place of the limited one.
+        # Root cannot raise a hard limit on every machine, so a new sshd replaces the limited one.
         if is_sshd_running(host):
             host.sshd_restart()
 

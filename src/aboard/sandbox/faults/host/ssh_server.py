@@ -1,4 +1,4 @@
-"""An sshd that is down, slow, full, or not the one that is known; a key that it no longer knows."""
+"""Faults: sshd stopped, slow or refusing logins; a changed host key; a removed user key."""
 
 from typing import Annotated, ClassVar
 
@@ -14,11 +14,11 @@ from aboard.sandbox.host_setup.system_files import CREW_HOME
 from aboard.sandbox.sandbox import Sandbox
 
 SSHD_CONFIG = "/etc/ssh/sshd_config"
-# An administrator's own file. The first of two lines wins, and files are read in the order of their names.
+# An administrator's own file. The first of two settings wins, and files are read in the order of their names.
 _MAX_STARTUPS = "/etc/ssh/sshd_config.d/50-max-startups.conf"
 _HOST_KEY = "/etc/ssh/ssh_host_ed25519_key"
-# A hang-up makes sshd start itself anew in the same process, with the limits that it had. It writes its number
-# when it listens again.
+# SIGHUP makes sshd re-execute itself in the same process, with the same limits. It writes its pid file when it listens
+# again.
 _RELOAD = """
 [ -s "$1" ] || exit 0
 read -r pid < "$1"
@@ -39,18 +39,18 @@ rm -rf "$1"
 
 
 def reload_sshd(host: Host) -> None:
-    """Let sshd read its file again, if it runs at all; sessions that are open stay open."""
+    """Makes sshd reload its config file, if it runs; open sessions stay open."""
     run_script(host, _RELOAD, str(SSHD_PID_FILE))
 
 
 def is_sshd_running(host: Host) -> bool:
-    """Whether sshd listens."""
+    """Whether sshd is listening."""
     return host.run(["test", "-s", str(SSHD_PID_FILE)]).returncode == 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class SshdStopped(Fault):
-    """sshd doesn't run: logins are refused; sessions that are open stay."""
+    """sshd is not running: logins are refused; open sessions stay open."""
 
     name: ClassVar[str] = "sshd-stopped"
 
@@ -68,18 +68,18 @@ class SshdStopped(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class SshdSlow(Fault):
-    """sshd takes its time: it says its first word so many seconds after the connection."""
+    """sshd is slow: it sends its banner some seconds after the connection."""
 
     name: ClassVar[str] = "sshd-slow"
-    seconds: Annotated[float, "How long each login waits."] = 10.0
+    seconds: Annotated[float, "Delay of each login, in seconds."] = 10.0
 
     def check(self, box: Sandbox, host: Host) -> None:
         if self.seconds <= 0:
-            raise SandboxError(sandbox.FAULT_OPTION, f"{self.seconds} s isn't slow", "sshd-slow")
+            raise SandboxError(sandbox.FAULT_OPTION, f"{self.seconds} s is not a delay", "sshd-slow")
 
     def inject(self, box: Sandbox, host: Host) -> None:
-        # A program of ours in the place of sshd. Not in front of it: a proxy would hide who connects, and
-        # an address translation can't be taken away without cutting the sessions that came through it.
+        # Our program replaces sshd. It is not a proxy, which would hide the client's address, nor address
+        # translation, which cannot be removed without cutting the sessions through it.
         host.sshd_stop()
         about = {"sshd": box.programs.sshd, "pid_file": str(SSHD_PID_FILE), "seconds": self.seconds}
         resident_program.start_resident(box, host, self.key, "slow-sshd", about)
@@ -99,11 +99,11 @@ class SshdSlow(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class MaxStartups(Fault):
-    """sshd drops connections when more than a few log in at once, as MaxStartups says."""
+    """sshd drops connections when more than a few clients log in at once (MaxStartups)."""
 
     name: ClassVar[str] = "max-startups"
     survives_power: ClassVar[bool] = True
-    limit: Annotated[int, "How many may be logging in at once."] = 2
+    limit: Annotated[int, "Simultaneous logins."] = 2
 
     def inject(self, box: Sandbox, host: Host) -> None:
         file_edits.edit_lines(host, self.key, _MAX_STARTUPS, first=[f"MaxStartups {self.limit}"])
@@ -120,7 +120,7 @@ class MaxStartups(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class OtherHostKey(Fault):
-    """The host has another host key than the one that is known, as after a reinstall."""
+    """The host key differs from the one in known_hosts, as after a reinstall."""
 
     name: ClassVar[str] = "other-host-key"
     survives_power: ClassVar[bool] = True
@@ -141,7 +141,7 @@ class OtherHostKey(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class KeyRemoved(Fault):
-    """The host no longer knows the user's key: `Permission denied (publickey)`."""
+    """The host no longer accepts the user's key: `Permission denied (publickey)`."""
 
     name: ClassVar[str] = "key-removed"
     survives_power: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""A table of tracked connections that is nearly full."""
+"""Fault: a connection tracking table that is nearly full."""
 
 import sys
 from typing import Annotated, ClassVar
@@ -16,13 +16,13 @@ from aboard.sandbox.sandbox import Sandbox
 _ROOT = "/proc/sys/net/netfilter/nf_conntrack_"
 _USUAL_SECONDS = 30
 _SECONDS = 3600
-# About what an entry takes of the kernel's memory, in bytes.
+# Approximate kernel memory of an entry, in bytes.
 _ENTRY = 300
 _MOST = 600_000
 _NO_TABLE = "CONFIG_NF_CONNTRACK, CONFIG_NF_CT_NETLINK and CONFIG_NFT_CT"
 
-# How many a host may have is the machine's own setting, which a host can't change (nf_conntrack_max is read-only in
-# all network namespaces but the first), so the table is filled: packets to nobody, each to another port.
+# A host cannot lower the size of its table (nf_conntrack_max is read-only in all network namespaces but the first), so
+# this fills it: packets to nobody, each to another port.
 _FILL = f"""
 import socket, sys
 wanted = int(sys.argv[1])
@@ -34,7 +34,7 @@ for number in range(wanted):
     sender.sendto(b"", ("127.77.%d.%d" % (number // 60000, number // 6000000), 1024 + number % 60000))
 sys.exit(0 if count() >= 0.99 * wanted else "only %d connections are tracked" % count())
 """
-# Message 2 of netlink's subsystem 1 (ctnetlink) with nothing behind it deletes all (libnetfilter_conntrack's flush).
+# Message 2 of netlink's subsystem 1 (ctnetlink) without attributes deletes all (libnetfilter_conntrack's flush).
 _EMPTY = """
 import socket, struct
 kernel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12)
@@ -47,27 +47,27 @@ raise SystemExit(0 if code == 0 else "the kernel refused with %d" % code)
 
 @dataclass(frozen=True, kw_only=True)
 class ConntrackFull(Fault):
-    """The table of tracked connections is nearly full, as behind a busy firewall: new connections may be dropped."""
+    """The connection tracking table is nearly full, as on a busy firewall: new connections may be dropped."""
 
     name: ClassVar[str] = "conntrack-full"
-    percent: Annotated[int, "How full it is."] = 95
+    percent: Annotated[int, "How full the table is, in percent."] = 95
 
     def check(self, box: Sandbox, host: Host) -> None:
         nftables.require_nftables()
         if not 1 <= self.percent <= 99:  # noqa: PLR2004 - above, the host could not be reached any more
-            raise SandboxError(sandbox.FAULT_OPTION, f"{self.percent} % can't be had", "conntrack-full")
+            raise SandboxError(sandbox.FAULT_OPTION, f"{self.percent} % is out of range", "conntrack-full")
         most = self._most(host)
         if most > _MOST:
             raise SandboxError(
                 sandbox.FAULT_OPTION,
-                f"this machine tracks up to {most:,} connections: to fill that takes {format_size(most * _ENTRY)}"
+                f"this machine tracks up to {most:,} connections: filling that takes {format_size(most * _ENTRY)}"
                 " of memory",
                 "conntrack-max",
                 most=_MOST,
             )
 
     def inject(self, box: Sandbox, host: Host) -> None:
-        # Only where a rule looks at connections does the kernel track them.
+        # The kernel tracks connections only if a rule uses their state.
         nftables.load_table(
             host, self.key, "  chain output {\n    type filter hook output priority 0;\n    ct state new\n  }\n"
         )
@@ -86,5 +86,5 @@ class ConntrackFull(Fault):
     def _most(self, host: Host) -> int:
         reply = host.run(["cat", f"{_ROOT}max"])
         if reply.returncode != 0:
-            raise SandboxError(sandbox.KERNEL, "this kernel tracks no connections", "boot", option=_NO_TABLE)
+            raise SandboxError(sandbox.KERNEL, "this kernel has no connection tracking", "boot", option=_NO_TABLE)
         return int(reply.stdout)

@@ -1,7 +1,12 @@
-"""Firewalls between hosts, from one that swallows packets to one that says no."""
+"""Faults: firewalls that drop or reject packets between hosts.
+
+The rules go into iptables' own chains, where an administrator's rules are. A separate nftables table would not behave
+like that firewall: a packet that one table accepts is still dropped by another (nft(8)), so the
+`iptables -I INPUT … -j ACCEPT` that fixes a real firewall would have no effect.
+"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from aboard.core.cluster.node_sets import expand_node_set
@@ -10,12 +15,12 @@ from aboard.diagnoses import SandboxError
 from aboard.diagnoses.usage import sandbox
 from aboard.lazy_dataclass import dataclass
 from aboard.sandbox.faults.fault import Fault
-from aboard.sandbox.faults.network import iptables_rules
 from aboard.sandbox.faults.network.nftables import INTERFACES, Direction, NetworkName
+from aboard.sandbox.faults.root_commands import require_program, run_as_root, run_script
 from aboard.sandbox.host import Host
 from aboard.sandbox.sandbox import Sandbox
 
-# Answers to connections of this host itself come to ports of the same range: only a first packet tells.
+# Replies to this host's own connections arrive at ports of the same range: match only the first packet.
 _NEW_CONNECTION = ("-m", "tcp", "--syn")
 # A rule takes 15 ports, and a range counts as two: iptables-extensions(8), multiport.
 _RANGES_PER_RULE = 7
@@ -23,28 +28,38 @@ _ANSWERS = {
     "tcp-reset": ("-j", "REJECT", "--reject-with", "tcp-reset"),
     "host-prohibited": ("-j", "REJECT", "--reject-with", "icmp-host-prohibited"),
 }
+_KERNEL_OPTIONS = (
+    "CONFIG_NETFILTER_XT_MATCH_MULTIPORT, CONFIG_NETFILTER_XT_MATCH_COMMENT and CONFIG_IP_NF_TARGET_REJECT"
+)
+# Rules carry the fault's key as their comment. Then delete an empty table: iptables itself never removes one.
+_UNLOAD_SCRIPT = """
+{ echo '*filter'; iptables -w -S | grep -e "--comment $1 " | sed 's/^-A/-D/'; echo COMMIT; } | iptables-restore -w -n
+if iptables -w -S | grep -q -e '^-A' -e '^-P [A-Z]* DROP'; then exit 0; fi
+nft delete table ip filter 2>/dev/null || true
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Firewall(Fault):
-    ports: Annotated[str | None, "TCP ports, as 29500 or 1024-65535 or 22,80; all traffic when left out."] = None
-    peer: Annotated[str | None, "Only from or to these hosts, as n1 or n[1-3]."] = None
-    way: Annotated[Direction, "Connections that come in, go out, or both."] = "in"
-    network: Annotated[NetworkName, "Which network."] = "both"
-    open_too: Annotated[bool, "With --ports: cut connections that are open, too."] = False
+    ports: Annotated[str | None, "TCP ports, such as 29500, 1024-65535 or 22,80; all traffic if omitted."] = None
+    peer: Annotated[str | None, "Only from or to these hosts, such as n1 or n[1-3]."] = None
+    way: Annotated[Direction, "Incoming connections, outgoing ones, or both."] = "in"
+    network: Annotated[NetworkName, "The network."] = "both"
+    open_too: Annotated[bool, "With --ports: also cut open connections."] = False
 
     def check(self, box: Sandbox, host: Host) -> None:
-        iptables_rules.require_iptables()
+        require_program("iptables", "iptables")
+        require_program("nft", "nftables")
         list(self.rules(box))
 
     def inject(self, box: Sandbox, host: Host) -> None:
-        iptables_rules.load_rules(host, self.key, list(self.rules(box)))
+        _load_rules(host, self.key, list(self.rules(box)))
 
     def heal(self, box: Sandbox, host: Host) -> None:
-        iptables_rules.unload_rules(host, self.key)
+        _unload_rules(host, self.key)
 
     def rules(self, box: Sandbox) -> Iterator[tuple[str, ...]]:
-        """The rules, as iptables reads them: a chain each, and what follows."""
+        """The iptables rules: each one's chain and the rest of its arguments."""
         sides = {"in": ("INPUT", "-i", "-s"), "out": ("OUTPUT", "-o", "-d")}
         interface = INTERFACES[self.network].replace("*", "+")
         for chain, side, end in sides.values() if self.way == "both" else [sides[self.way]]:
@@ -57,7 +72,7 @@ class _Firewall(Fault):
 
     def _ports(self) -> list[tuple[str, ...]]:
         if self.ports is None:
-            # A reset is TCP's own word.
+            # Only TCP has resets.
             return [("-p", "tcp") if "tcp-reset" in self._answer() else ()]
         new = () if self.open_too else _NEW_CONNECTION
         ranges = [each.replace("-", ":") for each in _parse_port_ranges(self.ports)]
@@ -74,7 +89,7 @@ class _Firewall(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class FirewallDrop(_Firewall):
-    """A firewall swallows packets: whoever connects waits until a time-out."""
+    """A firewall drops packets: connection attempts time out."""
 
     name: ClassVar[str] = "drop"
 
@@ -84,11 +99,11 @@ class FirewallDrop(_Firewall):
 
 @dataclass(frozen=True, kw_only=True)
 class FirewallReject(_Firewall):
-    """A firewall says no: connections are refused, or there is no route to the host."""
+    """A firewall rejects connections: `Connection refused` or `No route to host`."""
 
     name: ClassVar[str] = "reject"
     answer: Annotated[
-        Literal["tcp-reset", "host-prohibited"], "What it says: `Connection refused` or `No route to host`."
+        Literal["tcp-reset", "host-prohibited"], "The reply: `Connection refused` or `No route to host`."
     ] = "tcp-reset"
 
     def _answer(self) -> tuple[str, ...]:
@@ -101,6 +116,22 @@ def _parse_port_ranges(ports: str) -> list[str]:
         match = re.fullmatch(r"\s*([0-9]{1,5})(?:-([0-9]{1,5}))?\s*", part)
         low, high = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
         if not 1 <= low <= high <= MAX_PORT:
-            raise SandboxError(sandbox.FAULT_OPTION, f"{part.strip()!r} is no port and no range of ports", "ports")
+            raise SandboxError(sandbox.FAULT_OPTION, f"{part.strip()!r} is not a port or a port range", "ports")
         found.append(f"{low}-{high}" if high > low else str(low))
     return found
+
+
+def _load_rules(host: Host, key: str, rules: Sequence[Sequence[str]]) -> None:
+    """Removes the fault's old rules, then loads the new ones: all of them or none."""
+    _unload_rules(host, key)
+    lines = "".join(f"-A {' '.join([rule[0], '-m comment --comment', key, *rule[1:]])}\n" for rule in rules)
+    try:
+        run_as_root(host, "iptables-restore", "-w", "-n", text=f"*filter\n{lines}COMMIT\n")
+    except SandboxError as error:
+        raise SandboxError(
+            sandbox.KERNEL, f"this kernel lacks a part of iptables: {error.seen}", "boot", option=_KERNEL_OPTIONS
+        ) from error
+
+
+def _unload_rules(host: Host, key: str) -> None:
+    run_script(host, _UNLOAD_SCRIPT, key)

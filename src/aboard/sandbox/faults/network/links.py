@@ -1,4 +1,4 @@
-"""Bad cables: pulled, slow, lossy, far away, too narrow."""
+"""Faults of network links: down, slow, lossy, high latency, MTU black hole."""
 
 from typing import Annotated, ClassVar
 
@@ -16,10 +16,10 @@ from aboard.sandbox.sandbox import Sandbox
 _MILLION = 1_000_000
 _QUEUE = 77
 _QUEUE_PARTS = "CONFIG_NETFILTER_NETLINK_QUEUE and CONFIG_NETFILTER_XT_TARGET_NFQUEUE"
-# tbf cuts packets that are larger than its bucket; 10 ms of the rate lets it run at the rate.
+# tbf drops packets larger than its bucket; a bucket of 10 ms lets the link reach the rate.
 _LEAST_BURST = 128 * 1024
 _BURST_SECONDS = 0.01
-# iptables makes its tables and never removes them; one that is empty again was ours.
+# iptables creates its tables and never removes them; an empty one was ours.
 _SWEEP = """
 if iptables -w -t mangle -S | grep -q '^-A'; then exit 0; fi
 nft delete table ip mangle 2>/dev/null || true
@@ -28,16 +28,16 @@ nft delete table ip mangle 2>/dev/null || true
 
 @dataclass(frozen=True, kw_only=True)
 class LinkDown(Fault):
-    """The cable is pulled: the card has no carrier, and packets go nowhere."""
+    """The cable is unplugged: the NIC has no carrier."""
 
     name: ClassVar[str] = "link-down"
-    network: Annotated[NetworkName, "Which network's cable."] = "both"
+    network: Annotated[NetworkName, "The network whose cable is unplugged."] = "both"
 
     def check(self, box: Sandbox, host: Host) -> None:
         _list_cables(host, self.network)
 
     def inject(self, box: Sandbox, host: Host) -> None:
-        # At the switch's end, as a pulled cable is: the card keeps its addresses and routes.
+        # At the switch, like an unplugged cable: the NIC keeps its addresses and routes.
         for _, port in _list_cables(host, self.network):
             _run_on_switch(box, "ip", "link", "set", port, "down")
 
@@ -52,18 +52,18 @@ class LinkDown(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class LinkRateLimit(Fault):
-    """The link is slow: it carries no more than so many megabits a second."""
+    """The link is slow: its bandwidth is limited."""
 
     name: ClassVar[str] = "rate"
-    mbit: Annotated[float, "Megabits a second."]
-    way: Annotated[Direction, "What comes in, what goes out, or both."] = "both"
-    network: Annotated[NetworkName, "Which network."] = "both"
+    mbit: Annotated[float, "Bandwidth, in Mbit/s."]
+    way: Annotated[Direction, "Incoming packets, outgoing ones, or both."] = "both"
+    network: Annotated[NetworkName, "The network."] = "both"
 
     def check(self, box: Sandbox, host: Host) -> None:
         require_program("tc", "iproute2")
         _list_cables(host, self.network)
         if self.mbit <= 0:
-            raise SandboxError(sandbox.FAULT_OPTION, f"{self.mbit} Mbit/s is no rate", "rate")
+            raise SandboxError(sandbox.FAULT_OPTION, f"{self.mbit} Mbit/s is not a rate", "rate")
 
     def inject(self, box: Sandbox, host: Host) -> None:
         burst = max(_LEAST_BURST, int(self.mbit * _MILLION / 8 * _BURST_SECONDS))
@@ -76,7 +76,7 @@ class LinkRateLimit(Fault):
 
     def heal(self, box: Sandbox, host: Host) -> None:
         for interface, port in _list_cables(host, self.network):
-            # An unknown or missing queue is fine: `inject` may have come half-way only.
+            # A missing queue is fine: `inject` may have failed half-way.
             if self.way != "in":
                 host.run(["tc", "qdisc", "del", "dev", interface, "root"], root=True)
             if self.way != "out":
@@ -90,17 +90,17 @@ class LinkRateLimit(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class PacketLoss(Fault):
-    """The link loses packets at random: everything works, slowly, in fits and starts."""
+    """The link loses packets at random: everything works, but slowly and irregularly."""
 
     name: ClassVar[str] = "loss"
-    percent: Annotated[float, "How many of a hundred packets are lost."]
-    way: Annotated[Direction, "What comes in, what goes out, or both."] = "both"
-    network: Annotated[NetworkName, "Which network."] = "both"
+    percent: Annotated[float, "Packet loss, in percent."]
+    way: Annotated[Direction, "Incoming packets, outgoing ones, or both."] = "both"
+    network: Annotated[NetworkName, "The network."] = "both"
 
     def check(self, box: Sandbox, host: Host) -> None:
         nftables.require_nftables()
         if not 0 < self.percent <= 100:  # noqa: PLR2004 - a percentage
-            raise SandboxError(sandbox.FAULT_OPTION, f"{self.percent} % can't be lost", "loss")
+            raise SandboxError(sandbox.FAULT_OPTION, f"{self.percent} % is out of range", "loss")
 
     def inject(self, box: Sandbox, host: Host) -> None:
         rule = f"numgen random mod {_MILLION} < {round(self.percent * _MILLION / 100)} drop"
@@ -112,16 +112,16 @@ class PacketLoss(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class LinkDelay(Fault):
-    """The link is long: each packet that comes in waits, so that a round trip takes so much longer."""
+    """The link has high latency: each incoming packet is delayed."""
 
     name: ClassVar[str] = "delay"
-    ms: Annotated[float, "Milliseconds that a round trip takes more."]
-    network: Annotated[NetworkName, "Which network."] = "both"
+    ms: Annotated[float, "Added round-trip time, in ms."]
+    network: Annotated[NetworkName, "The network."] = "both"
 
     def check(self, box: Sandbox, host: Host) -> None:
         require_program("iptables", "iptables")
         if self.ms <= 0:
-            raise SandboxError(sandbox.FAULT_OPTION, f"{self.ms} ms is no delay", "delay")
+            raise SandboxError(sandbox.FAULT_OPTION, f"{self.ms} ms is not a delay", "delay")
 
     def inject(self, box: Sandbox, host: Host) -> None:
         resident_program.start_resident(box, host, self.key, "delay", {"queue": _QUEUE, "seconds": self.ms / 1000})
@@ -132,13 +132,13 @@ class LinkDelay(Fault):
         if added.returncode != 0:
             raise SandboxError(
                 sandbox.KERNEL,
-                f"this kernel can't queue packets for a program: {added.stderr.strip()}",
+                f"this kernel cannot queue packets for a program: {added.stderr.strip()}",
                 "boot",
                 option=_QUEUE_PARTS,
             )
 
     def heal(self, box: Sandbox, host: Host) -> None:
-        # The rule first: while its program is alive, no packet is lost.
+        # The rule first: while the program is alive, no packet is lost.
         while host.run(["iptables", "-D", *self._rule()], root=True).returncode == 0:
             pass
         run_script(host, _SWEEP)
@@ -150,26 +150,26 @@ class LinkDelay(Fault):
 
     def _rule(self) -> list[str]:
         interface = INTERFACES[self.network].replace("*", "+")
-        # With the bypass, packets pass when the program is gone.
+        # With the bypass, packets pass once the program is gone.
         queue = ["-j", "NFQUEUE", "--queue-num", str(_QUEUE), "--queue-bypass"]
         return ["PREROUTING", "-w", "-t", "mangle", "-i", interface, *queue]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MtuBlackHole(Fault):
-    """Large packets vanish without a word, small ones pass: logins may work, data hangs."""
+    """Large packets are dropped silently, small ones pass: logins may work, data transfers hang."""
 
     name: ClassVar[str] = "mtu-black-hole"
     limit: Annotated[int, "The largest IP packet that passes, in bytes."] = 1400
-    way: Annotated[Direction, "What comes in, what goes out, or both."] = "both"
-    network: Annotated[NetworkName, "Which network."] = "both"
+    way: Annotated[Direction, "Incoming packets, outgoing ones, or both."] = "both"
+    network: Annotated[NetworkName, "The network."] = "both"
 
     def check(self, box: Sandbox, host: Host) -> None:
         nftables.require_nftables()
         _list_cables(host, self.network)
 
     def inject(self, box: Sandbox, host: Host) -> None:
-        # One packet at a time: a bundle of small ones that the kernel passes on as one isn't large.
+        # No segmentation offload: several small packets that the kernel passes on as one must not count as large.
         self._bundles(box, host, "1")
         nftables.load_table(
             host,
@@ -192,7 +192,7 @@ class MtuBlackHole(Fault):
 
 
 def _list_cables(host: Host, network: NetworkName) -> list[tuple[str, str]]:
-    """The cards and the switch's ports behind them."""
+    """The NICs and their switch ports."""
     ports = dict(zip(("eth0", "eth1"), host.ports, strict=False))
     found = [(interface, ports[interface]) for interface in _list_interfaces(network) if interface in ports]
     if not found:

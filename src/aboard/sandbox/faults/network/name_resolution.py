@@ -1,4 +1,4 @@
-"""Names that lead nowhere, or to the wrong place."""
+"""Faults: host names that do not resolve, or resolve to the wrong address."""
 
 from typing import Annotated, ClassVar
 
@@ -14,11 +14,11 @@ _HOSTS = "/etc/hosts"
 
 @dataclass(frozen=True, kw_only=True)
 class UnresolvedName(Fault):
-    """This host can't resolve the name of a peer."""
+    """This host cannot resolve the name of a peer."""
 
     name: ClassVar[str] = "unresolved"
     survives_power: ClassVar[bool] = True
-    peer: Annotated[str, "Whose names, as n1 or n[1-3]."]
+    peer: Annotated[str, "The peers, such as n1 or n[1-3]."]
 
     def check(self, box: Sandbox, host: Host) -> None:
         self._peers(box)
@@ -31,14 +31,14 @@ class UnresolvedName(Fault):
         file_edits.undo_edit(host, self.key)
 
     def _peers(self, box: Sandbox) -> set[str]:
-        """Their names in all networks: n1, and n1i on the fabric."""
+        """Their names on all networks: n1, and n1i on the fabric."""
         hosts = [box.host(name).name for name in expand_node_set(self.peer, where="--peer")]
         return {alias for name in hosts for alias in (name, f"{name}i")}
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnNameOnLoopback(Fault):
-    """The host's own name is 127.0.1.1, as Debian's installer writes it: peers can't use that address."""
+    """The host's own name resolves to 127.0.1.1, as Debian's installer sets it: peers cannot use that address."""
 
     name: ClassVar[str] = "own-name-on-loopback"
     survives_power: ClassVar[bool] = True
@@ -52,5 +52,5 @@ class OwnNameOnLoopback(Fault):
 
 
 def _parse_names(line: str) -> list[str]:
-    """The names that a line of a hosts file gives to its address."""
+    """The host names in a line of a hosts file."""
     return line.partition("#")[0].split()[1:]

@@ -1,4 +1,4 @@
-"""One nftables table per fault: it comes and goes whole, and no other fault's rules are touched."""
+"""Loads and unloads one nftables table per fault, so that faults do not touch each other's rules."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -11,19 +11,19 @@ from aboard.sandbox.host import Host
 Direction = Literal["in", "out", "both"]
 NetworkName = Literal["management", "fabric", "both"]
 
-#: Never the loopback: a host's talk to itself passes no switch and no firewall box.
+#: Never the loopback: a host's traffic to itself passes no switch and no firewall.
 INTERFACES = {"management": "eth0", "fabric": "eth1", "both": "eth*"}
 
 _PARTS = "CONFIG_NF_TABLES_INET, CONFIG_NFT_REJECT_INET and CONFIG_NFT_NUMGEN"
 
 
 def require_nftables() -> None:
-    """The program that all of this needs."""
+    """Raises if nft is not installed."""
     require_program("nft", "nftables")
 
 
 def load_table(host: Host, key: str, chains: str) -> None:
-    """Put a fault's table in force, in place of one that is there already."""
+    """Loads a fault's table, replacing an earlier one."""
     try:
         run_as_root(
             host, "nft", "-f", "-", text=f"{_format_removal(key)}table inet {_format_table_name(key)} {{\n{chains}}}\n"
@@ -37,12 +37,12 @@ def load_table(host: Host, key: str, chains: str) -> None:
 
 
 def unload_table(host: Host, key: str) -> None:
-    """Take a fault's table away; that it isn't there is fine."""
+    """Removes a fault's table, if it exists."""
     run_as_root(host, "nft", "-f", "-", text=_format_removal(key))
 
 
 def format_filter_chains(way: Direction, rule: str, *, network: NetworkName = "both", peers: Sequence[str] = ()) -> str:
-    """A rule for the packets that arrive, that leave, or both, at these cards and of these peers."""
+    """Chains with a rule for incoming packets, outgoing ones or both, on these NICs, for these peers."""
     sides = {"in": ("input", "iifname", "saddr"), "out": ("output", "oifname", "daddr")}
     wanted = sides.values() if way == "both" else [sides[way]]
     return "".join(
@@ -61,7 +61,7 @@ def _format_match(interface: str, pattern: str, end: str, peers: Sequence[str]) 
 
 
 def _format_removal(key: str) -> str:
-    # Added first, because deleting a table that isn't there is an error.
+    # Added first, because deleting a missing table is an error.
     return f"add table inet {_format_table_name(key)}\ndelete table inet {_format_table_name(key)}\n"
 
 

@@ -1,8 +1,8 @@
-"""Packets that wait: the kernel's packet queue (NFQUEUE), spoken to in its own words.
+"""Delays packets with the kernel's packet queue (NFQUEUE) over netlink.
 
-`tc netem` is often not there; a queue that hands packets to a program is. Only their numbers come to us, not
-their contents, and one verdict lets go of all packets up to a number: that carries gigabits in plain Python.
-The messages are those of linux/netfilter/nfnetlink_queue.h.
+Many kernels lack `tc netem` but have NFQUEUE. Only packet ids are copied to us, not their contents, and one verdict
+releases all packets up to an id: plain Python sustains gigabits that way. The messages are those of
+linux/netfilter/nfnetlink_queue.h.
 """
 
 import select
@@ -29,7 +29,7 @@ _BUFFER = 32 * 1024 * 1024
 
 
 def delay_packets(ready: Callable[[str], None], *, queue: int, seconds: float) -> NoReturn:
-    """Let each packet of a queue go on its way after so many seconds."""
+    """Releases each packet of a queue after a delay."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER) as link:
         link.bind((0, 0))
         link.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
@@ -62,9 +62,9 @@ def _serve_queue(link: socket.socket, queue: int, seconds: float) -> NoReturn:
 
 
 def _read_newest_number(link: socket.socket) -> int | None:
-    """The number of the last packet that has come; those before it came with it."""
+    """The id of the newest packet that has arrived; a verdict on it covers all earlier ones."""
     number = None
-    # Bounded, so that a flood can't keep those back whose time has come.
+    # Bounded, so that a flood cannot hold back packets that are due.
     for _ in range(64):
         try:
             data = link.recv(65536)
@@ -81,11 +81,11 @@ def _configure_queue(link: socket.socket, queue: int, attributes: bytes) -> None
     for kind, body in parse_messages(link.recv(65536)):
         number = struct.unpack_from("=i", body)[0] if kind == _ERROR else 0
         if number:
-            raise OSError(-number, f"the kernel's packet queue says no (error {-number})")
+            raise OSError(-number, f"the kernel's packet queue refused (error {-number})")
 
 
 def parse_messages(data: bytes) -> list[tuple[int, bytes]]:
-    """The netlink messages in what was read: kind and body of each."""
+    """Kind and body of each netlink message in the data."""
     found = []
     while len(data) >= 16:  # noqa: PLR2004 - the size of a netlink header
         length, kind = struct.unpack_from("=IH", data)
@@ -95,10 +95,10 @@ def parse_messages(data: bytes) -> list[tuple[int, bytes]]:
 
 
 def parse_packet_number(body: bytes) -> int:
-    """The number that the kernel gave a packet: the first word of its first attribute, the packet header."""
+    """The kernel's id of a packet: the first 32 bits of its first attribute, the packet header."""
     length, kind = struct.unpack_from("=HH", body, 4)
     if kind & 0x7FFF != _PACKET_HEADER or length < 8:  # noqa: PLR2004 - the size of a netlink header
-        raise OSError(0, "a packet came without a number")
+        raise OSError(0, "received a packet without an id")
     number: int = struct.unpack_from("!I", body, 8)[0]
     return number
 
