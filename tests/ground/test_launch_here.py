@@ -130,7 +130,7 @@ def test_an_old_command_is_pasted(here: Here) -> None:
         ((), "launch-command", "aboard launch --check none -- train.py"),
         (("say.py",), "launch-command", "aboard launch --check none -- say.py"),
         (("--json", "--", "say.py"), "launch-dry", "--dry-run --json"),
-        (("--dry-run", "--as", "torchrun", "--json", "--", "say.py"), "launch-dry", "leave --json out"),
+        (("--dry-run", "--as", "torchrun", "--json", "--", "say.py"), "launch-dry", "remove --json"),
         (("--env", "NOT_THERE", "--", "say.py"), "launch-env", "--env NOT_THERE=VALUE"),
         (("--env-file", "nowhere", "--", "say.py"), "launch-env", "ls -l nowhere"),
         (("--env", "RANK=3", "--", "say.py"), "launch-plan", "take RANK out"),

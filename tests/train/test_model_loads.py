@@ -205,7 +205,7 @@ def test_an_index_names_only_files_of_its_model(tmp_path: Path, name: object) ->
     index.write_text(json.dumps({"weight_map": {"lm_head.weight": name}}))
     with pytest.raises(AboardError, match="it names a file outside of its directory") as error:
         open_weights(tmp_path)
-    again = "then fetch the model again: hf download ORG/NAME, or git lfs pull in a clone"
+    again = "then download the model again: hf download ORG/NAME, or git lfs pull in a clone"
     assert error.value.fix == f"rm {index}   # {again}"
 
 

@@ -58,7 +58,7 @@ def test_ambiguous() -> None:
     with pytest.raises(AboardError) as error:
         recognize_format([fields])
     assert error.value.code == "data-format"
-    assert error.value.fix == "say which: format: alpaca or format: text"
+    assert error.value.fix == "choose one: format: alpaca or format: text"
     assert row(fields, format_name="alpaca").kind == "pair"
     assert row(fields, format_name="text").kind == "text"
 

@@ -321,7 +321,7 @@ class Unknown(Bytes):
         (
             Refused(),
             "data-disk",
-            "df -h '/a b; id'    # make room, or prepare elsewhere: XDG_CACHE_HOME=/other/disk aboard train",
+            "df -h '/a b; id'    # free space, or prepare elsewhere: XDG_CACHE_HOME=/other/disk aboard train",
         ),
         (Forged(), "data-disk", ""),
         (Unknown(), "data-worker", "please report it"),

@@ -110,8 +110,8 @@ def test_merge_refuses_a_key_in_two_files(files: Path) -> None:
     (files / "a.yaml").write_text("cluster:\n  user: alice\n  env: {A: 1}\n")
     (files / "b.yaml").write_text("\ncluster:\n  env:\n    A: 1\n  user: bob\n")
     assert [seen for seen, _ in problems("a.yaml", "b.yaml")] == [
-        "b.yaml:4:5: cluster.env.A is also given at a.yaml:3:9",
-        "b.yaml:5:3: cluster.user is also given at a.yaml:2:3",
+        "b.yaml:4:5: cluster.env.A is also set at a.yaml:3:9",
+        "b.yaml:5:3: cluster.user is also set at a.yaml:2:3",
     ]
 
 
@@ -120,9 +120,9 @@ def test_wrong_files_at_once(files: Path) -> None:
     (files / "a.yaml").write_text("a: 1\na: 2\n")
     (files / "latin.yaml").write_bytes(b"a: 1\nb: \xe9\n")
     assert [seen for seen, _ in problems("none.yaml", "a.yaml", "latin.yaml")] == [
-        "none.yaml: there is no such file",
+        "none.yaml: the file does not exist",
         "a.yaml:2:1: the key 'a' is already on line 1",
-        "latin.yaml:2: is no UTF-8 text",
+        "latin.yaml:2: is not UTF-8 text",
     ]
 
 
@@ -142,9 +142,9 @@ def test_set(files: Path) -> None:
         ("cluster.slot=8", "--set cluster.slot: unknown key 'slot' in cluster", "did you mean 'slots'?"),
         ("clutser.slots=8", "--set clutser.slots: unknown key 'clutser'", "did you mean 'cluster'?"),
         ("cluster.slots=x", '--set cluster.slots: cluster.slots must be a whole number, not "x"', "write slots: 8"),
-        ("cluster.slots", "--set: can't read 'cluster.slots'", "write --set cluster.slots=8"),
-        (".=", "--set: can't read '.'", "write --set cluster.slots=8"),
-        ("cluster.nodes.0=x", "'nodes' at a.yaml:2:3 is a value, and has no keys below it", "change it in a.yaml"),
+        ("cluster.slots", "--set: 'cluster.slots' is not KEY=VALUE", "write --set cluster.slots=8"),
+        (".=", "--set: '.' is not KEY=VALUE", "write --set cluster.slots=8"),
+        ("cluster.nodes.0=x", "'nodes' at a.yaml:2:3 is a value, not a section", "change it in a.yaml"),
     ],
 )
 def test_wrong_set(files: Path, text: str, seen: str, fix: str) -> None:

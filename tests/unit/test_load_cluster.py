@@ -59,7 +59,7 @@ def test_a_file_name_with_a_typing_mistake(files: Path) -> None:
     (files / "conf" / "hostfile").write_text("n1 slots=8\n")
     (files / "cluster.yaml").write_text("cluster: {nodes: n1}")
     assert problem(hostfile="conf/hostfiel") == (
-        "conf/hostfiel: there is no such file",
+        "conf/hostfiel: the file does not exist",
         "did you mean 'conf/hostfile'?",
     )
     assert problem("clutser.yaml")[1] == "did you mean 'cluster.yaml'?"
@@ -245,16 +245,16 @@ def test_a_user_for_all_is_no_call_for_ssh(files: Path) -> None:
     [
         ("nodes: [n1, n1]", "a.yaml:1:23: n1 is named twice, also at a.yaml:1:19", "name n1 once"),
         ("nodes: 'n[1-'", "a.yaml:1:18: this range has no end, and no ']'", "for example n[1-4]"),
-        ("nodes: n1 slot=8", "'n1 slot=8' is no node set and no 'NODES slots=N'", 'write "n1 slots=8"'),
-        ("nodes: n1 slots=99999", "65,536 slots is the most", 'write "n1 slots=8"'),
+        ("nodes: n1 slot=8", "'n1 slot=8' is neither a node set nor 'NODES slots=N'", 'write "n1 slots=8"'),
+        ("nodes: n1 slots=99999", "at most 65,536 slots", 'write "n1 slots=8"'),
         ("nodes: 'n[1-2]', fabric_address: x", "n1 and n2 would both have the fabric_address x", '"{name}i"'),
-        ("nodes: ['::1', b], fabric_address: '{name}i'", "fabric_address of ::1", "of its own"),
-        ("nodes: [{name: 'n[1-2]', address: x}]", "can't share the address x", "an entry for each node"),
-        ("nodes: [{name: a@n, user: b}]", "the user is given twice: a in the name, and b", "write name: n"),
+        ("nodes: ['::1', b], fabric_address: '{name}i'", "fabric_address of ::1", "a separate fabric_address"),
+        ("nodes: [{name: 'n[1-2]', address: x}]", "can't share the address x", "one entry per node"),
+        ("nodes: [{name: a@n, user: b}]", "the user is set twice: a in the name, and b", "write name: n"),
         ("nodes: n1, hostfile: h", "the nodes are given twice, by cluster.nodes (a.yaml:1:18)", "--include NODES"),
         ("nodes: []", "cluster.nodes is empty", "write nodes: gpu[01-16]"),
-        ("hostfile: none", "none: there is no such file", "worker-0 slots=8"),
-        ("nodes: [localhost, head]", "localhost and head are the same machine", "leave out head"),
+        ("hostfile: none", "none: the file does not exist", "worker-0 slots=8"),
+        ("nodes: [localhost, head]", "localhost and head are the same machine", "remove head"),
     ],
 )
 def test_wrong_sections(files: Path, text: str, seen: str, fix: str) -> None:
@@ -270,14 +270,14 @@ def test_nodes_given_twice(files: Path) -> None:
     (files / "a.yaml").write_text("cluster: {nodes: n1}\n")
     assert problem("n1", "a.yaml") == (
         "cluster: the nodes are given twice, by the command line and by cluster.nodes (a.yaml:1:18)",
-        "keep one of them; to use a part of the nodes, add --include NODES",
+        "keep one of them; to use some of the nodes, add --include NODES",
     )
     assert "by --hostfile h and by" in problem("a.yaml", hostfile="h")[0]
 
 
 def test_a_path_is_no_name() -> None:
     """A hostfile given as a name is pointed to its option."""
-    assert problem("etc/hosts")[1] == "for a hostfile, type: --hostfile etc/hosts"
+    assert problem("etc/hosts")[1] == "for a hostfile, use: --hostfile etc/hosts"
 
 
 def test_a_file_that_is_none(files: Path) -> None:

@@ -50,17 +50,17 @@ def test_what_is_behind_the_script_is_the_scripts() -> None:
     [
         ("--num_gpuss 8", "--num_gpuss is no flag of deepspeed", "did you mean '--num_gpus'?"),
         ("--num-gpus 8", "--num-gpus is no flag of deepspeed", "did you mean '--num_gpus'?"),
-        ("--wibble", "--wibble is no flag of deepspeed", "flags of the script itself go behind the script"),
+        ("--wibble", "--wibble is no flag of deepspeed", "put flags of the script after the script"),
         ("--master_addr --master_port 5", "no value stands behind it", "that variable is empty"),
         ("--num_gpus two", "'two' is not a whole number", "write --num_gpus 2"),
         ("--module=yes", "it takes no value", "write --module"),
         ("--launcher SLURM", "can't start them by another launcher", '"$SLURM_JOB_NODELIST"'),
-        ("--launcher_args '-x A'", "options of pdsh or MPI", "leave --launcher_args out"),
-        ("--elastic_training", "a smaller world than asked for is refused", "leave --elastic_training out"),
+        ("--launcher_args '-x A'", "options of pdsh or MPI", "remove --launcher_args"),
+        ("--elastic_training", "a smaller world than asked for is refused", "remove --elastic_training"),
         ("--autotuning run", "the autotuner starts runs of its own", "tune with deepspeed itself"),
-        ("--num_nodes 2 --include w0", "can't be used with --include", "leave --num_nodes out"),
-        ("--module --no_python", "both as a Python module and without Python", "leave one"),
-        ("--master_port 70000", "70000 is no port", "one is chosen"),
+        ("--num_nodes 2 --include w0", "can't be used with --include", "remove --num_nodes"),
+        ("--module --no_python", "both as a Python module and without Python", "remove one"),
+        ("--master_port 70000", "70000 is no port", "Aboard chooses one"),
         ("--master_addr -x=1", "no value stands behind it", "write --master_addr VALUE"),
         ("--master_addr a/b", "is no host name", "--master_addr"),
         ("-h", "asks for help", "deepspeed --help"),
@@ -264,8 +264,8 @@ def test_other_commands_of_accelerate(command: str) -> None:
 @pytest.mark.parametrize(
     ("command", "fix"),
     [
-        ("srun -N 2 torchrun --nnodes 2 x.py", "leave srun out: aboard launch -- torchrun --nnodes 2 x.py"),
-        ("mpirun -np 2 /opt/bin/deepspeed x.py", "leave mpirun out: aboard launch -- /opt/bin/deepspeed x.py"),
+        ("srun -N 2 torchrun --nnodes 2 x.py", "remove srun: aboard launch -- torchrun --nnodes 2 x.py"),
+        ("mpirun -np 2 /opt/bin/deepspeed x.py", "remove mpirun: aboard launch -- /opt/bin/deepspeed x.py"),
         (
             "apptainer run --nv a.sif torchrun --nnodes 2 x.py --lr 1",
             "aboard launch -- torchrun --nnodes 2 --no-python apptainer run --nv a.sif python x.py --lr 1",
@@ -274,7 +274,7 @@ def test_other_commands_of_accelerate(command: str) -> None:
             "srun docker run img deepspeed --num_gpus 8 --module pkg.train --name 'a b'",
             "aboard launch -- deepspeed --num_gpus 8 --no_python docker run img python -m pkg.train --name 'a b'",
         ),
-        ("sbatch job.sh", "type the command that the script starts"),
+        ("sbatch job.sh", "use the command that the script runs"),
     ],
 )
 def test_wrapped_commands(command: str, fix: str) -> None:

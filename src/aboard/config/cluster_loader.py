@@ -1,4 +1,4 @@
-"""The one way from what a user wrote to a Cluster: names, a hostfile, aboard.yaml files, filters and overrides."""
+"""Loads a Cluster from node names, a hostfile, aboard.yaml files, filters and overrides."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -42,7 +42,7 @@ def load_cluster(
     here: HeadMachine,
     toward: "Callable[[Sequence[str]], Sequence[str]]" = find_source_addresses,
 ) -> Cluster:
-    """The cluster of node sets and .yaml files; with none given that of ./aboard.yaml, else this machine alone."""
+    """The cluster of node sets and .yaml files; with neither, that of ./aboard.yaml, or else this machine alone."""
     files = [source for source in sources if source.endswith(_YAML)]
     names = [source for source in sources if not source.endswith(_YAML)]
     if not sources and hostfile is None and Path(DEFAULT_FILE).exists():
@@ -69,9 +69,9 @@ def guess_nodes(
     exclude: str = "",
     here: HeadMachine,
 ) -> tuple[Node, ...]:
-    """The nodes as far as they can be known without pydantic, for a launch that dials while it reads the rest.
+    """The nodes as far as they can be read without pydantic, so that a launch connects while it reads the rest.
 
-    Nothing where that is not plain, or where there is any mistake.
+    Empty if the configuration is not simple, or has an error.
     """
     try:
         if sources or hostfile is not None or not Path(DEFAULT_FILE).exists():
@@ -85,8 +85,8 @@ def guess_nodes(
 
 
 def _read_plain(file: str, here: HeadMachine) -> "tuple[tuple[Node, ...] | None, bool]":
-    """The nodes of a file whose section `cluster` is plain, and whether the file has no other section."""
-    from aboard.config.yaml_tree import VERBATIM, convert_to_builtins, parse_tree  # noqa: PLC0415 - PyYAML, for those who have a file
+    """The nodes of a file whose section `cluster` is simple, and whether the file has no other section."""
+    from aboard.config.yaml_tree import VERBATIM, convert_to_builtins, parse_tree  # noqa: PLC0415 - PyYAML is only needed for a file
 
     document = convert_to_builtins(parse_tree(read_text(file, fix=NO_FIX), file=file), verbatim=VERBATIM)
     section = document.get("cluster")
@@ -95,7 +95,7 @@ def _read_plain(file: str, here: HeadMachine) -> "tuple[tuple[Node, ...] | None,
 
 @dataclass(frozen=True, kw_only=True)
 class _NodeSource:
-    """What names the nodes: names, a hostfile's path, or with neither the file's own section."""
+    """Where the nodes come from: names, a hostfile, or, with neither, the section of the file."""
 
     source: str
     where: str
@@ -106,14 +106,14 @@ class _NodeSource:
 def _load_config(files: "Sequence[str]", sets: "Sequence[str]") -> "LoadedConfig | None":
     if not files and not sets:
         return None
-    # Not at the top: pydantic takes 100 ms to import, which `aboard check n[1-4]` needn't wait for.
+    # Imported here: pydantic takes 100 ms, which `aboard check n[1-4]` doesn't need.
     from aboard.config.config_loader import load_config_files  # noqa: PLC0415
 
     return load_config_files(files, sets)
 
 
 def _find_node_source(names: "Sequence[str]", hostfile: str | None, config: "LoadedConfig | None") -> _NodeSource:
-    """The one thing that names the nodes; two are an error, for neither is more right than the other."""
+    """The only source of nodes; two are an error, because neither takes precedence."""
     node_sources: list[_NodeSource] = []
     if names:
         node_sources.append(_NodeSource(source="the command line", where="the command line", names=tuple(names)))

@@ -1,4 +1,4 @@
-"""aboard.yaml files and `--set` overrides to one checked document, with every mistake at its place."""
+"""Loads aboard.yaml files and `--set` overrides into one validated document; each problem has its position."""
 
 import ast
 import inspect
@@ -12,9 +12,8 @@ from pydantic import ValidationError
 
 from aboard.config.input_files import read_text
 from aboard.config.merge_files import apply_overrides, merge_tables
-from aboard.config.schema.aboard_yaml import AboardConfig
+from aboard.config.schema.aboard_yaml import AboardConfig, derive_source_name
 from aboard.config.schema.base_section import Section
-from aboard.config.training.data_settings import derive_source_name
 from aboard.config.validation_problems import find_subtree, list_problems, parse_position
 from aboard.config.yaml_tree import VERBATIM, Items, Leaf, Table, Tree, convert_to_builtins, parse_tree
 from aboard.diagnoses import InputError, Problem
@@ -28,13 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LoadedConfig:
-    """A checked document, and the tree it was read from, for the places of its values."""
+    """A validated document, and its tree, which has the positions of its values."""
 
     document: AboardConfig
     tree: Table
 
     def where(self, *path: int | str) -> str:
-        """The place of a value, or of the nearest thing around it."""
+        """The position of a value, or of its nearest parent."""
         return find_subtree(self.tree, path)[0].where
 
     def base(self, *path: int | str) -> str:
@@ -44,7 +43,7 @@ class LoadedConfig:
 
 
 def load_config_files(files: "Sequence[str]", sets: "Sequence[str]" = ()) -> LoadedConfig:
-    """Reads, merges and overrides; raises InputError with all problems at once."""
+    """Reads and merges files and applies overrides; raises InputError with all problems at once."""
     tables: list[Table] = []
     problems: list[Problem] = []
     for file in files:
@@ -83,7 +82,7 @@ def _list_sections(section: type[Section]) -> "Iterator[type[Section]]":
 
 
 def _add_descriptions(definition: dict[str, Any], section: type[Section]) -> None:
-    """Puts the text behind each field of a section, or of one that it inherits from, into its description."""
+    """Sets the description of each field, inherited ones too, to the string after it in the source."""
     for each in reversed(section.__mro__[: section.__mro__.index(Section)]):
         (tree,) = ast.parse(inspect.getsource(each)).body
         assert isinstance(tree, ast.ClassDef)  # noqa: S101 - the source of a class
@@ -95,7 +94,7 @@ def _add_descriptions(definition: dict[str, Any], section: type[Section]) -> Non
 
 
 def find_source_problems(tree: Table) -> list[Problem]:
-    """What no entry shows by itself: one without a weight beside those that have one, and a name that comes twice."""
+    """Problems between entries: some have a weight and some don't, or two have the same name."""
     files, _ = find_subtree(tree, ("data", "files"))
     if not isinstance(files, Items) or not any(isinstance(entry, Table) for entry in files.values):
         return []
@@ -105,7 +104,7 @@ def find_source_problems(tree: Table) -> list[Problem]:
 def _find_missing_weights(files: Items) -> Iterator[Problem]:
     for entry in files.values:
         if isinstance(entry, Leaf) and isinstance(entry.value, str):
-            seen = f"data.files: {escape_text(entry.text)} has no weight, and others have one"
+            seen = f"data.files: {escape_text(entry.text)} has no weight, but others have one"
             yield Problem(where=entry.where, seen=seen, fix=configuration.CONFIG.fix("weight", path=entry.text))
 
 
@@ -121,7 +120,7 @@ def _find_duplicate_names(files: Items) -> Iterator[Problem]:
 
 
 def _read_source_name(entry: Table) -> tuple[str, str] | None:
-    """By its key `name`, or by its first path; None where there is neither, which is told elsewhere."""
+    """The source's name, from its key `name` or its first path; None if it has neither, which validation reports."""
     if (name := _read_text_value(entry.values.get("name"))) is not None:
         return name
     path = entry.values.get("path")

@@ -1,4 +1,4 @@
-"""Reading a file that the user named, with a problem that says what to do when it can't be read."""
+"""Reads a file that the user named; an error has a fix."""
 
 from pathlib import Path
 
@@ -12,27 +12,27 @@ MAX_BYTES = 8 * 1024 * 1024
 
 
 def read_text(path: str, *, fix: Fix) -> str:
-    """The file's text; `fix` is what to type when there is no such file."""
+    """The file's text; `fix` applies if the file does not exist."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
-        raise _build_read_error(path, "there is no such file", suggest_similar_file(path) or fix) from None
+        raise _build_read_error(path, "the file does not exist", suggest_similar_file(path) or fix) from None
     except IsADirectoryError:
         raise _build_read_error(path, "this is a directory", configuration.FILE.fix("directory")) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         raise _build_read_error(path, f"can't be read: {getattr(error, 'strerror', None) or error}", fix) from None
     if len(data) > MAX_BYTES:
-        raise _build_read_error(path, f"has more than {format_size(MAX_BYTES)}", configuration.FILE.fix("long"))
+        raise _build_read_error(path, f"is larger than {format_size(MAX_BYTES)}", configuration.FILE.fix("long"))
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise _build_read_error(f"{path}:{line}", "is no UTF-8 text", configuration.FILE.fix("encoding")) from None
+        raise _build_read_error(f"{path}:{line}", "is not UTF-8 text", configuration.FILE.fix("encoding")) from None
 
 
 def suggest_similar_file(path: str) -> Fix:
-    """Asks whether the file was meant whose name, in the same directory, is most like this one; empty if none is."""
+    """Suggests the file in the same directory with the most similar name; empty if there is none."""
     requested = Path(path)
     try:
         near = find_nearest(requested.name, sorted(other.name for other in requested.parent.iterdir()))

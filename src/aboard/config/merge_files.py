@@ -1,4 +1,4 @@
-"""Several files as one, and overrides on top: a key in two files is an error, as in gpt-neox; `--set` wins over all."""
+"""Merges several files and applies `--set`, which overrides all; a key in two files is an error, as in gpt-neox."""
 
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ EMPTY_TABLE = Table(values={}, keys={}, where="")
 
 
 def merge_tables(tables: "Sequence[Table]") -> Table:
-    """The union of the files; a value that two of them give is an error that names both places."""
+    """The union of the files; a value in two of them is an error that names both positions."""
     problems: list[Problem] = []
     merged = reduce(lambda one, two: _merge_two(one, two, (), problems), tables, EMPTY_TABLE)
     if problems:
@@ -24,13 +24,13 @@ def merge_tables(tables: "Sequence[Table]") -> Table:
 
 
 def apply_overrides(table: Table, sets: "Sequence[str]") -> Table:
-    """The tree with each `a.b=c` put in its place; a later one wins over an earlier one."""
+    """The tree with each `a.b=c` applied; later ones override earlier ones."""
     problems = [_build_malformed_problem(text) for text in sets if not _parse_path(text)]
     if problems:
         raise InputError(configuration.CONFIG_SET, problems)
     for text in sets:
         name, _, value = text.partition("=")
-        # The value stays out of the place, which messages show: it may be a token.
+        # The position must not contain the value: messages show it, and it may be a secret.
         table = _put_value(table, _parse_path(text), parse_scalar(value, where=f"--set {escape_text(name)}"))
     return table
 
@@ -51,14 +51,14 @@ def _merge_two(one: Table, two: Table, path: tuple[str, ...], problems: list[Pro
 
 
 def _is_empty(tree: Tree) -> bool:
-    """Whether it is a heading with nothing below, which says nothing about what another file has there."""
+    """Whether it is a key without a value, which does not conflict with another file."""
     return isinstance(tree, Leaf) and tree.value is None
 
 
 def _build_conflict_problem(path: tuple[str, ...], first: str, second: str) -> Problem:
     return Problem(
         where=second,
-        seen=f"{escape_text('.'.join(path))} is also given at {first}",
+        seen=f"{escape_text('.'.join(path))} is also set at {first}",
         fix=configuration.CONFIG_TWICE.fix(),
     )
 
@@ -72,7 +72,7 @@ def _parse_path(text: str) -> tuple[str, ...]:
 def _build_malformed_problem(text: str) -> Problem:
     return Problem(
         where="--set",
-        seen=f"can't read '{escape_text(text.partition('=')[0])}'",
+        seen=f"'{escape_text(text.partition('=')[0])}' is not KEY=VALUE",
         fix=configuration.CONFIG_SET.fix("form"),
     )
 
@@ -91,6 +91,6 @@ def _put_value(table: Table, path: tuple[str, ...], leaf: Leaf) -> Table:
 
 
 def _build_section_problem(leaf: Leaf, key: str, where: str) -> Problem:
-    seen = f"'{escape_text(key)}' at {where} is a value, and has no keys below it"
+    seen = f"'{escape_text(key)}' at {where} is a value, not a section"
     fix = configuration.CONFIG_SET.fix("section", file=where.rsplit(":", 2)[0])
     return Problem(where=leaf.where, seen=seen, fix=fix)

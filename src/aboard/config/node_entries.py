@@ -1,4 +1,4 @@
-"""From what was written of each node, and of the cluster as a whole, to nodes."""
+"""Builds nodes from the entries of each node and the defaults of the cluster."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -28,7 +28,7 @@ _WITH_SLOTS = re.compile(r"(.*?)\s+slots=([0-9]{1,5})\s*", re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True)
 class NodeEntry:
-    """One node as it was written: its name, where that stands, and what it says of itself."""
+    """One node as the user wrote it: its name, its position, and its own settings."""
 
     name: str
     where: str
@@ -43,7 +43,7 @@ def parse_node_names(names: "Sequence[str]") -> list[NodeEntry]:
         where = escape_text(text)
         if "/" in text:
             fix = configuration.NODESET.fix("hostfile", path=text)
-            problems.append(Problem(where=where, seen="this is no node set and no .yaml file", fix=fix))
+            problems.append(Problem(where=where, seen="not a node set or a .yaml file", fix=fix))
             continue
         try:
             entries += [_build_entry(login, where) for login in expand_logins(text, where=where)]
@@ -84,17 +84,17 @@ def read_section_entries(config: "LoadedConfig") -> list[NodeEntry]:
 
 
 def build_nodes(entries: "Sequence[NodeEntry]", config: "LoadedConfig | None", here: HeadMachine) -> tuple[Node, ...]:
-    """The nodes, with the cluster's values where an entry has none, and the head marked as local."""
+    """The nodes, with the cluster's defaults applied and the head marked as local."""
     section = config.document.cluster if config else None
     nodes = _apply_defaults(entries, _read_node_fields(section) if section else {}, here)
     return _set_fabric_addresses(nodes, config.where("cluster", "fabric_address") if config else "")
 
 
 def build_simple_nodes(section: Mapping[str, Any], here: HeadMachine) -> tuple[Node, ...] | None:
-    """The nodes of a section `cluster` that has node sets and the simplest values only; None if in any doubt.
+    """The nodes of a section `cluster` with only node sets and simple values; None if in doubt.
 
-    Most files are like that, and pydantic takes longer to import than all else that a launch does before it dials.
-    Whatever has a mistake in it is left to pydantic, which names all of them.
+    Most files are simple, and importing pydantic takes longer than everything else before a launch connects. A section
+    with errors is left to pydantic, which reports all of them.
     """
     values = {key: [value] if key in _LISTS and isinstance(value, str) else value for key, value in section.items()}
     if "nodes" not in values or not all(key in _PLAIN and _PLAIN[key](value) for key, value in values.items()):
@@ -127,7 +127,7 @@ def _is_text(value: Any) -> bool:
 
 
 _LISTS = ("nodes", "setup")
-# What a value must be to be taken as it is: stricter than the sections, never laxer.
+# What a value must be to skip pydantic: stricter than the schema, never laxer.
 _PLAIN: Mapping[str, Callable[[Any], bool]] = {
     "nodes": _is_text_list,
     "setup": _is_text_list,
@@ -144,12 +144,12 @@ _PLAIN: Mapping[str, Callable[[Any], bool]] = {
 
 
 def _is_local(entry: NodeEntry, here: HeadMachine) -> bool:
-    """Judged by its own words: a user or port for the whole cluster doesn't ask for ssh to oneself."""
+    """Only the entry's own settings count: a user or port for the whole cluster doesn't mean ssh to the head."""
     return is_head_node(Node(name=entry.name, **entry.given), here)
 
 
 def _choose_interpreter(values: Mapping[str, Any]) -> Interpreter | None:
-    """The interpreter that was written down, or that the `setup` lines find; None leaves the choice open."""
+    """The configured interpreter, or the one that `setup` puts on PATH; None if neither is set."""
     if "python" in values:
         return Interpreter(path=values["python"], origin=InterpreterSource.CONFIGURED)
     return Interpreter(path="python3", origin=InterpreterSource.SETUP) if values.get("setup") else None
@@ -164,12 +164,12 @@ def _parse_line(text: str, where: str) -> list[NodeEntry]:
     match = _WITH_SLOTS.fullmatch(text)
     names, slots = (match[1], {"slots": int(match[2])}) if match else (text, {})
     if slots and slots["slots"] > MAX_SLOTS:
-        seen = f"'{escape_text(text)}': {MAX_SLOTS:,} slots is the most a node can have"
+        seen = f"'{escape_text(text)}': a node can have at most {MAX_SLOTS:,} slots"
         raise InputError(
             configuration.CONFIG, [Problem(where=where, seen=seen, fix=configuration.CONFIG.fix("slots", nodes=names))]
         )
     if "=" in names:
-        seen = f"'{escape_text(text)}' is no node set and no 'NODES slots=N'"
+        seen = f"'{escape_text(text)}' is neither a node set nor 'NODES slots=N'"
         host = names.split()[0]
         fix = configuration.CONFIG.fix("slots", nodes=host if "=" not in host else "gpu[01-16]")
         raise InputError(configuration.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
@@ -179,25 +179,27 @@ def _parse_line(text: str, where: str) -> list[NodeEntry]:
 def _expand_mapping(node: "NodeSection", where: str) -> list[NodeEntry]:
     logins = expand_logins(node.name, where=where)
     if node.address is not None and len(logins) > 1:
-        seen = f"{escape_text(node.name)} is {len(logins)} nodes, which can't share the address {node.address}"
+        seen = f"{escape_text(node.name)} stands for {len(logins)} nodes, which can't share the address {node.address}"
         raise InputError(
             configuration.CONFIG, [Problem(where=where, seen=seen, fix=configuration.CONFIG.fix("addresses"))]
         )
     if node.user is not None and logins[0].user not in {None, node.user}:
-        seen = f"the user is given twice: {logins[0].user} in the name, and {node.user}"
+        seen = f"the user is set twice: {logins[0].user} in the name, and {node.user}"
         fix = configuration.CONFIG.fix("name", name=logins[0].name)
         raise InputError(configuration.CONFIG, [Problem(where=where, seen=seen, fix=fix)])
     return [_build_entry(login, where, **_read_node_fields(node)) for login in logins]
 
 
 def _read_node_fields(section: "NodeDefaults") -> dict[str, Any]:
-    """What was given, under the names that Node has and as the values that it holds."""
+    """The fields that are set, with the names and types of Node."""
     names = ("slots", "user", "port", "python", "workdir", "fabric_address", "address", "env", "setup", "container")
     values = {name: getattr(section, name, None) for name in names}
     if section.setup is not None:
         values["setup"] = tuple(section.setup)
-    if (box := section.container) is not None:
-        values["container"] = Container(runtime=box.runtime, image=box.image, options=tuple(box.options or ()))
+    if (container := section.container) is not None:
+        values["container"] = Container(
+            runtime=container.runtime, image=container.image, options=tuple(container.options or ())
+        )
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -218,7 +220,7 @@ def _refuse_duplicates(entries: "Sequence[NodeEntry]") -> None:
 
 
 def _set_fabric_addresses(nodes: "Sequence[Node]", where: str) -> tuple[Node, ...]:
-    """Puts each node's name into its pattern. Only {name} is looked at: str.format would read attributes."""
+    """Replaces {name} in each node's pattern. Not with str.format, which would read attributes."""
     placed: list[Node] = []
     owners: dict[str, str] = {}
     for node in nodes:

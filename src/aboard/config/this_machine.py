@@ -1,4 +1,4 @@
-"""Looking at the machine that `aboard` runs on: its names, its addresses, its active Python environment."""
+"""Inspects the machine that `aboard` runs on: its names, its addresses, its active Python environment."""
 
 import getpass
 import os
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# A resolver that answers at all does so well within this; one that doesn't would hold us for half a minute.
+# A working resolver responds well within this; a broken one would block for half a minute.
 RESOLVE_SECONDS = 1.0
 MAX_PEERS = 16
 
 _DISCARD_PORT = 9
-# What pipx and `uv tool` leave in the environment of a tool.
+# Files that pipx and `uv tool` put into a tool's environment.
 _TOOL_MARKS = ("pipx_metadata.json", "uv-receipt.toml")
-# Addresses that nobody has (RFC 5737, RFC 3849): the way to them is the default route.
+# Addresses reserved for documentation (RFC 5737, RFC 3849): they are reached over the default route.
 _UNASSIGNED_ADDRESSES = ("198.51.100.1", "2001:db8::1")
-# The kernel's own list of what it answers to: a 0.1 ms read, where `ip addr` is a program to start, and maybe to miss.
+# The kernel's list of local addresses: reading it takes 0.1 ms, while `ip addr` starts a program that may be missing.
 _LOCAL_V4 = re.compile(r"\|-- ([0-9.]+)\n\s+/32 host LOCAL")
 _V6 = re.compile(r"^([0-9a-f]{32}) ", re.MULTILINE)
 
 
 def inspect_this_machine() -> HeadMachine:
-    """This machine's names and addresses and who we are; what can't be found out is left out."""
+    """This machine's names, addresses and user; values that can't be determined are left out."""
     hostname = socket.gethostname()
     addresses = _list_addresses(hostname)
     names = {hostname, hostname.partition(".")[0], *_list_hosts_names(addresses)}
@@ -49,10 +49,10 @@ def inspect_this_machine() -> HeadMachine:
 
 
 def find_environment(environ: "Mapping[str, str]") -> HeadEnvironment | None:
-    """The activated environment, else the one that runs us.
+    """The activated environment, or else the one that runs Aboard.
 
-    What only runs us is not offered if it can't be meant for training: a tool's own environment (pipx, `uv tool`) or a
-    system's Python, without torch in it.
+    The latter is not used if it can't be meant for training: a tool's environment (pipx, `uv tool`) or the system's
+    Python, without torch.
     """
     for name, origin in (
         ("VIRTUAL_ENV", InterpreterSource.VIRTUAL_ENV),
@@ -60,7 +60,7 @@ def find_environment(environ: "Mapping[str, str]") -> HeadEnvironment | None:
     ):
         python = Path(environ.get(name) or ".", "bin/python")
         if python.is_absolute() and os.access(python, os.X_OK):
-            # Not os.path.samefile: a virtual environment's interpreter is a link to the one that it was made from.
+            # Not os.path.samefile: a virtual environment's interpreter is a link to its base interpreter.
             return HeadEnvironment(python=str(python), origin=origin, running=Path(sys.prefix) == python.parents[1])
     prefix = Path(sys.prefix)
     tool = any((prefix / mark).is_file() for mark in _TOOL_MARKS)
@@ -71,9 +71,9 @@ def find_environment(environ: "Mapping[str, str]") -> HeadEnvironment | None:
 
 
 def find_source_addresses(peers: "Sequence[str]") -> tuple[str, ...]:
-    """The addresses from which this machine would speak to its peers, as its routes say; nothing is sent."""
-    ask = [lambda peer=peer: _find_source_address(peer) for peer in peers[:MAX_PEERS]]
-    return tuple(address for address in _run_within(RESOLVE_SECONDS, ask) if address)
+    """The source addresses for connections to these peers, by the routing table; sends nothing."""
+    lookups = [lambda peer=peer: _find_source_address(peer) for peer in peers[:MAX_PEERS]]
+    return tuple(address for address in _run_within(RESOLVE_SECONDS, lookups) if address)
 
 
 def _list_addresses(hostname: str) -> tuple[str, ...]:
@@ -92,17 +92,17 @@ def _format_ipv6(digits: str) -> str:
 def _read_system_file(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:  # not Linux, or not for us to read
+    except OSError:  # not Linux, or no permission
         return ""
 
 
 def _resolve_addresses(hostname: str) -> list[str]:
-    answers = _run_within(RESOLVE_SECONDS, [lambda: socket.getaddrinfo(hostname, None, type=socket.SOCK_STREAM)])
-    return [str(info[4][0]) for infos in answers for info in infos]
+    lookups = _run_within(RESOLVE_SECONDS, [lambda: socket.getaddrinfo(hostname, None, type=socket.SOCK_STREAM)])
+    return [str(info[4][0]) for infos in lookups for info in infos]
 
 
 def _list_hosts_names(addresses: "Iterable[str]") -> "Iterator[str]":
-    """The names that /etc/hosts has for this machine, its 127.0.1.1 among them."""
+    """This machine's names in /etc/hosts, including those of 127.0.1.1."""
     own = set(addresses)
     for line in _read_system_file("/etc/hosts").splitlines():
         address, *names = re.split(r"\s+", line.partition("#")[0].strip())
@@ -116,7 +116,7 @@ def _resolve_canonical_names(hostname: str) -> set[str]:
 
 
 def _find_source_address(peer: str) -> str | None:
-    """The local end of a connected UDP socket: the kernel picks it by its routes and sends nothing."""
+    """The local address of a connected UDP socket, which the kernel picks by its routes without sending."""
     for family, kind, proto, _, address in socket.getaddrinfo(peer, _DISCARD_PORT, type=socket.SOCK_DGRAM):
         try:
             with socket.socket(family, kind, proto) as probe:
@@ -127,23 +127,23 @@ def _find_source_address(peer: str) -> str | None:
     return None
 
 
-def _run_within(seconds: float, asks: "Sequence[Callable[[], T]]") -> list[T]:
-    """The answers that came in time; getaddrinfo takes no time-out, so threads that we may leave behind ask."""
-    answers: queue.SimpleQueue[T | None] = queue.SimpleQueue()
+def _run_within(seconds: float, functions: "Sequence[Callable[[], T]]") -> list[T]:
+    """The results that arrive in time; getaddrinfo has no timeout, so it runs in threads that may be left behind."""
+    finished: queue.SimpleQueue[T | None] = queue.SimpleQueue()
 
-    def answer(ask: "Callable[[], T]") -> None:
+    def run(function: "Callable[[], T]") -> None:
         try:
-            answers.put(ask())
+            finished.put(function())
         except (OSError, UnicodeError):  # UnicodeError: a label that IDNA can't encode, such as 64 letters
-            answers.put(None)
+            finished.put(None)
 
-    for ask in asks:
-        threading.Thread(target=answer, args=(ask,), daemon=True).start()
+    for function in functions:
+        threading.Thread(target=run, args=(function,), daemon=True).start()
     results: list[T] = []
     deadline = time.monotonic() + seconds
     try:
-        for _ in asks:
-            result = answers.get(timeout=max(0.0, deadline - time.monotonic()))
+        for _ in functions:
+            result = finished.get(timeout=max(0.0, deadline - time.monotonic()))
             if result is not None:
                 results.append(result)
     except queue.Empty:

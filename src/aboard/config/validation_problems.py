@@ -1,4 +1,4 @@
-"""Pydantic's errors in our words: the place in the file, what was seen, and what to write."""
+"""Turns pydantic's errors into problems with the position in the file and a fix."""
 
 import json
 import re
@@ -49,13 +49,13 @@ _FIX = {
 
 
 def list_problems(error: "ValidationError", tree: Table, model: "type[BaseModel]") -> list[Problem]:
-    """One problem for each thing that pydantic found, in the order of the lines."""
+    """One problem per pydantic error, in the order of the lines."""
     problems = [_build_problem(detail, tree, model) for detail in error.errors(include_url=False, include_input=False)]
     return sorted(problems, key=lambda problem: parse_position(problem.where))
 
 
 def find_subtree(tree: Tree, path: KeyPath) -> tuple[Tree, KeyPath]:
-    """The tree at a path, and the path as the user wrote it; steps that only pydantic knows are skipped."""
+    """The tree at a path, and the path in the file; skips steps that only exist in pydantic."""
     named: list[int | str] = []
     for step in path:
         if isinstance(tree, Table) and step in tree.values:
@@ -89,7 +89,7 @@ def _build_problem(detail: "ErrorDetails", tree: Table, model: "type[BaseModel]"
         )
     if path and path[-1] == "[key]":
         owner, _ = find_subtree(tree, path[:-2])
-        # Half of a surrogate pair comes out of pydantic as another key than went in.
+        # Pydantic changes a key that contains half of a surrogate pair.
         where = owner.keys.get(str(path[-2]), owner.where) if isinstance(owner, Table) else owner.where
         return Problem(
             where=where, seen=f"{_format_path(named[:-1])}: {detail['ctx']['seen']}", fix=detail["ctx"]["fix"]
@@ -116,7 +116,7 @@ def _describe_error(detail: "ErrorDetails", name: str, value_text: str) -> tuple
     if kind == "literal_error":
         choices = [word.strip("' ") for word in context["expected"].replace(" or ", ", ").split(",")]
         fix = suggest_fix(configuration.CONFIG, value_text.strip('"'), choices)
-        return f"{name} can't be {value_text}; it is one of {', '.join(choices)}", fix
+        return f"{name} can't be {value_text}; use one of {', '.join(choices)}", fix
     if kind == "too_short":
         return (
             f"{name} is empty",
@@ -152,12 +152,12 @@ def _format_value(tree: Tree, path: KeyPath) -> str:
 
 
 def _list_known_keys(model: "type[BaseModel]", path: KeyPath) -> list[str]:
-    """The keys that the model knows at a path, read off its JSON schema."""
+    """The keys that the model's JSON schema has at a path."""
     top = model.model_json_schema()
     level = list(_flatten_schema(top, top))
     for step in path:
         below = [sub for schema in level for sub in _list_subschemas(schema, step)]
-        # A step that the schema doesn't have is pydantic's name for a branch of a union.
+        # A step that is not in the schema is pydantic's name for a branch of a union.
         level = [flat for sub in below for flat in _flatten_schema(sub, top)] or level
     return list(dict.fromkeys(key for schema in level for key in schema.get("properties", {})))
 

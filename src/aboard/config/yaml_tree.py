@@ -1,8 +1,8 @@
-"""YAML as a tree that remembers where each value stands.
+"""Parses YAML into a tree that has the position of each value.
 
 The rules are YAML 1.2's core schema, not PyYAML's 1.1: `2e-5` and `1e6` are numbers, `on`, `yes` and `12:30` are text.
-Refused: a key that comes twice, tags, more than MAX_DEPTH levels, and documents that grow past MAX_VALUES when their
-aliases are written out (the "billion laughs").
+Refused: duplicate keys, tags, more than MAX_DEPTH levels, and documents that exceed MAX_VALUES when their aliases are
+expanded (the "billion laughs" attack).
 """
 
 import re
@@ -18,7 +18,7 @@ from aboard.lazy_dataclass import dataclass
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-# Under these keys a scalar stays as it was written.
+# Scalars below these keys keep their text.
 VERBATIM = frozenset({"env"})
 MAX_DEPTH = 32
 MAX_VALUES = 100_000
@@ -26,7 +26,7 @@ MAX_VALUES = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class Leaf:
-    """A scalar: its value, the text it was written as, its place, and what a relative path in it starts from."""
+    """A scalar: its value, its text, its position, and the directory that a relative path in it starts from."""
 
     value: Any
     text: str
@@ -36,7 +36,7 @@ class Leaf:
 
 @dataclass(frozen=True, kw_only=True)
 class Items:
-    """A list, and its place."""
+    """A list and its position."""
 
     values: "tuple[Tree, ...]"
     where: str
@@ -44,7 +44,7 @@ class Items:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """A mapping, its place, and the place of each of its keys."""
+    """A mapping, its position, and the position of each key."""
 
     values: "Mapping[str, Tree]"
     keys: "Mapping[str, str]"
@@ -55,15 +55,15 @@ Tree: TypeAlias = Leaf | Items | Table
 
 
 def parse_tree(text: str, *, file: str, base: str = ".") -> Table:
-    """The file's mapping; an empty file is an empty one. Raises InputError with all that is wrong with it."""
+    """The file's mapping, empty for an empty file. Raises InputError with all problems."""
     try:
         top = yaml.compose(text, Loader=_Loader)
     except _TooDeep as error:
         raise InputError(configuration.YAML, [_build_depth_problem(f"{file}:{error.args[0]}")]) from None
     except yaml.YAMLError as error:
         raise InputError(configuration.YAML, [_build_syntax_problem(error, text, file)]) from None
-    except (ValueError, OverflowError) as error:  # PyYAML on escapes such as "\\UFFFFFFFF" that are no character
-        seen = f"no YAML: {escape_text(str(error))}"
+    except (ValueError, OverflowError) as error:  # PyYAML, for escapes such as "\\UFFFFFFFF" that are not a character
+        seen = f"not valid YAML: {escape_text(str(error))}"
         problem = Problem(where=file, seen=seen, fix=configuration.YAML.fix("escapes"))
         raise InputError(configuration.YAML, [problem]) from None
     if top is None:
@@ -72,7 +72,7 @@ def parse_tree(text: str, *, file: str, base: str = ".") -> Table:
     tree = reader.tree(top, 0)
     if not isinstance(tree, Table) and not reader.problems:
         fix = configuration.YAML.fix("no-mapping")
-        reader.problems.append(Problem(where=tree.where, seen="the file is no mapping of keys to values", fix=fix))
+        reader.problems.append(Problem(where=tree.where, seen="the file is not a mapping of keys to values", fix=fix))
     if reader.problems or not isinstance(tree, Table):
         raise InputError(configuration.YAML, reader.problems)
     return tree
@@ -85,9 +85,9 @@ def parse_scalar(text: str, *, where: str) -> Leaf:
 
 
 def convert_to_builtins(tree: Tree, *, verbatim: frozenset[str] = frozenset(), as_text: bool = False) -> Any:
-    """Python's own dicts, lists and scalars; under the keys in `verbatim` a scalar stays as it was written.
+    """Converts a tree to dicts, lists and scalars; scalars below the keys in `verbatim` keep their text.
 
-    `010`, `1e-5` and `yes` are text to an environment variable, whatever they are to YAML.
+    `010`, `1e-5` and `yes` in an environment variable are text, whatever they are in YAML.
     """
     if isinstance(tree, Table):
         return {
@@ -100,7 +100,7 @@ def convert_to_builtins(tree: Tree, *, verbatim: frozenset[str] = frozenset(), a
 
 
 class _TooDeep(Exception):
-    """Never leaves this file; carries the line."""
+    """Internal to this file; carries the line."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -128,7 +128,7 @@ _CORE_SCHEMA = {  # https://yaml.org/spec/1.2.2/#1032-tag-resolution
 }
 _TAG = "tag:yaml.org,2002:"
 for _name, (_pattern, _first) in _CORE_SCHEMA.items():
-    # `\Z`, since `$` would let a newline through; int stands before float, which would match it too.
+    # `\Z`, because `$` would allow a newline; int comes before float, which would match it too.
     _Loader.add_implicit_resolver(f"{_TAG}{_name}", re.compile(rf"(?:{_pattern})\Z"), _first)
 
 _SCALARS = frozenset(f"{_TAG}{name}" for name in (*_CORE_SCHEMA, "str"))
@@ -136,7 +136,7 @@ _MAX_INT_TEXT = 64
 
 
 class _Reader:
-    """Walks PyYAML's graph of nodes; what is wrong is gathered in `problems`."""
+    """Converts PyYAML's node graph to a tree; collects all problems in `problems`."""
 
     def __init__(self, file: str, base: str) -> None:
         self.file = file
@@ -148,11 +148,11 @@ class _Reader:
         where = self._where(node)
         self._values += 1
         if self._values > MAX_VALUES:
-            seen = f"the file holds more than {MAX_VALUES:,} values once its aliases are written out"
+            seen = f"the file has more than {MAX_VALUES:,} values once its aliases are expanded"
             raise InputError(
                 configuration.YAML, [Problem(where=self.file, seen=seen, fix=configuration.YAML.fix("aliases"))]
             )
-        if depth > MAX_DEPTH:  # an alias to what it stands in
+        if depth > MAX_DEPTH:  # an alias to one of its own parents
             raise InputError(configuration.YAML, [_build_depth_problem(where)])
         if isinstance(node, yaml.MappingNode):
             return self._table(node, where, depth)
@@ -169,7 +169,7 @@ class _Reader:
             place = self._where(key)
             if not isinstance(key, yaml.ScalarNode):
                 self.problems.append(
-                    Problem(where=place, seen="a key must be a word", fix=configuration.YAML.fix("key"))
+                    Problem(where=place, seen="a key must be a scalar", fix=configuration.YAML.fix("key"))
                 )
             elif key.value in values:
                 self.problems.append(_build_duplicate_problem(key.value, place, keys[key.value]))
@@ -184,7 +184,7 @@ class _Reader:
         try:
             value = _convert_scalar(node.tag, node.value)
         except ValueError:
-            seen = f"'{escape_text(node.value, 20)}' is no {node.tag.removeprefix(_TAG)}"
+            seen = f"'{escape_text(node.value, 20)}' is not a valid {node.tag.removeprefix(_TAG)}"
             self.problems.append(Problem(where=where, seen=seen, fix=configuration.YAML.fix("plain")))
             value = None
         return Leaf(value=value, text=node.value, where=where, base=self.base)
@@ -245,5 +245,5 @@ def _build_syntax_problem(error: yaml.YAMLError, text: str, file: str) -> Proble
     if "\\t" in reason:
         fix = configuration.YAML.fix("tabs")
     return Problem(
-        where=where, seen=f"no YAML: {escape_text(reason, 200)}" + (f"\n{excerpt}" if excerpt else ""), fix=fix
+        where=where, seen=f"not valid YAML: {escape_text(reason, 200)}" + (f"\n{excerpt}" if excerpt else ""), fix=fix
     )

@@ -1,8 +1,9 @@
-"""The sections of aboard.yaml: what may be written, checked and described for editors. Only what is obeyed is here.
+"""The sections of aboard.yaml, as validated and as described to editors.
 
-A new section is a model in this room and one field of `Document`.
+A new section is a model in this package and a field of `AboardConfig`.
 """
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
@@ -29,33 +30,33 @@ from aboard.config.schema.train_section import TrainSection
 
 
 class ContainerSection(Section):
-    """The container that ranks run in. The agent stays outside."""
+    """The container that ranks run in. The agent runs outside."""
 
     runtime: Literal["apptainer", "singularity", "docker", "podman", "pyxis"]
-    """The program that starts it."""
+    """The container runtime."""
     image: Word
     """The image: a .sif file, a registry reference, or a squashfs file."""
     options: Lines | None = None
-    """Further options for the runtime, one argument each."""
+    """More options for the runtime, one argument each."""
 
 
 class NodeDefaults(Section):
-    """What a node can have; written for the cluster it is the default of every node."""
+    """Settings of a node; in the section `cluster` they are defaults for all nodes."""
 
     slots: Slots | None = None
-    """Accelerators (or CPU processes) to use on a node. With 0 it is checked and starts no rank."""
+    """Accelerators (or CPU processes) to use on a node. With 0 the node is checked but starts no rank."""
     user: User | None = None
-    """The login name. Without it, ssh's own configuration decides."""
+    """The login name. Default: ssh's own configuration."""
     port: PortNumber | None = None
-    """The port of the ssh server. Without it, ssh's own configuration decides."""
+    """The port of the ssh server. Default: ssh's own configuration."""
     python: Program | None = None
-    """The Python of the node: a name on its PATH, or an absolute path."""
+    """The node's Python: a name on its PATH, or an absolute path."""
     workdir: AbsolutePath | None = None
     """The directory that ranks start in: an absolute path on the node."""
     env: Env | None = None
-    """Environment variables of the ranks. A node's own are added to the cluster's, and win."""
+    """Environment variables of the ranks. A node's own are added to the cluster's, and override them."""
     fabric_address: AddressPattern | None = None
-    """Where peers reach the node for training traffic: an address, or a pattern such as {name}i."""
+    """The node's address for training traffic: an address, or a pattern such as {name}i."""
     setup: Lines | None = None
     """Shell lines that run before each rank: conda activate, source venv/bin/activate, module load."""
     container: ContainerSection | None = None
@@ -63,12 +64,12 @@ class NodeDefaults(Section):
 
 
 class NodeSection(NodeDefaults):
-    """One node, or one node set whose nodes are all alike."""
+    """One node, or a node set whose nodes are all alike."""
 
     name: Line
     """A host name or a node set: gpu01, gpu[01-16], alice@gpu01."""
     address: Host | None = None
-    """What ssh is given instead of the name."""
+    """The address that ssh connects to, instead of the name."""
 
 
 NODE_LINE, NODE_MAPPING = "line", "mapping"
@@ -93,23 +94,33 @@ class ClusterSection(NodeDefaults):
 
 
 class RunSection(Section):
-    """What runs on the nodes, as far as it must be known beforehand."""
+    """What the run writes, for checks before the launch."""
 
     output: AbsolutePath
-    """The directory that the run writes to: an absolute path on the nodes. It need not be there yet."""
+    """The directory that the run writes to: an absolute path on the nodes. It need not exist yet."""
     writes: ByteSize
-    """How much the disk behind it must have room for: 200GB, 1.5TiB, or bytes. Old checkpoints count until removed."""
+    """The free space that the run needs there: 200GB, 1.5TiB, or bytes. Old checkpoints count until removed."""
+
+
+def derive_source_name(path: str) -> str:
+    """The default name of a source: its file or directory name without extensions."""
+    last = Path(path).name
+    return last.split(".")[0] or last or path
 
 
 class SourceSection(Section):
     """One of several sources that are mixed by weight."""
 
     path: Annotated[list[Line], *OR_TEXT, Field(min_length=1)]
-    """A file, a directory or a name of the hub, or several. A relative path starts at this file."""
+    """A file, a directory or a hub name, or several. Relative paths start at this file."""
     weight: Weight
-    """How much of the mix it is, against the weights of the others: 3 beside 1 is three quarters of all sequences."""
+    """Its share of the mix, relative to the other weights: 3 and 1 make three quarters of all sequences."""
     name: Line | None = None
-    """What it is called in messages. Without it, as its path is. The order of its samples follows from it."""
+    """Its name in messages. Default: derived from its path. The order of its samples depends on it."""
+
+    @property
+    def source_name(self) -> str:
+        return self.name or derive_source_name(self.path[0])
 
 
 SOURCE_LINE, SOURCE_MAPPING = "path", "source"
@@ -125,28 +136,28 @@ SourcePathOrMapping = Annotated[
 
 
 class DataSection(Section):
-    """What is trained on; `aboard data` reads it as training does."""
+    """The training data; `aboard data` reads it in the same way as training."""
 
     files: Annotated[list[SourcePathOrMapping], *OR_TEXT] | None = None
-    """Files, directories or names of the hub; or, to mix them, each with path and weight. Paths start at this file."""
+    """Files, directories or hub names; or, for a mix, each with path and weight. Relative paths start at this file."""
     validation: Lines | None = None
-    """Further ones, which are not trained on; rows that are in both are found."""
+    """The validation set; rows that are also in the training data are reported."""
     format: Literal["alpaca", "sharegpt", "messages", "prompt-completion", "text", "tokens"] | None = None
-    """How rows are written. Without it, it is recognised and said."""
+    """The row format. Default: detected and reported."""
     text_column: Line | None = None
-    """The column that has the text, of plain text only."""
+    """The column with the text, for plain text only."""
     tokenizer: Line | None = None
-    """A directory with a tokenizer, or a name of the hub."""
+    """A tokenizer directory, or a hub name."""
     template: Line | None = None
-    """A file with a chat template in Jinja, instead of the tokenizer's own. A relative path starts at this file."""
+    """A file with a Jinja chat template, instead of the tokenizer's own. Relative paths start at this file."""
     max_length: SequenceLength | None = None
-    """Tokens of a sequence: longer conversations are cut, longer texts go on in the next."""
+    """Tokens per sequence. Longer conversations are truncated, longer texts continue in the next sequence."""
     packing: bool | None = None
-    """Fill each sequence with several rows, which don't see each other. Without it, true; false pads each row."""
+    """Pack several rows into each sequence, without attention between them. Default: true; false pads each row."""
     loss_on: Literal["answers", "last", "all"] | None = None
-    """Which tokens are supervised: those of all answers, of the last answer only, or all."""
+    """The supervised tokens: those of all answers, of the last answer only, or all."""
     allow: Lines | None = None
-    """Codes of the gate that may pass."""
+    """Codes that do not fail the data check."""
 
 
 class AboardConfig(Section):
@@ -157,8 +168,8 @@ class AboardConfig(Section):
     cluster: ClusterSection | None = None
     """The nodes of a run and how to reach them."""
     run: RunSection | None = None
-    """What the run will write; `aboard check` holds the free space against it."""
+    """What the run writes; `aboard check` compares it with the free space."""
     data: DataSection | None = None
-    """What is trained on; `aboard data` looks at it."""
+    """The training data; `aboard data` checks it."""
     train: TrainSection | None = None
-    """How it is trained, in the names of Hugging Face's TrainingArguments; `aboard train` does it."""
+    """Settings of `aboard train`, named as in Hugging Face's TrainingArguments."""

@@ -1,12 +1,12 @@
-"""What every section of aboard.yaml has in common."""
+"""The base class of all sections of aboard.yaml."""
 
 from pydantic import BaseModel, ConfigDict
 
 
 class Section(BaseModel):
-    """Unknown keys are errors and nothing is converted: `slots: "8"` is a mistake to show, not to guess about.
+    """Refuses unknown keys and converts nothing: `slots: "8"` is an error.
 
-    A text behind a field describes it in the JSON schema. It is read when the schema is asked for: pydantic's own
+    The string after a field is its description in the JSON schema. It is only read to print the schema: pydantic's own
     `use_attribute_docstrings` reads all sources at every start, which takes 40 ms.
     """
 

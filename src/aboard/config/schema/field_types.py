@@ -1,4 +1,4 @@
-"""The kinds of value that aboard.yaml holds, each with its check and its words for the JSON schema."""
+"""The value types of aboard.yaml, with their validators and JSON schemas."""
 
 import re
 from typing import Annotated, Any, NoReturn
@@ -14,7 +14,7 @@ from aboard.diagnoses.usage import configuration
 
 
 def refuse_value(seen: str, fix: Fix) -> NoReturn:
-    """Ends a pydantic validation with our own words: what was seen, and what to write."""
+    """Fails a pydantic validation with our own message and fix."""
     raise PydanticCustomError("aboard", "{seen}", {"seen": seen, "fix": fix})
 
 
@@ -32,23 +32,23 @@ def _check_user(text: str) -> str:
 
 def _check_text(text: str) -> str:
     if "\0" in text or any("\ud800" <= char <= "\udfff" for char in text):
-        # Not shown: it may be the value of a secret.
+        # The value is not shown: it may be a secret.
         refuse_value(
-            "it holds a NUL or half a character, which no program can be given", configuration.CONFIG.fix("character")
+            "it contains a NUL or half a character, which no program can receive", configuration.CONFIG.fix("character")
         )
     return text
 
 
 def _check_line(text: str) -> str:
     if not text.strip() or any(not char.isprintable() and char != "\t" for char in _check_text(text)):
-        refuse_value(f"'{escape_text(text)}' is no line of text", configuration.CONFIG.fix("one-line"))
+        refuse_value(f"'{escape_text(text)}' is not a single line of text", configuration.CONFIG.fix("one-line"))
     return text
 
 
 def _check_word(text: str) -> str:
     if _check_line(text).startswith("-"):
         refuse_value(
-            f"'{escape_text(text)}' starts with '-', which would be taken for an option",
+            f"'{escape_text(text)}' starts with '-', and would be parsed as an option",
             configuration.CONFIG.fix("option"),
         )
     return text
@@ -57,7 +57,8 @@ def _check_word(text: str) -> str:
 def _check_path(text: str) -> str:
     if not _check_line(text).startswith("/"):
         refuse_value(
-            f"'{escape_text(text)}' is no absolute path", configuration.CONFIG.fix("path", path=text.removeprefix("~/"))
+            f"'{escape_text(text)}' is not an absolute path",
+            configuration.CONFIG.fix("path", path=text.removeprefix("~/")),
         )
     return text
 
@@ -80,11 +81,11 @@ def _check_env_name(text: str) -> str:
 
 
 def _parse_size(value: object) -> object:
-    """Bytes, from `200GB` and the like; what is neither text nor a number is left for pydantic to refuse."""
+    """Bytes, from a text such as `200GB`; other types are left for pydantic to refuse."""
     if isinstance(value, str):
         match = _SIZE.fullmatch(value.strip())
         if match is None:
-            refuse_value(f"'{escape_text(value)}' is no size", configuration.CONFIG.fix("size"))
+            refuse_value(f"'{escape_text(value)}' is not a size", configuration.CONFIG.fix("size"))
         return round(float(match[1]) * (1024 if match[3] else 1000) ** (" KMGTP".index(match[2].upper())))
     return value
 
@@ -94,13 +95,13 @@ def _wrap_in_list(value: object) -> object:
 
 
 class _OrText:
-    """Tells the JSON schema of a list that a single string stands for a list of one."""
+    """Allows a single string instead of a list in the JSON schema."""
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return {"anyOf": [{"type": "string"}, handler(core)]}
 
 
-# Without the B it would be 1000 to some and 1024 to others: 7 % of a terabyte.
+# The B is required: without it, some read 1000 and others 1024, which is 7 % of a terabyte.
 _SIZE = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,6})?) ?([KMGTP])(i)?B", re.IGNORECASE)
 
 OR_TEXT = (BeforeValidator(_wrap_in_list), _OrText())
@@ -122,7 +123,7 @@ Word = Annotated[str, AfterValidator(_check_word)]
 AbsolutePath = Annotated[str, AfterValidator(_check_path)]
 Program = Annotated[str, AfterValidator(_check_program)]
 AddressPattern = Annotated[str, AfterValidator(_check_pattern)]
-# Numbers and booleans reach us as the text they were written as (see tree.plain).
+# Numbers and booleans arrive as the text in the file (see yaml_tree.convert_to_builtins).
 EnvValue = Annotated[str, AfterValidator(_check_text), WithJsonSchema({"type": ["string", "number", "boolean"]})]
 Env = dict[Annotated[str, AfterValidator(_check_env_name)], EnvValue]
 Lines = Annotated[list[Line], *OR_TEXT]

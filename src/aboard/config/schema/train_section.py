@@ -1,4 +1,4 @@
-"""The section `train` of aboard.yaml. A name that is also one of HF's TrainingArguments means the same here."""
+"""The section `train` of aboard.yaml. Names from Hugging Face's TrainingArguments have the same meaning here."""
 
 from typing import Annotated, Literal
 
@@ -12,7 +12,7 @@ from aboard.diagnoses.usage import configuration
 
 def _check_limit(limit: int) -> int:
     if limit == 0:
-        refuse_value("0 would keep no checkpoint at all", configuration.CONFIG.fix("kept"))
+        refuse_value("0 would keep no checkpoint", configuration.CONFIG.fix("kept"))
     return limit
 
 
@@ -25,71 +25,71 @@ CheckpointLimit = Annotated[int, Field(ge=0, le=10**6), AfterValidator(_check_li
 
 
 class TrainSection(Section):
-    """How a model is trained. What is left out has a default: `aboard train --print-config` shows all of them."""
+    """Training settings. `aboard train --print-config` shows the defaults."""
 
     model: Line | None = None
-    """A directory with a model, or a name of the hub, which is fetched once, before ranks exist."""
+    """A model directory, or a hub name, which is downloaded once, before ranks start."""
     from_scratch: bool | None = None
-    """Take the model's config.json only, and begin with new weights."""
+    """Use only the model's config.json, and start with new weights."""
     output_dir: Line | None = None
-    """Where checkpoints and metrics.jsonl go: the same path on every node. A relative one starts at this file."""
+    """The directory of checkpoints and metrics.jsonl, the same on every node. Relative paths start at this file."""
     num_train_epochs: Epochs | None = None
-    """How often all of the data is gone through."""
+    """Number of passes over the data."""
     max_steps: Count | None = None
-    """How many steps, instead of epochs."""
+    """Number of steps, instead of epochs."""
     per_device_train_batch_size: Count | None = None
-    """Sequences that one rank takes at once."""
+    """Sequences per rank and micro-batch."""
     per_device_eval_batch_size: Count | None = None
-    """The same, of an evaluation."""
+    """Sequences per rank and micro-batch in an evaluation."""
     gradient_accumulation_steps: Count | None = None
-    """How many such batches make one step of a rank."""
+    """Micro-batches per step on each rank."""
     global_batch_size: Count | None = None
-    """Sequences of one step over all ranks, however many there are; accumulation then follows from it."""
+    """Sequences per step over all ranks, for any number of ranks; sets the accumulation steps."""
     learning_rate: Rate | None = None
-    """The highest learning rate, of AdamW."""
+    """AdamW's peak learning rate."""
     weight_decay: Rate | None = None
-    """Of all weights but norms and biases."""
+    """Weight decay of all weights except norms and biases."""
     adam_beta1: Beta | None = None
-    """AdamW's decay of the mean of gradients."""
+    """AdamW's decay rate of the first moment."""
     adam_beta2: Beta | None = None
-    """AdamW's decay of the mean of their squares."""
+    """AdamW's decay rate of the second moment."""
     adam_epsilon: Rate | None = None
     """AdamW's epsilon."""
     max_grad_norm: Rate | None = None
-    """Gradients whose norm over all ranks is larger are scaled down to it; 0 leaves them alone."""
+    """Gradients are clipped to this norm over all ranks; 0 disables clipping."""
     lr_scheduler_type: Schedule | None = None
-    """How the learning rate goes on after the warmup; wsd stays, then decays to the end."""
+    """The learning rate schedule after the warmup; wsd is constant, then decays to the end."""
     warmup_steps: Annotated[int, Field(ge=0, le=10**12)] | None = None
-    """Steps in which the learning rate rises from 0."""
+    """Steps over which the learning rate rises from 0."""
     warmup_ratio: Share | None = None
-    """The same, as a part of all steps."""
+    """The warmup as a fraction of all steps."""
     min_lr_ratio: Share | None = None
-    """Where the learning rate ends, as a part of the highest."""
+    """The final learning rate as a fraction of the peak."""
     decay_ratio: Share | None = None
-    """The last part of all steps, in which wsd decays."""
+    """The fraction of all steps, at the end, over which wsd decays."""
     gradient_checkpointing: bool | None = None
-    """Compute activations twice instead of keeping them: less memory, a third more time."""
+    """Recompute activations instead of storing them: less memory, a third more time."""
     bf16: bool | None = None
-    """Compute in bfloat16; weights and sums stay in float32. Without it, true on GPUs that can and false on CPUs."""
+    """Compute in bfloat16; weights and sums stay in float32. Default: true on GPUs that support it, false on CPUs."""
     attn_implementation: Attention | None = None
-    """The attention of transformers; auto takes the best that is there."""
+    """The attention implementation of transformers; auto uses the best available."""
     sharding: Sharding | None = None
-    """full: over all ranks; hybrid: within a node; none: each rank has all; auto: the fastest that fits."""
+    """full: over all ranks; hybrid: within a node; none: replicated on every rank; auto: the fastest that fits."""
     logging_steps: Count | None = None
-    """A line of metrics every so many steps."""
+    """Steps between lines of metrics."""
     eval_steps: Count | None = None
-    """An evaluation every so many steps, and one at the end."""
+    """Steps between evaluations; there is always one at the end."""
     save_steps: Count | None = None
-    """A checkpoint every so many steps, and one at the end."""
+    """Steps between checkpoints; there is always one at the end."""
     save_total_limit: CheckpointLimit | None = None
-    """How many checkpoints are kept; the newest good one always is."""
+    """How many checkpoints to keep; the newest valid one is always kept."""
     save_async: bool | None = None
-    """Write checkpoints while training goes on."""
+    """Write checkpoints in the background while training continues."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] | None = None
-    """Of the order of the data, of new weights and of dropout."""
+    """The seed of the data order, new weights and dropout."""
     on_nonfinite: Literal["stop", "skip"] | None = None
-    """When a loss or gradient is not finite: stop, or leave that step out; it is named in both cases."""
+    """When a loss or gradient is not finite: stop, or skip that step; it is reported in both cases."""
     resume: Line | None = None
-    """auto: from the newest good checkpoint of output_dir; none: from the start; or a checkpoint's directory."""
+    """auto: from the newest valid checkpoint in output_dir; none: from the start; or a checkpoint directory."""
     tensorboard: bool | None = None
-    """Write TensorBoard's files beside metrics.jsonl."""
+    """Write TensorBoard files next to metrics.jsonl."""

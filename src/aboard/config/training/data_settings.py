@@ -1,4 +1,4 @@
-"""The section `data` of aboard.yaml as a value: files found from where the section stands."""
+"""The section `data` of aboard.yaml as a value, with resolved paths."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from aboard.config.config_loader import LoadedConfig
     from aboard.config.schema.aboard_yaml import SourceSection
 
-# The name of the one source that all paths are where they have no weights.
+# The name of the single source of all paths without weights.
 DEFAULT_SOURCE_NAME = "data"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceSettings:
-    """Files that are prepared together; `weight` None takes each of their sequences once an epoch."""
+    """Files that are prepared together; with `weight` None, each of their sequences is used once per epoch."""
 
     name: str
     files: tuple[str, ...]
@@ -27,7 +27,7 @@ class SourceSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings:
-    """What is written about data; None where nothing is. There are several `sources` only where they have weights."""
+    """The data settings; None where not set. There are several `sources` only if they have weights."""
 
     sources: tuple[SourceSettings, ...] = ()
     validation: tuple[str, ...] = ()
@@ -42,20 +42,20 @@ class DataSettings:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Of all sources, in their order."""
+        """The files of all sources, in order."""
         return tuple(file for source in self.sources for file in source.files)
 
 
 def load_data_settings(files: "Sequence[str]") -> DataSettings:
-    """The section of these files taken together; nothing is given where there is none."""
-    # Not at the top: pydantic takes 100 ms to import, which files that are named needn't wait for.
+    """The merged section of these files; all defaults if there is none."""
+    # Imported here: pydantic takes 100 ms, which files on the command line don't need.
     from aboard.config.config_loader import load_config_files  # noqa: PLC0415
 
     config = load_config_files(files)
     settings = build_data_settings(config)
     train = config.document.train
     if settings.tokenizer is None and train is not None and train.model is not None:
-        # As training has it: the one beside the model.
+        # As in training: the tokenizer in the model's directory.
         beside = Path(config.base("train", "model")) / train.model
         return replace(settings, tokenizer=str(beside) if beside.is_dir() else train.model)
     return settings
@@ -81,20 +81,14 @@ def build_data_settings(config: "LoadedConfig") -> DataSettings:
     )
 
 
-def derive_source_name(path: str) -> str:
-    """What a source is called that was given no name: its file or directory, without what tells the format."""
-    last = Path(path).name
-    return last.split(".")[0] or last or path
-
-
 def _build_sources(config: "LoadedConfig", entries: "Sequence[str | SourceSection]") -> tuple[SourceSettings, ...]:
-    """One of all paths; or one of each entry, where they have weights: then all of them have."""
+    """One source for all paths; or, if entries have weights (then all have), one per entry."""
     paths = [_resolve_path(config, entry, "files", at) for at, entry in enumerate(entries) if isinstance(entry, str)]
     if paths:
         return (SourceSettings(name=DEFAULT_SOURCE_NAME, files=tuple(paths)),)
     return tuple(
         SourceSettings(
-            name=entry.name or derive_source_name(entry.path[0]),
+            name=entry.source_name,
             files=tuple(
                 _resolve_path(config, name, "files", at, "path", place) for place, name in enumerate(entry.path)
             ),
@@ -106,6 +100,6 @@ def _build_sources(config: "LoadedConfig", entries: "Sequence[str | SourceSectio
 
 
 def _resolve_path(config: "LoadedConfig", name: str, *path: int | str) -> str:
-    """Beside the file in which it is written, if it is there; else it may be a name of the hub."""
+    """The path next to the file that names it if that exists; otherwise the name, which may be on the hub."""
     beside = Path(config.base("data", *path)) / name
     return str(beside) if beside.exists() else name

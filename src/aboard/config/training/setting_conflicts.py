@@ -1,4 +1,4 @@
-"""What a training can't be, as far as its file tells: every refusal stands at its line, and says why."""
+"""Finds training settings that contradict each other, with the line and the reason."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from aboard.diagnoses.trainer import training
 
 
 def find_conflicts(config: LoadedConfig, section: TrainSection, data: DataSettings) -> list[Problem]:
-    """All of them; what depends on the number of ranks is judged when the nodes are known."""
+    """All conflicts that don't depend on the number of ranks; those are checked once the nodes are known."""
     conflicts = (
         *_check_alternatives(section),
         *_check_schedule(section),
@@ -24,32 +24,32 @@ _Conflict = tuple[str, str, Fix]
 
 
 def _check_alternatives(section: TrainSection) -> Iterator[_Conflict]:
-    """Two keys that say the same thing in two ways."""
+    """Two keys that set the same thing."""
     if section.num_train_epochs is not None and section.max_steps is not None:
-        seen = "train.num_train_epochs and train.max_steps both say how long it trains"
+        seen = "train.num_train_epochs and train.max_steps both set the training length"
         yield "max_steps", seen, training.CONFIG.fix("one-length")
     if section.warmup_steps is not None and section.warmup_ratio is not None:
-        seen = "train.warmup_steps and train.warmup_ratio both say how long it warms up"
+        seen = "train.warmup_steps and train.warmup_ratio both set the warmup"
         yield "warmup_ratio", seen, training.CONFIG.fix("one-warmup")
 
 
 def _check_schedule(section: TrainSection) -> Iterator[_Conflict]:
     kind = section.lr_scheduler_type or "cosine"
     if section.decay_ratio is not None and kind != "wsd":
-        seen = f"train.decay_ratio is wsd's, and the schedule is {kind}, which decays all the way"
+        seen = f"train.decay_ratio only applies to wsd, and the schedule is {kind}"
         yield "decay_ratio", seen, training.CONFIG.fix("schedule", schedule="wsd")
     if section.min_lr_ratio is not None and kind == "constant":
-        seen = "train.min_lr_ratio is where a learning rate ends, and a constant one ends where it is"
+        seen = "train.min_lr_ratio sets the final learning rate, but the schedule is constant"
         yield "min_lr_ratio", seen, training.CONFIG.fix("schedule", schedule="cosine")
     if section.warmup_steps is not None and section.max_steps is not None and section.warmup_steps >= section.max_steps:
-        seen = f"train.warmup_steps is {section.warmup_steps}, and there are {section.max_steps} steps in all"
+        seen = f"train.warmup_steps is {section.warmup_steps}, but there are only {section.max_steps} steps"
         yield "warmup_steps", seen, training.CONFIG.fix("below", most=section.max_steps)
     warm, last = section.warmup_ratio or 0.0, section.decay_ratio or 0.0
     if kind == "wsd" and warm + last > 1:
-        seen = f"train.warmup_ratio and train.decay_ratio are {warm + last:g} of all steps together"
+        seen = f"the sum of train.warmup_ratio and train.decay_ratio is {warm + last:g}, more than 1"
         yield "decay_ratio", seen, training.CONFIG.fix("parts")
     if section.warmup_ratio == 1:
-        seen = "train.warmup_ratio is 1: it would warm up and then end"
+        seen = "train.warmup_ratio is 1: training would end after the warmup"
         yield "warmup_ratio", seen, training.CONFIG.fix("part")
 
 
@@ -57,10 +57,10 @@ def _check_evaluation(section: TrainSection, data: DataSettings) -> Iterator[_Co
     for key in ("eval_steps", "per_device_eval_batch_size"):
         if getattr(section, key) is not None and not data.validation:
             fix = training.CONFIG.fix("validation", key=key)
-            yield key, f"train.{key} is given, and there is no data.validation to evaluate on", fix
+            yield key, f"train.{key} is set, but there is no data.validation", fix
 
 
 def _check_model(section: TrainSection) -> Iterator[_Conflict]:
     if section.from_scratch and section.resume not in (None, "auto", "none"):
-        seen = "train.from_scratch begins with new weights, and train.resume names a checkpoint"
+        seen = "train.from_scratch starts with new weights, but train.resume names a checkpoint"
         yield "resume", seen, training.CONFIG.fix("resume")

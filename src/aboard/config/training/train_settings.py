@@ -1,4 +1,4 @@
-"""The sections `train` and `data` of aboard.yaml as one value: what will be used, and where each of it comes from."""
+"""The sections `train` and `data` of aboard.yaml as one value: effective settings, and where each comes from."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, replace
@@ -19,18 +19,18 @@ DEFAULT_FILE = "aboard.yaml"
 OUTPUT = "output"
 MAX_LENGTH = 2048
 CONFIG = "config.json"
-# Two ways to say the same: one that is typed wins over the other one in a file.
+# Alternatives: one on the command line overrides the other in a file.
 ALTERNATIVES = (
     ("num_train_epochs", "max_steps"),
     ("warmup_steps", "warmup_ratio"),
     ("gradient_accumulation_steps", "global_batch_size"),
 )
-BF16_SOURCE = "default: true on GPUs that can, false on CPUs"
+BF16_SOURCE = "default: true on GPUs that support it, false on CPUs"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ResolvedSetting:
-    """One setting: `value` None is one that isn't used, or that is chosen when the nodes are known."""
+    """One setting; `value` is None if it is unused, or chosen once the nodes are known."""
 
     name: str
     value: Any
@@ -39,9 +39,9 @@ class ResolvedSetting:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSettings:
-    """A training as it is written. Paths are this machine's; `model` may be a name of the hub still.
+    """The training settings of the user. Paths are those of this machine; `model` may still be a hub name.
 
-    `bf16` None is for the nodes to say. `given` are the names that the user wrote.
+    `bf16` None means that the nodes decide. `given` are the keys that the user set.
     """
 
     data: DataSettings
@@ -59,7 +59,7 @@ class TrainSettings:
     def training(
         self, *, model: str, tokenizer: str, data: Sequence[DataPart], validation: Sequence[DataPart], bf16: bool
     ) -> Training:
-        """Settled, with the paths that ranks will read."""
+        """The final settings, with the paths that ranks will read."""
         return Training(
             model=model,
             tokenizer=tokenizer,
@@ -73,7 +73,7 @@ class TrainSettings:
 
 
 def load_train_settings(files: Sequence[str], sets: Sequence[str] = ()) -> TrainSettings:
-    """What these files say together, overridden by `sets`; raises InputError with all that can't be."""
+    """The merged settings of these files, overridden by `sets`; raises InputError with all problems."""
     config = load_config_files(files, sets)
     section = _drop_overridden(config, config.document.train or TrainSection())
     config = replace(config, document=config.document.model_copy(update={"train": section}))
@@ -85,12 +85,12 @@ def load_train_settings(files: Sequence[str], sets: Sequence[str] = ()) -> Train
 
 
 def _drop_overridden(config: LoadedConfig, section: TrainSection) -> TrainSection:
-    """The section without what stands in a file and has an alternative on the command line."""
+    """The section without keys in a file whose alternative is on the command line."""
     for pair in ALTERNATIVES:
-        there = [name for name in pair if getattr(section, name) is not None]
-        filed = [name for name in there if not config.where("train", name).startswith("--set ")]
-        if len(there) > len(filed) == 1:
-            section = section.model_copy(update={filed[0]: None})
+        keys = [name for name in pair if getattr(section, name) is not None]
+        from_file = [name for name in keys if not config.where("train", name).startswith("--set ")]
+        if len(keys) > len(from_file) == 1:
+            section = section.model_copy(update={from_file[0]: None})
     return section
 
 
@@ -99,14 +99,14 @@ def _find_missing(config: LoadedConfig, section: TrainSection, data: DataSetting
     here = config.tree.where.rsplit(":", 2)[0] or DEFAULT_FILE
     if section.model is None:
         fix = training.CONFIG.fix("model")
-        problems.append(Problem(where=here, seen="train.model is not given", fix=fix))
+        problems.append(Problem(where=here, seen="train.model is not set", fix=fix))
     elif _is_path(section.model) and not Path(_resolve_path(config, section.model, "model")).exists():
-        seen = f"train.model: there is no {section.model} beside this file"
+        seen = f"train.model: {section.model} does not exist next to this file"
         fix = training.CONFIG.fix("no-model")
         problems.append(Problem(where=config.where("train", "model"), seen=seen, fix=fix))
     if not data.files:
         fix = training.CONFIG.fix("files")
-        problems.append(Problem(where=here, seen="data.files are not given", fix=fix))
+        problems.append(Problem(where=here, seen="data.files is not set", fix=fix))
     return problems
 
 
@@ -142,7 +142,7 @@ def _build_settings(config: LoadedConfig, section: TrainSection, data: DataSetti
 
 
 def _add_choices(settings: TrainSettings, config: LoadedConfig) -> TrainSettings:
-    """In the order of the sections, so that it can be read beside the file."""
+    """Adds the effective settings, in the order of the sections in the file."""
     data = {
         "files": _list_sources(settings.data),
         **{name: getattr(settings.data, name) or None for name in ("validation", "format", "text_column")},
@@ -171,20 +171,22 @@ def _add_choices(settings: TrainSettings, config: LoadedConfig) -> TrainSettings
 
 
 def _list_sources(data: DataSettings) -> tuple[Any, ...] | None:
-    """As it could be written: paths, or mappings where there are weights."""
+    """The value of data.files: paths, or mappings if they have weights."""
     if any(source.weight is not None for source in data.sources):
         return tuple({"name": each.name, "path": each.files, "weight": each.weight} for each in data.sources)
     return data.files or None
 
 
 def _find_unused(settings: TrainSettings) -> dict[str, str]:
-    """Settings that another one leaves nothing to say, and why."""
+    """Settings that have no effect because of another one, with the reason."""
     reasons = {}
     if "max_steps" in settings.given:
-        reasons["num_train_epochs"] = "not used: max_steps says how long"
+        reasons["num_train_epochs"] = "not used: max_steps is set"
     if "global_batch_size" in settings.given:
-        reasons["gradient_accumulation_steps"] = "derived: from global_batch_size and the number of ranks"
-    reasons["warmup_steps" if "warmup_ratio" in settings.given else "warmup_ratio"] = "not used: the other warmup is"
+        reasons["gradient_accumulation_steps"] = "derived from global_batch_size and the number of ranks"
+    reasons["warmup_steps" if "warmup_ratio" in settings.given else "warmup_ratio"] = (
+        "not used: the other warmup key is"
+    )
     if settings.settings["lr_scheduler_type"] != "wsd":
         reasons["decay_ratio"] = "not used: the schedule is not wsd"
     if settings.settings["lr_scheduler_type"] == "constant":
@@ -195,18 +197,18 @@ def _find_unused(settings: TrainSettings) -> dict[str, str]:
 
 
 def _describe_source(config: LoadedConfig, section: str, name: str) -> str:
-    there = getattr(config.document, section)
-    if there is not None and getattr(there, name, None) is not None:
+    values = getattr(config.document, section)
+    if values is not None and getattr(values, name, None) is not None:
         return config.where(section, name)
     derived = {
-        "data.tokenizer": "derived: the one beside the model",
-        "data.format": "derived: recognised from the rows",
+        "data.tokenizer": "derived: from the model's directory",
+        "data.format": "derived: detected from the rows",
         "data.template": "derived: the tokenizer's own",
         "train.bf16": BF16_SOURCE,
-        "train.output_dir": "default, beside the file",
+        "train.output_dir": "default, next to the file",
         "train.eval_steps": "default: at the end",
         "train.save_steps": "default: at the end",
-        "train.save_total_limit": "default: all are kept",
+        "train.save_total_limit": "default: keep all",
     }
     return derived.get(f"{section}.{name}", "default")
 
@@ -216,7 +218,7 @@ def _is_path(name: str) -> bool:
 
 
 def _resolve_path(config: LoadedConfig, name: str, *path: str) -> str:
-    """Beside the file in which it is written, if it is there; else it may be a name of the hub."""
+    """The path next to the file that names it if that exists; otherwise the name, which may be on the hub."""
     beside = Path(config.base("train", *path), Path(name).expanduser())
     return str(beside.absolute()) if beside.exists() else name
 

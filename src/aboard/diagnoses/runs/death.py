@@ -1,4 +1,4 @@
-"""How ranks, nodes and conductors of a run die, or are lost."""
+"""Diagnoses of ranks, nodes and conductors that die or are lost."""
 
 from collections.abc import Mapping
 
@@ -6,78 +6,82 @@ from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, FixCommand, FixTemplate
 from aboard.diagnoses.messages import NCCL_COMPLETION, MessageSource, cause, echo, end, last_words
 
-# Beside whatever is known of a death.
+# Added to every fix for a death.
 _LAST_WORDS: Mapping[str, FixTemplate] = {
-    "logs": FixCommand("aboard logs {run} --rank {rank}    # all that it said"),
+    "logs": FixCommand("aboard logs {run} --rank {rank}    # its whole output"),
     "xid": FixCommand(
-        "sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail? its log may not be read by this user"
+        "sudo dmesg -T | grep -i xid    # on {node}; did a GPU fail? this user may not read the kernel log"
     ),
 }
-# For what a program says last, be it as an exception, on stderr or before it was started.
+# For the last output of a rank: an exception, a line on stderr, or an error before the program started.
 _KNOWN: Mapping[str, FixTemplate] = {
     "install": FixCommand(
-        "{command:shell ssh NODE python -m pip install MODULE}    # here; or the package that provides {module}"
+        "{command:shell ssh NODE python -m pip install MODULE}    # here; or install the package that provides {module}"
     ),
     "interpreter": Advice("# for another interpreter: aboard launch --set cluster.python=/path/to/env/bin/python …"),
-    "file": FixCommand("ls -l {path}    # on {nodes:shell}; is it there?"),
+    "file": FixCommand("ls -l {path}    # on {nodes:shell}; does the file exist?"),
     "copy": FixCommand("scp -3 {peer}:{path} {node}:{path}    # here; if {peer} has it; then launch again"),
     "copy-to-all": FixCommand(
         'for node in {nodes:words}; do scp -3 {peer}:{path} "$node":{path}; done'
         "    # here; if {peer} has it; then launch again"
     ),
     "interface": FixCommand(
-        "ip -br address    # on {nodes:shell}; which card do the others reach? GLOO_SOCKET_IFNAME must name it"
+        "ip -br address    # on {nodes:shell}; set GLOO_SOCKET_IFNAME to the interface that peers can reach"
     ),
     "open-files": FixCommand(
-        "ulimit -n    # on {nodes:shell}; `setup: [ulimit -n 65536]` in aboard.yaml, unless the script lowers it itself"
+        "ulimit -n    # on {nodes:shell}; set `setup: [ulimit -n 65536]` in aboard.yaml, unless the script lowers it"
     ),
-    "script": FixCommand("ls -l {path}    # on {nodes:shell}; set `workdir:` in aboard.yaml, or copy it there"),
-    "gpu-memory": FixCommand("nvidia-smi    # on {nodes:shell}; does something else use the GPU? else a smaller batch"),
-    "port": FixCommand("sudo ss -ltnp {sockets}    # on {nodes:shell}; who has it? or leave MASTER_PORT as it is set"),
-    "some-port": FixCommand("sudo ss -ltnp    # on {nodes:shell}; who has it?"),
-    "disk": FixCommand("df -h    # on {nodes:shell}; which one is full? remove there what nobody needs"),
+    "script": FixCommand("ls -l {path}    # on {nodes:shell}; set `workdir:` in aboard.yaml, or copy the script there"),
+    "gpu-memory": FixCommand(
+        "nvidia-smi    # on {nodes:shell}; does another process use the GPU? if not, use a smaller batch"
+    ),
+    "port": FixCommand(
+        "sudo ss -ltnp {sockets}    # on {nodes:shell}; which process uses it? or keep the MASTER_PORT that Aboard sets"
+    ),
+    "some-port": FixCommand("sudo ss -ltnp    # on {nodes:shell}; which process uses it?"),
+    "disk": FixCommand("df -h    # on {nodes:shell}; find the full disk and free space on it"),
 }
 _DIFFERS = "aboard check --only software    # what differs between nodes"
 PORT_TAKEN = last_words(
-    r"(?i)EADDRINUSE|address already in use", "Another process took the port of the rendezvous.", fix="some-port"
+    r"(?i)EADDRINUSE|address already in use", "Another process uses the rendezvous port.", fix="some-port"
 )
 
 RAISED = Diagnosis(
     code="run-raised",
     title="a rank raised an exception",
     symptoms=("torch.distributed.elastic.multiprocessing.errors.ChildFailedError", "exitcode  : 1 (pid: "),
-    explanation="A rank's own code raised, and the exception was caught by nobody. It is the earliest death of all"
-    " nodes on the corrected clock; what other ranks say of closed connections came after it.",
-    remedy="Read the exception, and the whole traceback with `aboard logs RUN --rank N`. If all ranks raised it, look"
-    " at what they share: script, arguments, data. `aboard launch --trial -- …` names a node that fails alone.",
+    explanation="The rank's own code raised an exception that nothing caught. This is the earliest failure across all"
+    " nodes, by corrected clocks; errors about closed connections on other ranks came later.",
+    remedy="Read the exception, and the full traceback with `aboard logs RUN --rank N`. If all ranks raised it, check"
+    " what they share: script, arguments, data. `aboard launch --trial -- …` finds a node that fails on its own.",
     fixes={
         **_KNOWN,
         **_LAST_WORDS,
         "trial": FixCommand(
-            "aboard launch --trial -- SCRIPT    # runs it on each node alone, and names the node that can't"
+            "aboard launch --trial -- SCRIPT    # runs it on each node alone, and names the nodes that fail"
         ),
     },
     patterns=(
         last_words(
             r"ModuleNotFoundError: No module named '(?P<module>[^']+)'",
-            "If it is one of your own, its directory must be on PYTHONPATH.",
+            "If the module is your own, its directory must be on PYTHONPATH.",
             fix="install",
         ),
         last_words(
             r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<path>/[^']+)'",
-            "The file that the code reads is not there.",
+            "The code reads a file that does not exist.",
             fix="file",
         ),
         last_words(
             r"Unable to find address for: [\w.-]+",
-            "GLOO_SOCKET_IFNAME names a network interface that is not there.",
+            "GLOO_SOCKET_IFNAME names a network interface that does not exist.",
             fix="interface",
         ),
-        last_words(r"Too many open files", "The process may not have more files open at once.", fix="open-files"),
-        last_words(r"can't open file '?(?P<path>[^':]+)", "The script is not at this path.", fix="script"),
+        last_words(r"Too many open files", "The process has reached its limit of open files.", fix="open-files"),
+        last_words(r"can't open file '?(?P<path>[^':]+)", "The script does not exist at this path.", fix="script"),
         last_words(
             r"CUDA out of memory|OutOfMemoryError",
-            "The GPU's memory is too small for what was asked of it.",
+            "The rank needs more memory than the GPU has free.",
             fix="gpu-memory",
         ),
         last_words(
@@ -90,39 +94,37 @@ RAISED = Diagnosis(
 
 EXITED = Diagnosis(
     code="run-exited",
-    title="a rank ended with an exit code",
+    title="a rank exited with a non-zero code",
     symptoms=("exitcode  : 1", "exits with return code = 1"),
-    explanation="The process ended by itself with a code other than 0 and left no exception: sys.exit, a usage"
-    " error of its arguments, a program that isn't Python.",
-    remedy="Find what exits with this code: `aboard logs RUN --rank N` has all output.",
+    explanation="The process exited by itself with a non-zero code and no exception: sys.exit, an argument error, or a"
+    " program that is not Python.",
+    remedy="Find what exits with this code: `aboard logs RUN --rank N` shows all of its output.",
     fixes={
         **_KNOWN,
         **_LAST_WORDS,
-        "nccl": FixCommand("export NCCL_DEBUG=INFO    # then start again, and: aboard why --log LOG"),
-        "said": FixCommand("grep -F {node}': ' LOG | tail -50    # what it said last"),
-        "slurm": FixCommand("sacct -j JOBID --format=JobID,State,ExitCode,End,NodeList    # which ended first"),
-        "output": FixCommand(
-            "aboard why --log LOGS…    # with the output of that rank too: its own words are not in this log"
-        ),
+        "nccl": FixCommand("export NCCL_DEBUG=INFO    # then restart the run, and: aboard why --log LOG"),
+        "said": FixCommand("grep -F {node}': ' LOG | tail -50    # its last output"),
+        "slurm": FixCommand("sacct -j JOBID --format=JobID,State,ExitCode,End,NodeList    # which one ended first"),
+        "output": FixCommand("aboard why --log LOGS…    # add the output of that rank: this log does not contain it"),
     },
     patterns=(
-        end(r"DistBackendError: NCCL error in: ", "torch passes on an error of NCCL.", fix="nccl", order=1),
+        end(r"DistBackendError: NCCL error in: ", "torch reports an NCCL error.", fix="nccl", order=1),
         end(
             r"pdsh@\S+: (?P<node>[\w.-]+): ssh exited with exit code (?P<code>\d+)",
-            "The command on the node ended with that code.",
+            "The command on the node exited with that code.",
             fix="said",
             order=1,
         ),
         end(
             r"srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: Exited with exit code (?P<code>\d+)",
-            "Slurm tells how the task ended, not why.",
+            "Slurm reports how the task ended, not why.",
             fix="slurm",
         ),
         end(
             r"failed \(exitcode: (?P<code>\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)"
             r"|exits with return code = (?P<code2>\d+)|exitcode +: (?P<code3>[1-9]\d*) "
             r"|CalledProcessError: Command .* returned non-zero exit status (?P<code4>\d+)|ChildFailedError",
-            "The launcher tells that a rank ended, not why.",
+            "The launcher reports that a rank ended, not why.",
             fix="output",
         ),
     ),
@@ -132,25 +134,25 @@ KILLED = Diagnosis(
     code="run-killed",
     title="a rank was killed by a signal",
     symptoms=("Signal 9 (SIGKILL) received by PID", "exits with return code = -9", "Bus error (core dumped)"),
-    explanation="SIGKILL comes from the kernel when memory is out, from Slurm, or from somebody's hand. SIGBUS is a"
-    " full /dev/shm, SIGSEGV and SIGABRT are bugs in native code or libraries that don't fit each other.",
+    explanation="SIGKILL comes from the kernel (out of memory), from Slurm, or from a user. SIGBUS means that /dev/shm"
+    " is full. SIGSEGV and SIGABRT are bugs in native code, or incompatible libraries.",
     fixes={
         "memory": FixCommand(
-            "sudo dmesg -T | grep -i 'killed process'    # on {node}; was it out of memory? if not, launch again"
+            "sudo dmesg -T | grep -i 'killed process'    # on {node}; out of memory? if not, launch again"
         ),
         "shm": FixCommand("df -h /dev/shm    # on {node}; is it full?"),
         "software": FixCommand(_DIFFERS),
         **_LAST_WORDS,
-        "slurm": FixCommand("sudo dmesg -T | tail -50    # on {node}; was memory out?"),
+        "slurm": FixCommand("sudo dmesg -T | tail -50    # on {node}; out of memory?"),
         "native": FixCommand(
-            "export PYTHONFAULTHANDLER=1    # then start again: the Python lines at which it died\n" + _DIFFERS
+            "export PYTHONFAULTHANDLER=1    # then restart the run: prints the Python lines where it died\n" + _DIFFERS
         ),
     },
     patterns=(
         end(
             r"srun: error: (?P<node>[\w.-]+): tasks? (?P<rank>\d+)[\d,-]*: (?P<signal>Killed|Segmentation fault"
             r"|Aborted|Illegal instruction|Terminated)",
-            "Slurm tells how the task ended, not why.",
+            "Slurm reports how the task ended, not why.",
             fix="slurm",
         ),
         end(
@@ -176,8 +178,10 @@ NOT_STARTED = Diagnosis(
     code="run-not-started",
     title="a node could not start a rank",
     symptoms=("No such file or directory", "Permission denied"),
-    explanation="The working directory or the program is not on this node, or may not be used.",
-    remedy="Ranks start in `workdir:` of aboard.yaml, else where `aboard launch` was typed: it must be on each node.",
+    explanation="The working directory or the program is missing on this node, or this user has no permission to use"
+    " it.",
+    remedy="Ranks start in `workdir:` of aboard.yaml, or else in the directory where `aboard launch` was run. It must"
+    " exist on every node.",
     fixes={
         "folder": FixCommand("mkdir -p {path}    # on {node}; or set `workdir:` in aboard.yaml"),
         "program": FixCommand("command -v {program}    # on {node}"),
@@ -194,14 +198,14 @@ NODE_GONE = Diagnosis(
     code="run-node-gone",
     title="a node was lost",
     symptoms=("Connection closed by remote host", "client_loop: send disconnect: Broken pipe"),
-    explanation="It lost power or its network, or its agent was killed. A run never goes on with fewer nodes.",
+    explanation="The node lost power or its network, or its agent was killed. A run never continues with fewer nodes.",
     fixes="{check:shell aboard check NODE    # is it back? then launch again}",
     log_fix="scontrol show node {node} | grep -E 'State|Reason'    # why\n"
-    "#SBATCH --exclude={node}    # goes on without it",
+    "#SBATCH --exclude={node}    # run without this node",
     patterns=cause(
         r"DUE TO NODE FAILURE|Node failure on (?P<node>[\w.,\[\]-]+)"
         r"|[Nn]ode (?P<node2>[\w.-]+) (?:is )?not responding|NODE_FAIL",
-        "Slurm lost a node: power, kernel, or its network.",
+        "Slurm lost contact with a node: power, kernel or network.",
     ),
 )
 
@@ -209,15 +213,16 @@ CONDUCTOR_LOST = Diagnosis(
     code="run-conductor-lost",
     title="the conductor of a run was killed",
     symptoms=("lost", "Killed", "Out of memory: Killed process 4711 (aboard)"),
-    explanation="It was killed, by somebody or by the kernel out of memory, or the head was restarted. Agents that lose"
-    " their conductor terminate their ranks after the lease (`--lease`); with `--detach` it outlives its terminal.",
+    explanation="A user or the kernel (out of memory) killed the conductor, or the head was rebooted. Agents that lose"
+    " their conductor terminate their ranks after the lease (`--lease`). With `--detach`, the conductor outlives its"
+    " terminal.",
     fixes={
         "again": FixCommand("{command:shell aboard launch …}    # runs it again"),
         "continue": FixCommand("{command:shell aboard train …}    # continues from step {step}"),
         "continue-if-any": FixCommand("{command:shell aboard train …}    # continues from the last checkpoint, if any"),
-        "logs": FixCommand("aboard logs {run}    # what the ranks printed until then"),
+        "logs": FixCommand("aboard logs {run}    # the ranks' output up to then"),
         "memory": FixCommand(
-            "sudo dmesg -T | grep -i 'killed process'    # here; was the conductor killed for memory?"
+            "sudo dmesg -T | grep -i 'killed process'    # here; did the kernel kill the conductor for memory?"
         ),
     },
 )
@@ -226,16 +231,16 @@ RANK_STOPPED = Diagnosis(
     code="run-rank-stopped",
     title="a rank was stopped by a signal",
     symptoms=("State:\tT (stopped)",),
-    explanation="Somebody sent SIGSTOP or pressed Ctrl-Z; all other ranks wait for it in the next collective.",
+    explanation="A user sent SIGSTOP or pressed Ctrl-Z. All other ranks wait for it in the next collective.",
     fixes={
-        "continue": FixCommand("kill -CONT {pids:words}    # on {node}; lets it go on"),
+        "continue": FixCommand("kill -CONT {pids:words}    # on {node}; resumes it"),
         "check": FixCommand(
-            "{check:shell aboard check NODE --only host    # nothing of it may be left; then launch again}"
+            "{check:shell aboard check NODE --only host    # no process of it may be left; then launch again}"
         ),
     },
 )
 
-# Messages of ranks that lost a peer. The first ones may quote a cause that isn't their own.
+# Messages of ranks that lost a peer. These may quote another rank's failure.
 _QUOTING = (
     r"Failed to recv, got 0 bytes|recvValue(?:WithTimeout)? failed|sendBytes failed|Broken pipe",
     r"failed to send a keep-alive heartbeat to the rendezvous|RendezvousClosedError|RendezvousGracefulExit",
@@ -265,11 +270,12 @@ _LOST_PEER = (
 )
 FOLLOWED = Diagnosis(
     code="run-followed",
-    title="ranks that died because another one had",
+    title="ranks died because another rank had died",
     severity=Severity.INFO,
     symptoms=("Connection closed by peer", "Connection reset by peer", "NCCL WARN Net : Connection closed by remote"),
-    explanation="When a rank dies, its peers lose their connections to it; what they say about that is no cause.",
-    remedy="There is nothing to fix here: look at the finding above it.",
+    explanation="When a rank dies, its peers lose their connections to it. Their errors are consequences, not the"
+    " cause.",
+    remedy="No fix is needed here: see the finding above it.",
     patterns=(
         *(echo(each, order=-1) for each in _QUOTING),
         *map(echo, _LOST_PEER),
@@ -286,53 +292,53 @@ FOLLOWED = Diagnosis(
 
 STUBBORN = Diagnosis(
     code="run-stubborn",
-    title="processes that would not die",
+    title="processes survived SIGKILL",
     severity=Severity.WARN,
     symptoms=("State:\tD (disk sleep)",),
-    explanation="They hang in the kernel, on a dead mount or a dead device, where no signal reaches them.",
-    fixes="aboard check --fix {nodes:words}    # ends them once the mount or device answers; else restart the node",
+    explanation="They hang in the kernel, on a dead mount or device, where no signal reaches them.",
+    fixes="aboard check --fix {nodes:words}    # works once the mount or device responds; else reboot the node",
 )
 
 TRIAL = Diagnosis(
     code="run-trial",
-    title="a node, a pair or all of them can't run the command",
+    title="a node, a pair of nodes or all nodes fail to run the command",
     symptoms=("can't run it by itself", "can't run it as a pair, though each can alone"),
-    explanation="The same command was run for some seconds on each node alone, then on pairs, then on all: what fails"
-    " alone is the node's own fault, and what only fails in pairs is the link between the two.",
+    explanation="The command ran for some seconds on each node alone, then on pairs, then on all nodes. A failure"
+    " alone is a fault of that node; a failure only in pairs is a fault of the link between the two.",
     fixes="aboard check    # alone: --only software; in pairs: --only network, --only collective",
 )
 
 STUCK = Diagnosis(
     code="run-stuck",
-    title="ranks came no further",
+    title="ranks made no progress in a trial",
     symptoms=("Waiting for clients", "it just hangs at init_process_group"),
-    explanation="They did not come to their first collective in the time of a trial.",
+    explanation="They did not reach their first collective within the trial's time limit.",
     fixes="aboard check --only network {nodes}",
 )
 
 NODE_SILENT = Diagnosis(
     code="run-node-silent",
-    title="nothing comes from a node",
+    title="a node is silent",
     severity=Severity.WARN,
     symptoms=("no beat came over the wire",),
-    explanation="It has lost power, its network or its ssh. Its ranks may live: the run goes on if it comes back within"
-    " the lease (`--lease SECONDS`), and is ended after it.",
-    fixes="{check:shell aboard check NODE    # does it answer? if not: its power, or its own console}",
+    explanation="The node lost power, its network or its ssh. Its ranks may still be running: the run continues if the"
+    " node comes back within the lease (`--lease SECONDS`), and is terminated after it.",
+    fixes="{check:shell aboard check NODE    # does it respond? if not: check its power, or its console}",
 )
 
 OUT_OF_MEMORY = Diagnosis(
     code="run-out-of-memory",
-    title="the kernel killed a rank for want of memory",
+    title="the kernel killed a rank: out of memory",
     symptoms=("Signal 9 (SIGKILL) received by PID", "exitcode  : -9", "Out of memory: Killed process"),
-    explanation="The kernel killed a process because the memory of the node, or of its control group, was used up.",
+    explanation="The kernel killed a process because the node, or its control group, ran out of memory.",
     fixes={
         "killed": FixCommand(
-            "sudo dmesg -T | grep -i 'killed process'    # on {node}; which one, and how large it was\n"
-            "# fewer data workers or a smaller batch, or more memory for the job (Slurm: --mem)"
+            "sudo dmesg -T | grep -i 'killed process'    # on {node}; which process, and its size\n"
+            "# use fewer data workers or a smaller batch, or request more memory (Slurm: --mem)"
         ),
         **_LAST_WORDS,
     },
-    # How Python and torch say it of a process that the rank had started.
+    # How Python and torch report it for a child process of the rank.
     patterns=last_words(r"died with <Signals\.SIGKILL|killed by signal: Killed|exit(ed|code)[^.]{0,40}-9\b"),
 )
 
@@ -340,7 +346,8 @@ SHM_FULL = Diagnosis(
     code="run-shm-full",
     title="shared memory is full",
     symptoms=("Bus error (core dumped)", "Error: failed to extend /dev/shm/nccl-"),
-    explanation="Data loaders and NCCL share memory in /dev/shm, and it is full; containers have 64 MiB by default.",
+    explanation="Data loaders and NCCL share memory through /dev/shm, and it is full. Containers get 64 MiB by"
+    " default.",
     fixes={
         "remount": FixCommand(
             "sudo mount -o remount,size=50% /dev/shm    # on {node}; in a container: --shm-size=8g or --ipc=host"
@@ -353,11 +360,11 @@ DISK_FULL = Diagnosis(
     code="run-disk-full",
     title="a disk is full",
     symptoms=("OSError: [Errno 28] No space left on device",),
-    explanation="What the rank wrote did not fit; the others then wait for it.",
+    explanation="The rank could not write because its disk is full. The other ranks then wait for it.",
     fixes={
         "sizes": FixCommand(
             "du -x --max-depth=2 {path} 2>/dev/null | sort -n | tail    # on {node};"
-            " remove what nobody needs, keep fewer checkpoints, or write elsewhere"
+            " free space, keep fewer checkpoints, or write elsewhere"
         ),
         **_LAST_WORDS,
     },

@@ -1,48 +1,48 @@
-"""What only a look at somebody else's training can have."""
+"""Diagnoses of jobs that another launcher started."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import FixCommand
 
-_ASK_AGAIN = "    # on {nodes:shell}; then ask again"
+_ASK_AGAIN = "    # on {nodes:shell}; then run aboard why again"
 
 RANKS_MISSING = Diagnosis(
     code="why-ranks-missing",
-    title="some ranks of a training were not found",
+    title="some ranks of the job were not found",
     severity=Severity.WARN,
     symptoms=("Waiting for clients", "Timed out after 601 seconds waiting for clients. 4/8 clients joined."),
-    explanation="They are on nodes that were not asked, run as another user, were never started, or have ended: then"
-    " all others wait for them.",
-    remedy="Name all nodes: `aboard why --nodes gpu[01-08]`. If the ranks have ended, the output of their launcher says"
+    explanation="They are on nodes that were not queried, run as another user, were never started, or have exited. If"
+    " they exited, all other ranks wait for them.",
+    remedy="Name all nodes: `aboard why --nodes gpu[01-08]`. If the ranks have exited, the launcher's output shows"
     " why: `aboard why --log FILE`.",
     fixes={
-        "few": FixCommand("aboard why --nodes {nodes:words} …    # with all nodes of the training"),
-        "many": FixCommand("aboard why --nodes {nodes:shell} …    # with all nodes of the training"),
+        "few": FixCommand("aboard why --nodes {nodes:words} …    # with all nodes of the job"),
+        "many": FixCommand("aboard why --nodes {nodes:shell} …    # with all nodes of the job"),
     },
 )
 
 NODE_UNHEARD = Diagnosis(
     code="why-node-unheard",
-    title="a node could not be asked about a training",
+    title="a node could not be queried",
     severity=Severity.WARN,
     symptoms=("ssh: connect to host gpu03 port 22: Connection timed out",),
-    explanation="What its ranks do is not known, and a node that can't be reached is often the cause itself.",
+    explanation="The state of its ranks is unknown, and an unreachable node is often the cause itself.",
     fixes="aboard check {node} --only reach",
 )
 
 NO_STACKS = Diagnosis(
     code="why-no-stacks",
-    title="the stacks of a rank could not be read",
+    title="a rank's stacks could not be read",
     severity=Severity.INFO,
     symptoms=(
         "Permission Denied: Try running again with elevated permissions by going 'sudo env \"PATH=$PATH\" !!'",
         "Operation not permitted (os error 1)",
     ),
-    explanation="A rank that Aboard did not start has no beacon in it, so py-spy reads its stacks from outside. It"
-    " has to be on PATH or in the training's environment, and the kernel has to allow it: with ptrace_scope=1, Ubuntu's"
-    " default, a process may only look at its own children. It neither stops the rank nor sends it a signal.",
+    explanation="Aboard reads the stacks of ranks that it did not start with py-spy, which does not pause or signal"
+    " them. py-spy must be on PATH or in the job's environment, and the kernel must allow it: with ptrace_scope=1,"
+    " Ubuntu's default, a process may only inspect its own children.",
     fixes={
         "look": FixCommand("py-spy dump --pid {pid}" + _ASK_AGAIN),
-        "threads": FixCommand("py-spy dump --pid {pid}    # on {node}; all its threads"),
+        "threads": FixCommand("py-spy dump --pid {pid}    # on {node}; shows all its threads"),
         "install": FixCommand("{python} -m pip install py-spy" + _ASK_AGAIN),
         "scope": FixCommand("sudo sysctl kernel.yama.ptrace_scope=0" + _ASK_AGAIN),
         "sudo": FixCommand("sudo {program} dump --pid {pid}" + _ASK_AGAIN),
@@ -51,10 +51,10 @@ NO_STACKS = Diagnosis(
 
 OTHER_RUN = Diagnosis(
     code="why-other-run",
-    title="another training runs on the same nodes",
+    title="another job runs on the same nodes",
     severity=Severity.INFO,
     symptoms=("two jobs on one node", "EADDRINUSE", "CUDA out of memory"),
-    explanation="Its ranks meet at another MASTER_ADDR or MASTER_PORT. Two trainings share cores, memory and links; the"
-    " newest one was judged, and this one may be a leftover, which `kill` ends.",
-    fixes="aboard why --pid {pid}    # on {node}; looks at that one, as far as it is there",
+    explanation="Its ranks use another MASTER_ADDR or MASTER_PORT, and the two jobs share cores, memory and links. The"
+    " newest job was diagnosed; this one may be a leftover, which `kill` ends.",
+    fixes="aboard why --pid {pid}    # on {node}; diagnoses that job's ranks on this node",
 )

@@ -1,4 +1,4 @@
-"""A run that learns nothing."""
+"""Diagnoses of a loss that is not a number."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 
@@ -7,7 +7,7 @@ NO_NUMBER = Diagnosis(
     title="the loss is nan or inf",
     severity=Severity.WARN,
     symptoms=("loss: nan", "'loss': 0.0, 'grad_norm': nan"),
-    explanation="Every step from here on is lost. The learning rate is too high, a batch has a bad value, fp16 has no"
-    " loss scale, or, on one node only, the hardware is broken.",
-    fixes="aboard stop {run}    # then go on from the last checkpoint, with a lower learning rate or in bf16",
+    explanation="Every step from here on is wasted. The learning rate is too high, a batch has a bad value, fp16 has"
+    " no loss scaling, or, if only one node shows it, its hardware is faulty.",
+    fixes="aboard stop {run}    # then resume from the last checkpoint, with a lower learning rate or bf16",
 )

@@ -1,4 +1,4 @@
-"""What NCCL's own watch over its ranks, RAS, can tell of."""
+"""Diagnoses that NCCL's RAS subsystem reports."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import FixCommand
@@ -6,10 +6,10 @@ from aboard.diagnoses.messages import cause, odd
 from aboard.diagnoses.shared_fixes import LOGS
 
 _PROCESS = r" -- GPU .{1,40}? managed by process (?P<pid>\d+) on node (?P<node>\S+)"
-_LOOK = {
+_INSPECT = {
     "logs": FixCommand(LOGS),
     "check": FixCommand("{check:shell aboard check NODES}"),
-    "ras": FixCommand("ncclras -v    # on a node; all that RAS knows; or: echo verbose status | nc localhost 28028"),
+    "ras": FixCommand("ncclras -v    # on a node; the full RAS report; or: echo verbose status | nc localhost 28028"),
 }
 
 MISSING = Diagnosis(
@@ -21,11 +21,11 @@ MISSING = Diagnosis(
         "job process is considered dead (unreachable via the RAS network)",
         "Missing communicator data from 1 rank",
     ),
-    explanation="Each NCCL process (from 2.24 on) has a thread that answers even while its collectives wait: this one"
-    " is stopped or has died, or the network to it (that of NCCL_SOCKET_IFNAME) is cut.",
-    fixes=_LOOK,
-    log_fix="ps -o pid,stat,wchan:20,etime,cmd -p {pid}    # on {node}; T is stopped, D waits in the kernel\n"
-    "aboard check --only network    # with the nodes of the run: is it cut off?",
+    explanation="Each NCCL process (2.24 or later) has a thread that responds even while its collectives wait. This"
+    " process is stopped or dead, or the network to it (that of NCCL_SOCKET_IFNAME) is down.",
+    fixes=_INSPECT,
+    log_fix="ps -o pid,stat,wchan:20,etime,cmd -p {pid}    # on {node}; T is stopped, D is blocked in the kernel\n"
+    "aboard check --only network    # with the nodes of the run: is this one unreachable?",
     patterns=cause(r"Process (?P<pid>\d+) on node (?P<node>\S+) managing GPUs? ", weight=2),
 )
 
@@ -39,26 +39,26 @@ APART = Diagnosis(
         "Communicator ranks have different status",
         "ranks have launched up to operation 6649",
     ),
-    explanation="It has not come to the collective in which the others wait, or calls another one: each waits for the"
-    " other.",
-    fixes=_LOOK,
-    log_fix="py-spy dump --pid {pid}    # on {node}; what it does instead",
+    explanation="The rank has not reached the collective in which the others wait, or it issued a different one. Each"
+    " side waits for the other.",
+    fixes=_INSPECT,
+    log_fix="py-spy dump --pid {pid}    # on {node}; shows what it does instead",
     patterns=odd(
         r"Rank (?P<rank>\d+) has (?:launched up to operation \d+|not launched any operations"
         r"|status (?:NOCOMM|UNKNOWN|INIT|FINALIZE|ABORT))" + _PROCESS,
-        "This rank is at another collective than the rest. In a run that moves that passes: ask RAS again.",
+        "This rank is at a different collective than the rest. While a run makes progress this is normal: query again.",
     ),
 )
 
 ERROR = Diagnosis(
     code="hang-nccl-error",
-    title="NCCL has failed in some ranks that go on living",
+    title="NCCL failed in ranks that are still running",
     severity=Severity.WARN,
     symptoms=("Asynchronous error on 1 rank", "Initialization errors on 2 ranks", "reported Unhandled CUDA error"),
-    explanation="NCCL has failed in this rank, and its program has not noticed or not ended: the others wait for it."
-    " `Remote process error` only says that another rank has failed.",
-    fixes={**_LOOK, "debug": FixCommand("aboard launch --env NCCL_DEBUG=WARN -- …    # NCCL then says what failed")},
+    explanation="NCCL failed in this rank, but its program did not notice or did not exit, so the others wait for it."
+    " `Remote process error` only means that another rank failed.",
+    fixes={**_INSPECT, "debug": FixCommand("aboard launch --env NCCL_DEBUG=WARN -- …    # NCCL then logs what failed")},
     log_fix="sudo dmesg -T | grep -i xid    # on {node}; did its GPU fail?\n"
-    "export NCCL_DEBUG=WARN    # then start again: NCCL says what failed",
+    "export NCCL_DEBUG=WARN    # then restart the run: NCCL logs what failed",
     patterns=cause(r"Rank (?P<rank>\d+) reported (?!Remote)(?P<error>[A-Z][\w ]{1,40})" + _PROCESS, weight=2),
 )

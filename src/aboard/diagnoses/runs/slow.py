@@ -1,18 +1,18 @@
-"""Why a run that moves is slow."""
+"""Diagnoses of runs that make progress, but slowly."""
 
 from aboard.diagnoses.diagnosis import Diagnosis, Severity
 from aboard.diagnoses.fixes import Advice, FixCommand
 
-_QUOTA = "    # on {node}; until it is set again: for good, ask Slurm or Kubernetes for more cores"
-_MEASURE = "{check:shell aboard check NODES --only network    # measures it, as --only collective does}"
+_QUOTA = "    # on {node}; until it is set again; permanently: request more cores from Slurm or Kubernetes"
+_MEASURE = "{check:shell aboard check NODES --only network    # measures it; so does --only collective}"
 
 RANK = Diagnosis(
     code="slow-rank",
-    title="one rank keeps all others waiting",
+    title="one rank delays all others",
     severity=Severity.WARN,
     symptoms=("straggler",),
-    explanation="It comes last to nearly every collective, and all others wait for it each time.",
-    fixes="py-spy dump --pid {pid}    # on {node}, a few times: where its time goes (needs py-spy)",
+    explanation="It arrives last at nearly every collective, and all others wait for it each time.",
+    fixes="py-spy dump --pid {pid}    # on {node}, a few times: shows where its time goes (needs py-spy)",
 )
 
 THROTTLED = Diagnosis(
@@ -20,10 +20,10 @@ THROTTLED = Diagnosis(
     title="a node's control group is throttled",
     severity=Severity.WARN,
     symptoms=("nr_throttled", "throttled_usec"),
-    explanation="A quota of Slurm, Kubernetes or Docker gives its ranks less CPU time than they need, and all others"
+    explanation="A Slurm, Kubernetes or Docker quota gives its ranks less CPU time than they need. All other ranks"
     " wait for them in each collective.",
     fixes={
-        "group": FixCommand("cat /proc/self/cgroup    # on {node}; raise cpu.max of that group, or ask for more cores"),
+        "group": FixCommand("cat /proc/self/cgroup    # on {node}; raise cpu.max of that group, or request more cores"),
         "quota": FixCommand("echo max | sudo tee {file}" + _QUOTA),
         "quota-v1": FixCommand("echo -1 | sudo tee {file}" + _QUOTA),
     },
@@ -31,10 +31,10 @@ THROTTLED = Diagnosis(
 
 NEIGHBOUR = Diagnosis(
     code="slow-neighbour",
-    title="another process takes a rank's cores",
+    title="another process uses a rank's cores",
     severity=Severity.WARN,
     symptoms=("load average",),
-    explanation="The rank's threads could run and had no core; the process that took them is named.",
+    explanation="The rank's threads were runnable but had no core; the finding names the process that used them.",
     fixes="ps -o pid,user,etime,cmd -p {pid}    # on {node}; move it, or give the run its own cores: launch --bind",
 )
 
@@ -43,7 +43,7 @@ DISK = Diagnosis(
     title="a rank waits for its disk",
     severity=Severity.WARN,
     symptoms=("%iowait",),
-    explanation="It is in the kernel for a disk or a mount most of the time.",
+    explanation="It spends most of its time in the kernel, waiting for a disk or a mount.",
     fixes="iostat -x 1 3    # on {node}; which disk is busy? put the data on a faster one",
 )
 
@@ -52,8 +52,8 @@ DATA = Diagnosis(
     title="a rank waits for its data",
     severity=Severity.WARN,
     symptoms=("GPU utilization drops to 0",),
-    explanation="Its batches come later than those of the others.",
-    fixes=Advice("# more workers and prefetching: DataLoader(num_workers=…, prefetch_factor=…), or data closer by"),
+    explanation="Its batches arrive later than those of the other ranks.",
+    fixes=Advice("# use more workers and prefetching: DataLoader(num_workers=…, prefetch_factor=…), or closer storage"),
 )
 
 LINK = Diagnosis(
@@ -61,10 +61,10 @@ LINK = Diagnosis(
     title="a link between nodes is slow or loses packets",
     severity=Severity.WARN,
     symptoms=("TCP retransmissions", "busbw is much lower than expected"),
-    explanation="The link carries less than ranks send, or loses packets (a NIC, a cable or a switch port is broken or"
-    " overrun), and every collective waits for it.",
+    explanation="The link carries less than ranks send, or loses packets (a NIC, a cable or a switch port is faulty or"
+    " overloaded). Every collective waits for it.",
     fixes={
-        "errors": FixCommand("ip -s link    # on {nodes:shell}; errors and drops\n" + _MEASURE),
+        "errors": FixCommand("ip -s link    # on {nodes:shell}; shows errors and drops\n" + _MEASURE),
         "check": FixCommand(_MEASURE),
     },
 )

@@ -1,73 +1,75 @@
-"""Checkpoints that can't be written, found again or handed over."""
+"""Diagnoses of checkpoints that can't be written, resumed from or exported."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, FixCommand
 
 _INTACT = "The last published checkpoint is intact: the same command resumes from it."
-_SAME_LAYOUT = "  # on {here}; or resume with the nodes and ranks that saved it"
+_SAME_LAYOUT = "  # on {here}; or resume on the nodes and ranks that saved it"
 
 DISK_FULL = Diagnosis(
     code="checkpoint-disk-full",
     title="a rank's disk is full",
     symptoms=("OSError: [Errno 28] No space left on device", "OSError: [Errno 122] Disk quota exceeded"),
-    explanation=f"A checkpoint in float32 with AdamW takes 12 bytes per parameter, and while one is written there is"
-    f" one more than `save_total_limit`. {_INTACT}",
-    fixes="df -h {folder}; df -i {folder}; quota -s  # on {node}; make room, or set save_total_limit; then start again",
+    explanation=f"A checkpoint in float32 with AdamW takes 12 bytes per parameter. While one is written, there is one"
+    f" more than `save_total_limit`. {_INTACT}",
+    fixes="df -h {folder}; df -i {folder}; quota -s  # on {node}; free space, or set save_total_limit; then restart",
 )
 
 NOT_WRITABLE = Diagnosis(
     code="checkpoint-not-writable",
-    title="a rank may not write into output_dir",
+    title="a rank has no permission to write to output_dir",
     symptoms=("PermissionError: [Errno 13] Permission denied", "OSError: [Errno 30] Read-only file system"),
-    explanation=f"The directory belongs to another user on that node, or its disk is mounted read-only, which a file"
-    f" system does by itself after a disk error (`dmesg | tail`). {_INTACT}",
-    fixes="ls -ld {folder} {path}  # on {node}; the run's user must be able to write there",
+    explanation=f"The directory belongs to another user on that node, or its disk is mounted read-only, as a file"
+    f" system does itself after a disk error (`dmesg | tail`). {_INTACT}",
+    fixes="ls -ld {folder} {path}  # on {node}; the run's user needs write permission there",
 )
 
 WRITE = Diagnosis(
     code="checkpoint-write",
-    title="a rank's disk did not take a file",
+    title="a rank failed to write a file",
     symptoms=("OSError: [Errno 5] Input/output error", "OSError: [Errno 116] Stale file handle"),
-    explanation=f"The file system reported neither a full disk nor missing permissions. {_INTACT}",
+    explanation=f"The write failed, but neither from a full disk nor from missing permissions. {_INTACT}",
     fixes="ls -l {folder}; dmesg | tail  # on {node}",
 )
 
 NONE_SOUND = Diagnosis(
     code="checkpoint-none-sound",
-    title="there are checkpoints, and none of them verifies",
+    title="no existing checkpoint verifies",
     symptoms=(
         "no checkpoint in DIR can be used",
         "its sha256 differs",
         "SafetensorError: Error while deserializing header",
     ),
-    explanation="In each checkpoint a file is missing, or its size or hash isn't what was written; all are listed with"
-    " the reason. Training never starts over silently, so this is an error.",
-    fixes="ls -l {folder}  # restore it from a copy; or set resume: none and another output_dir, to start anew",
+    explanation="In each checkpoint a file is missing, or its size or hash differs from what was written; all are"
+    " listed with the reason. This is an error because training never starts over silently.",
+    fixes="ls -l {folder}  # restore it from a copy; or start over: set resume: none and another output_dir",
 )
 
 DIFFERS = Diagnosis(
     code="checkpoint-differs",
-    title="the checkpoint is of another training",
+    title="the checkpoint belongs to a different training setup",
     symptoms=("can't be continued with these settings", "size mismatch for model.embed_tokens.weight"),
-    explanation="With other data, another mix, `max_length` or `seed` the cursor would point at other samples; another"
-    " number of sequences per step changes what a step is; another model doesn't fit the weights.",
-    remedy="Set back what differs (`global_batch_size` keeps the sequences per step on any number of ranks), or start"
-    " anew: `--set train.resume=none` and another `output_dir`.",
+    explanation="With different data, mix, `max_length` or `seed`, the data position would point to other samples. A"
+    " different number of sequences per step changes what a step is, and a different model doesn't match the weights.",
+    remedy="Restore the settings that changed since the checkpoint (`global_batch_size` keeps the sequences per step"
+    " on any number of ranks), or start over: `--set train.resume=none` and another `output_dir`.",
     fixes={
-        "keep": FixCommand("{keep:--set}    # as it was; to start anew, set resume: none and another output_dir"),
-        "back": Advice("set them back as they were; to start anew, set resume: none and another output_dir"),
-        "model": Advice("model: {model}  # as it was; or set another output_dir, to start anew"),
-        "typed": FixCommand("{typed:shell}    # continues as it was"),
-        "anew": FixCommand("{typed:shell}    # starts a new run, and leaves this one as it is"),
+        "keep": FixCommand(
+            "{keep:--set}    # as in the checkpoint; to start over: resume: none and another output_dir"
+        ),
+        "back": Advice("restore the old values; to start over: resume: none and another output_dir"),
+        "model": Advice("model: {model}  # as in the checkpoint; to start over, set another output_dir"),
+        "typed": FixCommand("{typed:shell}    # continues with the checkpoint's settings"),
+        "anew": FixCommand("{typed:shell}    # starts a new run, and keeps this one unchanged"),
     },
 )
 
 ELSEWHERE = Diagnosis(
     code="checkpoint-elsewhere",
-    title="files of the checkpoint are on another node's disk",
+    title="some checkpoint files are on another node's disk",
     symptoms=("was saved onto several disks, and this layout needs files that aren't on this one",),
-    explanation="Without a shared disk each node keeps what its own ranks wrote, and another layout needs parts of"
-    " others. `output_dir` on a shared disk avoids it, and so do `sharding: none` and `hybrid`.",
+    explanation="Without a shared disk, each node stores what its own ranks wrote, and a different layout needs other"
+    " nodes' files. To avoid this, put `output_dir` on a shared disk, or use `sharding: none` or `hybrid`.",
     fixes={
         "one": FixCommand(f"rsync -a {{nodes:words}}:{{folder}}/ {{folder}}/{_SAME_LAYOUT}"),
         "several": FixCommand(
@@ -78,116 +80,117 @@ ELSEWHERE = Diagnosis(
 
 FOLDER_BUSY = Diagnosis(
     code="checkpoint-folder-busy",
-    title="another run writes into the same output_dir",
+    title="another run writes to the same output_dir",
     symptoms=("writes checkpoints into",),
-    explanation="Two trainings in one directory would take each other's checkpoints for their own.",
-    fixes="ps -p {process}  # on {node}; end it, or choose another output_dir",
+    explanation="Two runs in one directory would mistake each other's checkpoints for their own.",
+    fixes="ps -p {process}  # on {node}; stop it, or choose another output_dir",
 )
 
 PEER_LOST = Diagnosis(
     code="checkpoint-peer-lost",
-    title="a rank stopped answering while a checkpoint was made",
+    title="a rank stopped responding during a checkpoint",
     symptoms=("Connection closed by peer", "another rank stopped answering while a checkpoint was made"),
     explanation=f"A checkpoint needs all ranks. One of them died, or its node is gone. {_INTACT}",
-    fixes="aboard why  # names the rank; the last published checkpoint is untouched",
+    fixes="aboard why  # names the rank; the last published checkpoint is intact",
 )
 
 STUCK = Diagnosis(
     code="checkpoint-stuck",
-    title="a checkpoint isn't written after an hour",
+    title="a checkpoint took more than an hour to write",
     symptoms=("a checkpoint isn't written after 3600 s", "nfs: server not responding, still trying"),
-    explanation=f"A disk or a file server doesn't answer. {_INTACT}",
-    fixes="aboard check --only storage; dmesg | tail  # finds a disk or a file server that doesn't answer",
+    explanation=f"A disk or a file server does not respond. {_INTACT}",
+    fixes="aboard check --only storage; dmesg | tail  # finds a disk or file server that does not respond",
 )
 
 OUT_OF_STEP = Diagnosis(
     code="checkpoint-out-of-step",
     title="ranks save different steps",
     symptoms=("rank 1 saves step 40 while rank 0 saves step 41",),
-    explanation="All ranks do the same steps. That they don't is a bug of ours, or an error of the network.",
-    fixes="aboard why  # the ranks have drifted apart; please report it with: aboard bundle",
+    explanation="All ranks must run the same steps. If they don't, it is a bug in Aboard, or a network error.",
+    fixes="aboard why  # the ranks are out of step; please report it with: aboard bundle",
 )
 
 UNUSABLE = Diagnosis(
     code="checkpoint-unusable",
-    title="what was named is no checkpoint",
+    title="the given directory is not a checkpoint",
     symptoms=("is no checkpoint: it was never published", "is no checkpoint: there is no such folder"),
-    explanation="A checkpoint has a manifest.json, which is written last: without it the save was cut off.",
-    fixes="ls {parent}  # has the others; resume: auto takes the newest that verifies",
+    explanation="A checkpoint has a manifest.json, which is written last. Without it, the save was interrupted.",
+    fixes="ls {parent}  # lists the others; resume: auto uses the newest that verifies",
 )
 
 DAMAGED = Diagnosis(
     code="checkpoint-damaged",
-    title="a file of the checkpoint was changed since it was written",
+    title="a checkpoint file changed after it was written",
     symptoms=(
         "isn't what was written (its sha256 differs)",
         "SafetensorError",
         "has another shape of it than the manifest",
     ),
-    explanation="A size or hash isn't that of manifest.json: a copy broke off, a disk fails (`dmesg | tail`), or an"
-    " edit.",
+    explanation="A file's size or hash differs from manifest.json: a copy was interrupted, a disk fails (`dmesg |"
+    " tail`), or somebody edited it.",
     fixes={
-        "resume": FixCommand("ls -l {folder}  # resume: auto takes the newest that verifies"),
-        "export": FixCommand("ls {folder}   # and export an older one"),
+        "resume": FixCommand("ls -l {folder}  # resume: auto uses the newest that verifies"),
+        "export": FixCommand("ls {folder}   # then export an older one"),
     },
 )
 
 LAYOUT = Diagnosis(
     code="checkpoint-layout",
-    title="a tensor is spread in a way that checkpoints don't know",
+    title="a tensor has a placement that checkpoints don't support",
     symptoms=("is placed as _StridedShard, which checkpoints don't know",),
-    explanation="Checkpoints know whole tensors, and those that `full`, `hybrid` and `none` cut along dimensions.",
-    fixes=Advice("sharding: full  # or hybrid, or none; if it came with one of these, please report it"),
+    explanation="Checkpoints support whole tensors, and tensors that `full`, `hybrid` and `none` split along"
+    " dimensions.",
+    fixes=Advice("sharding: full  # or hybrid, or none; if one of these caused it, please report it"),
 )
 
 STATE = Diagnosis(
     code="checkpoint-state",
-    title="the optimizer keeps something that is no tensor",
+    title="the optimizer state contains something other than tensors",
     symptoms=("the optimizer's step of model.norm.weight is a int, not a tensor",),
-    explanation="Only tensors are saved: nothing in a checkpoint is ever run.",
+    explanation="Only tensors are saved, so that loading a checkpoint never executes code.",
     fixes=Advice("use an optimizer whose state is tensors, such as torch.optim.AdamW"),
 )
 
 FAILED = Diagnosis(
     code="checkpoint-failed",
-    title="a checkpoint could not be made",
+    title="a checkpoint failed",
     symptoms=("couldn't make a checkpoint: RuntimeError",),
-    explanation=f"An error without a name yet, on the rank that is named. {_INTACT}",
-    fixes="aboard logs --rank {rank}    # has its traceback; please report it with: aboard bundle",
+    explanation=f"An unknown error occurred on the rank that the message names. {_INTACT}",
+    fixes="aboard logs --rank {rank}    # shows its traceback; please report it with: aboard bundle",
 )
 
 EXPORT_TO = Diagnosis(
     code="export-to",
-    title="where it was to be exported there is something",
+    title="the export directory is not empty",
     symptoms=("is there already, and not empty",),
-    explanation="An export writes a directory whole or not at all, and overwrites nothing.",
-    fixes=Advice("name a directory that is not there yet"),
+    explanation="An export writes a complete directory or nothing, and overwrites nothing.",
+    fixes=Advice("name a new or an empty directory"),
 )
 
 EXPORT_NONE = Diagnosis(
     code="export-none",
-    title="there is no whole checkpoint to export",
+    title="there is no complete checkpoint to export",
     symptoms=("there is no whole checkpoint in DIR on this machine",),
-    explanation="The run has saved nothing yet (`touch OUTPUT_DIR/SAVE` makes it save now), or it saved on another"
-    " node's disk: export there, or copy the directory here.",
+    explanation="The run has saved no checkpoint yet (`touch OUTPUT_DIR/SAVE` makes it save now), or it saved on"
+    " another node's disk: export there, or copy the directory here.",
     fixes={
         "folder": FixCommand("aboard export {folder} --to DIR"),
-        "run": FixCommand("aboard logs {run}    # did it save anything, and on which node?"),
+        "run": FixCommand("aboard logs {run}    # did it save a checkpoint, and on which node?"),
     },
 )
 
 EXPORT_RUN = Diagnosis(
     code="export-run",
-    title="the run is no training of ours",
+    title="the run was not started by `aboard train`",
     symptoms=("is no training of `aboard train`",),
-    explanation="`aboard launch` runs your script, and only that knows what it saved.",
-    fixes="aboard export CHECKPOINT --to DIR    # a directory step-…",
+    explanation="`aboard launch` runs your script; only the script knows what it saved.",
+    fixes="aboard export CHECKPOINT --to DIR    # a directory named step-…",
 )
 
 EXPORT_MODEL = Diagnosis(
     code="export-model",
-    title="the model's directory isn't that of the checkpoint",
+    title="the model directory does not match the checkpoint",
     symptoms=("is not the model of this checkpoint",),
-    explanation="An export takes config.json from where the model was, and its tensors are others by now.",
-    fixes="aboard export …   # on a machine that has the model's config.json as it was",
+    explanation="An export copies config.json from the original model directory, whose tensors differ now.",
+    fixes="aboard export …   # on a machine that has the original config.json of the model",
 )

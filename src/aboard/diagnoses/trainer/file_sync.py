@@ -1,4 +1,4 @@
-"""Files that can't be brought to a node."""
+"""Diagnoses of files that can't be copied to a node."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import FixCommand
@@ -7,39 +7,41 @@ DISK_FULL = Diagnosis(
     code="spread-disk-full",
     title="a node has no room for the files of the run",
     symptoms=("OSError: [Errno 28] No space left on device", "OSError: [Errno 122] Disk quota exceeded"),
-    explanation="Shards, bins and the model go to the same path on every node that lacks them. Old prepared data is in"
-    " `~/.cache/aboard`; `XDG_CACHE_HOME` on the head names another disk.",
+    explanation="Shards, packed sequences and the model are copied to the same path on every node that lacks them. Old"
+    " prepared data is in `~/.cache/aboard`; set `XDG_CACHE_HOME` on the head to use another disk.",
     fixes={
         "refused": FixCommand("df -h {path}    # on {node}; or a quota: quota -s"),
-        "no-room": FixCommand("du -xh {path} | sort -h | tail    # on {node}; what is largest there? Make room"),
+        "no-room": FixCommand(
+            "du -xh {path} | sort -h | tail    # on {node}; shows the largest directories: free space"
+        ),
     },
 )
 
 DENIED = Diagnosis(
     code="spread-denied",
-    title="the user may not write there on a node",
+    title="the user has no write permission on a node",
     symptoms=("PermissionError: [Errno 13] Permission denied", "OSError: [Errno 30] Read-only file system"),
-    explanation="Files go to the path that they have on the head, or below your home if they are there. On this node"
-    " that directory, or the one above it, belongs to somebody else.",
-    fixes="namei -l {path}    # on {node}; who may write where; or once: sudo install -d -o $USER DIRECTORY",
+    explanation="Files go to the same path as on the head, or below your home directory if they are there. On this"
+    " node that directory, or its parent, belongs to another user.",
+    fixes="namei -l {path}    # on {node}; shows who may write; or once: sudo install -d -o $USER DIRECTORY",
 )
 
 PATH = Diagnosis(
     code="spread-path",
-    title="something else has the name of a file that is sent",
+    title="a path on the node is in the way",
     symptoms=(
         "NotADirectoryError: [Errno 20] Not a directory",
         "OSError: [Errno 40] Too many levels of symbolic links",
     ),
-    explanation="On this node a file is where a directory should be, or the reverse, or a link leads nowhere.",
-    fixes="ls -ld {path}    # on {node}; something else has this name: move it away",
+    explanation="On this node a file is where a directory should be, or the reverse, or a symbolic link is broken.",
+    fixes="ls -ld {path}    # on {node}; move away what has this name",
 )
 
 DISK = Diagnosis(
     code="spread-disk",
-    title="a node's disk doesn't take the files",
+    title="a node's disk fails to store the files",
     symptoms=("OSError: [Errno 5] Input/output error", "took nothing in for 60 s, while the node itself answers"),
-    explanation="The node answers, but its disk fails, or a file server hangs: `aboard check --only storage`.",
+    explanation="The node responds, but its disk fails or a file server hangs: `aboard check --only storage`.",
     fixes={
         "errors": FixCommand("sudo dmesg | tail    # on {node}; were there disk errors?"),
         "stuck": FixCommand("timeout 5 df -h {path}    # on {node}; does a mount hang?"),
@@ -48,7 +50,7 @@ DISK = Diagnosis(
 
 BUSY = Diagnosis(
     code="spread-busy",
-    title="somebody else sends the same files now",
+    title="another process is sending the same files",
     symptoms=("somebody else is sending",),
     explanation="Another head, or another command of yours, is writing to the same directory on this node.",
     fixes="fuser -v {folder}/.aboard-*.part    # on {node}; wait for it, then try again",
@@ -56,18 +58,19 @@ BUSY = Diagnosis(
 
 HASH = Diagnosis(
     code="spread-hash",
-    title="a file is another one after it was sent",
+    title="a file differs after it was sent",
     symptoms=("after it was sent, and should have",),
-    explanation="The node reads back other bytes than the head sent: bad memory, a bad disk, or a program there.",
+    explanation="The node reads back different bytes than the head sent: bad memory, a bad disk, or a program that"
+    " changed the file there.",
     fixes="sudo dmesg | tail    # on {node}; a bad disk or bad memory? Until it is repaired: --exclude {node}",
 )
 
 LOST = Diagnosis(
     code="spread-lost",
-    title="a node was lost again and again while files were sent",
+    title="a node's connection was lost repeatedly while files were sent",
     symptoms=("it was lost 3 times while files were sent to it", "client_loop: send disconnect: Broken pipe"),
-    explanation="The network drops long transfers (MTU, a firewall's idle limit), or the node restarts.",
-    fixes="aboard check    # then try again: it goes on where it was",
+    explanation="The network drops long transfers (MTU, a firewall's idle limit), or the node reboots.",
+    fixes="aboard check    # then try again: the transfer resumes",
 )
 
 EMPTY = Diagnosis(
@@ -75,5 +78,5 @@ EMPTY = Diagnosis(
     title="a directory that ranks need is empty",
     symptoms=("has no files to be spread",),
     explanation="The model's or the data's directory on the head has no files.",
-    fixes="ls -l {folder}    # prepared data is made again once this directory is removed",
+    fixes="ls -l {folder}    # prepared data is rebuilt after this directory is removed",
 )

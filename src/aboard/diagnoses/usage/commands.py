@@ -1,4 +1,4 @@
-"""Commands that can't be obeyed as they are typed."""
+"""Diagnoses of invalid commands and options."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, FixCommand
@@ -6,70 +6,70 @@ from aboard.diagnoses.shared_fixes import SUGGESTED
 
 COMMAND = Diagnosis(
     code="command",
-    title="there is no such command",
+    title="unknown command",
     symptoms=("there is no command",),
-    explanation="Aboard has a dozen verbs.",
+    explanation="Aboard has about a dozen commands.",
     fixes="aboard --help",
 )
 
 LAUNCH_COMMAND = Diagnosis(
     code="launch-command",
-    title="nothing is to be launched",
+    title="there is no command to launch",
     symptoms=("there is no command behind --",),
-    explanation="What stands behind `--` is what every rank runs.",
+    explanation="Every rank runs the command after `--`.",
     fixes="{typed:shell aboard launch -- train.py --lr 1e-5}",
 )
 
 LAUNCH_DRY = Diagnosis(
     code="launch-dry",
-    title="an option that only shows a plan",
+    title="the option requires --dry-run",
     symptoms=("it shows a plan, and this would start one",),
-    explanation="`--as` and `--json` are for looking.",
+    explanation="`--as` and `--json` only print a plan.",
     fixes={
         "as": FixCommand("aboard launch --dry-run --as {launcher} -- …"),
         "json": FixCommand("aboard launch --dry-run --json -- …"),
-        "both": Advice("leave --json out"),
+        "both": Advice("remove --json"),
     },
 )
 
 LAUNCH_ENV = Diagnosis(
     code="launch-env",
-    title="a variable can't be given to ranks",
+    title="an environment variable can't be passed to ranks",
     symptoms=("is not set here",),
-    explanation="`--env NAME` takes it from this shell, where it is not set; `--env NAME=value` gives it.",
+    explanation="`--env NAME` copies the variable from this shell, where it is not set. `--env NAME=value` sets it.",
     fixes={"file": FixCommand("ls -l {file}"), "value": FixCommand("--env {name}=VALUE")},
 )
 
 CHECK_SUBJECT = Diagnosis(
     code="check-subject",
-    title="there is no such subject of a check",
+    title="unknown check subject",
     symptoms=("no subject",),
-    explanation="`--only` and `--skip` name subjects.",
+    explanation="`--only` and `--skip` take subjects.",
     remedy="`aboard check --help` lists them.",
     fixes=SUGGESTED,
 )
 
 CHECK_FIX = Diagnosis(
     code="check-fix",
-    title="--fix has nothing to mend",
+    title="--fix has nothing to fix",
     symptoms=("--fix ends leftovers",),
-    explanation="It ends what earlier runs left on the nodes, which the subject `host` looks for.",
-    fixes=Advice("leave --fix out, or let 'host' be asked"),
+    explanation="It terminates leftover processes of earlier runs, which the subject `host` finds.",
+    fixes=Advice("remove --fix, or include the subject 'host'"),
 )
 
 INIT = Diagnosis(
     code="init",
-    title="it is not clear which nodes are meant",
+    title="it is not clear which nodes to use",
     symptoms=("no node is named",),
-    explanation="aboard.yaml is written for nodes that are named, or that a hostfile has; one of both.",
-    fixes=Advice("type: aboard init gpu[01-16], or: aboard init --hostfile FILE"),
+    explanation="aboard.yaml is written for the given nodes, or for those of a hostfile, but not both.",
+    fixes=Advice("run: aboard init gpu[01-16], or: aboard init --hostfile FILE"),
 )
 
 INIT_EXISTS = Diagnosis(
     code="init-exists",
-    title="there is an aboard.yaml already",
+    title="aboard.yaml already exists",
     symptoms=("the file is already there",),
-    explanation="It is never overwritten.",
+    explanation="Aboard never overwrites it.",
     fixes="keep it, or choose another name: aboard init … -o {other}",
 )
 
@@ -77,7 +77,7 @@ INIT_WRITE = Diagnosis(
     code="init-write",
     title="aboard.yaml can't be written here",
     symptoms=("can't be written: Permission denied",),
-    explanation="The directory is not yours, or its disk is full.",
+    explanation="The directory belongs to another user, or its disk is full.",
     fixes="aboard init … -o FILE",
 )
 
@@ -85,34 +85,35 @@ STOP_NONE = Diagnosis(
     code="stop-none",
     title="there is nothing to stop",
     symptoms=("no run of yours is under way from here",),
-    explanation="No run of this user on this machine is alive.",
-    fixes="aboard status    # lists the runs; stop one where it was started",
+    explanation="This user has no live run on this machine.",
+    fixes="aboard status    # lists the runs; stop a run on the machine that started it",
 )
 
 STOP_WHICH = Diagnosis(
     code="stop-which",
-    title="several runs are under way",
+    title="several runs are active",
     symptoms=("several runs are under way",),
-    explanation="Which one is meant is nothing to guess about.",
+    explanation="Aboard does not guess which one to stop.",
     fixes="aboard stop {run}",
 )
 
 STOP_SLOW = Diagnosis(
     code="stop-slow",
-    title="the run is slow to end",
+    title="the run is slow to stop",
     symptoms=("did not end within",),
-    explanation="Ranks get time for a last checkpoint, and those that don't end are killed after it.",
+    explanation="Ranks get time for a last checkpoint. Those that do not exit in time are killed.",
     fixes="aboard stop {run} --now",
 )
 
 LOGS_NOTHING = Diagnosis(
     code="logs-nothing",
-    title="nobody of that name has printed anything",
+    title="that rank or node has no output",
     symptoms=("has printed anything",),
-    explanation="The rank or node isn't one of the run's, or said nothing yet; `aboard logs RUN` shows who has.",
+    explanation="The rank or node does not belong to the run, or has printed nothing yet. `aboard logs RUN` shows"
+    " which ones have.",
     fixes={
-        "ranks": Advice("name some of those that have: {ranks}"),
-        "wait": FixCommand("aboard logs --follow    # waits for what is to come"),
+        "ranks": Advice("these ranks have output: {ranks}"),
+        "wait": FixCommand("aboard logs --follow    # waits for new output"),
         "nobody": Advice("no node has printed anything"),
         **SUGGESTED,
     },
@@ -120,23 +121,23 @@ LOGS_NOTHING = Diagnosis(
 
 LOGS_GREP = Diagnosis(
     code="logs-grep",
-    title="the pattern is no regular expression",
+    title="the pattern is not a valid regular expression",
     symptoms=("is no regular expression",),
-    explanation="`--grep` takes Python's regular expressions, in which ( [ * + ? mean something.",
-    fixes="aboard logs --grep {pattern}    # finds it as it stands",
+    explanation="`--grep` takes Python regular expressions, in which ( [ * + ? have a special meaning.",
+    fixes="aboard logs --grep {pattern}    # matches it literally",
 )
 
 LOGS_LINES = Diagnosis(
     code="logs-lines",
-    title="the number of lines is none",
+    title="the number of lines is invalid",
     symptoms=("is no number of lines",),
     explanation="`-n` takes a number, or `all`.",
-    fixes=Advice("write it as in: -n 500, or -n all"),
+    fixes=Advice("for example: -n 500, or -n all"),
 )
 
 WHY_CODE = Diagnosis(
     code="why-code",
-    title="there is no such code and no such run",
+    title="unknown code or run",
     symptoms=("no code and no run",),
     explanation="`aboard why` takes one code, or one run.",
     fixes={
@@ -147,17 +148,17 @@ WHY_CODE = Diagnosis(
 
 WHY_WORDS = Diagnosis(
     code="why-words",
-    title="several things were asked about at once",
+    title="more than one run or code is given",
     symptoms=("runs or codes at once",),
-    explanation="`aboard why` takes one code, or one run; files go behind `--log`.",
-    fixes="aboard why {word}    # files go behind --log",
+    explanation="`aboard why` takes one code, or one run. Files go after `--log`.",
+    fixes="aboard why {word}    # files go after --log",
 )
 
 WHY_OPTIONS = Diagnosis(
     code="why-options",
-    title="options that don't go together",
+    title="these options can't be combined",
     symptoms=("each stand alone",),
-    explanation="A run, a log, a bundle and processes of others are different questions.",
+    explanation="A run, a log, a bundle and external processes are diagnosed separately.",
     fixes={
         "alone": FixCommand("aboard why --nodes NODES…    # or one of the others"),
         "json": FixCommand("aboard why --json --log FILE…"),
@@ -166,63 +167,64 @@ WHY_OPTIONS = Diagnosis(
 
 WHY_LOG = Diagnosis(
     code="why-log",
-    title="the logs can't be looked at",
+    title="the logs can't be read",
     symptoms=("files are more than",),
-    explanation="A file is missing, is no text, or there are too many.",
+    explanation="A file is missing, is not text, or there are too many files.",
     fixes={
         "empty": FixCommand("aboard why --log FILE…"),
         "look": FixCommand("ls -l {path}"),
-        "fewer": Advice("name those of the run that failed"),
+        "fewer": Advice("name only the logs of the failed run"),
     },
 )
 
 WHY_PID = Diagnosis(
     code="why-pid",
-    title="a process is named by its number",
+    title="--pid is not a process id",
     symptoms=("is no process number",),
-    explanation="`--pid` takes numbers as `ps` shows them.",
+    explanation="`--pid` takes process ids as `ps` shows them.",
     fixes="aboard why --pid 4711    # as shown by: ps -u $USER -o pid,etime,args",
 )
 
 WHY_NO_PROCESS = Diagnosis(
     code="why-no-process",
-    title="there is no such process",
+    title="the process does not exist",
     symptoms=("there is no process 4711",),
-    explanation="It has ended, or it runs on another node.",
+    explanation="It has exited, or it runs on another node.",
     fixes="ps -u $USER -o pid,etime,args",
 )
 
 WHY_NOT_PERMITTED = Diagnosis(
     code="why-not-permitted",
-    title="the process is somebody else's",
+    title="the process belongs to another user",
     symptoms=("may not be looked at",),
-    explanation="The kernel shows a process to its own user and to root only.",
+    explanation="Only its own user and root may inspect a process.",
     fixes="sudo aboard why --pid {pid}",
 )
 
 WHY_OWN_RUN = Diagnosis(
     code="why-own-run",
-    title="the process belongs to a run of Aboard's own",
+    title="the process belongs to an Aboard run",
     symptoms=("a run of Aboard's own",),
-    explanation="Far more is known of that run than of a process that was started otherwise.",
+    explanation="Aboard knows much more about its own run than about an external process.",
     fixes="aboard why {run}",
 )
 
 WHY_NO_TRAINING = Diagnosis(
     code="why-no-training",
-    title="no training was found on these nodes",
+    title="no training job was found on these nodes",
     symptoms=("has RANK and WORLD_SIZE",),
-    explanation="Ranks are known by the variables that every launcher gives them, among the processes of your user.",
+    explanation="Aboard recognises ranks by the environment variables that every launcher sets, and only searches your"
+    " own processes.",
     fixes={
-        "ended": FixCommand("aboard why --log FILE…    # what it said at last"),
-        "none": FixCommand("aboard why --pid PID    # on its node: for one that was started without them"),
+        "ended": FixCommand("aboard why --log FILE…    # its last output"),
+        "none": FixCommand("aboard why --pid PID    # on its node: for a process without these variables"),
     },
 )
 
 WHY_NO_NODE = Diagnosis(
     code="why-no-node",
-    title="none of the nodes answers",
+    title="none of the nodes responds",
     symptoms=("none of the nodes answers",),
-    explanation="Whatever runs there can only be looked at through ssh.",
+    explanation="Aboard can only inspect processes on the nodes over ssh.",
     fixes="aboard check {nodes:words} --only reach",
 )

@@ -1,46 +1,47 @@
-"""Runs that can't be planned on these nodes, or can't be said to another launcher."""
+"""Diagnoses of runs that can't be planned on these nodes, or exported to another launcher."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, FixCommand
 
-_OTHERWISE = "or type: aboard launch --dry-run --as torchrun -- …"
+_OTHERWISE = "or use: aboard launch --dry-run --as torchrun -- …"
 _ANY_JOB = (
     "{everywhere:shell aboard launch $(scontrol show hostnames) -- train.py}    # the same, for any job\n"
     "{alone:shell aboard launch localhost -- train.py}    # to use this node alone"
 )
-_NAMED = "{named:shell aboard launch n1 n2 -- train.py}    # over ssh: each must let you log in without a password"
+_NAMED = "{named:shell aboard launch n1 n2 -- train.py}    # over ssh: each node must allow a login without a password"
 
 PLAN = Diagnosis(
     code="launch-plan",
-    title="these nodes can't carry what is asked for",
+    title="the plan does not fit the nodes",
     symptoms=("no node would start a rank",),
-    explanation="The ranks, slots, nodes or variables that were asked for don't fit together.",
+    explanation="The requested ranks, slots, nodes or variables contradict each other.",
     fixes={
-        "no-slots": Advice("give a node slots: `slots: 8` in aboard.yaml"),
-        "nodes": Advice("name as many nodes as are to take part; a smaller run is never started in silence"),
-        "container": Advice("take `container:` out, and start the runtime yourself"),
-        "slots": Advice("ask for at most {most}, or give it more slots"),
-        "env": Advice("take {name} out"),
+        "no-slots": Advice("set slots for a node: `slots: 8` in aboard.yaml"),
+        "nodes": Advice("name as many nodes as the run needs; Aboard never silently starts a smaller run"),
+        "container": Advice("remove `container:`, and start the runtime yourself"),
+        "slots": Advice("use at most {most}, or give it more slots"),
+        "env": Advice("remove {name}"),
     },
 )
 
 EXPORT_DEEPSPEED = Diagnosis(
     code="export-deepspeed",
-    title="the plan can't be said to DeepSpeed's launcher",
+    title="the plan can't be exported to DeepSpeed's launcher",
     symptoms=("deepspeed --hostfile",),
-    explanation="It passes one command to all nodes through a shell: nodes can't differ, and some characters get lost.",
+    explanation="DeepSpeed's launcher passes one command to all nodes through a shell. Nodes can't differ, and some"
+    " characters get lost.",
     fixes={
-        "spelling": Advice(f"spell it in letters and digits, {_OTHERWISE}"),
+        "spelling": Advice(f"use only letters and digits, {_OTHERWISE}"),
         "different": Advice(f"give all nodes the same {{what}}, {_OTHERWISE}"),
-        "env": Advice("leave {name} out of env"),
+        "env": Advice("remove {name} from env"),
     },
 )
 
 SLURM_NODES = Diagnosis(
     code="slurm-nodes",
-    title="a Slurm job has several nodes, and none was named",
+    title="a Slurm job has several nodes, but none is named",
     symptoms=("this is a Slurm job of 2 nodes (n[1-2]), and Aboard can't take them from Slurm by itself yet",),
-    explanation="Without nodes on the command line, in a hostfile or in aboard.yaml, Aboard uses this machine alone,"
+    explanation="Without nodes on the command line, in a hostfile or in aboard.yaml, Aboard uses only this machine,"
     " and the other nodes of the job would silently stay idle.",
     fixes={
         "named": FixCommand(f"{_NAMED}\n{_ANY_JOB}"),
@@ -52,7 +53,7 @@ SLURM_COPIES = Diagnosis(
     code="slurm-copies",
     title="srun started several copies of aboard",
     symptoms=("2 copies of aboard were started by srun; start one: it starts the ranks on all nodes itself",),
-    explanation="Each copy would start every rank on every node. One command is enough.",
+    explanation="Each copy would start every rank on every node. Run a single aboard command.",
     fixes="{command:shell aboard launch -- train.py}    # in the batch script or the shell of salloc, without srun\n"
     "srun --nodes=1 --ntasks=1 {command:shell aboard launch -- train.py}    # or with srun, as one task",
 )

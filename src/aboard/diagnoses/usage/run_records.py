@@ -1,4 +1,4 @@
-"""Runs and bundles that can't be found, made or read."""
+"""Diagnoses of runs and bundles that can't be found, created or read."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, FixCommand
@@ -8,12 +8,12 @@ RUN_NONE = Diagnosis(
     code="run-none",
     title="there is no run yet",
     symptoms=("there is no run yet under",),
-    explanation="Runs are recorded on the machine and for the user that started them, below `XDG_STATE_HOME`.",
+    explanation="Runs are recorded below `XDG_STATE_HOME`, for the user and on the machine that started them.",
     fixes={
-        "launch": FixCommand("aboard launch -- train.py    # makes one"),
+        "launch": FixCommand("aboard launch -- train.py    # creates one"),
         "others": FixCommand(
-            "aboard launch -- train.py    # makes a first one\n"
-            "aboard why --nodes NODES    # a training that another launcher started; --log FILE: its output\n"
+            "aboard launch -- train.py    # creates the first one\n"
+            "aboard why --nodes NODES    # a job of another launcher; --log FILE: its output\n"
             "aboard why --codes    # lists all codes"
         ),
     },
@@ -21,23 +21,23 @@ RUN_NONE = Diagnosis(
 
 RUN_NAME = Diagnosis(
     code="run-name",
-    title="there is no run of that name",
+    title="no run has that name",
     symptoms=("fits 2 runs",),
-    explanation="A run is named by its whole name, or by a part that no other has; `aboard status` lists all.",
+    explanation="A run is named by its full name, or by a part that is unique. `aboard status` lists all runs.",
     fixes={
         "longer": Advice("type more of its name"),
-        "first": FixCommand("aboard launch -- train.py    # makes a first one"),
+        "first": FixCommand("aboard launch -- train.py    # creates the first one"),
         **SUGGESTED,
     },
 )
 
 RUN_DIRECTORY = Diagnosis(
     code="run-directory",
-    title="no run directory can be made",
+    title="the run directory can't be created",
     symptoms=("no run directory can be made under",),
-    explanation="What a run sees is kept below `~/.local/state/aboard`, which can't be written.",
+    explanation="Runs are recorded below `~/.local/state/aboard`, which is not writable.",
     fixes={
-        "wait": Advice("wait a minute, and type it again"),
+        "wait": Advice("wait a minute, and run it again"),
         "elsewhere": FixCommand("XDG_STATE_HOME=/a/disk/with/room aboard launch …"),
         "look": FixCommand("ls -ld {folder}"),
     },
@@ -45,41 +45,41 @@ RUN_DIRECTORY = Diagnosis(
 
 RUN_TAKEN = Diagnosis(
     code="run-taken",
-    title="the run has a conductor already",
+    title="the run already has a conductor",
     symptoms=("has a conductor already",),
-    explanation="One process on the head leads a run.",
+    explanation="Each run has one conductor process, on the head.",
     fixes="aboard status {run}",
 )
 
 RUN_OVER = Diagnosis(
     code="run-over",
-    title="the run is over",
+    title="the run has ended",
     symptoms=("no conductor of RUN answers",),
-    explanation="What was asked for is only there while it runs.",
+    explanation="This command only works while the run is active.",
     fixes="aboard logs {run}    # or: aboard why {run}",
 )
 
 RUN_SILENT = Diagnosis(
     code="run-silent",
-    title="the run's conductor doesn't answer",
+    title="the run's conductor does not respond",
     symptoms=("did not answer within",),
-    explanation="Its process is there and busy, or stopped: a head that swaps, or one on which it got SIGSTOP.",
-    fixes="aboard logs {run}    # then look at the head: free -g, and top for a process in state T or D",
+    explanation="The process exists but is busy or stopped: the head is swapping, or the conductor got SIGSTOP.",
+    fixes="aboard logs {run}    # then check the head: free -g, and top for a process in state T or D",
 )
 
 BUNDLE_ASK = Diagnosis(
     code="bundle-ask",
-    title="nobody is there to be asked",
+    title="there is no terminal to ask for confirmation",
     symptoms=("nobody is there to be asked whether to write it",),
-    explanation="A bundle shows what is in it before it is written, and asks.",
+    explanation="`aboard bundle` shows the contents and asks before it writes them.",
     fixes="aboard bundle {run} --yes",
 )
 
 BUNDLE_THERE = Diagnosis(
     code="bundle-there",
-    title="there is a bundle of that name already",
+    title="a bundle of that name already exists",
     symptoms=("is there already",),
-    explanation="It is never overwritten.",
+    explanation="Aboard never overwrites it.",
     fixes="rm {path}    # or another name: -o",
 )
 
@@ -87,22 +87,22 @@ BUNDLE_WRITE = Diagnosis(
     code="bundle-write",
     title="the bundle can't be written",
     symptoms=("can't be written: No space left on device",),
-    explanation="The directory is not yours, or its disk is full.",
+    explanation="The directory belongs to another user, or its disk is full.",
     fixes="aboard bundle {run} -o /a/disk/with/room/{name}",
 )
 
 BUNDLE_NONE = Diagnosis(
     code="bundle-none",
-    title="there is no such bundle",
+    title="the bundle does not exist",
     symptoms=("there is no",),
-    explanation="The file that is named isn't there.",
-    fixes="aboard bundle RUN    # makes one",
+    explanation="There is no file at this path.",
+    fixes="aboard bundle RUN    # creates one",
 )
 
 BUNDLE_BROKEN = Diagnosis(
     code="bundle-broken",
     title="the bundle can't be read",
     symptoms=("is no bundle that can be read",),
-    explanation="It broke off while it was copied, or is something else: compare its size with the original's.",
-    fixes="aboard bundle RUN    # makes one",
+    explanation="The file is incomplete or is not a bundle: compare its size with the original's.",
+    fixes="aboard bundle RUN    # creates one",
 )

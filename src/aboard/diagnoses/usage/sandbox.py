@@ -1,16 +1,17 @@
-"""A practice cluster that can't be had, or can't be broken as asked."""
+"""Diagnoses of a sandbox that can't be created, or a fault that can't be injected."""
 
 from aboard.diagnoses.diagnosis import Diagnosis
 from aboard.diagnoses.fixes import Advice, FixCommand
 
-_TAKE_DOWN = FixCommand("aboard sandbox down    # then make it anew: aboard sandbox up")
+_TAKE_DOWN = FixCommand("aboard sandbox down    # then create it again: aboard sandbox up")
 _DOWN = {"usual": _TAKE_DOWN, "named": FixCommand("aboard sandbox down --name {name}")}
 
 ROOT = Diagnosis(
     code="sandbox-root",
     title="a sandbox needs root",
     symptoms=("needs root",),
-    explanation="Only root may make hosts with a network, mounts and an sshd; training runs as an ordinary user.",
+    explanation="Only root may create hosts with a network, mounts and an sshd. Training in the sandbox runs as an"
+    " ordinary user.",
     fixes="sudo {aboard} sandbox {verb}",
 )
 
@@ -18,23 +19,24 @@ LINUX = Diagnosis(
     code="sandbox-linux",
     title="a sandbox needs Linux",
     symptoms=("a sandbox is made of Linux namespaces",),
-    explanation="Other systems have no namespaces.",
+    explanation="A sandbox is made of Linux namespaces, which other systems do not have.",
     fixes=Advice("run `aboard sandbox up` on a Linux machine or in a Linux virtual machine"),
 )
 
 PRIVILEGES = Diagnosis(
     code="sandbox-privileges",
-    title="root may not make namespaces here",
+    title="root may not create namespaces here",
     symptoms=("unshare failed: Operation not permitted",),
-    explanation="The root of a container often lacks CAP_SYS_ADMIN.",
+    explanation="Root in a container often lacks CAP_SYS_ADMIN.",
     fixes=Advice("run it on the machine itself, or in a container started with --privileged"),
 )
 
 KERNEL = Diagnosis(
     code="sandbox-kernel",
-    title="the kernel lacks a part that is needed",
+    title="the kernel lacks a required feature",
     symptoms=("RTNETLINK answers: Operation not supported",),
-    explanation="Bridges, veth pairs, connection tracking and the like are modules that this kernel doesn't have.",
+    explanation="Bridges, veth pairs, connection tracking and others are kernel modules, and this kernel lacks one of"
+    " them.",
     fixes={
         "module": FixCommand("sudo modprobe {part}"),
         "boot": Advice("boot a kernel with {option}"),
@@ -46,63 +48,63 @@ PROGRAM = Diagnosis(
     code="sandbox-program",
     title="a program is missing",
     symptoms=("not installed here",),
-    explanation="Hosts are made of real programs: sshd, ip, nft, and some faults of others.",
+    explanation="Sandbox hosts use real programs: sshd, ip, nft, and more for some faults.",
     fixes="sudo apt-get install -y {packages:words}",
 )
 
 SOURCE = Diagnosis(
     code="sandbox-source",
-    title="other users can't read this Aboard",
+    title="other users can't read this Aboard installation",
     symptoms=("can't be read by other users",),
-    explanation="On a practice host you are an ordinary user, who must be able to run it.",
+    explanation="On a sandbox host you are an ordinary user, who must be able to run Aboard.",
     fixes="chmod -R o+rX {source}",
 )
 
 BUILD = Diagnosis(
     code="sandbox-build",
-    title="the sandbox could not be made",
+    title="the sandbox could not be created",
     symptoms=("no namespaces could be made",),
-    explanation="A part of it failed, which the message names.",
+    explanation="A step failed; the message names it.",
     fixes=_TAKE_DOWN,
 )
 
 NETWORK = Diagnosis(
     code="sandbox-network",
-    title="the sandbox's network could not be made",
+    title="the sandbox network could not be created",
     symptoms=("RTNETLINK answers: File exists",),
-    explanation="`ip` refused a part of it; most often something of an earlier one is left.",
+    explanation="An `ip` command failed, usually because parts of an earlier sandbox are left.",
     fixes=_TAKE_DOWN,
 )
 
 SSHD = Diagnosis(
     code="sandbox-sshd",
-    title="an sshd of the sandbox doesn't start",
+    title="a sandbox sshd does not start",
     symptoms=("sshd: no hostkeys available",),
-    explanation="The message has its own words.",
+    explanation="The message quotes sshd's own error.",
     fixes=_TAKE_DOWN,
 )
 
 SLURM = Diagnosis(
     code="sandbox-slurm",
-    title="Slurm of the sandbox doesn't start",
+    title="Slurm in the sandbox does not start",
     symptoms=("slurmctld: fatal",),
-    explanation="The message has the daemon's own words.",
+    explanation="The message quotes the daemon's own error.",
     fixes={"daemon": _TAKE_DOWN, "late": FixCommand("aboard sandbox up --slurm --nodes {nodes} --name {name}")},
 )
 
 STUCK = Diagnosis(
     code="sandbox-stuck",
-    title="a process of the sandbox doesn't end",
+    title="a sandbox process does not exit",
     symptoms=("doesn't end",),
-    explanation="It waits in the kernel, most often for a disk.",
+    explanation="It is blocked in the kernel, usually on a disk.",
     fixes=_DOWN,
 )
 
 BUSY = Diagnosis(
     code="sandbox-busy",
-    title="another command works on the sandbox",
+    title="another command is changing the sandbox",
     symptoms=("another aboard has been",),
-    explanation="One at a time builds, breaks and heals.",
+    explanation="Only one command at a time may build, break or heal it.",
     fixes={
         "host": Advice("wait until it is done, then: aboard sandbox status"),
         "named": Advice("wait until it is done, then: aboard sandbox {verb} --name {name}"),
@@ -113,39 +115,39 @@ DOWN = Diagnosis(
     code="sandbox-down",
     title="no sandbox is up",
     symptoms=("no sandbox 'sandbox' is up",),
-    explanation="It was never made, or the machine was started anew since.",
+    explanation="It was never created, or the machine has rebooted since.",
     fixes={"usual": FixCommand("aboard sandbox up"), "named": FixCommand("aboard sandbox up --name {name}")},
 )
 
 DIFFERS = Diagnosis(
     code="sandbox-differs",
-    title="a sandbox of another shape is up",
+    title="a different sandbox is already up",
     symptoms=("that isn't what you ask for",),
-    explanation="It has another number of nodes or slots, and is never changed while it is up.",
+    explanation="It has another number of nodes or slots. A running sandbox is never changed.",
     fixes=_DOWN,
 )
 
 NAME = Diagnosis(
     code="sandbox-name",
-    title="a sandbox can't have that name",
+    title="invalid sandbox name",
     symptoms=("can't name a sandbox",),
-    explanation="It becomes the name of a directory: small letters, digits, '.', '_' and '-'.",
+    explanation="The name becomes a directory name: lower-case letters, digits, '.', '_' and '-'.",
     fixes="aboard sandbox up --name sandbox",
 )
 
 NODES = Diagnosis(
     code="sandbox-nodes",
-    title="a sandbox can't have so many nodes",
+    title="too many or too few sandbox nodes",
     symptoms=("nodes asked for",),
-    explanation="There is a most, which the message has.",
+    explanation="The message states the limit.",
     fixes="aboard sandbox up --nodes 4",
 )
 
 SLOTS = Diagnosis(
     code="sandbox-slots",
-    title="a node has at least one slot",
+    title="a node needs at least one slot",
     symptoms=("slots asked for",),
-    explanation="Without one it would start no rank.",
+    explanation="A node without slots would start no rank.",
     fixes="aboard sandbox up --slots 2",
 )
 
@@ -153,7 +155,7 @@ HOST = Diagnosis(
     code="sandbox-host",
     title="the sandbox has no such host",
     symptoms=("has no host",),
-    explanation="It has head, and n1 to the last.",
+    explanation="Its hosts are head and n1 to the last node.",
     fixes="aboard sandbox status --name {name}",
 )
 
@@ -161,32 +163,32 @@ HOST_OFF = Diagnosis(
     code="sandbox-host-off",
     title="the host is off",
     symptoms=("is off",),
-    explanation="A fault switched it off.",
+    explanation="A fault powered it off.",
     fixes="aboard sandbox heal --name {name}",
 )
 
 FAULT = Diagnosis(
     code="sandbox-fault",
-    title="the fault could not be made",
+    title="the fault could not be injected",
     symptoms=("ended with 1",),
-    explanation="What was to break the host failed itself; the message has its words.",
+    explanation="The command that injects the fault failed; the message quotes its output.",
     fixes="aboard sandbox heal",
 )
 
 FAULT_UNKNOWN = Diagnosis(
     code="sandbox-fault-unknown",
-    title="there is no such fault",
+    title="unknown fault",
     symptoms=("there is no fault",),
-    explanation="Faults have names.",
+    explanation="The list of faults has the valid names.",
     fixes="aboard sandbox break --list",
 )
 
 FAULT_OPTION = Diagnosis(
     code="sandbox-fault-option",
-    title="the fault can't be had like that",
+    title="invalid fault option",
     symptoms=("can't be had",),
-    explanation="A value is outside of what it can be.",
-    remedy="`aboard sandbox break --list` says what each takes.",
+    explanation="A value is outside of its valid range.",
+    remedy="`aboard sandbox break --list` shows the options of each fault.",
     fixes={
         "rate": FixCommand("aboard sandbox break rate --mbit 50"),
         "loss": FixCommand("aboard sandbox break loss --percent 5"),
@@ -205,31 +207,31 @@ FAULT_OPTION = Diagnosis(
         "other-python": FixCommand("aboard sandbox break other-python --without torch"),
         "program": FixCommand("aboard sandbox exec --node {node} -- ls -l {program}"),
         "disk-full": FixCommand("aboard sandbox break disk-full --node {node} --path /private"),
-        "path": Advice("write it as --path /private"),
+        "path": Advice("for example: --path /private"),
         "nothing": FixCommand("aboard sandbox exec --node {node} -- ls -d {path}"),
     },
 )
 
 FAULT_CLASH = Diagnosis(
     code="sandbox-fault-clash",
-    title="the host is broken already in a way that goes against it",
+    title="the fault conflicts with an active fault",
     symptoms=("is broken already",),
-    explanation="Two faults that change the same part can't be healed one by one.",
+    explanation="Two faults that change the same part of a host can't be healed separately.",
     fixes="aboard sandbox heal {fault} --node {node} --name {name}",
 )
 
 NO_PROCESS = Diagnosis(
     code="sandbox-no-process",
-    title="no process of the host is like that",
+    title="no process on the host matches",
     symptoms=("no process of n1 has",),
-    explanation="The fault is done to a process, and there is none with that number or variable.",
+    explanation="The fault targets a process, and none has that id or environment variable.",
     fixes="aboard sandbox exec --node {node} -- ps -ef",
 )
 
 PATH_TAKEN = Diagnosis(
     code="sandbox-path-taken",
-    title="what was moved away can't come back",
+    title="a moved path can't be restored",
     symptoms=("something new is there",),
-    explanation="While the fault lasted, something was written under the same name.",
+    explanation="While the fault was active, something was written to the same path.",
     fixes="aboard sandbox exec --node {node} --root -- mv {path} {path}.new    # then heal again",
 )
