@@ -54,14 +54,14 @@ def test_who_was_killed_for_memory(box: Sandbox) -> None:
         (finding,) = findings = check(box)
         assert told(findings) == [("host-memory-limit", "warn", ["n3"])]
         assert told(finding["consequences"]) == [("host-oom-kills", "warn", ["n3"])]
-        assert finding["consequences"][0]["seen"].startswith("1 process was killed there for want of memory")
+        assert finding["consequences"][0]["seen"].startswith("1 process was OOM-killed")
     assert check(box) == []
 
 
 @pytest.mark.parametrize(
     ("fault", "code", "seen"),
     [
-        (CpuQuota(cores=0.5), "host-cpu-quota", "may have the time of 0.5 of "),
+        (CpuQuota(cores=0.5), "host-cpu-quota", "may use 0.5 of "),
         (FewTasks(tasks=300), "host-tasks", "all ranks together may have 300 processes and threads"),
     ],
     ids=["time", "tasks"],

@@ -199,7 +199,7 @@ def test_variables(box: Sandbox, library: None) -> None:
     finally:
         box.host("n3").run(["sh", "-c", ": > ~/.bashrc"])
     assert told(findings) == [("software-variable", "warn", ["n3"])] * 2
-    assert findings[1]["seen"] == "NCCL_DEBUG: n3 has INFO, n[1-2,4] have nothing set"
+    assert findings[1]["seen"] == "NCCL_DEBUG: n3 has INFO, n[1-2,4] have no value"
     assert "hf_nobody" not in json.dumps(findings)
     assert mended == []
     assert check(box) == []

@@ -107,7 +107,7 @@ def test_less_room_than_the_run_will_write(box: Sandbox, job: str) -> None:
             findings = check(box, job, how, *run)
             assert told(findings) == [("storage-space", "block", ["n2"])]
         assert "the run will write 3 GiB" in findings[0]["seen"]
-        assert f"tmpfs on {job}), 1 GiB too little" in findings[0]["seen"]
+        assert f"tmpfs on {job}), 1 GiB short" in findings[0]["seen"]
         shown = box.head.run(["sh", "-c", findings[0]["fix"].splitlines()[0]])
         assert shown.returncode == 0
         assert "30M" in shown.stdout

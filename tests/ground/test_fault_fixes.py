@@ -37,7 +37,7 @@ def test_what_a_check_prints_is_typed_next(stage: Stage) -> None:
     """A verdict that has a node checked again is followed to where the mend stands."""
     case = Case(name="silent", row=3, when="before", codes=("reach-refused",))
     with Broken(fault=SshdStopped()).on(stage, "n3", 4):
-        typed = type_out(stage, "aboard check -i n3    # is it back? then launch again")
+        typed = type_out(stage, "aboard check -i n3    # when it is back, launch again")
         assert [each.where for each in typed[:2]] == ["head", "n3"]
         assert typed[1].line.startswith("sudo systemctl start ssh")
         assert not [finding for finding in stage.check() if finding["code"] == "reach-refused"]

@@ -74,7 +74,7 @@ def test_a_hang_is_judged_again(four: Launches, kind: str, rank: int, code: str)
         again = four.aboard("why", "--bundle", packed(going), "-v")
         assert verdict(again.stdout) == live
         assert "said then" not in again.stdout
-        assert "not   a rank that somebody stopped" in again.stdout
+        assert "not   a stopped rank" in again.stdout
         assert again.returncode == 2
 
 

@@ -144,7 +144,7 @@ def test_launchers_that_do_not_meet(two: Launches) -> None:
     with inject_temporarily(two.box, host, FirewallDrop(ports=str(PORT))), torchrun(two):
         found = verdict(two, "init-store-dropped", 60)
     assert found["nodes"] == ["n1"]
-    assert found["seen"].startswith("launcher 1 on n2 gets no answer from")
+    assert found["seen"].startswith("launcher 1 on n2 gets no reply from")
 
 
 def test_a_stopped_process_of_this_machine(two: Launches) -> None:

@@ -105,7 +105,7 @@ def test_why_is_answered_at_once(going: Training) -> None:
     said = going.launches.aboard("why", going.run, "-v").stdout
     going.release()
     assert "rank 2 on n2" in said
-    assert "not   a rank that somebody stopped" in said
+    assert "not   a stopped rank" in said
     going.moves(60)
 
 

@@ -68,15 +68,15 @@ def test_a_node_without_a_gpu_was_not_tested(name: str, *, tested: bool) -> None
         ("driver-mismatch", "gpu-driver-mismatch", "the loaded kernel module is 550.90.07"),
         ("driver-not-loaded", "gpu-smi", "couldn't communicate with the NVIDIA driver"),
         ("lost-gpu", "gpu-lost", "Unable to determine the device handle for GPU0000:9B:00.0"),
-        ("gpus-hidden", "gpu-hidden", "CUDA_VISIBLE_DEVICES=0 leaves 1 of 8 GPUs to 8 ranks"),
+        ("gpus-hidden", "gpu-hidden", "CUDA_VISIBLE_DEVICES=0 leaves 1 of 8 GPUs for 8 ranks"),
         ("xid-79", "gpu-xid", "Xid 79 for 0000:9b:00 (it has fallen off the bus) and Xid 154"),
         ("xid-63", "gpu-xid", "Xid 63 for 0000:3b:00 (a memory row was marked for replacement"),
         ("ecc-errors", "gpu-ecc", "GPU 6 has 3"),
         ("throttling", "gpu-throttled", "00000000:4C:00.0 (HW Slowdown, HW Thermal Slowdown)"),
         ("no-fabric-manager", "gpu-fabric-manager", "4 NVSwitches, nvidia-fabricmanager is failed, the GPUs' fabric"),
-        ("nvlink-down", "gpu-nvlink", "GPU 5 has 16 NVLinks up, its like have 18"),
-        ("other-driver", "gpu-driver", "driver: 535.161.07, on the others 550.90.07"),
-        ("other-model", "gpu-model", "GPUs: NVIDIA A100-SXM4-80GB, on the others NVIDIA H100 80GB HBM3"),
+        ("nvlink-down", "gpu-nvlink", "GPU 5 has 16 NVLinks up; identical GPUs have 18"),
+        ("other-driver", "gpu-driver", "driver: 535.161.07; the others have 550.90.07"),
+        ("other-model", "gpu-model", "GPUs: NVIDIA A100-SXM4-80GB; the others have NVIDIA H100 80GB HBM3"),
     ],
 )
 def test_the_odd_node_among_healthy_ones_is_named(odd: str, code: str, seen: str) -> None:
@@ -124,7 +124,7 @@ def test_picked_slots_count_by_their_highest_number() -> None:
 def test_a_node_without_gpus_among_those_that_have_them_is_named() -> None:
     """It has no nvidia-smi and no driver: that is no GPUs, not an unknown."""
     (finding,) = _judge(HEALTHY, HEALTHY, HEALTHY, "plain-cpu")
-    assert (finding.code, finding.nodes, finding.seen) == ("gpu-count", ("n4",), "0 GPUs, the others have 8")
+    assert (finding.code, finding.nodes, finding.seen) == ("gpu-count", ("n4",), "0 GPUs; the others have 8")
 
 
 def test_no_nvidia_smi_beside_a_driver_is_an_unknown() -> None:
@@ -133,7 +133,7 @@ def test_no_nvidia_smi_beside_a_driver_is_an_unknown() -> None:
     commands = {argv: output for argv, output in whole.commands.items() if argv[0] != "nvidia-smi"}
     (finding,) = _judge(HEALTHY, HEALTHY, slots=8, last=replace(whole, commands=commands))
     assert (finding.code, finding.nodes) == ("unknown-gpus", ("n2",))
-    assert "driver 550.90.07 is loaded, with 8 GPUs" in finding.seen
+    assert "driver 550.90.07 is loaded with 8 GPUs" in finding.seen
 
 
 def test_an_nvidia_smi_that_hangs_is_an_unknown() -> None:

@@ -214,4 +214,4 @@ def test_words_of_a_node_are_fit_for_a_screen() -> None:
     """Escape codes are spelled out."""
     left = parse_leftovers({"runs": {"r1": {"pids": [1], "what": "\x1b[31m\n"}}, "places": [], "strays": []})
     (finding,) = SUBJECT.judge(_facts(**{LEFTOVERS.name: {"n1": left}}))
-    assert finding.seen == r"1 process of run r1 without a keeper: \x1b[31m\n, pid 1"
+    assert finding.seen == r"1 process of run r1 without a supervisor: \x1b[31m\n, pid 1"

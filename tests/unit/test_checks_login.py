@@ -59,4 +59,4 @@ def test_load_does_not_excuse_a_few_nodes() -> None:
 def test_a_phase_without_a_time_counts_for_the_next() -> None:
     """A master connection has no handshake, only a session."""
     (finding,) = _judge({"n1": {"logged-in": 4.0, "agent": 4.1}})
-    assert finding.seen == "the login itself took 4.0 s"
+    assert finding.seen == "authentication took 4.0 s"

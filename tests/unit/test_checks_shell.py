@@ -44,8 +44,8 @@ def test_lines_that_work() -> None:
         ("conda activate x", "conda: command not found", "conda.sh"),
         (". /nowhere/activate", "No such file", "ssh me"),
         ("if then", "yntax error", "ssh me"),
-        ("exit 0", "ended the shell with 0", "ssh me"),
-        ("false", "ended the shell with 1", "ssh me"),
+        ("exit 0", "the shell exited with code 0", "ssh me"),
+        ("false", "the shell exited with code 1", "ssh me"),
     ],
 )
 def test_the_failing_line_is_named(line: str, said: str, fix: str) -> None:
@@ -61,9 +61,7 @@ def test_the_failing_line_is_named(line: str, said: str, fix: str) -> None:
 def test_a_python_that_is_not_there() -> None:
     """Looked for in that shell, after the lines: a line that empties PATH loses it."""
     assert _seen(_check(python="/nowhere/python3")) == [("reach-no-python", "the shell finds no /nowhere/python3")]
-    assert _seen(_check("PATH=/nowhere")) == [
-        ("reach-no-python", "after its `setup` lines, the shell finds no python3")
-    ]
+    assert _seen(_check("PATH=/nowhere")) == [("reach-no-python", "the shell finds no python3 after its `setup` lines")]
 
 
 def test_the_fix_is_the_whole_setting() -> None:
@@ -125,4 +123,4 @@ def test_a_reply_that_makes_no_sense_is_unknown(reply: Mapping[str, Any]) -> Non
 def test_a_line_that_does_not_end() -> None:
     """The time-out names the line at which it was."""
     outcome = _parse_shell_reply(Node(name="n1", setup=("a", "b")), {"stdout": "at 1\nat 2\n", "timed_out": True})
-    assert outcome == SetupFailure(line=2, said=Untrusted("it did not end within 20 s"))
+    assert outcome == SetupFailure(line=2, said=Untrusted("timed out after 20 s"))

@@ -168,16 +168,16 @@ def test_secrets_are_not_shown() -> None:
     """Two tokens are told apart by a few letters of their digests."""
     hidden = {"variables": {**RECORDED["variables"], "HF_TOKEN": "hidden 0123456789abcdef"}}
     (finding,) = SUBJECT.judge(_facts({}, {}, hidden))
-    assert finding.seen == "HF_TOKEN: n3 has a secret (0123…), n[1-2] have nothing set"
+    assert finding.seen == "HF_TOKEN: n3 has a secret (0123…), n[1-2] have no value"
 
 
 @pytest.mark.parametrize(
     ("files", "code", "severity", "words"),
     [
-        ({"a.py": "2", "b.json": "1"}, "software-code", Severity.BLOCK, "a.py differ"),
-        ({"b.json": "1"}, "software-code", Severity.BLOCK, "a.py missing"),
-        ({"a.py": "1", "b.json": "2"}, "software-config", Severity.WARN, "b.json differ"),
-        ({"a.py": "1", "b.json": "1", "c.py": "1"}, "software-code", Severity.INFO, "c.py only there"),
+        ({"a.py": "2", "b.json": "1"}, "software-code", Severity.BLOCK, "different: a.py"),
+        ({"b.json": "1"}, "software-code", Severity.BLOCK, "missing: a.py"),
+        ({"a.py": "1", "b.json": "2"}, "software-config", Severity.WARN, "different: b.json"),
+        ({"a.py": "1", "b.json": "1", "c.py": "1"}, "software-code", Severity.INFO, "extra: c.py"),
     ],
 )
 def test_files_that_differ(files: dict[str, str], code: str, severity: Severity, words: str) -> None:
@@ -196,7 +196,7 @@ def test_many_files_are_copied_by_their_endings() -> None:
     usual = {Untrusted(f"{number}.py"): "1" for number in range(50)}
     listings = {"n1": SoftwareListing(packages={}, files=usual), "n3": SoftwareListing(packages={}, files={})}
     (finding,) = SUBJECT.judge(_facts({}, {}, {"code": "dd", "commit": "ff"}, listings=listings))
-    assert "0.py, 1.py, 10.py, 11.py, 12.py and 45 more missing; git: ff, not 0123456789ab" in finding.seen
+    assert "missing: 0.py, 1.py, 10.py, 11.py, 12.py and 45 more; git: ff, not 0123456789ab" in finding.seen
     assert len(finding.fix) < 300
 
 

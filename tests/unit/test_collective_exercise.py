@@ -260,7 +260,7 @@ def test_what_is_slow_twice_is_named(bad: set[str], code: str) -> None:
     facts = world.hold(lambda name, task, ranks: _slow(bad, task, name, ranks))
     (finding,) = SUBJECT.judge(facts)
     assert (finding.code, finding.severity.word, set(finding.nodes)) == (code, "warn", bad)
-    assert "50 Mbit/s where 9,000 are usual" in finding.seen
+    assert "50 Mbit/s; typical here is 9,000" in finding.seen
     assert len(world.rounds) == 2
 
 
@@ -299,7 +299,7 @@ def test_no_torch_no_collective() -> None:
     assert world.rounds == []
     (finding,) = SUBJECT.judge(facts)
     assert (finding.code, finding.severity.word, finding.nodes) == ("collective-not-held", "info", ("n3",))
-    assert finding.seen == "torch is not installed on n3: no collective was held"
+    assert finding.seen == "torch is not installed on n3: no collective was run"
     assert SUBJECT.untested(facts) == dict.fromkeys(("n1", "n2", "n3", "n4"), "torch is not installed on n3")
 
 
@@ -311,7 +311,7 @@ def test_many_nodes_of_one_machine() -> None:
     assert world.rounds[0][0] == "n1"
     (finding,) = SUBJECT.judge(facts)
     assert (finding.code, finding.severity.word, len(finding.nodes)) == ("collective-part", "info", 24)
-    assert "held on 16 of 40 nodes" in finding.seen
+    assert "tested on 16 of 40 nodes" in finding.seen
     assert _findings(world.hold(lambda _name, _task, _ranks: {}, every=True)) == []
 
 

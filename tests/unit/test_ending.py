@@ -64,7 +64,7 @@ def test_a_rule_that_fails_is_reported_and_the_others_are_heard() -> None:
     why = judge_evidence(given, (broken, *DEATH_RULES))
     assert [each.code for each in why.findings] == ["run-killed"]
     (passed_over,) = why.ruled_out
-    assert (passed_over.what, "KeyError: 'n9'" in passed_over.why) == ("nothing is known by the rule 'broken'", True)
+    assert (passed_over.what, "KeyError: 'n9'" in passed_over.why) == ("a cause by the rule 'broken'", True)
 
 
 def test_an_exception_is_the_verdict_and_the_others_are_folded() -> None:
@@ -82,7 +82,7 @@ def test_an_exception_is_the_verdict_and_the_others_are_folded() -> None:
     assert "aboard logs r --rank 1" in finding.fix
     (after,) = finding.consequences
     assert (after.code, after.ranks) == ("run-followed", (0, 2))
-    assert after.seen == "of the other ranks, 1 died by itself, first rank 0, 1 was ended"
+    assert after.seen == "of the other ranks, 1 died on its own, first rank 0, 1 was terminated"
 
 
 def _raised(kind: str, messages: dict[int, str]) -> list[Event]:
@@ -175,7 +175,7 @@ def test_a_node_that_is_gone_comes_before_cries_about_it() -> None:
             "/x/t.py",
             "ls",
         ),
-        (_event("exited", 1, code=3), (), "run-exited", "said nothing", "aboard logs"),
+        (_event("exited", 1, code=3), (), "run-exited", "printed nothing", "aboard logs"),
         (_event("exited", 1, code=-7), (), "run-killed", "SIGBUS", "df -h /dev/shm    # on n2"),
         (_event("exited", 1, code=-40), (), "run-killed", "signal 40", "aboard logs"),
         (
@@ -303,7 +303,7 @@ def test_a_node_that_gave_no_answer_is_not_taken_for_one_that_has_memory() -> No
     run = Run.replay("r", [_event("exited", 0, code=-9)])
     (finding,) = ending(Evidence(plan=PLAN, run=run, unheard={"n1": "it gave no answer within 3.5 s"}))
     assert finding.code == "run-killed"
-    assert "n1 could not be looked at: it gave no answer within 3.5 s" in finding.seen
+    assert "n1 could not be inspected: it gave no answer within 3.5 s" in finding.seen
 
 
 def test_ranks_that_could_not_reach_a_peer_name_it() -> None:

@@ -111,7 +111,7 @@ def test_a_deaf_node_is_one_finding(count: int, outcome: str) -> None:
     assert blamed(mesh) == [(outcome, "every", FaultShape.IN, ("n3",))]
     finding = judged(mesh)[0]
     assert (finding.code, finding.nodes, finding.severity) == (f"network-{outcome}", ("n3",), Severity.BLOCK)
-    assert "n3 (10.0.0.3) accepts nothing" in finding.seen
+    assert "n3 (10.0.0.3) accepts no connection" in finding.seen
     assert "# on n3" in finding.fix
 
 
@@ -191,7 +191,7 @@ def test_large_packets_that_vanish() -> None:
     mesh = made(4, wrong(into("n3", 4) + out_of("n3", 4), "stalled", (E,)))
     (finding,) = judged(mesh)
     assert (finding.code, finding.nodes) == ("network-mtu", ("n3",))
-    assert "large messages to and from n3 (10.0.0.3) vanish" in finding.seen
+    assert "large messages to and from n3 (10.0.0.3) are lost" in finding.seen
     assert "dev eth0 mtu" in finding.fix
 
 
@@ -379,7 +379,7 @@ def test_a_slow_node_is_named_with_its_rate() -> None:
     assert _links(8, {}) == []
     (finding,) = _links(8, dict.fromkeys(into("n3", 8) + out_of("n3", 8), slow))
     assert (finding.code, finding.nodes) == ("network-slow", ("n3",))
-    assert "48 Mbit/s where the median is 9,400" in finding.seen
+    assert "48 Mbit/s; the median is 9,400" in finding.seen
     (finding,) = _links(8, dict.fromkeys([("n3", "n4"), ("n4", "n3")], slow))
     assert finding.nodes == ("n3", "n4")
 
@@ -443,7 +443,7 @@ def test_packets_of_another_size_are_worth_a_line() -> None:
     odd = replace(whole, answers={INTERFACES.name: sizes})
     (finding,) = SUBJECT.judge(odd)
     assert (finding.code, finding.severity, finding.nodes) == ("network-mtu-differs", Severity.INFO, ("n3",))
-    assert finding.seen == "eth0 of n3 sends packets of up to 9000 bytes, the others of up to 1500"
+    assert finding.seen == "eth0 on n3 has an MTU of 9000 bytes; the others have 1500"
     assert finding.fix.startswith("sudo ip link set dev eth0 mtu 1500    # on n3; ")
     stalled = replace(odd, outcomes={MESH.name: made(4, wrong(into("n3", 4), "stalled", (E,)))})
     (cause,) = fold_consequences(SUBJECT.judge(stalled), SUBJECT.diagnoses)

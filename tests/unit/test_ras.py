@@ -288,7 +288,7 @@ def test_the_whole_way_by_the_real_agent() -> None:
     here = Cluster(nodes=(Node(name="here", transport=TransportKind.LOCAL),))
     with rank(port, NCCL_RAS_ADDR=f"localhost:{port}") as child:
         told = asyncio.run(diagnose_external_job(here, [child.pid]))
-    assert "(2.27.5, asked on here) has heard all 8 processes" in str(told.why.ruled_out)
+    assert "(2.27.5, queried on here) reached all 8 processes" in str(told.why.ruled_out)
 
 
 # -- judging ----------------------------------------------------------------------------------------------
@@ -304,12 +304,12 @@ def blind(name: str, **given: Any) -> Evidence:
 @pytest.mark.parametrize(
     ("name", "code", "ranks", "nodes", "words"),
     [
-        ("behind", "hang-nccl-apart", (5,), ("n3",), "launched AllGather up to operation 6649, the others up to"),
+        ("behind", "hang-nccl-apart", (5,), ("n3",), "launched AllGather up to operation 6649; the others up to"),
         ("behind-2.24", "hang-nccl-apart", (6, 7), ("n4",), "rank 6-7 on n4 has launched collective up to"),
         ("missing", "hang-nccl-missing", (5,), ("n3",), "NCCL's RAS can't reach rank 5 on n3"),
-        ("dead-2.24", "hang-nccl-missing", (6, 7), ("n4",), "takes it for dead"),
+        ("dead-2.24", "hang-nccl-missing", (6, 7), ("n4",), "considers it dead"),
         ("error", "hang-nccl-error", (3,), ("n2",), "rank 3 on n2 reported: Unhandled CUDA error"),
-        ("status", "hang-nccl-apart", (2, 3), ("n2",), "is in state NOCOMM, the others in RUNNING"),
+        ("status", "hang-nccl-apart", (2, 3), ("n2",), "is in state NOCOMM; the others are in RUNNING"),
     ],
 )
 def test_whom_ras_names_is_the_likeliest_cause(
@@ -345,8 +345,8 @@ def test_a_rank_that_works_is_given_its_time() -> None:
 
 def test_a_healthy_answer_and_none_at_all_are_told() -> None:
     """Whom it heard, or why it could not be had; and not a word where there is no NCCL."""
-    assert "(2.27.5, asked on n4) has heard all 8 processes; its 5 communicators are at one" in said(blind("healthy"))
-    assert "what NCCL's RAS knows: on n4, it had not collected everything" in said(blind("cut"))
+    assert "(2.27.5, queried on n4) reached all 8 processes; its 5 communicators are in sync" in said(blind("healthy"))
+    assert "NCCL's RAS report: on n4, it had not collected everything" in said(blind("cut"))
     assert "RAS" not in said(evidence({at: RankSnapshot() for at in range(8)}))
 
 
@@ -359,7 +359,7 @@ def test_what_ranks_show_themselves_is_surer() -> None:
         found = judge_evidence(given := evidence(ranks, nodes={"n4": {"ras": status("behind")}}, quiet=10.0))
         assert (found.findings[0].ranks, found.findings[0].severity) == ((6,), severity)
         assert "hang-nccl" not in str(found.findings)
-        assert "another cause by NCCL's RAS: it says" in said(given)
+        assert "another cause from NCCL's RAS: it reports" in said(given)
 
 
 def test_a_rank_whose_process_has_another_number_in_its_container() -> None:

@@ -214,10 +214,10 @@ def test_a_conductor_that_was_killed_is_named(lost: Lost) -> None:
     lost.write(command="aboard launch -d -- train.py")
     finding = lost.finding()
     assert (finding.severity, finding.nodes, finding.ranks) == (Severity.BLOCK, ("n1", "n2"), (0, 1, 2, 3))
-    assert finding.seen.startswith("the conductor (process 4711) died without ending the run; its last record is of ")
+    assert finding.seen.startswith("the conductor (process 4711) died without ending the run; its last record is ")
     assert finding.seen.endswith(
-        " ago (1970-01-01 00:01:40 UTC), at step 70. 4 ranks were running on n[1-2], and the agents there have"
-        " terminated them: the lease of 20 s has run out"
+        " old (1970-01-01 00:01:40 UTC), at step 70. 4 ranks were running on n[1-2], and the agents there have"
+        " terminated them: the lease of 20 s has expired"
     )
     assert finding.fix.splitlines()[0] == "cd '/home/ada/my job' && aboard launch -d -- train.py    # runs it again"
 
@@ -225,7 +225,7 @@ def test_a_conductor_that_was_killed_is_named(lost: Lost) -> None:
 @pytest.mark.parametrize(
     ("resume", "saved", "words", "command"),
     [
-        ("auto", 60.0, "the last checkpoint is of step 60", "aboard train n[1-2]    # continues from step 60"),
+        ("auto", 60.0, "the last checkpoint is from step 60", "aboard train n[1-2]    # continues from step 60"),
         ("none", 60.0, "step 60", "aboard train n[1-2] --set train.resume=auto    # continues from step 60"),
         ("auto", None, "no checkpoint is known", "aboard train n[1-2]    # continues from the last checkpoint, if any"),
     ],
@@ -248,7 +248,7 @@ def test_a_checkpoint_on_this_machine_is_newer_than_the_record(lost: Lost) -> No
     (lost.run.path / "out" / "step-000065" / "manifest.json").touch()
     training = json.dumps({"output_dir": str(lost.run.path / "out"), "resume": "auto"})
     lost.write(env={"ABOARD_TRAINING": training}, command="aboard train", metrics={"step": 70.0, "saved": 60.0})
-    assert "the last checkpoint is of step 65" in lost.finding().seen
+    assert "the last checkpoint is from step 65" in lost.finding().seen
 
 
 def test_a_rank_that_died_before_its_conductor_was_killed_comes_first(lost: Lost) -> None:

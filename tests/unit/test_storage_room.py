@@ -77,8 +77,7 @@ def test_too_little_stops_a_run() -> None:
     (finding,) = SUBJECT.judge(_facts({}, {"free": 200 * GIB - (3 << 29)}))
     assert _told([finding]) == [("storage-space", "block", ("n2",))]
     assert finding.seen == (
-        "the run will write 200 GiB to /data/out; 198 GiB of 1000 GiB are free there (ext4 on /data),"
-        " 1.5 GiB too little"
+        "the run will write 200 GiB to /data/out; 198 GiB of 1000 GiB is free there (ext4 on /data), 1.5 GiB short"
     )
     assert finding.fix.startswith("ssh n2 'du -xh --max-depth=1 /data 2>/dev/null | sort -h | tail'    # here; ")
 
@@ -87,7 +86,7 @@ def test_a_shared_disk_is_told_once() -> None:
     """With the least that a node saw; disks of their own are told together only if they are alike to the byte."""
     (finding,) = SUBJECT.judge(_facts({**NFS, "free": 5 * GIB}, {**NFS, "free": 4 * GIB}))
     assert finding.nodes == ("n1", "n2")
-    assert "4 GiB of 1000 GiB are free there (nfs4 on /data, which n[1-2] share)" in finding.seen
+    assert "4 GiB of 1000 GiB is free there (nfs4 on /data, shared by n[1-2])" in finding.seen
     own = {"free": 5 * GIB}
     assert _told(SUBJECT.judge(_facts(own, {"free": 4 * GIB}, own))) == [
         ("storage-space", "block", ("n1", "n3")),
@@ -120,7 +119,7 @@ def test_unknown_is_said_and_never_taken_for_enough() -> None:
     """Nodes without an answer, or whose disk doesn't answer, are one warning."""
     findings = SUBJECT.judge(_facts({}, None, {"silent": True}))
     assert _told(findings) == [("unknown-storage-room", "warn", ("n2", "n3"))]
-    assert "/data/out has room for 200 GiB stayed unknown: it does not answer and late" in findings[0].seen
+    assert "unknown whether /data/out has room for 200 GiB: it does not respond and late" in findings[0].seen
 
 
 def test_a_dead_mount_that_the_run_writes_to_stops_it() -> None:
@@ -159,7 +158,7 @@ def test_what_comes_back_is_read_or_unknown() -> None:
         )
     found = done.value.value
     assert found["n1"].disk.free == 300 * GIB
-    unreadable = Unknown(why="what it printed can't be read: path is missing")
+    unreadable = Unknown(why="its output can't be parsed: path is missing")
     assert (found["n2"], found["n3"]) == (unreadable, Unknown(why="gone"))
 
 

@@ -44,7 +44,7 @@ def test_what_fits_is_let_through() -> None:
 def test_a_global_batch_that_is_smaller_than_the_ranks() -> None:
     """Some would do nothing."""
     assert told({"n1": 4, "n2": 4}, global_batch_size=6) == [
-        ("train-batch", "global_batch_size is 6, and there are 8 ranks")
+        ("train-batch", "global_batch_size is 6, but there are 8 ranks")
     ]
     training = replace(TRAINING, global_batch_size=6)
     (finding,) = judge_training(TrainingPreflight(training=training, ranks={"n1": 2, "n2": 2, "n3": 2, "n4": 2}))
@@ -54,7 +54,7 @@ def test_a_global_batch_that_is_smaller_than_the_ranks() -> None:
 def test_a_global_batch_that_is_not_reached() -> None:
     """Where the three are all written, they must agree."""
     (found,) = told({"n1": 2}, {"gradient_accumulation_steps"}, global_batch_size=10, gradient_accumulation_steps=2)
-    assert found == ("train-batch", "global_batch_size is 10, but 2 ranks × 1 sequence × 2 accumulated are 4")
+    assert found == ("train-batch", "global_batch_size is 10, but 2 ranks × micro-batch 1 × 2 accumulation steps is 4")
 
 
 def test_hybrid_on_uneven_slots() -> None:
@@ -62,7 +62,7 @@ def test_hybrid_on_uneven_slots() -> None:
     (found,) = told({"n1": 2, "n2": 1}, sharding="hybrid")
     assert found == (
         "train-hybrid",
-        "sharding is hybrid, and nodes have different numbers of ranks: n1 has 2, n2 has 1",
+        "sharding is hybrid, but nodes have different numbers of ranks: n1 has 2, n2 has 1",
     )
     assert told({"n1": 1, "n2": 1}, sharding="hybrid")[0][0] == "train-hybrid"
     assert told({"n1": 4}, sharding="hybrid") == []
@@ -117,7 +117,7 @@ def test_ranks_on_a_cpu_share_the_memory_of_their_node() -> None:
     asked: dict[str, Any] = {"training": TRAINING, "cards": {"n1": ()}, "memory": {"n1": 8 * GIB}, "needs": needs}
     assert judge_training(TrainingPreflight(ranks={"n1": 1}, **asked)) == []
     (found,) = judge_training(TrainingPreflight(ranks={"n1": 2}, **asked))
-    assert found.seen == "a rank needs 6 GiB, and n1 has 8 GiB for 2 ranks, 4 GiB each"
+    assert found.seen == "a rank needs 6 GiB, but n1 has 8 GiB for 2 ranks, 4 GiB each"
     assert found.fix == "--set train.sharding=full"
     assert judge_training(TrainingPreflight(training=TRAINING, ranks={"n9": 2}, needs=needs)) == []
 
@@ -135,7 +135,7 @@ def test_memory_that_is_needed_and_memory_that_is_there_are_both_said() -> None:
     (found,) = judge_training(boarding)
     assert found.nodes == ("n1", "n2", "n3")
     assert found.seen == (
-        "a rank needs 95 GiB (6.7B, whole on every rank: states 90 GiB), and n[1-2] have 32 GiB on each GPU;"
+        "a rank needs 95 GiB (6.7B, whole on every rank: states 90 GiB), but n[1-2] have 32 GiB per GPU;"
         " n3 has 64 GiB for 2 ranks, 32 GiB each"
     )
 

@@ -50,7 +50,7 @@ def test_plain_lines() -> None:
     assert len(lines) == 16
 
 
-@pytest.mark.parametrize("outcome", [None, Unknown(why="x"), CollectiveResult(why="there is no torch")])
+@pytest.mark.parametrize("outcome", [None, Unknown(why="x"), CollectiveResult(why="torch is not installed")])
 def test_nothing_where_none_was_held(outcome: CollectiveResult | Unknown | None) -> None:
     """No heading without rows."""
     assert _drawn(_facts(outcome), 80).strip() == ""

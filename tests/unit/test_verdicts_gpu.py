@@ -204,11 +204,11 @@ def test_a_kernel_log_that_may_not_be_read_is_told() -> None:
         return "\n".join(f"{each.what}: {each.why}" for each in judge_evidence(given).ruled_out)
 
     given = stuck()
-    assert "a GPU that failed: the kernel reports no error" in said(given)
+    assert "a failed GPU: the kernel reports no GPU error" in said(given)
     blind = {name: replace(node, kernel=None) for name, node in given.witness.items()}
-    assert "the kernel's log of n[1-4] may not be read by this user" in said(replace(given, witness=blind))
+    assert "this user can't read the kernel log of n[1-4]" in said(replace(given, witness=blind))
     plain = {name: replace(node, gpus=()) for name, node in blind.items()}
-    assert "a GPU that failed" not in said(replace(given, witness=plain))
+    assert "a failed GPU" not in said(replace(given, witness=plain))
 
 
 # -- a rank that died -------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def test_a_collective_of_another_kind() -> None:
     odd = in_collective(groups=(at_collective(20, op="gloo:broadcast", sizes="[[4]]"),))
     given = evidence(eight(r6=odd))
     assert first(given) == ("hang-mismatch", ("n4",), (6,))
-    assert "rank 6 does broadcast" in judge_evidence(given).findings[0].seen
+    assert "rank 6 issued broadcast" in judge_evidence(given).findings[0].seen
 
 
 def test_two_groups_that_wait_for_each_other() -> None:
@@ -189,10 +189,10 @@ def test_a_world_that_nobody_started() -> None:
     """The number that the script asks for is told beside the one that there is."""
     given = evidence({rank: joining(joining=replace(JOINING, world=9)) for rank in range(8)}, default=Phase.TORCH)
     assert first(given)[0] == "init-world"
-    assert judge_evidence(given).findings[0].seen.endswith("a world of 9 ranks, and there are 8")
+    assert judge_evidence(given).findings[0].seen.endswith("a world size of 9; the run has 8 ranks")
     placed = {rank: joining(joining=replace(JOINING, world=9), stack=SLEEPING) for rank in range(8)}
     seen = judge_evidence(evidence(placed, default=Phase.TORCH)).findings[0].seen
-    assert seen.endswith("a world of 9 ranks, and there are 8 at train.py:31 in wait_for_luck")
+    assert seen.endswith("a world size of 9 at train.py:31 in wait_for_luck; the run has 8 ranks")
 
 
 def test_a_slow_import_is_no_stall() -> None:
@@ -294,5 +294,5 @@ def test_what_nobody_knows_is_said_so() -> None:
     ranks = {rank: in_collective() for rank in range(8)}
     (found,) = judge_evidence(evidence(ranks, quiet=300.0)).findings
     assert found.code == "hang-unknown"
-    assert "nothing has moved for 300 s" in found.seen
+    assert "no progress for 300 s" in found.seen
     assert len(found.fix.splitlines()) == 2

@@ -71,7 +71,7 @@ def test_two_that_join_as_the_same_rank() -> None:
 
     found = first(joined([0, 1, 2, 3, 5, 5, 6, 7]))
     assert (found.code, found.nodes, found.ranks) == ("init-rank-twice", ("n3",), (4,))
-    assert "nobody joins as rank 4" in found.seen
+    assert "no process joins as rank 4" in found.seen
     assert judge_evidence(joined([7, 6, 5, 4, 3, 2, 1, 0])).findings == ()
 
 

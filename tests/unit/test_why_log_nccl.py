@@ -91,7 +91,10 @@ def test_the_rank_that_says_nothing_is_named() -> None:
     """All others gave up on the same collective."""
     stand = find_stall({rank: work(78) for rank in range(8) if rank != 5}, {}, 8)
     assert stand.apart == (5,)
-    assert format_stall(stand) == "ranks 0-4,6-7 waited in ALLREDUCE number 78 of 8 elements; rank 5 said nothing of it"
+    assert (
+        format_stall(stand)
+        == "ranks 0-4,6-7 waited in ALLREDUCE (sequence number 78, 8 elements); rank 5 did not report it"
+    )
 
 
 def test_the_rank_in_another_collective_is_named() -> None:

@@ -1,4 +1,4 @@
-"""Preflight: one subject a file, each a few probes and rules; to add one, write its file and one line here."""
+"""Preflight: one subject per package, each with its probes and rules; a new one is its package and one line here."""
 
 from aboard.checks import collective, fabric, gpu, host, network, reach, software, storage
 from aboard.core.probes.check_subject import Subject

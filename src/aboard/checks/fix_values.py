@@ -1,6 +1,6 @@
-"""What fills the blanks of fixes: sets of nodes behind a command, and values in lines of aboard.yaml.
+"""Values for the blanks of fixes: lists of nodes behind a command, and values in lines of aboard.yaml.
 
-Adapters, interfaces and paths are what a node says: in a line of YAML each stays one value, whatever it holds.
+Adapters, interfaces and paths come from nodes, so quoting keeps each a single YAML value whatever it contains.
 """
 
 import re

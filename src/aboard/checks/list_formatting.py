@@ -1,4 +1,4 @@
-"""How several things read in one sentence."""
+"""Lists in sentences."""
 
 from collections.abc import Sequence
 

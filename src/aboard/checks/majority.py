@@ -1,4 +1,4 @@
-"""What is usual in a cluster: the value that most nodes have, against which an odd one out is told."""
+"""The usual value in a cluster, against which nodes that differ are reported."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping
@@ -24,7 +24,7 @@ def find_most_common(values: Mapping[str, T], better: Callable[[T], Any]) -> T |
 
 
 def group_by_value(values: Mapping[str, T]) -> dict[T, tuple[str, ...]]:
-    """The nodes of each value: what holds for many nodes alike is said once."""
+    """The nodes by value, so that what many nodes share is reported once."""
     groups: dict[T, list[str]] = {}
     for name, value in values.items():
         groups.setdefault(value, []).append(name)

@@ -1,4 +1,4 @@
-"""What differs from node to node: who has what, and who differs from most."""
+"""A property that differs between nodes: which node has which value, and which differ from most."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -8,13 +8,13 @@ from aboard.core.text.input_text import format_count
 from aboard.diagnoses import Severity
 from aboard.lazy_dataclass import dataclass
 
-# How many values are told apart in one sentence.
+# How many values one sentence lists.
 _MAX_VALUES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeDifference:
-    """One thing of which not all nodes have the same; a value of None is to have none of it."""
+    """A property whose value differs between nodes; None means that the node lacks it."""
 
     what: str
     values: Mapping[str, str | None]
@@ -51,7 +51,7 @@ class NodeDifference:
 
 
 def find_common_value(values: Mapping[str, str | None]) -> str | None:
-    """What most of those have that have any; of equally many, what the first has: rank 0 is there, and people too."""
+    """The most frequent value that isn't None; in a tie the first node's, where rank 0 runs."""
     counted = Counter(value for value in values.values() if value is not None)
     return max(counted, key=lambda value: counted[value], default=None)
 

@@ -1,4 +1,4 @@
-"""Questions that are a small Python script: how a node runs one as ranks will run, and the one line that it says."""
+"""Probes that run a small Python script in the ranks' environment and print one line of JSON."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from aboard.diagnoses.untrusted import Untrusted, escape_text
 
 T = TypeVar("T")
 
-# Names and versions of packages, types of file systems: letters, digits and signs that mean nothing to a terminal.
+# Names and versions of packages, types of file systems: characters that are harmless on a terminal.
 Plain = Annotated[str, Matching(r"[\w .:@/+!~=,#%()-]{0,500}")]
 # As long as a kernel takes it.
 AnyPath = Annotated[Untrusted, MaxLength(4096)]
@@ -28,11 +28,11 @@ def build_rank_argv(node: Node, *words: str) -> tuple[str, ...]:
 
 
 def format_node_command(node: Node, command: Shell) -> Shell:
-    """The line that runs a shell command on the node from here."""
-    if node.transport is TransportKind.LOCAL:
+    """The command line that runs a shell command on the node from the head."""
+    if node.transport is not TransportKind.SSH:
         return command
     target = f"{node.user}@{node.target}" if node.user else node.target
-    # Its login shell may be any, so our own way of quoting.
+    # The node's login shell is unknown, so this quotes for any of them.
     there = Shell(quote_word(command))
     if node.port is None:
         return format_shell("ssh {target} {there:shell}", target=target, there=there)
@@ -40,7 +40,7 @@ def format_node_command(node: Node, command: Shell) -> Shell:
 
 
 def format_python_command(node: Node, words: Shell, *before: Shell) -> Shell:
-    """The line that runs the Python of the node's ranks from here, after its `setup` lines and what comes `before`."""
+    """The command line that runs the ranks' Python from the head, after the node's `setup` lines and `before`."""
     run = format_shell("{python} {words:shell}", python=node.rank_python, words=words)
     return format_node_command(node, chain_commands(*before, *get_setup_lines(node), run))
 
@@ -51,18 +51,18 @@ def get_setup_lines(node: Node) -> list[Shell]:
 
 
 def join_command_lines(lines: Iterable[Shell], more: int = 0) -> Shell:
-    """The lines, and for how many more nodes they would be the same."""
-    rest = [Shell(f"# and so on for {format_count(more, 'more node')}")] if more > 0 else []
+    """The lines, with a comment for the number of further nodes that need the same."""
+    rest = [Shell(f"# and the same for {format_count(more, 'more node')}")] if more > 0 else []
     return join_lines(*lines, *rest)
 
 
 def parse_run_reply(reply: Mapping[str, Any] | Unknown) -> CommandOutput:
-    """What the agent's op `run` replied to an exercise; Unparsed when it didn't."""
+    """Parses the agent's reply to the op `run`."""
     if isinstance(reply, Unknown):
         raise ProbeParseError(reply.why)
     code, out, err = reply.get("code"), reply.get("stdout"), reply.get("stderr")
     if not isinstance(code, int) or not isinstance(out, str) or not isinstance(err, str):
-        raise ProbeParseError("an answer that is none")
+        raise ProbeParseError("malformed reply")
     return CommandOutput(
         code=code, stdout=decode_latin1(out), stderr=decode_latin1(err), timed_out=bool(reply.get("timed_out"))
     )
@@ -71,30 +71,28 @@ def parse_run_reply(reply: Mapping[str, Any] | Unknown) -> CommandOutput:
 def parse_script_output(answer: ProbeAnswer) -> dict[str, Any]:
     """The object on the last line that a script printed; a start-up file may have printed before it."""
     if not isinstance(answer, CommandOutput):
-        raise ProbeParseError("not a program's answer")
+        raise ProbeParseError("not a program's output")
     if answer.timed_out:
-        raise ProbeParseError("no answer in time: a mount there may be dead, or the disk very slow")
+        raise ProbeParseError("timed out: a mount may be dead, or the disk very slow")
     if answer.code != 0:
-        last = answer.stderr.strip().rpartition("\n")[2] or f"ended with {answer.code}"
+        last = answer.stderr.strip().rpartition("\n")[2] or f"exit code {answer.code}"
         raise ProbeParseError(escape_text(last, 200))
     try:
         document = json.loads(answer.stdout.strip().rpartition("\n")[2])
     except (ValueError, RecursionError):
-        raise ProbeParseError("what it printed can't be read") from None
+        raise ProbeParseError("its output can't be parsed") from None
     if not isinstance(document, dict):
-        raise ProbeParseError("what it printed can't be read")
+        raise ProbeParseError("its output can't be parsed")
     return document
 
 
 def decode_script_output(kind: type[T], document: Mapping[str, Any]) -> T:
-    """What a script said, as its dataclass; Unparsed says what failed there, or which field is wrong."""
+    """Decodes a script's output into its dataclass; ProbeParseError carries the script's own error or the bad field."""
     try:
         return decode(kind, document, strict=True)
     except DecodeError as error:
         script_error = document.get("error")
         why = (
-            escape_text(script_error, 500)
-            if isinstance(script_error, str)
-            else f"what it printed can't be read: {error}"
+            escape_text(script_error, 500) if isinstance(script_error, str) else f"its output can't be parsed: {error}"
         )
         raise ProbeParseError(why) from None

@@ -1,4 +1,4 @@
-"""What stayed unknown: a question without an answer is said, never passed over."""
+"""Findings for probes that got no answer: unknown is reported, never treated as a pass."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,7 +13,7 @@ from aboard.diagnoses.nodes import unanswered_probes
 
 
 def make_unknown_rule(*probes: Probe[Any]) -> Rule:
-    """A rule that says which of these probes got no answer, and where."""
+    """Builds the rule that reports which of these probes got no answer, and on which nodes."""
 
     def rule(facts: Facts) -> Iterator[Finding]:
         for probe in probes:
@@ -22,7 +22,7 @@ def make_unknown_rule(*probes: Probe[Any]) -> Rule:
                 node = facts.cluster.node(name)
                 yield fact.finding(
                     nodes=(name,),
-                    seen=f"{probe.name} stayed unknown: {answer.why}",
+                    seen=f"{probe.name} is unknown: {answer.why}",
                     fix=_build_manual_fix(fact, node, probe.asked(node)),
                 )
 
@@ -30,13 +30,13 @@ def make_unknown_rule(*probes: Probe[Any]) -> Rule:
 
 
 def list_unknown_diagnoses(probes: Iterable[Probe[Any]]) -> tuple[Diagnosis, ...]:
-    """One for each code that `unknown_facts` can find."""
+    """One diagnosis for each code that `make_unknown_rule` can report."""
     return tuple(unanswered_probes.declare_unanswered(probe.name) for probe in probes)
 
 
 def _build_manual_fix(fact: Diagnosis, node: Node, question: ProbeQuestion) -> Fix:
     if isinstance(question, ProbeFiles):
-        # A pattern of our own, for the shell at the far end.
+        # The pattern is ours, and the node's shell expands it.
         return fact.fix("files", target=node.target, glob=Shell(question.globs[0]))
-    # Twice, since ssh's words are read by a shell at the far end once more.
+    # Quoted twice, since the node's shell parses the words of ssh again.
     return fact.fix("command", target=node.target, command=Shell(quote_word(join_argv(question.argv))))

@@ -1,4 +1,4 @@
-"""Every code that can be met, by subject: of checks, of a run's end, of logs, of the data, and of errors."""
+"""Every diagnosis code by subject: checks, runs, logs, data, and errors."""
 
 from types import ModuleType
 
@@ -14,30 +14,30 @@ from aboard.diagnoses.usage import commands, configuration, pasted_commands, pla
 
 
 def _build_subject(name: str, title: str, asked: str, *families: ModuleType) -> Subject:
-    """A subject as the checks have them, so that every code has its page in one way."""
-    stories = tuple(each for family in families for each in list_diagnoses(family) if each not in TRAIN.diagnoses)
-    return Subject(name=name, title=title, probes=(), rules=(), diagnoses=stories, asked=asked)
+    """A subject like those of the checks, so that every code's page is generated in the same way."""
+    diagnoses = tuple(each for family in families for each in list_diagnoses(family) if each not in TRAIN.diagnoses)
+    return Subject(name=name, title=title, probes=(), rules=(), diagnoses=diagnoses, asked=asked)
 
 
 ALL_SUBJECTS: tuple[Subject, ...] = (
     *SUBJECTS,
     _build_subject(
-        *("run", "every rank came to a good end", "aboard launch -- SCRIPT"),
+        *("run", "every rank exits successfully", "aboard launch -- SCRIPT"),
         *(death, hang, rendezvous, slow, loss, nccl_ras, external_jobs),
     ),
     _build_subject(
-        *("log", "logs of any launcher, explained", "aboard why --log FILE"),
+        *("log", "logs of any launcher", "aboard why --log FILE"),
         *(undetermined, collectives, job_launchers, rank_programs),
     ),
-    _build_subject("data", "rows can be learned from as they are", "aboard data FILE…", data_quality),
+    _build_subject("data", "the data is fit for training", "aboard data FILE…", data_quality),
     TRAIN,
-    _build_subject("training", "a training begins, and goes on", "aboard train", training),
+    _build_subject("training", "the training starts and makes progress", "aboard train", training),
     _build_subject("model", "every rank can load the model", "aboard train", model),
-    _build_subject("checkpoint", "what was trained is kept, found again and handed over", "aboard train", checkpoint),
+    _build_subject("checkpoint", "checkpoints are saved, found and exported", "aboard train", checkpoint),
     _build_subject("spread", "every node has the files that ranks read", "aboard train", file_sync),
     _build_subject("preparing", "data can be read and prepared", "aboard data FILE…", data),
-    _build_subject("files", "aboard.yaml and other files can be obeyed", "aboard", configuration),
-    _build_subject("commands", "what was typed can be obeyed", "aboard", commands, planning, pasted_commands),
-    _build_subject("runs", "a run can be found, told of and ended", "aboard", run_records, agent_protocol),
-    _build_subject("sandbox", "there is a practice cluster", "aboard sandbox", sandbox),
+    _build_subject("files", "aboard.yaml and other files are valid", "aboard", configuration),
+    _build_subject("commands", "commands and their arguments are valid", "aboard", commands, planning, pasted_commands),
+    _build_subject("runs", "a run can be found, described and stopped", "aboard", run_records, agent_protocol),
+    _build_subject("sandbox", "the practice cluster works", "aboard sandbox", sandbox),
 )

@@ -11,14 +11,14 @@ from aboard.core.evidence.run_evidence import Evidence
 from aboard.diagnoses import Fix, Shell, format_shell, join_fixes, join_lines
 from aboard.diagnoses.runs import rendezvous
 
-# Below these ports are those of services; the store and the ranks themselves listen at them.
+# The store and the ranks listen on these ports; lower ones belong to services.
 _RULES = {
     "in": "sudo {program} -I INPUT -p tcp -s {network} --dport 1024:65535 -j ACCEPT"
-    "    # on {nodes:shell}; lets its peers in until it boots again",
+    "    # on {nodes:shell}; lets its peers in until the next reboot",
     "out": "sudo {program} -I OUTPUT -p tcp -d {network} --dport 1024:65535 -j ACCEPT"
-    "    # on {nodes:shell}; lets it out to its peers until it boots again",
+    "    # on {nodes:shell}; lets it out to its peers until the next reboot",
 }
-# A network of more addresses than this is nobody's cluster: its nodes are named one by one.
+# A network larger than this is no cluster's: its nodes are listed one by one.
 _WIDEST = {4: 16, 6: 48}
 _SHOWN = 16
 _UP = ("up", "unknown", "")
@@ -26,14 +26,14 @@ _Address = IPv4Address | IPv6Address
 
 
 def build_check_command(evidence: Evidence, nodes: Iterable[str], only: str = "", why: str = "") -> Shell:
-    """By name where names are all there is; nodes with settings have them in aboard.yaml, and are picked from there.
+    """The `aboard check` command: nodes by name, or picked from aboard.yaml where they have settings.
 
-    `why` is one of our own sentences, and stands behind the command.
+    `why` is a sentence of our own that follows the command as a comment.
     """
     known = {part.node.name: part.node for part in evidence.plan.parts}
     names = list(dict.fromkeys(nodes))
     found = [known[name] for name in names if name in known]
-    # An interpreter that was configured shows in `python` or `setup`, too; one that a launch chose stands in no file.
+    # A configured interpreter shows in `python` or `setup` too; one that a launch chose is in no file.
     plain = all(replace(node, interpreter=None) == Node(name=node.name, slots=node.slots) for node in found)
     every = set(names) == set(known) and not plain
     words = [
@@ -48,9 +48,9 @@ def build_check_command(evidence: Evidence, nodes: Iterable[str], only: str = ""
 def build_firewall_rules(
     evidence: Evidence, nodes: Sequence[str], target: str, ways: Sequence[str] = ("in", "out")
 ) -> Shell:
-    """Lines that open the nodes to all others of the run, by the network that `target` is in; none if that is unknown.
+    """Firewall rules that open the nodes to all others of the run, by the network of `target`; none if unknown.
 
-    A rule that is inserted stands before those that drop or reject, whoever wrote them.
+    An inserted rule comes before existing ones that drop or reject.
     """
     every = [part.node.name for part in evidence.plan.parts]
     others = every if len(nodes) > 1 else [name for name in every if name not in nodes]
@@ -65,7 +65,7 @@ def build_firewall_rules(
 
 
 def find_nearest_address(evidence: Evidence, node: str, target: str) -> tuple[str, _Address] | None:
-    """The node's own address that lies nearest to another one, and the card that has it."""
+    """The node's own address that is nearest to another one, and its interface."""
     snapshot, there = evidence.witness.get(node), _parse_address(target)
     if snapshot is None or there is None:
         return None
@@ -75,14 +75,14 @@ def find_nearest_address(evidence: Evidence, node: str, target: str) -> tuple[st
 
 
 def find_down_link(evidence: Evidence, node: str, target: str) -> NicTraffic | None:
-    """The card that leads there, if it has no carrier or was switched off."""
+    """The NIC that leads there, if it has no carrier or is down."""
     own = find_nearest_address(evidence, node, target)
     links = evidence.witness[node].links if own is not None else ()
     return next((link for link in links if own is not None and link.name == own[0] and link.state not in _UP), None)
 
 
 def build_loopback_fix(evidence: Evidence, nodes: Sequence[str]) -> Fix:
-    """The card by which the first of them reaches rank 0, as the one to use; and where the loopback may come from."""
+    """Suggests the interface by which the first node reaches rank 0, and shows where loopback may come from."""
     master = evidence.plan.master
     own = find_nearest_address(evidence, nodes[0], resolve_host(evidence, master.node, master.address))
     hosts = rendezvous.LOOPBACK.fix("hosts", nodes=quote_folded_names(nodes))
@@ -90,7 +90,7 @@ def build_loopback_fix(evidence: Evidence, nodes: Sequence[str]) -> Fix:
 
 
 def resolve_host(evidence: Evidence, node: str, host: str) -> str:
-    """What a host's name stands for, as any node says; else the first address of its node that is known."""
+    """The address of a hostname as any node resolves it, else the first known address of its node."""
     if _parse_address(host) is not None:
         return host
     found = (each.names.get(host) for each in evidence.witness.values())
@@ -102,7 +102,7 @@ def resolve_host(evidence: Evidence, node: str, host: str) -> str:
 
 
 def _find_common_network(addresses: Iterable[_Address]) -> str:
-    """The smallest network that has them all."""
+    """The smallest network that contains them all."""
     found = sorted(set(addresses), key=int)
     if len(found) == 1:
         return str(found[0])

@@ -1,4 +1,4 @@
-"""GPUs that failed during a run, by the kernel's own word: the cause of what then hangs or dies on their node."""
+"""GPUs that failed during a run, from the kernel log: the cause of hangs and deaths on their node."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -17,35 +17,31 @@ from aboard.lazy_dataclass import dataclass
 from aboard.verdicts.death.explain_death import DeathExplanation
 from aboard.verdicts.live.collective_hang import list_hang_findings
 
-# Ages are told to a tenth, and a look takes its time.
+# Ages are rounded to a tenth, and a snapshot takes time.
 _CLOCK_SECONDS = 3.0
 _QUIET_SECONDS = 5.0
-# Work that was given to a GPU before it failed may go on for so long.
+# Work queued before a GPU failed may continue for this long.
 _MOVES_SECONDS = 60.0
 _DEATH_SECONDS = 120.0
 _ON_GPU = re.compile(r"cuda|nccl|cublas|cudnn|\becc\b|\bgpus?\b|device-side|nvml|acceleratorerror", re.IGNORECASE)
 _ABORTS = (-6, -7, -11)
 _WHY = {
-    FaultyPart.PROGRAM: "The driver blames the program, not the GPU: a kernel that reads or writes where it may"
-    " not. Nothing"
-    " needs to be repaired or replaced.",
-    FaultyPart.MEMORY: "Its memory failed: what ran on it was ended, or computes with wrong numbers, and the other"
-    " ranks wait"
-    " for it.",
-    FaultyPart.LINK: "The link between GPUs failed: what was on its way over it never comes.",
-    FaultyPart.BUS: "The GPU left the PCI bus: power, heat, a riser or the board. What ran on it never ends, and"
-    " all other"
-    " ranks wait for it.",
-    FaultyPart.PROCESSOR: "The GPU's own processor does not answer: calls to it never return.",
-    FaultyPart.OTHER: "The driver reports the GPU's own hardware or firmware.",
-    FaultyPart.UNKNOWN: "The driver reports an error of which no more is known here: NVIDIA's list of Xids"
-    " explains it.",
+    FaultyPart.PROGRAM: "The driver blames the program, not the GPU: a kernel read or wrote invalid memory."
+    " Nothing needs to be repaired or replaced.",
+    FaultyPart.MEMORY: "The GPU's memory failed: programs on it were terminated or compute wrong numbers, and the"
+    " other ranks wait for them.",
+    FaultyPart.LINK: "The link between GPUs failed: data sent over it never arrives.",
+    FaultyPart.BUS: "The GPU fell off the PCI bus: power, heat, a riser or the board. Work on it never finishes,"
+    " and all other ranks wait for it.",
+    FaultyPart.PROCESSOR: "The GPU's own processor does not respond: calls to it never return.",
+    FaultyPart.OTHER: "The driver blames the GPU's hardware or firmware.",
+    FaultyPart.UNKNOWN: "The driver reports an error that Aboard doesn't know; NVIDIA's list of Xids explains it.",
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuFailure:
-    """One error of a GPU on a node, `at` the head's time, and the ranks whose process it hit, if that is told."""
+    """One GPU error on a node, `at` the head's time, and the ranks whose processes it hit, if known."""
 
     node: str
     error: GpuError
@@ -60,15 +56,15 @@ class GpuFailure:
 
 
 def diagnose_gpu_failures(evidence: Evidence) -> Iterator[RuleResult]:
-    """Named as the cause if the run has stood still since; one that it outlived is only worth knowing."""
+    """A GPU error is the cause if the run has stalled since; otherwise it is information."""
     with_gpus = {name: node for name, node in evidence.witness.items() if node.gpus}
     blind = [name for name, node in with_gpus.items() if node.kernel is None]
     if blind:
-        why = f"the kernel's log of {fold_names(blind)} may not be read by this user; `sudo dmesg | grep -i xid` tells"
-        yield RuledOut(what="a GPU that failed", why=why)
+        why = f"this user can't read the kernel log of {fold_names(blind)}; `sudo dmesg | grep -i xid` shows it"
+        yield RuledOut(what="a failed GPU", why=why)
     every = list_gpu_failures(evidence)
     if not every and len(blind) < len(with_gpus):
-        yield RuledOut(what="a GPU that failed", why="the kernel reports no error of one in this run's time")
+        yield RuledOut(what="a failed GPU", why="the kernel reports no GPU error during this run")
     quiet = evidence.quiet or 0.0
     stands = quiet >= max(_QUIET_SECONDS, 3 * (evidence.pace or 0.0))
     for node in dict.fromkeys(each.node for each in every):
@@ -82,7 +78,7 @@ RULES = (diagnose_gpu_failures,)
 def find_fatal_gpu_failure(
     evidence: Evidence, cause: RankProcess, last_words: Untrusted, *, echo: bool
 ) -> GpuFailure | None:
-    """The GPU that a rank died of: of its own node, or of any where it only says that the others were lost."""
+    """The GPU failure that killed a rank: on its own node, or on any if it only reports lost peers."""
     every = [
         each
         for each in list_gpu_failures(evidence)
@@ -95,7 +91,7 @@ def find_fatal_gpu_failure(
 
 
 def build_gpu_death_finding(failure: GpuFailure, death: Finding) -> Finding:
-    """The verdict on a death that a GPU caused: it is folded under it, with what followed from it."""
+    """The verdict on a death that a GPU caused, with the death and its consequences under it."""
     return failure.error.meaning.diagnosis.finding(
         severity=Severity.BLOCK,
         nodes=(failure.node,),
@@ -111,7 +107,7 @@ def build_gpu_death_finding(failure: GpuFailure, death: Finding) -> Finding:
 def add_gpu_errors(
     evidence: Evidence, cause: RankProcess, last_words: Untrusted, explanation: DeathExplanation
 ) -> DeathExplanation:
-    """The same death with what the driver blames the program for, or that the kernel's log could not be read."""
+    """Adds the driver's error that blames the program, or a fix for an unreadable kernel log."""
     node = evidence.witness.get(cause.node)
     if node is None or not last_words.match(_ON_GPU):
         return explanation
@@ -129,7 +125,7 @@ def add_gpu_errors(
 
 
 def list_gpu_failures(evidence: Evidence) -> list[GpuFailure]:
-    """What the kernels said of GPUs in this generation's time, the earliest first."""
+    """The GPU errors in kernel logs during this generation, earliest first."""
     found = []
     for name, node in evidence.witness.items():
         places = {address.lower().partition(".")[0]: number for number, address in enumerate(node.gpus)}
@@ -148,7 +144,7 @@ def list_gpu_failures(evidence: Evidence) -> list[GpuFailure]:
 
 
 def _is_outlived(evidence: Evidence, first: GpuFailure) -> bool:
-    """Whether steps were made long after it; of a run that tells none, nobody knows for how long it stands."""
+    """Whether the run made steps long after it; unknown for a run that reports no steps."""
     if evidence.usual is None and first.error.meaning.ends:
         return False
     last = evidence.now - (evidence.quiet or 0.0)
@@ -157,10 +153,10 @@ def _is_outlived(evidence: Evidence, first: GpuFailure) -> bool:
 
 def _build_cause(evidence: Evidence, first: GpuFailure, *, grave: bool) -> Cause:
     ranks = first.ranks or tuple(view.rank for view in evidence.views if view.node == first.node and view.alive)
-    on_it = f"rank {fold_ranks(ranks)} on {first.node} {'was on it' if first.ranks else 'runs there'}" if ranks else ""
+    on_it = f"rank {fold_ranks(ranks)} on {first.node} {'used it' if first.ranks else 'runs there'}" if ranks else ""
     severity = Severity.INFO
     if grave:
-        # Rules on GPUs were proven on recordings only: it weighs what that weighs which it explains.
+        # GPU rules are tested on recordings only, so the severity is that of the finding it explains.
         explained = [each.severity for each in list_hang_findings(evidence) if first.node in each.nodes]
         severity = max([Severity.WARN, *explained]) if first.error.meaning.harms else Severity.WARN
     return Cause(
@@ -179,7 +175,7 @@ def _build_cause(evidence: Evidence, first: GpuFailure, *, grave: bool) -> Cause
 
 
 def _pick_first_failure(every: Sequence[GpuFailure]) -> GpuFailure:
-    """The earliest that isn't told because of another one; the hardware before what programs then did wrong."""
+    """The earliest that doesn't follow from another one; hardware errors before program errors."""
     return min(every, key=lambda each: (not each.error.meaning.harms, each.error.meaning.follows, each.at))
 
 
@@ -189,7 +185,7 @@ def _is_gpu_death(cause: RankProcess, last_words: Untrusted, failure: GpuFailure
 
 
 def _find_hit_ranks(evidence: Evidence, node: str, error: GpuError) -> tuple[int, ...]:
-    """The ranks in whose family of processes the one is that the driver names."""
+    """The ranks whose process tree contains the pid that the driver names."""
     found = []
     for view in evidence.views:
         if error.pid is not None and view.node == node and view.seen is not None:

@@ -1,4 +1,4 @@
-"""The rules over a live run's evidence, in one place, and the verdict that rules come to."""
+"""The rules over a live run's evidence, and the verdict from their results."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from aboard.verdicts.live import (
 )
 from aboard.verdicts.live.undetermined import describe_unknown_stall, report_failed_rule
 
-# The order is that of the story of a run; which cause comes first is decided by how sure and how early it is.
+# In the order of a run's phases; confidence and time decide which cause comes first.
 LIVE_RULES: tuple[VerdictRule, ...] = (
     *stuck_ranks.RULES,
     *initialization.RULES,
@@ -34,7 +34,7 @@ LIVE_RULES: tuple[VerdictRule, ...] = (
 
 
 def judge_evidence(evidence: Evidence, rules: Sequence[VerdictRule] = LIVE_RULES) -> Judgement:
-    """The earliest cause first, others that are as sure behind it, and what it isn't."""
+    """The earliest cause first, then others of equal confidence, and what was ruled out."""
     results = [each for rule in rules for each in _apply_rule(rule, evidence)]
     causes = order_causes(each for each in results if isinstance(each, Cause))
     ruled_out = tuple(each for each in results if isinstance(each, RuledOut))
@@ -45,14 +45,14 @@ def judge_evidence(evidence: Evidence, rules: Sequence[VerdictRule] = LIVE_RULES
 def _apply_rule(rule: VerdictRule, evidence: Evidence) -> list[RuleResult]:
     try:
         return list(rule(evidence))
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other rules are heard, and it is told
+    except Exception as error:  # noqa: BLE001 - the other rules still count, and the failure is reported
         return [report_failed_rule(getattr(rule, "__name__", str(rule)), error)]
 
 
 def _fold_causes(causes: Sequence[Cause]) -> list[Finding]:
-    """What is less sure than the first cause, or only worth knowing, follows from it until it is mended.
+    """Less certain or informational causes are listed as consequences of the first one.
 
-    What explains something else stands beside it.
+    A cause that explains something else is a finding of its own.
     """
     first, *rest = causes
     separate: list[Finding] = []

@@ -1,4 +1,4 @@
-"""Collective: a real job of torch.distributed over all nodes gives the right sums, over every link, at an even rate."""
+"""Collective: a real torch.distributed job over all nodes, checked for correct sums and even rates on every link."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,17 +26,17 @@ from aboard.diagnoses.nodes import collective
 
 
 def find_dead_ranks(facts: Facts) -> Iterator[Finding]:
-    """A node whose Python can't import torch, or whose rank ends without a word, takes part in no run."""
+    """A node whose Python can't import torch, or whose rank dies silently, can't take part in a run."""
     for why, names in group_by_value(dict(_get_result(facts).dead)).items():
         yield collective.NO_RANK.finding(
             nodes=names,
-            seen=f"a rank there comes to nothing: {why}",
+            seen=f"the test rank failed: {why}",
             fix=join_fixes(*(collective.NO_RANK.fix(command=each) for each in list_torch_commands(facts, names))),
         )
 
 
 def find_failures(facts: Facts) -> Iterator[Finding]:
-    """A job that fails with a node or a link, and goes well without."""
+    """A job that fails with a node or a link and succeeds without it."""
     for fault in _get_result(facts).failed:
         yield collective.FAILED.finding(
             nodes=fault.nodes,
@@ -48,25 +48,25 @@ def find_failures(facts: Facts) -> Iterator[Finding]:
 
 
 def find_wrong_results(facts: Facts) -> Iterator[Finding]:
-    """Wrong sums are worse than none: a run goes on with them."""
+    """Wrong sums are worse than a failure: the run continues with them."""
     for fault in _get_result(facts).wrong:
         tries = [collective.WRONG.fix("torch", command=each) for each in list_torch_commands(facts, fault.nodes[:1])]
         yield collective.WRONG.finding(
             nodes=fault.nodes,
-            seen=f"a collective gives wrong values {describe_nodes(fault.nodes, _get_result(facts).nodes)}:"
+            seen=f"a collective returns wrong values {describe_nodes(fault.nodes, _get_result(facts).nodes)}:"
             f" {fault.seen}",
             fix=join_fixes(*tries, collective.WRONG.fix("hardware", where=quote_folded_names(fault.nodes))),
         )
 
 
 def find_slow_links(facts: Facts) -> Iterator[Finding]:
-    """A link that carries a fraction of the others, twice in two jobs."""
+    """A link with a fraction of the others' rate, in two jobs in a row."""
     for fault in _get_result(facts).slow:
         diagnosis = collective.SLOW_LINK if len(fault.nodes) == NODES_OF_LINK else collective.SLOW_NODE
         yield diagnosis.finding(
             nodes=fault.nodes,
             seen=f"{_name_link(fault)}: {fault.seen}",
-            why="Every collective waits for its slowest link, so the whole run goes at this rate.",
+            why="Every collective waits for its slowest link, so the whole run is limited to this rate.",
             fix=join_fixes(
                 *(
                     diagnosis.fix(interface=find_interface(facts, [node]), node=node)
@@ -77,31 +77,31 @@ def find_slow_links(facts: Facts) -> Iterator[Finding]:
 
 
 def find_transient_failure(facts: Facts) -> Iterator[Finding]:
-    """A failure that doesn't come back is worth a line."""
+    """A failure that did not repeat is reported as information."""
     outcome = _get_result(facts)
     if outcome.once:
         yield collective.ONCE.finding(
             nodes=(),
-            seen=f"the job failed at first and went well when it was tried again: {outcome.once}",
+            seen=f"the job failed once and succeeded when repeated: {outcome.once}",
             fix=collective.ONCE.fix(),
         )
 
 
 def find_skipped_nodes(facts: Facts) -> Iterator[Finding]:
-    """What was not held, or not with all, is said."""
+    """Reports nodes on which no collective was run."""
     outcome = _get_result(facts)
     reached = {node.name for node in facts.reached()}
     out = {name: why for name, why in outcome.left_out.items() if name in reached and name not in facts.unknown(TORCH)}
     for why, names in group_by_value(out).items():
         risk = "A run may fail in its first collective on nodes where none was tested."
         if outcome.nodes:
-            coverage = f"held on {len(outcome.nodes)} of {len(facts.cluster)} nodes"
+            coverage = f"tested on {len(outcome.nodes)} of {len(facts.cluster)} nodes"
             seen = f"{coverage}, without {node_sets.fold_names(names)}: {why}"
             yield collective.PART.finding(nodes=names, seen=seen, why=risk, fix=collective.PART.fix())
         else:
             yield collective.NOT_HELD.finding(
                 nodes=names,
-                seen=f"{why} on {node_sets.fold_names(names)}: no collective was held",
+                seen=f"{why} on {node_sets.fold_names(names)}: no collective was run",
                 why=risk,
                 fix=join_fixes(*(collective.NOT_HELD.fix(command=each) for each in list_torch_commands(facts, names))),
             )
@@ -114,7 +114,7 @@ def list_untested_nodes(facts: Facts) -> dict[str, str]:
         return {}
     reached = [node.name for node in facts.reached()]
     if outcome.ranks == 1:
-        return dict.fromkeys(reached, "a single rank exchanges nothing")
+        return dict.fromkeys(reached, "a single rank has no peers")
     if outcome.nodes:
         return {name: why for name, why in outcome.left_out.items() if name in reached}
     whys = group_by_value({name: why for name, why in outcome.left_out.items() if name in reached})
@@ -123,13 +123,13 @@ def list_untested_nodes(facts: Facts) -> dict[str, str]:
 
 
 def find_unknown_result(facts: Facts) -> Iterator[Finding]:
-    """An exercise that came to no end says so."""
+    """Reports a test that did not finish."""
     outcome = COLLECTIVE.outcome(facts)
     lost = {"": outcome.why} if isinstance(outcome, Unknown) else dict(_get_result(facts).lost)
     for why, names in group_by_value(lost).items():
         yield collective.UNKNOWN_COLLECTIVE.finding(
             nodes=tuple(filter(None, names)),
-            seen=f"the collective came to no end: {why}",
+            seen=f"the collective test did not finish: {why}",
             fix=collective.UNKNOWN_COLLECTIVE.fix(),
         )
 
@@ -149,7 +149,7 @@ def _name_link(fault: CollectiveFault) -> str:
 
 SUBJECT = Subject(
     name="collective",
-    title="an all-reduce over the nodes gives the right sums at an even rate",
+    title="all-reduce across the nodes gives correct sums at an even rate",
     probes=(TORCH,),
     multi_node_probes=(COLLECTIVE,),
     rules=(
@@ -169,5 +169,5 @@ SUBJECT = Subject(
 
 
 def build_subject(*, every: bool = False) -> Subject:
-    """The subject; `every` node takes part, also of many that are one machine."""
+    """The subject; with `every`, all nodes take part even if many of them are one machine."""
     return replace(SUBJECT, multi_node_probes=(multi_node_probe.build_collective_probe(every=every),))

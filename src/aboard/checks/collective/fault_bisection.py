@@ -1,7 +1,7 @@
-"""Halving: from a group of nodes that fails to the node or the pair that makes it fail, in O(log n) rounds.
+"""Bisection: from a group of nodes that fails to the node or pair that causes it, in O(log n) rounds.
 
-Pure: a generator that yields groups to try side by side, no node in two of them, and is sent which went well. A group
-that fails is split; where one half fails it goes on there, where neither does the fault lies between the two.
+Pure: a generator that yields disjoint groups to try in parallel and is sent which of them succeeded. A failing group
+is split; if one half fails the search continues there, if neither does the fault lies between the halves.
 """
 
 from collections.abc import Generator, Iterable, Sequence
@@ -17,31 +17,31 @@ FaultSearch: TypeAlias = Generator[list[NodeGroup], list[bool], "tuple[NodeGroup
 _Trial: TypeAlias = Generator[list[NodeGroup], list[bool], dict[NodeGroup, bool]]
 
 PAIR = 2
-# One fault may hide another; more than so many at once are no longer worth the wait.
+# One fault may hide another; more than this many at once are not worth the wait.
 MOST_SEARCHES = 3
 MOST_STUCK = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Within:
-    """These fail together."""
+    """Nodes that fail together."""
 
     nodes: NodeGroup
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Between:
-    """Each side is fine by itself, and both together fail."""
+    """Two sides that each succeed alone and fail together."""
 
     one: NodeGroup
     other: NodeGroup
 
 
 def locate_faults(names: Sequence[str], reported_pairs: Iterable[Pair] = ()) -> FaultSearch:
-    """The nodes (one name) and links (two names) without which the rest works; none when nothing fails any more.
+    """The nodes (one name) and links (two names) without which the rest works; empty when nothing fails any more.
 
-    `names` have just failed together. `told` are pairs of which a node itself said that it waits for the other: a
-    beginning that saves rounds when it holds, and costs one when it doesn't.
+    `names` have just failed together. `reported_pairs` are pairs in which one node reported waiting for the
+    other: a starting point that saves rounds when it is right and costs one when it is wrong.
     """
     left = tuple(names)
     found: list[NodeGroup] = list((yield from _test_reported_pairs(left, reported_pairs)))
@@ -61,14 +61,14 @@ def locate_faults(names: Sequence[str], reported_pairs: Iterable[Pair] = ()) -> 
 def _test_reported_pairs(
     names: NodeGroup, reported_pairs: Iterable[Pair]
 ) -> Generator[list[NodeGroup], list[bool], list[NodeGroup]]:
-    """What the nodes said themselves, if trying it bears it out: who is blamed fails again, and the rest does not."""
+    """The reported faults, if a trial confirms them: the blamed nodes fail again and the rest does not."""
     pairs = {pair for pair in reported_pairs if set(pair) <= set(names) and pair[0] != pair[1]}
     blames = [blame for blame, _pairs in group_bad_pairs(pairs)]
     suspects = list(dict.fromkeys(name for blame in blames for name in blame))
     rest = [name for name in names if name not in suspects]
     if not blames:
         return []
-    # Each with another companion than it was seen to fail with: a bad node fails again, the end of a bad link doesn't.
+    # Each with a new companion: a bad node fails again, the end of a bad link doesn't.
     companions = dict(zip(suspects, rest * len(suspects), strict=False))
     succeeded = yield from _try_groups(companions.items())
     bad = [name for name, other in companions.items() if not succeeded[name, other]]
@@ -78,20 +78,20 @@ def _test_reported_pairs(
     confirmed = [*links, *((name,) for name in bad)]
     others = _remove_faulty_nodes(names, confirmed)
     if bad and len(others) < PAIR:
-        # Nothing bears it out: the one companion of all may be the bad one.
+        # Not conclusive: the only companion may be the bad one.
         return []
     again = yield from _try_groups([*links, others])
     return confirmed if all(well != (group in links) for group, well in again.items()) else []
 
 
 def _remove_faulty_nodes(names: NodeGroup, blames: Iterable[NodeGroup]) -> NodeGroup:
-    """Of a link one end may stay: it works with all others."""
+    """Keeps one end of a faulty link: it works with all others."""
     gone = {blame[-1] for blame in blames}
     return tuple(name for name in names if name not in gone)
 
 
 def _bisect_groups(names: NodeGroup) -> Generator[list[NodeGroup], list[bool], list[NodeGroup]]:
-    """All open questions of a level are asked at once; those that need a companion wait for one that is fine."""
+    """Tries all open questions of a level at once; those that need a companion wait for a known good node."""
     found: list[NodeGroup] = []
     good: dict[str, None] = {}
     questions: list[_Within | _Between] = [_Within(nodes=names)]
@@ -113,7 +113,7 @@ def _bisect_groups(names: NodeGroup) -> Generator[list[NodeGroup], list[bool], l
 
 
 def _list_trial_groups(question: _Within | _Between, good: Sequence[str]) -> list[NodeGroup]:
-    """What to try next; one node alone proves nothing, so it gets a companion that is known to be fine."""
+    """What to try next; a single node proves nothing, so it gets a known good companion."""
     if isinstance(question, _Between):
         return [(*a, *b) for a in _split_halves(question.one) for b in _split_halves(question.other)]
     if len(question.nodes) > PAIR + 1:
@@ -125,7 +125,7 @@ def _list_trial_groups(question: _Within | _Between, good: Sequence[str]) -> lis
 def _interpret_trials(
     question: _Within | _Between, succeeded: dict[NodeGroup, bool]
 ) -> tuple[list[NodeGroup], list[_Within | _Between]]:
-    """What is named now, and what is to be asked next."""
+    """The faults located so far, and the questions to try next."""
     failed = [group for group, well in succeeded.items() if not well]
     if isinstance(question, _Between):
         sides = [_Between(one=a, other=b) for a in _split_halves(question.one) for b in _split_halves(question.other)]
@@ -144,11 +144,11 @@ def _interpret_trials(
 
 
 def _try_all_pairs(questions: Sequence[_Within | _Between]) -> Generator[list[NodeGroup], list[bool], list[NodeGroup]]:
-    """Nobody is known to be fine: each with each, and whoever is in most of the pairs that fail."""
+    """Without a known good node, tries every pair and blames the nodes in most failing pairs."""
     stuck = [question.nodes for question in questions if isinstance(question, _Within)]
     names = [name for nodes in stuck for name in nodes]
     if len(names) <= PAIR or len(names) > MOST_STUCK:
-        # Two, and nobody to compare with: it is the link as far as anybody can tell.
+        # With two nodes and nothing to compare, only the link can be blamed.
         return stuck
     succeeded = yield from _try_groups(combinations(names, PAIR))
     return [
@@ -163,7 +163,7 @@ def _split_halves(nodes: NodeGroup) -> list[NodeGroup]:
 
 
 def _try_groups(groups: Iterable[NodeGroup]) -> _Trial:
-    """All of them, in rounds that have no node twice; a node alone proves nothing, so it isn't tried."""
+    """Tries all groups in rounds that use each node at most once; single nodes prove nothing and are skipped."""
     succeeded: dict[NodeGroup, bool] = {}
     remaining = [group for group in dict.fromkeys(groups) if len(group) >= PAIR]
     while remaining:

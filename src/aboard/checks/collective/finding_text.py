@@ -10,24 +10,24 @@ from aboard.core.cluster.node import Node
 from aboard.core.probes.facts import Facts
 from aboard.diagnoses import Shell, chain_commands, format_shell
 
-# A blame of two names is the link between them.
+# A fault with two names is the link between them.
 NODES_OF_LINK = 2
 MAX_COMMANDS = 3
 
 
 def describe_nodes(nodes: Sequence[str], all_nodes: Sequence[str]) -> str:
-    """With whom, told as far as it is known."""
+    """Where the job fails, as far as it was located."""
     if len(nodes) == NODES_OF_LINK:
         return f"between {nodes[0]} and {nodes[1]}"
     if len(all_nodes) <= 1:
         return f"on {node_sets.fold_names(nodes)}"
     if len(nodes) > NODES_OF_LINK:
-        return f"on {node_sets.fold_names(nodes)}, in whichever halves it is tried"
-    return f"with {nodes[0]} and goes well without it"
+        return f"on {node_sets.fold_names(nodes)}, in every subset tried"
+    return f"with {nodes[0]} and succeeds without it"
 
 
 def list_torch_commands(facts: Facts, names: Sequence[str]) -> list[Shell]:
-    """What shows what the rank met, as it was started."""
+    """Commands that import torch on these nodes the way their ranks do."""
     return [_format_torch_command(facts.cluster.node(name)) for name in names[:MAX_COMMANDS]]
 
 

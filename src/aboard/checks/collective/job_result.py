@@ -1,4 +1,4 @@
-"""A job: one try of one group of nodes, who did well in it, and what the nodes say of each other."""
+"""A job: one trial of one group of nodes, which of them succeeded, and which peers they reported."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -10,17 +10,17 @@ from aboard.lazy_dataclass import dataclass
 # A node makes half of the links of four nodes slow, so the median would be half slow: the upper quarter is not.
 USUAL_AT = 0.75
 SLOW_FACTOR = 4.0
-# Of a CPU's sockets: what is faster than this is no bad cable, whatever the others do.
+# For sockets on CPUs: a faster link has no bad cable, whatever the others reach.
 SLOW_MBIT = 1000.0
-# Of what a rank says at its end.
+# Of a rank's last error.
 MAX_ERROR_LENGTH = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveJob:
-    """`first` is the rank with which a node's own begin.
+    """`first` is the first rank of each node.
 
-    `missing` says why a node gave no report, `lost` why it could not even be asked for one.
+    `missing` says why a node gave no report, `lost` why it could not be queried.
     """
 
     nodes: tuple[str, ...]
@@ -28,7 +28,7 @@ class CollectiveJob:
     reports: Mapping[str, tuple[RankReport, ...]]
     missing: Mapping[str, str] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
-    # Whose an address is, to read what ranks say they wait for.
+    # The node of each address, to resolve the peers that ranks report waiting for.
     owners: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -41,12 +41,12 @@ class CollectiveJob:
 
     @property
     def head(self) -> RankReport | None:
-        """What rank 0 said: it has the table."""
+        """The report of rank 0, which has the table."""
         return next((report for report in self._all() if report.rank == 0), None)
 
     @property
     def dead(self) -> dict[str, str]:
-        """The nodes without a rank, or with one that can't import torch, and why: nothing to search for."""
+        """The nodes without a rank, or with one that can't import torch, and why; these need no bisection."""
         return {
             **self.missing,
             **{
@@ -58,7 +58,7 @@ class CollectiveJob:
 
     @property
     def slow_to_load(self) -> dict[str, str]:
-        """The nodes that were late with torch when nobody was ready: all are busy, and none of them is to blame."""
+        """The nodes that imported torch too slowly while no rank was ready: all are busy, and none is to blame."""
         return {
             node: report.error.visible(MAX_ERROR_LENGTH)
             for node, report in self._rankless()
@@ -67,7 +67,7 @@ class CollectiveJob:
 
     @property
     def told(self) -> set[Pair]:
-        """Who waits for whom, or got wrong values of whom, as they say themselves."""
+        """Pairs in which a node reported waiting for the other, or wrong values from it."""
         pairs: set[Pair] = set()
         for node, reports in self.reports.items():
             for report in reports:
@@ -80,7 +80,7 @@ class CollectiveJob:
 
     @property
     def cause(self) -> tuple[str, RankReport] | None:
-        """Who failed by itself, the one that came least far first."""
+        """The node and rank that failed on its own, the one in the earliest phase."""
         own = [
             (node, report)
             for node, reports in self.reports.items()
@@ -91,7 +91,7 @@ class CollectiveJob:
 
     @property
     def rates(self) -> dict[Pair, float]:
-        """What each pair of nodes exchanged, in Mbit/s; of what its two ends say the better."""
+        """The rate of each pair of nodes in Mbit/s: the better of what its two ends report."""
         found: dict[Pair, float] = {}
         for node, reports in self.reports.items():
             for report in reports:
@@ -101,7 +101,7 @@ class CollectiveJob:
         return found
 
     def node(self, rank: int) -> str:
-        """Whose a rank is."""
+        """The node of a rank."""
         return max((first, name) for name, first in self.first.items() if first <= max(rank, 0))[1]
 
     def _rankless(self) -> list[tuple[str, RankReport]]:
@@ -120,11 +120,11 @@ class CollectiveJob:
 
 
 def find_usual_rate(rates: Mapping[Pair, float]) -> float:
-    """What a link carries here when nothing is wrong with it."""
+    """The rate of a healthy link here."""
     return sorted(rates.values())[int(len(rates) * USUAL_AT)] if rates else 0.0
 
 
 def find_slow_pairs(rates: Mapping[Pair, float], *, sockets: bool) -> set[Pair]:
-    """The links that carry far less than the others."""
+    """The links that are far slower than the others."""
     least = find_usual_rate(rates) / SLOW_FACTOR
     return {pair for pair, mbit in rates.items() if mbit < (min(least, SLOW_MBIT) if sockets else least)}

@@ -1,4 +1,4 @@
-"""Holds jobs: groups of nodes side by side, each with what its ranks are told, and what they said at their end."""
+"""Runs jobs: groups of nodes in parallel, each with its ranks' task, and collects the ranks' reports."""
 
 import json
 from collections.abc import Generator, Mapping, Sequence
@@ -25,18 +25,18 @@ from aboard.lazy_dataclass import dataclass
 # A `setup` line and a cold disk may take their time at first; torch takes seconds to import.
 MEET_PER_NODE = 0.2
 LOAD_SECONDS, LOAD_PER_NODE = 20.0, 1.5
-# All have torch by then: connecting takes milliseconds, and a packet that was lost is sent again after one second.
+# All have imported torch by then: connecting takes milliseconds, and a lost packet is retransmitted after one second.
 CONNECT_SECONDS, STALL_SECONDS, PER_NODE = 2.5, 6.0, 0.05
-# Up to here each node is paired with each other; above, with those that differ from it in one bit of their number.
+# Up to here every pair is measured; above, each node with those that differ from it in one bit of their number.
 ALL_PAIRS = 8
 MOST_ROUNDS = 20
-# A slow link must not take the larger sizes with it for minutes.
+# A slow link must not spend minutes on the larger sizes.
 MOST_SECONDS = 1.5
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveWorkload:
-    """What a job does: pairs of nodes, and collectives of sizes up to `largest`, for about so many seconds each.
+    """What a job does: pairs of nodes, and collectives of sizes up to `largest`, for about `seconds` each.
 
     `meet` is how long ranks may differ in their start.
     """
@@ -50,24 +50,24 @@ class CollectiveWorkload:
 FULL_WORKLOAD = CollectiveWorkload(pairs=True, largest=16 * MIB, seconds=0.4, meet=7.0)
 PAIRS_WORKLOAD = CollectiveWorkload(pairs=True, largest=0, seconds=0.1)
 SHORT_WORKLOAD = CollectiveWorkload(pairs=False, largest=4 * MIB, seconds=0.1)
-# A GPU's fabric shows its rate at sizes that a CPU's sockets would take minutes for.
+# A GPU fabric reaches its rate at sizes that would take CPU sockets minutes.
 NCCL_FACTOR = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobContext:
-    """What jobs are held with: the nodes as they are known, and who takes part."""
+    """What jobs need: the facts about the nodes, and the participants."""
 
     facts: Facts
     mesh: MeshResult | None
     crew: Participants
 
     def place(self, name: str) -> str:
-        """Where peers reach a node."""
+        """The address at which peers reach a node."""
         return find_node_address(self.mesh, name) if self.mesh is not None else self.facts.cluster.node(name).target
 
     def owners(self) -> dict[str, str]:
-        """Whose each address is; one that two nodes have (docker0) is nobody's."""
+        """The node of each address; an address that two nodes have (docker0) belongs to none."""
         found: dict[str, str] = {}
         for name, own in (self.mesh.addresses if self.mesh is not None else {}).items():
             for each in own:
@@ -78,7 +78,7 @@ class JobContext:
 def run_jobs(
     context: JobContext, groups: Sequence[NodeGroup], workload: CollectiveWorkload
 ) -> Generator[Round, Replies, list[CollectiveJob]]:
-    """All groups at once; who leads one and finds its port taken is asked once more with another."""
+    """Runs all groups at once; a group whose leader finds its port in use is retried with another port."""
     replies = yield {name: ask for group in groups for name, ask in _build_asks(context, group, workload, 0).items()}
     jobs = [_collect_job(context, group, replies) for group in groups]
     again = [job.nodes for job in jobs if job.cause and "Address already in use" in job.cause[1].error]
@@ -132,7 +132,7 @@ def _build_ask(context: JobContext, name: str, task: Mapping[str, Any], within: 
 
 
 def _build_rank_defaults(context: JobContext, node: Node) -> dict[str, str]:
-    """Variables that a rank gets unless the user, the login or a `setup` line has given them a value."""
+    """Variables that a rank gets unless the user, the login or a `setup` line set them."""
     card = context.mesh.interfaces.get(node.name) if context.mesh is not None else None
     cards = dict(zip(IFNAMES, (f"={card}", card), strict=True)) if card else {}
     picked = {"CUDA_VISIBLE_DEVICES": ",".join(map(str, node.picked))} if node.picked is not None else {}
@@ -145,7 +145,7 @@ def _find_first_ranks(context: JobContext, group: NodeGroup) -> dict[str, int]:
 
 
 def _schedule_pairs(ranks: Sequence[int]) -> list[list[tuple[int, int]]]:
-    """Who is whose partner, in rounds in which each has at most one."""
+    """Pairs of ranks, in rounds in which each rank has at most one partner."""
     count = len(ranks)
     if count <= ALL_PAIRS:
         places = [[(int(a), int(b)) for a, b in pairs] for pairs in schedule_rounds([str(at) for at in range(count)])]

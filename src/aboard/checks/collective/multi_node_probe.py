@@ -1,7 +1,7 @@
-"""The exercise: a real job of torch.distributed over all nodes; where it fails, smaller ones until it is clear why.
+"""The multi-node probe: a real torch.distributed job over all nodes; if it fails, smaller ones locate the fault.
 
 Ranks are started as a run's are: the node's own Python after its `setup` lines, in its directory, with its env, on the
-interface and the addresses that its peers have just been seen to reach.
+interface and the addresses that its peers have just reached.
 """
 
 from collections.abc import Generator, Mapping, Sequence
@@ -20,13 +20,13 @@ from aboard.core.probes.facts import Facts
 from aboard.core.probes.multi_node_probe import MultiNodeProbe, Replies, Round, Script
 from aboard.lazy_dataclass import dataclass
 
-# A node that has no rank is left out and the others are tried again, this often.
+# How often nodes without a rank are left out and the others tried again.
 MOST_DEAD = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveFault:
-    """A node (one name), a link (two), or all that failed together; `seen` is how it showed."""
+    """A node (one name), a link (two), or all that failed together; `seen` is the observation."""
 
     nodes: tuple[str, ...]
     seen: str
@@ -34,7 +34,7 @@ class CollectiveFault:
 
 @dataclass(frozen=True, kw_only=True)
 class CollectiveResult:
-    """What the job came to. `nodes` took part in what the rows tell; `why` is said when nobody did."""
+    """The outcome of the job. `nodes` took part in the measured rows; `why` is the reason when none did."""
 
     nodes: tuple[str, ...] = ()
     ranks: int = 0
@@ -45,13 +45,13 @@ class CollectiveResult:
     rates: Mapping[Pair, float] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     why: str = ""
-    # Nodes that have no rank, and nodes that were lost on the way, with the reason.
+    # Nodes without a rank, and nodes whose connection was lost, with the reason.
     dead: Mapping[str, str] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
     failed: tuple[CollectiveFault, ...] = ()
     wrong: tuple[CollectiveFault, ...] = ()
     slow: tuple[CollectiveFault, ...] = ()
-    # It failed, and did not when it was tried again.
+    # How it failed, if it succeeded when repeated.
     once: str = ""
     logs: Mapping[str, NcclInitLog] = field(default_factory=dict)
 
@@ -61,7 +61,7 @@ class CollectiveResult:
 
 
 def build_collective_probe(*, every: bool = False) -> MultiNodeProbe[CollectiveResult]:
-    """The exercise; `every` node takes part, also of many that are one machine."""
+    """The probe; with `every`, all nodes take part even if many of them are one machine."""
     return MultiNodeProbe(
         name="collective", script=lambda facts: _run_collective_probe(facts, every=every), quick=False
     )
@@ -76,7 +76,7 @@ def _run_collective_probe(facts: Facts, *, every: bool) -> Script[CollectiveResu
         return CollectiveResult(why=participants.why, left_out=participants.left_out)
     mesh = MESH.outcome(facts)
     if mesh is None:
-        # Asked for alone: the addresses and interfaces are needed all the same.
+        # Without the network subject, the addresses and interfaces are still needed.
         mesh = yield from MESH.script(facts)
     context = JobContext(facts=facts, mesh=mesh if isinstance(mesh, MeshResult) else None, crew=participants)
     names = tuple(participants.ranks)
@@ -103,7 +103,7 @@ def _run_collective_probe(facts: Facts, *, every: bool) -> Script[CollectiveResu
 def _confirm_slow_links(
     context: JobContext, job: CollectiveJob
 ) -> Generator[Round, Replies, tuple[CollectiveFault, ...]]:
-    """What is slow is measured again before it is named: a machine that was busy for a moment is no slow link."""
+    """Measures slow links again before reporting them: a briefly busy machine is no slow link."""
     sockets = not context.crew.nccl
     bad = find_slow_pairs(job.rates, sockets=sockets)
     rates = dict(job.rates)
@@ -114,14 +114,14 @@ def _confirm_slow_links(
     return tuple(
         CollectiveFault(
             nodes=nodes,
-            seen=f"{min(rates[pair] for pair in pairs):,.0f} Mbit/s where {find_usual_rate(rates):,.0f} are usual",
+            seen=f"{min(rates[pair] for pair in pairs):,.0f} Mbit/s; typical here is {find_usual_rate(rates):,.0f}",
         )
         for nodes, pairs in group_bad_pairs(bad)
     )
 
 
 def _locate_failure(context: JobContext, job: CollectiveJob) -> Script[CollectiveResult]:
-    """Smaller jobs, until the node or the link is clear without which the rest goes well."""
+    """Runs smaller jobs until the node or link is found without which the rest succeeds."""
     seen = _describe_failure(job)
     wrong = any(report.wrong for reports in job.reports.values() for report in reports)
     tried: list[CollectiveJob] = []
@@ -155,7 +155,7 @@ def _build_result(
     once: str = "",
 ) -> CollectiveResult:
     head = job.head
-    # One rank talks to nobody: its figures would be those of its memory.
+    # A single rank has no peers: its figures would be those of its memory.
     timings = head.rows if head and job.well and job.world > 1 else ()
     logs = {
         node: parse_init_log(line for report in reports for line in report.log) for node, reports in job.reports.items()
@@ -177,20 +177,20 @@ def _build_result(
 
 
 def _describe_failure(job: CollectiveJob) -> str:
-    """How a job that failed showed it, in its earliest rank's words."""
+    """How a job failed, from the report of the rank that failed first."""
     for node, reports in job.reports.items():
         for report in reports:
             if report.wrong:
                 each = report.wrong[0]
                 return f"{each.op} of {each.size:,} bytes gave wrong values on {node}"
     if job.cause is None:
-        return "no rank says why"
+        return "no rank reported a reason"
     node, report = job.cause
     return f"on {node}: {report.error.visible(MAX_ERROR_LENGTH)}"
 
 
 def _describe_fault(nodes: Sequence[str], jobs: Sequence[CollectiveJob], seen: str) -> str:
-    """How the blamed ones showed it: the words of the smallest job that failed with them."""
+    """How the blamed nodes failed, from the smallest failing job with them."""
     own = [job for job in jobs if set(job.nodes) & set(nodes) and not job.well]
     smallest = min(own, key=lambda job: len(job.nodes), default=None)
     if smallest is None:

@@ -1,7 +1,7 @@
-"""NCCL's own log as a value: its version, the network it took, how each channel goes, and what it complains of.
+"""NCCL's log as a value: its version, the network it chose, the transport of each channel, and its warnings.
 
-Lines are `host:pid:tid [dev] NCCL INFO …`; a WARN has its place in the source before it, from 2.26 on the time.
-What changed from 2.14 to 2.30 is said beside each pattern. `Using network` is the one line that decides; from 2.24 on
+Lines are `host:pid:tid [dev] NCCL INFO …`; a WARN is preceded by its source location, from 2.26 on by the time.
+Changes from 2.14 to 2.30 are noted beside each pattern. `Using network` is the line that decides; from 2.24 on
 `NET/IB : Using` is printed even where no device was found.
 """
 
@@ -33,7 +33,7 @@ _ABSENT = (
 )
 _WANTED = re.compile(r"^NCCL_NET(?:_PLUGIN)? set by environment to (.+?)\.?\s*$")
 _NOT_FOUND = re.compile(r"^Error: network (.+?) not found")
-# `NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'`; sockets say it too, where it means nothing.
+# `NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'`; sockets print it too, where it means nothing.
 _DIRECT = re.compile(
     r"^NET/(?!Socket)(.+?) ?: GPU Direct RDMA (?:\(\w+\) )?([Ee]nabled|[Dd]isabled) for HCA \d+ '([\w.:-]{1,64})'"
 )
@@ -51,14 +51,14 @@ _MOST_NAMED = 20
 
 @dataclass(frozen=True, kw_only=True)
 class NcclInitLog:
-    """What one node's log says; a field that is empty was not said."""
+    """The content of one node's log; an empty field was not logged."""
 
     version: str = ""
     bootstrap: str = ""
     networks: tuple[Untrusted, ...] = ()
-    # How channels go, as `NET/IB`, `NET/Socket`, `P2P`, `SHM`, and how many of each.
+    # The number of channels by transport: `NET/IB`, `NET/Socket`, `P2P`, `SHM`.
     transports: Mapping[Untrusted, int] = field(default_factory=dict)
-    # Of the channels over a network, those that go straight from GPU to adapter.
+    # Network channels that go directly from GPU to adapter.
     direct_channels: int = 0
     hcas: tuple[str, ...] = ()
     no_device: bool = False
@@ -70,13 +70,13 @@ class NcclInitLog:
     direct: Mapping[str, bool] = field(default_factory=dict)
     topology: Untrusted = NO_TEXT
     no_topology: Untrusted = NO_TEXT
-    # Completions with an error: the number of each, by adapter ("" where NCCL doesn't say which).
+    # Completions with an error, counted by adapter ("" where NCCL doesn't name it).
     completions: Mapping[str, int] = field(default_factory=dict)
     warnings: tuple[Untrusted, ...] = ()
 
 
 def parse_init_log(lines: Iterable[Untrusted]) -> NcclInitLog:
-    """Reads the lines that it knows; the rest is none of its business."""
+    """Parses the known lines and ignores the rest."""
     reader = _Reader()
     for line in lines:
         reader.take(line.raw().strip())
@@ -84,7 +84,7 @@ def parse_init_log(lines: Iterable[Untrusted]) -> NcclInitLog:
 
 
 class _Reader:
-    """Takes one line after another."""
+    """Accumulates the log line by line."""
 
     def __init__(self) -> None:
         self.words: dict[str, str | Untrusted] = {}

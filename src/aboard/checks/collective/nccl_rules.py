@@ -1,6 +1,6 @@
-"""What NCCL's log says of the way it took: sockets in place of a fabric, a plugin or a topology that it didn't find.
+"""Rules over NCCL's log: sockets in place of a fabric, a plugin or topology file that NCCL didn't find.
 
-Only recordings have proven these rules, so none of them stops a launch.
+These rules are tested on recordings only, so none of them stops a launch.
 """
 
 from collections.abc import Iterator
@@ -17,12 +17,12 @@ from aboard.diagnoses.nodes import collective
 
 SOCKET = "Socket"
 _MAX_PATH_LENGTH = 500
-# Looked for on every machine, and missing on most: that says nothing.
+# NCCL looks for these on every machine; most lack them.
 DEFAULT_PLUGINS = ("libnccl-net.so", "librccl-net.so")
 
 
 def find_socket_fallback(facts: Facts) -> Iterator[Finding]:
-    """Sockets are the last resort: where there is InfiniBand or RoCE, something kept NCCL from it."""
+    """Sockets are NCCL's last resort: with InfiniBand or RoCE present, something keeps it from using them."""
     logs = _get_init_logs(facts)
     there = {name: tuple(port.device for port in ports) for name, ports in list_active_ports(facts).items()}
     others = [name for name, log in logs.items() if log.networks and SOCKET not in log.networks]
@@ -31,21 +31,22 @@ def find_socket_fallback(facts: Facts) -> Iterator[Finding]:
         if SOCKET in log.networks and not any("Socket" in wanted for wanted in log.wanted_plugins):
             hcas = log.hcas or there.get(name, ())
             if hcas:
-                reasons[name] = f"{', '.join(hcas[:8])} are there" if len(hcas) > 1 else f"{hcas[0]} is there"
+                reasons[name] = f"{', '.join(hcas[:8])} are present" if len(hcas) > 1 else f"{hcas[0]} is present"
             elif others:
-                reasons[name] = f"{node_sets.fold_names(others)} took {logs[others[0]].networks[0].visible()}"
+                verb = "uses" if len(others) == 1 else "use"
+                reasons[name] = f"{node_sets.fold_names(others)} {verb} {logs[others[0]].networks[0].visible()}"
     for reason, names in group_by_value(reasons).items():
         cards = sorted({card for name in names for card in logs[name].cards})
         yield collective.SOCKETS.finding(
             nodes=names,
-            seen=f"NCCL took sockets ({', '.join(cards) or 'no interface named'}), although {reason}"
-            + (": NET/IB found no device it may use" if all(logs[name].no_device for name in names) else ""),
+            seen=f"NCCL uses sockets ({', '.join(cards) or 'no interface named'}) although {reason}"
+            + (": NET/IB found no usable device" if all(logs[name].no_device for name in names) else ""),
             fix=collective.SOCKETS.fix(where=quote_folded_names(names)),
         )
 
 
 def find_unloaded_plugins(facts: Facts) -> Iterator[Finding]:
-    """A network plugin that was asked for, or that the other nodes have, and that is not there."""
+    """A network plugin that was requested, or that the other nodes have, and that is missing."""
     logs = _get_init_logs(facts)
     loaded = {name: log.plugin for name, log in logs.items() if log.plugin}
     absent: dict[str, str] = {}
@@ -54,11 +55,12 @@ def find_unloaded_plugins(facts: Facts) -> Iterator[Finding]:
         if log.plugin:
             continue
         if plugin_names or (log.wanted_plugins and log.absent_plugins):
-            absent[name] = f"NCCL was told to use {(plugin_names or log.wanted_plugins)[0].visible()} and can't find it"
+            absent[name] = (
+                f"NCCL is configured to use {(plugin_names or log.wanted_plugins)[0].visible()} and can't find it"
+            )
         elif loaded and log.absent_plugins:
             absent[name] = (
-                f"NCCL finds no network plugin, and {node_sets.fold_names(loaded)} loaded"
-                f" {min(loaded.values()).visible()}"
+                f"NCCL finds no network plugin; {node_sets.fold_names(loaded)} loaded {min(loaded.values()).visible()}"
             )
     for seen, names in group_by_value(absent).items():
         yield collective.PLUGIN.finding(
@@ -67,7 +69,7 @@ def find_unloaded_plugins(facts: Facts) -> Iterator[Finding]:
 
 
 def find_topology_problems(facts: Facts) -> Iterator[Finding]:
-    """A topology file that can't be opened is left out without a word at the default level; one per node must agree."""
+    """NCCL ignores an unreadable topology file silently at the default log level; all nodes must load the same one."""
     logs = _get_init_logs(facts)
     for seen, names in group_by_value({name: log.no_topology for name, log in logs.items() if log.no_topology}).items():
         yield _build_topology_finding(names, f"NCCL can't open its topology file {seen.visible(_MAX_PATH_LENGTH)}")
@@ -84,7 +86,7 @@ def find_topology_problems(facts: Facts) -> Iterator[Finding]:
 
 
 def find_disabled_gpudirect(facts: Facts) -> Iterator[Finding]:
-    """Without GPUDirect every byte takes a detour through the host's memory."""
+    """Without GPUDirect every byte goes through host memory."""
     disabled: dict[str, str] = {}
     for name, log in _get_init_logs(facts).items():
         off = sorted(hca for hca, on in log.direct.items() if not on)
@@ -94,25 +96,25 @@ def find_disabled_gpudirect(facts: Facts) -> Iterator[Finding]:
     for hcas, names in group_by_value(disabled).items():
         yield collective.NO_GPUDIRECT.finding(
             nodes=names,
-            seen=f"NCCL goes through the host's memory: GPU Direct RDMA is disabled for {hcas}",
+            seen=f"NCCL copies through host memory: GPU Direct RDMA is disabled for {hcas}",
             fix=collective.NO_GPUDIRECT.fix(where=quote_folded_names(names)),
         )
 
 
 def find_fabric_errors(facts: Facts) -> Iterator[Finding]:
-    """Completions with an error: the fabric lost what it was to carry."""
+    """Completions with an error: the fabric lost data."""
     for name, log in _get_init_logs(facts).items():
         if log.completions:
             counts = ", ".join(f"{count} on {hca or 'an adapter'}" for hca, count in log.completions.items())
             yield collective.FABRIC_ERRORS.finding(
                 nodes=(name,),
-                seen=f"NCCL's work on the fabric ended with errors: {counts}",
+                seen=f"NCCL's RDMA operations completed with errors: {counts}",
                 fix=collective.FABRIC_ERRORS.fix(counters=_format_counter_command(log), node=name),
             )
 
 
 def _format_counter_command(log: NcclInitLog) -> Shell:
-    """How to see what the interface of the first adapter with errors counts; nothing where none is named."""
+    """The command that shows the error counters of the first named adapter; empty where none is named."""
     name = next(filter(None, log.completions), "").partition(":")[0]
     if not name:
         return Shell("")

@@ -1,4 +1,4 @@
-"""The crew: which nodes take part in the exercise, with how many ranks, and who is left out for which reason."""
+"""Which nodes take part in the collective test, with how many ranks, and which are left out and why."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -21,7 +21,7 @@ MOST_PER_CORE = 8
 
 @dataclass(frozen=True, kw_only=True)
 class NodeCapabilities:
-    """A node as the exercise needs to know it; `machine` is equal on nodes that are the same one."""
+    """What the test needs to know of a node; `machine` is equal on nodes that are the same machine."""
 
     torch: bool = False
     cuda: bool = False
@@ -35,7 +35,7 @@ class NodeCapabilities:
 def parse_capabilities(answer: ProbeAnswer) -> NodeCapabilities:
     capabilities = decode_script_output(NodeCapabilities, parse_script_output(answer))
     if not capabilities.port:
-        raise ProbeParseError("no port could be had")
+        raise ProbeParseError("no free port was found")
     return capabilities
 
 
@@ -49,7 +49,7 @@ TORCH = Probe(
 
 @dataclass(frozen=True, kw_only=True)
 class Participants:
-    """Ranks by node, in order. `why` is said when nobody takes part, `left_out` of nodes that don't."""
+    """Ranks by node, in order. `why` is the reason when no node takes part, `left_out` that of each other node."""
 
     ranks: Mapping[str, int] = field(default_factory=dict)
     nccl: bool = False
@@ -58,14 +58,14 @@ class Participants:
 
 
 def select_participants(facts: Facts, *, every: bool) -> Participants:
-    """Who takes part: all, unless something is known to be wrong with them, or they are too many for their machine."""
+    """All nodes take part, except those with a known fault and those too many for their machine."""
     capabilities = facts.of(TORCH)
     known_nodes = [node for node in facts.reached() if node.name in capabilities]
     lacking = [node.name for node in known_nodes if not capabilities[node.name].torch]
-    left_out = {node.name: "it was not reached" for node in facts.cluster if node not in facts.reached()}
+    left_out = {node.name: "not reached" for node in facts.cluster if node not in facts.reached()}
     left_out.update({name: unknown.why for name, unknown in facts.unknown(TORCH).items()})
     if lacking:
-        return Participants(why="there is no torch", left_out=dict.fromkeys(lacking, "torch is not installed"))
+        return Participants(why="torch is not installed", left_out=dict.fromkeys(lacking, "torch is not installed"))
     left_out.update(_list_cut_off_nodes(facts))
     members = [node for node in known_nodes if node.name not in left_out]
     if not every:
@@ -79,7 +79,7 @@ def select_participants(facts: Facts, *, every: bool) -> Participants:
 
 
 def _list_cut_off_nodes(facts: Facts) -> dict[str, str]:
-    """Whom the network's own exercise has just found cut off: waiting for them again would tell nothing new."""
+    """Nodes that the network test has just found cut off: waiting for them again shows nothing new."""
     mesh = MESH.outcome(facts)
     if not isinstance(mesh, MeshResult):
         return {}
@@ -92,7 +92,7 @@ def _list_cut_off_nodes(facts: Facts) -> dict[str, str]:
 
 
 def _list_surplus_nodes(nodes: list[Node], capabilities: Mapping[str, NodeCapabilities]) -> dict[str, str]:
-    """Of nodes that are one machine some stand for all, the first among them: rank 0 is there."""
+    """Of many nodes on one machine only some take part, always including the first, where rank 0 runs."""
     machines: dict[str, list[str]] = {}
     for node in nodes:
         machines.setdefault(capabilities[node.name].machine or node.name, []).append(node.name)
@@ -102,7 +102,7 @@ def _list_surplus_nodes(nodes: list[Node], capabilities: Mapping[str, NodeCapabi
         most = MOST_PER_CORE * cores
         if len(names) > most:
             chosen = {names[at * len(names) // most] for at in range(most)}
-            why = f"{len(names)} nodes are one machine of {format_count(cores, 'core')}"
+            why = f"{len(names)} nodes are one machine with {format_count(cores, 'core')}"
             surplus.update({name: why for name in names if name not in chosen})
     return surplus
 

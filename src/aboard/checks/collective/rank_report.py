@@ -1,4 +1,4 @@
-"""What a rank said at its end, as a value."""
+"""A rank's final report as a value."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -11,9 +11,9 @@ from aboard.core.probes.probe import CommandOutput, ProbeParseError
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
-# How far a rank can come, in order.
+# The phases of a rank, in order.
 PHASES = ("meet", "import", "ready", "store", "connect", "pairs", "all_reduce", "all_gather", "done")
-# It ended without a word, which its parent tells of.
+# It died silently, as its parent reports.
 GONE = "gone"
 # Factors from the algorithm's bandwidth to the bus's, of n ranks: doc/PERFORMANCE.md of nccl-tests.
 OPS = {"all_reduce": 2, "all_gather": 1}
@@ -35,7 +35,7 @@ class BandwidthRow:
 
 @dataclass(frozen=True, kw_only=True)
 class WrongResult:
-    """A result that isn't what it must be; `sources` are the ranks whose part of it was wrong, where one can tell."""
+    """A wrong result; `sources` are the ranks whose part was wrong, where known."""
 
     op: Op
     size: int
@@ -44,9 +44,9 @@ class WrongResult:
 
 @dataclass(frozen=True, kw_only=True)
 class RankReport:
-    """`told` is a rank that ended because another had failed, `late` one whose phase took too long.
+    """`told` is a rank that ended because another failed, `late` one whose phase took too long.
 
-    `blocked` are addresses that don't answer it.
+    `blocked` are addresses that don't reply to it.
     """
 
     rank: int
@@ -71,17 +71,17 @@ class RankReport:
 
 
 def parse_rank_reports(answer: CommandOutput) -> tuple[RankReport, ...]:
-    """What the ranks of one node said; Unparsed when it is nothing that a rank says."""
+    """Parses the reports of one node's ranks."""
     document = parse_script_output(answer)
     entries = document["ranks"] if isinstance(document.get("ranks"), list) else [document]
     try:
         return tuple(decode(RankReport, each, strict=True) for each in entries)
     except DecodeError:
-        raise ProbeParseError("what it printed can't be read") from None
+        raise ProbeParseError("its output can't be parsed") from None
 
 
 def compute_bandwidth(op: str, size: int, rounds: int, seconds: float, world: int) -> BandwidthRow:
-    """The figures of a collective that took so long."""
+    """The bandwidths of a collective from its size and time."""
     algorithm = size / 1e9 / max(seconds, 1e-9)
     bus = algorithm * OPS[op] * (world - 1) / world
     return BandwidthRow(op=op, size=size, rounds=rounds, seconds=seconds, algorithm=algorithm, bus=bus)

@@ -1,4 +1,4 @@
-"""What a node runs for this subject: one short script that tells whether there is a torch, and the ranks' own."""
+"""The scripts that nodes run for this subject: a short one that looks for torch, and the ranks' own."""
 
 from aboard.checks.collective import rank_measurement_script, rank_rendezvous_script
 

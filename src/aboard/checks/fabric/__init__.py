@@ -1,6 +1,6 @@
-"""Fabric: InfiniBand and RoCE, up, complete and fast on every node, and what NCCL will make of them.
+"""Fabric: InfiniBand and RoCE ports on every node, and how NCCL will use them.
 
-Only recordings of such machines have proven these rules, so none of them stops a launch.
+These rules are tested on recordings only, so none of them stops a launch.
 """
 
 from aboard.checks.fabric.gpudirect import ACS, GPUDIRECT, find_enabled_acs, find_low_memlock, find_missing_gpudirect
@@ -44,8 +44,8 @@ def list_nodes_without_fabric(facts: Facts) -> dict[str, str]:
 
 SUBJECT = Subject(
     name="fabric",
-    title="nothing is wrong with InfiniBand or RoCE, where there is any",
-    # The limits are asked by `host` too, which says so when they stay unknown.
+    title="InfiniBand and RoCE ports are up, complete and at full rate",
+    # `host` probes the limits too and reports when they are unknown.
     probes=(*_PROBES, LIMITS),
     rules=(
         predict_socket_fallback,

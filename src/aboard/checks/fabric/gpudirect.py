@@ -1,4 +1,4 @@
-"""From the GPU's memory straight to the wire: GPUDirect, PCI switches in the way, and memory that may be pinned."""
+"""From GPU memory directly to the network: GPUDirect, ACS on PCI bridges, and the limit of pinned memory."""
 
 import re
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ _PEERMEM = (
 
 @dataclass(frozen=True, kw_only=True)
 class GpuDirectSupport:
-    """What decides whether an adapter may read a GPU's memory. GeForce cards, which can't, are not counted."""
+    """What decides whether an adapter can read GPU memory. GeForce cards, which don't support it, are not counted."""
 
     gpus: int
     peermem: bool
@@ -46,7 +46,7 @@ class GpuDirectSupport:
 
 @dataclass(frozen=True, kw_only=True)
 class AcsState:
-    """PCI bridges that send traffic between two cards up to the CPU; `readable` is False for an ordinary user."""
+    """PCI bridges that route traffic between devices through the CPU; `readable` is False for an ordinary user."""
 
     readable: bool
     bridges: tuple[str, ...]
@@ -66,9 +66,9 @@ def parse_gpudirect(answer: ProbeAnswer) -> GpuDirectSupport:
 
 
 def parse_acs(answer: ProbeAnswer) -> AcsState:
-    """From `lspci -vvv`: who may not read the capabilities sees `<access denied>` in their place."""
+    """From `lspci -vvv`, which shows `<access denied>` to users who may not read the capabilities."""
     if not isinstance(answer, CommandOutput) or answer.timed_out:
-        raise ProbeParseError("lspci did not answer in time")
+        raise ProbeParseError("lspci timed out")
     readable, bridges, device = False, [], ""
     for line in answer.stdout.splitlines():
         if re.match(r"[0-9a-f:.]{2,20} ", line):
@@ -81,7 +81,7 @@ def parse_acs(answer: ProbeAnswer) -> AcsState:
 
 
 def find_missing_gpudirect(facts: Facts) -> Iterator[Finding]:
-    """Without it each byte goes through the CPU's memory, twice."""
+    """Without GPUDirect each byte goes through CPU memory, twice."""
     up = list_active_ports(facts)
     lacking = tuple(
         name
@@ -91,13 +91,13 @@ def find_missing_gpudirect(facts: Facts) -> Iterator[Finding]:
     if lacking:
         yield fabric.NO_GPUDIRECT.finding(
             nodes=lacking,
-            seen="GPUs and RDMA, but nvidia_peermem isn't loaded, and this driver has no DMA-BUF",
+            seen="GPUs and RDMA are present, but nvidia_peermem isn't loaded and the driver has no DMA-BUF",
             fix=fabric.NO_GPUDIRECT.fix(where=quote_folded_names(lacking)),
         )
 
 
 def find_enabled_acs(facts: Facts) -> Iterator[Finding]:
-    """ACS sends what one card sends to another up to the CPU and back."""
+    """ACS routes traffic between two PCI devices through the CPU."""
     up = list_active_ports(facts)
     both = {name for name, direct in facts.of(GPUDIRECT).items() if direct.gpus and name in up}
     known = {name: acs for name, acs in facts.of(ACS).items() if name in both}
@@ -105,7 +105,7 @@ def find_enabled_acs(facts: Facts) -> Iterator[Finding]:
     for bridges, names in group_by_value(on).items():
         yield fabric.ACS.finding(
             nodes=names,
-            seen=f"ACS is on at {len(bridges)} PCI bridges: {format_list(bridges, 4)}",
+            seen=f"ACS is enabled on {len(bridges)} PCI bridges: {format_list(bridges, 4)}",
             fix=fabric.ACS.fix(bridge=bridges[0], where=quote_folded_names(names)),
         )
     unread = tuple(name for name, acs in known.items() if not acs.readable)
@@ -113,14 +113,14 @@ def find_enabled_acs(facts: Facts) -> Iterator[Finding]:
         yield fabric.UNKNOWN_ACS.finding(
             severity=Severity.INFO,
             nodes=unread,
-            seen="an ordinary user can't see whether ACS is on",
-            why="If it is, GPUDirect is slow; only root may look.",
+            seen="only root can see whether ACS is enabled",
+            why="GPUDirect is slow where ACS is enabled.",
             fix=fabric.UNKNOWN_ACS.fix(where=quote_folded_names(unread)),
         )
 
 
 def find_low_memlock(facts: Facts) -> Iterator[Finding]:
-    """RDMA pins its buffers; the limit that counts is the one of a process started the way ranks are."""
+    """RDMA pins its buffers; the limit that counts is that of a process started as ranks are."""
     up = list_active_ports(facts)
     low = {
         name: (limits.locked.soft, limits.locked.hard is None or limits.locked.hard >= PINNED_BYTES)
@@ -131,7 +131,7 @@ def find_low_memlock(facts: Facts) -> Iterator[Finding]:
     for (limit, may), names in group_by_value(low).items():
         yield fabric.MEMLOCK.finding(
             nodes=names,
-            seen=f"a rank may lock {format_size(limit)} of memory, and RDMA must lock its buffers",
+            seen=f"a rank may lock only {format_size(limit)} of memory, but RDMA must lock its buffers",
             fix=fabric.MEMLOCK.fix("setup", where=fold_names(names))
             if may
             else fabric.MEMLOCK.fix("limits", where=quote_folded_names(names)),
@@ -139,7 +139,7 @@ def find_low_memlock(facts: Facts) -> Iterator[Finding]:
 
 
 def _is_root(facts: Facts, name: str) -> bool:
-    """The kernel doesn't hold root to this limit (CAP_IPC_LOCK)."""
+    """Root is exempt from this limit (CAP_IPC_LOCK)."""
     contact = facts.contacts.get(name)
     return isinstance(contact, ReachedNode) and contact.user == "root"
 

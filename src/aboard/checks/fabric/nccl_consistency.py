@@ -1,4 +1,4 @@
-"""NCCL's settings, configuration and topology files: the same on all nodes, and fit for the adapters there."""
+"""NCCL's settings, configuration and topology files: the same on all nodes, and matching their adapters."""
 
 from collections.abc import Iterator, Mapping
 
@@ -22,26 +22,26 @@ from aboard.diagnoses.nodes import fabric
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass
 
-# These may well differ: they name what each node has, or where it writes.
+# These may differ: they name a node's hardware or output files.
 PER_NODE_SETTINGS = ("NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_DEBUG", "NCCL_IGNORE", "NCCL_CONF")
 TOPOLOGY_VARIABLE = "NCCL_TOPO_FILE"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TopologyFile:
-    """The file that NCCL_TOPO_FILE names on a node, and a digest of it; None when NCCL can't read it either."""
+    """The file that NCCL_TOPO_FILE names on a node, and its digest; None when it is unreadable."""
 
     path: Untrusted
     digest: str | None
 
 
 def read_topology_files(facts: Facts) -> Script[Mapping[str, TopologyFile]]:
-    """Reads the file that each node's own setting names: no probe could know its path beforehand."""
+    """Reads the file that each node's own setting names; only the answers of earlier probes give its path."""
     paths = {
         name: node_settings.get(TOPOLOGY_VARIABLE, NO_TEXT)
         for name, node_settings in collect_known_settings(facts).items()
     }
-    # What has a star would be read as a pattern; nobody calls a file so.
+    # A star would be read as a pattern; real file names have none.
     paths = {name: path for name, path in paths.items() if path.startswith("/") and "*" not in path}
     if not paths:
         return {}
@@ -62,25 +62,25 @@ TOPOLOGIES = MultiNodeProbe(name="nccl-topology", script=read_topology_files)
 
 
 def find_absent_hcas(facts: Facts) -> Iterator[Finding]:
-    """NCCL takes what is there of NCCL_IB_HCA and says nothing of the rest."""
+    """NCCL uses the adapters of NCCL_IB_HCA that exist and silently ignores the rest."""
     nccl_settings = collect_settings(facts)
     for name, ports in facts.of(PORTS).items():
         spec = nccl_settings[name].get("NCCL_IB_HCA", NO_TEXT)
         gone = list_absent_hcas(ports, spec)
-        # What is refused and not there anyway is no loss.
+        # Excluding an adapter that doesn't exist is harmless.
         if gone and ports and not spec.startswith("^"):
             adapters = f"={','.join(port.name for port in ports if port.active)}"
             names = escape_text(format_list([each.visible() for each in gone]))
             yield fabric.HCA_ABSENT.finding(
                 nodes=(name,),
-                seen=f"NCCL_IB_HCA={spec.visible()} names {names}, which it hasn't got:"
+                seen=f"NCCL_IB_HCA={spec.visible()} names {names}, which the node lacks;"
                 f" it has {format_list([port.name for port in ports])}",
                 fix=fabric.HCA_ABSENT.fix(adapters=quote_yaml(adapters), node=name),
             )
 
 
 def find_differing_settings(facts: Facts) -> Iterator[Finding]:
-    """Ranks that choose another algorithm or network than their peers wait for each other for ever."""
+    """Ranks that choose another algorithm or network than their peers wait for each other forever."""
     every = {name: _drop_per_node_settings(own) for name, own in collect_known_settings(facts).items()}
     for key in sorted({key for own in every.values() for key in own}):
         values = {name: own.get(key) for name, own in every.items()}
@@ -102,7 +102,7 @@ def _drop_per_node_settings(node_settings: Mapping[str, Untrusted]) -> dict[str,
 
 
 def _find_odd_nodes(values: Mapping[str, Untrusted | None], key: str) -> tuple[tuple[str, ...], str]:
-    """Who differs from most, or all when there is no most; and how that reads."""
+    """The nodes that differ from the majority, or all without one, and the sentence for them."""
     if len(set(values.values())) == 1:
         return (), ""
     most = find_majority(values)
@@ -117,7 +117,7 @@ def _format_setting(key: str, value: Untrusted | None) -> str:
 
 
 def find_topology_differences(facts: Facts) -> Iterator[Finding]:
-    """A topology file that is missing here makes NCCL guess, and guess slow rings."""
+    """Without its topology file NCCL guesses, and picks slow rings."""
     outcome = TOPOLOGIES.outcome(facts)
     topology_files = {} if outcome is None or isinstance(outcome, Unknown) else outcome
     for name, file in topology_files.items():
@@ -125,7 +125,7 @@ def find_topology_differences(facts: Facts) -> Iterator[Finding]:
             node = facts.cluster.node(name)
             yield _build_topology_finding(
                 name,
-                f"{TOPOLOGY_VARIABLE} is {file.path.visible()}, which can't be read here",
+                f"{TOPOLOGY_VARIABLE} is {file.path.visible()}, which is unreadable here",
                 _fix_missing_topology(topology_files, file.path, node.target, bind=bool(node.container)),
             )
     yield from _compare_digests(
@@ -138,7 +138,7 @@ def find_topology_differences(facts: Facts) -> Iterator[Finding]:
 def _fix_missing_topology(
     topology_files: Mapping[str, TopologyFile], path: Untrusted, target: str, *, bind: bool
 ) -> Fix:
-    """How to copy the file from a node that has it; where none has, only that it can be looked for."""
+    """How to copy the file from a node that has it, or how to look for it where none has."""
     giver = next((name for name, file in topology_files.items() if file.path == path and file.digest), None)
     if giver is None:
         return fabric.TOPOLOGY.fix("absent-bind" if bind else "absent", path=path, node=target)
@@ -153,11 +153,13 @@ def _compare_digests(digests: Mapping[str, str | None], what: str) -> Iterator[F
     settled = sum(value == most for value in digests.values()) * 2 > len(digests)
     for name, own in digests.items():
         if settled and own != most:
-            seen = f"{what} is not there" if own is None else f"{what} differs"
-            yield _build_topology_finding(name, f"{seen}; the others agree", fabric.TOPOLOGY.fix("other", node=name))
+            seen = f"{what} is missing" if own is None else f"{what} differs"
+            yield _build_topology_finding(
+                name, f"{seen}; the others have the same one", fabric.TOPOLOGY.fix("other", node=name)
+            )
     if not settled:
         yield fabric.TOPOLOGY.finding(
-            nodes=tuple(digests), seen=f"{what} is not the same on these nodes", fix=fabric.TOPOLOGY.fix("unequal")
+            nodes=tuple(digests), seen=f"{what} differs between these nodes", fix=fabric.TOPOLOGY.fix("unequal")
         )
 
 

@@ -1,4 +1,4 @@
-"""NCCL's network plugins: what a cloud's own adapters need, and whether the loader will find it in a rank."""
+"""NCCL's network plugins: whether one is required, and whether the loader will find it in a rank."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ from aboard.lazy_dataclass import dataclass
 _ANY = Untrusted("libnccl-net.so")
 _BUILT_IN = re.compile(r"\A(ib|socket|)\Z", re.IGNORECASE)
 
-# What the loader looks through (ld.so(8)), then where clouds put their plugins. 0x1d0f is Amazon's number for PCI.
+# The loader's search path (ld.so(8)), then where clouds install plugins. 0x1d0f is Amazon's PCI vendor id.
 _SCRIPT = """efa=0
 for file in /sys/class/infiniband/*/device/vendor; do
     [ -r "$file" ] && read -r vendor < "$file" && [ "$vendor" = 0x1d0f ] && efa=$((efa + 1))
@@ -40,7 +40,7 @@ exit 0"""
 
 @dataclass(frozen=True, kw_only=True)
 class NcclPlugins:
-    """Files of plugins that the loader finds, those that lie elsewhere, and how many adapters can't do without one."""
+    """Plugins that the loader finds, plugins elsewhere, and the number of adapters that require one."""
 
     found: tuple[Untrusted, ...]
     aside: tuple[Untrusted, ...]
@@ -49,19 +49,19 @@ class NcclPlugins:
 
 def parse_plugins(answer: ProbeAnswer) -> NcclPlugins:
     if not isinstance(answer, CommandOutput) or answer.timed_out:
-        raise ProbeParseError("the search for NCCL's plugins did not end in time")
+        raise ProbeParseError("the search for NCCL plugins timed out")
     efa = re.match(r"efa ([0-9]{1,4})$", answer.stdout, re.MULTILINE)
     if efa is None:
-        raise ProbeParseError("the search for NCCL's plugins did not say")
+        raise ProbeParseError("the search for NCCL plugins printed nothing usable")
     found = tuple(Untrusted(path[:400]) for path in re.findall(r"^on (/.+)$", answer.stdout, re.MULTILINE))
     aside = tuple(Untrusted(path[:400]) for path in re.findall(r"^off (/.+)$", answer.stdout, re.MULTILINE))
     return NcclPlugins(found=found, aside=tuple(path for path in aside if path not in found), efa=int(efa[1]))
 
 
 def find_missing_plugins(facts: Facts) -> Iterator[Finding]:
-    """NCCL that finds no plugin says so in a line that is off by default, and takes TCP."""
+    """Without its plugin NCCL falls back to TCP, and logs that only at a level that is off by default."""
     nccl_settings = collect_settings(facts)
-    # Inside a container are other files than the agent sees.
+    # A container has other files than the agent sees.
     known = {name: each for name, each in facts.of(PLUGINS).items() if facts.cluster.node(name).container is None}
     common = find_majority({name: bool(each.found) for name, each in known.items()})
     for name, plugins in known.items():
@@ -79,7 +79,7 @@ def find_missing_plugins(facts: Facts) -> Iterator[Finding]:
 def _find_required_plugin(
     nccl_settings: Mapping[str, Untrusted], plugins: NcclPlugins, *, common: bool
 ) -> tuple[Untrusted, str]:
-    """The file that NCCL will look for, and why it must be there; no reason when it need not."""
+    """The file that NCCL will look for, and why it is required; an empty reason when it isn't."""
     plugin_name, net = nccl_settings.get("NCCL_NET_PLUGIN", NO_TEXT), nccl_settings.get("NCCL_NET", NO_TEXT)
     if plugin_name == "none":
         return NO_TEXT, ""
@@ -87,14 +87,14 @@ def _find_required_plugin(
         file = plugin_name if ".so" in plugin_name else Untrusted(f"libnccl-net-{plugin_name.raw()}.so")
         return file, f"NCCL_NET_PLUGIN is {plugin_name.visible()}"
     if plugins.efa:
-        return _ANY, f"it has {format_count(plugins.efa, 'EFA adapter')}, which NCCL can use through a plugin only"
+        return _ANY, f"it has {format_count(plugins.efa, 'EFA adapter')}, which NCCL can use only through a plugin"
     if net.match(_BUILT_IN) is None:
-        return _ANY, f"NCCL_NET is {net.visible()}, which is no part of NCCL itself"
-    return _ANY, "most nodes have a network plugin of NCCL's" if common else ""
+        return _ANY, f"NCCL_NET is {net.visible()}, which is not built into NCCL"
+    return _ANY, "most nodes have an NCCL network plugin" if common else ""
 
 
 def _is_matching_plugin(path: Untrusted, required: Untrusted) -> bool:
-    """A plugin that isn't named may have any name: who installs one makes a link to it."""
+    """Whether a file is the required plugin; any libnccl-net file is when none is named."""
     name = path.raw().rpartition("/")[2]
     return required == path or name.startswith("libnccl-net" if required == _ANY else required.raw())
 
@@ -114,7 +114,7 @@ def _fix_missing_plugin(name: str, required: Untrusted, aside: Untrusted, known:
 
 
 def _build_search_command(node: Node) -> ProbeCommand:
-    """As a rank will look for it: with the path of aboard.yaml, and after the `setup` lines."""
+    """The search as in a rank: with the path of aboard.yaml, and after the `setup` lines."""
     library_path = node.env.get("LD_LIBRARY_PATH")
     first = () if library_path is None else ("env", f"LD_LIBRARY_PATH={library_path}")
     return ProbeCommand(argv=(*first, *prepend_setup(node, ("sh", "-c", _SCRIPT))))

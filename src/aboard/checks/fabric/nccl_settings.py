@@ -1,4 +1,4 @@
-"""What NCCL was told on each node: its variables and /etc/nccl.conf, and which ports that leaves it."""
+"""NCCL's configuration on each node: its variables and /etc/nccl.conf, and the ports that these allow."""
 
 import re
 from collections.abc import Mapping
@@ -19,14 +19,14 @@ from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
 CONF = "/etc/nccl.conf"
-# NCCL takes this one by itself, without a variable.
+# NCCL loads this one without a variable.
 TOPOLOGY = "/var/run/nvidia-topologyd/virtualTopology.xml"
 _LONGEST = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
 class NcclConf:
-    """What /etc/nccl.conf sets, and a digest of the topology that NCCL loads unasked; None where there is none."""
+    """The settings in /etc/nccl.conf, and the digest of the topology file that NCCL loads by default, if any."""
 
     settings: Mapping[str, Untrusted]
     topology: str | None
@@ -45,12 +45,12 @@ def parse_conf(answer: ProbeAnswer) -> NcclConf:
 def parse_env(answer: ProbeAnswer) -> Mapping[str, Untrusted]:
     """The NCCL_ variables that a process started on the node inherits."""
     if not isinstance(answer, CommandOutput) or answer.timed_out or answer.code not in {0, 1}:
-        raise ProbeParseError("env did not say")
+        raise ProbeParseError("env failed")
     return _parse_settings(answer.stdout)
 
 
 def collect_settings(facts: Facts) -> dict[str, dict[str, Untrusted]]:
-    """What NCCL will see in a rank of each node: aboard.yaml wins over the node's environment, that over nccl.conf."""
+    """NCCL's settings in each node's ranks: aboard.yaml overrides the node's environment, which overrides nccl.conf."""
     confs, envs = facts.of(NCCL_CONF), facts.of(NCCL_ENV)
     return {
         node.name: {
@@ -63,7 +63,7 @@ def collect_settings(facts: Facts) -> dict[str, dict[str, Untrusted]]:
 
 
 def collect_known_settings(facts: Facts) -> dict[str, dict[str, Untrusted]]:
-    """For nodes that answered both questions: half an answer would look like a difference."""
+    """The settings of nodes that answered both probes: a partial answer would look like a difference."""
     confs, envs = facts.of(NCCL_CONF), facts.of(NCCL_ENV)
     return {
         name: node_settings for name, node_settings in collect_settings(facts).items() if name in confs and name in envs
@@ -77,7 +77,7 @@ def list_usable_ports(facts: Facts) -> dict[str, tuple[RdmaPort, ...]]:
 
 
 def list_active_ports(facts: Facts) -> dict[str, tuple[RdmaPort, ...]]:
-    """The ports of each node that NCCL will use; not in it where there are none."""
+    """The ports that NCCL will use, by node; nodes without any are left out."""
     up = {name: tuple(port for port in ports if port.active) for name, ports in list_usable_ports(facts).items()}
     return {name: ports for name, ports in up.items() if ports}
 
@@ -87,7 +87,7 @@ def is_rdma_disabled(nccl_settings: Mapping[str, Untrusted]) -> bool:
 
 
 def select_ports(ports: tuple[RdmaPort, ...], nccl_settings: Mapping[str, Untrusted]) -> tuple[RdmaPort, ...]:
-    """What NCCL_IB_DISABLE and NCCL_IB_HCA leave."""
+    """The ports that NCCL_IB_DISABLE and NCCL_IB_HCA allow."""
     if is_rdma_disabled(nccl_settings):
         return ()
     spec = nccl_settings.get("NCCL_IB_HCA", NO_TEXT)
@@ -98,7 +98,7 @@ def select_ports(ports: tuple[RdmaPort, ...], nccl_settings: Mapping[str, Untrus
 
 
 def parse_hca_names(spec: Untrusted) -> tuple[Untrusted, ...]:
-    """The names in a value of NCCL_IB_HCA, without its signs: `^` refuses, `=` wants the name whole."""
+    """The names in a value of NCCL_IB_HCA, without its signs: `^` excludes, `=` matches the whole name."""
     return tuple(Untrusted(name.strip()) for name in spec.raw().lstrip("^=").split(",") if name.strip())
 
 
@@ -123,5 +123,5 @@ def _parse_settings(text: str) -> dict[str, Untrusted]:
 
 
 NCCL_CONF = Probe(name="nccl-conf", question=ProbeFiles(globs=(CONF, TOPOLOGY)), parse=parse_conf)
-# Only these: the rest of an environment may hold secrets, and is no business of ours.
+# Only these: the rest of an environment may hold secrets.
 NCCL_ENV = Probe(name="nccl-env", question=ProbeCommand(argv=("sh", "-c", "env | grep '^NCCL_'")), parse=parse_env)

@@ -1,4 +1,4 @@
-"""Whether every node's ports are up, all there, and as fast as those of the others."""
+"""Whether every node's ports are up, complete, and as fast as those of the others."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from aboard.diagnoses import Diagnosis, Finding, Fix, Severity
 from aboard.diagnoses.nodes import fabric
 from aboard.diagnoses.untrusted import Untrusted
 
-# A switch that was restarted takes each of its links down once; one that goes down again and again is a bad cable.
+# A switch restart takes each of its links down once; a link that goes down repeatedly has a bad cable.
 FLAPS_INFO = 3
 FLAPS_WARN = 10
 # InfiniBand allows a bit error in 10^12; at 400 Gb/s a good link still has next to none after error correction.
@@ -22,7 +22,7 @@ SYMBOL_ERRORS_WARN = 1000
 
 
 def predict_socket_fallback(facts: Facts) -> Iterator[Finding]:
-    """NCCL skips ports that aren't up without a word, and then takes TCP, which is ten times slower."""
+    """NCCL silently skips ports that aren't up and falls back to TCP, which is ten times slower."""
     up, nccl_settings, all_ports = _list_rdma_nodes(facts), collect_settings(facts), facts.of(PORTS)
     for name, ports in list_usable_ports(facts).items():
         if any(port.active for port in ports) or not (up or _has_infiniband(ports)):
@@ -36,12 +36,12 @@ def predict_socket_fallback(facts: Facts) -> Iterator[Finding]:
 
 
 def _has_infiniband(ports: tuple[RdmaPort, ...]) -> bool:
-    """Its own InfiniBand adapters say that it should; an Ethernet card that is down says nothing."""
+    """An InfiniBand adapter shows that the node should use RDMA; an Ethernet port that is down doesn't."""
     return any(port.layer == INFINIBAND for port in ports)
 
 
 def _list_rdma_nodes(facts: Facts) -> list[str]:
-    """The nodes that train over RDMA: any with InfiniBand up; with RoCE, which may be chance, if it is usual."""
+    """The nodes that train over RDMA: any with InfiniBand up, and those with RoCE up if most nodes have it."""
     up = list_active_ports(facts)
     layers = {name: {port.layer for port in up.get(name, ())} for name in facts.of(PORTS)}
     roce = find_majority({name: ETHERNET in own for name, own in layers.items()})
@@ -54,10 +54,10 @@ def _explain_sockets(
     if is_rdma_disabled(nccl_settings):
         return "NCCL_IB_DISABLE is set"
     if not ports:
-        return "it has no RDMA adapter at all"
+        return "it has no RDMA adapter"
     if not usable_ports:
         return (
-            f"NCCL_IB_HCA={nccl_settings['NCCL_IB_HCA'].visible()} fits none of"
+            f"NCCL_IB_HCA={nccl_settings['NCCL_IB_HCA'].visible()} matches none of"
             f" {format_list([port.name for port in ports])}"
         )
     return "none of its ports is up: " + format_list([_format_port_state(port) for port in usable_ports])
@@ -72,12 +72,12 @@ def _fix_sockets(name: str, ports: tuple[RdmaPort, ...], usable_ports: tuple[Rdm
 
 
 def find_down_ports(facts: Facts) -> Iterator[Finding]:
-    """One rail that is down takes its share of the bandwidth away from all nodes."""
+    """A rail that is down costs all nodes its share of the bandwidth."""
     up = {port.name for ports in list_active_ports(facts).values() for port in ports}
     for name, ports in list_usable_ports(facts).items():
         if not any(port.active for port in ports):
-            continue  # told by would_use_sockets
-        # A port without a cable is nobody's fault; one that has a link, or is up on other nodes, is missed.
+            continue  # reported by predict_socket_fallback
+        # A port without a cable is fine; one that has a link, or is up on other nodes, should be active.
         down = tuple(port for port in ports if not port.active and (port.physical == "LinkUp" or port.name in up))
         if down:
             yield fabric.PORT_DOWN.finding(
@@ -101,7 +101,7 @@ def _fix_down_port(diagnosis: Diagnosis, name: str, ports: tuple[RdmaPort, ...])
 
 
 def find_missing_ports(facts: Facts) -> Iterator[Finding]:
-    """A card that fell off the bus isn't down: it is no longer there."""
+    """An adapter that fell off the bus isn't down: it is missing."""
     for layer in (INFINIBAND, ETHERNET):
         every = {
             name: _list_port_names(ports, layer)
@@ -113,8 +113,8 @@ def find_missing_ports(facts: Facts) -> Iterator[Finding]:
             if len(own) < len(expected):
                 yield fabric.PORT_MISSING.finding(
                     nodes=(name,),
-                    seen=f"{format_count(len(own), f'{layer} port')}, the others have {len(expected)}; no"
-                    f" {format_list(sorted(expected - own))} here",
+                    seen=f"{format_count(len(own), f'{layer} port')}; the others have {len(expected)}; missing"
+                    f" {format_list(sorted(expected - own))}",
                     fix=fabric.PORT_MISSING.fix(node=name),
                 )
 
@@ -142,7 +142,7 @@ def _list_slow_ports(
     ports: tuple[RdmaPort, ...], by_name: Mapping[str, float], surplus: Counter[float]
 ) -> Iterator[tuple[RdmaPort, str]]:
     """Ports slower than they are elsewhere; `surplus` is how many more than usual it has of each rate."""
-    # When a card is gone the others change their names, so then only the numbers of ports of each rate tell.
+    # When an adapter is gone the others change names; then only the counts per rate are comparable.
     alike = {port.name for port in ports} == set(by_name)
     for port in ports:
         usually = by_name.get(port.name, 0.0)
@@ -168,7 +168,7 @@ def _find_usual_rates(every: Mapping[str, tuple[RdmaPort, ...]]) -> dict[str, fl
 
 
 def find_flapping_ports(facts: Facts) -> Iterator[Finding]:
-    """Counters since the last boot: what stands out from the other ports was already failing before this run."""
+    """Counters since the last boot: a port that stands out was already failing before this run."""
     every = list_active_ports(facts)
     flaps = median_low([port.link_downed or 0 for ports in every.values() for port in ports] or [0])
     for name, ports in every.items():
@@ -180,7 +180,7 @@ def find_flapping_ports(facts: Facts) -> Iterator[Finding]:
             severity=Severity.WARN if serious else Severity.INFO,
             nodes=(name,),
             seen=format_list([_format_counters(port) for port in bad])
-            + f"; usual is {format_count(flaps, 'link-down')}",
+            + f"; typical is {format_count(flaps, 'link-down')}",
             fix=fabric.FLAPS.fix(device=bad[0].device, node=name),
         )
 

@@ -1,4 +1,4 @@
-"""RDMA ports as the kernel shows them under /sys/class/infiniband: InfiniBand and RoCE alike."""
+"""RDMA ports, InfiniBand and RoCE, as the kernel shows them under /sys/class/infiniband."""
 
 import re
 from collections import defaultdict
@@ -24,7 +24,7 @@ class Gid:
 
     @property
     def routable(self) -> bool:
-        """A RoCE v2 address that another subnet can answer, not the link-local one that every port has."""
+        """Whether it is a RoCE v2 address reachable from another subnet, not the link-local one that every port has."""
         try:
             address = IPv6Address(self.address)
         except AddressValueError:
@@ -38,7 +38,7 @@ class Gid:
 
 @dataclass(frozen=True, kw_only=True)
 class RdmaPort:
-    """One port of one adapter. `rate` is in Gb/s, 0 when the kernel can't tell; counters are None where it has none."""
+    """One port of one adapter. `rate` is in Gb/s, 0 when unknown; counters are None where the kernel has none."""
 
     device: str
     number: int
@@ -65,7 +65,7 @@ class RdmaPort:
 
     @property
     def gid_index(self) -> int | None:
-        """Where its first RoCE v2 address is, IPv4 before IPv6: what NCCL_IB_GID_INDEX should be."""
+        """The index of its first RoCE v2 address, IPv4 before IPv6: the right NCCL_IB_GID_INDEX."""
         routable = sorted((gid for gid in self.gids if gid.routable), key=lambda gid: (not gid.ipv4, gid.index))
         return routable[0].index if routable else None
 
@@ -102,7 +102,7 @@ def _get_sort_key(port: RdmaPort) -> tuple[str, int, int]:
 def _parse_port(device: str, number: int, files: Mapping[str, str]) -> RdmaPort:
     state = re.fullmatch(r"[0-9]: ([A-Z_]{1,20})", files.get("state", ""))
     if state is None:
-        raise ProbeParseError(f"{device} port {number} has no state that can be read")
+        raise ProbeParseError(f"{device} port {number} has no readable state")
     physical = re.fullmatch(r"[0-9]: (\w{1,40})", files.get("phys_state", ""))
     rate = re.fullmatch(r"([0-9]{1,5}(?:\.[0-9]{1,3})?) Gb/sec \(([0-9]{1,2}X(?: \w{1,6})?)\)", files.get("rate", ""))
     return RdmaPort(
@@ -124,7 +124,7 @@ def _parse_counter(text: str | None) -> int | None:
 
 
 def _parse_gids(files: Mapping[str, str]) -> list[Gid]:
-    """Entries that nobody has filled can't be read (the kernel says EINVAL), so they have no type here."""
+    """Empty entries are unreadable (the kernel returns EINVAL), so they have no type here."""
     found = []
     for name, kind in files.items():
         at = re.fullmatch(r"gid_attrs/types/([0-9]{1,4})", name)

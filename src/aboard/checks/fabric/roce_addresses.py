@@ -1,4 +1,4 @@
-"""RoCE: the address that NCCL must pick from each port's table, and ports that don't speak with each other."""
+"""RoCE: the address that NCCL must pick from each port's table, and ports that can't communicate."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from aboard.diagnoses import Finding, Fix
 from aboard.diagnoses.nodes import fabric
 from aboard.diagnoses.untrusted import NO_TEXT
 
-# From NCCL 2.21 on it looks for a RoCE v2 address by itself when the variable is not set.
+# From 2.21 on NCCL selects a RoCE v2 address itself when the variable is not set.
 
 
 def _list_roce_ports(facts: Facts) -> dict[str, tuple[RdmaPort, ...]]:
@@ -31,7 +31,7 @@ def find_missing_gids(facts: Facts) -> Iterator[Finding]:
     somewhere = any(port.gid_index is not None for ports in every.values() for port in ports)
     for name, ports in every.items():
         without = [port for port in ports if port.gid_index is None]
-        # Where no port of the cluster has an IP address, link-local ones within one network may be how it is meant.
+        # Where no port of the cluster has an IP address, link-local addresses within one network may be intended.
         bad = [port for port in without if somewhere or not any(gid.kind == ROCE_V2 for gid in port.gids)]
         if bad:
             yield fabric.GID_NONE.finding(
@@ -77,8 +77,8 @@ def _explain_wrong_index(ports: tuple[RdmaPort, ...], configured_index: int) -> 
     if not bad:
         return ""
     where = {index: [port.name for port in bad if port.gid_index == index] for index in _list_gid_indices(tuple(bad))}
-    right = "; ".join(f"it is {index} on {format_list(names)}" for index, names in where.items())
-    return f"NCCL_IB_GID_INDEX={configured_index} is set, which is no RoCE v2 address; {right}"
+    right = "; ".join(f"index {index} is one on {format_list(names)}" for index, names in where.items())
+    return f"NCCL_IB_GID_INDEX={configured_index} is set, which is not a RoCE v2 address; {right}"
 
 
 def _explain_different_index(ports: tuple[RdmaPort, ...], expected: tuple[int, ...]) -> str:
@@ -86,7 +86,7 @@ def _explain_different_index(ports: tuple[RdmaPort, ...], expected: tuple[int, .
     if own == expected:
         return ""
     mine, theirs = (" and ".join(str(index) for index in indices) for indices in (own, expected))
-    return f"its RoCE v2 address has GID index {mine}, on the others {theirs}"
+    return f"its RoCE v2 address has GID index {mine}; on the others it is {theirs}"
 
 
 def _fix_gid_index(name: str, ports: tuple[RdmaPort, ...]) -> Fix:
@@ -97,7 +97,7 @@ def _fix_gid_index(name: str, ports: tuple[RdmaPort, ...]) -> Fix:
 
 
 def find_mixed_layers(facts: Facts) -> Iterator[Finding]:
-    """InfiniBand and RoCE ports can't speak with each other; NCCL pairs them all the same."""
+    """InfiniBand and RoCE ports can't communicate; NCCL pairs them anyway."""
     every = list_active_ports(facts)
     single = {name: _list_layers(ports) for name, ports in every.items() if len(_list_layers(ports)) == 1}
     expected = find_majority(single)
@@ -109,7 +109,7 @@ def find_mixed_layers(facts: Facts) -> Iterator[Finding]:
         if expected is not None and layers != expected:
             yield fabric.MIXED.finding(
                 nodes=(name,),
-                seen=f"its ports are {next(iter(layers))}, those of the others {keep}",
+                seen=f"its ports are {next(iter(layers))}; those of the others are {keep}",
                 fix=fabric.MIXED.fix("mode", device=every[name][0].device, node=name),
             )
 
@@ -127,8 +127,7 @@ def _build_mixed_finding(names: tuple[str, ...], count: int, others: tuple[str, 
     other = ETHERNET if keep == INFINIBAND else INFINIBAND
     return fabric.MIXED.finding(
         nodes=names,
-        seen=f"ports that are up: {count} {keep}, {len(others)} {other} ({format_list(others)}); NCCL would use"
-        " them all",
+        seen=f"active ports: {count} {keep}, {len(others)} {other} ({format_list(others)}); NCCL would use all of them",
         # `=` after `^`: without it mlx5_1 would mean mlx5_10 too.
         fix=fabric.MIXED.fix("exclude", adapters=quote_yaml(f"^={','.join(others)}"), where=fold_names(names)),
     )

@@ -1,6 +1,6 @@
-"""Rails: RoCE networks side by side, one for each adapter; whether each works, and whether they are connected.
+"""Rails: parallel RoCE networks, one for each adapter; whether each works, and whether they are interconnected.
 
-An echo is no RDMA, but it takes the same addresses and routes, and any user may send one.
+A ping is not RDMA, but it uses the same addresses and routes, and any user may send one.
 """
 
 import re
@@ -22,7 +22,7 @@ from aboard.diagnoses import Finding, Severity, join_fixes
 from aboard.diagnoses.nodes import fabric
 from aboard.lazy_dataclass import dataclass
 
-# Ends with 0 when an echo came back and with 1 when none did; all else is another trouble (ping(8)).
+# ping(8) exits with 0 when an echo came back and with 1 when none did; any other code is another error.
 PINGS = """for pair; do
     { ping -n -q -c 2 -W 1 -I "${pair%%>*}" "${pair##*>}" >/dev/null 2>&1; echo "$pair $?"; } &
 done
@@ -49,7 +49,7 @@ class RailEcho:
 
 @dataclass(frozen=True, kw_only=True)
 class RailEchoes:
-    """What came back. A node that could not send is not in it."""
+    """The echoes. A node that could not send is not included."""
 
     echoes: tuple[RailEcho, ...] = field(default=())
 
@@ -90,18 +90,18 @@ RAILS = MultiNodeProbe(name="rails", script=send_echoes, quick=False)
 
 
 def find_broken_rails(facts: Facts) -> Iterator[Finding]:
-    """A rail on which two nodes don't hear each other, while they do on others, is a cable or a switch."""
+    """A rail that fails between two nodes while others work has a bad cable or switch."""
     for frm, to in _list_node_pairs(facts):
         echoes = _get_echoes(facts).between(frm, to, straight=True)
         lost = [echo for echo in echoes if not echo.back]
-        # Where nothing comes back at all, echoes are filtered, and say nothing.
+        # Where nothing comes back at all, echoes are filtered and prove nothing.
         if lost and len(lost) < len(echoes):
             ends = [f"{echo.rails[0]} ({echo.addresses[0]} → {echo.addresses[1]})" for echo in lost]
             own, peer = lost[0].addresses
             yield fabric.RAIL_CUT.finding(
                 nodes=(frm, to),
-                seen=f"no echo comes back from {to} to {frm} on {format_list(ends, 4)};"
-                f" on {format_count(len(echoes) - len(lost), 'other rail')} it does",
+                seen=f"{frm} gets no echo from {to} on {format_list(ends, 4)};"
+                f" {format_count(len(echoes) - len(lost), 'other rail')} work{'s' * (len(echoes) - len(lost) == 1)}",
                 fix=join_fixes(
                     fabric.RAIL_CUT.fix("echo", own=own, peer=peer, node=frm),
                     fabric.RAIL_CUT.fix(
@@ -112,7 +112,7 @@ def find_broken_rails(facts: Facts) -> Iterator[Finding]:
 
 
 def find_disconnected_rails(facts: Facts) -> Iterator[Finding]:
-    """Rails that aren't connected are how many build them; NCCL must then not send from one to the other."""
+    """Many clusters keep rails separate on purpose; NCCL must then not send across rails."""
     nccl_settings = collect_settings(facts)
     apart = [pair for pair in _list_node_pairs(facts) if _has_disconnected_rails(facts, *pair)]
     names = tuple(dict.fromkeys(name for pair in apart for name in pair))
@@ -122,12 +122,12 @@ def find_disconnected_rails(facts: Facts) -> Iterator[Finding]:
     cross = _get_echoes(facts).between(*apart[0], straight=False)[0]
     crossing = any(nccl_settings[name].get("NCCL_CROSS_NIC") == "1" for name in names)
     yield fabric.RAILS.finding(
-        # Left to itself NCCL stays on a rail where all nodes have the same ones.
+        # By default NCCL stays on a rail where all nodes have the same ones.
         severity=Severity.WARN if crossing else Severity.INFO,
         nodes=names,
-        seen=f"rails are not connected with each other: {cross.rails[0]} of {cross.frm} ({cross.addresses[0]}) gets no"
-        f" echo from {cross.rails[1]} of {cross.to} ({cross.addresses[1]}), along the rails it does"
-        + ("; NCCL_CROSS_NIC=1 makes NCCL send across" if crossing else ""),
+        seen=f"rails are not interconnected: {cross.rails[0]} of {cross.frm} ({cross.addresses[0]}) gets no"
+        f" echo from {cross.rails[1]} of {cross.to} ({cross.addresses[1]}); echoes along each rail return"
+        + ("; NCCL_CROSS_NIC=1 makes NCCL send across rails" if crossing else ""),
         fix=fabric.RAILS.fix(where=fold_names(names)),
     )
 
@@ -146,12 +146,12 @@ def _list_rail_addresses(ports: tuple[RdmaPort, ...]) -> dict[str, str]:
 
 
 def _plan_echoes(name: str, peer: str, own: Mapping[str, Mapping[str, str]]) -> dict[str, tuple[str, tuple[str, str]]]:
-    """From `address>address` to whom that is and on which rails."""
+    """The peer and the rails of each `address>address`."""
     mine, theirs = own[name], own[peer]
     rails = [rail for rail in mine if rail in theirs][:_MOST]
     rail_pairs = [(rail, rail) for rail in rails]
     rail_pairs += [(rails[0], rails[1]), (rails[1], rails[0])] if len(rails) > 1 else []
-    # Two names of one machine have nothing between them.
+    # Two names of one machine share the rails' ports.
     if any(mine[rail] == theirs[rail] for rail in rails):
         return {}
     return {f"{mine[frm]}>{theirs[to]}": (peer, (frm, to)) for frm, to in rail_pairs}

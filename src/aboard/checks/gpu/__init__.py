@@ -1,6 +1,6 @@
-"""GPUs: as many as slots, alike on all nodes, with a driver that works, and in good health.
+"""GPUs: as many as slots, alike on all nodes, with a working driver, and healthy.
 
-Only recordings of such machines have proven these rules, so none of them stops a launch.
+These rules are tested on recordings only, so none of them stops a launch.
 """
 
 from aboard.checks.gpu.count_and_model_parity import find_differing_drivers, find_differing_models
@@ -24,12 +24,12 @@ from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import gpu
 
 PROBES = (GPUS, DRIVER, VISIBLE, SERVICE, KERNEL_LOG, HEALTH, NVLINK)
-# Their rules say more of why there is no answer, and the family declares it.
+# These have rules and diagnoses of their own for a missing answer.
 _WITH_OWN_UNKNOWN = (GPUS, SERVICE, KERNEL_LOG)
 
 
 def list_nodes_without_gpu(facts: Facts) -> dict[str, str]:
-    """The nodes that have neither a GPU nor a driver for one, so that no rule here has anything to judge."""
+    """The nodes with neither a GPU nor a driver, on which these rules have nothing to check."""
     smi, drivers = facts.of(GPUS), facts.of(DRIVER)
     return {
         name: "no NVIDIA GPU and no driver for one"
@@ -40,7 +40,7 @@ def list_nodes_without_gpu(facts: Facts) -> dict[str, str]:
 
 SUBJECT = Subject(
     name="gpu",
-    title="nothing is wrong with the GPUs, where there are any",
+    title="GPUs are complete, alike and healthy",
     probes=PROBES,
     rules=(
         find_xid_errors,

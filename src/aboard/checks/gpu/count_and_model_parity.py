@@ -1,4 +1,4 @@
-"""The GPUs that each node was said to have, of the same model and with the same driver everywhere."""
+"""The number of GPUs that each node needs, of the same model and with the same driver everywhere."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from aboard.diagnoses.nodes import gpu
 
 
 def count_gpus(facts: Facts) -> dict[str, int]:
-    """How many GPUs a program sees on each node; not in it where nvidia-smi could not say."""
+    """How many GPUs a program sees, by node; nodes where nvidia-smi failed are left out."""
     # Without nvidia-smi there are no GPUs only if there is no driver either.
     bare = {name for name, driver in facts.of(DRIVER).items() if not driver.version}
     every = facts.of(GPUS).items()
@@ -23,7 +23,7 @@ def count_gpus(facts: Facts) -> dict[str, int]:
 
 
 def find_missing_gpus(facts: Facts) -> dict[str, Finding]:
-    """Two ranks on one GPU, or a rank without one, end the run at its first collective."""
+    """Two ranks on one GPU, or a rank without one, fail at the first collective."""
     counts = count_gpus(facts)
     if not any(counts.values()):
         return {}  # a cluster without any GPU has slots for CPU processes
@@ -39,7 +39,7 @@ def find_missing_gpus(facts: Facts) -> dict[str, Finding]:
             )
         elif node.slots is None and count < expected:
             short[node.name] = _build_count_finding(
-                node.name, count, f"{format_count(count, 'GPU')}, the others have {expected}"
+                node.name, count, f"{format_count(count, 'GPU')}; the others have {expected}"
             )
     return short
 
@@ -77,13 +77,13 @@ def find_differing_models(facts: Facts) -> Iterator[Finding]:
 
 
 def find_differing_drivers(facts: Facts) -> Iterator[Finding]:
-    """Another driver is another CUDA: what runs on one node may not even start on the next."""
+    """A different driver is a different CUDA: a program that runs on one node may not start on another."""
     versions = {name: driver.version for name, driver in facts.of(DRIVER).items() if driver.version}
     yield from _find_odd_nodes({name: (version,) for name, version in versions.items()}, gpu.DRIVER, what="driver")
 
 
 def _find_odd_nodes(values: Mapping[str, tuple[str, ...]], diagnosis: Diagnosis, *, what: str) -> Iterator[Finding]:
-    """One finding for each node that differs from most; one for all when there is no most."""
+    """One finding for each node that differs from the majority; one for all without a majority."""
     if len(set(values.values())) <= 1:
         return
     most = find_majority(values)
@@ -95,7 +95,7 @@ def _find_odd_nodes(values: Mapping[str, tuple[str, ...]], diagnosis: Diagnosis,
         return
     for name, value in values.items():
         if value != most:
-            seen = f"{what}: {texts[name]}, on the others {' and '.join(most)}"
+            seen = f"{what}: {texts[name]}; the others have {' and '.join(most)}"
             yield diagnosis.finding(
                 nodes=(name,), seen=seen, fix=diagnosis.fix("odd", where=quote_folded_names([name]))
             )

@@ -1,4 +1,4 @@
-"""The state of GPUs and their driver: a driver in two versions, a lost GPU, bad memory, heat, and NVLink."""
+"""The health of GPUs and their driver: a driver version mismatch, a lost GPU, bad memory, heat, and NVLink."""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ class NvLinks:
 def parse_nvlinks(answer: ProbeAnswer) -> tuple[NvLinks, ...]:
     """From `nvidia-smi nvlink -s`; a machine without NVLink, GPUs or the program has none."""
     if not isinstance(answer, CommandOutput) or answer.timed_out:
-        raise ProbeParseError("nvidia-smi nvlink did not answer in time")
+        raise ProbeParseError("nvidia-smi nvlink timed out")
     found = []
     for block in re.split(r"^(?=GPU [0-9])", answer.stdout, flags=re.MULTILINE):
         head = re.match(r"GPU ([0-9]{1,3}): (.*?)(?: \(UUID.*)?$", block, re.MULTILINE)
@@ -43,15 +43,15 @@ def parse_nvlinks(answer: ProbeAnswer) -> tuple[NvLinks, ...]:
 
 
 def parse_service_state(answer: ProbeAnswer) -> str:
-    """The one word of `systemctl is-active`; empty where there is no systemd to ask."""
+    """The state from `systemctl is-active`; empty without systemd."""
     if not isinstance(answer, CommandOutput) or answer.timed_out:
-        raise ProbeParseError("systemctl did not answer in time")
+        raise ProbeParseError("systemctl timed out")
     word = answer.stdout.strip()
     return word if answer.code != NOT_STARTED and re.fullmatch(r"[a-z-]{1,20}", word) else ""
 
 
 def find_lost_gpus(facts: Facts) -> dict[str, Finding]:
-    """Nodes with a GPU that no longer answers on the PCI bus."""
+    """Nodes with a GPU that no longer responds on the PCI bus."""
     return {name: _build_lost_finding(name, smi) for name, smi in facts.of(GPUS).items() if smi.complaint.match(_LOST)}
 
 
@@ -62,9 +62,9 @@ def _build_lost_finding(name: str, smi: NvidiaSmiOutput) -> Finding:
 
 
 def find_smi_errors(facts: Facts) -> Iterator[Finding]:
-    """nvidia-smi that fails is what CUDA will say too, in other words and later."""
+    """When nvidia-smi fails, CUDA will fail too, later and with another message."""
     drivers, answers = facts.of(DRIVER), facts.of(GPUS)
-    # A login node with the driver's programs and no GPU is what it is, unless its peers have GPUs.
+    # A login node with the driver's programs and no GPU is fine, unless its peers have GPUs.
     somewhere = any(smi.gpus for smi in answers.values())
     for name, smi in answers.items():
         driver = drivers.get(name)
@@ -73,7 +73,7 @@ def find_smi_errors(facts: Facts) -> Iterator[Finding]:
         elif smi.complaint and not smi.complaint.match(_LOST) and (somewhere or driver is None or driver.cards):
             yield gpu.SMI.finding(
                 nodes=(name,),
-                seen=f"nvidia-smi says: {smi.complaint.visible(_MAX_COMPLAINT_LENGTH)}",
+                seen=f"nvidia-smi reports: {smi.complaint.visible(_MAX_COMPLAINT_LENGTH)}",
                 fix=gpu.SMI.fix(node=name),
             )
 
@@ -86,39 +86,39 @@ def _build_mismatch_finding(name: str, complaint: Untrusted, driver: GpuDriver |
 
 
 def find_missing_smi(facts: Facts) -> Iterator[Finding]:
-    """No nvidia-smi beside a loaded driver isn't `no GPUs`: it is an unknown."""
+    """A loaded driver without nvidia-smi doesn't mean `no GPUs`: the number is unknown."""
     drivers = facts.of(DRIVER)
     for name, smi in facts.of(GPUS).items():
         driver = drivers.get(name)
         if not smi.installed and driver is not None and driver.version:
             yield gpu.UNKNOWN_GPUS.finding(
                 nodes=(name,),
-                seen=f"driver {driver.version} is loaded, with {format_count(driver.cards, 'GPU')}, but there is"
-                " no nvidia-smi to ask",
+                seen=f"driver {driver.version} is loaded with {format_count(driver.cards, 'GPU')}, but nvidia-smi"
+                " is not installed",
                 fix=gpu.UNKNOWN_GPUS.fix(node=name),
             )
 
 
 def find_ecc_errors(facts: Facts) -> Iterator[Finding]:
-    """Memory that returned wrong bits has already ended a program since the last boot."""
+    """Uncorrectable memory errors have already terminated a program since the last boot."""
     for name, smi in facts.of(GPUS).items():
         bad = [card for card in smi.gpus if card.uncorrected]
         if bad:
             yield gpu.ECC.finding(
                 nodes=(name,),
-                seen="memory errors that could not be corrected since the last boot: "
+                seen="uncorrectable memory errors since the last boot: "
                 + format_list([f"GPU {card.index} has {card.uncorrected}" for card in bad]),
                 fix=gpu.ECC.fix(gpu=bad[0].index, node=name),
             )
 
 
 def find_throttled_gpus(facts: Facts) -> Iterator[Finding]:
-    """A hot or underfed GPU makes every rank wait for it, and says so nowhere else."""
+    """An overheated or underpowered GPU makes every rank wait for it, and nothing else shows it."""
     for name, gpus in facts.of(HEALTH).items():
         slow = [f"{health.bus} ({', '.join(health.slowed)})" for health in gpus if health.slowed]
         if slow:
             yield gpu.THROTTLED.finding(
-                nodes=(name,), seen=f"slowed down right now: {format_list(slow, 4)}", fix=gpu.THROTTLED.fix(node=name)
+                nodes=(name,), seen=f"throttled now: {format_list(slow, 4)}", fix=gpu.THROTTLED.fix(node=name)
             )
 
 
@@ -132,7 +132,7 @@ def find_fabric_manager_problems(facts: Facts) -> Iterator[Finding]:
         service = services.get(name)
         if joined or not (driver.switches or waiting):
             continue
-        # A guest has GPUs of a switched machine whose fabric manager runs in its host; then only the state tells.
+        # A VM's fabric manager runs on its host; then only the GPUs' state shows it.
         down = bool(driver.switches) and service not in {None, "", "active"}
         if down or waiting:
             yield _build_manager_finding(name, driver.switches, service or "", waiting)
@@ -140,8 +140,8 @@ def find_fabric_manager_problems(facts: Facts) -> Iterator[Finding]:
             yield gpu.UNKNOWN_FABRIC_MANAGER.finding(
                 severity=Severity.INFO,
                 nodes=(name,),
-                seen=f"{driver.switches} NVSwitches, and no systemd to ask whether the fabric manager runs",
-                why="Without it CUDA doesn't start.",
+                seen=f"{driver.switches} NVSwitches; without systemd, the state of the fabric manager is unknown",
+                why="CUDA doesn't start without the fabric manager.",
                 fix=gpu.UNKNOWN_FABRIC_MANAGER.fix(node=name),
             )
 
@@ -154,7 +154,7 @@ def _build_manager_finding(name: str, switches: int, service: str, waiting: list
 
 
 def find_down_nvlinks(facts: Facts) -> Iterator[Finding]:
-    """A GPU with fewer NVLinks than its like makes the ring between the GPUs of its node slower."""
+    """A GPU with fewer NVLinks than identical GPUs slows down the ring on its node."""
     every = facts.of(NVLINK)
     by_model: dict[Untrusted, dict[str, int]] = {}
     for name, gpus in every.items():
@@ -162,13 +162,13 @@ def find_down_nvlinks(facts: Facts) -> Iterator[Finding]:
             by_model.setdefault(links.model, {})[f"{name}/{links.gpu}"] = links.up
     usually = {model: find_most_common(ups, better=int) or 0 for model, ups in by_model.items()}
     for name, gpus in every.items():
-        # Not `fewer than it has`: a bridge between two cards leaves some of their links unused by design.
+        # Not `fewer than it has`: a bridge between two GPUs leaves some of their links unused by design.
         bad = [links for links in gpus if links.up < usually[links.model]]
         if bad:
             yield gpu.NVLINK.finding(
                 nodes=(name,),
                 seen=format_list([f"GPU {links.gpu} has {links.up} NVLinks up" for links in bad])
-                + f", its like have {usually[bad[0].model]}",
+                + f"; identical GPUs have {usually[bad[0].model]}",
                 fix=gpu.NVLINK.fix(node=name),
             )
 

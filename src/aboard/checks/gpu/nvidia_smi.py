@@ -1,4 +1,4 @@
-"""What nvidia-smi and the driver's own files say: which GPUs there are, in what state, or why it can't tell."""
+"""The output of nvidia-smi and the driver's files: the GPUs and their state, or the error."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ _REASONS = ("HW Slowdown", "HW Thermal Slowdown", "HW Power Brake Slowdown", "SW
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One GPU; `uncorrected` is None where the card has no ECC memory."""
+    """One GPU; `uncorrected` is None without ECC memory."""
 
     index: int
     model: Untrusted
@@ -34,7 +34,7 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class NvidiaSmiOutput:
-    """What nvidia-smi printed: GPUs, or its own words for why it has none to show."""
+    """The output of nvidia-smi: the GPUs, or its error message."""
 
     installed: bool
     gpus: tuple[Gpu, ...] = ()
@@ -43,7 +43,7 @@ class NvidiaSmiOutput:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuDriver:
-    """What the kernel module shows, with or without nvidia-smi; `version` is empty where it isn't loaded."""
+    """What the kernel module shows, with or without nvidia-smi; `version` is empty when it isn't loaded."""
 
     version: str
     cards: int
@@ -52,7 +52,7 @@ class GpuDriver:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuHealth:
-    """Why a GPU runs slower than it could, and whether it has joined the fabric of NVSwitches."""
+    """Why a GPU is throttled, and whether it has joined the NVSwitch fabric."""
 
     bus: str
     slowed: tuple[str, ...]
@@ -69,7 +69,9 @@ def parse_gpus(answer: ProbeAnswer) -> NvidiaSmiOutput:
         return NvidiaSmiOutput(installed=True, gpus=tuple(_parse_gpu(line) for line in lines))
     complaint = " ".join((output.stdout + " " + output.stderr).split())
     if not complaint or "not a valid field" in complaint:
-        raise ProbeParseError(escape_text(complaint) or f"nvidia-smi ended with {output.code} and said nothing")
+        raise ProbeParseError(
+            escape_text(complaint) or f"nvidia-smi exited with code {output.code} and printed nothing"
+        )
     return NvidiaSmiOutput(installed=True, complaint=Untrusted(complaint))
 
 
@@ -77,14 +79,14 @@ def _require_output(answer: ProbeAnswer) -> CommandOutput:
     if not isinstance(answer, CommandOutput):
         raise ProbeParseError("not the output of a command")
     if answer.timed_out:
-        raise ProbeParseError("it did not answer in time: a GPU that is lost or a driver in trouble makes it hang")
+        raise ProbeParseError("timed out: a lost GPU or a failing driver makes nvidia-smi hang")
     return answer
 
 
 def _parse_gpu(line: str) -> Gpu:
     fields = [field.strip() for field in line.split(",")]
     if len(fields) != _FIELDS.count(",") + 1 or not re.fullmatch(r"[0-9]{1,9}", fields[0]):
-        raise ProbeParseError(f"a line of nvidia-smi that can't be read: {escape_text(line)}")
+        raise ProbeParseError(f"unreadable line from nvidia-smi: {escape_text(line)}")
     model, uuid, bus, driver = map(Untrusted, fields[1:5])
     uncorrected = int(fields[5]) if re.fullmatch(r"[0-9]{1,18}", fields[5]) else None
     return Gpu(index=int(fields[0]), model=model, uuid=uuid, bus=bus, driver=driver, uncorrected=uncorrected)
@@ -103,10 +105,10 @@ def parse_driver(answer: ProbeAnswer) -> GpuDriver:
 
 
 def parse_health(answer: ProbeAnswer) -> tuple[GpuHealth, ...]:
-    """From `nvidia-smi -q`, which knows throttling under two titles: "Event" since driver 535, "Throttle" before."""
+    """From `nvidia-smi -q`, which lists throttling under "Event" since driver 535 and under "Throttle" before."""
     output = _require_output(answer)
     if output.code != 0:
-        return ()  # told by the list of GPUs, with its reason
+        return ()  # the list of GPUs reports the reason
     found = []
     # The text before the first, then the address and the text of each.
     _before, *parts = re.split(r"^GPU ([0-9A-Fa-f]{8}:[0-9A-Fa-f:.]{1,12})$", output.stdout, flags=re.MULTILINE)
@@ -133,7 +135,7 @@ def _parse_fabric_field(fabric: Mapping[str, str], name: str) -> str:
 
 
 def _split_sections(block: str) -> Iterator[tuple[str, Mapping[str, str]]]:
-    """The parts of a GPU that are indented by four, each with the names and values that are indented further."""
+    """The sections of a GPU, indented by four, each with its names and values, indented further."""
     for part in re.split(r"^ {4}(?=\S)", block, flags=re.MULTILINE)[1:]:
         title, _, rest = part.partition("\n")
         if ":" not in title:

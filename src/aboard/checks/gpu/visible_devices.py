@@ -1,4 +1,4 @@
-"""CUDA_VISIBLE_DEVICES: what a shell's start-up file or aboard.yaml hides from ranks, of the GPUs that are there."""
+"""CUDA_VISIBLE_DEVICES: the GPUs that a shell's start-up file or aboard.yaml hides from ranks."""
 
 import re
 from collections.abc import Iterator
@@ -22,13 +22,13 @@ _SCRIPT = f'echo "${{{VARIABLE}-{_ALL}}}"'
 
 
 def parse_visible_devices(answer: ProbeAnswer) -> Untrusted | None:
-    """What the variable holds in a rank; None where it isn't set, and all GPUs are seen."""
+    """The variable's value in a rank; None when it isn't set and all GPUs are visible."""
     value = extract_stdout(answer).strip()
     return None if value == _ALL else Untrusted(value[:_LONGEST])
 
 
 def count_visible_gpus(value: Untrusted, count: int) -> int:
-    """How many of `count` GPUs it leaves: CUDA reads it up to the first entry that is no GPU, or that comes again."""
+    """How many of `count` GPUs it leaves: CUDA stops at the first entry that is invalid or repeated."""
     entries: list[str] = []
     for entry in (word.strip() for word in value.raw().split(",")):
         is_gpu = entry.startswith(("GPU-", "MIG-")) or (re.fullmatch("[0-9]{1,9}", entry) and int(entry) < count)
@@ -39,7 +39,7 @@ def count_visible_gpus(value: Untrusted, count: int) -> int:
 
 
 def find_hidden_gpus(facts: Facts) -> Iterator[Finding]:
-    """Ranks that see fewer GPUs than there are ranks share one, or find none."""
+    """Ranks that see fewer GPUs than there are ranks share one or find none."""
     values, counts = facts.of(VISIBLE), count_gpus(facts)
     for node in facts.cluster:
         value = Untrusted(node.env[VARIABLE]) if VARIABLE in node.env else values.get(node.name)
@@ -55,7 +55,7 @@ def find_hidden_gpus(facts: Facts) -> Iterator[Finding]:
             yield gpu.HIDDEN.finding(
                 nodes=(node.name,),
                 seen=f"{VARIABLE}={value.visible() or 'nothing'} leaves {visible_count} of {format_count(count, 'GPU')}"
-                f" to {format_count(required, 'rank')}",
+                f" for {format_count(required, 'rank')}",
                 fix=_fix_hidden_gpus(node, visible_count, count),
             )
 

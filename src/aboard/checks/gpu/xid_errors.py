@@ -1,4 +1,4 @@
-"""Xid errors: what the NVIDIA driver has written into the kernel's log since the machine was started."""
+"""Xid errors that the NVIDIA driver has logged to the kernel log since boot."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -19,16 +19,16 @@ from aboard.lazy_dataclass import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class XidLog:
-    """How often each error stands in the log; `readable` is False when this user may not see it."""
+    """The count of each error in the log; `readable` is False when this user may not read it."""
 
     readable: bool
     errors: tuple[tuple[GpuError, int], ...] = ()
 
 
 def parse_xid_log(answer: ProbeAnswer) -> XidLog:
-    """The last line says which of the two logs could be read, `dmesg` or `journal`, or that neither could: `none`."""
+    """The last line names the log that was read, `dmesg` or `journal`, or `none`."""
     if not isinstance(answer, CommandOutput) or answer.timed_out:
-        raise ProbeParseError("the kernel's log was not read in time")
+        raise ProbeParseError("reading the kernel log timed out")
     lines = answer.stdout.splitlines()
     if not lines:
         return XidLog(readable=True)  # no driver there, so nothing was read
@@ -39,7 +39,7 @@ def parse_xid_log(answer: ProbeAnswer) -> XidLog:
 
 
 def find_xid_errors(facts: Facts) -> Iterator[Finding]:
-    """A GPU that had a hardware error once this boot will have it again under load."""
+    """A GPU that had a hardware error since boot will have it again under load."""
     lost, short = find_lost_gpus(facts), find_missing_gpus(facts)
     for name, log in facts.of(KERNEL_LOG).items():
         bad = [(error, count) for error, count in log.errors if error.meaning.harms]
@@ -47,8 +47,8 @@ def find_xid_errors(facts: Facts) -> Iterator[Finding]:
             gone = [error for error, _count in bad if error.meaning.gone]
             yield gpu.XID.finding(
                 nodes=(name,),
-                seen="the kernel's log has " + format_list([_format_error(error, count) for error, count in bad]),
-                why="The driver reports the GPU's own hardware or firmware; a run will crash or hang there.",
+                seen="the kernel log has " + format_list([_format_error(error, count) for error, count in bad]),
+                why="The driver blames the GPU's hardware or firmware; a run will crash or hang there.",
                 fix=build_gpu_fix(min(gone, key=_get_device) if gone else bad[0][0], name),
                 consequences=tuple(follows[name] for follows in (lost, short) if gone and name in follows),
             )
@@ -56,8 +56,7 @@ def find_xid_errors(facts: Facts) -> Iterator[Finding]:
             yield gpu.XID.finding(
                 severity=Severity.INFO,
                 nodes=(name,),
-                seen="the kernel's log has "
-                + format_list([_format_error(error, count) for error, count in log.errors]),
+                seen="the kernel log has " + format_list([_format_error(error, count) for error, count in log.errors]),
                 why="Such errors mostly come from programs, not from the GPU; an earlier run may have crashed here.",
                 fix=gpu.XID.fix("earlier", node=name),
             )
@@ -73,7 +72,7 @@ def _get_device(error: GpuError) -> str:
 
 
 def find_lost_or_missing_gpus(facts: Facts) -> Iterator[Finding]:
-    """A lost GPU, and fewer than slots: said by themselves only where the log doesn't say which one fell off."""
+    """Lost GPUs, and fewer GPUs than slots, where the kernel log doesn't already explain them."""
     logs = facts.of(KERNEL_LOG)
     fell = {name for name, log in logs.items() if any(error.meaning.gone for error, _count in log.errors)}
     for found in (find_lost_gpus(facts), find_missing_gpus(facts)):
@@ -81,7 +80,7 @@ def find_lost_or_missing_gpus(facts: Facts) -> Iterator[Finding]:
 
 
 def find_unreadable_log(facts: Facts) -> Iterator[Finding]:
-    """Many systems keep the kernel's log from ordinary users; then nobody can vouch for what isn't in it."""
+    """Many systems hide the kernel log from ordinary users; then Xid errors are unknown."""
     drivers = facts.of(DRIVER)
     logs = facts.of(KERNEL_LOG)
     names = tuple(name for name, log in logs.items() if not log.readable and name in drivers and drivers[name].version)
@@ -89,13 +88,13 @@ def find_unreadable_log(facts: Facts) -> Iterator[Finding]:
         yield gpu.UNKNOWN_KERNEL_LOG.finding(
             severity=Severity.INFO,
             nodes=names,
-            seen="this user may not read the kernel's log, so Xid errors can't be seen",
-            why="A GPU that has fallen off the bus or has bad memory says so only there.",
+            seen="this user can't read the kernel log, so Xid errors are unknown",
+            why="Only that log shows a GPU that fell off the bus or has bad memory.",
             fix=gpu.UNKNOWN_KERNEL_LOG.fix(where=quote_folded_names(names)),
         )
 
 
-# On the node, since a log may be larger than an answer may be; dmesg is mostly kept for root, the journal for groups.
+# Filtered on the node, since a log may exceed the reply limit; dmesg is mostly for root only, the journal for groups.
 _SCRIPT = """[ -d /proc/driver/nvidia ] || exit 0
 if dmesg >/dev/null 2>&1; then dmesg | grep -aE 'NVRM: Xid|SXid' | tail -n 500; echo dmesg
 elif journalctl -k -b -q -n 1 2>/dev/null | grep -q .; then

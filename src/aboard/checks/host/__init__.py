@@ -1,4 +1,4 @@
-"""Host: what each node is, whether its clock agrees, and whether it has room for a run; each part has its own file."""
+"""Host: each node's kernel, clock and resources; each part has its own file."""
 
 import re
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from aboard.diagnoses.untrusted import Untrusted
 
 __all__ = ["ACCELERATORS", "CORES", "KERNEL", "MEMORY", "PROBES", "SUBJECT"]
 
-# torchrun's c10d rendezvous takes a peer whose clock is 15 s off for dead, and then runs with a smaller world.
+# torchrun's c10d rendezvous considers a peer whose clock is 15 s off dead, and then runs with a smaller world.
 CLOCK_BLOCK_SECONDS = 10.0
 CLOCK_WARN_SECONDS = 1.0
 
@@ -57,7 +57,7 @@ def find_clock_offsets(facts: Facts) -> Iterator[Finding]:
     for name, contact in facts.contacts.items():
         if not isinstance(contact, ReachedNode):
             continue
-        # What the round trip can't tell apart is not held against the clock.
+        # The part of the offset that the round trip may explain doesn't count.
         surely = max(0.0, abs(contact.clock_offset) - contact.round_trip / 2)
         if surely >= CLOCK_WARN_SECONDS:
             side = "ahead of" if contact.clock_offset > 0 else "behind"
@@ -78,7 +78,7 @@ PROBES: tuple[Probe[Any], ...] = (KERNEL, ACCELERATORS, *(probe for part in _PAR
 
 SUBJECT = Subject(
     name="host",
-    title="every host that answers is known and has room for a run",
+    title="every reachable host has the resources for a run",
     probes=PROBES,
     rules=(find_clock_offsets, *(rule for part in _PARTS for rule in part.rules), make_unknown_rule(*PROBES)),
     multi_node_probes=tuple(exercise for part in _PARTS for exercise in part.multi_node_probes),

@@ -1,4 +1,4 @@
-"""Busy accelerators: who holds GPU memory before our first rank has started."""
+"""Busy GPUs: processes that hold GPU memory before the first rank starts."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ _MAX_PIDS = 8
 
 @dataclass(frozen=True, kw_only=True)
 class GpuProcess:
-    """A process on a GPU; `mib` is None where the driver doesn't say."""
+    """A process on a GPU; `mib` is None where the driver doesn't report it."""
 
     pid: int
     mib: int | None
@@ -36,7 +36,7 @@ def parse_gpu_processes(answer: ProbeAnswer) -> tuple[GpuProcess, ...]:
         if found is not None:
             holders.append(GpuProcess(pid=int(found[1]), mib=int(found[2]) if found[2] else None))
         elif line.strip() and "No running" not in line:
-            raise ProbeParseError(f"nvidia-smi answered in a way that is not known: {escape_text(line)}")
+            raise ProbeParseError(f"nvidia-smi printed an unknown format: {escape_text(line)}")
     return tuple(holders)
 
 
@@ -48,7 +48,7 @@ GPU_PROCESSES = Probe(
 
 
 def find_busy_gpus(facts: Facts) -> Iterator[Finding]:
-    """GPU memory that someone else holds is an out-of-memory error in the first step."""
+    """GPU memory held by other processes causes an out-of-memory error in the first step."""
     for name, holders in facts.of(GPU_PROCESSES).items():
         if holders:
             pids = list(dict.fromkeys(holder.pid for holder in holders))
@@ -63,4 +63,4 @@ def find_busy_gpus(facts: Facts) -> Iterator[Finding]:
             )
 
 
-PART = Subject(name="busy", title="accelerators are free", probes=(GPU_PROCESSES,), rules=(find_busy_gpus,))
+PART = Subject(name="busy", title="GPUs are free", probes=(GPU_PROCESSES,), rules=(find_busy_gpus,))

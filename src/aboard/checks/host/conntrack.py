@@ -1,4 +1,4 @@
-"""Connection tracking: a full table drops new connections, now and then, with no word to either end."""
+"""Connection tracking: a full table silently drops new connections."""
 
 from collections.abc import Iterator
 
@@ -39,7 +39,7 @@ CONNTRACK = Probe(
 
 
 def find_full_conntrack(facts: Facts) -> Iterator[Finding]:
-    """At 100 % the kernel drops whoever dials next; all-to-all connections of a large run do the rest."""
+    """At 100 % the kernel drops new connections; the all-to-all connections of a large run fill the rest."""
     for name, table in facts.of(CONNTRACK).items():
         if table is not None and table.count > FULL * table.most:
             yield host.CONNTRACK.finding(
@@ -50,5 +50,5 @@ def find_full_conntrack(facts: Facts) -> Iterator[Finding]:
 
 
 PART = Subject(
-    name="conntrack", title="there is room for connections", probes=(CONNTRACK,), rules=(find_full_conntrack,)
+    name="conntrack", title="the connection table has room", probes=(CONNTRACK,), rules=(find_full_conntrack,)
 )

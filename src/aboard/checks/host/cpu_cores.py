@@ -1,4 +1,4 @@
-"""Cores: how many a process started here may use, of how many the machine has."""
+"""Cores: how many a process on the node may use, of how many the machine has."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from aboard.diagnoses.untrusted import escape_text
 
 
 def parse_allowed_cores(answer: ProbeAnswer) -> int:
-    """Counts the cores that a process started here may use, e.g. "0-3,8": fewer than the machine may have."""
+    """Counts the cores that a process may use, from a list such as "0-3,8"."""
     allowed = re.search(r"^Cpus_allowed_list:\s*(\S+)$", extract_file_text(answer), re.MULTILINE)
     if allowed is None:
         raise ProbeParseError("no Cpus_allowed_list in /proc/self/status")
@@ -33,14 +33,14 @@ ONLINE_CORES = Probe(
 
 
 def find_narrow_affinity(facts: Facts) -> Iterator[Finding]:
-    """Ranks that share one core, or have fewer cores than there are ranks, are slow without a word of error."""
+    """Ranks that share one core, or have fewer cores than ranks, are slow without any error."""
     online = facts.of(ONLINE_CORES)
     for name, allowed in facts.of(CORES).items():
         ranks = facts.cluster.node(name).slots or 1
         if allowed < online.get(name, 0) and allowed < max(2, ranks):
             yield host.AFFINITY.finding(
                 nodes=(name,),
-                seen=f"a process started there may use {_format_cores(allowed)} of {online[name]}",
+                seen=f"a process may use {_format_cores(allowed)} of {online[name]}",
                 fix=host.AFFINITY.fix(node=name),
             )
 
@@ -55,14 +55,14 @@ def _count_cores(core_list: str) -> int:
         span = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
         first, last = (int(span[1]), int(span[2] or span[1])) if span else (0, -1)
         if last < first:
-            raise ProbeParseError(f"a list of cores that can't be read: {escape_text(core_list)}")
+            raise ProbeParseError(f"unreadable list of cores: {escape_text(core_list)}")
         count += last - first + 1
     return count
 
 
 PART = Subject(
     name="cores",
-    title="ranks may use the cores that are there",
+    title="ranks may use the machine's cores",
     probes=(CORES, ONLINE_CORES),
     rules=(find_narrow_affinity,),
 )

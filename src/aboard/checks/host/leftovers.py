@@ -1,4 +1,4 @@
-"""Leftovers: what earlier runs left running or lying on a node; `aboard check --fix` ends it, by run id only."""
+"""Leftovers: processes and files of earlier runs; `aboard check --fix` removes them, by run id only."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -16,14 +16,14 @@ from aboard.lazy_dataclass import dataclass
 _MAX_LISTED = 8
 
 _MANY = MaxLength(10_000)
-# It goes into commands.
+# It is used in commands.
 Pid = Annotated[int, MaxLength(1)]
 RunId = Annotated[str, Matching(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LeftoverRun:
-    """Processes of a run that nobody keeps any more, and what the first of them is."""
+    """Processes of a run without a supervisor, and a description of the first of them."""
 
     run: RunId
     pids: Annotated[tuple[Pid, ...], _MANY]
@@ -32,7 +32,7 @@ class LeftoverRun:
 
 @dataclass(frozen=True, kw_only=True)
 class StrayRank:
-    """A rank that another launcher started; an orphan has outlived it."""
+    """A rank that another launcher started; an orphan outlived its launcher."""
 
     pid: Pid
     orphan: bool
@@ -41,7 +41,7 @@ class StrayRank:
 
 @dataclass(frozen=True, kw_only=True)
 class Leftovers:
-    """What one node has; `places` are runs of which a directory is left, `ended` counts what was just ended there."""
+    """The leftovers of one node; `places` are runs with a directory left, `ended` counts processes just terminated."""
 
     runs: Annotated[tuple[LeftoverRun, ...], KeyedBy("run"), _MANY] = ()
     places: Annotated[tuple[RunId, ...], _MANY] = ()
@@ -53,13 +53,13 @@ LeftoversByNode = Mapping[str, Leftovers | Unknown]
 
 
 def probe_leftovers(facts: Facts) -> "Script[LeftoversByNode]":
-    """One round: every node looks at its own processes."""
+    """One round: every node inspects its own processes."""
     replies = yield {node.name: ProbeRequest(op="leftovers") for node in facts.reached()}
     return {name: reply if isinstance(reply, Unknown) else parse_leftovers(reply) for name, reply in replies.items()}
 
 
 def terminate_leftovers(facts: Facts) -> "Script[LeftoversByNode]":
-    """Ends what was found by its run id, never anything else, and looks again."""
+    """Terminates the leftovers by run id, never anything else, and probes again."""
     found = _get_outcome(facts, LEFTOVERS)
     asks = {
         name: ProbeRequest(
@@ -80,12 +80,12 @@ END_LEFTOVERS = MultiNodeProbe(name="end-leftovers", script=terminate_leftovers)
 
 
 def parse_leftovers(reply: Mapping[str, Any]) -> Leftovers | Unknown:
-    """What a node said, as values; what was ended there is not for it to say."""
+    """Parses a node's reply; the count of terminated processes is never taken from it."""
     try:
         fields = {name: reply[name] for name in ("runs", "places", "strays")}
         return decode(Leftovers, fields, strict=True)
     except (KeyError, DecodeError):
-        return Unknown(why="an answer that is none")
+        return Unknown(why="malformed reply")
 
 
 def find_leftover_processes(facts: Facts) -> Iterator[Finding]:
@@ -95,7 +95,7 @@ def find_leftover_processes(facts: Facts) -> Iterator[Finding]:
             count = len(remains.pids)
             yield host.LEFTOVERS.finding(
                 nodes=(name,),
-                seen=f"{count} {'process' if count == 1 else 'processes'} of run {remains.run} without a keeper:"
+                seen=f"{count} {'process' if count == 1 else 'processes'} of run {remains.run} without a supervisor:"
                 f" {remains.what.visible()}, {_format_pids(remains.pids)}",
                 about=tuple(f"pid {pid}" for pid in remains.pids),
                 fix=host.LEFTOVERS.fix(node=name),
@@ -103,7 +103,7 @@ def find_leftover_processes(facts: Facts) -> Iterator[Finding]:
 
 
 def find_leftover_files(facts: Facts) -> Iterator[Finding]:
-    """A directory without a keeper takes space and nothing else, unless the run id is used again."""
+    """A run directory without a supervisor only takes space, unless the run id is used again."""
     for name, leftovers in _list_current_leftovers(facts).items():
         running = {remains.run for remains in leftovers.runs}
         lying = [run for run in leftovers.places if run not in running]
@@ -117,7 +117,7 @@ def find_leftover_files(facts: Facts) -> Iterator[Finding]:
 
 
 def find_other_ranks(facts: Facts) -> Iterator[Finding]:
-    """Ranks that torchrun, deepspeed or a script started: perhaps yours and wanted, so never ended by us."""
+    """Ranks that torchrun, deepspeed or a script started: they may be wanted, so Aboard never terminates them."""
     for name, leftovers in _list_current_leftovers(facts).items():
         for orphan, severity in ((True, Severity.WARN), (False, Severity.INFO)):
             strays = [stray for stray in leftovers.strays if stray.orphan is orphan]
@@ -135,24 +135,24 @@ def find_other_ranks(facts: Facts) -> Iterator[Finding]:
 
 
 def report_terminated_leftovers(facts: Facts) -> Iterator[Finding]:
-    """What `--fix` did is said."""
+    """Reports what `--fix` terminated."""
     for name, leftovers in _list_current_leftovers(facts).items():
         if leftovers.ended:
             yield host.LEFTOVERS_ENDED.finding(
                 nodes=(name,),
-                seen=f"ended {leftovers.ended} {'process' if leftovers.ended == 1 else 'processes'} of dead runs",
+                seen=f"terminated {leftovers.ended} {'process' if leftovers.ended == 1 else 'processes'} of dead runs",
             )
 
 
 def find_unknown_leftovers(facts: Facts) -> Iterator[Finding]:
-    """A node that can't say what is left on it is said to be so."""
+    """Reports nodes whose leftovers are unknown."""
     for name, leftovers in _get_outcome(
         facts, END_LEFTOVERS if END_LEFTOVERS.name in facts.outcomes else LEFTOVERS
     ).items():
         if isinstance(leftovers, Unknown):
             yield unanswered_probes.LEFTOVERS.finding(
                 nodes=(name,),
-                seen=f"what earlier runs left stayed unknown: {leftovers.why}",
+                seen=f"leftovers of earlier runs are unknown: {leftovers.why}",
                 fix=unanswered_probes.LEFTOVERS.fix(target=facts.cluster.node(name).target),
             )
 
@@ -189,7 +189,7 @@ def _format_pids(pids: tuple[int, ...]) -> str:
 
 PART = Subject(
     name="leftovers",
-    title="nothing is left of earlier runs",
+    title="no leftovers of earlier runs",
     probes=(),
     rules=(
         find_leftover_processes,

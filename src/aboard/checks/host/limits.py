@@ -1,4 +1,4 @@
-"""Resource limits, as a launched rank will have them: not those of a login, and not those of the administrator."""
+"""Resource limits as a launched rank will have them, which are not those of a login or of the administrator."""
 
 import re
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ FEW_PROCESSES = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class ResourceLimit:
-    """What a process has (soft), and how far it may raise that itself (hard); None is no limit."""
+    """A process's limit (soft), and how far it may raise it (hard); None is no limit."""
 
     soft: int | None
     hard: int | None
@@ -48,7 +48,7 @@ LIMITS = Probe(name="limits", question=ProbeFiles(globs=("/proc/self/limits",)),
 
 
 def collect_limits(facts: Facts) -> dict[str, ResourceLimits]:
-    """By node, after its `setup` lines where it has some: `ulimit` is a line like any other."""
+    """The limits by node, after its `setup` lines if any, since a line may call `ulimit`."""
     found = facts.of(LIMITS)
     shells = SHELL.outcome(facts)
     for name, shell in {} if shells is None or isinstance(shells, Unknown) else shells.items():
@@ -61,7 +61,7 @@ def collect_limits(facts: Facts) -> dict[str, ResourceLimits]:
 
 
 def find_low_file_limit(facts: Facts) -> Iterator[Finding]:
-    """Each data loader worker, peer and shard is an open file."""
+    """Each data loader worker, peer and shard takes an open file."""
     for name, limits in collect_limits(facts).items():
         soft, hard = limits.files.soft, limits.files.hard
         if soft is not None and soft < FEW_FILES:
@@ -69,8 +69,8 @@ def find_low_file_limit(facts: Facts) -> Iterator[Finding]:
             wanted = 65536 if hard is None else min(hard, 65536)
             yield host.OPEN_FILES.finding(
                 nodes=(name,),
-                seen=f"a rank may have {soft} open files"
-                + (f", and raise that to {hard or 'any number'}" if may else ""),
+                seen=f"a rank may open {soft} files"
+                + (f", and may raise that to {hard or 'any number'}" if may else ""),
                 fix=host.OPEN_FILES.fix(
                     "setup", lines=_append_setup_line(facts, name, f"ulimit -n {wanted}"), node=name
                 )
@@ -87,7 +87,7 @@ def find_low_process_limit(facts: Facts) -> Iterator[Finding]:
             may = hard is None or hard >= FEW_PROCESSES
             yield host.PROCESSES.finding(
                 nodes=(name,),
-                seen=f"the user may have {soft} processes and threads",
+                seen=f"the user is limited to {soft} processes and threads",
                 fix=host.PROCESSES.fix(
                     "setup", lines=_append_setup_line(facts, name, f"ulimit -u {hard or 'unlimited'}"), node=name
                 )
@@ -111,7 +111,7 @@ def _parse_limit(text: str, title: str) -> ResourceLimit:
 
 PART = Subject(
     name="limits",
-    title="ranks may start and open what they need",
+    title="ranks may open enough files and processes",
     probes=(LIMITS,),
     rules=(find_low_file_limit, find_low_process_limit),
 )

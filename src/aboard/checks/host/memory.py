@@ -1,4 +1,4 @@
-"""Memory: how much there is, how much of it is free, and how much a control group lets ranks have."""
+"""Memory: how much the node has, how much is free, and how much a control group allows ranks."""
 
 import re
 from collections.abc import Iterator
@@ -13,12 +13,12 @@ from aboard.diagnoses.nodes import host
 from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass
 
-# A limit below this part of the machine is seldom meant; above it, someone shares a node on purpose.
+# A limit below this share of the machine is seldom intended; above it, someone shares a node on purpose.
 FAR_BELOW = 0.25
 LITTLE_FREE = 0.05
 
-# All groups that hold us, from our own up to the root: the lowest limit counts. Version 1 has a tree for memory alone,
-# version 2 one for all; in a container the path may be the outer one, of which only the root is there.
+# All groups from the agent's own up to the root: the lowest limit counts. Version 1 has a tree for memory alone,
+# version 2 one for all; in a container the path may be the outer one, of which only the root exists.
 _GROUPS = """
 set --
 while IFS=: read -r number kinds path; do
@@ -44,7 +44,7 @@ exit 0
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryCgroup:
-    """One control group: bytes that its processes may have (None is no limit), and how many were killed for more."""
+    """One control group: its memory limit in bytes (None is no limit), and how many processes were OOM-killed."""
 
     path: Untrusted
     limit: int | None
@@ -57,18 +57,18 @@ def parse_total_memory(answer: ProbeAnswer) -> int:
 
 
 def parse_available_memory(answer: ProbeAnswer) -> int:
-    """Bytes that could be had without swapping."""
+    """Bytes available without swapping."""
     return _parse_kilobytes(extract_file_text(answer), "MemAvailable")
 
 
 def parse_memory_cgroups(answer: ProbeAnswer) -> tuple[MemoryCgroup, ...]:
-    """None at all where control groups aren't in use."""
+    """The control groups; empty where they aren't in use."""
     limits: dict[str, int | None] = {}
     kills: dict[str, int] = {}
     for line in extract_stdout(answer).splitlines():
         found = re.fullmatch(r"(/.*)/memory\.([a-z_]+):(?:oom_kill )?([0-9]{1,20}|max)", line)
         if found is None:
-            raise ProbeParseError(f"a control group that can't be read: {escape_text(line)}")
+            raise ProbeParseError(f"unreadable control group: {escape_text(line)}")
         path, file, value = found.groups()
         if file in ("max", "limit_in_bytes"):
             limits[path] = None if value == "max" else int(value)
@@ -89,19 +89,19 @@ MEMORY_CGROUPS = Probe(
 
 
 def find_low_memory(facts: Facts) -> Iterator[Finding]:
-    """A node whose memory is taken kills the first rank that loads a model."""
+    """On a node without free memory, the first rank that loads a model is killed."""
     total = facts.of(MEMORY)
     for name, available in facts.of(AVAILABLE_MEMORY).items():
         if name in total and available < LITTLE_FREE * total[name]:
             yield host.MEMORY.finding(
                 nodes=(name,),
-                seen=f"{format_size(available)} of {format_size(total[name])} memory can be had",
+                seen=f"{format_size(available)} of {format_size(total[name])} memory is available",
                 fix=host.MEMORY.fix(node=name),
             )
 
 
 def find_low_cgroup_limit(facts: Facts) -> Iterator[Finding]:
-    """A control group far smaller than the machine kills ranks while the machine looks empty."""
+    """A control group far smaller than the machine kills ranks while the machine has free memory."""
     total = facts.of(MEMORY)
     for name, groups in facts.of(MEMORY_CGROUPS).items():
         limited = [group for group in groups if group.limit is not None and group.limit < total.get(name, 0)]
@@ -111,15 +111,15 @@ def find_low_cgroup_limit(facts: Facts) -> Iterator[Finding]:
         if (lowest.limit or 0) < FAR_BELOW * total[name]:
             yield host.MEMORY_LIMIT.finding(
                 nodes=(name,),
-                seen=f"ranks may have {format_size(lowest.limit or 0)} of {format_size(total[name])} memory,"
-                f" by {lowest.path.visible()}",
+                seen=f"ranks may use {format_size(lowest.limit or 0)} of {format_size(total[name])} memory,"
+                f" limited by {lowest.path.visible()}",
                 fix=host.MEMORY_LIMIT.fix(node=name),
             )
         kills = max(group.kills for group in limited)
         if kills:
             yield host.OOM_KILLS.finding(
                 nodes=(name,),
-                seen=f"{kills} {'process was' if kills == 1 else 'processes were'} killed there for want of memory,"
+                seen=f"{kills} {'process was' if kills == 1 else 'processes were'} OOM-killed"
                 f" within a limit of {format_size(lowest.limit or 0)}",
                 fix=host.OOM_KILLS.fix(node=name),
             )
@@ -134,7 +134,7 @@ def _parse_kilobytes(text: str, word: str) -> int:
 
 PART = Subject(
     name="memory",
-    title="ranks may have the machine's memory",
+    title="ranks may use the machine's memory",
     probes=(MEMORY, AVAILABLE_MEMORY, MEMORY_CGROUPS),
     rules=(find_low_memory, find_low_cgroup_limit),
 )

@@ -1,4 +1,4 @@
-"""A node's own name: what it resolves to on the node itself, since ranks tell their peers that address."""
+"""A node's own hostname: what it resolves to on the node itself, since ranks advertise that address."""
 
 import re
 from collections.abc import Iterator
@@ -15,29 +15,29 @@ from aboard.diagnoses.untrusted import Untrusted, escape_text
 from aboard.lazy_dataclass import dataclass
 
 NOT_FOUND = 2  # getent(1)
-# What would end a pattern of sed's or mean something in it; a dot is harmless, and names have it.
+# Characters that are special in a sed pattern; a dot is harmless, and names contain it.
 _SPECIAL = re.compile(r"[][\\/*^$]")
 _ESCAPED = r"\\\g<0>"
 
 
 @dataclass(frozen=True, kw_only=True)
 class OwnHostname:
-    """The addresses, in the order in which a program gets them; none when the name means nothing there."""
+    """The addresses in resolver order; empty when the name does not resolve."""
 
     name: Untrusted
     addresses: tuple[str, ...]
 
 
 def parse_own_hostname(answer: ProbeAnswer) -> OwnHostname:
-    """The name on the first line, then what getent printed: an address, a kind, perhaps the name."""
+    """The name on the first line, then getent's lines: an address, a kind, perhaps the name."""
     lines = extract_stdout(answer, codes=(0, NOT_FOUND)).splitlines()
     if not lines or not lines[0].strip():
-        raise ProbeParseError("a host without a name")
+        raise ProbeParseError("the host has no name")
     addresses: dict[str, None] = {}
     for line in lines[1:]:
         address = Untrusted(line.partition(" ")[0]).as_address()
         if address is None:
-            raise ProbeParseError(f"getent answered in a way that is not known: {escape_text(line)}")
+            raise ProbeParseError(f"getent printed an unknown format: {escape_text(line)}")
         addresses[address] = None
     return OwnHostname(name=Untrusted(lines[0].strip()), addresses=tuple(addresses))
 
@@ -50,7 +50,7 @@ OWN_NAME = Probe(
 
 
 def find_loopback_hostname(facts: Facts) -> Iterator[Finding]:
-    """Ranks tell peers the address that their own host name has; 127.0.1.1 leads each peer to itself."""
+    """Ranks advertise the address of their own hostname; with 127.0.1.1 each peer connects to itself."""
     if len(facts.cluster) < 2:  # noqa: PLR2004 - alone, loopback is as good as any
         return
     for name, own in facts.of(OWN_NAME).items():
@@ -62,7 +62,7 @@ def find_loopback_hostname(facts: Facts) -> Iterator[Finding]:
         address = contact_address or facts.cluster.node(name).address or "ADDRESS"
         yield host.OWN_NAME.finding(
             nodes=(name,),
-            seen=f"its own name {own.name.visible()} {f'is {first}' if first else 'means nothing'} there",
+            seen=f"its own hostname {own.name.visible()} {f'resolves to {first}' if first else 'does not resolve'}",
             fix=host.OWN_NAME.fix(
                 edit=rf"/^127\..*\b{_SPECIAL.sub(_ESCAPED, own.name.raw())}\b/d",
                 line=f"{address} {own.name.raw()}",
@@ -73,7 +73,7 @@ def find_loopback_hostname(facts: Facts) -> Iterator[Finding]:
 
 PART = Subject(
     name="own-name",
-    title="own names lead to addresses that peers can dial",
+    title="hostnames resolve to addresses that peers can reach",
     probes=(OWN_NAME,),
     rules=(find_loopback_hostname,),
 )

@@ -1,4 +1,4 @@
-"""Quotas of control groups: the time of how many cores, and how many processes, all ranks together may have."""
+"""Quotas of control groups: how many cores' time and how many processes all ranks together may use."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from aboard.lazy_dataclass import dataclass
 # A rank with its data loaders and their threads has a few hundred.
 FEW_TASKS = 1024
 
-# As for memory: all groups that hold us, up to the root; version 1 has a tree for each kind, version 2 one for all.
+# As for memory: all groups up to the root; version 1 has a tree for each kind, version 2 one for all.
 _GROUPS = """
 set --
 while IFS=: read -r number kinds path; do
@@ -44,7 +44,7 @@ exit 0
 
 @dataclass(frozen=True, kw_only=True)
 class CgroupQuota:
-    """The least that any group leaves, and which group that is; None is no limit."""
+    """The lowest limits and the groups that set them; None is no limit."""
 
     cores: float | None = None
     cores_by: Untrusted = NO_TEXT
@@ -53,12 +53,12 @@ class CgroupQuota:
 
 
 def parse_quota(answer: ProbeAnswer) -> CgroupQuota:
-    """Nothing at all where control groups aren't in use."""
+    """The quotas; no limits where control groups aren't in use."""
     files: dict[tuple[str, str], str] = {}
     for line in extract_stdout(answer).splitlines():
         found = re.fullmatch(r"(/.*)/((?:cpu|pids)\.[a-z_]+):(-?[0-9]{1,18}|max|(?:max|[0-9]{1,18}) [0-9]{1,18})", line)
         if found is None:
-            raise ProbeParseError(f"a control group that can't be read: {escape_text(line)}")
+            raise ProbeParseError(f"unreadable control group: {escape_text(line)}")
         files[found[1], found[2]] = found[3]
     cores: list[tuple[float, str]] = []
     tasks: list[tuple[int, str]] = []
@@ -79,33 +79,34 @@ QUOTA = Probe(name="quota", question=ProbeCommand(argv=("sh", "-c", _GROUPS)), p
 
 
 def find_low_cpu_quota(facts: Facts) -> Iterator[Finding]:
-    """A quota lets processes see every core and then stops all of them for most of each tenth of a second."""
+    """With a quota, processes see every core but are all stopped for most of each 100 ms."""
     allowed = facts.of(CORES)
     for name, quota in facts.of(QUOTA).items():
         ranks = facts.cluster.node(name).slots or 1
         if quota.cores is not None and quota.cores < min(max(2, ranks), allowed.get(name, 0)):
             yield host.CPU_QUOTA.finding(
                 nodes=(name,),
-                seen=f"{format_count(ranks, 'rank')} may have the time of {quota.cores:g} of"
-                f" {allowed[name]} cores, by {quota.cores_by.visible()}",
+                seen=f"{format_count(ranks, 'rank')} may use {quota.cores:g} of"
+                f" {allowed[name]} cores, limited by {quota.cores_by.visible()}",
                 fix=host.CPU_QUOTA.fix(group=quota.cores_by, node=name),
             )
 
 
 def find_low_task_quota(facts: Facts) -> Iterator[Finding]:
-    """Threads count as processes here too, whatever `ulimit -u` says."""
+    """Threads count as processes here too, whatever `ulimit -u` shows."""
     for name, quota in facts.of(QUOTA).items():
         if quota.tasks is not None and quota.tasks < FEW_TASKS:
             yield host.TASKS.finding(
                 nodes=(name,),
-                seen=f"all ranks together may have {quota.tasks} processes and threads, by {quota.tasks_by.visible()}",
+                seen=f"all ranks together may have {quota.tasks} processes and threads, limited by"
+                f" {quota.tasks_by.visible()}",
                 fix=host.TASKS.fix(group=quota.tasks_by, node=name),
             )
 
 
 PART = Subject(
     name="quota",
-    title="ranks may have the machine's time",
+    title="ranks may use the machine's CPU time",
     probes=(QUOTA,),
     rules=(find_low_cpu_quota, find_low_task_quota),
 )

@@ -1,4 +1,4 @@
-"""Shared memory: /dev/shm, in which data loaders hand over batches and NCCL's ranks of one node talk."""
+"""Shared memory: /dev/shm, which data loaders use for batches and NCCL for ranks of one node."""
 
 import re
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from aboard.diagnoses.nodes import host
 from aboard.lazy_dataclass import dataclass
 
 SMALL = GIB
-# NCCL alone takes about 10 MiB for each pair of ranks that talk this way.
+# NCCL alone takes about 10 MiB for each pair of ranks that communicate this way.
 NEARLY_FULL = 128 * MIB
 
 
@@ -26,11 +26,11 @@ class ShmSpace:
 
 
 def parse_shm_space(answer: ProbeAnswer) -> ShmSpace:
-    """The one line of `df -PB1` below its heading; what a file system is called may hold spaces."""
+    """The line of `df -PB1` below its heading; a file system's name may contain spaces."""
     lines = extract_stdout(answer).strip().splitlines()
     found = re.search(r"\s([0-9]{1,20})\s+([0-9]{1,20})\s+([0-9]{1,20})\s+\S+\s+/\S*$", lines[-1]) if lines else None
     if len(lines) < 2 or found is None:  # noqa: PLR2004 - a heading and a line
-        raise ProbeParseError("df answered in a way that is not known")
+        raise ProbeParseError("df printed an unknown format")
     return ShmSpace(size=int(found[1]), free=int(found[3]))
 
 
@@ -38,15 +38,15 @@ SHM = Probe(name="shm", question=ProbeCommand(argv=("df", "-PB1", "/dev/shm")), 
 
 
 def find_small_shm(facts: Facts) -> Iterator[Finding]:
-    """Data loaders hand over batches in /dev/shm; a full one kills them with a bus error."""
+    """Data loaders pass batches through /dev/shm; when it is full, a bus error kills them."""
     for name, shm in facts.of(SHM).items():
         if shm.size < SMALL:
             yield _build_finding(
-                name, f"shared memory (/dev/shm) holds {format_size(shm.size)}", host.SHM.fix("small", node=name)
+                name, f"shared memory (/dev/shm) is only {format_size(shm.size)}", host.SHM.fix("small", node=name)
             )
         elif shm.free < NEARLY_FULL:
             seen = (
-                f"shared memory (/dev/shm) is nearly full: {format_size(shm.free)} of {format_size(shm.size)} are free"
+                f"shared memory (/dev/shm) is nearly full: {format_size(shm.free)} of {format_size(shm.size)} is free"
             )
             yield _build_finding(name, seen, host.SHM.fix("full", node=name))
 

@@ -1,4 +1,4 @@
-"""Network: who can connect to whom, on which ports, with packets of which size, and over which interface."""
+"""Network: which nodes can connect to which, on which ports, with which packet sizes, over which interface."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -27,14 +27,14 @@ from aboard.diagnoses.nodes import network
 
 
 def find_connection_failures(facts: Facts) -> Iterator[Finding]:
-    """Connections that fail, folded to the nodes that explain them."""
+    """Failed connections, grouped by the nodes that explain them."""
     outcome = MESH.outcome(facts)
     if not isinstance(outcome, MeshResult):
         return
     for fault in explain_mesh(outcome):
         diagnosis, nodes = DIAGNOSES[fault.scope, fault.outcome], fault.nodes
         if fault.shape is FaultShape.PAIRS:
-            # Who doesn't accept comes first: that is where the fix is typed.
+            # The node that doesn't accept comes first: the fix is for it.
             nodes = tuple(dict.fromkeys([to for _, to in sorted(fault.pairs)] + list(nodes)))
         yield diagnosis.finding(
             nodes=nodes, seen=describe_fault(outcome, fault), fix=build_fix(diagnosis, outcome, fault)
@@ -42,7 +42,7 @@ def find_connection_failures(facts: Facts) -> Iterator[Finding]:
 
 
 def find_occupied_port(facts: Facts) -> Iterator[Finding]:
-    """A rendezvous port that somebody has: rank 0 can't listen on it."""
+    """A rendezvous port in use: rank 0 can't listen on it."""
     outcome = MESH.outcome(facts)
     if not isinstance(outcome, MeshResult):
         return
@@ -51,24 +51,24 @@ def find_occupied_port(facts: Facts) -> Iterator[Finding]:
         if occupied.ours and any(
             outcome.addresses[node] == outcome.addresses[name] for name in _list_other_nodes(outcome, node)
         ):
-            # Two names of one machine: its other agent has the port.
+            # Two names of one machine: its other agent holds the port.
             continue
-        # Only who named the port can't do with another: `aboard launch` finds one, beside another run of its own too.
+        # `aboard launch` picks a free port unless MASTER_PORT names one.
         severity = Severity.BLOCK if node == first.name and "MASTER_PORT" in first.env else Severity.WARN
         who = "another `aboard check`" if occupied.ours else occupied.owner.visible() or "a process of another user"
         yield network.PORT_TAKEN.finding(
             severity=Severity.INFO if occupied.ours else severity,
             nodes=(node,),
-            seen=f"port {outcome.port} on {node} is taken ({occupied.why}) by {who}",
-            why="Rank 0 listens on this port of the first node. `aboard launch` takes another one by itself, unless"
-            " MASTER_PORT names this one; other launchers don't. A leftover of an earlier run often has it.",
+            seen=f"port {outcome.port} on {node} is in use ({occupied.why}) by {who}",
+            why="Rank 0 listens on this port of the first node: `aboard launch` picks another one unless"
+            " MASTER_PORT names this one, other launchers don't. A leftover process of an earlier run often holds it.",
             fix=network.PORT_TAKEN.fix(port=outcome.port, node=node),
             about=(f"pid {occupied.pid}",) if occupied.pid else (),
         )
 
 
 def find_flaky_connections(facts: Facts) -> Iterator[Finding]:
-    """Connections that failed and worked when tried again: packets are being lost."""
+    """Connections that failed and worked on the retry: packets are being lost."""
     outcome = MESH.outcome(facts)
     if not isinstance(outcome, MeshResult) or not outcome.flaky:
         return
@@ -77,26 +77,26 @@ def find_flaky_connections(facts: Facts) -> Iterator[Finding]:
     common = tuple(name for name, count in counts.items() if count == len(pairs)) or tuple(counts)
     yield network.FLAKY.finding(
         nodes=common if len(pairs) > 1 else pairs[0],
-        seen=f"{format_list([f'{frm} → {to}' for frm, to in pairs])} failed at first"
-        f" ({format_list(sorted({each.outcome for each in outcome.flaky.values()}))}) and did better then",
+        seen=f"{format_list([f'{frm} → {to}' for frm, to in pairs])} failed on the first try"
+        f" ({format_list(sorted({each.outcome for each in outcome.flaky.values()}))}) and connected on the retry",
         fix=network.FLAKY.fix(nodes=join_quoted_names(common)),
     )
 
 
 def report_sparse_mesh(facts: Facts) -> Iterator[Finding]:
-    """A mesh that isn't complete says so."""
+    """Reports that not every pair was tested."""
     outcome = MESH.outcome(facts)
     if isinstance(outcome, MeshResult) and outcome.sparse:
         each = len(outcome.tries) // 2 // max(1, len(outcome.targets))
         yield network.SPARSE.finding(
             nodes=(),
-            seen=f"each of {len(outcome.targets)} nodes tried {each} of its peers; a single bad pair may be missed",
+            seen=f"each of {len(outcome.targets)} nodes tested {each} of its peers; a single bad pair may be missed",
             fix=network.SPARSE.fix(),
         )
 
 
 def find_unknown_connections(facts: Facts) -> Iterator[Finding]:
-    """A node that took no part is said, never passed over."""
+    """Reports nodes whose connections were not tested."""
     outcome = MESH.outcome(facts)
     missing: Mapping[str, str] = {}
     if isinstance(outcome, Unknown):
@@ -106,7 +106,7 @@ def find_unknown_connections(facts: Facts) -> Iterator[Finding]:
     if missing:
         yield network.UNKNOWN_MESH.finding(
             nodes=tuple(missing),
-            seen=f"connections of {format_list(list(missing))} stayed unknown: {next(iter(missing.values()))}",
+            seen=f"connections of {format_list(list(missing))} are unknown: {next(iter(missing.values()))}",
             fix=network.UNKNOWN_MESH.fix(),
         )
 
@@ -116,7 +116,7 @@ def _list_other_nodes(outcome: MeshResult, node: str) -> list[str]:
 
 
 def list_nodes_without_peer(facts: Facts) -> dict[str, str]:
-    """A node that is alone, or the only one that answers, connects to nobody."""
+    """A single reachable node has no peer to connect to."""
     reached = facts.reached()
     why = "there is only one node" if len(facts.cluster) == 1 else "only one node answers"
     return {node.name: why for node in reached} if len(reached) == 1 else {}
@@ -124,7 +124,7 @@ def list_nodes_without_peer(facts: Facts) -> dict[str, str]:
 
 SUBJECT = Subject(
     name="network",
-    title="every node reaches every other",
+    title="every node reaches every other node",
     probes=(INTERFACES,),
     multi_node_probes=(MESH, RATES),
     rules=(

@@ -1,4 +1,4 @@
-"""What to say of connections that fail, and what to type: one sentence and a few commands for each way."""
+"""The sentence and the fix for each kind of connection failure."""
 
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_interface
@@ -10,7 +10,7 @@ from aboard.core.cluster.node_sets import quote_folded_names
 from aboard.diagnoses import Diagnosis, Fix, join_fixes
 from aboard.diagnoses.nodes import network
 
-# By the ports that it is about, and how it looks.
+# By the ports concerned and the outcome.
 DIAGNOSES = {
     ("every", "dropped"): network.DROPPED,
     ("every", "refused"): network.REFUSED,
@@ -26,12 +26,12 @@ DIAGNOSES = {
     ("every", "stalled"): network.MTU,
 }
 OUTCOME_TEXTS = {
-    "dropped": "nothing comes back: the packets are dropped",
-    "refused": "they are refused, although our agent listens there",
-    "rejected": "they are rejected: no route to host",
-    "reset": "they are made and then reset",
-    "silent": "they are made, and then not a byte comes back",
-    "stalled": "small messages pass, 64 KiB do not come back",
+    "dropped": "no reply: packets are dropped",
+    "refused": "connections are refused although the agent listens there",
+    "rejected": "connections are rejected: no route to host",
+    "reset": "connections open and are then reset",
+    "silent": "connections open, but no byte comes back",
+    "stalled": "small messages pass, 64 KiB messages do not come back",
 }
 PORT_TEXTS = {"every": "any port", "rendezvous": "the rendezvous port {port}", "ephemeral": "ephemeral ports"}
 _PREPOSITIONS = {FaultShape.IN: "to", FaultShape.OUT: "from", FaultShape.BOTH: "to and from"}
@@ -39,25 +39,25 @@ _ALL_PORTS = "1024:65535"
 
 
 def describe_fault(mesh: MeshResult, fault: ConnectionFault) -> str:
-    """Who can't connect to whom, on which ports, and how it looks."""
+    """Which nodes can't connect to which, on which ports, and with what outcome."""
     ports = PORT_TEXTS[fault.scope].format(port=mesh.port)
-    only = "" if fault.scope == "every" else " (others work)"
+    only = "" if fault.scope == "every" else " (other ports work)"
     many = len(fault.nodes) > 1
     names = format_list(fault.nodes) if many else f"{fault.nodes[0]} ({find_node_address(mesh, fault.nodes[0])})"
     peers = len({name for pair in fault.pairs for name in pair} - set(fault.nodes))
-    whom = "each other" if not peers else f"any of {peers} peers" if peers > 1 else "the other"
+    whom = "each other" if not peers else f"any of {peers} peers" if peers > 1 else "the other node"
     if fault.outcome == "stalled" and fault.shape in (FaultShape.IN, FaultShape.OUT, FaultShape.BOTH):
-        who = f"large messages {_PREPOSITIONS[fault.shape]} {names} vanish"
+        who = f"large messages {_PREPOSITIONS[fault.shape]} {names} are lost"
     elif fault.shape is FaultShape.IN:
-        who = f"{names} accept{'' if many else 's'} nothing from {whom} on {ports}{only}"
+        who = f"{names} accept{'' if many else 's'} no connection from {whom} on {ports}{only}"
     elif fault.shape is FaultShape.OUT:
         who = f"{names} cannot connect to {whom} on {ports}{only}"
     elif fault.shape is FaultShape.BOTH:
         who = f"{names} {'are' if many else 'is'} cut off: no connection to or from {whom} on {ports}{only}"
     elif fault.shape is FaultShape.SPLIT:
         who = (
-            f"the cluster is in {len(_list_partitions(fault))} parts that don't reach each other on {ports}{only}: "
-            + (" | ".join(format_list(group) for group in _list_partitions(fault)))
+            f"the cluster is split into {len(_list_partitions(fault))} parts that can't reach each other on"
+            f" {ports}{only}: " + (" | ".join(format_list(group) for group in _list_partitions(fault)))
         )
     else:
         who = f"{format_pairs(fault)} fail{'' if len(fault.pairs) > 1 else 's'} on {ports}{only}"
@@ -76,7 +76,7 @@ def format_pairs(fault: ConnectionFault) -> str:
 
 
 def build_fix(diagnosis: Diagnosis, mesh: MeshResult, fault: ConnectionFault) -> Fix:
-    """Lines to type, on the right nodes."""
+    """The commands, on the right nodes."""
     if fault.outcome == "stalled":
         return _build_mtu_fix(mesh, fault)
     ends = {"in": [to for _, to in fault.pairs], "out": [frm for frm, _ in fault.pairs]}
@@ -98,7 +98,7 @@ def build_fix(diagnosis: Diagnosis, mesh: MeshResult, fault: ConnectionFault) ->
 
 
 def find_node_address(mesh: MeshResult, node: str) -> str:
-    """Where peers connect to a node, as an address if one is known."""
+    """The address at which peers connect to a node, or its target where none is known."""
     remotes = [each.remote for (_, to, _), each in mesh.tries.items() if to == node and each.remote]
     return max(sorted(set(remotes)), key=remotes.count) if remotes else mesh.targets.get(node, node)
 
@@ -110,7 +110,7 @@ def _list_fix_nodes(fault: ConnectionFault) -> list[str]:
 
 
 def _list_partitions(fault: ConnectionFault) -> list[tuple[str, ...]]:
-    """The parts of a split: those that no failing pair leads between."""
+    """The parts of a split: groups without a failing pair inside."""
     cut = {frozenset(pair) for pair in fault.pairs}
     parts: list[list[str]] = []
     for name in fault.nodes:
@@ -123,7 +123,7 @@ def _list_partitions(fault: ConnectionFault) -> list[tuple[str, ...]]:
 
 
 def _format_wait(mesh: MeshResult, fault: ConnectionFault) -> str:
-    """How long it was waited, where waiting was the answer."""
+    """How long the attempt waited, for outcomes that are timeouts."""
     waits = [each.seconds for (frm, to, _), each in mesh.tries.items() if (frm, to) in fault.pairs]
     return f" (waited {max(waits):.1f} s)" if fault.outcome in ("dropped", "stalled", "silent") and waits else ""
 
@@ -133,7 +133,7 @@ def _format_port_range(mesh: MeshResult, fault: ConnectionFault) -> str:
 
 
 def _find_network(mesh: MeshResult, others: Sequence[str]) -> str:
-    """The network that has all these nodes if one of theirs does, else their addresses."""
+    """The network that contains all these nodes, or their addresses where none does."""
     places = [find_node_address(mesh, name) for name in others]
     for name in others:
         for own in mesh.addresses.get(name, ()):

@@ -1,4 +1,4 @@
-"""Interfaces: which one peers reach a node on, and whether the one that was asked for is there."""
+"""Interfaces: which one peers reach a node on, whether the requested one exists, and whether their MTUs agree."""
 
 import re
 from collections import defaultdict
@@ -23,7 +23,7 @@ _DOWN = ("down", "lowerlayerdown", "notpresent")
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkInterface:
-    """What /sys/class/net says of one."""
+    """One interface in /sys/class/net."""
 
     state: str
     mtu: int
@@ -58,7 +58,7 @@ INTERFACES = Probe(
 
 
 def find_down_links(facts: Facts) -> Iterator[Finding]:
-    """A cable that is out explains all that fails at its node."""
+    """A link that is down explains all failures at its node."""
     outcome = MESH.outcome(facts)
     if not isinstance(outcome, MeshResult):
         return
@@ -69,14 +69,14 @@ def find_down_links(facts: Facts) -> Iterator[Finding]:
         if card in known[node] and known[node][card].state in _DOWN:
             yield network.LINK_DOWN.finding(
                 nodes=(node,),
-                seen=f"{card} of {node} ({find_node_address(outcome, node)}) has no link: it is"
+                seen=f"{card} on {node} ({find_node_address(outcome, node)}) has no link: it is"
                 f" {known[node][card].state}",
                 fix=network.LINK_DOWN.fix(interface=card, node=node),
             )
 
 
 def find_missing_interfaces(facts: Facts) -> Iterator[Finding]:
-    """An interface that the env names and the node doesn't have ends NCCL or gloo at once."""
+    """NCCL and gloo fail at once when the env names an interface that the node lacks."""
     known = facts.of(INTERFACES)
     outcome = MESH.outcome(facts)
     chosen_of = outcome.interfaces if isinstance(outcome, MeshResult) else {}
@@ -97,7 +97,7 @@ def find_missing_interfaces(facts: Facts) -> Iterator[Finding]:
 
 
 def report_used_interfaces(facts: Facts) -> Iterator[Finding]:
-    """Where it isn't obvious, says which interface peers reach each node on."""
+    """Reports which interface peers use for each node, where it isn't obvious."""
     outcome = MESH.outcome(facts)
     if not isinstance(outcome, MeshResult) or len(outcome.targets) < 2:  # noqa: PLR2004 - a pair
         return
@@ -121,7 +121,7 @@ def report_used_interfaces(facts: Facts) -> Iterator[Finding]:
 
 
 def _find_missing_names(node: Node, variable: str, there: list[str]) -> str:
-    """What an IFNAME asks for and isn't there; NCCL takes prefixes and needs one of them, gloo names and all."""
+    """The missing interfaces of a request; NCCL takes prefixes and needs one match, gloo takes names and needs all."""
     setting = node.env.get(variable, "")
     words = [word for word in setting.removeprefix("=").split(",") if word]
     if not words or setting.startswith("^"):

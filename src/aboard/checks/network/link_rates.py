@@ -1,4 +1,4 @@
-"""Rates: what each link carries and loses, measured in rounds of pairs that don't share a node."""
+"""Rates: throughput and loss of each link, measured in rounds of disjoint pairs."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -17,21 +17,21 @@ from aboard.lazy_dataclass import dataclass
 
 PUSH_SECONDS = 0.2
 PUSH_WITHIN = 6.0
-# A tournament of many nodes would take minutes; with this many partners, a slow node stands out as well.
+# All pairs of many nodes would take minutes; this many partners are enough for a slow node to stand out.
 MOST_ROUNDS = 15
 SLOW_FACTOR = 4.0
 # No link of a cluster is this slow by design.
 SLOW_MBIT = 100.0
 LOSS = 0.01
 FEWEST_LOST = 5
-# A node that is busy for a moment is no slow link: what is in doubt is measured again, alone, this many times.
+# A briefly busy node is no slow link: doubtful links are measured again, alone, this many times.
 RETRIES = 3
 RETRIED_PAIRS = 6
 
 
 @dataclass(frozen=True, kw_only=True)
 class LinkRate:
-    """What came through in one direction."""
+    """The measurement of one direction."""
 
     mbit: float
     segments: int
@@ -45,7 +45,7 @@ class LinkRate:
 
 @dataclass(frozen=True, kw_only=True)
 class _Pushed:
-    """The answer to `push`."""
+    """The reply to `push`."""
 
     bytes: int
     seconds: float
@@ -56,7 +56,7 @@ class _Pushed:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkRates:
-    """The links by (from, to); those that were measured again alone have the better of both."""
+    """The links by (from, to); of repeated measurements the best counts."""
 
     links: Mapping[Pair, LinkRate] = field(default_factory=dict)
 
@@ -75,7 +75,7 @@ class LinkRates:
 
 
 def schedule_rounds(names: Sequence[str]) -> list[list[Pair]]:
-    """A tournament by the circle method: in each round everybody has one partner, and never the same again."""
+    """A round-robin by the circle method: in each round every node has one partner, never the same twice."""
     ring: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
     half = len(ring) // 2
     games: list[list[Pair]] = []
@@ -114,28 +114,28 @@ RATES = MultiNodeProbe(name="rates", script=_run_rates_probe, quick=False)
 
 
 def find_bad_links(facts: Facts) -> Iterator[Finding]:
-    """Links that are slow or lose packets, folded to the nodes that they have in common."""
+    """Links that are slow or lose packets, grouped by the nodes that they have in common."""
     outcome = RATES.outcome(facts)
     if not isinstance(outcome, LinkRates):
         return
     for nodes, pairs in group_bad_pairs(outcome.slow | outcome.lossy):
         lost = max(outcome.links[pair].loss for pair in pairs)
         worst = min(outcome.links[pair].mbit for pair in pairs)
-        rate = f"{worst:,.0f} Mbit/s where the median is {outcome.usual:,.0f}"
-        again = f"{lost:.1%} of the packets had to be sent again"
+        rate = f"{worst:,.0f} Mbit/s; the median is {outcome.usual:,.0f}"
+        again = f"{lost:.1%} of the packets were retransmitted"
         diagnosis = network.LOSS if lost >= LOSS else network.SLOW
         yield diagnosis.finding(
             nodes=nodes,
             seen=f"{_name_links(nodes, pairs)}: {f'{again}, {rate}' if lost >= LOSS else rate}",
-            why="A lost packet stops its link for a moment, and with it every collective."
+            why="A lost packet stalls its link for a moment, and every collective with it."
             if lost >= LOSS
-            else "Every collective waits for its slowest link, so the whole run goes at this rate.",
+            else "Every collective waits for its slowest link, so the whole run is limited to this rate.",
             fix=_build_fix(diagnosis, facts, nodes),
         )
 
 
 def group_bad_pairs(bad: set[Pair]) -> Iterator[tuple[tuple[str, ...], frozenset[Pair]]]:
-    """The nodes that are in most bad links, until each link is explained; a link of its own is both of its ends."""
+    """The nodes with most bad links, until each link is explained; an isolated bad link blames both ends."""
     remaining = set(bad)
     while remaining:
         partners = {
@@ -161,7 +161,7 @@ def _build_asks(pairs: Sequence[Pair], places: Mapping[str, str], ports: Mapping
 
 def _parse_links(pairs: Sequence[Pair], replies: Replies) -> dict[Pair, LinkRate]:
     to = dict(pairs)
-    # What can't be read was not measured; that the link works, the mesh has seen.
+    # An unreadable reply counts as not measured; the mesh has shown that the link works.
     decoded = {(frm, to[frm]): try_decode(_Pushed, reply) for frm, reply in replies.items()}
     return {pair: _compute_link_rate(pushed) for pair, pushed in decoded.items() if pushed is not None}
 

@@ -1,4 +1,4 @@
-"""Folds a mesh: from who could not connect to whom, to the few nodes or pairs that explain it."""
+"""Explains a mesh: from the connections that failed to the few nodes or pairs that cause them."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ MIN_PEERS = 2
 
 
 class FaultShape(Enum):
-    """How failures are explained."""
+    """What a fault has in common."""
 
     IN = "in"  # nobody can connect to these nodes
     OUT = "out"  # these nodes can connect to nobody
@@ -33,12 +33,12 @@ class ConnectionFault:
 
 
 def explain_mesh(mesh: MeshResult) -> list[ConnectionFault]:
-    """The explanations of all failures but unresolved names, which have a story of their own."""
+    """The explanations of all failures except unresolved names, which have their own diagnosis."""
     order = {name: at for at, name in enumerate(mesh.targets)}
     tried = {(frm, to) for frm, to, _ in mesh.tries}
     failures = _group_failures(mesh)
     failed = set().union(*failures.values())
-    # A pair that fails in another way says nothing for or against this one.
+    # A pair that fails with another outcome is no evidence for or against this one.
     found = [
         ConnectionFault(
             outcome=outcome, scope=scope, shape=shape, nodes=tuple(sorted(nodes, key=order.__getitem__)), pairs=pairs
@@ -57,7 +57,7 @@ def explain_mesh(mesh: MeshResult) -> list[ConnectionFault]:
 
 
 def explain_pairs(bad: set[Pair], tried: set[Pair]) -> Iterator[tuple[FaultShape, frozenset[str], frozenset[Pair]]]:
-    """The fewest nodes of which all connections failed; then groups; then what is left, pair by pair."""
+    """The fewest nodes whose connections all failed; then groups; then the remaining pairs."""
     nodes = {name for pair in tried for name in pair}
     if bad == tried and len(nodes) > MIN_PEERS:
         yield FaultShape.IN, frozenset(nodes), frozenset(bad)
@@ -86,14 +86,14 @@ def explain_pairs(bad: set[Pair], tried: set[Pair]) -> Iterator[tuple[FaultShape
 
 
 def _group_failures(mesh: MeshResult) -> dict[tuple[str, str], set[Pair]]:
-    """The pairs that failed, by outcome and by the ports that it was on."""
+    """The failed pairs by outcome and ports."""
     found: dict[tuple[str, str], set[Pair]] = defaultdict(set)
     for frm, to in dict.fromkeys((frm, to) for frm, to, _ in mesh.tries):
         by_port = {port: mesh.tries[frm, to, port].outcome for port in PortKind if (frm, to, port) in mesh.tries}
         outcomes = set(by_port.values())
         for port, outcome in by_port.items():
             if outcome not in ("ok", "unresolved", "untried", "crawled"):
-                # What is only tried on one port, or is the same on both, isn't about the port.
+                # An outcome on the only tested port, or the same on both, isn't specific to a port.
                 every = len(outcomes) == 1 or outcome in ("stalled", "silent", "reset")
                 found[outcome, "every" if every else port.value].add((frm, to))
     return found
@@ -133,7 +133,7 @@ def _find_connected_groups(good: set[Pair], nodes: set[str]) -> dict[str, frozen
 
 
 def _bundle_pairs(unexplained: set[Pair]) -> Iterator[frozenset[Pair]]:
-    """What is left, bundled by the node that most of it has in common; two ways of one pair are one."""
+    """The remaining pairs, grouped by their most frequent node; both directions of a pair are one."""
     while unexplained:
         ends = sorted(unexplained)
         counts = {name: sum(name in pair for pair in ends) for pair in ends for name in pair}

@@ -1,4 +1,4 @@
-"""The exercise `mesh`: each node connects to its peers, on the rendezvous port and on one that the system chose."""
+"""The probe `mesh`: each node connects to its peers on the rendezvous port and on an ephemeral one."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
@@ -23,9 +23,9 @@ from aboard.core.probes.multi_node_probe import MultiNodeProbe, ProbeRequest, Re
 from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
-# Beyond, a node connects to O(log n) of its peers only.
+# With more nodes, each connects to O(log n) of its peers only.
 ALL_PAIRS_UP_TO = 64
-# Many packets of any size that a network has, so that a path that is too narrow for them shows.
+# Many full-size packets, so that a path with too small an MTU shows.
 LARGE = 64 * 1024
 CONNECT_SECONDS = 2.0
 AGAIN_SECONDS = 3.0
@@ -37,7 +37,7 @@ _MOST = 100_000
 
 
 def select_peers(names: Sequence[str], *, all_pairs: bool = False) -> dict[str, tuple[str, ...]]:
-    """Whom each node connects to: all, or above 64 nodes those 1, 2, 4, … places away on both sides."""
+    """The peers of each node: all, or above 64 nodes those 1, 2, 4, … places away on both sides."""
     count = len(names)
     if all_pairs or count <= ALL_PAIRS_UP_TO:
         return {name: tuple(peer for peer in names if peer != name) for name in names}
@@ -49,7 +49,7 @@ def select_peers(names: Sequence[str], *, all_pairs: bool = False) -> dict[str, 
 
 
 def build_mesh_probe(*, all_pairs: bool = False) -> MultiNodeProbe[MeshResult]:
-    """The exercise; `all_pairs` tries each pair however many nodes there are."""
+    """The probe; with `all_pairs`, every pair is tested however many nodes there are."""
     return MultiNodeProbe(name="mesh", script=lambda facts: _run_mesh_probe(facts, all_pairs=all_pairs), early=True)
 
 
@@ -99,7 +99,7 @@ def get_rendezvous_port(facts: Facts) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Dial:
-    """One connection to be tried: whose, to what, and how much goes both ways."""
+    """One connection to try: its pair and port, the address, and the bytes to echo."""
 
     key: tuple[str, str, PortKind]
     host: str
@@ -109,7 +109,7 @@ class _Dial:
 
 @dataclass(frozen=True, kw_only=True)
 class _Owner:
-    """Who has a port, as far as the node's user may know."""
+    """The process that holds a port, as far as the node's user may see it."""
 
     user: Untrusted
     name: Untrusted = NO_TEXT
@@ -119,7 +119,7 @@ class _Owner:
 
 @dataclass(frozen=True, kw_only=True)
 class _Bound:
-    """A port on which a node listens, or why it can't."""
+    """A port on which a node listens, or the error."""
 
     port: int = 0
     errno: Word = ""
@@ -128,7 +128,7 @@ class _Bound:
 
 @dataclass(frozen=True, kw_only=True)
 class ListenReply:
-    """The answer to `listen`."""
+    """The reply to `listen`."""
 
     ports: tuple[_Bound, ...]
     # Interface, address, and the length of its network's prefix.
@@ -137,7 +137,7 @@ class ListenReply:
 
 @dataclass(frozen=True, kw_only=True)
 class _ConnectReply:
-    """The answer to `connect`."""
+    """The reply to `connect`."""
 
     results: Annotated[tuple[ConnectionAttempt, ...], MaxLength(_MOST)] = ()
     resolved: Annotated[Mapping[str, ResolvedAddresses], MaxLength(_MOST)] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class _ConnectReply:
 
 
 class _MeshReplies:
-    """What the nodes have said so far; one that talks nonsense is missing, and costs the others nothing."""
+    """The nodes' replies so far; a node with a malformed reply is missing and doesn't affect the others."""
 
     def __init__(self, facts: Facts, replies: Replies) -> None:
         self.missing: dict[str, str] = {}
@@ -164,7 +164,7 @@ class _MeshReplies:
             try:
                 self._listening(name, reply)
             except ValueError:
-                self.missing[name] = "its answer can't be read"
+                self.missing[name] = "its reply can't be parsed"
         self.targets = {node.name: self._target(node) for node in facts.reached() if node.name in self.ports}
 
     def plan(self, name: str, whom: Sequence[str]) -> Iterator[_Dial]:
@@ -175,7 +175,7 @@ class _MeshReplies:
 
     def asks(self, plans: Mapping[str, Sequence[_Dial]], seconds: float) -> dict[str, ProbeRequest]:
         each = seconds + len(self.ports) * SECONDS_PER_NODE
-        # Twice, since a name that nobody answers for takes its time before there is anything to connect to.
+        # Twice, since resolving an unknown name takes time before the connection starts.
         timeout = 2 * each + 1
         return {
             name: ProbeRequest(
@@ -202,11 +202,11 @@ class _MeshReplies:
                 results = decode(_ConnectReply, reply, strict=True).results
                 found.update({dial.key: each for dial, each in zip(plans[name], results, strict=True)})
             except ValueError:
-                self.missing[name] = "its answer can't be read"
+                self.missing[name] = "its reply can't be parsed"
         return found
 
     def learn(self, replies: Replies) -> None:
-        """Takes what each node makes of the names."""
+        """Records how each node resolves the names."""
         for name, reply in replies.items():
             decoded = try_decode(_ConnectReply, reply)
             if decoded is not None:
@@ -214,7 +214,7 @@ class _MeshReplies:
                 self.hostnames[name] = decoded.hostname
 
     def by_address(self, dial: _Dial) -> _Dial:
-        """The same to the address at which we reached the peer, when its name leads nowhere."""
+        """The same connection by the address at which the head reached the peer, when its name does not resolve."""
         frm, to, _ = dial.key
         address = self._contacts.get(to)
         if address is None or not isinstance(self.resolved.get(frm, {}).get(dial.host), Untrusted):
@@ -236,7 +236,7 @@ class _MeshReplies:
         self.ports[name] = own
 
     def _target(self, node: Node) -> str:
-        """What its peers shall connect to: the network that was asked for, or what everybody calls it."""
+        """The address for its peers: on the requested network, or its usual name."""
         if node.fabric_address:
             return node.fabric_address
         wanted = [
@@ -246,7 +246,7 @@ class _MeshReplies:
             return wanted[0].host
         if node.transport is not TransportKind.LOCAL:
             return node.target
-        # The head is called localhost, or has a name that means nothing to others.
+        # The head is called localhost, or has a name that other nodes don't know.
         own = [at for at in self.addresses[node.name] if at.usable]
         near = [at for at in own if any(_is_inside_network(peer, at.address) for peer in self._contacts.values())]
         return (near or own)[0].host if own else node.target
@@ -273,7 +273,7 @@ def _sort_addresses(found: ResolvedAddresses) -> ResolvedAddresses:
 
 
 def _pick_worse_attempt(first: ConnectionAttempt, second: ConnectionAttempt) -> ConnectionAttempt:
-    """The second try counts, but nobody at home becomes `no route` when it is asked twice: that was a drop."""
+    """The second try counts, except that a drop followed by `no route` stays a drop."""
     return first if (first.outcome, second.outcome) == ("dropped", "rejected") else second
 
 

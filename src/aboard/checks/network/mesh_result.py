@@ -1,4 +1,4 @@
-"""The mesh as a value: who could connect to whom, and what each node said of itself and of names."""
+"""The mesh as a value: which connections worked, and each node's addresses and name resolution."""
 
 import re
 from collections import defaultdict
@@ -26,7 +26,7 @@ class PortKind(Enum):
 
 
 def decode_address(value: object) -> str:
-    """An address as a node wrote it; Python takes anything behind its `%`, and it goes into /etc/hosts and into sed."""
+    """A node's address, checked strictly: Python accepts anything after `%`, and fixes put it in /etc/hosts and sed."""
     if isinstance(value, str) and _IP.fullmatch(value) and Untrusted(value).as_address():
         return value
     raise DecodeError("no address")
@@ -51,7 +51,7 @@ class ConnectionAttempt:
 
 @dataclass(frozen=True, kw_only=True)
 class OccupiedPort:
-    """A port that a node could not have, and who has it as far as the node's user may know; 0 is no pid."""
+    """A port that a node could not bind, and its holder as far as the node's user may see it; 0 is no pid."""
 
     why: Word
     owner: Untrusted = NO_TEXT
@@ -79,14 +79,14 @@ class InterfaceAddress:
 
 @dataclass(frozen=True, kw_only=True)
 class MeshResult:
-    """Who could connect to whom. `targets` is what peers were told; `missing` says why a node took no part."""
+    """Which connections worked. `targets` are the addresses that peers used; `missing` says why a node took no part."""
 
     port: int = RENDEZVOUS_PORT
     targets: Mapping[str, str]
     tries: Mapping[tuple[str, str, PortKind], ConnectionAttempt]
     taken: Mapping[str, OccupiedPort] = field(default_factory=dict)
     flaky: Mapping[tuple[str, str, PortKind], ConnectionAttempt] = field(default_factory=dict)
-    # What each node makes of each name.
+    # How each node resolves each name.
     resolved: Mapping[str, Mapping[str, ResolvedAddresses]] = field(default_factory=dict)
     hostnames: Mapping[str, Untrusted] = field(default_factory=dict)
     addresses: Mapping[str, tuple[InterfaceAddress, ...]] = field(default_factory=dict)

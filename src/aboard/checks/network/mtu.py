@@ -16,7 +16,7 @@ _LOOPBACK = "lo"
 
 
 def find_differing_mtu(facts: Facts) -> Iterator[Finding]:
-    """Two ends of TCP agree on the smaller size; RoCE, UDP and what lies between them need not."""
+    """TCP endpoints agree on the smaller MTU; RoCE, UDP and the switches between them may not."""
     outcome, known = MESH.outcome(facts), facts.of(INTERFACES)
     if not isinstance(outcome, MeshResult):
         return
@@ -30,6 +30,6 @@ def find_differing_mtu(facts: Facts) -> Iterator[Finding]:
     for (card, mtu), nodes in group_by_value(odd).items():
         yield network.MTU_DIFFERS.finding(
             nodes=nodes,
-            seen=f"{card} of {fold_names(nodes)} sends packets of up to {mtu} bytes, the others of up to {usually}",
+            seen=f"{card} on {fold_names(nodes)} has an MTU of {mtu} bytes; the others have {usually}",
             fix=network.MTU_DIFFERS.fix(interface=card, mtu=str(usually), where=quote_folded_names(nodes)),
         )

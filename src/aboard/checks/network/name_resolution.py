@@ -1,4 +1,4 @@
-"""Names: what each node makes of the others' names."""
+"""Name resolution: what each node resolves the others' names to."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +17,7 @@ from aboard.diagnoses.untrusted import Untrusted
 
 
 def find_unresolved_names(facts: Facts) -> Iterator[Finding]:
-    """A node for whom a peer's name leads nowhere; a name that nobody knows is an alias of the head's ssh."""
+    """A node that can't resolve a peer's name; a name that no node knows is an alias in the head's ssh_config."""
     outcome = MESH.outcome(facts)
     if not isinstance(outcome, MeshResult):
         return
@@ -42,15 +42,15 @@ def find_unresolved_names(facts: Facts) -> Iterator[Finding]:
             nodes=nodes,
             seen=f"{format_list(nodes)} cannot resolve {format_list(names)}: {lost[nodes[0]][names[0]].visible()}"
             + (" (the address works)" if works else ""),
-            why="Whatever connects by that name fails, and torch only says that the client socket has timed out."
+            why="Connections by that name fail, and torch only reports that the client socket has timed out."
             if not everywhere
-            else "Only this machine knows the name, from its ssh_config; what runs on the nodes must use addresses.",
+            else "Only this machine knows the name, from its ssh_config; programs on the nodes must use addresses.",
             fix=join_fixes(*lines),
         )
 
 
 def find_loopback_peers(facts: Facts) -> Iterator[Finding]:
-    """A node that takes a peer's name for itself would connect to itself."""
+    """A node that resolves a peer's name to loopback would connect to itself."""
     outcome = MESH.outcome(facts)
     if not isinstance(outcome, MeshResult):
         return
@@ -73,14 +73,14 @@ def find_loopback_peers(facts: Facts) -> Iterator[Finding]:
             ]
             yield network.PEER_ON_LOOPBACK.finding(
                 nodes=(node, *wrong),
-                seen=f"{node} takes {format_list(list(wrong))} for itself:"
+                seen=f"{node} resolves {format_list(list(wrong))} to itself:"
                 f" {outcome.targets[next(iter(wrong))]} is {format_list(next(iter(wrong.values())))} there",
                 fix=join_fixes(*lines),
             )
 
 
 def find_differing_names(facts: Facts) -> Iterator[Finding]:
-    """A name that is one machine here and another there."""
+    """A name that resolves to different machines on different nodes."""
     outcome = MESH.outcome(facts)
     if not isinstance(outcome, MeshResult):
         return
@@ -98,7 +98,7 @@ def find_differing_names(facts: Facts) -> Iterator[Finding]:
             odd = [name for _, names in ranked[1:] for name in names]
             yield network.NAMES_DIFFER.finding(
                 nodes=tuple(odd),
-                seen=f"{target} is {description}",
+                seen=f"{target} resolves to {description}",
                 fix=network.NAMES_DIFFER.fix(
                     name=target,
                     script=_build_sed_script(target),
@@ -109,12 +109,12 @@ def find_differing_names(facts: Facts) -> Iterator[Finding]:
 
 
 def _build_sed_script(name: str) -> str:
-    """For sed: takes a name from whatever /etc/hosts gives it to."""
+    """The sed script that removes a name from /etc/hosts."""
     return "s/[[:space:]]" + name.replace(".", r"\.") + "([[:space:]]|$)/ /"
 
 
 def _map_target_owners(outcome: MeshResult) -> dict[str, list[str]]:
-    """Whose each target is. A node asks for a few of thousands: what it was told is walked, never all of them."""
+    """The nodes of each target, so that rules walk a node's few resolutions instead of thousands of targets."""
     owners: dict[str, list[str]] = {}
     for node, target in outcome.targets.items():
         owners.setdefault(target, []).append(node)
@@ -122,7 +122,7 @@ def _map_target_owners(outcome: MeshResult) -> dict[str, list[str]]:
 
 
 def _list_unresolved_targets(outcome: MeshResult) -> dict[str, dict[str, Untrusted]]:
-    """The targets that lead nowhere, by node, and why."""
+    """The targets that don't resolve, by node, and why."""
     place = {target: at for at, target in enumerate(_map_target_owners(outcome))}
     found = {
         node: {
@@ -136,7 +136,7 @@ def _list_unresolved_targets(outcome: MeshResult) -> dict[str, dict[str, Untrust
 
 
 def _group_by_names(lost: Mapping[str, Iterable[str]]) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """Nodes that miss the same names in one finding, or one name that several nodes miss."""
+    """Groups names that fail on the same nodes into one finding."""
     by_name: dict[str, list[str]] = defaultdict(list)
     for node, names in lost.items():
         for name in names:
@@ -148,7 +148,7 @@ def _group_by_names(lost: Mapping[str, Iterable[str]]) -> dict[tuple[str, ...], 
 
 
 def _is_unknown_everywhere(outcome: MeshResult, name: str) -> bool:
-    """Whether a name means nothing to all nodes; one node's word is enough only if it knows no peer at all."""
+    """Whether no node resolves a name; a single node's answer counts only if it resolves no peer at all."""
     answers = [resolutions for resolutions in outcome.resolved.values() if name in resolutions]
     unknown = all(isinstance(resolutions[name], Untrusted) for resolutions in answers)
     targets = set(outcome.targets.values())
@@ -163,5 +163,5 @@ def _is_unknown_everywhere(outcome: MeshResult, name: str) -> bool:
 
 
 def _is_loopback(addresses: ResolvedAddresses) -> TypeGuard[tuple[str, ...]]:
-    """Whether all that a name leads to is the machine itself."""
+    """Whether a name resolves to loopback addresses only."""
     return isinstance(addresses, tuple) and bool(addresses) and all(ip_address(each).is_loopback for each in addresses)

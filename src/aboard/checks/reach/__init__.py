@@ -1,4 +1,4 @@
-"""Reach: who answers, how long the login took, and what shell ranks get; for each that doesn't, what to type."""
+"""Reach: which nodes are reachable, how long the login takes, and which shell ranks get."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import reach, unanswered_probes
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 
-# ssh(1) passes over such a key and then has none to offer.
+# ssh(1) skips such a key and then has none to offer.
 _KEY_FILE = re.compile(r"Permissions [0-7]+ for '(.+)' are too open")
 
 
@@ -26,7 +26,7 @@ def find_unreachable_nodes(facts: Facts) -> Iterator[Finding]:
     for node in facts.cluster:
         contact = facts.contacts.get(node.name)
         if isinstance(contact, UnreachedNode):
-            # What is wrong with a key here is one thing, however many nodes it keeps away.
+            # A bad key on the head is one finding, however many nodes it affects.
             here = NO_KEY if contact.said.startswith(NO_KEY) else _KEY_FILE.match(contact.said) and contact.said
             found.setdefault((contact.reason, here or node.name), []).append(node.name)
     for (reason, _), names in found.items():
@@ -43,7 +43,7 @@ def find_unreachable_nodes(facts: Facts) -> Iterator[Finding]:
 
 
 def find_dropped_logins(facts: Facts) -> Iterator[Finding]:
-    """Logins that sshd dropped at first and that worked when tried again: it will be worse with more nodes."""
+    """Logins that sshd dropped and that worked on the retry: more nodes make it worse."""
     for name, contact in facts.contacts.items():
         if isinstance(contact, ReachedNode) and contact.drops:
             yield reach.DROPPED_AT_FIRST.finding(
@@ -54,18 +54,18 @@ def find_dropped_logins(facts: Facts) -> Iterator[Finding]:
 
 
 def find_noisy_shells(facts: Facts) -> Iterator[Finding]:
-    """A shell that prints at login breaks scp, rsync and git over ssh; we skip it, others won't."""
+    """A shell that prints at login breaks scp, rsync and git over ssh; only Aboard skips such output."""
     for name, contact in facts.contacts.items():
         if isinstance(contact, ReachedNode) and contact.noise:
             yield reach.NOISY_SHELL.finding(
                 nodes=(name,),
-                seen=f"before any command, the login shell prints: {contact.noise}",
+                seen=f"the login shell prints before any command: {contact.noise}",
                 fix=reach.NOISY_SHELL.fix(node=name, ssh=format_ssh_arguments(facts.cluster.node(name))),
             )
 
 
 def _build_fix(facts: Facts, node: Node, contact: UnreachedNode) -> Fix:
-    """What to type; the real value where ssh, or another node, has told it."""
+    """The fix, with the real value where ssh or another node reported it."""
     key = _KEY_FILE.match(contact.said)
     if contact.reason is UnreachableReason.KEY_REFUSED and key:
         return reach.KEY_REFUSED.fix("mode", path=key[1])
@@ -78,7 +78,7 @@ def _build_fix(facts: Facts, node: Node, contact: UnreachedNode) -> Fix:
 
 
 def _fix_missing_key(nodes: Sequence[Node]) -> Fix:
-    """Makes a key, then brings it to all nodes, by one line for those that share a port."""
+    """Creates a key and copies it to all nodes, with one line for those that share a port."""
     lines = [reach.KEY_REFUSED.fix("make")]
     for port, names in group_by_value({node.name: node.port for node in nodes}).items():
         own = [node for node in nodes if node.name in names]
@@ -94,7 +94,7 @@ def _fix_missing_key(nodes: Sequence[Node]) -> Fix:
 
 SUBJECT = Subject(
     name="reach",
-    title="every node answers",
+    title="every node is reachable",
     probes=(),
     rules=(
         find_unreachable_nodes,

@@ -11,7 +11,7 @@ from aboard.core.text.input_text import decode_latin1
 from aboard.diagnoses.unreachable_reason import UnreachableReason
 from aboard.diagnoses.untrusted import Untrusted
 
-# One may have the same gap; more of them know no more.
+# One node may have the same gap; more than a few add nothing.
 _MAX_NODES = 3
 _MAX_NAMES = 16
 _SECONDS = 3.0
@@ -19,7 +19,7 @@ _LOOK_UP = 'for name; do echo "of $name"; getent ahosts "$name"; done; true'
 
 
 def ask_other_nodes(facts: Facts) -> "Script[Mapping[str, str]]":
-    """Asks a few nodes for the names that could not be resolved here; nobody, when all could."""
+    """Queries a few nodes for the names that the head could not resolve; none when all resolved."""
     unresolved_names = {node.target: node.name for node in facts.cluster if _is_unresolved(facts, node)}
     found: dict[str, str] = {}
     for peer in [node.name for node in facts.reached()][:_MAX_NODES]:
@@ -35,12 +35,12 @@ def ask_other_nodes(facts: Facts) -> "Script[Mapping[str, str]]":
     return found
 
 
-# It waits for nobody: where the links are closed already, the fix says ADDRESS.
+# Optional: where the links are closed already, the fix says ADDRESS.
 ADDRESS_LOOKUP = MultiNodeProbe(name="elsewhere", script=ask_other_nodes, needs=lambda _node: False)
 
 
 def get_known_address(facts: Facts, node: Node) -> str:
-    """What other nodes make of its name; "" when nobody knows."""
+    """The address that other nodes resolve its name to; "" when none does."""
     outcome = ADDRESS_LOOKUP.outcome(facts)
     return "" if outcome is None or isinstance(outcome, Unknown) else outcome.get(node.name, "")
 
@@ -51,7 +51,7 @@ def _is_unresolved(facts: Facts, node: Node) -> bool:
 
 
 def _parse_first_address(text: str) -> str:
-    """The first address of getent's that others can use: a node's own name is often 127.0.1.1 there."""
+    """The first address from getent that others can use: a node's own name is often 127.0.1.1."""
     for line in text.splitlines():
         found = Untrusted(line.partition(" ")[0]).as_address()
         if found is not None and not ip_address(found).is_loopback and not ip_address(found).is_link_local:

@@ -9,22 +9,22 @@ from aboard.diagnoses import Finding
 from aboard.diagnoses.nodes import reach
 
 SLOW_SECONDS = 3.0
-# What our own load can explain: a handshake takes this machine up to 150 ms of a core, and 64 are under way at once.
+# The head's own load: a handshake takes up to 150 ms of a core, and 64 run at once.
 OWN_SECONDS = 0.2
 MOST_AT_ONCE = 64
 
-# In the order of a login: what it waited for, and which fix says what to look at.
+# In login order: what took the time, and the variant of the fix.
 _PHASES = {
     "connected": ("the TCP connection", "connect"),
-    "greeted": ("the first word of its sshd", "greeting"),
+    "greeted": ("the sshd banner", "greeting"),
     "keys": ("the key exchange", "keys"),
-    "logged-in": ("the login itself", "login"),
-    "agent": ("the shell and Python", "shell"),
+    "logged-in": ("authentication", "login"),
+    "agent": ("starting the shell and Python", "shell"),
 }
 
 
 def find_slow_logins(facts: Facts) -> Iterator[Finding]:
-    """Every launch pays it on each node; it is often the first sign of a dead DNS server or home directory."""
+    """Every launch pays for a slow login; it is often the first sign of a dead DNS server or home directory."""
     took = {
         name: _compute_durations(contact)
         for name, contact in facts.contacts.items()
@@ -45,12 +45,12 @@ def find_slow_logins(facts: Facts) -> Iterator[Finding]:
 
 
 def _estimate_own_load(seconds: dict[str, float], name: str, most: float) -> float:
-    """What may be our own load: what three of four other nodes stay below, as far as load can explain that."""
+    """The part that the head's own load may explain: the third quartile of the other nodes, up to `most`."""
     others = sorted(other for node, other in seconds.items() if node != name)
     return min(others[len(others) * 3 // 4], most) if others else 0.0
 
 
 def _compute_durations(contact: ReachedNode) -> dict[str, float]:
-    """How long each phase took; a phase that left no time stamp counts for the next one."""
+    """How long each phase took; a phase without a time stamp counts toward the next one."""
     ends = [("", 0.0), *((phase, contact.phases[phase]) for phase in _PHASES if phase in contact.phases)]
     return {phase: end - before for (_, before), (phase, end) in pairwise(ends)}

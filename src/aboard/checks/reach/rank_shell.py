@@ -1,7 +1,7 @@
-"""The shell that ranks get: not a login's, so what ~/.bashrc or /etc/profile gives a person is not there.
+"""The shell that ranks get: not a login shell, so settings from ~/.bashrc or /etc/profile are missing.
 
-Each node's `setup` lines are run there as they will be for a rank, one after the other in one `bash`; then its Python
-is looked for and its limits are read, since a line may change both.
+The probe runs each node's `setup` lines as for a rank, one after the other in one `bash`, then locates Python and
+reads the limits, since a line may change both.
 """
 
 import json
@@ -30,17 +30,17 @@ _PATH_ONLY = re.compile(r"^((?:export )?PATH=[^\s;&|$\"']+)$")
 
 @dataclass(frozen=True, kw_only=True)
 class ShellReady:
-    """Every line worked; `python` is where the node's is after them ("" is nowhere), `limits` the kernel's table."""
+    """Every line worked; `python` is its path after them ("" if not found), `limits` the kernel's table."""
 
     python: Untrusted
-    # Where it was before them.
+    # Its path before them.
     python_first: Untrusted = NO_TEXT
     limits: Untrusted
 
 
 @dataclass(frozen=True, kw_only=True)
 class SetupFailure:
-    """The line that failed, counted from 1, and what was said."""
+    """The line that failed, counted from 1, and its error."""
 
     line: int
     said: Untrusted
@@ -50,26 +50,26 @@ ShellsByNode = Mapping[str, ShellReady | SetupFailure | Unknown]
 
 
 def build_shell_script(node: Node) -> str:
-    """The lines, each announced before it is run; what they print goes to stderr, out of the way."""
+    """The script: it announces each line before running it and sends the lines' output to stderr."""
     find = f'"$(command -v {shlex.quote(node.python)})" >&9'
     steps = ["exec 9>&1 1>&2", rf"printf 'first %s\n' {find}"]
     if node.workdir:
-        # That it isn't there is another finding's.
+        # A missing directory has its own finding.
         steps.append(f"cd -- {shlex.quote(node.workdir)} 2>/dev/null")
     for number, line in enumerate(node.setup, 1):
-        # Each in an eval: a line that can't be parsed must not take those before it along.
+        # Each in an eval, so that a syntax error doesn't stop the lines before it.
         steps += [f"echo 'at {number}' >&9", f"eval {shlex.quote(line)} || exit"]
     steps += ["echo 'at 0' >&9", rf"printf 'python %s\n' {find}", "cat /proc/self/limits >&9"]
     return "\n".join(steps)
 
 
 def is_shell_unknown(node: Node) -> bool:
-    """With lines of its own, or our own machine: elsewhere the agent itself runs on the node's Python."""
+    """Whether to probe: nodes with `setup` lines, and the head; elsewhere the agent runs on the node's Python."""
     return bool(node.setup) or node.transport is TransportKind.LOCAL
 
 
 def probe_shells(facts: Facts) -> "Script[ShellsByNode]":
-    """Asks the nodes for which it isn't plain already: those with lines, and our own, whose agent has our Python."""
+    """Probes the nodes with `setup` lines, and the head, whose agent runs on Aboard's own Python."""
     nodes = [node for node in facts.reached() if is_shell_unknown(node)]
     if not nodes:
         return {}
@@ -92,7 +92,7 @@ SHELL = MultiNodeProbe(name="shell", script=probe_shells, needs=is_shell_unknown
 
 
 def find_failed_setup(facts: Facts) -> Iterator[Finding]:
-    """A line that fails for us fails for every rank."""
+    """A line that fails in the probe fails for every rank."""
     failed: dict[tuple[tuple[str, ...], SetupFailure], list[str]] = {}
     for name, shell in _get_shells(facts).items():
         if isinstance(shell, SetupFailure):
@@ -100,7 +100,7 @@ def find_failed_setup(facts: Facts) -> Iterator[Finding]:
         elif isinstance(shell, Unknown):
             yield unanswered_probes.SHELL.finding(
                 nodes=(name,),
-                seen=f"the shell that ranks get stayed unknown: {shell.why}",
+                seen=f"the shell that ranks get is unknown: {shell.why}",
                 fix=unanswered_probes.SHELL.fix(target=facts.cluster.node(name).target),
             )
     for (setup, shell), names in failed.items():
@@ -113,13 +113,13 @@ def find_failed_setup(facts: Facts) -> Iterator[Finding]:
 
 
 def find_lost_python(facts: Facts) -> Iterator[Finding]:
-    """The Python that ranks are to run on must still be found after the lines."""
+    """The ranks' Python must still be found after the lines."""
     for name, shell in _get_shells(facts).items():
         node = facts.cluster.node(name)
         if isinstance(shell, ShellReady) and not shell.python:
-            after = "after its `setup` lines, " if node.setup else ""
+            after = " after its `setup` lines" if node.setup else ""
             yield reach.NO_PYTHON.finding(
-                nodes=(name,), seen=f"{after}the shell finds no {node.python}", fix=_fix_lost_python(facts, node, shell)
+                nodes=(name,), seen=f"the shell finds no {node.python}{after}", fix=_fix_lost_python(facts, node, shell)
             )
 
 
@@ -153,18 +153,18 @@ def _parse_shell_reply(node: Node, reply: Mapping[str, Any] | Unknown) -> ShellR
             limits=Untrusted(stdout.partition("\nLimit ")[2]),
         )
     if not at or at[-1] > len(node.setup):
-        return Unknown(why=escape_text(stderr.strip(), 200) or "sh said nothing")
+        return Unknown(why=escape_text(stderr.strip(), 200) or "sh printed nothing")
     if reply.get("timed_out"):
-        return SetupFailure(line=at[-1], said=Untrusted(f"it did not end within {SETUP_SECONDS:g} s"))
+        return SetupFailure(line=at[-1], said=Untrusted(f"timed out after {SETUP_SECONDS:g} s"))
     lines = [line for line in stderr.splitlines() if line.strip()]
-    # Behind a syntax error bash repeats the line.
+    # After a syntax error bash repeats the line.
     last = next((line for line in lines if "syntax error" in line), lines[-1] if lines else "")
-    message = _hide_secrets(node, last) if last else f"it ended the shell with {reply.get('code')}"
+    message = _hide_secrets(node, last) if last else f"the shell exited with code {reply.get('code')}"
     return SetupFailure(line=at[-1], said=Untrusted(message))
 
 
 def _hide_secrets(node: Node, message: str) -> str:
-    """What was said, without the secrets that a shell may repeat."""
+    """The message without secrets that a shell may repeat."""
     message = re.sub(r"^bash: (eval: )?(line [0-9]+: )?", "", message.strip())
     for name, value in node.env.items():
         if value and is_secret(name):
@@ -173,16 +173,16 @@ def _hide_secrets(node: Node, message: str) -> str:
 
 
 def format_yaml_list(lines: Sequence[str]) -> str:
-    """What comes after `setup:` in aboard.yaml."""
+    """The value of `setup:` in aboard.yaml."""
     return json.dumps(list(lines), ensure_ascii=False)
 
 
 def format_config_place(facts: Facts, names: Sequence[str]) -> str:
-    """Where in aboard.yaml it belongs: what all nodes share stands once."""
+    """Where in aboard.yaml the setting belongs: under `cluster:` when it applies to all nodes."""
     return "under cluster:" if len(names) == len(facts.cluster) else f"for {node_sets.fold_names(names)}"
 
 
-# What makes a command known that a login has from /etc/profile.d, by the command.
+# The line that defines a command which login shells get from /etc/profile.d.
 _PREREQUISITES = {
     "module": ". /etc/profile.d/modules.sh",
     "ml": ". /etc/profile.d/lmod.sh",
@@ -207,5 +207,5 @@ def _fix_failed_setup(facts: Facts, names: Sequence[str], number: int) -> Fix:
             where=format_config_place(facts, names),
             otherwise=_ALTERNATIVES[first],
         )
-    # Twice, since ssh's words are read by a shell at the far end once more.
+    # Quoted twice, since the node's shell parses the words of ssh again.
     return reach.SETUP.fix("try", target=node.target, line=piece("{line}", line=line))

@@ -6,7 +6,7 @@ from aboard.diagnoses.fixes import Value
 
 
 def build_fix_values(node: Node) -> dict[str, Value]:
-    """What the fixes say of a node."""
+    """The values that fixes for an unreachable node need."""
     return {
         "node": node.name,
         "target": node.target,
@@ -19,7 +19,7 @@ def build_fix_values(node: Node) -> dict[str, Value]:
 
 
 def format_ssh_arguments(node: Node) -> Shell:
-    """What comes after `ssh`."""
+    """The arguments of `ssh`."""
     if node.port is None:
         return format_shell("{login}", login=format_login(node))
     return format_shell("-p {port} {login}", port=node.port, login=format_login(node))
@@ -30,7 +30,7 @@ def format_login(node: Node) -> str:
 
 
 def _format_python_lookup(node: Node) -> Shell:
-    """One word for ssh: looks for the node's Python in a login shell."""
+    """One ssh argument that locates the node's Python in a login shell."""
     find = format_shell("bash -lc {find}", find=format_shell("command -v {python}", python=node.python))
-    # Double quotes are easier to read, where they quote all that there is.
+    # Double quotes are easier to read, where they are sufficient.
     return Shell(f'"{find}"') if not set(find) & set('"$`\\!') else format_shell("{find}", find=find)

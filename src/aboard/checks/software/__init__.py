@@ -28,8 +28,8 @@ from aboard.diagnoses.catalogue import list_diagnoses
 from aboard.diagnoses.nodes import software, unanswered_probes
 from aboard.diagnoses.untrusted import Untrusted
 
-UNSET = "nothing set"
-# What may well be another on each node, by its nature.
+UNSET = "no value"
+# Variables that legitimately differ between nodes.
 OWN_VARIABLES = {
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",
@@ -53,13 +53,13 @@ _DIAGNOSES = {
 
 
 def list_differences(facts: Facts) -> list[NodeDifference]:
-    """What isn't the same on every node that answered: versions first, then variables."""
+    """What differs between the nodes that answered: versions first, then variables."""
     inventories = facts.of(SOFTWARE)
     return [*_compare_pythons(inventories), *_compare_packages(inventories), *_compare_variables(facts, inventories)]
 
 
 def find_differing_versions(facts: Facts) -> Iterator[Finding]:
-    """Says which node has another Python or package; what follows from another Python or torch stands below it."""
+    """Nodes with another Python or package; consequences of another Python or torch are listed under it."""
     found: list[Finding] = []
     for difference in list_differences(facts):
         if difference.kind == "variable":
@@ -74,7 +74,7 @@ def find_differing_versions(facts: Facts) -> Iterator[Finding]:
 
 
 def find_differing_variables(facts: Facts) -> Iterator[Finding]:
-    """Variables that steer NCCL, torch and friends, and that not every rank would see alike."""
+    """Variables that configure NCCL, torch and related libraries, and that differ between nodes."""
     for difference in list_differences(facts):
         if difference.kind == "variable":
             name, nodes = difference.what, difference.odd
@@ -92,12 +92,12 @@ def find_differing_variables(facts: Facts) -> Iterator[Finding]:
 
 
 def find_unknown_software(facts: Facts) -> Iterator[Finding]:
-    """A node that can't say what it would run is not vouched for."""
+    """Reports nodes whose software is unknown."""
     fact = unanswered_probes.declare_unanswered(SOFTWARE.name)
     for name, answer in facts.unknown(SOFTWARE).items():
         line = format_python_command(facts.cluster.node(name), format_shell("-c 'import sys; print(sys.path)'"))
         yield fact.finding(
-            nodes=(name,), seen=f"its software stayed unknown: {answer.why}", fix=fact.fix("by-hand", line=line)
+            nodes=(name,), seen=f"its software is unknown: {answer.why}", fix=fact.fix("by-hand", line=line)
         )
 
 
@@ -115,7 +115,7 @@ def _compare_pythons(inventories: Mapping[str, NodeSoftware]) -> Iterator[NodeDi
 
 def _compare_packages(inventories: Mapping[str, NodeSoftware]) -> Iterator[NodeDifference]:
     for what in ("torch", "cuda", "rocm", "nccl", *(name for name in MODULES if name != "torch")):
-        # Who has no torch at all lacks its CUDA and NCCL too; that is said once.
+        # A node without torch lacks its CUDA and NCCL too; that is reported once.
         relevant = {
             name: each
             for name, each in inventories.items()
@@ -132,7 +132,7 @@ def _compare_packages(inventories: Mapping[str, NodeSoftware]) -> Iterator[NodeD
 
 
 def _compare_variables(facts: Facts, inventories: Mapping[str, NodeSoftware]) -> Iterator[NodeDifference]:
-    # What aboard.yaml sets for a node is meant for it.
+    # A value that aboard.yaml sets for a node is intended.
     configured = {name for node in facts.cluster for name in node.env}
     names = {name for each in inventories.values() for name in each.variables} - configured - OWN_VARIABLES
     for name in sorted(names):
@@ -143,20 +143,20 @@ def _compare_variables(facts: Facts, inventories: Mapping[str, NodeSoftware]) ->
 
 
 def _suggest_value(facts: Facts, name: str) -> str:
-    """What most of those have that have any, as YAML; a secret is for its owner to write."""
+    """The most frequent value as YAML; secrets are left for the user to fill in."""
     values = [each.variables[name] for each in facts.of(SOFTWARE).values() if name in each.variables]
     value = max(values, key=values.count)
     return "VALUE" if value.startswith("hidden ") else json.dumps(value.visible(500))
 
 
 def _format_value(value: Untrusted) -> str:
-    """A secret's digest is for comparing, and tells two secrets apart by its first letters only."""
+    """The value for display; a secret shows only the first digits of its digest."""
     hidden = value.match(r"^hidden ([0-9a-f]{0,4})")
-    return f"a secret ({hidden[1]}…)" if hidden else value.visible(500) or "an empty text"
+    return f"a secret ({hidden[1]}…)" if hidden else value.visible(500) or "an empty string"
 
 
 def _get_version(each: NodeSoftware, what: str) -> str | None:
-    """`2.7.1` and `2.7.1+cu126` are one torch, from two indexes; its CUDA is compared by itself."""
+    """A package's version; `2.7.1` and `2.7.1+cu126` are the same torch, and its CUDA is compared separately."""
     version = each.packages.get(what)
     return version.partition("+")[0] if version and what == "torch" else version
 
@@ -194,7 +194,7 @@ def _build_install_command(facts: Facts, diagnosis: Diagnosis, difference: NodeD
 
 
 def _format_requirement(facts: Facts, difference: NodeDifference) -> str:
-    """The requirement that makes a node like most others."""
+    """The requirement that matches the usual version."""
     like = facts.of(SOFTWARE)[_find_usual_node(difference)]
     if difference.kind in {"torch", "cuda", "rocm"}:
         return f"torch=={_get_torch_version(like)}"
@@ -239,5 +239,5 @@ SUBJECT = Subject(
 
 
 def build_subject(program: Program) -> Subject:
-    """The subject for a launch, which knows what ranks will run."""
+    """The subject for a launch, where the ranks' program is known."""
     return replace(SUBJECT, probes=(build_program_probe(program),))

@@ -1,4 +1,4 @@
-"""Code and packages that differ: which files, which packages, asked for only where digests disagree."""
+"""Differing code and packages: the files and packages, listed only where digests disagree."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -21,7 +21,7 @@ from aboard.diagnoses.nodes import software
 from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 
-# One node speaks for all that have the same digests.
+# One node represents all that have the same digests.
 _MAX_LISTINGS = 8
 _MAX_NAMED = 5
 _MAX_COPIED = 20
@@ -30,7 +30,7 @@ _MAX_FIXES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class DivergentNodes:
-    """Nodes that have one digest, which isn't the usual one, and what the listings say of them, if there are any."""
+    """Nodes that share an unusual digest, and their listing and the usual one, if known."""
 
     nodes: tuple[str, ...]
     model: str
@@ -39,11 +39,11 @@ class DivergentNodes:
 
 
 def fetch_listings(facts: Facts) -> Script[dict[str, SoftwareListing]]:
-    """Asks one node of each kind for everything behind its digests; nobody, when all are alike."""
+    """Fetches the listing of one node per digest; none when all digests agree."""
     inventories = facts.of(SOFTWARE)
     kinds: dict[tuple[str, str], str] = {}
     for of in (_get_code_digest, _get_environment_digest):
-        # The usual ones come first: without them there is nothing to compare with.
+        # The usual digest comes first: without it there is nothing to compare with.
         common = find_common_value({name: of(each) for name, each in inventories.items()})
         for name, each in inventories.items():
             if of(each) is not None and of(each) == common:
@@ -60,7 +60,7 @@ def fetch_listings(facts: Facts) -> Script[dict[str, SoftwareListing]]:
         try:
             listings[name] = parse_listing(parse_run_reply(reply))
         except ProbeParseError:
-            # The difference itself is known without it, and said.
+            # The difference itself is reported without it.
             continue
     return listings
 
@@ -69,14 +69,14 @@ LISTINGS = MultiNodeProbe(name="software-listings", script=fetch_listings)
 
 
 def find_differing_code(facts: Facts) -> Iterator[Finding]:
-    """Code that differs crashes or hangs collectives; settings that differ may."""
+    """Different code makes collectives crash or hang; different settings may."""
     for divergent in _list_divergent_nodes(facts, _get_code_digest):
         cut = any(facts.of(SOFTWARE)[name].cut for name in divergent.nodes)
         yield _build_code_finding(facts, divergent, f" (of the first {MAX_FILES:,} files)" if cut else "")
 
 
 def find_differing_environment(facts: Facts) -> Iterator[Finding]:
-    """Other packages that differ are worth a line: one of them may be imported."""
+    """Reports other packages that differ: one of them may be imported."""
     for divergent in _list_divergent_nodes(facts, _get_environment_digest):
         if divergent.theirs is None or divergent.model_listing is None:
             continue
@@ -133,7 +133,7 @@ def _build_code_finding(facts: Facts, divergent: DivergentNodes, note: str) -> F
     if divergent.theirs is None or divergent.model_listing is None:
         return software.CONFIG.finding(
             nodes=divergent.nodes,
-            seen=f"{where} holds other code or settings than {source} of {model.name}{note}",
+            seen=f"{where} differs from {source} on {model.name} in code or settings{note}",
             fix=software.CONFIG.fix(
                 "look", look=format_node_command(node, format_shell("cd {where} && git status", where=where))
             ),
@@ -144,12 +144,12 @@ def _build_code_finding(facts: Facts, divergent: DivergentNodes, note: str) -> F
     extra = sorted(path for path in own_files if path not in model_files)
     wrong = [*changed, *lacking]
     code = any(path.endswith(CODE) for path in wrong)
-    # Where the files that a program imports are known, others are strays.
+    # Where the program's imports are known, other files don't matter.
     needed = facts.of(SOFTWARE)[model.name].needed
     harmful = any(path in needed for path in wrong) if needed else code
     parts = [
-        f"{format_list([path.visible(500) for path in paths], _MAX_NAMED)} {word}"
-        for paths, word in ((changed, "differ"), (lacking, "missing"), (extra, "only there"))
+        f"{word}: {format_list([path.visible(500) for path in paths], _MAX_NAMED)}"
+        for paths, word in ((changed, "different"), (lacking, "missing"), (extra, "extra"))
         if paths
     ]
     own, usual_one = (facts.of(SOFTWARE)[name].commit for name in (node.name, model.name))
@@ -167,7 +167,7 @@ def _build_code_finding(facts: Facts, divergent: DivergentNodes, note: str) -> F
 
 
 def _build_copy_commands(facts: Facts, divergent: DivergentNodes, wrong: list[Untrusted]) -> Shell:
-    """From the usual node to each of the others, by way of here: no node needs to trust another."""
+    """Copies from the usual node to each of the others through the head: no node needs to trust another."""
     model = facts.cluster.node(divergent.model)
     read_command = format_node_command(
         model, format_shell("cd {source} && {pack:shell}", source=model.workdir or "", pack=_build_pack_command(wrong))

@@ -45,7 +45,7 @@ def find_missing_interpreter(facts: Facts) -> Iterator[Finding]:
         yield software.INTERPRETER_LOGIN.finding(
             severity=Severity.WARN if without else Severity.INFO,
             nodes=tuple(lacking),
-            seen=f"{path} is on none of the nodes, so ranks use python3 of the login shell"
+            seen=f"{path} is on none of the nodes, so ranks use the login shell's python3"
             + (
                 f"; {node_sets.fold_names(without)} {'has' if len(without) == 1 else 'have'} no torch there"
                 if without
@@ -56,7 +56,7 @@ def find_missing_interpreter(facts: Facts) -> Iterator[Finding]:
 
 
 def find_unsafe_interpreter(facts: Facts) -> Iterator[Finding]:
-    """Code that another user can change would run with this user's rights."""
+    """An interpreter that another user can modify would run their code with this user's rights."""
     by_reason: dict[tuple[str, Untrusted], list[str]] = {}
     for name, each in _list_known_environments(facts).items():
         if each.interpreter.refused:
@@ -70,14 +70,14 @@ def find_unsafe_interpreter(facts: Facts) -> Iterator[Finding]:
 
 
 def find_unknown_interpreter(facts: Facts) -> Iterator[Finding]:
-    """A node that did not say what it has is not vouched for."""
+    """Reports nodes whose environment is unknown."""
     for name, answer in facts.environments.items():
         if isinstance(answer, Unknown):
             node = facts.cluster.node(name)
             yield unanswered_probes.ENVIRONMENT.finding(
                 nodes=(name,),
-                seen=f"whether it has your Python environment and your script is not known: {answer.why}",
-                why="Ranks there use python3 of the login shell, and may not start.",
+                seen=f"unknown whether the node has your Python environment and script: {answer.why}",
+                why="Its ranks use the login shell's python3 and may not start.",
                 fix=unanswered_probes.ENVIRONMENT.fix(
                     look=format_node_command(node, format_shell("ls {folder}", folder=node.workdir or "."))
                 ),
@@ -85,7 +85,7 @@ def find_unknown_interpreter(facts: Facts) -> Iterator[Finding]:
 
 
 def find_missing_program(facts: Facts) -> Iterator[Finding]:
-    """What ranks are to run is not on a node, or can't be run there.
+    """The ranks' program is missing on a node, or can't be run there.
 
     A working directory that only some nodes lack is a finding of its own; one that all lack was never copied.
     """
@@ -97,7 +97,7 @@ def find_missing_program(facts: Facts) -> Iterator[Finding]:
         if program.exists and not program.problem:
             there.append(name)
         else:
-            problem = program.problem.visible(200) or "is not there"
+            problem = program.problem.visible(200) or "is missing"
             by_path.setdefault((program.path, problem), []).append(name)
     for (path, problem), names in by_path.items():
         also = f"; {node_sets.fold_names(there)} {'has' if len(there) == 1 else 'have'} it" if there else ""
@@ -116,7 +116,7 @@ def find_missing_program(facts: Facts) -> Iterator[Finding]:
 
 
 def find_missing_module(facts: Facts) -> Iterator[Finding]:
-    """A module that `-m` names and that the interpreter of a node does not find."""
+    """The module of `-m` is missing for a node's interpreter."""
     inventories = {
         name: inventory
         for name, inventory in facts.of(SOFTWARE).items()
@@ -137,7 +137,7 @@ def find_missing_module(facts: Facts) -> Iterator[Finding]:
 
 
 def find_differing_program(facts: Facts) -> Iterator[Finding]:
-    """Nodes that run different scripts make different collectives."""
+    """Nodes that run different scripts issue different collectives."""
     by_digest: dict[Untrusted, list[str]] = {}
     for name, each in _list_programs(facts).items():
         if each.digest:
@@ -148,13 +148,13 @@ def find_differing_program(facts: Facts) -> Iterator[Finding]:
         path = _list_programs(facts)[odd[0]].path
         yield software.PROGRAM_DIFFERS.finding(
             nodes=odd,
-            seen=f"{path} on {node_sets.fold_names(odd)} is not the same file as on {node_sets.fold_names(usual)}",
+            seen=f"{path} on {node_sets.fold_names(odd)} differs from the file on {node_sets.fold_names(usual)}",
             fix=software.PROGRAM_DIFFERS.fix(lines=_build_copy_commands(facts, path, odd, usual)),
         )
 
 
 def find_missing_imports(facts: Facts) -> Iterator[Finding]:
-    """What the script imports in its first lines, and a node's interpreter does not have."""
+    """Modules that the script imports in its first lines and a node's interpreter lacks."""
     by_names: dict[tuple[str, ...], list[str]] = {}
     for name, inventory in facts.of(SOFTWARE).items():
         if inventory.missing:
@@ -178,7 +178,7 @@ def _list_known_environments(facts: Facts) -> Mapping[str, RankEnvironment]:
 
 
 def _list_programs(facts: Facts, *, nowhere: bool = False) -> Mapping[str, ProgramFile]:
-    """Of nodes that have the working directory, or of all if it is `nowhere`."""
+    """The programs of nodes that have the working directory, or of all if it is `nowhere`."""
     return {
         name: each.program
         for name, each in _list_known_environments(facts).items()
@@ -187,7 +187,7 @@ def _list_programs(facts: Facts, *, nowhere: bool = False) -> Mapping[str, Progr
 
 
 def _has_same_versions(inventories: Mapping[str, NodeSoftware], having: str, lacking: Sequence[str]) -> bool:
-    """Of torch and of all that the script imports."""
+    """Whether versions of Python, torch and the script's imports match."""
     if any(name not in inventories for name in (having, *lacking)):
         return False
     like = inventories[having]
@@ -202,7 +202,7 @@ def _has_same_versions(inventories: Mapping[str, NodeSoftware], having: str, lac
 def _build_copy_commands(
     facts: Facts, path: str, names: Sequence[str], source: Sequence[str] = (), *, whole: bool = False
 ) -> Shell:
-    """From here if a node that has it is this machine, or if none has it; else from a node, by way of here.
+    """Copies from the head if it has the file or no node has it, else from a node through the head.
 
     A `whole` environment is more than a file.
     """
@@ -218,7 +218,7 @@ def _build_copy_commands(
         for node in away[:_MAX_FIXES]
     ]
     if whole:
-        lines[0] = format_shell("{line:shell}    # the Python that it was made from must be there, too", line=lines[0])
+        lines[0] = format_shell("{line:shell}    # its base Python must be there, too", line=lines[0])
     return join_command_lines(lines, len(away) - _MAX_FIXES)
 
 

@@ -1,4 +1,4 @@
-"""What a node told of its software, as values."""
+"""A node's software inventory as values."""
 
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -15,7 +15,7 @@ from aboard.diagnoses.untrusted import NO_TEXT, Untrusted
 from aboard.lazy_dataclass import dataclass
 
 _MANY = MaxLength(20_000)
-# It goes into the commands of fixes.
+# It is used in the commands of fixes.
 ModuleName = Annotated[str, Matching(r"([A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*)?")]
 
 
@@ -24,7 +24,7 @@ class NodeSoftware:
     """What ranks will import on a node, and the variables that they will see.
 
     `environment` and `code` are digests: of every package with its version, and of the files in the working directory,
-    of which there are `files`; `cut` says that there were more than are looked at. Of the program that ranks run,
+    of which there are `files`; `cut` means that there were more than the limit. Of the program that ranks run,
     `needed` are the files in the working directory that it imports, `imports` the versions of everything else that it
     imports, `missing` what it imports first of all and does not find, and `module` the file that
     `-m asked_module` runs.
@@ -66,7 +66,7 @@ def parse_listing(answer: ProbeAnswer) -> SoftwareListing:
 
 
 def build_inventory_command(node: Node, what: str = "facts", program: Program | None = None) -> ProbeCommand:
-    """Asks the Python that ranks will get, in their directory's name."""
+    """The command that takes the inventory with the ranks' Python."""
     target = () if program is None or program.kind is ProgramKind.PROGRAM else (program.kind.value, program.target)
     words = (what, node.workdir or "", *target)
     if node.transport is not TransportKind.LOCAL and not node.setup and node.rank_python == node.python:

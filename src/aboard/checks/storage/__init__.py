@@ -1,4 +1,4 @@
-"""Storage: the directories that a run needs are there, answer, have room, and are the same where they should be."""
+"""Storage: the directories that a run needs exist, respond, have space, and are shared where they should be."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ from aboard.diagnoses.untrusted import Untrusted
 
 
 def find_missing_directories(facts: Facts) -> Iterator[Finding]:
-    """A rank starts in its working directory; where that isn't, it doesn't start."""
+    """A rank can't start without its working directory."""
     found: dict[tuple[Untrusted, Untrusted], list[str]] = {}
     there = [name for name, place in _list_workdirs(facts).items() if place.disk]
     for name, place in _list_workdirs(facts).items():
@@ -51,7 +51,7 @@ def find_missing_directories(facts: Facts) -> Iterator[Finding]:
 
 
 def find_dead_mounts(facts: Facts) -> Iterator[Finding]:
-    """Whatever touches a mount whose server is gone hangs, and can't even be killed."""
+    """A process that touches a mount whose server is gone hangs and can't be killed."""
     found: dict[tuple[Mount, str, bool], list[str]] = {}
     written = list_output_directories(facts)
     for name, node_storage in facts.of(STORAGE).items():
@@ -61,7 +61,7 @@ def find_dead_mounts(facts: Facts) -> Iterator[Finding]:
             found.setdefault((mount, why.visible(500), mount.point in needed), []).append(name)
         for place in node_storage.places.values():
             if place.silent and place.mount not in node_storage.dead:
-                found.setdefault((place.mount, f"{place} does not answer", True), []).append(name)
+                found.setdefault((place.mount, f"{place} does not respond", True), []).append(name)
     for (mount, why_text, needed_there), nodes in found.items():
         yield storage.DEAD_MOUNT.finding(
             severity=Severity.BLOCK if needed_there else Severity.WARN,
@@ -74,22 +74,22 @@ def find_dead_mounts(facts: Facts) -> Iterator[Finding]:
 
 
 def find_missing_mounts(facts: Facts) -> Iterator[Finding]:
-    """A mount that didn't come up at boot leaves an empty directory, which looks like the real one."""
+    """A mount that failed at boot leaves an empty directory that looks like the real one."""
     for name, (place, mount, share) in _list_missing_mounts(facts).items():
         if name not in list_outsiders(facts):
             yield storage.NOT_MOUNTED.finding(
                 severity=Severity.BLOCK if mount.network else Severity.WARN,
                 nodes=(name,),
-                seen=f"nothing is mounted at {mount}, so {place} is part of {place.mount} there;"
+                seen=f"nothing is mounted at {mount}, so {place} is part of {place.mount};"
                 f" {share} nodes have {mount.type} mounted there",
                 fix=storage.NOT_MOUNTED.fix(how=format_mount_arguments(mount), node=name),
             )
 
 
 def find_read_only_directories(facts: Facts) -> Iterator[Finding]:
-    """Where nothing can be written, no checkpoint and no log is."""
+    """A run can't save checkpoints or logs to a read-only directory."""
     answers = facts.of(STORAGE)
-    # What lies beneath a mount that is missing is nobody's to write to; the mount is what is wrong.
+    # The directory under a missing mount isn't meant to be written to; the missing mount is the fault.
     beneath = {*list_outsiders(facts), *_list_missing_mounts(facts)}
     found: dict[tuple[str, Shell], list[str]] = {}
     for name, each in answers.items():
@@ -99,11 +99,11 @@ def find_read_only_directories(facts: Facts) -> Iterator[Finding]:
                 repair = format_shell("sudo mount -o remount,rw {point}", point=place.mount.point)
                 found.setdefault((seen, repair), []).append(name)
             elif role == "workdir" and place.disk and not place.writable and name not in beneath:
-                seen = f"user {each.uid} may not write to {place}, which belongs to user {place.owner}"
+                seen = f"user {each.uid} may not write to {place}, which user {place.owner} owns"
                 repair = format_shell("sudo chown {uid} {path}", uid=each.uid, path=place.path)
                 found.setdefault((seen, repair), []).append(name)
     for (seen, repair), nodes in found.items():
-        # If it is so everywhere, it may well be meant: code from an image, outputs elsewhere.
+        # If it is so everywhere, it may be intended: code from an image, outputs elsewhere.
         everywhere = len(nodes) == len(answers)
         yield storage.READ_ONLY.finding(
             severity=Severity.INFO if everywhere else Severity.WARN,
@@ -114,12 +114,12 @@ def find_read_only_directories(facts: Facts) -> Iterator[Finding]:
 
 
 def find_unknown_storage(facts: Facts) -> Iterator[Finding]:
-    """A node whose storage doesn't even answer is not vouched for."""
+    """Reports nodes whose storage is unknown."""
     fact = unanswered_probes.declare_unanswered(STORAGE.name)
     for name, answer in facts.unknown(STORAGE).items():
         yield fact.finding(
             nodes=(name,),
-            seen=f"its storage stayed unknown: {answer.why}",
+            seen=f"its storage is unknown: {answer.why}",
             fix=fact.fix(
                 "by-hand", line=format_node_command(facts.cluster.node(name), format_shell("timeout 5 df -h"))
             ),
@@ -131,7 +131,7 @@ def _list_workdirs(facts: Facts) -> dict[str, NodeDirectory]:
 
 
 def _list_missing_mounts(facts: Facts) -> dict[str, tuple[NodeDirectory, Mount, str]]:
-    """The nodes that lack a mount which at least half have on the way to the directory, and how many have it."""
+    """The nodes that lack a mount on the directory's path that at least half have, and how many have it."""
     places = {name: place for name, place in _list_workdirs(facts).items() if place.disk}
     found = {}
     for name, place in places.items():
@@ -148,7 +148,7 @@ def _is_on_dead_mount(facts: Facts, name: str, place: NodeDirectory) -> bool:
 
 SUBJECT = Subject(
     name="storage",
-    title="directories are there, answer, have room, and are shared as they seem",
+    title="directories exist, respond, have free space, and are shared as expected",
     probes=(STORAGE,),
     rules=(
         find_dead_mounts,

@@ -1,4 +1,4 @@
-"""Room: what is full, or nearly so, in bytes and in files."""
+"""Free space: disks that are full or nearly full, in bytes or inodes."""
 
 from collections.abc import Iterator
 
@@ -13,7 +13,7 @@ from aboard.diagnoses.untrusted import Untrusted
 from aboard.lazy_dataclass import dataclass
 
 LOW_BYTES = GIB
-# A hundredth of a large disk is room enough.
+# On a large disk, this much is enough even below LOW_SHARE.
 LOW_SHARE = 0.01
 ROOM_ENOUGH = 100 * GIB
 # Sockets, compiled kernels and small files go to /tmp.
@@ -23,7 +23,7 @@ LOW_INODES = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class SpaceShortage:
-    """One shortage, which several nodes may have alike: those that share the disk do."""
+    """One shortage, equal on several nodes if they share the disk."""
 
     diagnosis: Diagnosis
     severity: Severity
@@ -32,7 +32,7 @@ class SpaceShortage:
 
 
 def find_space_shortages(facts: Facts) -> Iterator[Finding]:
-    """A full disk loses the checkpoint that the run was for, and fails in ways that don't say so."""
+    """A full disk loses checkpoints and causes misleading errors."""
     found: dict[SpaceShortage, list[str]] = {}
     written, short = list_output_directories(facts), list_small_disks(facts)
     for name, each in facts.of(STORAGE).items():
@@ -40,7 +40,7 @@ def find_space_shortages(facts: Facts) -> Iterator[Finding]:
         for role, place in {**each.places, **({"output": written[name]} if name in written else {})}.items():
             # Two directories on one disk are one shortage.
             if place.mount.point not in mount_points:
-                # How much the run needs there is known, and a disk that is too small for it has been told.
+                # The run's need is known here, and a disk too small for it has its own finding.
                 known = role == "output" or (name in short and short[name].mount == place.mount)
                 shortages = [None if known else _find_byte_shortage(role, place), _find_inode_shortage(place)]
                 mount_points |= {place.mount.point for shortage in shortages if shortage is not None}
@@ -67,7 +67,7 @@ def _find_byte_shortage(role: str, place: NodeDirectory) -> SpaceShortage | None
         return None
     where = f"{place} ({place.mount.type} on {place.mount})"
     if disk.free == 0:
-        seen = f"{where} is full: 0 B of {format_size(disk.size)} are free"
+        seen = f"{where} is full: 0 B of {format_size(disk.size)} is free"
         return SpaceShortage(diagnosis=storage.FULL, severity=Severity.BLOCK, path=place.path, seen=seen)
     low = disk.free < LOW_BYTES or (disk.free < LOW_SHARE * disk.size and disk.free < ROOM_ENOUGH)
     if disk.free < LOW_TMP if role == "tmp" else low:
@@ -83,6 +83,6 @@ def _find_inode_shortage(place: NodeDirectory) -> SpaceShortage | None:
     if disk.inodes_free < min(LOW_INODES, LOW_SHARE * disk.inodes) or disk.inodes_free == 0:
         severity = Severity.WARN if disk.inodes_free else Severity.BLOCK
         where = f"{place} ({place.mount.type} on {place.mount})"
-        seen = f"{where} has room for {disk.inodes_free:,} more files only"
+        seen = f"{where} has room for only {disk.inodes_free:,} more files"
         return SpaceShortage(diagnosis=storage.INODES, severity=severity, path=place.path, seen=seen)
     return None

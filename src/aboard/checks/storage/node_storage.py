@@ -1,4 +1,4 @@
-"""What a node told of its storage, as values."""
+"""A node's storage as values."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ from aboard.lazy_dataclass import dataclass
 def _decode_count(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return min(value, 2**64)
-    raise DecodeError("a number is wanted")
+    raise DecodeError("expected a number")
 
 
 # A large file system has more bytes than are exact in JSON.
@@ -24,7 +24,7 @@ Count = Annotated[int, CustomDecoder(_decode_count)]
 
 @dataclass(frozen=True, kw_only=True)
 class Mount:
-    """Where a file system is mounted, and what it is; `network` ones hang when their server is gone."""
+    """A mounted file system; `network` ones hang when their server is gone."""
 
     point: AnyPath
     type: Plain
@@ -41,7 +41,7 @@ class Mount:
 
 @dataclass(frozen=True, kw_only=True)
 class DiskSpace:
-    """Room in bytes and in files; some file systems don't count their files, and say 0 of 0."""
+    """Space in bytes and inodes; some file systems don't count inodes and report 0 of 0."""
 
     size: Count
     free: Count
@@ -51,7 +51,7 @@ class DiskSpace:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeDirectory:
-    """A directory that a run needs. Without a disk it could not be looked at, for the reason in `trouble`."""
+    """A directory that a run needs. Without `disk` it could not be inspected, for the reason in `trouble`."""
 
     path: AnyPath
     mount: Mount
@@ -67,11 +67,11 @@ class NodeDirectory:
 
 
 def _decode_directory(value: object) -> NodeDirectory:
-    """It comes flat: what the mount and the disk are stands beside the rest."""
+    """Decodes the flat object, in which the mount's and the disk's fields are beside the rest."""
     flat = decode(dict[str, Any], value)
     fields = {**flat, "mount": {**flat, "point": flat.get("mount")}}
     if flat.get("silent") is True:
-        fields["error"] = "it does not answer"
+        fields["error"] = "it does not respond"
     return decode(NodeDirectory, {**fields, "disk": None if "error" in fields else flat}, strict=True)
 
 
@@ -82,7 +82,7 @@ def _decode_dead_mounts(value: object) -> dict[Mount, Untrusted]:
 
 @dataclass(frozen=True, kw_only=True)
 class NodeStorage:
-    """A node's directories by role (workdir, home, tmp), and its mounts that don't answer, with the reason."""
+    """A node's directories by role (workdir, home, tmp), and its dead mounts with the reason."""
 
     uid: int
     places: Mapping[
@@ -100,20 +100,20 @@ def parse_storage(answer: ProbeAnswer) -> NodeStorage:
 
 
 def parse_directory(answer: ProbeAnswer) -> NodeDirectory:
-    """The one directory that was asked about."""
+    """The directory that was probed."""
     try:
         return _decode_directory(parse_script_output(answer))
     except DecodeError as error:
-        raise ProbeParseError(f"what it printed can't be read: {error}") from None
+        raise ProbeParseError(f"its output can't be parsed: {error}") from None
 
 
 def build_script_command(node: Node, what: str, *words: str, timeout: float) -> ProbeCommand:
-    """Nothing of the node's environment but its Python is needed, and -IS starts that in half the time."""
+    """The script needs only the node's Python, and -IS halves its start-up time."""
     return ProbeCommand(argv=build_rank_argv(node, "-ISc", SCRIPT, what, *words), timeout=timeout)
 
 
 def build_storage_command(node: Node) -> ProbeCommand:
-    """Every launch asks this: without `setup` lines, which may set TMPDIR, the agent itself can run it."""
+    """Every launch runs this; without `setup` lines, which may set TMPDIR, the agent itself can run it."""
     words, timeout = ("look", node.workdir or ""), MOUNT_SECONDS + 5
     if node.setup:
         return build_script_command(node, *words, timeout=timeout)

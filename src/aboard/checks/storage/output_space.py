@@ -1,4 +1,4 @@
-"""Room for the run: what `run:` in aboard.yaml says it will write, against what is free where it writes."""
+"""Space for the run's output: what `run:` in aboard.yaml says it will write, against the free space there."""
 
 from collections.abc import Iterator, Mapping
 
@@ -19,7 +19,7 @@ _SECONDS = MOUNT_SECONDS + 5
 
 
 def measure_output_space(facts: Facts) -> Script[Mapping[str, NodeDirectory | Unknown]]:
-    """Asks every node that will have a rank; nobody, when nothing is said of what the run writes."""
+    """Probes every node that will have a rank; none when aboard.yaml doesn't say what the run writes."""
     wanted = facts.cluster.writes
     writers = [node for node in facts.reached() if node.slots != 0] if wanted else []
     if wanted is None or not writers:
@@ -41,7 +41,7 @@ OUTPUT_SPACE = MultiNodeProbe(name="storage-room", script=measure_output_space)
 
 
 def list_output_directories(facts: Facts) -> dict[str, NodeDirectory]:
-    """What is known of the directory that the run will write to, by node."""
+    """The run's output directory by node, where known."""
     return {name: place for name, place in _get_outcome(facts).items() if isinstance(place, NodeDirectory)}
 
 
@@ -51,14 +51,14 @@ def list_small_disks(facts: Facts) -> dict[str, NodeDirectory]:
     if wanted is None:
         return {}
     known = {name: place for name, place in list_output_directories(facts).items() if _is_writable(place)}
-    # A file system that counts nothing says 0 of 0.
+    # A file system that does not count its space reports 0 of 0.
     return {
         name: place for name, place in known.items() if place.disk and place.disk.size and place.disk.free < wanted.size
     }
 
 
 def find_insufficient_space(facts: Facts) -> Iterator[Finding]:
-    """A run that fills its disk loses the checkpoint that it was writing, hours after it could have been known."""
+    """A run that fills its disk loses the checkpoint that it is writing, hours later."""
     wanted = facts.cluster.writes
     disks: dict[tuple[object, ...], dict[str, NodeDirectory]] = {}
     for name, place in list_small_disks(facts).items():
@@ -69,20 +69,20 @@ def find_insufficient_space(facts: Facts) -> Iterator[Finding]:
 
 
 def find_unwritable_output(facts: Facts) -> Iterator[Finding]:
-    """A run that can't write where it was told to has nothing to show for its time."""
+    """A run that can't write its output directory loses its results."""
     first = next((node.name for node in facts.cluster if node.slots != 0), "")
     dead = {name: node_storage.dead for name, node_storage in facts.of(STORAGE).items()}
     for name, place in list_output_directories(facts).items():
         if _is_writable(place) or place.silent or place.mount in dead.get(name, ()):
             continue
         trouble = place.trouble.visible(500) or (
-            "it is mounted read-only" if place.read_only else f"user {place.owner} owns it"
+            "mounted read-only" if place.read_only else f"owned by user {place.owner}"
         )
         yield storage.OUTPUT.finding(
             # Rank 0 is on the first node, and many programs write there alone.
             severity=Severity.BLOCK if name == first else Severity.WARN,
             nodes=(name,),
-            seen=f"nothing can be written to {place} ({place.mount.type} on {place.mount}): {trouble}",
+            seen=f"{place} ({place.mount.type} on {place.mount}) is not writable: {trouble}",
             fix=storage.OUTPUT.fix(
                 look=format_node_command(facts.cluster.node(name), format_shell("namei -l {path}", path=place.path))
             ),
@@ -90,12 +90,12 @@ def find_unwritable_output(facts: Facts) -> Iterator[Finding]:
 
 
 def find_unknown_space(facts: Facts) -> Iterator[Finding]:
-    """What could not be measured is said, never taken for enough."""
+    """Reports space that could not be measured; it never counts as sufficient."""
     wanted = facts.cluster.writes
     dead = {name: node_storage.dead for name, node_storage in facts.of(STORAGE).items()}
     whys = {name: each.why for name, each in _get_outcome(facts).items() if isinstance(each, Unknown)}
     silent = {name: place for name, place in list_output_directories(facts).items() if place.silent}
-    # A mount that is known to be dead is told as that.
+    # A mount known to be dead has its own finding.
     whys |= {
         name: place.trouble.visible(500) for name, place in silent.items() if place.mount not in dead.get(name, ())
     }
@@ -104,7 +104,7 @@ def find_unknown_space(facts: Facts) -> Iterator[Finding]:
         look = format_shell("timeout 5 df -h {path}", path=wanted.path)
         yield unanswered_probes.STORAGE_ROOM.finding(
             nodes=tuple(whys),
-            seen=f"whether {wanted.path} has room for {format_size(wanted.size)} stayed unknown:"
+            seen=f"unknown whether {wanted.path} has room for {format_size(wanted.size)}:"
             f" {format_list(sorted(set(whys.values())), 2)}",
             fix=unanswered_probes.STORAGE_ROOM.fix(look=format_node_command(facts.cluster.node(first), look)),
         )
@@ -118,7 +118,7 @@ def _get_outcome(facts: Facts) -> Mapping[str, NodeDirectory | Unknown]:
 
 
 def _identify_disk(place: NodeDirectory) -> tuple[object, ...]:
-    """Nodes that share a disk share the shortage, although one may see a few bytes more than the next."""
+    """The key of a disk: nodes that share one share the shortage, even if they see slightly different free space."""
     return (place.mount.type, place.mount.source) if place.mount.network else (place.mount, place.disk)
 
 
@@ -128,15 +128,15 @@ def _is_writable(place: NodeDirectory) -> bool:
 
 def _build_space_finding(facts: Facts, wanted: PlannedWrites, places: Mapping[str, NodeDirectory]) -> Finding:
     names = tuple(places)
-    # The least of those who share it: what is free grows and shrinks while they look.
+    # The lowest value: free space changes while the nodes measure it.
     place = min(places.values(), key=lambda place: place.disk.free if place.disk else 0)
     free, whole = (place.disk.free, place.disk.size) if place.disk else (0, 0)
-    shared = f", which {node_sets.fold_names(names)} share" if len(names) > 1 and place.mount.network else ""
+    shared = f", shared by {node_sets.fold_names(names)}" if len(names) > 1 and place.mount.network else ""
     look = format_shell("du -xh --max-depth=1 {point} 2>/dev/null | sort -h | tail", point=place.mount.point)
     return storage.SPACE.finding(
         nodes=names,
         seen=f"the run will write {format_size(wanted.size)} to {wanted.path}; {format_size(free)} of"
-        f" {format_size(whole)} are free there"
-        f" ({place.mount.type} on {place.mount}{shared}), {format_size(wanted.size - free)} too little",
+        f" {format_size(whole)} is free there"
+        f" ({place.mount.type} on {place.mount}{shared}), {format_size(wanted.size - free)} short",
         fix=storage.SPACE.fix(look=format_node_command(facts.cluster.node(names[0]), look)),
     )

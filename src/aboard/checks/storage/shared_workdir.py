@@ -1,4 +1,4 @@
-"""Shared or not: one node leaves a nonce in the working directory, the others look for it, and each maps a file."""
+"""Shared or not: one node writes a nonce to the working directory, the others read it, and each maps a file."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field
@@ -21,14 +21,14 @@ from aboard.lazy_dataclass import dataclass
 # Some network file systems show a new file to others only after a while.
 NETWORK_WAIT = 2.0
 _SECONDS = 10.0
-# Nobody has three shares of one name; two nodes that find nobody tell that each has its own.
+# Three shares under one path are unlikely; two isolated nodes show that each has its own.
 _MAX_GROUPS = 3
 _MAX_LONELY = 2
 
 
 @dataclass(frozen=True, kw_only=True)
 class WriteTrial:
-    """How far a node came with a file of its own: `write` or `map` is where it failed, nothing is well."""
+    """A node's trial with its own file: `step` is where it failed, `write` or `map`, or empty."""
 
     step: Literal["", "write", "map"]
     error: Untrusted
@@ -36,12 +36,12 @@ class WriteTrial:
 
 @dataclass(frozen=True, kw_only=True)
 class ExchangeReply:
-    """What a node said of one round; `name` is the file that it wrote, which the others are asked for."""
+    """A node's reply of one round; `name` is the file that it wrote, which the others read."""
 
     name: Annotated[str, Matching(r"[\w.-]*\w")] = ""
     nonce: Untrusted = NO_TEXT
     mapped: WriteTrial | None = None
-    error: Untrusted = Untrusted("what it printed can't be read")
+    error: Untrusted = Untrusted("its output can't be parsed")
 
     @property
     def trial(self) -> WriteTrial:
@@ -50,7 +50,7 @@ class ExchangeReply:
 
 @dataclass(frozen=True, kw_only=True)
 class WorkdirSharing:
-    """Nodes that see each other's files, a group each; `alone` are those that no group has; and each node's trial."""
+    """Groups of nodes that see each other's files, nodes without a group, and each node's trial."""
 
     groups: tuple[tuple[str, ...], ...] = ()
     alone: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class WorkdirSharing:
 
 
 def exchange_nonces(facts: Facts) -> Script[WorkdirSharing]:
-    """A nonce written here and read there, for as long as there are nodes that have found nobody."""
+    """Writes a nonce on one node and reads it on the others, until every node has a group or is alone."""
     places = _list_workdirs(facts)
     remaining = list(places)
     groups: list[tuple[str, ...]] = []
@@ -92,7 +92,7 @@ EXCHANGE = MultiNodeProbe(name="storage-exchange", script=exchange_nonces, quick
 
 
 def find_unshared_workdir(facts: Facts) -> Iterator[Finding]:
-    """A directory that some nodes share and one does not is a mount that is missing there."""
+    """A directory that some nodes share and one doesn't is a missing mount there."""
     sharing = _get_sharing(facts)
     lost = list_outsiders(facts)
     places = _list_workdirs(facts)
@@ -101,8 +101,8 @@ def find_unshared_workdir(facts: Facts) -> Iterator[Finding]:
         place, model = places[lost[0]], places[inside[0]]
         yield storage.NOT_SHARED.finding(
             nodes=lost,
-            seen=f"{place} there is not the {model} that {node_sets.fold_names(inside)} share: a file written on"
-            f" {inside[0]} isn't there; it is {_describe_mount(place)}, on {inside[0]} it is {_describe_mount(model)}",
+            seen=f"{place} is not the {model} that {node_sets.fold_names(inside)} share: a file written on"
+            f" {inside[0]} is missing; it is {_describe_mount(place)}, on {inside[0]} it is {_describe_mount(model)}",
             fix=storage.NOT_SHARED.fix(how=format_mount_arguments(model.mount), nodes=quote_folded_names(lost)),
         )
     elif len(sharing.alone) > 1:
@@ -114,7 +114,7 @@ def find_unshared_workdir(facts: Facts) -> Iterator[Finding]:
 
 
 def find_unmappable_files(facts: Facts) -> Iterator[Finding]:
-    """Datasets and weights are mapped into memory; some cloud and FUSE file systems can't do that."""
+    """Datasets and weights are memory-mapped; some cloud and FUSE file systems don't support that."""
     for name, trial in _get_sharing(facts).trials.items():
         place, node, error = _list_workdirs(facts)[name], facts.cluster.node(name), trial.error.visible(500)
         if trial.step == "map":
@@ -126,7 +126,7 @@ def find_unmappable_files(facts: Facts) -> Iterator[Finding]:
                 ),
             )
         elif trial.step == "write" and error in {"No space left on device", "Disk quota exceeded"}:
-            seen = f"nothing can be written to {place}: {error}"
+            seen = f"{place} is not writable: {error}"
             shortage = SpaceShortage(diagnosis=storage.FULL, severity=Severity.BLOCK, path=place.path, seen=seen)
             if place.disk is not None and place.disk.free and place.disk.inodes_free:
                 yield build_shortage_finding(facts, shortage, (name,))
@@ -134,13 +134,13 @@ def find_unmappable_files(facts: Facts) -> Iterator[Finding]:
             try_it = format_shell("cd {path} && touch .test && rm .test", path=place.path)
             yield storage.READ_ONLY.finding(
                 nodes=(name,),
-                seen=f"nothing can be written to {place}: {error}",
+                seen=f"{place} is not writable: {error}",
                 fix=storage.READ_ONLY.fix("try", try_it=format_node_command(node, try_it)),
             )
 
 
 def list_outsiders(facts: Facts) -> tuple[str, ...]:
-    """The nodes that have a directory of their own where others share one."""
+    """The nodes with a directory of their own where others share one."""
     sharing = _get_sharing(facts)
     inside = _select_sharing_nodes(facts, sharing)
     everyone = [name for group in sharing.groups for name in group] + list(sharing.alone)
@@ -148,14 +148,14 @@ def list_outsiders(facts: Facts) -> tuple[str, ...]:
 
 
 def format_mount_arguments(mount: Mount) -> Shell:
-    """What comes after `mount`; what isn't a network's is in /etc/fstab, or nobody else knows how."""
+    """The arguments of `mount`; for a local file system only its mount point, as /etc/fstab has the rest."""
     if not mount.network:
         return format_shell("{point}", point=mount.point)
     return format_shell("-t {type} {source} {point}", type=mount.type, source=mount.source, point=mount.point)
 
 
 def _select_sharing_nodes(facts: Facts, sharing: WorkdirSharing) -> tuple[str, ...]:
-    """Whose directory is the right one: the largest group's; of nodes all alone, those with a network mount."""
+    """The nodes with the right directory: the largest group, or those with a network mount when none share."""
     if sharing.groups:
         return max(sharing.groups, key=len)
     places = _list_workdirs(facts)
@@ -169,7 +169,7 @@ def _get_sharing(facts: Facts) -> WorkdirSharing:
 
 
 def _list_workdirs(facts: Facts) -> dict[str, NodeDirectory]:
-    """The working directories that are there."""
+    """The working directories that exist."""
     answers = facts.of(STORAGE)
     return {name: each.workdir for name, each in answers.items() if each.workdir and each.workdir.disk}
 

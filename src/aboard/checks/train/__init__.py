@@ -1,13 +1,13 @@
-"""What `aboard train` asks of nodes beyond a check, and the stories of what it refuses."""
+"""What `aboard train` probes beyond a check, and the diagnoses of what it refuses."""
 
 from aboard.checks.train.gpu_specs import GPU_SPECS
 from aboard.core.probes.check_subject import Subject
 from aboard.diagnoses.trainer import training
 
-# Its rules need the training as well as the nodes: see boarding.py.
+# Its rules need the training as well as the nodes: see training_rules.py.
 TRAIN = Subject(
     name="train",
-    title="the training goes with the nodes",
+    title="the training fits the nodes",
     probes=(GPU_SPECS,),
     rules=(),
     diagnoses=(

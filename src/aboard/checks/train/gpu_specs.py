@@ -1,4 +1,4 @@
-"""The GPUs of a node as a training sees them: their memory, and whether they compute in bfloat16."""
+"""The GPUs of a node as a training sees them: their memory, and whether they support bfloat16."""
 
 import re
 
@@ -8,7 +8,7 @@ from aboard.diagnoses.untrusted import escape_text
 from aboard.lazy_dataclass import dataclass
 
 NOT_STARTED = 127
-# CUDA's compute capability from which bfloat16 is done in hardware: Ampere.
+# The CUDA compute capability from which bfloat16 is supported in hardware: Ampere.
 BF16_SINCE = 8.0
 _LINE = re.compile(r"([0-9]{1,9}), ([0-9]{1,3}\.[0-9]{1,3})")
 
@@ -22,9 +22,9 @@ class GpuSpec:
 
 
 def parse_gpu_specs(answer: ProbeAnswer) -> tuple[GpuSpec, ...]:
-    """None at all on a node without NVIDIA's tools."""
+    """The GPUs; empty on a node without NVIDIA's tools."""
     if not isinstance(answer, CommandOutput) or answer.timed_out:
-        raise ProbeParseError("nvidia-smi did not answer in time")
+        raise ProbeParseError("nvidia-smi timed out")
     if answer.code == NOT_STARTED:
         return ()
     lines = [line.strip() for line in answer.stdout.splitlines() if line.strip()]
@@ -32,7 +32,7 @@ def parse_gpu_specs(answer: ProbeAnswer) -> tuple[GpuSpec, ...]:
         return ()
     found = [_LINE.fullmatch(line) for line in lines]
     if not all(found):
-        raise ProbeParseError(f"a line of nvidia-smi that can't be read: {escape_text(lines[0])}")
+        raise ProbeParseError(f"unreadable line from nvidia-smi: {escape_text(lines[0])}")
     return tuple(GpuSpec(memory=int(each[1]) * MIB, capability=float(each[2])) for each in found if each)
 
 

@@ -1,4 +1,4 @@
-"""The checkpoints that a training would resume from, as far as their manifests tell before a rank exists."""
+"""The checkpoints that a training could resume from, read from their manifests before any rank starts."""
 
 import json
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from typing import Any
 from aboard.core.probes.probe import CommandOutput, Probe, ProbeAnswer, ProbeCommand, ProbeParseError
 from aboard.diagnoses.untrusted import Untrusted
 
-# What manifests say, by the directory of the checkpoint.
+# The manifests by checkpoint directory.
 CheckpointManifests = Mapping[Untrusted, Mapping[str, Any]]
 
 NAME = "checkpoints"
-# The newest few, each up to its tensors: what comes behind is as long as the model is large.
+# The newest few, each up to its list of tensors, which grows with the model.
 _SCRIPT = """d=$1
 case $d in '~/'*) d=$HOME/${d#??} ;; esac
 ls -t "$d"/manifest.json "$d"/step-*/manifest.json 2>/dev/null | head -n 8 | while IFS= read -r file; do
@@ -22,15 +22,15 @@ _MARK = "== "
 
 
 def build_checkpoints_probe(folder: str) -> Probe[CheckpointManifests]:
-    """Of the folder of a training, or of one checkpoint; `~/` is the home on the node."""
+    """The probe of a training's directory, or of one checkpoint; `~/` is the home on the node."""
     command = ProbeCommand(argv=("sh", "-c", _SCRIPT, "sh", folder))
     return Probe(name=NAME, question=command, parse=parse_checkpoints)
 
 
 def parse_checkpoints(answer: ProbeAnswer) -> CheckpointManifests:
-    """One that is damaged is none."""
+    """Parses the manifests, skipping damaged ones."""
     if not isinstance(answer, CommandOutput) or answer.timed_out:
-        raise ProbeParseError("the checkpoints could not be read in time")
+        raise ProbeParseError("reading the checkpoints timed out")
     found = {}
     for part in f"\n{answer.stdout}".split(f"\n{_MARK}")[1:]:
         path, _, head = part.partition("\n")
@@ -49,7 +49,7 @@ def find_newest_checkpoint(
 
 
 def _parse_manifest(head: str) -> dict[str, Any] | None:
-    """A manifest's fields before its tensors; every one stands on a line of its own."""
+    """A manifest's fields before its tensors; each is on a line of its own."""
     try:
         content = json.loads(head.rstrip().rstrip(",") + "}")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Whether a training can be carried by these nodes, judged when they are known and before anything is started."""
+"""Whether a training fits these nodes, judged from preflight facts before anything starts."""
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,19 +26,19 @@ _FIT = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class RankMemoryNeeds:
-    """What one rank needs, in bytes: `states` are weights, gradients and optimizer, which is plain arithmetic."""
+    """The memory that one rank needs, in bytes: `states` are weights, gradients and optimizer states, known exactly."""
 
     states: int
     total: int
     says: Untrusted = NO_TEXT
     fits: tuple[Untrusted, ...] = ()
-    # What keeps documents of one sequence from being kept apart in this model.
+    # Why this model can't isolate the documents of one sequence, if it can't.
     why_not_apart: Untrusted | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelLimits:
-    """What a model's config.json says; None where it says nothing."""
+    """Limits from a model's config.json; None where it has none."""
 
     vocabulary: int | None = None
     positions: int | None = None
@@ -46,9 +46,9 @@ class ModelLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingPreflight:
-    """A training and its nodes. `ranks` are those of each node; a node is in the others only where it is known.
+    """A training and its nodes. `ranks` are counted by node; the other mappings hold only nodes with known values.
 
-    `given` are the settings that the user wrote; `tokens` is the size of the tokenizer's vocabulary. `packed` data has
+    `given` are the settings that the user set; `tokens` is the size of the tokenizer's vocabulary. `packed` data has
     several documents in a sequence.
     """
 
@@ -73,18 +73,18 @@ class TrainingPreflight:
 
 
 def judge_training(preflight: TrainingPreflight) -> list[Finding]:
-    """Everything that is in the way."""
+    """All findings."""
     return [finding for rule in RULES for finding in rule(preflight)]
 
 
 def _suggest_fewer_nodes(preflight: TrainingPreflight, most: int) -> str:
-    """The first nodes that have together no more ranks than this, for `--include`; none where even one has more."""
+    """The first nodes with at most this many ranks in total, for `--include`; empty where the first has more."""
     names = [name for at, name in enumerate(preflight.nodes) if sum(list(preflight.ranks.values())[: at + 1]) <= most]
     return "@".join(names)
 
 
 def find_batch_conflict(preflight: TrainingPreflight) -> Iterator[Finding]:
-    """A step has a sequence for each rank, and is as large as was asked for."""
+    """A step needs a sequence for each rank, and the batch settings must agree."""
     settings, world = preflight.training, preflight.world
     size = settings.global_batch_size
     if size is None or not world:
@@ -93,8 +93,8 @@ def find_batch_conflict(preflight: TrainingPreflight) -> Iterator[Finding]:
         fewer = _suggest_fewer_nodes(preflight, size)
         yield training.BATCH.finding(
             nodes=(),
-            seen=f"global_batch_size is {size}, and there are {world} ranks",
-            why="A rank without a sequence would wait in every step for the others, and do nothing.",
+            seen=f"global_batch_size is {size}, but there are {world} ranks",
+            why="A rank without a sequence would idle in every step.",
             fix=training.BATCH.fix("larger-or-fewer", size=world, nodes=fewer)
             if fewer
             else training.BATCH.fix("larger", size=world),
@@ -105,15 +105,15 @@ def find_batch_conflict(preflight: TrainingPreflight) -> Iterator[Finding]:
             yield _build_blocking_finding(
                 training.BATCH,
                 f"global_batch_size is {size}, but {format_count(world, 'rank')} ×"
-                f" {format_count(each, 'sequence')} × {times}"
-                f" accumulated are {world * each * times}",
-                "The three together say two different things, and neither is more right.",
+                f" micro-batch {each} × {format_count(times, 'accumulation step')}"
+                f" is {world * each * times}",
+                "The settings contradict each other, and neither takes precedence.",
                 training.BATCH.fix("one"),
             )
 
 
 def find_hybrid_mismatch(preflight: TrainingPreflight) -> Iterator[Finding]:
-    """Sharding within a node and copies across nodes need nodes of one size."""
+    """Sharding within nodes and replication across them need nodes of equal size."""
     counts = {name: count for name, count in preflight.ranks.items() if count}
     if preflight.training.sharding != "hybrid" or not counts:
         return
@@ -121,26 +121,26 @@ def find_hybrid_mismatch(preflight: TrainingPreflight) -> Iterator[Finding]:
         counts_text = ", ".join(f"{name} has {count}" for name, count in list(counts.items())[:4])
         yield _build_blocking_finding(
             training.HYBRID,
-            f"sharding is hybrid, and nodes have different numbers of ranks: {counts_text}",
-            "Each rank keeps its shard equal to that of the same place on every other node: there must be one.",
+            f"sharding is hybrid, but nodes have different numbers of ranks: {counts_text}",
+            "Hybrid sharding replicates each shard on the same local rank of every other node, which must exist.",
             training.HYBRID.fix("unequal"),
         )
     elif set(counts.values()) == {1} and len(counts) > 1:
         yield _build_blocking_finding(
             training.HYBRID,
-            f"sharding is hybrid, and each of the {len(counts)} nodes has one rank",
-            "Within a node of one rank there is nothing to shard.",
+            f"sharding is hybrid, but each of the {len(counts)} nodes has one rank",
+            "A node with one rank has nothing to shard.",
             training.HYBRID.fix("single"),
         )
 
 
 def find_unsupported_attention(preflight: TrainingPreflight) -> Iterator[Finding]:
-    """Flash attention's kernels are for GPUs."""
+    """Flash attention has kernels for GPUs only."""
     bare = [name for name in preflight.nodes if preflight.cards.get(name) == ()]
     if preflight.training.attn_implementation in _FLASH and bare:
         yield _build_blocking_finding(
             training.ATTENTION,
-            f"attn_implementation is {preflight.training.attn_implementation}, and {fold_names(bare)} has no GPU",
+            f"attn_implementation is {preflight.training.attn_implementation}, but {fold_names(bare)} has no GPU",
             "Its kernels run on GPUs only.",
             training.ATTENTION.fix(),
             *bare,
@@ -155,14 +155,14 @@ def find_emulated_bfloat16(preflight: TrainingPreflight) -> Iterator[Finding]:
     if preflight.training.bf16 and old:
         yield training.BF16.finding(
             nodes=tuple(old),
-            seen=f"bf16 is true, and GPUs of {fold_names(old)} are older than Ampere",
+            seen=f"bf16 is true, but the GPUs of {fold_names(old)} are older than Ampere",
             why="They emulate bfloat16, which is slower than float32 and may not run at all.",
             fix=training.BF16.fix(),
         )
 
 
 def find_missing_packages(preflight: TrainingPreflight) -> Iterator[Finding]:
-    """Aboard brings its own code to the nodes, and not what it stands on."""
+    """Aboard copies its own code to the nodes, but not its dependencies."""
     lacking: dict[tuple[str, ...], list[str]] = {}
     for name in preflight.nodes:
         if name in preflight.packages:
@@ -181,31 +181,31 @@ def find_missing_packages(preflight: TrainingPreflight) -> Iterator[Finding]:
 
 
 def find_excessive_length(preflight: TrainingPreflight) -> Iterator[Finding]:
-    """Positions that the model has never seen, or hasn't got."""
+    """Positions beyond the model's maximum."""
     most, max_length = preflight.model.positions, preflight.training.max_length
     if most is not None and max_length > most:
         yield _build_blocking_finding(
             training.LENGTH,
-            f"data.max_length is {max_length:,}, and the model has {most:,} positions",
-            "Beyond them it was never trained; models with learned positions have none there and crash.",
+            f"data.max_length is {max_length:,}, but the model has {most:,} positions",
+            "The model was never trained beyond them; models with learned positions crash there.",
             training.LENGTH.fix(most=most),
         )
 
 
 def find_small_vocabulary(preflight: TrainingPreflight) -> Iterator[Finding]:
-    """A token that the model has no row for crashes the first step that meets it."""
+    """A token without a row in the embedding crashes the first step that contains it."""
     rows, tokens = preflight.model.vocabulary, preflight.tokens
     if rows is not None and tokens is not None and tokens > rows:
         yield _build_blocking_finding(
             training.VOCABULARY,
-            f"the tokenizer has {tokens:,} tokens, and the model's embedding {rows:,} rows",
-            "A token past the last row is an index error on a CPU, and a device-side assert on a GPU.",
+            f"the tokenizer has {tokens:,} tokens, but the model's embedding has {rows:,} rows",
+            "A token beyond the last row raises an index error on a CPU and a device-side assert on a GPU.",
             training.VOCABULARY.fix(),
         )
 
 
 def find_memory_shortage(preflight: TrainingPreflight) -> Iterator[Finding]:
-    """What can't fit is refused now, not after the model was loaded."""
+    """A training that can't fit is refused now, not after loading the model."""
     needs = preflight.needs
     if needs is None:
         return
@@ -218,16 +218,16 @@ def find_memory_shortage(preflight: TrainingPreflight) -> Iterator[Finding]:
     yield training.MEMORY.finding(
         severity=Severity.BLOCK if certain else Severity.WARN,
         nodes=tuple(short),
-        seen=f"a rank needs {format_size(needs.total)}{says}, and {_describe_memory(preflight, short)}",
-        why="Weights, gradients and optimizer alone are more than there is."
+        seen=f"a rank needs {format_size(needs.total)}{says}, but {_describe_memory(preflight, short)}",
+        why="Weights, gradients and optimizer states alone exceed that."
         if certain
-        else "Weights, gradients and optimizer fit; the estimate of activations and buffers beside them doesn't.",
+        else "Weights, gradients and optimizer states fit, but not with the estimated activations and buffers.",
         fix=join_fixes(*filter(None, map(_parse_memory_fix, needs.fits))) or training.MEMORY.fix("twice"),
     )
 
 
 def _parse_memory_fix(line: Untrusted) -> Fix | None:
-    """A line of the trainer's advice; None for what it doesn't say, since its process ran more than our own code."""
+    """A line of the trainer's advice; None for any other line, since its process also runs the model's code."""
     found = _FIT.fullmatch(line.raw())
     if found is None:
         return None
@@ -245,31 +245,31 @@ def _parse_memory_fix(line: Untrusted) -> Fix | None:
 
 
 def find_unsupported_packing(preflight: TrainingPreflight) -> Iterator[Finding]:
-    """Documents of one sequence would see each other, or crash the first step."""
+    """Packed documents would attend to each other, or crash the first step."""
     why = None if preflight.needs is None else preflight.needs.why_not_apart
     if preflight.packed and why is not None:
         reason = why.visible(400)
         yield _build_blocking_finding(
             training.PACKING_UNKNOWN,
-            "data.packing is true, and this model can't keep the documents of one sequence apart",
+            "data.packing is true, but this model can't isolate the documents of one sequence from each other",
             f"{reason[:1].upper()}{reason[1:]}.",
             training.PACKING_UNKNOWN.fix(),
         )
 
 
 def compute_rank_memory(preflight: TrainingPreflight) -> dict[str, int]:
-    """Bytes that one rank has on each node of which that is known."""
+    """Bytes per rank on each node where it is known."""
     found = {name: _compute_node_rank_memory(preflight, name) for name in preflight.nodes}
     return {name: room for name, room in found.items() if room is not None}
 
 
 def _describe_memory(preflight: TrainingPreflight, names: Iterable[str]) -> str:
-    """What there is on these nodes, those that are alike together: the memory of the node, or of its GPUs."""
+    """The memory of these nodes or their GPUs, with equal nodes grouped."""
     alike: dict[str, list[str]] = {}
     for name in names:
         room, ranks = _compute_node_rank_memory(preflight, name) or 0, preflight.ranks[name]
         if preflight.cards.get(name):
-            text = f"{format_size(room)} on each GPU"
+            text = f"{format_size(room)} per GPU"
         else:
             text = f"{format_size(preflight.memory[name])}" + (
                 f" for {ranks} ranks, {format_size(room)} each" if ranks > 1 else ""
@@ -279,7 +279,7 @@ def _describe_memory(preflight: TrainingPreflight, names: Iterable[str]) -> str:
 
 
 def _compute_node_rank_memory(preflight: TrainingPreflight, name: str) -> int | None:
-    """Bytes for one rank: of its GPU, or its part of the host's."""
+    """Bytes for one rank: its GPU's memory, or its share of the host's."""
     cards = preflight.cards.get(name)
     if cards:
         return min(card.memory for card in cards)

@@ -42,10 +42,13 @@ _NAMES = {1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: 
 _NAMES |= {10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM"}
 # Why a process gets a signal, and the fix of a death by it.
 _SIGNALS = {
-    9: ("The kernel does that to the biggest process when memory is out, or somebody's hand did.", "memory"),
-    7: ("A page of memory could not be had: mostly /dev/shm is full.", "shm"),
-    11: ("A bug in native code: a wheel that does not fit its CUDA or torch is the usual one.", "software"),
-    6: ("Native code gave up: NCCL's watchdog, a failed assertion in C++.", ""),
+    9: (
+        "The kernel sends it to the largest process when memory runs out; otherwise a user or a program did.",
+        "memory",
+    ),
+    7: ("A page of memory could not be allocated: usually /dev/shm is full.", "shm"),
+    11: ("A bug in native code, usually a wheel that does not match its CUDA or torch.", "software"),
+    6: ("Native code aborted: NCCL's watchdog, or a failed assertion in C++.", ""),
 }
 _KILLED, _BUS = -9, -7
 _FULL = 0.02
@@ -82,9 +85,9 @@ class DeathContext:
 def explain_death(child: RankProcess, tail: Sequence[Untrusted], context: DeathContext) -> DeathExplanation:
     """By what is surest: that it never started, its own exception, the signal, the last words on stderr."""
     gave_up = (
-        "These ranks failed in the same way: the cause is in the script, its arguments or its data, not in one node."
+        "These ranks failed in the same way, so the cause is in the script, its arguments or its data, not in one node."
         if context.several
-        else "Its own code gave up."
+        else "The rank's own code failed."
     )
     if child.state == "failed":
         why, fix = _match_known_error(child.why, death.NOT_STARTED, context)
@@ -110,8 +113,10 @@ def explain_death(child: RankProcess, tail: Sequence[Untrusted], context: DeathC
         return DeathExplanation(diagnosis=death.EXITED, seen=seen, why=why or gave_up, fix=fix)
     last = [line for line in context.output or tail if line.raw().strip()][-_LAST_LINES:]
     quoted = ", ".join(f'"{_format_excerpt(line)}"' for line in last)
-    seen = f"exited with code {code}" + (f"; the last lines of its output: {quoted}" if last else ", and said nothing")
-    why = f"It raised no exception, and its last lines are no known error. Find what exits with {code}: sys.exit or"
+    seen = f"exited with code {code}" + (
+        f"; the last lines of its output: {quoted}" if last else " and printed nothing"
+    )
+    why = f"It raised no exception, and its last lines match no known error. Find what exits with {code}: sys.exit or"
     return DeathExplanation(
         diagnosis=death.EXITED, seen=seen, why=f"{why} os._exit in the script, or a program that it runs."
     )
@@ -123,7 +128,7 @@ def add_node_evidence(evidence: Evidence, cause: RankProcess, explanation: Death
     if node is None:
         why = evidence.unheard.get(cause.node, "")
         return (
-            replace(explanation, seen=f"{explanation.seen}; {cause.node} could not be looked at: {why}")
+            replace(explanation, seen=f"{explanation.seen}; {cause.node} could not be inspected: {why}")
             if why
             else explanation
         )
@@ -141,7 +146,7 @@ def add_node_evidence(evidence: Evidence, cause: RankProcess, explanation: Death
         )
     full = next((disk for disk in node.disks if _is_full(disk)), None)
     if full is not None and death.DISK_FULL.match_death(Untrusted(f"{raised.raw()} {explanation.seen}")):
-        left = "no names" if full.inodes < _FULL else f"{format_size(full.free)} of {format_size(full.size)}"
+        left = "no inodes" if full.inodes < _FULL else f"{format_size(full.free)} of {format_size(full.size)}"
         return replace(
             explanation,
             diagnosis=death.DISK_FULL,
@@ -208,15 +213,18 @@ def _explain_own_error(child: RankProcess, context: DeathContext) -> DeathExplan
     is_ours = any(start.child == child.name and start.code for start in starts)
     if child.raised is None or not is_ours or (error := read_error(child.raised.error.raw())) is None:
         return None
-    seen = f"could not go on: {_format_excerpt(child.raised.message)}"
+    seen = f"could not continue: {_format_excerpt(child.raised.message)}"
     return DeathExplanation(
-        diagnosis=death.RAISED, seen=seen, why="The trainer stopped rather than to go on wrongly.", fix=error.fix
+        diagnosis=death.RAISED,
+        seen=seen,
+        why="The trainer stopped rather than continue with wrong results.",
+        fix=error.fix,
     )
 
 
 def _explain_signal(child: RankProcess, number: int) -> DeathExplanation:
     name = _NAMES.get(number, f"signal {number}")
-    why, variant = _SIGNALS.get(number, ("Somebody or something sent it that signal.", ""))
+    why, variant = _SIGNALS.get(number, ("A user or a program sent it that signal.", ""))
     fix = death.KILLED.fix(variant, node=child.node) if variant else NO_FIX
     return DeathExplanation(diagnosis=death.KILLED, seen=f"was killed by {name}", why=why, fix=fix)
 
@@ -317,13 +325,13 @@ def _add_oom_kills(cause: RankProcess, node: NodeSnapshot, explanation: DeathExp
     lines = [line for line in node.kernel or () if "Killed process" in line or "oom-kill" in line]
     if not (before is not None and after is not None and after > before):
         return explanation
-    limit = f"; its control group has {format_size(node.held or 0)} of {format_size(node.limit)}" if node.limit else ""
+    limit = f"; its control group uses {format_size(node.held or 0)} of {format_size(node.limit)}" if node.limit else ""
     total = (
         f"; {format_size(node.free or 0)} of {format_size(node.memory)} are free"
         if node.memory and not node.limit
         else ""
     )
-    kernel = f"; the kernel: {escape_text(lines[-1].raw().partition(' ')[2], 160)}" if lines else ""
+    kernel = f"; kernel log: {escape_text(lines[-1].raw().partition(' ')[2], 160)}" if lines else ""
     return replace(
         explanation,
         diagnosis=death.OUT_OF_MEMORY,

@@ -41,11 +41,11 @@ def explain_lost_conductor(run: Run, conductor: LostConductor, *, now: float) ->
     seen = f"{died} before any rank was started"
     if run.generation.children:
         at = f"{datetime.fromtimestamp(conductor.at, UTC):%Y-%m-%d %H:%M:%S} UTC"
-        seen = f"{died} without ending the run; its last record is of {format_duration(now - conductor.at)} ago ({at})"
+        seen = f"{died} without ending the run; its last record is {format_duration(now - conductor.at)} old ({at})"
         seen += f", at step {conductor.step}" if conductor.step is not None else ""
     if conductor.training:
         saved = (
-            f"the last checkpoint is of step {conductor.saved}"
+            f"the last checkpoint is from step {conductor.saved}"
             if conductor.saved is not None
             else "no checkpoint is known"
         )
@@ -54,7 +54,7 @@ def explain_lost_conductor(run: Run, conductor: LostConductor, *, now: float) ->
         ranks = "1 rank was" if len(running) == 1 else f"{len(running)} ranks were"
         lease = "the lease" if conductor.lease is None else f"the lease of {conductor.lease:g} s"
         late = conductor.lease is not None and now > conductor.at + conductor.lease + _LEASE_ENDS_SECONDS
-        ends = f"have terminated them: {lease} has run out" if late else f"terminate them when {lease} runs out"
+        ends = f"have terminated them: {lease} has expired" if late else f"terminate them when {lease} expires"
         seen += f". {ranks} running on {fold_names(nodes)}, and the agents there {ends}"
     return death.CONDUCTOR_LOST.finding(
         severity=Severity.WARN if over else Severity.BLOCK,

@@ -42,9 +42,8 @@ def find_early_exit(evidence: Evidence, cause: RankProcess) -> Iterator[Finding]
         yield hang.UNEVEN.finding(
             nodes=(finished.node,),
             ranks=(finished.rank,),
-            seen=f"rank {finished.name} on {finished.node} finished, and"
-            f" {max(0.0, cause.died_at - finished.at):.1f} s later the"
-            " others had lost their connections to it",
+            seen=f"rank {finished.name} on {finished.node} finished;"
+            f" {max(0.0, cause.died_at - finished.at):.1f} s later the others lost their connections to it",
             fix=hang.UNEVEN.fix(run=evidence.plan.run, rank=finished.name),
         )
 
@@ -63,14 +62,14 @@ def find_unreachable_peer(evidence: Evidence, _cause: RankProcess) -> Iterator[F
     blamed = next(iter(sources)) if len(peers) > 1 and len(sources) == 1 else peers.most_common(1)[0][0]
     first = min(tries, key=lambda each: each.child.died_at)
     address, peer, diagnosis = first.match["peer"], first.peer, first.diagnosis
-    verb = "is refused by" if diagnosis is network.EPHEMERAL_REFUSED else "gets no answer from"
+    verb = "is refused by" if diagnosis is network.EPHEMERAL_REFUSED else "gets no reply from"
     check = build_check_command(evidence, (blamed, first.child.node, peer), "network", "before the next launch")
     yield diagnosis.finding(
         nodes=(blamed,),
         ranks=tuple(_list_ranks(evidence, blamed)),
         seen=f"rank {_format_ranks(each.child for each in tries)} {verb} {address} on {peer}, where rank"
         f" {fold_ranks(_list_ranks(evidence, peer))} listens for its peers",
-        why="Ranks connect to each other at ports that the kernel chooses: a firewall closes these, not the store's.",
+        why="Ranks connect to each other on ephemeral ports, and a firewall blocks these; the store's port is open.",
         fix=join_fixes(
             diagnosis.fix("let-in", rules=build_firewall_rules(evidence, (blamed,), address)),
             diagnosis.fix("check", check=check),
@@ -89,8 +88,8 @@ def find_missed_barrier(evidence: Evidence, _cause: RankProcess) -> Iterator[Fin
         yield hang.ABSENT.finding(
             nodes=nodes,
             ranks=list_ranks(views),
-            seen=f"rank {names} on {fold_names(nodes)} did not come to the barrier in time{where}",
-            why="All others had reached it and gave up waiting; whatever they say of closed connections is no cause.",
+            seen=f"rank {names} on {fold_names(nodes)} did not reach the barrier in time{where}",
+            why="All others reached it and gave up waiting; their errors about closed connections are a consequence.",
             fix=hang.ABSENT.fix("barrier", run=evidence.plan.run, ranks=names),
         )
 
@@ -115,8 +114,7 @@ def find_connection_reset(evidence: Evidence, _cause: RankProcess) -> Iterator[F
     yield network.RESET.finding(
         nodes=nodes,
         seen=f"connections of rank {_format_ranks(loss.child for loss in losses)} to {fold_names(peers)} were"
-        " ended, first that to"
-        f" {address}, and no rank there had died",
+        f" reset, first the one to {address}, but no rank there had died",
         fix=join_fixes(
             network.RESET.fix("let-in", rules=build_firewall_rules(evidence, nodes, address)),
             network.RESET.fix("check", check=check),
@@ -134,14 +132,14 @@ def find_collective_mismatch(evidence: Evidence, cause: RankProcess) -> Iterator
     ranks = list_ranks(odd) if odd else (int(cause.name),) if cause.name.isdigit() else ()
     nodes = list_nodes(odd) if odd else (cause.node,)
     differs = (
-        f"; rank {fold_ranks(ranks)} on {fold_names(nodes)} is at another call than most{_format_site(odd[0])}"
+        f"; rank {fold_ranks(ranks)} on {fold_names(nodes)} is in a different call than most{_format_site(odd[0])}"
         if odd
         else ""
     )
     yield hang.MISMATCH.finding(
         nodes=nodes,
         ranks=ranks,
-        seen=f"rank {cause.name} on {cause.node} got more from a peer than it had asked for, and was ended by Gloo"
+        seen=f"rank {cause.name} on {cause.node} received more data from a peer than it expected; Gloo terminated it"
         f"{differs}",
         fix=hang.MISMATCH.fix("died", run=evidence.plan.run, rank=cause.name),
     )
@@ -153,7 +151,7 @@ def _build_loopback_finding(evidence: Evidence, tried: list[RankProcess]) -> Fin
     blamed = named or tuple(part.node.name for part in evidence.plan.parts)
     return rendezvous.LOOPBACK.finding(
         nodes=blamed,
-        seen=f"rank {_format_ranks(tried)} was told by a peer to connect to 127.0.0.1, where only its own node is",
+        seen=f"rank {_format_ranks(tried)} got 127.0.0.1 as the address of a peer, which is its own node",
         fix=build_loopback_fix(evidence, blamed),
     )
 

@@ -82,8 +82,8 @@ def report_lost_node(evidence: Evidence) -> Iterator[RuleResult]:
         finding = death.NODE_GONE.finding(
             nodes=(name,),
             ranks=ranks,
-            seen=f"{name} with {format_count(len(ranks), 'rank')} is gone: {place.why.visible(200)}",
-            fix=death.NODE_GONE.fix(check=build_check_command(evidence, (name,), why="is it back? then launch again")),
+            seen=f"{name} ({format_count(len(ranks), 'rank')}) is gone: {place.why.visible(200)}",
+            fix=death.NODE_GONE.fix(check=build_check_command(evidence, (name,), why="when it is back, launch again")),
         )
         yield Cause(finding=finding, sure=Confidence.LIKELY, explains=_END)
 
@@ -92,11 +92,11 @@ def report_stopped_rank(evidence: Evidence) -> Iterator[RuleResult]:
     """A rank that was stopped by a signal."""
     child = evidence.run.generation.stopped
     if child is not None:
-        reason = "nothing of it may be left there; then launch again"
+        reason = "shows what is left of it; then launch again"
         finding = death.RANK_STOPPED.finding(
             nodes=(child.node,),
             ranks=(child.rank,),
-            seen=f"rank {child.name} on {child.node} was stopped (SIGSTOP) and not let go on",
+            seen=f"rank {child.name} on {child.node} was stopped (SIGSTOP) and not resumed",
             fix=death.RANK_STOPPED.fix("check", check=build_check_command(evidence, (child.node,), "host", reason)),
         )
         yield Cause(finding=finding, sure=Confidence.LIKELY, explains=_END)
@@ -110,7 +110,7 @@ def report_stubborn_processes(evidence: Evidence) -> Iterator[RuleResult]:
         pids = "; ".join(f"{name}: {', '.join(map(str, found))}" for name, found in processes.items())
         finding = death.STUBBORN.finding(
             nodes=tuple(processes),
-            seen=f"processes on {fold_names(processes)} would not die: {pids}",
+            seen=f"processes on {fold_names(processes)} could not be killed: {pids}",
             fix=death.STUBBORN.fix(nodes=list(processes)),
         )
         yield Cause(finding=finding, sure=Confidence.LIKELY, explains="leftovers")
@@ -192,9 +192,9 @@ def _describe_followers(evidence: Evidence, cause: RankProcess, others: list[Ran
     if after:
         own = sorted((each for each in after if each.code is None or each.code > 0), key=attrgetter("died_at"))
         rest = len(after) - len(own)
-        ended = f"{rest} {'was' if rest == 1 else 'were'} ended" if rest else ""
-        alone = "itself" if len(own) == 1 else "themselves"
-        died = f"{len(own)} died by {alone}, first rank {own[0].name}" if own else ""
+        ended = f"{rest} {'was' if rest == 1 else 'were'} terminated" if rest else ""
+        alone = "its" if len(own) == 1 else "their"
+        died = f"{len(own)} died on {alone} own, first rank {own[0].name}" if own else ""
         yield death.FOLLOWED.finding(
             nodes=tuple(sorted({child.node for child in after})),
             ranks=tuple(sorted(child.rank for child in after)),

@@ -30,7 +30,7 @@ def find_early_finishers(evidence: Evidence) -> Iterator[RuleResult]:
             finding=hang.UNEVEN.finding(
                 nodes=tuple(sorted({view.node for view in done})),
                 ranks=tuple(view.rank for view in done),
-                seen=f"rank {_format_ranks(done)} has finished, and rank {_format_ranks(waiting)} waits for"
+                seen=f"rank {_format_ranks(done)} has finished; rank {_format_ranks(waiting)} still waits for"
                 f" it{_format_site(first)}",
                 fix=hang.UNEVEN.fix(run=evidence.plan.run, rank=done[0].rank),
             ),
@@ -58,7 +58,7 @@ def find_lingering_ranks(evidence: Evidence) -> Iterator[RuleResult]:
         grave = waited >= max(_LAST_SECONDS, activity.patience)
         have = "has" if len(done) == 1 else "have"
         beside = f"{format_count(len(done), 'rank')} {have} finished, the last of them {waited:.0f} s ago"
-        why = "It has not come to its end, and no other rank keeps it from that."
+        why = "It has not exited, and no other rank is holding it up."
         yield _build_hang_cause(views, activity, beside, grave=grave, since=since, why=why)
 
 
@@ -72,9 +72,9 @@ def find_collective_mismatch(evidence: Evidence) -> Iterator[RuleResult]:
                 finding=hang.MISMATCH.finding(
                     nodes=tuple(sorted({view.node for view in odd})),
                     ranks=tuple(view.rank for view in odd),
-                    seen=f"at collective {standing.number}, rank {_format_ranks(odd)} does"
-                    f" {_format_collective(entry)}{_format_site(odd[0])};"
-                    f" the other {len(standing.waiting) - len(odd)} do {_format_collective(standing.usual)}"
+                    seen=f"rank {_format_ranks(odd)} issued {_format_collective(entry)} (sequence number"
+                    f" {standing.number}){_format_site(odd[0])};"
+                    f" the other {len(standing.waiting) - len(odd)} issued {_format_collective(standing.usual)}"
                     f"{_format_site(evidence.view(_find_usual_rank(standing)))}",
                     fix=hang.MISMATCH.fix("software"),
                 ),
@@ -115,10 +115,10 @@ def find_absent_ranks(evidence: Evidence) -> Iterator[RuleResult]:
         return
     late, waiting, standing = _find_absent_and_waiting(evidence)
     if not waiting:
-        yield RuledOut(what="a collective that some don't come to", why="no rank was seen to wait in one")
+        yield RuledOut(what="a collective that some ranks never enter", why="no rank was observed waiting in one")
         return
     if not late:
-        yield RuledOut(what="a rank that is not in the collective", why=f"all {len(waiting)} that were seen are in it")
+        yield RuledOut(what="a rank missing from the collective", why=f"all {len(waiting)} observed ranks are in it")
         return
     waited = evidence.quiet or 0.0
     if standing is not None and standing.since is not None:
@@ -156,7 +156,7 @@ def _add_oom_kill(evidence: Evidence, view: RankView, activity: RankActivity) ->
     return replace(
         activity,
         diagnosis=death.OUT_OF_MEMORY,
-        words=f"{activity.words}, and {killed} killed for want of memory on {view.node} since the start",
+        words=f"{activity.words}, and {killed} OOM-killed on {view.node} since the start",
         fix=death.OUT_OF_MEMORY.fix("killed", node=view.node),
     )
 

@@ -25,8 +25,8 @@ _FORGOTTEN_SECONDS = 20.0
 # Of packets to a node, some of which were answered, this part and at least so many are lost: it isn't cut.
 _LOSSY, _LEAST_LOST = 0.1, 2
 _FORGOTTEN = (
-    "A firewall on the way has forgotten connections that were made before, as when its table was flushed, or drops"
-    " what was silent for long: TCP tries for minutes."
+    "A firewall on the path lost its state of existing connections (its table was flushed), or drops connections that"
+    " were idle for long; TCP retries for minutes."
 )
 
 
@@ -45,7 +45,7 @@ def find_cut_links(evidence: Evidence) -> Iterator[RuleResult]:
     bad = list(_list_stalled_connections(evidence))
     if not bad:
         if any(view.phase >= Phase.GROUP for view in evidence.views) and evidence.witness:
-            yield RuledOut(what="a cut link between ranks", why="no connection has bytes that it sends again")
+            yield RuledOut(what="a cut link between ranks", why="no connection is retransmitting")
         return
     ends = Counter(end for each in bad for end in {each.node, each.peer})
     pairs = {frozenset((each.node, each.peer)) for each in bad}
@@ -70,7 +70,7 @@ def find_cut_links(evidence: Evidence) -> Iterator[RuleResult]:
     silent = max((each.socket.silent or 0.0) for each in bad)
     back = (passes or "connected" in outcomes) and not narrow and not down and not lossy
     if back and silent >= _FORGOTTEN_SECONDS:
-        back, seen, why = False, f"{seen}; new connections pass", _FORGOTTEN
+        back, seen, why = False, f"{seen}; new connections work", _FORGOTTEN
     yield Cause(
         finding=diagnosis.finding(
             # What was cut and is whole again goes on by itself, at TCP's next try.
@@ -167,24 +167,24 @@ def _describe_failure(
     who, each = fold_names(nodes), example.socket
     other = example.peer if example.node in nodes else example.node
     stuck = (
-        f"{format_count(count, 'connection')} of {who} carr{'y' if count != 1 else 'ies'} nothing: rank"
-        f" {example.rank} on {example.node} has {each.tx:,} bytes for {each.remote} ({example.peer}), sent"
-        f" {format_count(each.resent, 'time')} again"
+        f"{format_count(count, 'connection')} of {who} carr{'y' if count != 1 else 'ies'} no data: rank"
+        f" {example.rank} on {example.node} has {each.tx:,} bytes queued for {each.remote} ({example.peer}),"
+        f" retransmitted {format_count(each.resent, 'time')}"
     )
     target = split_endpoint(each.remote)[0]
-    check = build_check_command(evidence, (*nodes, other), "network", "where it is cut, and which way")
+    check = build_check_command(evidence, (*nodes, other), "network", "shows where it is cut, and in which direction")
     if down:
         name, link = down[0]
         return (
             hang.LINK_DOWN,
-            f"{stuck}; the network card {link.name} of {name} is {link.state}",
+            f"{stuck}; NIC {link.name} of {name} is {link.state}",
             hang.LINK_DOWN.fix(card=link.name, node=name),
             None,
         )
     if narrow:
         ping = hang.BIG_PACKETS.fix("ping", target=target, node=example.node)
         fix = join_fixes(ping, *_build_mtu_fixes(evidence, target))
-        return hang.BIG_PACKETS, f"{stuck}; small packets are answered", fix, None
+        return hang.BIG_PACKETS, f"{stuck}; small packets get replies", fix, None
     if lossy:
         fix = slow.LINK.fix("errors", nodes=quote_folded_names(nodes), check=check)
         return slow.LINK, f"{stuck}; {lossy}", fix, None
@@ -194,9 +194,9 @@ def _describe_failure(
         name, address = removed[0]
         return (
             hang.LINK_CUT,
-            f"{stuck}; {name} has the address {address} no more",
+            f"{stuck}; {name} no longer has the address {address}",
             join_fixes(hang.LINK_CUT.fix("address", node=name, address=address), again),
-            "Somebody or something (a DHCP client, a restart of the network) took the address away that its ranks use.",
+            "Something (a DHCP client, a network restart) removed the address that its ranks use.",
         )
     opened = hang.LINK_CUT.fix("open", rules=build_firewall_rules(evidence, nodes, target))
     return hang.LINK_CUT, stuck, join_fixes(opened, again), None

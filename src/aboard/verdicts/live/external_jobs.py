@@ -63,7 +63,7 @@ def _find_missing_ranks(world: ExternalJob, expected: Sequence[str], unheard: Ma
         nodes=(),
         ranks=() if world.launching else world.missing,
         seen=f"{world.noun}{'s' * several} {fold_ranks(world.missing)} of {world.size} {'were' if several else 'was'}"
-        f" {place}" + (f"; {fold_names(unheard)} did not answer" if unheard else ""),
+        f" {place}" + (f"; {fold_names(unheard)} did not respond" if unheard else ""),
         fix=external_jobs.RANKS_MISSING.fix("few", nodes=nodes)
         if len(nodes) <= _FEW
         else external_jobs.RANKS_MISSING.fix("many", nodes=quote_folded_names(nodes)),
@@ -73,7 +73,7 @@ def _find_missing_ranks(world: ExternalJob, expected: Sequence[str], unheard: Ma
 def _list_silent_nodes(unheard: Mapping[str, str]) -> Iterator[Finding]:
     for name, reason in unheard.items():
         yield external_jobs.NODE_UNHEARD.finding(
-            nodes=(name,), seen=f"{name} could not be asked: {reason}", fix=external_jobs.NODE_UNHEARD.fix(node=name)
+            nodes=(name,), seen=f"{name} could not be queried: {reason}", fix=external_jobs.NODE_UNHEARD.fix(node=name)
         )
 
 
@@ -91,9 +91,9 @@ def _find_missing_stacks(world: ExternalJob, evidence: Evidence) -> Iterator[Fin
         yield external_jobs.NO_STACKS.finding(
             nodes=nodes,
             ranks=() if world.launching else tuple(ranks),
-            seen=f"where {world.noun} {fold_ranks(ranks)} is in its code could not be seen: {why}",
-            why="A rank that never comes to a collective is known by its stack; what connections and the kernel tell"
-            " was judged without it.",
+            seen=f"no stack of {world.noun} {fold_ranks(ranks)}: {why}",
+            why="The stack shows which rank never enters a collective; without it, the verdict rests on connections and"
+            " kernel state.",
             fix=_build_stack_fix(fix, pid, nodes),
         )
 
@@ -108,10 +108,10 @@ def _build_stack_fix(suggestion: str, pid: int, nodes: tuple[str, ...]) -> Fix:
 def _list_other_jobs(others: Sequence[ExternalJob]) -> Iterator[Finding]:
     for world in others:
         first = world.seats[min(world.seats)]
-        place = f", which meets at {world.address}:{world.port}" if world.port else ""
+        place = f", with its store at {world.address}:{world.port}" if world.port else ""
         yield external_jobs.OTHER_RUN.finding(
             nodes=world.nodes,
-            seen=f"{world.noun} {fold_ranks(world.seats)} of {world.what}{place}, is another, older training",
+            seen=f"{world.noun} {fold_ranks(world.seats)} of {world.what}{place}, belongs to another, older training",
             fix=external_jobs.OTHER_RUN.fix(pid=first.process.pid, node=first.node),
         )
 

@@ -38,10 +38,10 @@ def find_silent_nodes(evidence: Evidence) -> Iterator[RuleResult]:
                     else Severity.INFO,
                     nodes=(name,),
                     ranks=ranks,
-                    seen=f"nothing has come from {name} for {seconds:.0f} s: {place.why.visible(200)}",
+                    seen=f"{name} has sent nothing for {seconds:.0f} s: {place.why.visible(200)}",
                     fix=death.NODE_SILENT.fix(
                         check=build_check_command(
-                            evidence, (name,), why="does it answer? if not: its power, or its own console"
+                            evidence, (name,), why="if it does not respond, check its power or its console"
                         )
                     ),
                 ),
@@ -54,9 +54,9 @@ def find_silent_nodes(evidence: Evidence) -> Iterator[RuleResult]:
         yield Cause(
             finding=rendezvous.NODE_LATE.finding(
                 nodes=tuple(late),
-                seen=f"{fold_names(late)} is not there yet, after {seconds:.0f} s",
+                seen=f"{fold_names(late)} has not connected after {seconds:.0f} s",
                 fix=rendezvous.NODE_LATE.fix(
-                    check=build_check_command(evidence, late, "reach", "how far a login comes")
+                    check=build_check_command(evidence, late, "reach", "shows how far a login gets")
                 ),
             ),
             sure=Confidence.STRONG,
@@ -78,9 +78,8 @@ def find_wrong_world_size(evidence: Evidence) -> Iterator[RuleResult]:
             finding=rendezvous.WORLD.finding(
                 nodes=list_nodes(views),
                 ranks=list_ranks(views),
-                seen=f"rank {fold_ranks(list_ranks(views))} asks for a world of"
-                f" {format_count(odd[0][1].world or 0, 'rank')}, and"
-                f" there are {evidence.plan.world}{_format_site(views[0])}",
+                seen=f"rank {fold_ranks(list_ranks(views))} requests a world size of {odd[0][1].world}"
+                f"{_format_site(views[0])}; the run has {format_count(evidence.plan.world, 'rank')}",
                 fix=rendezvous.WORLD.fix(),
             ),
             sure=Confidence.CERTAIN,
@@ -103,8 +102,8 @@ def find_duplicate_ranks(evidence: Evidence) -> Iterator[RuleResult]:
                     nodes=list_nodes(wrong),
                     ranks=list_ranks(wrong),
                     seen=f"rank {fold_ranks(list_ranks(wrong))} on {fold_names(list_nodes(wrong))} joins as rank"
-                    f" {rank}, as"
-                    f" another one does{_format_site(wrong[0])}; nobody joins as rank {fold_ranks(missing)}",
+                    f" {rank}{_format_site(wrong[0])}, as another process does; no process joins as rank"
+                    f" {fold_ranks(missing)}",
                     fix=rendezvous.RANK_TWICE.fix(),
                 ),
                 sure=Confidence.CERTAIN,

@@ -25,7 +25,7 @@ def diagnose_by_ras(evidence: Evidence) -> Iterator[RuleResult]:
     answers = {name: node.ras for name, node in evidence.witness.items() if node.ras is not None}
     for name, answer in answers.items():
         if isinstance(answer, str):
-            yield RuledOut(what="what NCCL's RAS knows", why=f"on {name}, {escape_text(answer, 200)}")
+            yield RuledOut(what="NCCL's RAS report", why=f"on {name}, {escape_text(answer, 200)}")
     first = next(((name, answer) for name, answer in answers.items() if isinstance(answer, RasStatus)), None)
     if first is None:
         return
@@ -37,13 +37,13 @@ def diagnose_by_ras(evidence: Evidence) -> Iterator[RuleResult]:
     ]
     if not causes:
         count = f"all {status.processes} processes" if status.processes is not None else "all processes"
-        why = f"its RAS ({escape_text(status.version)}, asked on {name}) has heard {count}"
-        yield RuledOut(what="a rank that NCCL itself misses", why=f"{why}; {_describe_oddity(status)}")
+        why = f"its RAS ({escape_text(status.version)}, queried on {name}) reached {count}"
+        yield RuledOut(what="a rank that NCCL can't reach", why=f"{why}; {_describe_oddity(status)}")
     elif (evidence.quiet or 0.0) < max(_QUIET_SECONDS, _QUIET_STEPS * (evidence.pace or evidence.usual or 0.0)):
-        why = f"its RAS says: {causes[0].seen}; that passes while a run moves"
-        yield RuledOut(what="a rank that NCCL itself misses", why=why)
+        why = f"its RAS reports: {causes[0].seen}; that is transient while a run makes progress"
+        yield RuledOut(what="a rank that NCCL can't reach", why=why)
     elif list_hang_findings(evidence):
-        yield RuledOut(what="another cause by NCCL's RAS", why=f"it says: {causes[0].seen}")
+        yield RuledOut(what="another cause from NCCL's RAS", why=f"it reports: {causes[0].seen}")
     else:
         yield from (Cause(finding=finding, sure=Confidence.LIKELY) for finding in causes)
 
@@ -67,7 +67,7 @@ def _find_missing_processes(evidence: Evidence, status: RasStatus) -> Iterator[F
     count = max(status.silent_count + status.dead_count, max((comm.missing for comm in status.odd), default=0))
     if count:
         others = f"{count} process{'es' * (count != 1)}"
-        for_long = ", and takes it for dead" if status.dead_count else ""
+        for_long = ", and considers it dead" if status.dead_count else ""
         yield nccl_ras.MISSING.finding(
             nodes=who.nodes,
             ranks=who.ranks,
@@ -100,9 +100,9 @@ def _find_lagging_ranks(evidence: Evidence, status: RasStatus) -> Iterator[Findi
                 continue
             who = _locate_ranks(evidence, [(comm, rank) for part in odd for rank in part.ranks])
             usual = next(part for part in parts if part not in odd)
-            difference = f"has launched {what} up to {odd[0].what}, the others up to {usual.what}"
+            difference = f"has launched {what} up to {odd[0].what}; the others up to {usual.what}"
             if not what:
-                difference = f"is in state {odd[0].what}, the others in {usual.what}"
+                difference = f"is in state {odd[0].what}; the others are in {usual.what}"
             # To compute or to write may be what it is there for.
             activities = (
                 describe_activity(evidence.view(rank), evidence.usual, run=evidence.plan.run) for rank in who.ranks
@@ -180,7 +180,7 @@ def _format_communicator(comm: RasComm) -> str:
 def _describe_oddity(status: RasStatus) -> str:
     """Two halves of a communicator that differ are named by nobody."""
     if not status.odd:
-        return f"its {status.comms} communicators are at one"
+        return f"its {status.comms} communicators are in sync"
     comm = status.odd[0]
     launched = "; ".join(f"{part.count} at {part.what}" for _what, parts in comm.launched for part in parts)
-    return f"communicator {comm.name} is at odds{f': {launched}' if launched else ''}"
+    return f"communicator {comm.name} is out of sync{f': {launched}' if launched else ''}"

@@ -34,7 +34,7 @@ def find_nonfinite_loss(evidence: Evidence) -> Iterator[RuleResult]:
                 finding=loss.NO_NUMBER.finding(
                     nodes=(node,),
                     ranks=(rank,),
-                    seen=f'rank {rank} on {node} says "{escape_text(found[-1].raw().strip())}"',
+                    seen=f'rank {rank} on {node} prints "{escape_text(found[-1].raw().strip())}"',
                     fix=loss.NO_NUMBER.fix(run=evidence.plan.run),
                 ),
                 sure=Confidence.STRONG,

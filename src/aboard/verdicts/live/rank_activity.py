@@ -19,7 +19,7 @@ _BUSY_STEPS = 30.0
 _IDLE_STEPS = 8.0
 _PURPOSES = {
     "checkpoint": "writes or reads a checkpoint",
-    "evaluation": "evaluates",
+    "evaluation": "runs an evaluation",
     "compiling": "compiles",
     "compile": "compiles",
     "import": "imports modules",
@@ -55,14 +55,14 @@ def describe_activity(view: RankView, usual: float | None, *, run: str) -> RankA
     if view.at == "collective" and not busy:
         return RankActivity(
             diagnosis=hang.MISMATCH,
-            words=f"waits in another call of torch.distributed{where}",
+            words=f"waits in another torch.distributed call{where}",
             fix=hang.MISMATCH.fix("logs", run=run, rank=view.rank),
             patience=idle,
         )
     if busy:
         return RankActivity(
             diagnosis=hang.LOOP,
-            words=f"is busy{where}, and uses {view.cpu:.1f} cores",
+            words=f"is busy{where}, using {view.cpu:.1f} cores",
             fix=hang.LOOP.fix(run=run, rank=view.rank, pid=_get_pid(view), node=view.node),
             patience=max(_BUSY_SECONDS if usual is None else 15.0, _BUSY_STEPS * (usual or 0.0)),
         )
@@ -96,7 +96,7 @@ def _describe_idle_wait(view: RankView, where: str, run: str, idle: float) -> Ra
         peer = _find_peer_address(view)
         return RankActivity(
             diagnosis=hang.OUTSIDE,
-            words=f"waits for {peer or 'an answer over the network'}{where}",
+            words=f"waits for {peer or 'a reply over the network'}{where}",
             fix=hang.OUTSIDE.fix("answers", run=run, rank=view.rank, url=f"http://{peer}/", node=view.node)
             if peer
             else hang.OUTSIDE.fix("logs", run=run, rank=view.rank),
@@ -109,7 +109,7 @@ def _describe_idle_wait(view: RankView, where: str, run: str, idle: float) -> Ra
             fix=hang.LOCK.fix(run=run, rank=view.rank, pid=_get_pid(view), node=view.node),
             patience=idle,
         )
-    what = f" in {call}" + (f" of {file.visible()}" if file else "") if call else ""
+    what = f" in {call}" + (f" on {file.visible()}" if file else "") if call else ""
     verb = "sleeps" if "nanosleep" in call else "waits"
     awaited_file = _find_awaited_file(view)
     return RankActivity(

@@ -25,7 +25,7 @@ from aboard.verdicts.fix_commands import (
 _RESENT = 1
 _LATE_SECONDS = 8.0
 _BARRED = {
-    "dropped": (rendezvous.STORE_DROPPED, "gets no answer from"),
+    "dropped": (rendezvous.STORE_DROPPED, "gets no reply from"),
     "rejected": (rendezvous.STORE_REJECTED, "is rejected by"),
     "refused": (rendezvous.STORE_REFUSED, "is refused by"),
     "no route": (rendezvous.STORE_NO_ROUTE, "has no route to"),
@@ -44,7 +44,7 @@ def find_unreachable_store(evidence: Evidence) -> Iterator[RuleResult]:
     ]
     yield from found
     if waiting and not found:
-        yield RuledOut(what="a store that can't be reached", why="no rank is kept from connecting to it")
+        yield RuledOut(what="an unreachable store", why="no rank fails to connect to it")
 
 
 def find_unreachable_peers(evidence: Evidence) -> Iterator[RuleResult]:
@@ -55,8 +55,8 @@ def find_unreachable_peers(evidence: Evidence) -> Iterator[RuleResult]:
         yield _build_cause(
             rendezvous.LOOPBACK,
             on_loopback,
-            seen=f"{_format_ranks(on_loopback)} tells the others to connect to 127.0.0.1: its node's own name"
-            " stands for the loopback",
+            seen=f"{_format_ranks(on_loopback)} advertises 127.0.0.1 to its peers: its node's own hostname"
+            " resolves to loopback",
             fix=build_loopback_fix(evidence, list_nodes(on_loopback)),
         )
         return
@@ -69,7 +69,7 @@ def find_unreachable_peers(evidence: Evidence) -> Iterator[RuleResult]:
     if trying:
         yield _build_peer_cause(evidence, trying)
     elif views:
-        yield RuledOut(what="peers that can't connect", why="no connection between ranks waits to be answered")
+        yield RuledOut(what="unreachable peers", why="no connection between ranks is waiting for a reply")
 
 
 RULES = (find_unreachable_store, find_unreachable_peers)
@@ -92,7 +92,7 @@ def _list_store_causes(evidence: Evidence, host: str, port: int, views: list[Ran
             yield _build_cause(
                 rendezvous.NAME,
                 those,
-                seen=f"{_format_ranks(those)} can't resolve {host}, where rank 0 is to be found: {reason}",
+                seen=f"{_format_ranks(those)} can't resolve {host}, the address of rank 0: {reason}",
                 fix=_build_name_fix(evidence, host, list_nodes(those)),
             )
         elif outcome == "refused":
@@ -119,17 +119,16 @@ def _find_wrong_name(evidence: Evidence, host: str, views: list[RankView]) -> Ca
     return _build_cause(
         rendezvous.ELSEWHERE,
         wrong,
-        seen=f"{_format_ranks(wrong)} takes {host} for {other}{f' ({whose})' if whose else ''}, and rank 0 on"
-        f" {master} is at"
-        f" {right[0]}",
-        why="The name of rank 0's node is not the same machine on all nodes: an old line in /etc/hosts, or another name"
-        " server.",
+        seen=f"{_format_ranks(wrong)} resolves {host} to {other}{f' ({whose})' if whose else ''}, but rank 0 on"
+        f" {master} is at {right[0]}",
+        why="The hostname of rank 0's node resolves to different machines across nodes: a stale line in /etc/hosts,"
+        " or another name server.",
         fix=rendezvous.ELSEWHERE.fix(
             "hosts",
             line=f"1i {right[0]} {host}",
             nodes=quote_folded_names(list_nodes(wrong)),
             check=build_check_command(
-                evidence, (*list_nodes(wrong), master), "network", "is every name the same everywhere?"
+                evidence, (*list_nodes(wrong), master), "network", "shows names that resolve differently"
             ),
         ),
     )
@@ -141,16 +140,18 @@ def _build_barred_cause(evidence: Evidence, outcome: str, store: str, views: lis
     well = {view.node for view in evidence.views if view.phase >= Phase.STORE} - {master}
     nodes = list_nodes(views) if well else (master,)
     diagnosis, verb = _BARRED[outcome]
-    why = "Rank 0 listens there, and a firewall says no in its place." if outcome == "refused" else None
+    why = "Rank 0 listens there, but a firewall refuses in its place." if outcome == "refused" else None
     target = resolve_host(evidence, master, store.rpartition(":")[0])
     dark = [(name, link) for name in nodes if (link := find_down_link(evidence, name, target)) is not None]
     opened = () if dark or outcome == "no route" else _build_opening_rules(evidence, nodes, master, target)
-    check = build_check_command(evidence, (*nodes, master, *list_nodes(views)), "network", "what can't reach what")
+    check = build_check_command(
+        evidence, (*nodes, master, *list_nodes(views)), "network", "shows which nodes can't reach each other"
+    )
     return _build_cause(
         diagnosis,
         views,
         seen=f"{_format_ranks(views)} {verb} {store}, the store of rank 0 on {master}",
-        why=f"The network card {dark[0][1].name} of {dark[0][0]} is {dark[0][1].state}." if dark else why,
+        why=f"NIC {dark[0][1].name} of {dark[0][0]} is {dark[0][1].state}." if dark else why,
         fix=join_fixes(
             *(diagnosis.fix("put-up", card=link.name, node=name) for name, link in dark[:1]),
             *(diagnosis.fix("open", rules=rules) for rules in opened),
@@ -190,7 +191,7 @@ def _explain_refusal(evidence: Evidence, host: str, port: int, views: list[RankV
         yield _build_cause(
             rendezvous.STORE_REFUSED,
             views,
-            seen=f"{_format_ranks(views)} is refused by {host}:{port}: nobody listens there",
+            seen=f"{_format_ranks(views)} is refused by {host}:{port}: no process listens there",
             fix=rendezvous.STORE_REFUSED.fix("nobody", node=master.node, run=evidence.plan.run),
         )
     elif own is not None and port in listens:
@@ -206,7 +207,7 @@ def _find_wrong_place(evidence: Evidence, host: str, port: int, views: list[Rank
     return _build_cause(
         rendezvous.ELSEWHERE,
         views if 2 * len(views) < evidence.plan.world else [master],
-        seen=f"{_format_ranks(views)} looks for the store at {host}:{port}, and rank 0 on {master.node} has it at"
+        seen=f"{_format_ranks(views)} looks for the store at {host}:{port}, but rank 0 on {master.node} has it at"
         f" {own.host}:{own.port}",
         fix=rendezvous.ELSEWHERE.fix("script"),
     )
@@ -219,13 +220,14 @@ def _build_peer_cause(evidence: Evidence, trying: dict[str, list[tuple[RankView,
     blamed = next(iter(sources)) if len(trying) > 1 and len(sources) == 1 else peer
     view, remote = trying[peer][0]
     views = [each for each, _remote in trying[peer]]
-    check = build_check_command(evidence, (blamed, view.node, peer), "network", "what can't reach what")
+    check = build_check_command(
+        evidence, (blamed, view.node, peer), "network", "shows which nodes can't reach each other"
+    )
     return _build_cause(
         network.EPHEMERAL_DROPPED,
         views,
-        seen=f"{_format_ranks(views)} gets no answer from {remote} on {peer}",
-        why="Ranks connect to each other at ports that the kernel chooses: a firewall drops these; the store's port is"
-        " open.",
+        seen=f"{_format_ranks(views)} gets no reply from {remote} on {peer}",
+        why="Ranks connect to each other on ephemeral ports, and a firewall drops these; the store's port is open.",
         fix=join_fixes(
             network.EPHEMERAL_DROPPED.fix(
                 "let-in", rules=build_firewall_rules(evidence, (blamed,), split_endpoint(remote)[0])

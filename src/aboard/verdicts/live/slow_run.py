@@ -36,13 +36,13 @@ def find_stragglers(evidence: Evidence) -> Iterator[RuleResult]:
         return
     found = measure_lateness(evidence.records, evidence.offsets)
     if found is None:
-        yield RuledOut(what="a slow rank", why="there are too few collectives in the flight records")
+        yield RuledOut(what="a slow rank", why="the flight records hold too few collectives")
         return
     named = find_straggler(found)
     rank, extra = named if named is not None else (0, 0.0)
     share = extra / max(found.seconds, extra, 1e-6)
     if share < _SHARE or extra < _LEAST_SECONDS:
-        most = f"rank {rank} comes {1000 * extra:.0f} ms after the others on average"
+        most = f"rank {rank} arrives {1000 * extra:.0f} ms after the others on average"
         yield RuledOut(what="a slow rank", why=f"{most}, over {found.count} collectives")
         return
     view = evidence.view(rank)
@@ -52,10 +52,9 @@ def find_stragglers(evidence: Evidence) -> Iterator[RuleResult]:
             severity=Severity.WARN if _is_slower(evidence) or share >= 2 * _SHARE else Severity.INFO,
             nodes=(view.node,),
             ranks=(rank,),
-            seen=f"rank {rank} on {view.node} comes {format_latency(extra)} after the others to each of the last"
-            f" {found.count}"
-            f" collectives, {100 * share:.0f} % of their time; {cause}{_format_pace(evidence)}",
-            why="All ranks wait for the slowest in each collective: the whole run is as slow as this one.",
+            seen=f"rank {rank} on {view.node} arrives {format_latency(extra)} after the others at each of the last"
+            f" {found.count} collectives, {100 * share:.0f} % of their time; {cause}{_format_pace(evidence)}",
+            why="All ranks wait for the slowest one in each collective, so the whole run is as slow as this rank.",
             fix=fix,
         ),
         sure=Confidence.LIKELY,
@@ -77,7 +76,7 @@ def find_throttled_nodes(evidence: Evidence) -> Iterator[RuleResult]:
                 severity=Severity.WARN if waits else Severity.INFO,
                 nodes=(node,),
                 ranks=ranks,
-                seen=f"the control group of {node} was kept from its cores in {100 * throttled:.0f} % of the last"
+                seen=f"the control group of {node} was throttled in {100 * throttled:.0f} % of the last"
                 f" seconds{_format_pace(evidence)}",
                 fix=_build_quota_fix(evidence.witness.get(node), node),
             ),
@@ -102,19 +101,19 @@ def find_slow_links(evidence: Evidence) -> Iterator[RuleResult]:
             if queued or (lossy and each.tx):
                 ends.update((view.node, str(peer)))
                 pairs.append((view.node, str(peer)))
-                lost = f", {each.losses:,} of {each.segments:,} segments sent again" if each.losses else ""
+                lost = f", {each.losses:,} of {each.segments:,} segments retransmitted" if each.losses else ""
                 description = (
-                    f"rank {view.rank} on {view.node} has {each.tx:,} bytes waiting for {peer}; a round trip takes"
+                    f"rank {view.rank} on {view.node} has {each.tx:,} bytes queued for {peer}; a round trip takes"
                     f" {format_latency(each.rtt)}, at best {format_latency(each.least_rtt or 0.0)}{lost}"
                 )
                 worst = max(worst, (each.rtt, description))
     if not ends:
-        yield RuledOut(what="a slow link", why="no connection has a queue before it, or losses")
+        yield RuledOut(what="a slow link", why="no connection has a send queue or losses")
         return
     most = max(ends.values())
     nodes = tuple(sorted(name for name, count in ends.items() if count == most))
     # A link has two ends: one alone can't be measured.
-    both, look = (*nodes, *_find_far_end(pairs, nodes)), "measures it; then look at card and cable"
+    both, look = (*nodes, *_find_far_end(pairs, nodes)), "measures it; then check NIC and cable"
     yield Cause(
         finding=slow.LINK.finding(
             severity=Severity.WARN if _is_slower(evidence) else Severity.INFO,
@@ -142,7 +141,7 @@ def _explain_straggler(view: RankView, node: NodeSnapshot) -> tuple[Diagnosis, s
     if node.throttled is not None and node.throttled >= _THROTTLED:
         return (
             slow.THROTTLED,
-            f"its control group was kept from its cores in {100 * node.throttled:.0f} % of the time",
+            f"its control group was throttled {100 * node.throttled:.0f} % of the time",
             _build_quota_fix(node, view.node),
         )
     disk = view.states.count("D") / max(1, len(view.states))
@@ -154,7 +153,7 @@ def _explain_straggler(view: RankView, node: NodeSnapshot) -> tuple[Diagnosis, s
         busy = f"{neighbour.name.visible()} (pid {neighbour.pid})"
         return (
             slow.NEIGHBOUR,
-            f"its threads wait for {delay:.1f} cores; {busy} has {neighbour.cores:.1f}",
+            f"its threads wait for {delay:.1f} cores; {busy} uses {neighbour.cores:.1f}",
             slow.NEIGHBOUR.fix(pid=neighbour.pid, node=view.node),
         )
     if view.at == "data":

@@ -42,13 +42,13 @@ def find_stopped_ranks(evidence: Evidence) -> Iterator[RuleResult]:
                 finding=hang.TRACED.finding(
                     nodes=(view.node,),
                     ranks=(view.rank,),
-                    seen=f"rank {view.rank} on {view.node} is held by a debugger",
+                    seen=f"rank {view.rank} on {view.node} is stopped by a debugger",
                     fix=hang.TRACED.fix(pid=_get_pid(view), node=view.node),
                 ),
                 sure=Confidence.CERTAIN,
             )
     if evidence.witness and not stopped_views:
-        yield RuledOut(what="a rank that somebody stopped", why="no rank's process is in state T")
+        yield RuledOut(what="a stopped rank", why="no rank's process is in state T")
 
 
 def find_hung_mounts(evidence: Evidence) -> Iterator[RuleResult]:
@@ -70,7 +70,7 @@ def find_hung_mounts(evidence: Evidence) -> Iterator[RuleResult]:
                 ranks=ranks,
                 seen=f"rank {fold_ranks(ranks)} on {name} waits in the kernel for {_describe_wait(waiting)}"
                 + (
-                    f", and {place.visible()} ({kind}) does not answer"
+                    f", and {place.visible()} ({kind}) does not respond"
                     if path
                     else f" on {place.visible()} ({kind})"
                     if place
@@ -82,7 +82,7 @@ def find_hung_mounts(evidence: Evidence) -> Iterator[RuleResult]:
             sure=Confidence.CERTAIN if path or _is_remote_wait(node, waiting) else Confidence.STRONG,
         )
     if evidence.witness and not found:
-        yield RuledOut(what="a mount that does not answer", why="no rank sleeps in the kernel for a file")
+        yield RuledOut(what="a mount that does not respond", why="no rank is blocked in the kernel on a file")
 
 
 RULES = (find_stopped_ranks, find_hung_mounts)
@@ -91,7 +91,9 @@ RULES = (find_stopped_ranks, find_hung_mounts)
 def _build_mount_fix(evidence: Evidence, name: str, place: Untrusted, kind: str) -> Fix:
     """Let go first, with an error, whoever waits; what was mounted comes back when its server does."""
     if place in ("", "/"):
-        return hang.MOUNT.fix("check", check=build_check_command(evidence, (name,), "storage", "which one is dead"))
+        return hang.MOUNT.fix(
+            "check", check=build_check_command(evidence, (name,), "storage", "shows which mount is dead")
+        )
     source = next((mount[2] for mount in evidence.witness[name].mounts if mount[0] == place), NO_TEXT)
     if ":" in source or source.startswith("//"):
         return hang.MOUNT.fix("remote", kind=kind, source=source, place=place, node=name)

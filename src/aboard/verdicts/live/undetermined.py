@@ -29,14 +29,14 @@ def describe_unknown_stall(evidence: Evidence, ruled_out: Sequence[RuledOut]) ->
             where = f"{view.at or 'running'} at {view.site}" if view.site else view.phase.word
             places.setdefault(where, []).append(view.rank)
     known = "; ".join(f"rank {fold_ranks(ranks)}: {where}" for where, ranks in list(places.items())[:4])
-    unheard = f"; no answer from {', '.join(evidence.unheard)}" if evidence.unheard else ""
+    unheard = f"; no reply from {', '.join(evidence.unheard)}" if evidence.unheard else ""
     busy = sum(view.cpu for view in evidence.views)
     rank = min(places.values(), key=len)[0] if places else 0
     yield hang.UNKNOWN.finding(
         severity=None if busy < 0.5 * len(evidence.views) else Severity.INFO,
         nodes=tuple(dict.fromkeys(view.node for view in evidence.views if view.alive)),
-        seen=f"nothing has moved for {quiet:.0f} s; {known}{unheard}",
-        why=f"None of the {len(ruled_out)} things that were looked at explains it.",
+        seen=f"no progress for {quiet:.0f} s; {known}{unheard}",
+        why=f"None of the {len(ruled_out)} causes that were checked explains it.",
         fix=hang.UNKNOWN.fix(run=evidence.plan.run, rank=rank),
     )
 
@@ -47,7 +47,7 @@ def report_internal_error(error: Exception, *, run: str) -> Finding:
     where = f" in {frames[0].name}, line {frames[0].lineno}" if frames else ""
     return hang.WHY_FAILED.finding(
         nodes=(),
-        seen=f"the look at this run failed: {type(error).__name__}: {escape_text(str(error), 200)}{where}",
+        seen=f"inspecting this run failed: {type(error).__name__}: {escape_text(str(error), 200)}{where}",
         fix=hang.WHY_FAILED.fix(run=run),
     )
 
@@ -55,4 +55,4 @@ def report_internal_error(error: Exception, *, run: str) -> Finding:
 def report_failed_rule(rule: str, error: Exception) -> RuledOut:
     """A rule that fails by a mistake of ours keeps no other rule from being heard."""
     message = f"{type(error).__name__}: {escape_text(str(error), 200)}"
-    return RuledOut(what=f"nothing is known by the rule {rule!r}", why=f"it failed, a fault of Aboard: {message}")
+    return RuledOut(what=f"a cause by the rule {rule!r}", why=f"the rule failed, a bug in Aboard: {message}")

@@ -112,7 +112,7 @@ def _list_survived_errors(reading: ScannedLog) -> Iterator[Finding]:
         if _is_survived(each, reading) and each.message.role is MessageRole.CAUSE and each.code not in codes:
             codes.add(each.code)
             finding = build_finding(each, [], reading)
-            yield replace(finding, severity=Severity.INFO, seen=f"{finding.seen}; the run went on after it")
+            yield replace(finding, severity=Severity.INFO, seen=f"{finding.seen}; the run continued after it")
 
 
 def _is_survived(sighting: Sighting, reading: ScannedLog) -> bool:
@@ -140,12 +140,16 @@ def find_network_differences(log: NcclLogSummary) -> Iterator[Finding]:
     with_hcas = [host for host in slow if host in hcas]
     named = [host for host in slow if host not in fast] if fast else with_hcas
     if named:
-        reason = f"{fold_names(fast)} took the fabric" if fast else f"{', '.join(hcas[named[0]][:4])} are there"
+        reason = (
+            f"{fold_names(fast)} use{'s' * (len(fast) == 1)} the fabric"
+            if fast
+            else f"{', '.join(hcas[named[0]][:4])} are present"
+        )
         yield collective.SOCKETS.finding(
             severity=Severity.WARN,
             nodes=tuple(named),
-            seen=f"NCCL took sockets on {fold_names(named)}, although {reason}",
-            why="Sockets carry a tenth of what the fabric does, and every collective waits for the slowest node.",
+            seen=f"NCCL uses sockets on {fold_names(named)} although {reason}",
+            why="Sockets have a tenth of the fabric's bandwidth, and every collective waits for the slowest node.",
             fix=collective.SOCKETS.fix("log", where=format_shell("{names}", names=fold_names(named))),
         )
     versions = {each.version: each.host for each in log.ranks.values() if each.version}
@@ -154,7 +158,7 @@ def find_network_differences(log: NcclLogSummary) -> Iterator[Finding]:
         yield software.NCCL.finding(
             severity=Severity.WARN,
             nodes=tuple(sorted(versions.values())),
-            seen=f"NCCL is {places}",
+            seen=f"NCCL versions differ: {places}",
             why="Nodes that load different versions of NCCL often can't talk to each other.",
             fix=software.NCCL.fix("paths"),
         )
@@ -168,9 +172,9 @@ def find_incomplete_init(reading: ScannedLog) -> Finding | None:
     there = list(reading.nccl.ranks.values())
     missing = list_missing_ranks(there, reading.nccl.world)
     ranks = [each.rank for each in waiting if each.rank is not None]
-    seen = f"{format_rank_names(ranks)} began to set up NCCL, and the log ends before that was done"
+    seen = f"{format_rank_names(ranks)} began NCCL initialization, and the log ends before it completed"
     if missing:
-        seen += f"; {format_rank_names(missing)} of {reading.nccl.world} never came"
+        seen += f"; {format_rank_names(missing)} of {reading.nccl.world} never appeared"
     nodes = tuple(dict.fromkeys(each.host for each in waiting)) if not missing else ()
     return undetermined.INIT_INCOMPLETE.finding(
         nodes=nodes[:8],
@@ -188,7 +192,7 @@ def find_lost_peer(echoes: list[Sighting]) -> Finding | None:
     return undetermined.PEER_LOST.finding(
         nodes=(first.node,) if first.node else (),
         ranks=() if first.rank is None else (first.rank,),
-        seen=f'the log says "{first.text.visible(300)}", and no cause before it',
+        seen=f'the log shows "{first.text.visible(300)}" and no earlier cause',
         fix=undetermined.PEER_LOST.fix(),
     )
 

@@ -35,10 +35,13 @@ _LONG_NUMBER = re.compile(r"\d{4,}|(?<=\d\d:\d\d:)\d\d")
 
 KnownMessage: TypeAlias = tuple[Diagnosis, Message]
 
-RAISED = (death.RAISED, cause(r"", "Its own code raised, and nobody caught it.", fix="trial", weight=1))
+RAISED = (
+    death.RAISED,
+    cause(r"", "The rank's own code raised an exception that nothing caught.", fix="trial", weight=1),
+)
 # Of torchrun's summary: another failure, and the one that it saw first.
 SUMMED_UP = tuple(
-    (death.EXITED, end(r"", "The launcher tells that a rank ended, not why.", fix="output", weight=weight))
+    (death.EXITED, end(r"", "The launcher reports that a rank exited, not why.", fix="output", weight=weight))
     for weight in (2, 3)
 )
 SUMMED_UP_KILLED = tuple((death.KILLED, end(r"", fix="memory", weight=weight)) for weight in (2, 3))

@@ -73,7 +73,7 @@ class NcclWork:
     limit: int | None = None
 
     def __str__(self) -> str:
-        return f"{self.op} number {self.seq}" + (f" of {self.numel} elements" if self.numel else "")
+        return f"{self.op} (sequence number {self.seq}{f', {self.numel} elements' if self.numel else ''})"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,23 +158,23 @@ def find_stall(works: Mapping[int, NcclWork], last: Mapping[int, tuple[int, int]
     )
     if other_op:
         other_work = works[other_op[0]]
-        return NcclStall(waiting=tuple(with_it), at=at, apart=other_op, how=f"went into {other_work} instead")
+        return NcclStall(waiting=tuple(with_it), at=at, apart=other_op, how=f"entered {other_work} instead")
     sizes = Counter(works[rank].numel for rank in with_it)
     if len(sizes) > 1 and op in ("ALLREDUCE", "BROADCAST", "_ALLREDUCE_BASE"):
         usual = sizes.most_common(1)[0][0]
         odd = tuple(rank for rank in with_it if works[rank].numel != usual)
         same = tuple(rank for rank in with_it if works[rank].numel == usual)
-        return NcclStall(waiting=same, at=at, apart=odd, how=f"brought {works[odd[0]].numel} elements to it")
+        return NcclStall(waiting=same, at=at, apart=odd, how=f"passed {works[odd[0]].numel} elements to it")
     behind = _pick_minority(waiting, {rank for rank in waiting if works[rank].seq < seq}, most)
     if behind:
-        return NcclStall(waiting=tuple(with_it), at=at, apart=behind, how=f"got no further than {works[behind[0]]}")
+        return NcclStall(waiting=tuple(with_it), at=at, apart=behind, how=f"reached only {works[behind[0]]}")
     slow = _pick_minority(tuple(last), {rank for rank, (enqueued, _) in last.items() if enqueued < seq}, most)
     if slow:
         return NcclStall(
-            waiting=tuple(with_it), at=at, apart=slow, how=f"got no further than number {last[slow[0]][0]}"
+            waiting=tuple(with_it), at=at, apart=slow, how=f"reached only sequence number {last[slow[0]][0]}"
         )
     absent = _list_absent_ranks(waiting, world)
-    return NcclStall(waiting=tuple(with_it), at=at, apart=absent, how="said nothing of it" if absent else "")
+    return NcclStall(waiting=tuple(with_it), at=at, apart=absent, how="did not report it" if absent else "")
 
 
 def format_stall(stall: NcclStall) -> str:

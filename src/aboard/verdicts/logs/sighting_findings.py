@@ -143,4 +143,4 @@ def _format_quote(sighting: Sighting, node: str, rank: int | None, reading: Scan
     who = f"{who} on {node}" if who and node else who or node or "the log"
     at = f" at {sighting.frame.visible()}" if sighting.frame else ""
     quoted = f'"{escape_text(" ".join(sighting.text.raw().split()), _QUOTED)}"'
-    return f"{who}{at} said {quoted} ({format_place(sighting, reading)})"
+    return f"{who}{at}: {quoted} ({format_place(sighting, reading)})"
